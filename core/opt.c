@@ -70,32 +70,6 @@ static bool whole_number(const char *s, int64_t *out)
     return true;
 }
 
-static bool byte_size(const char *s, int64_t *out)
-{
-    static const struct {
-        const char *text;
-        double factor;
-    } units[] = {{"", 1},         {"B", 1},    {"K", 1e3},      {"KB", 1e3},    {"KiB", 0x1p10},
-                 {"M", 1e6},      {"MB", 1e6}, {"MiB", 0x1p20}, {"G", 1e9},     {"GB", 1e9},
-                 {"GiB", 0x1p30}, {"T", 1e12}, {"TB", 1e12},    {"TiB", 0x1p40}};
-    const char *end = s;
-    double x;
-    while (isdigit((unsigned char)*end) || *end == '.')
-        end++;
-    if (!decimal(s, end, &x))
-        return false;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        double v = x * units[i].factor;
-        if (strcmp(end, units[i].text) != 0)
-            continue;
-        if (v > 9e15 || v != floor(v))
-            return false;
-        *out = (int64_t)v;
-        return true;
-    }
-    return false;
-}
-
 static bool share_value(const char *s, struct share *out)
 {
     size_t n = strlen(s);
@@ -167,7 +141,6 @@ static void expected_text(const struct opt *o, struct buf *b)
         [OPT_INT] = "an integer",
         [OPT_NUM] = "a number",
         [OPT_SHARE] = "a count or a percentage such as 8%",
-        [OPT_BYTES] = "a size such as 64, 4K or 16MiB",
         [OPT_STR] = "text",
         [OPT_LIST] = "text",
     };
@@ -195,7 +168,6 @@ static void set_unset(const struct opt *o, void *p)
         *(double *)p = NAN;
         break;
     case OPT_INT:
-    case OPT_BYTES:
         *(int64_t *)p = INT64_MIN;
         break;
     case OPT_SHARE:
@@ -223,7 +195,6 @@ bool opt_is_unset(const struct opt *o, const void *obj)
     case OPT_NUM:
         return isnan(*(const double *)p);
     case OPT_INT:
-    case OPT_BYTES:
         return *(const int64_t *)p == INT64_MIN;
     case OPT_SHARE:
         return isnan(((const struct share *)p)->value);
@@ -298,10 +269,8 @@ static bool parse_plain(const struct opt *o, const char *s, void *p)
             return *(bool *)p = v.b, true;
         return false;
     case OPT_INT:
-    case OPT_BYTES:
         /* INT64_MIN stands for "not given" */
-        if ((o->type == OPT_INT ? whole_number(s, &v.i) : byte_size(s, &v.i)) && v.i != INT64_MIN &&
-            in_range(o, (double)v.i))
+        if (whole_number(s, &v.i) && v.i != INT64_MIN && in_range(o, (double)v.i))
             return *(int64_t *)p = v.i, true;
         return false;
     case OPT_NUM:
@@ -405,7 +374,6 @@ static size_t field_size(enum opt_type t)
     case OPT_BOOL:
         return sizeof(bool);
     case OPT_INT:
-    case OPT_BYTES:
         return sizeof(int64_t);
     case OPT_NUM:
         return sizeof(double);
@@ -555,7 +523,6 @@ void opt_value_text(const struct opt *o, const void *obj, struct buf *b)
         buf_puts(b, *(const bool *)p ? "1" : "0");
         break;
     case OPT_INT:
-    case OPT_BYTES:
         buf_printf(b, "%lld", (long long)*(const int64_t *)p);
         break;
     case OPT_NUM:
@@ -642,7 +609,7 @@ static void opt_field_json(const struct opt *o, const void *obj, struct jw *w)
         jw_null(w);
     } else if (o->type == OPT_BOOL) {
         jw_bool(w, *(const bool *)p);
-    } else if (o->type == OPT_INT || o->type == OPT_BYTES) {
+    } else if (o->type == OPT_INT) {
         jw_int(w, *(const int64_t *)p);
     } else if (o->type == OPT_NUM && isfinite(*(const double *)p)) {
         jw_num(w, *(const double *)p);
@@ -689,7 +656,7 @@ void opt_table_json(const struct opt *table, struct jw *w)
 {
     static const char *const types[] = {
         [OPT_BOOL] = "bool",  [OPT_INT] = "int",     [OPT_NUM] = "number", [OPT_ENUM] = "enum",
-        [OPT_STR] = "string", [OPT_SHARE] = "share", [OPT_LIST] = "list",  [OPT_BYTES] = "bytes",
+        [OPT_STR] = "string", [OPT_SHARE] = "share", [OPT_LIST] = "list",
     };
     jw_arr(w);
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {

@@ -23,8 +23,6 @@ enum opt_type {
     OPT_STR,   /* char *, owned by the struct (opt_free) */
     OPT_SHARE, /* struct share: a count, or a percentage "8%" */
     OPT_LIST,  /* struct str_list: repeatable on the command line; otherwise one string */
-    OPT_BYTES, /* int64_t; "64", "4K", "16KiB", "1.5MiB", "2G": K, M, G = powers of 1000, Ki.. 1024
-                */
 };
 
 /* A count or a share of something that is known later. */
@@ -38,7 +36,7 @@ int64_t share_resolve(struct share s, int64_t of);
 
 enum opt_flags {
     OPT_REQUIRED = 1,      /* no default; must be given */
-    OPT_UNSET = 2,         /* default is "not given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN,
+    OPT_UNSET = 2,         /* default is "not given": OPT_NUM NAN, OPT_INT INT64_MIN,
                             * OPT_STR NULL, OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
     OPT_MIN_OPEN = 4,      /* value must be > min (not >=) */
     OPT_MAX_OPEN = 8,      /* value must be < max */
@@ -54,7 +52,7 @@ struct opt {
     enum opt_type type;
     size_t offset;   /* of the field in the struct */
     const char *def; /* default as text, parsed by the same code. NULL: OPT_REQUIRED, or "not
-                      * given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN, OPT_STR NULL,
+                      * given": OPT_NUM NAN, OPT_INT INT64_MIN, OPT_STR NULL,
                       * OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
     double min, max; /* numeric range, inclusive unless a flag says otherwise; none
                       * when both are 0. OPT_SHARE: range of a count */
@@ -78,8 +76,6 @@ struct opt {
     OPT_RANGE_(OPT_NUM, S, field, def, min, max, unit, __VA_ARGS__)
 #define OPT_SHARE(S, field, def, min, max, unit, ...)                                              \
     OPT_RANGE_(OPT_SHARE, S, field, def, min, max, unit, __VA_ARGS__)
-#define OPT_BYTES(S, field, def, min, max, unit, ...)                                              \
-    OPT_RANGE_(OPT_BYTES, S, field, def, min, max, unit, __VA_ARGS__)
 #define OPT_BOOL(S, field, def, ...) OPT_AS(#field, OPT_BOOL, S, field, def, .help = __VA_ARGS__)
 #define OPT_ENUM(S, field, def, names, ...)                                                        \
     OPT_AS(#field, OPT_ENUM, S, field, def, .values = names, .help = __VA_ARGS__)

@@ -114,7 +114,7 @@ const char *opt_arg_name(const struct opt *o)
 {
     static const char *const by_type[] = {
         [OPT_BOOL] = "",    [OPT_INT] = "N",      [OPT_NUM] = "X",     [OPT_ENUM] = "NAME",
-        [OPT_STR] = "TEXT", [OPT_SHARE] = "N|P%", [OPT_LIST] = "TEXT", [OPT_BYTES] = "SIZE",
+        [OPT_STR] = "TEXT", [OPT_SHARE] = "N|P%", [OPT_LIST] = "TEXT",
     };
     return o->type == OPT_BOOL || o->bare ? "" : o->arg ? o->arg : by_type[o->type];
 }

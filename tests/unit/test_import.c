@@ -12,15 +12,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *file(const char *name)
-{
-    static char buf[64][512];
-    static int i;
-    i = (i + 1) % 64;
-    snprintf(buf[i], sizeof buf[i], "%s/%s", test_tmpdir(), name);
-    return buf[i];
-}
-
 static float value(int tensor, int64_t head, int64_t token, int64_t dim)
 {
     return (float)rng_normal(5, (uint64_t)(tensor * 64 + head), (uint64_t)(token * 512 + dim));
@@ -36,7 +27,7 @@ static const char *save(const char *name, int tensor, enum dtype t, const char *
     int skip = strcmp(layout, "bhnd") == 0 ? 0 : strcmp(layout, "nd") == 0 ? 2 : 1;
     float *x = malloc(sizeof *x * (size_t)(h * n * d));
     void *raw = malloc(dtype_size(t) * (size_t)(h * n * d));
-    const char *path = file(name);
+    const char *path = test_path(name);
 
     for (int64_t i = 0; i < h; i++)
         for (int64_t j = 0; j < n; j++)
@@ -113,8 +104,8 @@ START_TEST(npy_files_become_a_trace)
     struct err err = {0};
     struct trace *trace = NULL;
 
-    assert_ok(import_npy(&j, &in, cases[_i].want, file("t.h5"), &err), &err);
-    assert_ok(trace_open(file("t.h5"), &trace, &err), &err);
+    assert_ok(import_npy(&j, &in, cases[_i].want, test_path("t.h5"), &err), &err);
+    assert_ok(trace_open(test_path("t.h5"), &trace, &err), &err);
     const struct trace_meta *m = trace_meta(trace);
     ck_assert_int_eq(m->heads, cases[_i].heads);
     ck_assert_int_eq(m->kv_heads, cases[_i].kv_heads);
@@ -151,20 +142,22 @@ START_TEST(shapes_that_do_not_fit_are_refused)
         struct inputs in = {q, save("k.npy", 1, bad[i].t, "hnd", bad[i].kh, bad[i].kn, bad[i].kd),
                             save("v.npy", 2, DT_F32, "hnd", bad[i].vh, bad[i].vn, 8), NULL,
                             LAYOUT_HND};
-        int rc = import_npy(&j, &in, DT_NONE, file("refused.h5"), &err);
+        int rc = import_npy(&j, &in, DT_NONE, test_path("refused.h5"), &err);
         ck_assert_msg((rc == ERR_INPUT || rc == ERR_USAGE) && strstr(err.msg, bad[i].text) != NULL,
                       "%d %s", rc, err.msg);
         err_clear(&err);
-        ck_assert(access(file("refused.h5"), F_OK) != 0 &&
-                  access(file("refused.h5.part"), F_OK) != 0);
+        ck_assert(access(test_path("refused.h5"), F_OK) != 0 &&
+                  access(test_path("refused.h5.part"), F_OK) != 0);
     }
-    assert_ok(npy_write(file("b.npy"), DT_F32, 4, shape, x, &err), &err);
-    assert_fails(source_npy(&s, file("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "a batch of 2");
-    assert_ok(npy_write(file("b.npy"), DT_F32, 1, shape, x, &err), &err);
-    assert_fails(source_npy(&s, file("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "shape (2)");
+    assert_ok(npy_write(test_path("b.npy"), DT_F32, 4, shape, x, &err), &err);
+    assert_fails(source_npy(&s, test_path("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT,
+                 "a batch of 2");
+    assert_ok(npy_write(test_path("b.npy"), DT_F32, 1, shape, x, &err), &err);
+    assert_fails(source_npy(&s, test_path("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT,
+                 "shape (2)");
     shape[1] = 0;
-    assert_ok(npy_write(file("b.npy"), DT_F32, 3, shape, x, &err), &err);
-    assert_fails(source_npy(&s, file("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "empty");
+    assert_ok(npy_write(test_path("b.npy"), DT_F32, 3, shape, x, &err), &err);
+    assert_fails(source_npy(&s, test_path("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "empty");
 }
 END_TEST
 
@@ -174,29 +167,29 @@ START_TEST(nonfinite_values_are_named_counted_and_refused)
     struct import_job j = {0};
     int64_t shape[3] = {2, 10, 4}, count, first[2];
     float x[80] = {0};
-    struct inputs in = {file("q.npy"), save("k.npy", 1, DT_F32, "hnd", 2, 10, 4),
+    struct inputs in = {test_path("q.npy"), save("k.npy", 1, DT_F32, "hnd", 2, 10, 4),
                         save("v.npy", 2, DT_F32, "hnd", 2, 10, 4), NULL, LAYOUT_HND};
     struct trace *t = NULL;
 
     x[40 + 3 * 4 + 1] = NAN;
     x[79] = INFINITY;
-    assert_ok(npy_write(file("q.npy"), DT_F32, 3, shape, x, &err), &err);
-    assert_fails(import_npy(&j, &in, DT_NONE, file("n.h5"), &err), &err, ERR_INPUT,
+    assert_ok(npy_write(test_path("q.npy"), DT_F32, 3, shape, x, &err), &err);
+    assert_fails(import_npy(&j, &in, DT_NONE, test_path("n.h5"), &err), &err, ERR_INPUT,
                  "q.npy: 2 values are NaN or infinite as float32, the first at head 1, token 3, "
                  "dim 1");
-    ck_assert(access(file("n.h5"), F_OK) != 0 && access(file("n.h5.part"), F_OK) != 0);
+    ck_assert(access(test_path("n.h5"), F_OK) != 0 && access(test_path("n.h5.part"), F_OK) != 0);
     j.allow_nonfinite = true;
-    assert_ok(import_npy(&j, &in, DT_NONE, file("n.h5"), &err), &err);
-    assert_ok(trace_open(file("n.h5"), &t, &err), &err);
+    assert_ok(import_npy(&j, &in, DT_NONE, test_path("n.h5"), &err), &err);
+    assert_ok(trace_open(test_path("n.h5"), &t, &err), &err);
     assert_ok(trace_nonfinite(t, 0, TRACE_Q, 1, &count, first, &err), &err);
     ck_assert(count == 2 && first[0] == 3 && first[1] == 1);
     trace_close(&t);
     /* finite in the file, infinite as float16 */
     memset(x, 0, sizeof x);
     x[5] = 70000;
-    assert_ok(npy_write(file("q.npy"), DT_F32, 3, shape, x, &err), &err);
+    assert_ok(npy_write(test_path("q.npy"), DT_F32, 3, shape, x, &err), &err);
     j.allow_nonfinite = false;
-    assert_fails(import_npy(&j, &in, DT_F16, file("m.h5"), &err), &err, ERR_INPUT,
+    assert_fails(import_npy(&j, &in, DT_F16, test_path("m.h5"), &err), &err, ERR_INPUT,
                  "1 values are NaN or infinite as float16");
 }
 END_TEST
@@ -212,8 +205,8 @@ START_TEST(maps_are_those_of_the_stored_values)
     float q[400], k[400], sum[16], max[16], want_sum[16], want_max[16];
     double lse[50];
 
-    assert_ok(import_npy(&j, &in, DT_BF16, file("t.h5"), &err), &err);
-    assert_ok(trace_open(file("t.h5"), &t, &err), &err);
+    assert_ok(import_npy(&j, &in, DT_BF16, test_path("t.h5"), &err), &err);
+    assert_ok(trace_open(test_path("t.h5"), &t, &err), &err);
     for (int h = 0; h < 4; h++) {
         struct attn_ops ops;
         struct mask full;
@@ -292,19 +285,19 @@ START_TEST(stored_outputs_are_compared_with_dense_attention)
     int64_t shape[3] = {4, 40, 8}, bad = -1, rows = -1;
     int heads = 0;
 
-    assert_ok(import_npy(&j, &in, DT_BF16, file("t.h5"), &err), &err);
-    assert_ok(trace_open(file("t.h5"), &t, &err), &err);
+    assert_ok(import_npy(&j, &in, DT_BF16, test_path("t.h5"), &err), &err);
+    assert_ok(trace_open(test_path("t.h5"), &t, &err), &err);
     for (int h = 0; h < 4; h++)
         dense_out(t, h, out + h * 320);
     trace_close(&t);
-    in.out = file("o.npy");
+    in.out = test_path("o.npy");
     for (int wrong = 0; wrong < 2; wrong++) {
         if (wrong) /* two units in the last place of bfloat16 */
             out[2 * 320 + 39 * 8 + 3] *= 1 + 0x1p-6f;
         assert_ok(npy_write(in.out, DT_F32, 3, shape, out, &err), &err);
         j = (struct import_job){.meta = {.causal = _i == 0, .compute = "float32"}};
-        assert_ok(import_npy(&j, &in, DT_BF16, file("t.h5"), &err), &err);
-        assert_ok(trace_open(file("t.h5"), &t, &err), &err);
+        assert_ok(import_npy(&j, &in, DT_BF16, test_path("t.h5"), &err), &err);
+        assert_ok(trace_open(test_path("t.h5"), &t, &err), &err);
         assert_ok(trace_check_attention(t, 2, 7, count_difference, &heads, &bad, &rows, &err),
                   &err);
         ck_assert_int_eq(rows, 28);
@@ -358,7 +351,7 @@ START_TEST(padding_text_is_left_out_of_the_comparison)
     int64_t first = (strcmp(text->place, "back") == 0 ? video : 0) + text->valid, bad, rows;
     struct inputs in = {save("q.npy", 0, DT_F32, "hnd", 2, n, 8),
                         save("k.npy", 1, DT_F32, "hnd", 2, n, 8),
-                        save("v.npy", 2, DT_F32, "hnd", 2, n, 8), file("o.npy"), LAYOUT_HND};
+                        save("v.npy", 2, DT_F32, "hnd", 2, n, 8), test_path("o.npy"), LAYOUT_HND};
     struct import_job j = {.allow_nonfinite = true,
                            .meta = {.compute = "float32",
                                     .grid_t = 2,
@@ -374,8 +367,8 @@ START_TEST(padding_text_is_left_out_of_the_comparison)
     for (int h = 0; h < 2; h++)
         attention_without(n, 8, first, text->n - text->valid, h, out + h * n * 8);
     assert_ok(npy_write(in.out, DT_F32, 3, shape, out, &err), &err);
-    assert_ok(import_npy(&j, &in, DT_NONE, file("t.h5"), &err), &err);
-    assert_ok(trace_open(file("t.h5"), &t, &err), &err);
+    assert_ok(import_npy(&j, &in, DT_NONE, test_path("t.h5"), &err), &err);
+    assert_ok(trace_open(test_path("t.h5"), &t, &err), &err);
     struct trace_span padding = trace_padding(trace_meta(t), &trace_call(t, 0)->score);
     ck_assert_int_eq(padding.first, first);
     ck_assert_int_eq(padding.count, text->n - text->valid);
@@ -409,19 +402,20 @@ START_TEST(an_export_imports_as_the_same_tensors)
         out[i] = (struct st_out){text[i], DT_F32, 3, {i % 3 ? 2 : 4, 24, 8}, data};
     }
     out[12] = (struct st_out){"sigmas", DT_F64, 1, {4}, sigmas};
-    assert_ok(st_write(file("a.safetensors"), out, 13, &err), &err);
+    assert_ok(st_write(test_path("a.safetensors"), out, 13, &err), &err);
     for (int round = 0; round < 2; round++) {
         struct import_job j = {.meta = {.grid_t = 2, .grid_h = 3, .grid_w = 4}};
-        assert_ok(st_open(file(round ? "b.safetensors" : "a.safetensors"), &f, &err), &err);
+        assert_ok(st_open(test_path(round ? "b.safetensors" : "a.safetensors"), &f, &err), &err);
         assert_ok(import_safetensors(&j, f, "a", LAYOUT_HND, &defaults, &err), &err);
         assert_ok(import_shapes(&j, DT_NONE, &err), &err);
-        assert_ok(import_write(&j, file(round ? "b.h5" : "a.h5"), 1, true, &err), &err);
+        assert_ok(import_write(&j, test_path(round ? "b.h5" : "a.h5"), 1, true, &err), &err);
         import_free(&j);
         st_close(&f);
         if (round == 0) {
-            assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-            assert_ok(trace_export(t, &all, file("b.safetensors"), true, false, &n, &bytes, &err),
-                      &err);
+            assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
+            assert_ok(
+                trace_export(t, &all, test_path("b.safetensors"), true, false, &n, &bytes, &err),
+                &err);
             ck_assert(n == 12 && bytes == 4 * 4 * 24 * 8 * (4 + 2 + 2));
         }
     }
@@ -429,7 +423,7 @@ START_TEST(an_export_imports_as_the_same_tensors)
     const struct trace_call *c = trace_call(t, 3);
     ck_assert(c->step == 2 && c->layer == 0 && c->sigma == 0.25 && trace_meta(t)->steps == 3);
     ck_assert_str_eq(c->branch, "uncond");
-    assert_ok(trace_open(file("b.h5"), &u, &err), &err);
+    assert_ok(trace_open(test_path("b.h5"), &u, &err), &err);
     float a[24 * 8], b[24 * 8];
     for (int i = 0; i < 4; i++)
         for (int h = 0; h < 4; h++) {
@@ -442,23 +436,24 @@ START_TEST(an_export_imports_as_the_same_tensors)
     some.branch = "cond";
     some.steps = "2";
     some.tensors = "k,q";
-    assert_ok(trace_export(t, &some, file("dir/sub"), true, false, &n, &bytes, &err), &err);
+    assert_ok(trace_export(t, &some, test_path("dir/sub"), true, false, &n, &bytes, &err), &err);
     ck_assert(n == 2 && bytes == 4 * 24 * 8 * 3);
     struct npy *a_npy = NULL;
-    assert_ok(npy_open(file("dir/sub/step-002.cond.layer-01.k.npy"), true, &a_npy, &err), &err);
+    assert_ok(npy_open(test_path("dir/sub/step-002.cond.layer-01.k.npy"), true, &a_npy, &err),
+              &err);
     ck_assert(a_npy->shape[0] == 1 && a_npy->shape[1] == 24);
     assert_ok(npy_read_f32(a_npy, a, &err), &err);
     ck_assert_float_eq(a[0], 24 * 8);
     npy_close(&a_npy);
     some.tensors = "out";
-    assert_fails(trace_export(t, &some, file("x"), true, false, &n, &bytes, &err), &err, ERR_USAGE,
-                 "nothing to export");
+    assert_fails(trace_export(t, &some, test_path("x"), true, false, &n, &bytes, &err), &err,
+                 ERR_USAGE, "nothing to export");
     some.tensors = "q,w";
-    assert_fails(trace_export(t, &some, file("x"), true, false, &n, &bytes, &err), &err, ERR_USAGE,
-                 "'w' is none of");
-    assert_fails(trace_export(t, &all, file("b.safetensors"), false, false, &n, &bytes, &err), &err,
-                 ERR_USAGE, "--force");
-    assert_fails(trace_export(t, &all, file("b.npy"), false, false, &n, &bytes, &err), &err,
+    assert_fails(trace_export(t, &some, test_path("x"), true, false, &n, &bytes, &err), &err,
+                 ERR_USAGE, "'w' is none of");
+    assert_fails(trace_export(t, &all, test_path("b.safetensors"), false, false, &n, &bytes, &err),
+                 &err, ERR_USAGE, "--force");
+    assert_fails(trace_export(t, &all, test_path("b.npy"), false, false, &n, &bytes, &err), &err,
                  ERR_USAGE, "cannot hold 12 tensors");
     trace_close(&t);
     trace_close(&u);
@@ -488,8 +483,8 @@ START_TEST(odd_names_are_refused)
         struct import_job j = {0};
         for (; n < 6 && bad[i].names[n]; n++)
             out[n] = (struct st_out){bad[i].names[n], DT_F32, 3, {1, 2, 4}, x};
-        assert_ok(st_write(file("bad.safetensors"), out, n, &err), &err);
-        assert_ok(st_open(file("bad.safetensors"), &f, &err), &err);
+        assert_ok(st_write(test_path("bad.safetensors"), out, n, &err), &err);
+        assert_ok(st_open(test_path("bad.safetensors"), &f, &err), &err);
         assert_fails(import_safetensors(&j, f, "bad", LAYOUT_HND, &defaults, &err), &err, ERR_INPUT,
                      bad[i].text);
         import_free(&j);

@@ -562,7 +562,10 @@ START_TEST(configurations_of_other_variants_are_refused)
     check_config("num_layers", json_integer(4), "blocks.3");
     check_config("num_attention_heads", json_integer(2), "expected");
     check_config("attention_head_dim", json_integer(15), "even");
-    check_config("rope_max_seq_len", json_integer(0), "rope_max_seq_len");
+    check_config("rope_max_seq_len", json_integer(0), "rope_max_seq_len 0");
+    check_config("rope_max_seq_len", json_integer(-5), "rope_max_seq_len -5");
+    check_config("eps", json_integer(-1), "eps -1");
+    check_config("freq_dim", json_integer(3), "freq_dim must be even");
     check_config("out_channels", json_integer(8), "proj_out");
 }
 END_TEST
