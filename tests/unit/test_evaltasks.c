@@ -155,7 +155,7 @@ static void run_tasks(const char *dir, int n, const char *asked)
         if ((m->flags & METHOD_CAUSAL) && m->tests.full && strcmp(m->name, "dense") != 0)
             buf_printf(&line, " -m %s:%s", m->name, m->tests.full);
     }
-    evalcmd_run_ok(buf_str(&line));
+    evalcmd_run_ok("%s", buf_str(&line));
     buf_free(&line);
 }
 

@@ -10,6 +10,7 @@
 #include "core/npy.h"
 #include "core/safetensors.h"
 #include "tests/harness/capturerun.h"
+#include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 #include "tests/harness/tinymodel.h"
 
@@ -37,20 +38,6 @@ static int capture(const char *model, const char *out, const char *args)
     return capture_run(model, out, "--jobs 2 --force", args, &err);
 }
 
-static float *read_tensor(const char *path, const char *name, int64_t count)
-{
-    struct st_file *f = NULL;
-    const struct st_tensor *t;
-    float *x = NULL;
-    assert_ok(st_open(path, &f, &err), &err);
-    assert_ok(st_require(f, name, -1, NULL, &t, &err), &err);
-    ck_assert_int_eq(t->count, count);
-    assert_ok(mem_alloc(&x, count, sizeof *x, name, &err), &err);
-    assert_ok(st_read_f32(f, t, 0, count, x, &err), &err);
-    st_close(&f);
-    return x;
-}
-
 static float *read_npy(const char *path, int64_t count)
 {
     struct npy *n = NULL;
@@ -61,16 +48,6 @@ static float *read_npy(const char *path, int64_t count)
     assert_ok(npy_read_f32(n, x, &err), &err);
     npy_close(&n);
     return x;
-}
-
-static double rel_l2(const float *x, const float *want, int64_t n)
-{
-    double d = 0, s = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
-        s += (double)want[i] * want[i];
-    }
-    return sqrt(d / s);
 }
 
 /* All tokens of all heads of a call: [head][token][dim]. */
@@ -98,7 +75,7 @@ static void check_call(const struct trace *t, int step, int layer, const char *f
         int64_t count, few = s.heads * (s.tokens / stride) * s.dim;
         float *x = heads_of(t, step, "cond", layer, w, &count);
         snprintf(name, sizeof name, "step%d.layer%d.%s", step, layer, trace_what_name(w));
-        float *want = read_tensor(file, name, few);
+        float *want = golden_tensor(file, name, few);
         for (int64_t i = 0; i < few / s.dim; i++)
             memmove(x + i * s.dim, x + i * stride * s.dim, (size_t)s.dim * sizeof *x);
         double e = rel_l2(x, want, few);
@@ -143,10 +120,10 @@ START_TEST(float32_trace_is_the_golden_run)
             check_call(t, step, layer, GOLDEN, 1, 5e-4);
         }
     float *x = read_npy(test_path("x.npy"), DIT_LATENT),
-          *want = read_tensor(EXACT, "sample", DIT_LATENT);
+          *want = golden_tensor(EXACT, "sample", DIT_LATENT);
     ck_assert_double_lt(rel_l2(x, want, DIT_LATENT), 2e-5);
     free(want);
-    want = read_tensor(GOLDEN, "sample", DIT_LATENT);
+    want = golden_tensor(GOLDEN, "sample", DIT_LATENT);
     ck_assert_double_lt(rel_l2(x, want, DIT_LATENT), 1e-3);
     free(want);
     free(x);
@@ -386,7 +363,7 @@ static void check_wan(struct trace *t, const char *sample)
         for (int layer = 0; layer < 3; layer += 2)
             check_call(t, step, layer, WAN_GOLDEN, 1, 2e-5);
     float *x = read_npy(sample, 16 * 3 * 8 * 12),
-          *want = read_tensor(WAN_GOLDEN, "sample", 16 * 288);
+          *want = golden_tensor(WAN_GOLDEN, "sample", 16 * 288);
     ck_assert_double_lt(rel_l2(x, want, 16 * 288), 2e-5);
     free(x);
     free(want);
@@ -417,8 +394,8 @@ static int forward(struct wan_model *m, const float *noise, const float *text, f
 START_TEST(blocks_are_read_one_at_a_time)
 {
     enum { N = 16 * 288 };
-    float v[2][N], *noise = read_tensor(WAN_GOLDEN, "noise", N);
-    float *text = read_tensor(WAN_GOLDEN, "text", 120);
+    float v[2][N], *noise = golden_tensor(WAN_GOLDEN, "noise", N);
+    float *text = golden_tensor(WAN_GOLDEN, "text", 120);
     struct wan_model m;
     put_wan(2, NULL);
     for (int i = 0; i < 2; i++) {
@@ -430,7 +407,7 @@ START_TEST(blocks_are_read_one_at_a_time)
         wan_close(&m);
     }
     ck_assert(memcmp(v[0], v[1], sizeof v[0]) == 0);
-    float *want = read_tensor(WAN_GOLDEN, "step0.velocity", N);
+    float *want = golden_tensor(WAN_GOLDEN, "step0.velocity", N);
     ck_assert_double_lt(rel_l2(v[0], want, N), 2e-5);
     free(want);
     free(noise);

@@ -7,6 +7,7 @@
 #include "capture/wan_model.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 
 #include <math.h>
@@ -29,16 +30,6 @@ static float *read_golden(const struct st_file *f, const char *name, int64_t cou
     assert_ok(mem_alloc(&x, count, sizeof *x, name, &err), &err);
     assert_ok(st_read_f32(f, t, 0, count, x, &err), &err);
     return x;
-}
-
-static double rel_l2(const float *x, const float *want, int64_t n)
-{
-    double d = 0, s = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
-        s += (double)want[i] * want[i];
-    }
-    return sqrt(d / s);
 }
 
 struct probe {
