@@ -4,6 +4,7 @@
 #ifndef LACUNA_CAPTURE_H
 #define LACUNA_CAPTURE_H
 
+#include "capture/video_input.h"
 #include "core/cmd.h"
 #include "core/text.h"
 #include "core/trace.h"
@@ -24,9 +25,8 @@ struct capture_opts {
     int bos;        /* auto, yes, no */
     bool nll;       /* run to the end for the likelihoods */
     /* video */
-    char *size, *capture_steps, *noise, *text, *negative, *save_frames, *save_sample;
-    int64_t steps, prompt_index;
-    double shift, guidance;
+    struct video_ask video;
+    char *capture_steps, *save_frames, *save_sample;
 };
 
 /* Values of --dtype of capture and import, as dtype_from_name() reads them, behind a word for the

@@ -56,11 +56,9 @@ static const struct opt options[] = {
         "run all layers for the likelihood of every token; --no-nll ends after the last stored "
         "layer.",
         .only = "language models"),
-    OPT_STR(struct capture_opts, size, NULL, "TxHxW",
-            "frames x height x width of the latent, as in 16x256x384.", .only = "video models",
-            .flags = OPT_MAIN),
-    OPT_INT(struct capture_opts, steps, "50", 1, 10000, "steps", "denoising steps.",
-            .only = "video models", .arg = "N"),
+    OPT_AS("size", OPT_STR, struct capture_opts, video.size, NULL, .arg = "TxHxW",
+           .help = "frames x height x width of the latent, as in 16x256x384.",
+           .only = "video models", .flags = OPT_MAIN),
     OPT_AS("capture-steps", OPT_STR, struct capture_opts, capture_steps, "all",
            .only = "video models",
            .help = "steps to store, from 0; the run ends after the last one unless a sample is "
@@ -78,7 +76,8 @@ static const struct opt options[] = {
 
 static int check_files(const struct capture_opts *o, struct err *err)
 {
-    const char *const inputs[] = {o->prompt, o->tokens_file, o->text, o->negative, o->noise};
+    const char *const inputs[] = {o->prompt, o->tokens_file, o->video.text, o->video.negative,
+                                  o->video.noise};
     int rc = 0;
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         TRY(refuse_input(o->out, inputs[i], err));
@@ -215,6 +214,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     bool video = wan_config_is(o.model);
     TRY(check_options(app, &o, video, err));
     mem_return_large_blocks();
+    o.video.who = "capture";
+    o.video.model = o.model;
+    o.video.seed = (uint64_t)o.c.seed;
     o.prompt = o.prompts.n == 1 ? o.prompts.items[0] : NULL;
     TRY(o.prompts.n > 1 ? capture_each(app, &o, err) : capture_one(app, &o, video, err));
 out:

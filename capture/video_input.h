@@ -11,38 +11,40 @@
 
 #include <stdint.h>
 
-/* As users say it. Strings are borrowed. */
+/* As users say it. */
 struct video_ask {
-    const char *who;   /* the command, for messages */
-    const char *model; /* directory */
-    const char *size;  /* "16x256x384": frames x height x width of the latent */
-    const char *text, *negative,
-        *noise; /* files, NULL: the model's prompts; zeros; from the seed */
+    const char *who;               /* the command, for messages */
+    const char *model;             /* directory */
+    char *size;                    /* "16x256x384": frames x height x width of the latent */
+    char *text, *negative, *noise; /* files, NULL: the model's prompts; zeros; from the seed */
     int64_t prompt_index, steps;
     double shift, guidance;
     uint64_t seed;
 };
 
-/* Entries of an option table over S, whose fields have the names that they have above. */
+/* Entries of an option table over S, whose member `video` is a struct video_ask. */
 #define VIDEO_INPUT_OPTS(S)                                                                        \
-    OPT_NUM(S, shift, "5", 0, 1000, "", "timestep shift of the schedule.", .only = "video models", \
-            .flags = OPT_MIN_OPEN, .arg = "X"),                                                    \
-        OPT_STR(S, text, NULL, "FILE",                                                             \
-                "text embeddings, .safetensors (tensor text) or .npy; default "                    \
-                "DIR/prompts.safetensors.",                                                        \
-                .only = "video models"),                                                           \
-        OPT_AS("prompt-index", OPT_INT, S, prompt_index, "0", .min = 0, .max = 1e6,                \
+    OPT_AS("steps", OPT_INT, S, video.steps, "50", .min = 1, .max = 10000, .unit = "steps",        \
+           .help = "denoising steps.", .only = "video models", .arg = "N"),                        \
+        OPT_AS("shift", OPT_NUM, S, video.shift, "5", .min = 0, .max = 1000,                       \
+               .help = "timestep shift of the schedule.", .only = "video models",                  \
+               .flags = OPT_MIN_OPEN, .arg = "X"),                                                 \
+        OPT_AS("text", OPT_STR, S, video.text, NULL, .arg = "FILE", .only = "video models",        \
+               .help = "text embeddings, .safetensors (tensor text) or .npy; default "             \
+                       "DIR/prompts.safetensors."),                                                \
+        OPT_AS("prompt-index", OPT_INT, S, video.prompt_index, "0", .min = 0, .max = 1e6,          \
                .help = "which of the stacked text embeddings.", .only = "video models",            \
                .arg = "N"),                                                                        \
-        OPT_STR(S, negative, NULL, "FILE",                                                         \
-                "text embeddings of the unconditional branch; default zeros. With --guidance.",    \
-                .only = "video models"),                                                           \
-        OPT_NUM(S, guidance, "1", 0, 100, "",                                                      \
-                "classifier-free guidance; above 1 every step runs the branches cond and uncond.", \
-                .only = "video models", .arg = "X"),                                               \
-        OPT_STR(S, noise, NULL, "FILE",                                                            \
-                "starting noise, .safetensors (tensor noise) or .npy, instead of --seed.",         \
-                .only = "video models")
+        OPT_AS("negative", OPT_STR, S, video.negative, NULL, .arg = "FILE",                        \
+               .only = "video models",                                                             \
+               .help = "text embeddings of the unconditional branch; default zeros. With "         \
+                       "--guidance."),                                                             \
+        OPT_AS("guidance", OPT_NUM, S, video.guidance, "1", .min = 0, .max = 100,                  \
+               .help = "classifier-free guidance; above 1 every step runs the branches cond and "  \
+                       "uncond.",                                                                  \
+               .only = "video models", .arg = "X"),                                                \
+        OPT_AS("noise", OPT_STR, S, video.noise, NULL, .arg = "FILE", .only = "video models",      \
+               .help = "starting noise, .safetensors (tensor noise) or .npy, instead of --seed.")
 
 struct video_input {
     int64_t t, h, w, size, grid[3]; /* latent size, values in it, token grid */

@@ -18,6 +18,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -340,17 +341,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
                       int64_t n_runs, struct err *err)
 {
     struct video_eval v = {
-        .ask = {.who = "eval",
-                .model = o->model,
-                .size = o->size,
-                .text = o->text,
-                .negative = o->negative,
-                .noise = o->noise,
-                .prompt_index = o->prompt_index,
-                .steps = o->steps,
-                .shift = o->shift,
-                .guidance = o->guidance,
-                .seed = (uint64_t)o->c.seed},
+        .ask = o->video,
         .runs = runs,
         .n_runs = (int)n_runs,
         .frames = o->save_frames,
@@ -363,6 +354,9 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     struct tally t = {.all = n_runs + 1};
     int rc = 0;
 
+    v.ask.who = "eval";
+    v.ask.model = o->model;
+    v.ask.seed = (uint64_t)o->c.seed;
     TRY(eval_check_kind(o, true, err));
     TRY(video_eval_open(&v, err));
     if (o->found)
@@ -397,15 +391,14 @@ out:
 
 /* ---- text ----------------------------------------------------------------------------------- */
 
-static int open_tasks(const struct eval_opts *o, const struct task_opts *t, struct eval_run *r,
-                      struct err *err)
+static int open_tasks(const struct eval_opts *o, struct eval_run *r, struct err *err)
 {
     int rc = 0;
     if (o->tasks.n == 0)
         FAIL(err, ERR_USAGE, "eval: no task given (--task NAME or FILE)");
     TRY(mem_zalloc(&r->tasks, o->tasks.n, sizeof *r->tasks, "tasks", err));
     for (int64_t i = 0; i < o->tasks.n; i++) {
-        TRY(eval_task_open(o->tasks.items[i], r->m, t, r->tasks + i, err));
+        TRY(eval_task_open(o->tasks.items[i], r->m, &o->ask, r->tasks + i, err));
         r->n_tasks++;
     }
     TRY(eval_check_tasks(o, r->tasks, r->n_tasks, err));
@@ -556,14 +549,13 @@ out:
     return rc;
 }
 
-static int eval_language(const struct app *app, const struct eval_opts *o, struct method_run *runs,
+static int eval_language(const struct app *app, struct eval_opts *o, struct method_run *runs,
                          int64_t n_runs, struct err *err)
 {
     struct eval_run r = {.runs = runs, .n_runs = (int)n_runs, .dump_nll = o->dump_nll};
     struct sim_device device = {0};
     struct lockstep_on on;
     struct eval_model m = {0};
-    struct task_opts t = {0};
     struct stopwatch watch = {.since = clock_ns()};
     int rc = 0;
 
@@ -572,7 +564,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     stopwatch_lap(&watch, "model");
     if (o->found)
         TRY(found_params_take(app->methods, o->found, m.name, runs, n_runs, err));
-    TRY(eval_task_options(o, &t, err));
+    TRY(eval_task_options(o, err));
     struct attn_shape shape = eval_model_shape(&m);
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
     TRY(shard_from_env(o->shard, &r.shard, err));
@@ -586,7 +578,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
     r.wants_times = o->samples > 0;
-    TRY(open_tasks(o, &t, &r, err));
+    TRY(open_tasks(o, &r, err));
     stopwatch_lap(&watch, "tasks");
     TRY(run_language(app, o, &r, err));
     stopwatch_lap(&watch, "cells");
@@ -599,14 +591,13 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
 out:
     close_device(&device);
     eval_run_free(&r);
-    eval_task_options_free(&t);
     eval_model_close(&m);
     return rc;
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct eval_opts o;
+    struct eval_opts o = {0};
     struct method_run *runs = NULL;
     struct str_list rest = {0};
     int64_t n_all = 0, n_runs = 0;
@@ -633,6 +624,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         TRY(eval_language(app, &o, runs, n_runs, err));
 out:
     method_runs_free(runs, n_all);
+    free(o.ask.tokens);
+    free(o.ask.depths);
     opt_free(eval_options, &o);
     str_list_free(&rest);
     return rc;

@@ -16,7 +16,8 @@ static const char *const bos_values[] = {"auto", "yes", "no", NULL};
 static const char *const qkv_values[] = {"f32", "model", NULL};
 static const char *const decode_values[] = {"dense", "method", NULL};
 static const char *const skip_values[] = {"skip", "dense", NULL};
-static const char *const truncate_values[] = {"middle", "error", NULL};
+static const char *const truncate_values[] = {
+    [TRUNCATE_MIDDLE] = "middle", [TRUNCATE_ERROR] = "error", NULL};
 static const char *const devices[] = {"cpu", "cuda", NULL};
 static const char *const precisions[] = {"f32", "f64", NULL};
 
@@ -38,50 +39,46 @@ const struct opt eval_options[] = {
            .flags = OPT_MAIN, .short_name = 'o', .arg = "DIR"),
     OPT_STR(struct eval_opts, tokens, NULL, "LIST",
             "Lengths, as in 2K,16K (K = 1024), of a text's windows (default: all, up to the "
-            "context) and of "
-            "generated prompts with their answers (default: 2K, 4K, ... up to the context).",
+            "context) and of generated prompts with their answers (default: 2K, 4K, ... up to the "
+            "context).",
             .flags = OPT_MAIN, .unit = "tokens", .short_name = 'n', .only = "language models"),
     OPT_STR(struct eval_opts, depth, NULL, "LIST",
-            "where the asked item stands, 0 = front, 1 = end (default: "
-            "0,0.25,0.5,0.75,1).",
+            "where the asked item stands, 0 = front, 1 = end (default: 0,0.25,0.5,0.75,1).",
             .only = "generated prompts"),
-    OPT_INT(struct eval_opts, trials, "10", 1, 1e6, "",
-            "samples of each length and "
-            "depth.",
-            .arg = "N", .only = "generated prompts"),
-    OPT_STR(struct eval_opts, haystack, NULL, "FILE",
-            "hide things between the lines of this text instead of generated "
-            "ones.",
-            .only = "generated prompts"),
-    OPT_STR(struct eval_opts, chat, NULL, "TEXT",
-            "text around each, with {prompt} in it; special tokens count in TEXT and not "
-            "in the prompt.",
-            .only = "generated prompts, task files"),
-    OPT_INT(struct eval_opts, stride, "0", 0, 1e9, "tokens",
-            "a window begins S tokens after the one before and scores its last S; 0: no "
-            "overlap.",
-            .arg = "S", .only = "texts"),
-    OPT_INT(struct eval_opts, windows, "0", 0, 1e9, "", "the first N windows only; 0: all.",
-            .arg = "N", .only = "texts"),
-    OPT_AS("score-from", OPT_INT, struct eval_opts, score_from, "1", .min = 1, .max = 1e9,
+    OPT_AS("trials", OPT_INT, struct eval_opts, ask.trials, "10", .min = 1, .max = 1e6,
+           .help = "samples of each length and depth.", .arg = "N", .only = "generated prompts"),
+    OPT_AS("haystack", OPT_STR, struct eval_opts, ask.haystack, NULL, .arg = "FILE",
+           .help = "hide things between the lines of this text instead of generated ones.",
+           .only = "generated prompts"),
+    OPT_AS("chat", OPT_STR, struct eval_opts, ask.chat, NULL, .arg = "TEXT",
+           .help = "text around each, with {prompt} in it; special tokens count in TEXT and not in "
+                   "the prompt.",
+           .only = "generated prompts, task files"),
+    OPT_AS("stride", OPT_INT, struct eval_opts, ask.stride, "0", .min = 0, .max = 1e9,
+           .unit = "tokens", .arg = "S", .only = "texts",
+           .help = "a window begins S tokens after the one before and scores its last S; 0: no "
+                   "overlap."),
+    OPT_AS("windows", OPT_INT, struct eval_opts, ask.windows, "0", .min = 0, .max = 1e9,
+           .help = "the first N windows only; 0: all.", .arg = "N", .only = "texts"),
+    OPT_AS("score-from", OPT_INT, struct eval_opts, ask.score_from, "1", .min = 1, .max = 1e9,
            .unit = "tokens", .help = "the first position of a window that is scored.", .arg = "P",
            .only = "texts"),
     OPT_ENUM(struct eval_opts, bos, "auto", bos_values,
              "Whether a beginning-of-text token stands first; auto: as the tokenizer says.",
              .only = "language models"),
-    OPT_STR(struct eval_opts, template, NULL, "TEXT",
-            "the prompt, with {context}, {input} or any other text of a line in it; "
-            "{OPTION_A}, {OPTION_B}...: its options.",
-            .only = "task files"),
-    OPT_ENUM(struct eval_opts, grade, NULL, text_metric_names,
-             "how to grade lines that name no metric.", .only = "task files"),
-    OPT_AS("max-new", OPT_INT, struct eval_opts, max_new, "32", .min = 1, .max = 1 << 20,
+    OPT_AS("template", OPT_STR, struct eval_opts, ask.template, NULL, .arg = "TEXT",
+           .help = "the prompt, with {context}, {input} or any other text of a line in it; "
+                   "{OPTION_A}, {OPTION_B}...: its options.",
+           .only = "task files"),
+    OPT_AS("grade", OPT_ENUM, struct eval_opts, ask.metric, NULL, .values = text_metric_names,
+           .help = "how to grade lines that name no metric.", .only = "task files"),
+    OPT_AS("max-new", OPT_INT, struct eval_opts, ask.max_new, "32", .min = 1, .max = 1 << 20,
            .unit = "tokens", .help = "room for the answer to lines that do not say it.", .arg = "N",
            .only = "task files"),
-    OPT_ENUM(struct eval_opts, truncate, "middle", truncate_values,
-             "what happens to a prompt that is longer than --tokens or the context: "
-             "its middle is left out (counted as truncated), or it is refused.",
-             .only = "task files"),
+    OPT_AS("truncate", OPT_ENUM, struct eval_opts, ask.truncate, "middle",
+           .values = truncate_values, .only = "task files",
+           .help = "what happens to a prompt that is longer than --tokens or the context: its "
+                   "middle is left out (counted as truncated), or it is refused."),
     OPT_AS("dense-layers", OPT_STR, struct eval_opts, dense_layers, NULL,
            .help = "Layers that attend exactly, as in 0,1.", .arg = "LIST"),
     OPT_AS("dense-heads", OPT_STR, struct eval_opts, dense_heads, NULL,
@@ -152,10 +149,9 @@ const struct opt eval_options[] = {
            .help = "Write the scored tokens' -ln p as .npy [1 + settings][tokens], exact attention "
                    "first; for one text.",
            .arg = "FILE", .only = "language models"),
-    OPT_STR(struct eval_opts, size, NULL, "TxHxW",
-            "frames x height x width of the latent, as in 16x128x192.", .only = "video models"),
-    OPT_INT(struct eval_opts, steps, "50", 1, 10000, "steps", "denoising steps.", .arg = "N",
-            .only = "video models"),
+    OPT_AS("size", OPT_STR, struct eval_opts, video.size, NULL, .arg = "TxHxW",
+           .help = "frames x height x width of the latent, as in 16x128x192.",
+           .only = "video models"),
     VIDEO_INPUT_OPTS(struct eval_opts),
     OPT_AS("save-frames", OPT_STR, struct eval_opts, save_frames, NULL,
            .help = "write each clip as PNG frames, and a strip of it below the exact one (models "
@@ -180,7 +176,7 @@ static int check_target(const struct eval_opts *o, const struct method_run *r, s
                        "what it found",
                        name);
     /* A prefill is one step: only a clip has a state that the search would spoil. */
-    if (o->size && (r->method->flags & METHOD_NEEDS_STEPS))
+    if (o->video.size && (r->method->flags & METHOD_NEEDS_STEPS))
         return err_set(err, ERR_USAGE,
                        "eval: method %s keeps state over steps, and a target of a clip is searched "
                        "step by step: give its parameters",
@@ -375,28 +371,12 @@ int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, i
     return opt_check_uses(eval_options, o, "eval of these tasks", uses, err);
 }
 
-int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err *err)
+int eval_task_options(struct eval_opts *o, struct err *err)
 {
-    t->stride = o->stride;
-    t->windows = o->windows;
-    t->score_from = o->score_from;
+    struct task_opts *t = &o->ask;
     t->seed = (uint64_t)o->c.seed;
-    t->trials = o->trials;
-    t->haystack = o->haystack;
-    t->chat = o->chat;
-    t->template = o->template;
-    t->metric = o->grade;
-    t->max_new = o->max_new;
-    t->truncate = o->truncate == 1 ? TRUNCATE_ERROR : TRUNCATE_MIDDLE;
-    int rc = chat_check(o->chat, err);
-    rc = rc ? rc : template_check(o->template, err);
+    int rc = chat_check(t->chat, err);
+    rc = rc ? rc : template_check(t->template, err);
     rc = rc ? rc : depths_parse(o->depth, &t->depths, &t->n_depths, err);
     return rc ? rc : tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);
-}
-
-void eval_task_options_free(struct task_opts *t)
-{
-    free(t->tokens);
-    free(t->depths);
-    memset(t, 0, sizeof *t);
 }
