@@ -313,15 +313,7 @@ static int summarise(struct video_run *r, double seconds, struct err *err)
                                 .seconds = seconds,
                                 .nll = NAN,
                                 .device_seconds = r->device_seconds};
-    char id[64];
-    int rc = 0;
-    if (!r->o->c.dry_run) {
-        TRY(capture_trace_id(r->o->out, id, err));
-        s.trace_id = id;
-    }
-    TRY(capture_print(r->o, &s, err));
-out:
-    return rc;
+    return capture_print(r->o, &s, err);
 }
 
 int video_capture(const struct capture_opts *o, const struct denoiser_accel *device,

@@ -52,19 +52,15 @@ const struct command cmd_eval = {
     "out\n",
 };
 
-/* What a run does and did: numbers of records. */
-struct tally {
-    int64_t all, todo, ok, skip, error, memory;
-};
-
-static int print_plan(const struct eval_opts *o, const struct tally *t, struct err *err)
+static int print_plan(const struct eval_opts *o, const struct eval_count *t, int64_t memory,
+                      struct err *err)
 {
     struct buf b = {0};
     struct jw w;
     if (!o->c.json) {
         printf("%lld records (%lld already done, %lld to do), about %.1f MB of memory\n",
                (long long)t->all, (long long)(t->all - t->todo), (long long)t->todo,
-               (double)t->memory / 1e6);
+               (double)memory / 1e6);
         return 0;
     }
     jw_init(&w, &b, 2);
@@ -72,7 +68,7 @@ static int print_plan(const struct eval_opts *o, const struct tally *t, struct e
     jw_kint(&w, "records", t->all);
     jw_kint(&w, "records_done", t->all - t->todo);
     jw_kint(&w, "records_to_do", t->todo);
-    jw_kint(&w, "memory_bytes", t->memory);
+    jw_kint(&w, "memory_bytes", memory);
     jw_obj_end(&w);
     printf("%s\n", buf_str(&b));
     int rc = buf_check(&b, "plan", err);
@@ -88,7 +84,7 @@ static void say_lacking(const char *what, int64_t n)
                  what, (long long)n);
 }
 
-static int print_result(const struct eval_opts *o, const struct tally *t, struct err *err)
+static int print_result(const struct eval_opts *o, const struct eval_count *t, struct err *err)
 {
     struct buf b = {0};
     struct jw w;
@@ -351,7 +347,6 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     const struct shard all = {0, 1, 0};
     struct sim_device device = {0};
     struct manifest *manifest = NULL;
-    struct tally t = {.all = n_runs + 1};
     int rc = 0;
 
     v.ask.who = "eval";
@@ -372,21 +367,18 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     else
         TRY(open_records(app, o, v.weights, &all, &v.records, &manifest, err));
     TRY(video_eval_plan(&v, err));
-    say_lacking("the times of --samples", v.lacking);
-    t.todo = v.todo;
-    t.memory = video_eval_memory(&v);
-    if (!o->c.dry_run)
+    say_lacking("the times of --samples", v.count.no_times);
+    if (o->c.dry_run)
+        TRY(print_plan(o, &v.count, video_eval_memory(&v), err));
+    else
         TRY(video_eval_run(&v, err));
 out:
     record_file_close(&v.records);
     rc = manifest_end(&manifest, rc, err);
-    t.ok = v.done_ok;
-    t.skip = v.done_skip;
-    t.error = v.done_error;
     setting_tally_warn(runs, v.tally, n_runs);
     close_device(&device);
     video_eval_close(&v);
-    return rc ? rc : o->c.dry_run ? print_plan(o, &t, err) : print_result(o, &t, err);
+    return rc || o->c.dry_run ? rc : print_result(o, &v.count, err);
 }
 
 /* ---- text ----------------------------------------------------------------------------------- */
@@ -583,11 +575,11 @@ static int eval_language(const struct app *app, struct eval_opts *o, struct meth
     TRY(run_language(app, o, &r, err));
     stopwatch_lap(&watch, "cells");
     stopwatch_log(&watch, "eval");
-    say_lacking("the errors of --local-errors", r.lacking[0]);
-    say_lacking("the times of --samples", r.lacking[1]);
+    say_lacking("the errors of --local-errors", r.count.no_local_errors);
+    say_lacking("the times of --samples", r.count.no_times);
     setting_tally_warn(runs, r.tally, r.n_runs);
-    struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
-    TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
+    TRY(o->c.dry_run ? print_plan(o, &r.count, eval_memory(&r), err)
+                     : print_result(o, &r.count, err));
 out:
     close_device(&device);
     eval_run_free(&r);

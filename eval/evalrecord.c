@@ -98,6 +98,20 @@ out:
     return rc;
 }
 
+int eval_append(struct record_file *f, const struct record *r, struct eval_count *n,
+                struct setting_tally *tally, struct err *err)
+{
+    int rc = record_file_append(f, r, err);
+    if (rc)
+        return rc;
+    n->ok += r->status == RECORD_OK;
+    n->skip += r->status == RECORD_SKIP;
+    n->error += r->status == RECORD_ERROR;
+    if (tally)
+        setting_tally_add(tally, r);
+    return 0;
+}
+
 /* ---- layers --------------------------------------------------------------------------------- */
 
 static int put_at(struct record *r, const char *name, int layer, double value, struct err *err)

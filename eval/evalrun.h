@@ -15,6 +15,13 @@
 #include "eval/layerattn.h"
 #include "sim/settingtally.h"
 
+/* Records of a run, or of its shard. */
+struct eval_count {
+    int64_t all, todo;                 /* that there are, and that are missing */
+    int64_t no_local_errors, no_times; /* finished without what was asked for */
+    int64_t ok, skip, error;           /* added */
+};
+
 /* ---- a language model ----------------------------------------------------------------------- */
 
 struct predictions;
@@ -23,8 +30,7 @@ struct eval_run {
     const struct eval_model *m;
     const struct method_run *runs; /* settings; borrowed */
     int n_runs;
-    bool wants_times;   /* --samples */
-    int64_t lacking[2]; /* finished cells without err_local, without times, that were asked for */
+    bool wants_times; /* --samples */
     struct eval_how how;
     struct eval_task *tasks; /* owned */
     int n_tasks;
@@ -33,10 +39,9 @@ struct eval_run {
     const char *dump_nll;         /* .npy, or NULL */
     const struct lockstep_on *on; /* the device of prefills, or NULL; borrowed */
     int jobs;
-    struct shard shard;  /* which part of the cells is done here */
-    int64_t *owner;      /* the shard of each cell, tasks one after the other; owned */
-    int64_t cells, todo; /* records that the run (of a shard: its part) has, and that are missing */
-    int64_t done_ok, done_skip, done_error;
+    struct shard shard; /* which part of the cells is done here */
+    int64_t *owner;     /* the shard of each cell, tasks one after the other; owned */
+    struct eval_count count;
     struct setting_tally *tally; /* [n_runs], owned; NULL before eval_execute */
 };
 
@@ -67,9 +72,7 @@ struct video_eval {
     int jobs;
     const struct denoiser_accel *device; /* where the model runs; NULL: on this processor */
     int samples;                         /* timed runs of every part, 0 = none; needs device */
-    int64_t todo;                        /* records that are missing, of n_runs + 1 */
-    int64_t lacking;                     /* finished ones without the times that were asked for */
-    int64_t done_ok, done_skip, done_error;
+    struct eval_count count;
     struct setting_tally *tally; /* [n_runs], owned; NULL before video_eval_run */
 };
 
@@ -94,6 +97,11 @@ struct eval_subject {
 /* Identity of a cell's record: run NULL is exact attention. r is fresh (record_init). */
 int eval_identity(const struct eval_subject *m, const struct eval_how *how, const char *task,
                   const struct method_run *run, struct record *r, struct err *err);
+
+/* Add a finished record to the file and to the sums. tally: its setting's, NULL: exact attention.
+ */
+int eval_append(struct record_file *f, const struct record *r, struct eval_count *n,
+                struct setting_tally *tally, struct err *err);
 
 /* Densities of a setting over its calls. */
 int eval_record_densities(const struct layer_attn *a, struct record *r, struct err *err);
