@@ -3,6 +3,7 @@
  */
 #include "capture/import.h"
 
+#include "capture/trace/trace_tools.h"
 #include "core/callname.h"
 #include "core/gemm.h"
 #include "core/log.h"
@@ -542,15 +543,10 @@ out:
     return rc;
 }
 
-/* The order in which a run makes its calls: step, branch (uncond after cond), layer. */
 static int by_call_order(const void *a, const void *b)
 {
-    const struct trace_call *x = &((const struct import_call *)a)->call;
-    const struct trace_call *y = &((const struct import_call *)b)->call;
-    int d = (x->step > y->step) - (x->step < y->step);
-    if (d == 0)
-        d = strcmp(x->branch, y->branch);
-    return d ? d : (x->layer > y->layer) - (x->layer < y->layer);
+    return trace_call_order(&((const struct import_call *)a)->call,
+                            &((const struct import_call *)b)->call);
 }
 
 /* A vector as float64; absent is fine. */

@@ -109,15 +109,17 @@ out:
     return rc;
 }
 
-/* Steps, then the branches as their files have them, then layers. */
-static int by_run(const void *a, const void *b)
+int trace_call_order(const struct trace_call *x, const struct trace_call *y)
 {
-    const struct trace_call *x = &((const struct piece *)a)->out;
-    const struct trace_call *y = &((const struct piece *)b)->out;
     int d = (x->step > y->step) - (x->step < y->step);
     if (d == 0)
         d = strcmp(x->branch, y->branch);
     return d ? d : (x->layer > y->layer) - (x->layer < y->layer);
+}
+
+static int by_run(const void *a, const void *b)
+{
+    return trace_call_order(&((const struct piece *)a)->out, &((const struct piece *)b)->out);
 }
 
 static int sort_calls(struct derive *d, struct err *err)

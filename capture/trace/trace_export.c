@@ -4,6 +4,7 @@
  * Directories are written tensor by tensor; a .safetensors file needs all of its tensors in memory
  * at once, since its header comes first.
  */
+#include "capture/headsel.h"
 #include "capture/trace/trace_tools.h"
 #include "core/fileio.h"
 #include "core/indexlist.h"
@@ -33,30 +34,6 @@ static void put_number(json_t *o, const char *key, double x)
     put(o, key, text);
 }
 
-/* The model's numbers of the heads where they are not 0 .. n - 1, and each kv head serves as many
- * of them as the next. */
-static void put_heads(json_t *o, const struct trace_meta *m, const int64_t *heads, int64_t n,
-                      const int *kv, int64_t n_kv)
-{
-    char ids[512] = "", kv_ids[512] = "";
-    size_t at = 0, kv_at = 0;
-    bool all = n == m->heads && !m->head_ids[0];
-
-    for (int64_t i = 0; i < n; i++)
-        if (n % n_kv || heads[i] / (m->heads / m->kv_heads) != kv[i / (n / n_kv)])
-            return;
-    for (int64_t i = 0; i < n && at < sizeof ids; i++)
-        at += (size_t)snprintf(ids + at, sizeof ids - at, "%s%d", i ? "," : "",
-                               trace_head_number(m, (int)heads[i]));
-    for (int64_t i = 0; i < n_kv && kv_at < sizeof kv_ids; i++)
-        kv_at += (size_t)snprintf(kv_ids + kv_at, sizeof kv_ids - kv_at, "%s%d", i ? "," : "",
-                                  trace_kv_number(m, kv[i]));
-    if (all || at >= sizeof ids || kv_at >= sizeof kv_ids)
-        return;
-    put(o, "head_ids", ids);
-    put(o, "kv_head_ids", kv_ids);
-}
-
 static void put_video(json_t *o, const struct trace_meta *m)
 {
     char grid[80];
@@ -73,6 +50,12 @@ static void put_video(json_t *o, const struct trace_meta *m)
     put_number(o, "text_valid", (double)m->text_valid);
 }
 
+/* Name of something of a call. */
+static void part_name(const struct trace_call *c, const char *what, char name[96])
+{
+    snprintf(name, 96, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer, what);
+}
+
 /* What a call does to its scores, under the prefix of its tensors. */
 static void put_score(json_t *o, const struct trace_call *c)
 {
@@ -80,21 +63,26 @@ static void put_score(json_t *o, const struct trace_call *c)
     double value;
     for (int i = 0; trace_score_name(i); i++)
         if (trace_score_is_set(&c->score, i, &value)) {
-            snprintf(key, sizeof key, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer,
-                     trace_score_name(i));
+            part_name(c, trace_score_name(i), key);
             put_number(o, key, value);
         }
 }
 
-/* All texts; *out is the caller's. heads and kv are the stored numbers of what is exported. */
-static int export_metadata(const struct trace *t, const int64_t *heads, int64_t n_heads,
-                           const int *kv, int64_t n_kv, json_t **out, struct err *err)
+/* All texts; *out is the caller's. */
+static int export_metadata(const struct trace *t, const struct head_select *heads, json_t **out,
+                           struct err *err)
 {
-    const struct trace_meta *m = trace_meta(t);
+    struct trace_meta selected = *trace_meta(t);
+    const struct trace_meta *m = &selected;
     json_t *o = json_object();
 
     if (!o)
         return err_set(err, ERR_NOMEM, "metadata");
+    int rc = head_select_meta(heads, &selected, err);
+    if (rc) {
+        json_decref(o);
+        return rc;
+    }
     put(o, "name", m->name);
     put(o, "architecture", m->architecture);
     put(o, "weights_id", m->weights_id);
@@ -112,7 +100,8 @@ static int export_metadata(const struct trace *t, const int64_t *heads, int64_t 
     if (m->steps > 0)
         put_number(o, "steps", (double)m->steps);
     put_video(o, m);
-    put_heads(o, m, heads, n_heads, kv, n_kv);
+    put(o, "head_ids", m->head_ids);
+    put(o, "kv_head_ids", m->kv_head_ids);
     for (int64_t i = 0; i < trace_calls(t); i++)
         put_score(o, trace_call(t, i));
     *out = o;
@@ -137,11 +126,10 @@ struct item {
 
 struct plan {
     const struct trace *t;
-    int64_t *layers, *heads, *steps; /* NULL = all */
-    int64_t n_layers, n_heads, n_steps;
+    int64_t *layers, *steps; /* NULL = all */
+    int64_t n_layers, n_steps;
+    struct head_select heads;
     bool want[EX_COUNT];
-    int *kv; /* kv heads that serve the heads, ascending */
-    int64_t n_kv;
     struct item *items;
     int64_t n, cap;
 };
@@ -165,33 +153,6 @@ static int parse_tensors(const char *text, bool want[EX_COUNT], struct err *err)
         p += len + (p[len] == ',');
     }
     return 0;
-}
-
-/* The model's numbers to places in the file. */
-static int place_heads(struct plan *p, struct err *err)
-{
-    const struct trace_meta *m = trace_meta(p->t);
-    for (int64_t i = 0; i < p->n_heads; i++) {
-        int at = trace_head_find(m, p->heads[i]);
-        if (at < 0)
-            return err_set(err, ERR_USAGE, "--heads: %s has no head %lld: it has heads %s",
-                           trace_path(p->t), (long long)p->heads[i], m->head_ids);
-        p->heads[i] = at;
-    }
-    return 0;
-}
-
-static int select_heads(struct plan *p, struct err *err)
-{
-    const struct trace_meta *m = trace_meta(p->t);
-    int rc = mem_alloc(&p->kv, m->kv_heads, sizeof *p->kv, "kv heads", err);
-
-    for (int64_t i = 0; rc == 0 && i < p->n_heads; i++) {
-        int kv = (int)p->heads[i] / (m->heads / m->kv_heads);
-        if (p->n_kv == 0 || p->kv[p->n_kv - 1] != kv)
-            p->kv[p->n_kv++] = kv;
-    }
-    return rc;
 }
 
 static bool call_has(const struct trace_call *c, int tensor)
@@ -218,9 +179,8 @@ static int add_item(struct plan *p, int64_t call, int tensor, struct err *err)
     memset(it, 0, sizeof *it);
     it->call = call;
     it->tensor = tensor;
-    snprintf(it->name, sizeof it->name, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer,
-             tensor_names[tensor]);
-    it->shape[0] = of_keys(tensor) ? p->n_kv : p->n_heads;
+    part_name(c, tensor_names[tensor], it->name);
+    it->shape[0] = of_keys(tensor) ? p->heads.n_kv : p->heads.n;
     if (tensor < TRACE_WHAT_COUNT) {
         struct trace_shape s = trace_shape(m, (enum trace_what)tensor);
         it->dtype = s.dtype;
@@ -246,14 +206,9 @@ static int make_plan(struct plan *p, const struct trace_selection *s, struct err
 
     TRY(parse_tensors(s->tensors, p->want, err));
     TRY(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
-    bool numbers = m->head_ids[0] && strcmp(s->heads, "all") != 0;
-    TRY(index_list_parse(s->heads, numbers ? -1 : m->heads, "--heads", &p->heads, &p->n_heads,
-                         err));
-    if (numbers)
-        TRY(place_heads(p, err));
+    TRY(head_select_stored(s->heads, m, &p->heads, err));
     TRY(index_list_parse(s->steps, m->steps > 0 ? m->steps : -1, "--steps", &p->steps, &p->n_steps,
                          err));
-    TRY(select_heads(p, err));
     for (int64_t i = 0; i < trace_calls(p->t); i++) {
         const struct trace_call *c = trace_call(p->t, i);
         if (!index_list_has(p->layers, p->n_layers, c->layer) ||
@@ -276,9 +231,8 @@ static void free_plan(struct plan *p)
         free(p->items[i].data);
     free(p->items);
     free(p->layers);
-    free(p->heads);
     free(p->steps);
-    free(p->kv);
+    head_select_free(&p->heads);
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
@@ -290,7 +244,7 @@ static int load(const struct plan *p, struct item *it, struct err *err)
     TRY(mem_alloc(&it->data, it->bytes, 1, it->name, err));
     for (int64_t i = 0; i < it->shape[0]; i++) {
         void *dst = (char *)it->data + i * it->slice_bytes;
-        int head = of_keys(it->tensor) ? p->kv[i] : (int)p->heads[i];
+        int head = of_keys(it->tensor) ? p->heads.kv[i] : p->heads.head[i];
         if (it->tensor < TRACE_WHAT_COUNT)
             TRY(trace_read_raw(p->t, it->call, (enum trace_what)it->tensor, head, 0, it->shape[1],
                                dst, err));
@@ -325,11 +279,6 @@ static int add_loaded(struct plan *p, const char *name, enum dtype dtype, int nd
     return 0;
 }
 
-static void score_name(const struct trace_call *c, const char *what, char name[96])
-{
-    snprintf(name, 96, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer, what);
-}
-
 typedef int value_fn(const struct trace *t, int64_t call, int head, double *x, struct err *err);
 typedef int bias_fn(const struct trace *t, int64_t call, int head, float *x, struct err *err);
 
@@ -342,13 +291,13 @@ static int add_values(struct plan *p, int64_t call, const char *what, value_fn *
     double value = 0;
     int rc = 0;
 
-    score_name(trace_call(p->t, call), what, name);
-    TRY(mem_alloc(&x, p->n_heads, sizeof *x, name, err));
-    for (int64_t i = 0; i < p->n_heads; i++) {
-        TRY(get(p->t, call, (int)p->heads[i], &value, err));
+    part_name(trace_call(p->t, call), what, name);
+    TRY(mem_alloc(&x, p->heads.n, sizeof *x, name, err));
+    for (int64_t i = 0; i < p->heads.n; i++) {
+        TRY(get(p->t, call, p->heads.head[i], &value, err));
         x[i] = (float)value;
     }
-    rc = add_loaded(p, name, DT_F32, 1, &p->n_heads, x, err);
+    rc = add_loaded(p, name, DT_F32, 1, (int64_t[]){p->heads.n}, x, err);
     x = NULL;
 out:
     free(x);
@@ -364,10 +313,10 @@ static int add_bias(struct plan *p, int64_t call, const char *what, bias_fn *get
     float *x = NULL;
     int rc = 0;
 
-    score_name(trace_call(p->t, call), what, name);
+    part_name(trace_call(p->t, call), what, name);
     TRY(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
     for (int64_t i = 0; i < shape[0]; i++)
-        TRY(get(p->t, call, (int)p->heads[i], x + i * width, err));
+        TRY(get(p->t, call, p->heads.head[i], x + i * width, err));
     rc = add_loaded(p, name, DT_F32, ndim, shape, x, err);
     x = NULL;
 out:
@@ -393,8 +342,8 @@ static int add_scores(struct plan *p, struct err *err)
             TRY(add_values(p, call, "sinks", trace_sink, err));
         if (s->alibi)
             TRY(add_values(p, call, "alibi", trace_alibi, err));
-        int64_t rel[3] = {s->rel_bias == 1 ? 1 : p->n_heads, 2 * m->n_k - 1, 1};
-        int64_t bias[3] = {s->bias == 1 ? 1 : p->n_heads, m->n_q, m->n_k};
+        int64_t rel[3] = {s->rel_bias == 1 ? 1 : p->heads.n, 2 * m->n_k - 1, 1};
+        int64_t bias[3] = {s->bias == 1 ? 1 : p->heads.n, m->n_q, m->n_k};
         if (s->rel_bias)
             TRY(add_bias(p, call, "rel_bias", trace_rel_bias, rel, 2, err));
         if (s->bias)
@@ -501,7 +450,7 @@ static int write_safetensors(struct plan *p, const char *path, bool force, struc
     TRY(refuse_existing(path, force, err));
     TRY(add_scores(p, err));
     TRY(add_tokens(p, err));
-    TRY(export_metadata(p->t, p->heads, p->n_heads, p->kv, p->n_kv, &meta, err));
+    TRY(export_metadata(p->t, &p->heads, &meta, err));
     TRY(mem_zalloc(&out, p->n, sizeof *out, "tensors to export", err));
     for (int64_t i = 0; i < p->n; i++) {
         struct item *it = &p->items[i];

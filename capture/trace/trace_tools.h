@@ -28,8 +28,8 @@ struct trace_selection {
  * "step-000.main.layer-05.q"; one that ends in .npy a file with the only tensor; anything else a
  * directory with one .npy each. Shapes are
  * [head][token][dim] (lse [head][token], maps [head][cell][cell]) in the trace's own dtype. `heads`
- * are query heads; of k and v those kv heads are written that serve them. *n counts tensors, *bytes
- * their size; nothing is written when `dry`. */
+ * are query heads; of k and v those are written that head_select_stored picks. *n counts tensors,
+ * *bytes their size; nothing is written when `dry`. */
 int trace_export(const struct trace *t, const struct trace_selection *s, const char *out,
                  bool force, bool dry, int64_t *n, int64_t *bytes, struct err *err);
 
@@ -66,6 +66,9 @@ struct derived {
  * run (ERR_USAGE names the field that differs) and have no call in common. */
 int trace_derive(struct trace *const *t, int64_t n, const struct derive_options *o,
                  const char *path, struct derived *out, struct err *err);
+
+/* As strcmp: the order in which a run makes its calls, step, branch (uncond after cond), layer. */
+int trace_call_order(const struct trace_call *x, const struct trace_call *y);
 
 /* A cell size with at most 1024 cells a side, 64 or a power of two above it. */
 int64_t map_cell_for(int64_t n_k);
