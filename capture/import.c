@@ -866,19 +866,12 @@ static int map_head(void *ctx, int64_t head, int worker, struct err *err)
 {
     struct map_work *m = ctx;
     struct trace_meta *t = &m->j->meta;
-    int64_t cq = (t->n_q + t->pool - 1) / t->pool, ck = (t->n_k + t->pool - 1) / t->pool;
-    struct attn_ops ops = {0};
-    struct mask full;
-    float *q = NULL, *k = NULL, *sum = NULL, *max = NULL;
-    double *lse = NULL;
+    float *q = NULL, *k = NULL;
     int rc = 0;
 
     (void)worker;
     TRY(stored_head(&m->c->q, head, t->dtype, &q, err));
     TRY(stored_head(&m->c->k, head / (t->heads / t->kv_heads), t->dtype, &k, err));
-    TRY(mem_alloc(&lse, t->n_q, sizeof *lse, "lse", err));
-    TRY(mem_alloc(&sum, cq * ck, sizeof *sum, "map", err));
-    TRY(mem_alloc(&max, cq * ck, sizeof *max, "map", err));
     struct attn_in in = {.nq = t->n_q,
                          .nk = t->n_k,
                          .d = t->head_dim,
@@ -889,19 +882,11 @@ static int map_head(void *ctx, int64_t head, int worker, struct err *err)
                          .causal = trace_causal(t, &m->c->call.score),
                          .reach = m->c->call.score.reach,
                          .mods = call_mods(m->c, t, head)};
-    TRY(attn_prepare(&ops, &in, PREC_F32, err));
-    attn_full_mask(&in, 0, t->n_q, &full);
-    TRY(attn_rows(&ops, &full, NULL, lse, err));
-    TRY(pool_map(&ops, lse, t->pool, sum, max, err));
-    TRY(trace_put_map(m->w, (int)head, sum, max, err));
+    TRY(trace_map_head(m->w, (int)head, &in, t->pool, err));
     progress_add(m->progress, 1, 1, "map");
 out:
-    attn_release(&ops);
     free(q);
     free(k);
-    free(lse);
-    free(sum);
-    free(max);
     return rc;
 }
 

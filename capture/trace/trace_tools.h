@@ -5,6 +5,7 @@
 #ifndef LACUNA_TRACE_TOOLS_H
 #define LACUNA_TRACE_TOOLS_H
 
+#include "core/attention.h"
 #include "core/buf.h"
 #include "core/json.h"
 #include "core/trace.h"
@@ -69,6 +70,10 @@ int trace_derive(struct trace *const *t, int64_t n, const struct derive_options 
 
 /* As strcmp: the order in which a run makes its calls, step, branch (uncond after cond), layer. */
 int trace_call_order(const struct trace_call *x, const struct trace_call *y);
+
+/* The pooled map of a head, with cells of `pool` tokens, into the open call. Thread-safe. */
+int trace_map_head(struct trace_writer *w, int head, const struct attn_in *in, int64_t pool,
+                   struct err *err);
 
 /* A cell size with at most 1024 cells a side, 64 or a power of two above it. */
 int64_t map_cell_for(int64_t n_k);
