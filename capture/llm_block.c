@@ -1,7 +1,7 @@
 /*
- * llm_block.c - see llm_block.h.
+ * llm_block.c - the parts of a layer (llm_model.h).
  */
-#include "capture/llm_block.h"
+#include "capture/llm_model.h"
 
 #include "capture/nn.h"
 #include "core/mem.h"

@@ -4,7 +4,7 @@
  */
 #include "capture/nn.h"
 #include "capture/capture.h"
-#include "capture/headsel.h"
+#include "capture/trace/trace_tools.h"
 #include "capture/video_input.h"
 #include "capture/wan_model.h"
 #include "core/clock.h"

@@ -4,7 +4,7 @@
  */
 #include "eval/evalrun.h"
 
-#include "capture/llm_block.h"
+#include "capture/llm_model.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/log.h"

@@ -9,7 +9,6 @@
 #ifndef LACUNA_LOCKSTEP_H
 #define LACUNA_LOCKSTEP_H
 
-#include "capture/llm_block.h"
 #include "capture/llm_model.h"
 #include "core/decoder.h"
 #include "core/record.h"

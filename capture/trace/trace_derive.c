@@ -5,7 +5,6 @@
  */
 #include "capture/trace/trace_tools.h"
 
-#include "capture/headsel.h"
 #include "core/gemm.h"
 #include "core/indexlist.h"
 #include "core/log.h"

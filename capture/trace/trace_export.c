@@ -4,7 +4,6 @@
  * Directories are written tensor by tensor; a .safetensors file needs all of its tensors in memory
  * at once, since its header comes first.
  */
-#include "capture/headsel.h"
 #include "capture/trace/trace_tools.h"
 #include "core/fileio.h"
 #include "core/indexlist.h"

@@ -4,7 +4,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 #include "analyze/keys.h"
-#include "capture/headsel.h"
+#include "capture/trace/trace_tools.h"
 #include "core/opt.h"
 #include "core/permute.h"
 #include "core/shard.h"

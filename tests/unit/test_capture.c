@@ -3,7 +3,7 @@
  * tiny checkpoints: what is stored, what the selections leave out, what is refused.
  */
 #include "capture/capture.h"
-#include "capture/headsel.h"
+#include "capture/trace/trace_tools.h"
 #include "core/fileio.h"
 #include "core/mem.h"
 #include "core/openblas.h"
