@@ -298,8 +298,6 @@ static int take_grid(struct import_job *j, const struct st_file *f, struct err *
     TRY(take_text(j, f, "text_place", m->text_place, sizeof m->text_place, err));
     m->text_valid = m->text_tokens;
     TRY(take_count(j, f, "text_valid", INT32_MAX, &m->text_valid, err));
-    if (m->text_tokens && strcmp(m->text_place, "front") != 0 && strcmp(m->text_place, "back") != 0)
-        return bad_value(j, "text_place", m->text_place, "front or back", err);
 out:
     return rc;
 }
