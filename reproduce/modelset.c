@@ -4,7 +4,7 @@
  */
 #include "reproduce/modelset.h"
 
-#include "core/datadir.h"
+#include "core/environment.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/mem.h"
