@@ -123,8 +123,7 @@ static void check_run_data(const struct trace *t)
 static void check_maps(const struct trace *t)
 {
     OWN(free_at)
-    float *sum = golden_tensor(GOLDEN, "layer2.map_sum64", HEADS * 144),
-          *s = NULL, *m = NULL;
+    float *sum = golden_tensor(GOLDEN, "layer2.map_sum64", HEADS * 144), *s = NULL, *m = NULL;
     OWN(free_at) float *max = golden_tensor(GOLDEN, "layer2.map_max64", HEADS * 144);
     int64_t cells = trace_map_cells(t, true), call = trace_find(t, 0, "main", 2);
 
