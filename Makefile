@@ -239,21 +239,28 @@ I_BIN   := $(DESTDIR)$(PREFIX)/bin
 I_SHARE := $(DESTDIR)$(PREFIX)/share
 DATA    := $(shell git ls-files datasets 2>/dev/null || find datasets -type f)
 
-.PHONY: install uninstall dist deb
-install: all
+# Pages from what --help prints. A machine without help2man gets none.
+.PHONY: man install uninstall dist deb
+man: all
+	$(Q)rm -rf $(BUILD)/man && mkdir -p $(BUILD)/man
+	$(Q)command -v help2man >/dev/null || { echo "man: no manual pages, help2man is missing"; exit 0; }; \
+	page() { help2man -N -i doc/lacuna.h2m --version-string=$(VERSION) "$$@"; }; \
+	page -n 'simulator and workbench for sparse attention' -o $(BUILD)/man/lacuna.1 $(BUILD)/lacuna || exit 1; \
+	$(BUILD)/lacuna help | sed -n '/^Commands/,/^$$/s/^  //p' | while read -r c summary; do \
+	    page -n "$$summary" --help-option=--help=all -o $(BUILD)/man/lacuna-$$c.1 "$(BUILD)/lacuna $$c" || exit 1; done
+
+install: all man
 	$(Q)install -d $(I_BIN) $(I_SHARE)/man/man1 $(I_SHARE)/bash-completion/completions \
 	    $(I_SHARE)/zsh/site-functions $(I_SHARE)/fish/vendor_completions.d $(I_SHARE)/doc/lacuna
 	$(Q)install -m 755 $(BUILD)/lacuna $(I_BIN)/lacuna
 	$(Q)for f in $(DATA); do \
 	    d=$(I_SHARE)/lacuna/$${f#datasets/}; install -d "$$(dirname "$$d")" && install -m 644 $$f "$$d" || exit 1; done
-	$(Q)$(BUILD)/lacuna help --man >$(I_SHARE)/man/man1/lacuna.1
-	$(Q)for c in $$($(BUILD)/lacuna help | sed -n '/^Commands/,/^$$/s/^  \([a-z]*\) .*/\1/p'); do \
-	    $(BUILD)/lacuna help --man $$c >$(I_SHARE)/man/man1/lacuna-$$c.1 || exit 1; done
-	$(Q)$(BUILD)/lacuna help --completion=bash >$(I_SHARE)/bash-completion/completions/lacuna
-	$(Q)$(BUILD)/lacuna help --completion=zsh >$(I_SHARE)/zsh/site-functions/_lacuna
-	$(Q)$(BUILD)/lacuna help --completion=fish >$(I_SHARE)/fish/vendor_completions.d/lacuna.fish
+	$(Q)for f in $(BUILD)/man/*.1; do [ ! -e $$f ] || install -m 644 $$f $(I_SHARE)/man/man1 || exit 1; done
+	$(Q)install -m 644 completion/lacuna.bash $(I_SHARE)/bash-completion/completions/lacuna
+	$(Q)install -m 644 completion/_lacuna $(I_SHARE)/zsh/site-functions
+	$(Q)install -m 644 completion/lacuna.fish $(I_SHARE)/fish/vendor_completions.d
 	$(Q)install -m 644 README.md CHANGELOG.md CITATION.cff LICENSE $(I_SHARE)/doc/lacuna
-	@echo "installed $(I_BIN)/lacuna, its data, manual pages and completions below $(I_SHARE)"
+	@echo "installed $(I_BIN)/lacuna, its data, manual pages (with help2man) and completions below $(I_SHARE)"
 
 # Every table of the papers that traces give, at reduced lengths; pages in $(OUT)/papers.
 .PHONY: reproduce
@@ -282,7 +289,7 @@ deb: all
 	$(Q)rm -rf $(OUT)/deb && mkdir -p $(OUT)/deb/debian $(OUT)/deb/root/DEBIAN
 	$(Q)$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(OUT)/deb/root >/dev/null
 	$(Q)strip $(OUT)/deb/root/usr/bin/lacuna
-	$(Q)gzip -9n $(OUT)/deb/root/usr/share/man/man1/*.1
+	$(Q)gzip -9nr $(OUT)/deb/root/usr/share/man
 	$(Q)printf 'Source: lacuna\n\nPackage: lacuna\nArchitecture: any\n' >$(OUT)/deb/debian/control
 	$(Q)cd $(OUT)/deb && depends=$$(dpkg-shlibdeps -O root/usr/bin/lacuna | sed 's/^shlibs:Depends=//') && \
 	    printf '%s\n' 'Package: lacuna' 'Version: $(VERSION)' "Architecture: $$(dpkg --print-architecture)" \

@@ -82,7 +82,8 @@ double capture_rate(int jobs)
     return rate;
 }
 
-int capture_trace_id(const char *path, char id[64], struct err *err)
+/* Content id of the finished trace. */
+static int trace_id_of(const char *path, char id[64], struct err *err)
 {
     struct trace *t = NULL;
     int rc = trace_open(path, &t, err);
@@ -92,20 +93,20 @@ int capture_trace_id(const char *path, char id[64], struct err *err)
     return rc;
 }
 
-static void print_json(const struct capture_summary *s)
+static void print_json(const struct capture_summary *s, const char *id)
 {
     struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 2);
     jw_obj(&w);
     jw_kstr(&w, "trace", s->path);
-    if (s->trace_id)
-        jw_kstr(&w, "trace_id", s->trace_id);
+    if (id[0])
+        jw_kstr(&w, "trace_id", id);
     jw_kint(&w, "tokens", s->tokens);
     jw_kint(&w, "calls", s->calls);
     jw_kint(&w, "file_bytes", s->file_bytes);
     jw_kint(&w, "memory_bytes", s->memory_bytes);
-    jw_knum(&w, s->trace_id ? "seconds" : "estimated_seconds", s->seconds);
+    jw_knum(&w, id[0] ? "seconds" : "estimated_seconds", s->seconds);
     if (!isnan(s->device_seconds))
         jw_knum(&w, "device_seconds", s->device_seconds);
     if (!isnan(s->nll))
@@ -117,11 +118,15 @@ static void print_json(const struct capture_summary *s)
 
 int capture_print(const struct capture_opts *o, const struct capture_summary *s, struct err *err)
 {
+    char id[64] = "";
+    int rc = o->c.dry_run ? 0 : trace_id_of(s->path, id, err);
+    if (rc)
+        return rc;
     if (o->c.json) {
-        print_json(s);
+        print_json(s, id);
         return 0;
     }
-    if (!s->trace_id) {
+    if (o->c.dry_run) {
         char file[24], memory[24], time[48];
         bytes_text((double)s->file_bytes, file);
         bytes_text((double)s->memory_bytes, memory);

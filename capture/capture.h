@@ -4,6 +4,7 @@
 #ifndef LACUNA_CAPTURE_H
 #define LACUNA_CAPTURE_H
 
+#include "capture/video_input.h"
 #include "core/cmd.h"
 #include "core/text.h"
 #include "core/trace.h"
@@ -24,9 +25,8 @@ struct capture_opts {
     int bos;        /* auto, yes, no */
     bool nll;       /* run to the end for the likelihoods */
     /* video */
-    char *size, *capture_steps, *noise, *text, *negative, *save_frames, *save_sample;
-    int64_t steps, prompt_index;
-    double shift, guidance;
+    struct video_ask video;
+    char *capture_steps, *save_frames, *save_sample;
 };
 
 /* Values of --dtype of capture and import, as dtype_from_name() reads them, behind a word for the
@@ -56,16 +56,13 @@ void capture_computed_by(char *text, size_t size);
 
 /* The plan of a dry run, or the summary after a run: numbers as text or (with --json) as JSON. */
 struct capture_summary {
-    const char *path, *trace_id; /* trace_id NULL in a dry run */
+    const char *path;
     int64_t tokens, calls, file_bytes, memory_bytes;
     double seconds;        /* estimated, or taken */
     double nll;            /* mean per token, NAN if none */
     double device_seconds; /* time on the GPU, NAN if none */
 };
 int capture_print(const struct capture_opts *o, const struct capture_summary *s, struct err *err);
-
-/* Content id of the finished trace. */
-int capture_trace_id(const char *path, char id[64], struct err *err);
 
 /* Flop per second of single-precision matrix products on `jobs` threads, measured for some
  * milliseconds. */

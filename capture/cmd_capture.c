@@ -2,7 +2,6 @@
  * cmd_capture.c - `lacuna capture`: its options and which runner they choose.
  */
 #include "capture/capture.h"
-#include "capture/foreign.h"
 #include "capture/video_input.h"
 #include "capture/wan_config.h"
 #include "core/fileio.h"
@@ -20,10 +19,11 @@ static const struct opt options[] = {
     OPT_STR(struct capture_opts, model, NULL, "DIR",
             "Checkpoint directory: Llama, Yi, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, GLM-4, "
             "InternLM2 (Hugging Face) or Wan 2.1 (diffusers).",
-            .short_name = 'm'),
+            .flags = OPT_MAIN, .short_name = 'm'),
     OPT_AS("output", OPT_STR, struct capture_opts, out, NULL, .help = "Trace to write.",
-           .short_name = 'o', .arg = "FILE"),
-    OPT_STR(struct capture_opts, layers, "all", "LIST", "Layers to store, as in 0,4-7."),
+           .flags = OPT_MAIN, .short_name = 'o', .arg = "FILE"),
+    OPT_STR(struct capture_opts, layers, "all", "LIST", "Layers to store, as in 0,4-7.",
+            .flags = OPT_MAIN),
     OPT_STR(struct capture_opts, heads, "all", "LIST",
             "Query heads to store, with the kv heads that they read; every command keeps the "
             "model's numbers for them."),
@@ -33,68 +33,51 @@ static const struct opt options[] = {
             "Cell size of the pooled attention maps, 0 = none (default: text 64, video 0).",
             .arg = "P"),
     OPT_ENUM(struct capture_opts, device, "cpu", devices, "Where the model runs."),
-    OPT_AS("prompt", OPT_LIST, struct capture_opts, prompts, NULL,
-           .help = "Text: prompt file, - for standard input. Repeated: one trace each, in the "
-                   "directory -o.",
-           .short_name = 'p', .arg = "FILE"),
+    OPT_AS("prompt", OPT_LIST, struct capture_opts, prompts, NULL, .only = "language models",
+           .help = "prompt file, - for standard input. Repeated: one trace each, in the directory "
+                   "-o.",
+           .flags = OPT_MAIN, .short_name = 'p', .arg = "FILE"),
     OPT_AS("tokens-file", OPT_STR, struct capture_opts, tokens_file, NULL,
-           .help = "Text: token ids, separated by white space, instead of a prompt.",
-           .arg = "FILE"),
+           .only = "language models",
+           .help = "token ids, separated by white space, instead of a prompt.", .arg = "FILE"),
     OPT_INT(struct capture_opts, tokens, NULL, 1, 1e9, "tokens",
-            "Text: use the first N tokens; an error when there are fewer.", .short_name = 'n',
-            .arg = "N"),
-    OPT_STR(struct capture_opts, rows, NULL, "N[xR]",
-            "Text: store a sample of query rows, N groups of R (128) by --seed, against all keys: "
-            "replays of it have standard errors. For sequences too long for a disk or a replay."),
+            "use the first N tokens; an error when there are fewer.", .only = "language models",
+            .flags = OPT_MAIN, .short_name = 'n', .arg = "N"),
+    OPT_STR(
+        struct capture_opts, rows, NULL, "N[xR]",
+        "store a sample of query rows, N groups of R (128) by --seed, against all keys: replays "
+        "of it have standard errors. For sequences too long for a disk or a replay.",
+        .only = "language models"),
     OPT_ENUM(struct capture_opts, bos, "auto", bos_values,
-             "Text: whether a beginning-of-text token stands first; auto: as the tokenizer says."),
-    OPT_BOOL(struct capture_opts, nll, "1",
-             "Text: run all layers for the likelihood of every token; --no-nll ends after the "
-             "last stored layer."),
-    OPT_STR(struct capture_opts, size, NULL, "TxHxW",
-            "Video: frames x height x width of the latent, as in 16x256x384."),
-    OPT_INT(struct capture_opts, steps, "50", 1, 10000, "steps", "Video: denoising steps.",
-            .arg = "N"),
+             "whether a beginning-of-text token stands first; auto: as the tokenizer says.",
+             .only = "language models"),
+    OPT_BOOL(
+        struct capture_opts, nll, "1",
+        "run all layers for the likelihood of every token; --no-nll ends after the last stored "
+        "layer.",
+        .only = "language models"),
+    OPT_AS("size", OPT_STR, struct capture_opts, video.size, NULL, .arg = "TxHxW",
+           .help = "frames x height x width of the latent, as in 16x256x384.",
+           .only = "video models", .flags = OPT_MAIN),
     OPT_AS("capture-steps", OPT_STR, struct capture_opts, capture_steps, "all",
-           .help =
-               "Video: steps to store, from 0; the run ends after the last one unless a sample is "
-               "saved.",
+           .only = "video models",
+           .help = "steps to store, from 0; the run ends after the last one unless a sample is "
+                   "saved.",
            .arg = "LIST"),
     VIDEO_INPUT_OPTS(struct capture_opts),
-    OPT_AS("save-frames", OPT_STR, struct capture_opts, save_frames, NULL,
-           .help = "Video: write the final clip as PNG frames (models that denoise RGB pixels).",
+    OPT_AS("save-frames", OPT_STR, struct capture_opts, save_frames, NULL, .only = "video models",
+           .help = "write the final clip as PNG frames (models that denoise RGB pixels).",
            .arg = "DIR"),
-    OPT_AS("save-sample", OPT_STR, struct capture_opts, save_sample, NULL,
-           .help = "Video: write the final latent as .npy.", .arg = "FILE"),
+    OPT_AS("save-sample", OPT_STR, struct capture_opts, save_sample, NULL, .only = "video models",
+           .help = "write the final latent as .npy.", .arg = "FILE"),
     COMMON_OPTS,
     {0},
 };
 
-/* An option of the other kind of model would not be read. */
-static int check_kind(const struct capture_opts *o, bool video, struct err *err)
-{
-    static const char *const of_text[] = {"prompt", "tokens-file", "tokens", "rows",
-                                          "bos",    "nll",         NULL};
-    static const char *const of_video[] = {"size",  "steps",        "capture-steps", "shift",
-                                           "text",  "prompt-index", "negative",      "guidance",
-                                           "noise", "save-frames",  "save-sample",   NULL};
-    const char *const *names = video ? of_text : of_video;
-    bool is_default;
-    int rc = 0;
-    for (; *names; names++) {
-        TRY(opt_is_default(opt_find(options, *names), o, &is_default, err));
-        if (!is_default)
-            FAIL(err, ERR_USAGE, "capture: --%s belongs to %s models; %s is a %s model (%s)",
-                 *names, video ? "language" : "video", o->model, video ? "video" : "language",
-                 video ? "--size, --text" : "--prompt");
-    }
-out:
-    return rc;
-}
-
 static int check_files(const struct capture_opts *o, struct err *err)
 {
-    const char *const inputs[] = {o->prompt, o->tokens_file, o->text, o->negative, o->noise};
+    const char *const inputs[] = {o->prompt, o->tokens_file, o->video.text, o->video.negative,
+                                  o->video.noise};
     int rc = 0;
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         TRY(refuse_input(o->out, inputs[i], err));
@@ -112,7 +95,10 @@ static int check_options(const struct app *app, const struct capture_opts *o, bo
         return err_set(err, ERR_USAGE, "capture: -o FILE is missing");
     if (o->device != 0 && !built)
         return err_set(err, ERR_MACHINE, "capture: --device cuda needs a build with CUDA");
-    return check_kind(o, video, err);
+    const char *kind = video ? "video models" : "language models";
+    return opt_check_uses(options, o,
+                          video ? "capture of a video model" : "capture of a language model",
+                          (const char *const[]){kind, NULL}, err);
 }
 
 /* The trace of a prompt among several: of its file's name, in the directory. */
@@ -228,6 +214,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     bool video = wan_config_is(o.model);
     TRY(check_options(app, &o, video, err));
     mem_return_large_blocks();
+    o.video.who = "capture";
+    o.video.model = o.model;
+    o.video.seed = (uint64_t)o.c.seed;
     o.prompt = o.prompts.n == 1 ? o.prompts.items[0] : NULL;
     TRY(o.prompts.n > 1 ? capture_each(app, &o, err) : capture_one(app, &o, video, err));
 out:

@@ -3,7 +3,7 @@
  */
 #include "capture/capture.h"
 #include "capture/import.h"
-#include "capture/trace/trace_check.h"
+#include "capture/trace/trace_tools.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"
@@ -17,14 +17,11 @@
 
 struct import_opts {
     struct common_opts common;
-    char *q, *k, *v, *out, *output;
+    char *q, *k, *v, *out, *output, *meta, *name, *grid;
     struct str_list safetensors;
-    char *name, *architecture, *branch, *grid, *text_place, *positions, *compute;
-    bool causal, allow_nonfinite, positions_applied;
-    double scale, timestep, sigma, softcap;
+    bool causal, allow_nonfinite;
     int dtype, layout;
-    int64_t text, text_valid, maps, layer, layers, step, steps, window, chunk, prefix, check_rows;
-    bool given_causal, given_positions; /* said on the command line, as no or as yes */
+    int64_t maps, check_rows;
 };
 
 static const char *const dtypes[] = {"keep", STORED_TYPES, NULL};
@@ -44,53 +41,17 @@ static const struct opt options[] = {
             .short_name = 'o'),
     OPT_ENUM(struct import_opts, layout, "hnd", layouts,
              "Axes of the tensors: hnd = [head][token][dim], nhd = [token][head][dim]."),
-    OPT_BOOL(struct import_opts, causal, "0", "Query i sees keys up to its own position."),
-    OPT_NUM(struct import_opts, scale, NULL, -INFINITY, INFINITY, "",
-            "Softmax scale; that of the file's metadata, or 1/sqrt(head dim).", .arg = "X"),
-    OPT_INT(struct import_opts, window, NULL, 1, 2147483647, "keys",
-            "Sliding window: a query sees its own key and the W - 1 before it; without --causal "
-            "also all keys behind it.",
-            .arg = "W"),
-    OPT_INT(struct import_opts, chunk, NULL, 1, 2147483647, "tokens",
-            "A query sees keys of its own run of C tokens.", .arg = "C"),
-    OPT_INT(struct import_opts, prefix, NULL, 1, 2147483647, "keys",
-            "With --causal: every query sees the first P keys, those after it too.", .arg = "P"),
-    OPT_NUM(struct import_opts, softcap, NULL, 0, INFINITY, "", "Scores are C tanh(s / C).",
-            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN, .arg = "C"),
+    OPT_BOOL(struct import_opts, causal, "0",
+             "Query i sees keys up to its own position; --no-causal where a file says it."),
+    OPT_STR(struct import_opts, name, NULL, "TEXT", "Name of the model."),
+    OPT_STR(struct import_opts, grid, NULL, "TxHxW",
+            "Video: latent grid, frames x rows x columns, as in 16x32x48.", .unit = "tokens"),
+    OPT_STR(
+        struct import_opts, meta, NULL, "FILE.json|{...}",
+        "JSON object of what else is known: scale, window_left, layer, steps, compute, ...; wins "
+        "over the files' metadata."),
     OPT_ENUM(struct import_opts, dtype, "keep", dtypes,
              "Element type to store; keep = that of the files."),
-    OPT_STR(struct import_opts, name, NULL, "TEXT",
-            "Name of the model; that of the metadata, or imported."),
-    OPT_STR(struct import_opts, architecture, NULL, "TEXT", "Class of the model."),
-    OPT_STR(struct import_opts, compute, NULL, "TEXT",
-            "Arithmetic of the program that made the tensors, such as bfloat16; that of the "
-            "metadata, or float32."),
-    OPT_STR(struct import_opts, positions, NULL, "TEXT",
-            "Kind of the position encoding in q and k, such as rope."),
-    OPT_AS("positions-applied", OPT_BOOL, struct import_opts, positions_applied, "1",
-           .help = "q and k are those that the dot product saw."),
-    OPT_INT(struct import_opts, layer, "0", 0, 99999, "", "Layer of the tensors.", .arg = "N"),
-    OPT_INT(struct import_opts, layers, NULL, 1, 100000, "",
-            "Layers of the model; those of the metadata, or the largest imported one + 1.",
-            .arg = "N"),
-    OPT_INT(struct import_opts, step, "0", 0, 999999, "", "Denoising step of the tensors.",
-            .arg = "N"),
-    OPT_INT(struct import_opts, steps, "0", 0, 1000000, "", "Denoising steps of the run.",
-            .arg = "N"),
-    OPT_STR(struct import_opts, branch, "main", "NAME", "Guidance branch: main, cond, uncond."),
-    OPT_NUM(struct import_opts, timestep, NULL, -INFINITY, INFINITY, "",
-            "The sampler's timestep value of the step.", .arg = "X"),
-    OPT_NUM(struct import_opts, sigma, NULL, -INFINITY, INFINITY, "", "Noise level of the step.",
-            .arg = "X"),
-    OPT_STR(struct import_opts, grid, "", "TxHxW",
-            "Video: latent grid, frames x rows x columns, as in 16x32x48.", .unit = "tokens"),
-    OPT_INT(struct import_opts, text, "0", 0, 2147483647, "tokens",
-            "Video: text tokens in the sequence.", .arg = "N"),
-    OPT_AS("text-valid", OPT_INT, struct import_opts, text_valid, NULL, .min = 0, .max = 2147483647,
-           .unit = "tokens", .help = "Video: text tokens that are not padding; all if not given.",
-           .arg = "N"),
-    OPT_AS("text-place", OPT_STR, struct import_opts, text_place, "",
-           .help = "Video: where the text stands, front or back.", .arg = "PLACE"),
     OPT_INT(struct import_opts, maps, "0", 0, 65536, "tokens",
             "Store attention maps pooled over cells of so many tokens; 0 = none.", .arg = "P"),
     OPT_AS("check-rows", OPT_INT, struct import_opts, check_rows, "16", .min = 0, .max = 1e9,
@@ -102,90 +63,6 @@ static const struct opt options[] = {
     COMMON_OPTS,
     {0},
 };
-
-/* ---- options to metadata --------------------------------------------------------------------- */
-
-static int copy_text(char *dst, size_t cap, const char *src, const char *option, struct err *err)
-{
-    if (!src)
-        return 0;
-    if (strlen(src) >= cap)
-        return err_set(err, ERR_USAGE, "import: %s is longer than %zu characters", option, cap - 1);
-    strcpy(dst, src);
-    return 0;
-}
-
-static int set_grid(const struct import_opts *o, struct trace_meta *m, struct err *err)
-{
-    long long t, h, w;
-    int used = 0;
-
-    if (!o->grid[0]) {
-        if (o->text || o->text_place[0])
-            return err_set(err, ERR_USAGE, "import: --text and --text-place need --grid");
-        return 0;
-    }
-    if (sscanf(o->grid, "%9lldx%9lldx%9lld%n", &t, &h, &w, &used) != 3 || o->grid[used] || t < 1 ||
-        h < 1 || w < 1)
-        return err_set(err, ERR_USAGE, "import: --grid '%s' is not TxHxW, as in 16x32x48", o->grid);
-    if (o->text > 0 && strcmp(o->text_place, "front") != 0 && strcmp(o->text_place, "back") != 0)
-        return err_set(err, ERR_USAGE, "import: --text needs --text-place front or back");
-    m->grid_t = t;
-    m->grid_h = h;
-    m->grid_w = w;
-    m->text_tokens = o->text;
-    m->text_valid = o->text_valid == INT64_MIN ? o->text : o->text_valid;
-    strcpy(m->token_order, "raster");
-    return copy_text(m->text_place, sizeof m->text_place, o->text > 0 ? o->text_place : "none",
-                     "--text-place", err);
-}
-
-static int set_meta(const struct import_opts *o, struct trace_meta *m, struct err *err)
-{
-    int rc = 0;
-    TRY(copy_text(m->name, sizeof m->name, o->name, "--name", err));
-    TRY(copy_text(m->architecture, sizeof m->architecture, o->architecture, "--architecture", err));
-    TRY(copy_text(m->compute, sizeof m->compute, o->compute, "--compute", err));
-    TRY(copy_text(m->positions, sizeof m->positions, o->positions, "--positions", err));
-    strcpy(m->source, "import");
-    m->layers = o->layers == INT64_MIN ? 0 : (int)o->layers;
-    m->scale = isnan(o->scale) ? 0 : o->scale;
-    if (o->scale == 0)
-        FAIL(err, ERR_USAGE, "import: --scale 0 makes all scores equal");
-    m->causal = o->causal;
-    m->positions_applied = o->positions_applied;
-    m->seed = o->common.seed;
-    m->pool = o->maps;
-    m->steps = o->steps;
-    TRY(set_grid(o, m, err));
-out:
-    return rc;
-}
-
-/* What the calls do to their scores, and which fields metadata of a file must leave alone. */
-static void set_score(const struct import_opts *o, struct import_job *j)
-{
-    struct trace_score *s = &j->score;
-    s->reach.back = o->window == INT64_MIN ? 0 : o->window;
-    s->reach.chunk = o->chunk == INT64_MIN ? 0 : o->chunk;
-    s->reach.prefix = o->prefix == INT64_MIN ? 0 : o->prefix;
-    s->softcap = isnan(o->softcap) ? 0 : o->softcap;
-    j->given.scale = !isnan(o->scale);
-    j->given.causal = o->given_causal;
-    j->given.text_valid = o->text_valid != INT64_MIN;
-    j->given.positions_applied = o->given_positions;
-}
-
-/* What neither an option nor a file said. */
-static void set_rest(struct trace_meta *m)
-{
-    if (!m->name[0])
-        strcpy(m->name, "imported");
-    if (!m->compute[0])
-        strcpy(m->compute, "float32");
-    if (m->layers == 0)
-        m->layers = 1;
-}
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
@@ -222,9 +99,7 @@ static int one_call(const struct import_opts *o, struct import_job *j, const str
     TRY(one_source(o, f, o->v, &j->calls[0].v, err));
     if (o->out)
         TRY(one_source(o, f, o->out, &j->calls[0].out, err));
-    j->calls[0].call.score = j->score;
-    if (f)
-        TRY(import_call_score(j, f, "", 0, &j->calls[0], err));
+    TRY(import_call_score(j, f, "", 0, &j->calls[0], err));
 out:
     return rc;
 }
@@ -232,9 +107,8 @@ out:
 static int find_calls(const struct import_opts *o, struct import_job *j, const struct st_file *f,
                       struct err *err)
 {
-    struct trace_call c = {
-        .step = (int)o->step, .layer = (int)o->layer, .timestep = o->timestep, .sigma = o->sigma};
-    int rc = copy_text(c.branch, sizeof c.branch, o->branch, "--branch", err);
+    struct trace_call c;
+    int rc = import_call_defaults(j, &c, err);
 
     if (rc)
         return rc;
@@ -319,8 +193,8 @@ static int check_outputs(const struct import_opts *o, struct err *err)
         unlink(o->output);
         FAIL(err, ERR_CHECK,
              "%s is not kept: the outputs of %lld heads are not the attention of q, k and v (%s); "
-             "--scale, --causal, --window, --softcap say what the model did, --compute in which "
-             "type, --check-rows 0 imports all the same",
+             "--causal and --meta (scale, window_left, softcap) say what the model did, compute in "
+             "which type, --check-rows 0 imports all the same",
              o->output, (long long)bad, first.msg);
     }
     if (!o->common.json)
@@ -330,39 +204,53 @@ out:
     return rc;
 }
 
-/* Was one of the two words given? The table cannot tell a flag's default from --no-NAME. */
-static bool was_given(int argc, char **argv, const char *yes, const char *no)
+extern const struct command cmd_import;
+
+/* Was --causal or --no-causal given? The table cannot tell the default from --no-causal. */
+static bool gave_causal(int argc, char **argv)
 {
     for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], yes) == 0 || strcmp(argv[i], no) == 0)
+        if (strcmp(argv[i], "--causal") == 0 || strcmp(argv[i], "--no-causal") == 0)
             return true;
     return false;
 }
 
-extern const struct command cmd_import;
+static int read_facts(const struct import_opts *o, bool causal, struct import_job *j,
+                      struct err *err)
+{
+    int rc = import_facts(j, o->meta, err);
+    if (!rc && causal)
+        rc = import_fact(j, "causal", o->causal ? "1" : "0", err);
+    if (!rc && o->name)
+        rc = import_fact(j, "name", o->name, err);
+    if (!rc && o->grid)
+        rc = import_fact(j, "grid", o->grid, err);
+    return rc;
+}
 
-static int import(const struct import_opts *o, struct err *err)
+static int import(const struct import_opts *o, bool causal, struct err *err)
 {
     struct import_job j = {.allow_nonfinite = o->allow_nonfinite};
     struct st_file *f = NULL;
     int rc = 0;
 
-    const char *const inputs[] = {o->q, o->k, o->v, o->out};
+    const char *const inputs[] = {o->q, o->k, o->v, o->out, o->meta};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         TRY(refuse_input(o->output, inputs[i], err));
     for (int64_t i = 0; i < o->safetensors.n; i++)
         TRY(refuse_input(o->output, o->safetensors.items[i], err));
-    TRY(set_meta(o, &j.meta, err));
-    set_score(o, &j);
-    if (o->safetensors.n) {
+    TRY(read_facts(o, causal, &j, err));
+    j.meta.seed = o->common.seed;
+    j.meta.pool = o->maps;
+    if (o->safetensors.n)
         TRY(st_open_all((const char *const *)o->safetensors.items, o->safetensors.n, &f, err));
-        if ((rc = import_metadata(&j, f, err)) != 0) {
+    if ((rc = import_metadata(&j, f, err)) != 0) {
+        if (f && rc == ERR_INPUT)
             err_prefix(err, "%s", o->safetensors.items[0]);
-            goto out;
-        }
+        goto out;
     }
     TRY(find_calls(o, &j, f, err));
-    set_rest(&j.meta);
+    TRY(import_facts_read(&j, err));
     TRY(import_shapes(&j, stored_type(o->dtype, DT_NONE), err));
     if (o->common.dry_run) {
         print_plan(&j, o->output);
@@ -392,9 +280,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
              "import: '%s' is not expected; files are given by --q, --k, --v or "
              "--safetensors",
              rest.items[0]);
-    o.given_causal = was_given(argc, argv, "--causal", "--no-causal");
-    o.given_positions = was_given(argc, argv, "--positions-applied", "--no-positions-applied");
-    TRY(import(&o, err));
+    TRY(import(&o, gave_causal(argc, argv), err));
 out:
     opt_free(options, &o);
     str_list_free(&rest);
@@ -416,10 +302,11 @@ const struct command cmd_import = {
         "step-000.cond.layer-05. (step, branch and layer may be absent), with out, sinks and "
         "alibi\n"
         "(a value per head) where the call has them, and for tokens, nll, timesteps and sigmas.\n"
-        "Several files count as one. Its metadata may say name, scale, causal, layers, ..., and\n"
-        "window_left, chunk, prefix, softcap of all calls or, under a call's name, of one; an\n"
-        "option wins.\n"
+        "Several files count as one. Its metadata and --meta may say name, scale, causal, layers,\n"
+        "..., and window_left, chunk, prefix, softcap of all calls or, under a call's name, of "
+        "one.\n"
         "\n"
         "  lacuna import --q q.npy --k k.npy --v v.npy --causal --name my-model -o t.h5\n"
-        "  lacuna import --safetensors video.safetensors --grid 21x30x52 --maps 64 -o v.h5\n",
+        "  lacuna import --safetensors video.safetensors --grid 21x30x52 --maps 64 -o v.h5\n"
+        "  lacuna import --q q.npy --k k.npy --v v.npy --causal --meta '{\"layer\": 5}' -o t.h5\n",
 };

@@ -1,7 +1,7 @@
 /*
- * headsel.c - see headsel.h.
+ * headsel.c - some of a model's heads (trace_tools.h).
  */
-#include "capture/headsel.h"
+#include "capture/trace/trace_tools.h"
 
 #include "capture/nn.h"
 #include "core/indexlist.h"

@@ -4,6 +4,7 @@
 #ifndef LACUNA_IMPORT_H
 #define LACUNA_IMPORT_H
 
+#include "core/json.h"
 #include "core/npy.h"
 #include "core/safetensors.h"
 #include "core/trace.h"
@@ -53,10 +54,7 @@ struct import_job {
     double *timesteps, *sigmas; /* owned, or NULL */
     int64_t n_timesteps, n_sigmas;
     bool allow_nonfinite;
-    struct trace_score score; /* of all calls, where an option says it */
-    struct {
-        bool scale, causal, positions_applied, text_valid;
-    } given; /* by options: metadata of a file do not replace them */
+    json_t *facts, *unread; /* texts that the command gives, and which nothing has read; owned */
 };
 
 /* Check the tensors of all calls against each other and fill in heads, dims, tokens, and the dtype
@@ -69,15 +67,24 @@ int import_safetensors(struct import_job *j, const struct st_file *f, const char
                        enum source_layout layout, const struct trace_call *defaults,
                        struct err *err);
 
-/* Fill in what metadata of the files say about model and run, and no option said. */
+/* Facts about the model, the run and the calls under the keys of a file's "__metadata__", which
+ * they win over: a JSON object, as text or the path of a file, or NULL for none. */
+int import_facts(struct import_job *j, const char *text, struct err *err);
+int import_fact(struct import_job *j, const char *key, const char *value, struct err *err);
+
+/* ERR_USAGE naming a given fact that nothing has read. */
+int import_facts_read(const struct import_job *j, struct err *err);
+
+/* What facts, metadata of the file (NULL: none) and defaults say about model and run. */
 int import_metadata(struct import_job *j, const struct st_file *f, struct err *err);
 
-/* Token ids from metadata, where no tensor has them. */
-int import_meta_tokens(struct import_job *j, const struct st_file *f, int64_t n, struct err *err);
+/* Step, branch and layer of a call whose tensors do not say it. */
+int import_call_defaults(struct import_job *j, struct trace_call *c, struct err *err);
 
-/* What a call whose tensors begin with `prefix` does to its scores; its q and k are open. */
-int import_call_score(const struct import_job *j, const struct st_file *f, const char *prefix,
-                      size_t len, struct import_call *c, struct err *err);
+/* What a call whose tensors begin with `prefix` does to its scores; its q and k are open. f may be
+ * NULL. */
+int import_call_score(struct import_job *j, const struct st_file *f, const char *prefix, size_t len,
+                      struct import_call *c, struct err *err);
 
 int import_write(struct import_job *j, const char *path, int jobs, bool force, struct err *err);
 void import_free(struct import_job *j);

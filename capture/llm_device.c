@@ -2,10 +2,9 @@
  * llm_device.c - weights to a device layer by layer, and what it hands out to the hooks
  * (llm_device.h).
  */
-#include "capture/llm_device.h"
 
-#include "capture/llm_weights.h"
-#include "capture/rawtensor.h"
+#include "capture/llm_model.h"
+#include "capture/nn.h"
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"

@@ -1,14 +1,13 @@
 /*
  * llm_forward.c - the forward pass of a Llama-family decoder (llm_model.h): pre-norm residual
- * blocks (llm_block.h), then
+ * blocks (llm_block.c), then
  *
  *   logits = Head RMSNorm(h)
  *
  * Layers outside, chunks of tokens inside: a layer's weights are read once, and chunk i attends to
  * the keys of chunks 0..i of the same layer.
  */
-#include "capture/llm_block.h"
-#include "capture/llm_device.h"
+#include "capture/llm_model.h"
 #include "core/mem.h"
 #include "core/pool.h"
 

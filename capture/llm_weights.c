@@ -1,7 +1,7 @@
 /*
  * llm_weights.c - tensors of a decoder layer: one table of names and shapes says which there are.
  */
-#include "capture/llm_weights.h"
+#include "capture/llm_model.h"
 
 #include "core/mem.h"
 

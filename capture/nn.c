@@ -3,9 +3,12 @@
  */
 #include "capture/nn.h"
 
+#include "core/decoder.h"
+#include "core/safetensors.h"
 #include "core/gemm.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/poolmap.h"
 #include "core/simd.h"
 
 #include <math.h>
@@ -207,4 +210,110 @@ int nn_attention(const float *q, const struct nn_kv *kv, int64_t nq, int64_t nk,
 {
     struct attend_job j = {q, kv, nq, nk, (nq + CHUNK - 1) / CHUNK, heads, scale, causal, out, lse};
     return pool_run(jobs, heads * j.chunks, attend_item, &j, err);
+}
+
+/* ---- pooled attention maps ------------------------------------------------------------------ */
+
+int attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t pool,
+                 struct err *err)
+{
+    int rc = 0;
+    *m =
+        (struct attnmap){pool, (n_q + pool - 1) / pool, (n_k + pool - 1) / pool, heads, NULL, NULL};
+    int64_t cells = heads * m->cells_q * m->cells_k;
+    TRY(mem_zalloc(&m->sum, cells, sizeof(float), "map sums", err));
+    TRY(mem_zalloc(&m->max, cells, sizeof(float), "map maxima", err));
+out:
+    if (rc)
+        attnmap_free(m);
+    return rc;
+}
+
+void attnmap_free(struct attnmap *m)
+{
+    free(m->sum);
+    free(m->max);
+    memset(m, 0, sizeof *m);
+}
+
+struct map_job {
+    struct attnmap *m;
+    const float *q;
+    const struct nn_kv *kv;
+    int64_t row0, n, nk, cell_rows;
+    double scale;
+    bool causal;
+    const double *lse;
+};
+
+/* One row of cells of one head. */
+static int map_item(void *ctx, int64_t item, int worker, struct err *err)
+{
+    const struct map_job *j = ctx;
+    struct attnmap *m = j->m;
+    const struct nn_kv *kv = j->kv;
+    int64_t head = item / j->cell_rows, cell = item % j->cell_rows;
+    int64_t a = cell * m->pool, b = a + m->pool < j->n ? a + m->pool : j->n, d = kv->d;
+    int64_t kv_at = head / (m->heads / kv->heads) * kv->n * d;
+    int64_t at = (head * m->cells_q + j->row0 / m->pool + cell) * m->cells_k;
+    float *q = NULL;
+    struct attn_ops ops = {0};
+    int rc = 0;
+
+    /* These rows against the keys up to their end are a head of their own. */
+    int64_t nk = j->causal ? b + j->nk - j->n : j->nk;
+    TRY(mem_alloc(&q, (b - a) * d, sizeof *q, "queries of a cell row", err));
+    nn_take_head(j->q + a * m->heads * d, b - a, m->heads, kv->d, (int)head, q);
+    struct attn_in in = {.nq = b - a,
+                         .nk = nk,
+                         .d = kv->d,
+                         .dv = kv->d,
+                         .q = q,
+                         .k = kv->k + kv_at,
+                         .scale = j->scale,
+                         .causal = j->causal,
+                         .reach = kv->reach};
+    TRY(attn_prepare(&ops, &in, PREC_F32, err));
+    TRY(pool_map(&ops, j->lse + head * j->n + a, m->pool, m->sum + at, m->max + at, err));
+out:
+    attn_release(&ops);
+    free(q);
+    return rc;
+}
+
+int attnmap_rows(struct attnmap *m, const float *q, const struct nn_kv *kv, int64_t row0, int64_t n,
+                 int64_t nk, double scale, bool causal, const double *lse, int jobs,
+                 struct err *err)
+{
+    struct map_job j = {m, q, kv, row0, n, nk, (n + m->pool - 1) / m->pool, scale, causal, lse};
+    return pool_run(jobs, m->heads * j.cell_rows, map_item, &j, err);
+}
+
+/* ---- tensors as a device takes them --------------------------------------------------------- */
+
+int raw_tensor_read(const struct st_file *file, const struct st_tensor *t,
+                    struct decoder_tensor *out, struct err *err)
+{
+    bool stored = t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16;
+    enum dtype type = stored ? t->dtype : DT_F32;
+    int64_t rows = t->ndim ? t->shape[0] : 1;
+    void *data = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&data, t->count, dtype_size(type), t->name, err));
+    if (stored)
+        TRY(st_read_raw(file, t, 0, t->count, data, err));
+    else
+        TRY(st_read_f32(file, t, 0, t->count, data, err));
+    *out = (struct decoder_tensor){data, type, rows, rows ? t->count / rows : 0};
+    data = NULL;
+out:
+    free(data);
+    return rc;
+}
+
+void raw_tensor_free(struct decoder_tensor *t)
+{
+    free((void *)(uintptr_t)t->data);
+    t->data = NULL;
 }

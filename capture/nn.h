@@ -12,6 +12,9 @@
 #include <stdint.h>
 
 struct decoder_operands; /* core/decoder.h */
+struct decoder_tensor;
+struct st_file; /* core/safetensors.h */
+struct st_tensor;
 
 /* Rows that one item of nn_linear computes; probes of the speed use whole items. */
 #define NN_LINEAR_ROWS 512
@@ -71,5 +74,35 @@ struct layer_attention {
     /* After attend: are its outputs in there->out, and not in `out`? */
     bool (*stayed)(void *ctx);
 };
+
+/* ---- pooled attention maps ------------------------------------------------------------------ */
+
+/* Per head the sums and the maxima of the exact softmax over cells of P x P (query, key) pairs
+ * (core/poolmap.h), from a second pass over the scores with the known normalisers, for all heads of
+ * a layer in parallel. Edge cells cover the pairs that exist. */
+struct attnmap {
+    int64_t pool, cells_q, cells_k;
+    int heads;
+    float *sum, *max; /* [heads][cells_q][cells_k], owned */
+};
+
+int attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t pool,
+                 struct err *err);
+void attnmap_free(struct attnmap *m);
+
+/* Fill the cell rows of the queries [row0, row0 + n): row0 is a multiple of the pool and the range
+ * ends at one or at the last query. q [n][heads * d], keys: the first nk tokens of kv (causal: the
+ * last of these queries sees the last of them), lse [heads][n] from nn_attention. */
+int attnmap_rows(struct attnmap *m, const float *q, const struct nn_kv *kv, int64_t row0, int64_t n,
+                 int64_t nk, double scale, bool causal, const double *lse, int jobs,
+                 struct err *err);
+
+/* ---- tensors as a device takes them --------------------------------------------------------- */
+
+/* Read a tensor: F32, BF16 and F16 as stored, any other type as float32. Its first dimension are
+ * the rows, all others the columns. out->data is owned: raw_tensor_free. */
+int raw_tensor_read(const struct st_file *file, const struct st_tensor *t,
+                    struct decoder_tensor *out, struct err *err);
+void raw_tensor_free(struct decoder_tensor *t);
 
 #endif

@@ -1,17 +1,319 @@
 /*
- * pretokenize.c - cutting a text into the pieces that byte-pair encoding works on.
+ * pretokenize.c - normalising a text, and cutting it into the pieces that byte-pair encoding works
+ * on.
  *
  * Every pre-tokenizer is brought to one of two forms: a pattern with a rule for what becomes of its
  * matches (Split, ByteLevel's own expression, Digits), or Metaspace's rewriting of spaces.
  */
 #include "capture/pretokenize.h"
 
-#include "capture/regex.h"
 #include "core/mem.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+
+/* ---- regular expressions -------------------------------------------------------------------- */
+
+/* Through PCRE2 with JIT. Patterns are written for Oniguruma in tokenizer.json; those that occur
+ * there mean the same in PCRE2 with Unicode classes and multi-line anchors. */
+
+#define JIT_STACK_START (32 << 10)
+#define JIT_STACK_MAX (16 << 20)
+
+struct regex {
+    pcre2_code *code;
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+    char *pattern; /* for messages */
+};
+
+/* accepts NULL */
+static void regex_free(struct regex *r)
+{
+    if (!r)
+        return;
+    pcre2_match_data_free(r->match);
+    pcre2_match_context_free(r->context);
+    pcre2_jit_stack_free(r->stack);
+    pcre2_code_free(r->code);
+    free(r->pattern);
+    free(r);
+}
+
+static int compile(struct regex *r, const char *where, struct err *err)
+{
+    int code;
+    PCRE2_SIZE at;
+    r->code = pcre2_compile((PCRE2_SPTR)r->pattern, PCRE2_ZERO_TERMINATED,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &at, NULL);
+    if (!r->code) {
+        PCRE2_UCHAR why[160];
+        pcre2_get_error_message(code, why, sizeof why);
+        return err_set(err, ERR_INPUT,
+                       "%s: the pattern \"%.200s\" is not a usable regular "
+                       "expression: %s at byte %zu",
+                       where, r->pattern, (const char *)why, (size_t)at);
+    }
+    /* Without JIT support in the library the interpreter does the same, slower. */
+    pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE);
+    r->match = pcre2_match_data_create(1, NULL);
+    r->context = pcre2_match_context_create(NULL);
+    r->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, NULL);
+    if (!r->match || !r->context)
+        return err_set(err, ERR_NOMEM, "%s: regular expression", where);
+    if (r->stack)
+        pcre2_jit_stack_assign(r->context, NULL, r->stack);
+    return 0;
+}
+
+/* ERR_INPUT naming `where`, the pattern and the position that PCRE2 objects to. */
+static int regex_compile(const char *pattern, const char *where, struct regex **out,
+                         struct err *err)
+{
+    struct regex *r = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&r, 1, sizeof *r, "regular expression", err));
+    r->pattern = strdup(pattern);
+    if (!r->pattern)
+        FAIL(err, ERR_NOMEM, "%s: regular expression", where);
+    TRY(compile(r, where, err));
+    *out = r;
+    r = NULL;
+out:
+    regex_free(r);
+    return rc;
+}
+
+/* First match in text[from, len): 1 with [*lo, *hi), 0 if there is none, negative on failure. The
+ * text must be valid UTF-8 and `from` a character boundary. Not thread-safe for one regex. */
+static int regex_find(const struct regex *r, const char *text, size_t len, size_t from, size_t *lo,
+                      size_t *hi, struct err *err)
+{
+    /* The text was checked once; without this flag every call would scan the rest of it again. */
+    int rc =
+        pcre2_match(r->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, r->match, r->context);
+    if (rc == PCRE2_ERROR_NOMATCH)
+        return 0;
+    if (rc < 0) {
+        PCRE2_UCHAR why[160];
+        pcre2_get_error_message(rc, why, sizeof why);
+        return err_set(err, ERR_INPUT,
+                       "the pattern \"%.200s\" failed at byte %zu of a text of %zu: "
+                       "%s",
+                       r->pattern, from, len, (const char *)why);
+    }
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(r->match);
+    /* \K in a lookahead can put the start behind the end; such a match is empty. */
+    *lo = span[0] <= span[1] ? span[0] : span[1];
+    *hi = span[1];
+    return 1;
+}
+
+/* ---- normalisers ---------------------------------------------------------------------------- */
+
+/* Unicode normal forms (Unicode annex 15, through utf8proc), Prepend and Replace (the space marker
+ * of sentencepiece-like vocabularies). */
+enum norm_kind { FORM, PREPEND, REPLACE, REPLACE_REGEX };
+
+struct norm_step {
+    enum norm_kind kind;
+    utf8proc_option_t form; /* FORM */
+    char *text, *with;      /* PREPEND: text. REPLACE: text (pattern) by `with` */
+    struct regex *regex;
+};
+
+struct normalizer {
+    struct norm_step *steps; /* owned */
+    int64_t n, cap;
+};
+
+void normalizer_free(struct normalizer *n)
+{
+    if (!n)
+        return;
+    for (int64_t i = 0; i < n->n; i++) {
+        free(n->steps[i].text);
+        free(n->steps[i].with);
+        regex_free(n->steps[i].regex);
+    }
+    free(n->steps);
+    free(n);
+}
+
+static const struct {
+    const char *name;
+    utf8proc_option_t form;
+} forms[] = {
+    {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
+    {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
+    {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+    {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
+};
+
+static int norm_text(const json_t *v, const char *key, const char *where, char **out,
+                     struct err *err)
+{
+    const char *s;
+    int rc = jget_str(v, key, where, &s, err);
+    if (rc)
+        return rc;
+    *out = strdup(s);
+    return *out ? 0 : err_set(err, ERR_NOMEM, "%s: normalizer", where);
+}
+
+static int read_replace(const json_t *v, const char *where, struct norm_step *s, struct err *err)
+{
+    const json_t *pattern = json_object_get(v, "pattern");
+    const char *regex = NULL;
+    int rc = 0;
+
+    TRY(norm_text(v, "content", where, &s->with, err));
+    TRY(jget_str_opt(pattern, "Regex", where, &regex, err));
+    s->kind = regex ? REPLACE_REGEX : REPLACE;
+    if (regex)
+        return regex_compile(regex, where, &s->regex, err);
+    TRY(norm_text(pattern, "String", where, &s->text, err));
+out:
+    return rc;
+}
+
+static int read_norm_steps(const json_t *v, const char *where, int depth, struct normalizer *n,
+                           struct err *err)
+{
+    const char *type;
+    int rc = 0;
+
+    TRY(jget_str(v, "type", where, &type, err));
+    if (strcmp(type, "Sequence") == 0) {
+        const json_t *list = json_object_get(v, "normalizers");
+        if (!json_is_array(list) || depth > 8)
+            FAIL(err, ERR_INPUT,
+                 "%s: normalizer Sequence: \"normalizers\" must be an array, nested "
+                 "at most 8 deep",
+                 where);
+        for (size_t i = 0; i < json_array_size(list); i++)
+            TRY(read_norm_steps(json_array_get(list, i), where, depth + 1, n, err));
+        return 0;
+    }
+    TRY(mem_grow(&n->steps, &n->cap, n->n + 1, sizeof *n->steps, "normalizer", err));
+    struct norm_step *s = memset(n->steps + n->n++, 0, sizeof *s);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (strcmp(type, forms[i].name) == 0) {
+            s->kind = FORM;
+            s->form = forms[i].form;
+            return 0;
+        }
+    if (strcmp(type, "Prepend") == 0) {
+        s->kind = PREPEND;
+        TRY(norm_text(v, "prepend", where, &s->text, err));
+    } else if (strcmp(type, "Replace") == 0) {
+        TRY(read_replace(v, where, s, err));
+    } else {
+        FAIL(err, ERR_INPUT,
+             "%s: normalizer %.60s is not supported; supported: Sequence, NFC, NFD, "
+             "NFKC, NFKD, Prepend, Replace",
+             where, type);
+    }
+out:
+    return rc;
+}
+
+int normalizer_read(const json_t *v, const char *where, struct normalizer **out, struct err *err)
+{
+    struct normalizer *n = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&n, 1, sizeof *n, "normalizer", err));
+    if (v && !json_is_null(v))
+        TRY(read_norm_steps(v, where, 0, n, err));
+    *out = n;
+    n = NULL;
+out:
+    normalizer_free(n);
+    return rc;
+}
+
+static int run_form(const struct norm_step *s, const char *text, size_t len, struct buf *out,
+                    struct err *err)
+{
+    utf8proc_uint8_t *form = NULL;
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)len, &form, s->form);
+    if (n < 0)
+        return err_set(err, n == UTF8PROC_ERROR_NOMEM ? ERR_NOMEM : ERR_INPUT,
+                       "normalising %zu bytes of text: %s", len, utf8proc_errmsg(n));
+    buf_put(out, form, (size_t)n);
+    free(form);
+    return 0;
+}
+
+static void run_replace(const struct norm_step *s, const char *text, size_t len, struct buf *out)
+{
+    size_t k = strlen(s->text);
+    const char *at = text, *end = text + len, *hit;
+    while (k && (hit = memmem(at, (size_t)(end - at), s->text, k)) != NULL) {
+        buf_put(out, at, (size_t)(hit - at));
+        buf_puts(out, s->with);
+        at = hit + k;
+    }
+    buf_put(out, at, (size_t)(end - at));
+}
+
+static int run_regex(const struct norm_step *s, const char *text, size_t len, struct buf *out,
+                     struct err *err)
+{
+    size_t at = 0, from = 0, lo, hi;
+    int rc = 0;
+    while (from <= len && (rc = regex_find(s->regex, text, len, from, &lo, &hi, err)) > 0) {
+        buf_put(out, text + at, lo - at);
+        buf_puts(out, s->with);
+        at = hi;
+        from = hi;
+        if (lo == hi) /* an empty match: on to the next character */
+            for (from++; from < len && ((unsigned char)text[from] & 0xc0) == 0x80; from++)
+                ;
+    }
+    buf_put(out, text + at, len - at);
+    return rc;
+}
+
+int normalizer_run(const struct normalizer *n, const char *text, size_t len, struct buf *out,
+                   struct err *err)
+{
+    struct buf in = {0};
+    int rc = 0;
+
+    buf_reset(out);
+    buf_put(out, text, len);
+    for (int64_t i = 0; i < n->n; i++) {
+        const struct norm_step *s = n->steps + i;
+        struct buf swap = in;
+        in = *out;
+        *out = swap;
+        buf_reset(out);
+        if (s->kind == FORM)
+            TRY(run_form(s, buf_str(&in), in.len, out, err));
+        else if (s->kind == REPLACE_REGEX)
+            TRY(run_regex(s, buf_str(&in), in.len, out, err));
+        else if (s->kind == REPLACE)
+            run_replace(s, buf_str(&in), in.len, out);
+        else if (in.len) {
+            buf_puts(out, s->text);
+            buf_put(out, in.data, in.len);
+        }
+    }
+    TRY(buf_check(out, "normalised text", err));
+out:
+    buf_free(&in);
+    return rc;
+}
+
+/* ---- pre-tokenizers -------------------------------------------------------------------------- */
 
 enum kind { SPLIT, PREFIX_SPACE, METASPACE, BYTES };
 

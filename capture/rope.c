@@ -3,7 +3,7 @@
  * are carried in double; implementations that multiply them in float32 differ by up to 5e-7 of the
  * angle.
  */
-#include "capture/rope.h"
+#include "capture/llm_config.h"
 
 #include <math.h>
 

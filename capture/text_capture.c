@@ -2,11 +2,9 @@
  * text_capture.c - a language model's run over a prompt into a trace.
  */
 #include "capture/capture.h"
-#include "capture/headsel.h"
-#include "capture/llm_device.h"
-#include "capture/llm_weights.h"
+#include "capture/llm_model.h"
 #include "capture/tokenizer.h"
-#include "capture/trace/trace_derive.h"
+#include "capture/trace/trace_tools.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"
@@ -328,7 +326,6 @@ static double estimate_seconds(const struct text_run *r)
 static int summarise(struct text_run *r, double seconds, struct err *err)
 {
     struct capture_summary s = {r->o->out,
-                                NULL,
                                 r->n,
                                 r->n_wanted,
                                 trace_size(&r->meta, r->n_wanted),
@@ -337,21 +334,13 @@ static int summarise(struct text_run *r, double seconds, struct err *err)
                                 seconds,
                                 NAN,
                                 r->device_seconds};
-    char id[64];
-    int rc = 0;
     if (r->nll) {
         double sum = 0;
         for (int64_t i = 0; i < r->n - 1; i++)
             sum += r->nll[i];
         s.nll = sum / (double)(r->n - 1);
     }
-    if (!r->o->c.dry_run) {
-        TRY(capture_trace_id(r->o->out, id, err));
-        s.trace_id = id;
-    }
-    TRY(capture_print(r->o, &s, err));
-out:
-    return rc;
+    return capture_print(r->o, &s, err);
 }
 
 static bool has_weights(const char *dir)

@@ -2,13 +2,11 @@
  * video_capture.c - a video diffusion transformer through its sampler into a trace: one call per
  * (step, branch, layer).
  */
-#include "capture/attnmap.h"
+#include "capture/nn.h"
 #include "capture/capture.h"
-#include "capture/flow.h"
-#include "capture/frames.h"
-#include "capture/headsel.h"
+#include "capture/trace/trace_tools.h"
 #include "capture/video_input.h"
-#include "capture/wan_device.h"
+#include "capture/wan_model.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"
@@ -44,36 +42,21 @@ struct video_run {
     double device_seconds;               /* NAN on the CPU */
 };
 
-static struct video_ask ask_of(const struct capture_opts *o)
-{
-    return (struct video_ask){.who = "capture",
-                              .model = o->model,
-                              .size = o->size,
-                              .text = o->text,
-                              .negative = o->negative,
-                              .noise = o->noise,
-                              .prompt_index = o->prompt_index,
-                              .steps = o->steps,
-                              .shift = o->shift,
-                              .guidance = o->guidance,
-                              .seed = (uint64_t)o->c.seed};
-}
-
 static int prepare(struct video_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
-    struct video_ask ask = ask_of(o);
     int rc = 0;
 
     TRY(wan_open(o->model, CACHE_BYTES, &r->model, err));
-    TRY(video_input_open(&r->model.c, &ask, &r->in, err));
+    TRY(video_input_open(&r->model.c, &o->video, &r->in, err));
     TRY(capture_choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
     TRY(head_select_parse(o->heads, r->model.c.heads, r->model.c.heads, &r->heads, err));
-    TRY(capture_choose(o->capture_steps, o->steps, "--capture-steps", &r->steps, &r->n_steps, err));
-    for (int64_t i = 0; i < o->steps; i++)
+    TRY(capture_choose(o->capture_steps, o->video.steps, "--capture-steps", &r->steps, &r->n_steps,
+                       err));
+    for (int64_t i = 0; i < o->video.steps; i++)
         r->last_step = r->steps[i] ? i : r->last_step;
     if (o->save_frames || o->save_sample)
-        r->last_step = o->steps - 1;
+        r->last_step = o->video.steps - 1;
     if (o->save_frames && (r->model.c.out_channels != 3 || r->model.c.in_channels != 3))
         FAIL(err, ERR_USAGE,
              "capture: --save-frames needs a model that denoises RGB pixels; this one "
@@ -127,9 +110,9 @@ static int fill_meta(struct video_run *r, struct err *err)
     snprintf(m->text_place, sizeof m->text_place, "none");
     snprintf(m->token_order, sizeof m->token_order, "raster");
     snprintf(m->sampler, sizeof m->sampler, "flow-euler");
-    m->steps = r->o->steps;
-    m->shift = r->o->shift;
-    m->guidance = r->o->guidance;
+    m->steps = r->o->video.steps;
+    m->shift = r->o->video.shift;
+    m->guidance = r->o->video.guidance;
     m->pool = r->o->maps == INT64_MIN ? 0 : r->o->maps;
     return r->o->c.dry_run ? 0 : st_content_id(r->model.file, m->weights_id, err);
 }
@@ -212,7 +195,7 @@ static int denoise(struct video_run *r, struct err *err)
         TRY(evaluate(r, s, "cond", r->in.text, r->v, err));
         if (r->in.branches == 2) {
             TRY(evaluate(r, s, "uncond", r->in.negative, r->v_uncond, err));
-            flow_guide(r->v, r->v_uncond, r->in.size, r->o->guidance);
+            flow_guide(r->v, r->v_uncond, r->in.size, r->o->video.guidance);
         }
         flow_step(r->in.x, r->v, r->in.size, r->in.sigma[s], r->in.sigma[s + 1]);
     }
@@ -222,7 +205,7 @@ out:
 
 static int put_schedule(struct video_run *r, struct err *err)
 {
-    int64_t steps = r->o->steps;
+    int64_t steps = r->o->video.steps;
     double *timestep = NULL;
     int rc = 0;
     TRY(mem_alloc(&timestep, steps, sizeof *timestep, "schedule", err));
@@ -275,10 +258,9 @@ static int run_model(struct video_run *r, struct err *err)
 {
     int64_t calls = r->n_steps * r->in.branches * r->n_layers;
     int64_t layers = (r->last_step + 1) * r->in.branches * r->model.c.layers;
-    struct video_ask ask = ask_of(r->o);
     int rc = 0;
 
-    TRY(video_input_noise(&r->model.c, &ask, &r->in, err));
+    TRY(video_input_noise(&r->model.c, &r->o->video, &r->in, err));
     if (r->device)
         TRY(open_device(r, err));
     if (r->o->save_frames) /* not after hours of work */
@@ -331,15 +313,7 @@ static int summarise(struct video_run *r, double seconds, struct err *err)
                                 .seconds = seconds,
                                 .nll = NAN,
                                 .device_seconds = r->device_seconds};
-    char id[64];
-    int rc = 0;
-    if (!r->o->c.dry_run) {
-        TRY(capture_trace_id(r->o->out, id, err));
-        s.trace_id = id;
-    }
-    TRY(capture_print(r->o, &s, err));
-out:
-    return rc;
+    return capture_print(r->o, &s, err);
 }
 
 int video_capture(const struct capture_opts *o, const struct denoiser_accel *device,

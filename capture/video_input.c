@@ -3,16 +3,85 @@
  */
 #include "capture/video_input.h"
 
-#include "capture/arrays.h"
-#include "capture/flow.h"
 #include "capture/wan_model.h"
+#include "core/buf.h"
 #include "core/fileio.h"
 #include "core/mem.h"
+#include "core/npy.h"
 #include "core/rng.h"
 
+#include <png.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- arrays from files ---------------------------------------------------------------------- */
+
+struct array {
+    float *data; /* [count], owned */
+    int ndim;
+    int64_t shape[ST_MAX_DIMS], count;
+    char text[128]; /* "[4][8][32]", for messages */
+};
+
+static void array_free(struct array *a)
+{
+    free(a->data);
+    memset(a, 0, sizeof *a);
+}
+
+static int from_npy(const char *path, struct array *a, struct err *err)
+{
+    struct npy *n = NULL;
+    int rc = 0;
+    TRY(npy_open(path, true, &n, err));
+    a->ndim = n->ndim;
+    memcpy(a->shape, n->shape, sizeof n->shape);
+    a->count = n->count;
+    TRY(mem_alloc(&a->data, a->count, sizeof *a->data, path, err));
+    TRY(npy_read_f32(n, a->data, err));
+out:
+    npy_close(&n);
+    return rc;
+}
+
+static int from_safetensors(const char *path, const char *tensor, struct array *a, struct err *err)
+{
+    struct st_file *f = NULL;
+    const struct st_tensor *t;
+    int rc = 0;
+    TRY(st_open(path, &f, err));
+    TRY(st_require(f, tensor, -1, NULL, &t, err));
+    a->ndim = t->ndim;
+    memcpy(a->shape, t->shape, sizeof t->shape);
+    a->count = t->count;
+    TRY(mem_alloc(&a->data, a->count, sizeof *a->data, path, err));
+    TRY(st_read_f32(f, t, 0, t->count, a->data, err));
+out:
+    st_close(&f);
+    return rc;
+}
+
+/* By the file's ending; `tensor` names the tensor of a .safetensors file. Release with array_free.
+ */
+static int array_load(const char *path, const char *tensor, struct array *a, struct err *err)
+{
+    const char *dot = strrchr(path, '.');
+    memset(a, 0, sizeof *a);
+    int rc = dot && strcmp(dot, ".npy") == 0 ? from_npy(path, a, err)
+             : dot && strcmp(dot, ".safetensors") == 0
+                 ? from_safetensors(path, tensor, a, err)
+                 : err_set(err, ERR_USAGE, "%s: expected a .npy or .safetensors file", path);
+    if (rc) {
+        array_free(a);
+        return rc;
+    }
+    size_t used = 0;
+    for (int i = 0; i < a->ndim && used < sizeof a->text; i++)
+        used += (size_t)snprintf(a->text + used, sizeof a->text - used, "[%lld]",
+                                 (long long)a->shape[i]);
+    return 0;
+}
 
 /* Stream of the counter-based generator that the starting noise comes from. */
 #define NOISE_STREAM 1
@@ -149,5 +218,63 @@ int video_input_noise(const struct wan_config *c, const struct video_ask *ask,
     memcpy(in->x, a.data, (size_t)in->size * sizeof(float));
 out:
     array_free(&a);
+    return rc;
+}
+
+/* ---- the sampler ---------------------------------------------------------------------------- */
+
+void flow_sigmas(int64_t steps, double shift, double *sigma)
+{
+    for (int64_t i = 0; i <= steps; i++) {
+        double u = 1 - (double)i / (double)steps;
+        sigma[i] = shift * u / (1 + (shift - 1) * u);
+    }
+}
+
+void flow_step(float *x, const float *v, int64_t n, double sigma, double sigma_next)
+{
+    float dt = (float)(sigma_next - sigma);
+    for (int64_t i = 0; i < n; i++)
+        x[i] += dt * v[i];
+}
+
+void flow_guide(float *v, const float *v_uncond, int64_t n, double guidance)
+{
+    for (int64_t i = 0; i < n; i++)
+        v[i] = v_uncond[i] + (float)guidance * (v[i] - v_uncond[i]);
+}
+
+/* ---- frames --------------------------------------------------------------------------------- */
+
+static unsigned char to_byte(float x)
+{
+    float y = (x + 1) * 127.5f;
+    return (unsigned char)(y <= 0 ? 0 : y >= 255 ? 255 : y + 0.5f);
+}
+
+int frames_write(const char *dir, const float *x, int64_t t, int64_t h, int64_t w, struct err *err)
+{
+    unsigned char *rgb = NULL;
+    char path[4096];
+    int rc = 0;
+
+    TRY(make_dirs(dir, err));
+    TRY(mem_alloc(&rgb, 3 * h * w, 1, "frame", err));
+    for (int64_t f = 0; f < t; f++) {
+        for (int64_t i = 0; i < h * w; i++)
+            for (int64_t c = 0; c < 3; c++)
+                rgb[3 * i + c] = to_byte(x[(c * t + f) * h * w + i]);
+        png_image image;
+        memset(&image, 0, sizeof image);
+        image.version = PNG_IMAGE_VERSION;
+        image.width = (png_uint_32)w;
+        image.height = (png_uint_32)h;
+        image.format = PNG_FORMAT_RGB;
+        snprintf(path, sizeof path, "%s/frame-%03lld.png", dir, (long long)f);
+        if (!png_image_write_to_file(&image, path, 0, rgb, 0, NULL))
+            FAIL(err, ERR_IO, "%s: %s", path, image.message);
+    }
+out:
+    free(rgb);
     return rc;
 }

@@ -2,9 +2,9 @@
  * wan_device.c - weights to a device once, then evaluations block by block, and what it hands out
  * to the hooks (wan_device.h).
  */
-#include "capture/wan_device.h"
+#include "capture/wan_model.h"
 
-#include "capture/rawtensor.h"
+#include "capture/nn.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"

@@ -8,7 +8,7 @@
  *   h += g2 * FFN(LN(h) (1 + c2) + s2)                GELU (tanh)
  *   v  = unpatch(W (LN(h) (1 + c) + s) + b)
  */
-#include "capture/wan_device.h"
+#include "capture/wan_model.h"
 #include "core/mem.h"
 #include "core/pool.h"
 

@@ -1,8 +1,8 @@
 /*
  * wan_weights.c - tensors of a Wan 2.1 checkpoint by name and shape.
  */
-#include "capture/rawtensor.h"
-#include "capture/wan_device.h"
+#include "capture/nn.h"
+#include "capture/wan_model.h"
 
 #include "core/mem.h"
 

@@ -287,7 +287,7 @@ static double number_of(const struct opt *o, const void *params, enum budget_sca
     const void *p = (const char *)params + o->offset;
     if (opt_is_unset(o, params))
         return NAN;
-    if (o->type == OPT_INT || o->type == OPT_BYTES)
+    if (o->type == OPT_INT)
         return (double)*(const int64_t *)p;
     if (o->type == OPT_SHARE && scale == BUDGET_COUNT)
         return (double)share_resolve(*(const struct share *)p, nk);

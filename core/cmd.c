@@ -88,14 +88,7 @@ int app_run(const struct app *app, struct err *err)
     return finish_stdout(rc, err);
 }
 
-/* ---- help of one command -------------------------------------------------------------------- */
-
-bool opt_is_common(const struct opt *o)
-{
-    static const struct opt common[] = {COMMON_OPTS, {.type = OPT_END}};
-    const struct opt *c = opt_find(common, o->name);
-    return c && c->offset == o->offset && c->type == o->type;
-}
+/* ---- help of a command, and its start ------------------------------------------------------- */
 
 void cmd_summary(const struct command *cmd, struct buf *b)
 {
@@ -107,231 +100,63 @@ void cmd_summary(const struct command *cmd, struct buf *b)
     buf_put(b, cmd->summary + 1, n - 1 - (cmd->summary[n - 1] == '.'));
 }
 
-void cmd_usage(const struct command *cmd, const char *first, const char *next, struct buf *b)
+static void put_usage(const struct command *cmd, struct buf *b)
 {
-    for (const char *line = cmd->usage, *p = first; line && *line; p = next) {
+    const char *before = "Usage: ";
+    for (const char *line = cmd->usage; line && *line; before = "  or:  ") {
         size_t n = strcspn(line, "\n");
-        buf_printf(b, "%slacuna %.*s\n", p, (int)n, line);
+        buf_printf(b, "%slacuna %.*s\n", before, (int)n, line);
         line += n + (line[n] != '\0');
     }
 }
 
-static void print_help(const struct command *cmd, bool brief)
+enum help_level { HELP_NO, HELP_SHORT, HELP_ALL };
+const char *const help_level_names[] = {
+    [HELP_NO] = "no", [HELP_SHORT] = "short", [HELP_ALL] = "all", NULL};
+
+enum group { GROUP_MAIN, GROUP_OTHER, GROUP_COMMON };
+
+static enum group group_of(const struct opt *o)
 {
-    struct opt own[OPT_TABLE_MAX + 1], common[OPT_TABLE_MAX + 1];
-    int n_own = 0, n_common = 0;
+    static const struct opt common[] = {COMMON_OPTS, {.type = OPT_END}};
+    const struct opt *c = opt_find(common, o->name);
+    if (c && c->offset == o->offset && c->type == o->type)
+        return GROUP_COMMON;
+    return o->flags & OPT_MAIN ? GROUP_MAIN : GROUP_OTHER;
+}
+
+/* Returns how many options the group has. */
+static int put_group(const struct command *cmd, enum group g, const char *title, struct buf *b)
+{
+    int n = 0;
+    for (const struct opt *o = cmd->options; o && o->type != OPT_END; o++)
+        if (group_of(o) == g) {
+            if (n++ == 0)
+                buf_printf(b, "\n%s:\n", title);
+            opt_help(o, b);
+        }
+    return n;
+}
+
+static void print_help(const struct command *cmd, enum help_level level)
+{
     struct buf b = {0};
 
-    for (const struct opt *o = cmd->options; o && o->type != OPT_END; o++) {
-        if (opt_is_common(o) && n_common < OPT_TABLE_MAX)
-            common[n_common++] = *o;
-        else if (n_own < OPT_TABLE_MAX)
-            own[n_own++] = *o;
-    }
-    own[n_own] = common[n_common] = (struct opt){.type = OPT_END};
-    cmd_usage(cmd, "usage: ", "       ", &b);
+    put_usage(cmd, &b);
     buf_puts(&b, "\n");
     cmd_summary(cmd, &b);
     buf_puts(&b, ".\n");
-    if (n_own) {
-        buf_puts(&b, "\nOptions:\n");
-        opt_help(own, &b);
-    }
-    if (!brief && n_common) {
-        buf_puts(&b, "\nCommon options:\n");
-        opt_help(common, &b);
-    }
-    if (!brief && cmd->details) {
-        size_t len = strlen(cmd->details);
-        buf_printf(&b, "\n%s%s", cmd->details, len && cmd->details[len - 1] != '\n' ? "\n" : "");
-    }
+    int n_main = put_group(cmd, GROUP_MAIN, "Options", &b);
+    if (n_main == 0 || level == HELP_ALL)
+        put_group(cmd, GROUP_OTHER, n_main ? "More options" : "Options", &b);
+    if (level == HELP_ALL)
+        put_group(cmd, GROUP_COMMON, "Options of every command", &b);
+    if (cmd->details)
+        buf_printf(&b, "\n%s", cmd->details);
+    if (level != HELP_ALL)
+        buf_printf(&b, "\nlacuna %s --help=all shows every option.\n", cmd->name);
     fputs(buf_str(&b), stdout);
     buf_free(&b);
-}
-
-static bool asked_brief(int argc, char **argv)
-{
-    bool brief = false;
-    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (strcmp(argv[i], "--help") == 0)
-            return false;
-        brief = brief || strcmp(argv[i], "-h") == 0;
-    }
-    return brief;
-}
-
-/* ---- configuration files and environment ---------------------------------------------------- */
-
-static bool in_config(const struct opt *o)
-{
-    static const char *const not_there[] = {"help", "config", "print-config", "dry-run"};
-    for (size_t i = 0; i < sizeof not_there / sizeof *not_there; i++)
-        if (strcmp(o->name, not_there[i]) == 0)
-            return false;
-    return true;
-}
-
-static int set_from_json(const struct opt *o, void *obj, const char *label, const json_t *v,
-                         bool append, struct err *err)
-{
-    char number[32];
-    const char *text = json_is_true(v) ? "1" : json_is_false(v) ? "0" : json_string_value(v);
-    struct err why = {0};
-    if (json_is_integer(v))
-        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(v));
-    else if (json_is_real(v))
-        num_text(json_real_value(v), number);
-    if (json_is_number(v))
-        text = number;
-    if (!text)
-        return err_set(err, ERR_INPUT, "%s: text, a number, true or false was expected", label);
-    if (opt_set_field(o, obj, label, text, append, &why))
-        return err_set(err, ERR_INPUT, "%s", why.msg);
-    return 0;
-}
-
-/* One key of a configuration file. */
-static int config_key(const struct command *cmd, void *obj, const char *path, const char *key,
-                      const json_t *v, struct err *err)
-{
-    char label[512];
-    struct err why = {0};
-    size_t i;
-    json_t *item;
-    const struct opt *o = opt_find_or_fail(cmd->options, path, "--", key, &why);
-    if (!o)
-        return err_set(err, ERR_INPUT, "%s", why.msg);
-    snprintf(label, sizeof label, "%s: \"%s\"", path, key);
-    if (json_is_null(v))
-        return 0;
-    if (!json_is_array(v))
-        return set_from_json(o, obj, label, v, false, err);
-    if (o->type != OPT_LIST)
-        return err_set(err, ERR_INPUT, "%s: takes one value, not a list", label);
-    str_list_free((struct str_list *)((char *)obj + o->offset));
-    json_array_foreach(v, i, item)
-    {
-        int rc = set_from_json(o, obj, label, item, true, err);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
-static int config_arguments(const char *path, const json_t *v, struct str_list *args,
-                            struct err *err)
-{
-    size_t i;
-    json_t *item;
-    if (!json_is_array(v))
-        return err_set(err, ERR_INPUT, "%s: \"arguments\": a list was expected", path);
-    json_array_foreach(v, i, item)
-    {
-        if (!json_is_string(item))
-            return err_set(err, ERR_INPUT, "%s: \"arguments\": texts were expected", path);
-        str_list_add(args, json_string_value(item));
-    }
-    return args->failed ? err_set(err, ERR_NOMEM, "%s: out of memory", path) : 0;
-}
-
-static int apply_config(const struct command *cmd, void *obj, const char *path,
-                        struct str_list *args, struct err *err)
-{
-    json_t *doc = NULL, *v;
-    const char *key, *name;
-    int rc = 0;
-
-    TRY(json_read_file(path, (size_t)16 << 20, &doc, err));
-    if (!json_is_object(doc))
-        FAIL(err, ERR_INPUT, "%s: an object of options was expected", path);
-    json_object_foreach(doc, key, v)
-    {
-        if (strcmp(key, "arguments") == 0) {
-            TRY(config_arguments(path, v, args, err));
-        } else if (strcmp(key, "command") == 0) {
-            name = json_string_value(v);
-            if (!name || strcmp(name, cmd->name) != 0)
-                FAIL(err, ERR_INPUT, "%s: is for the command %s, not %s", path, name ? name : "?",
-                     cmd->name);
-        } else {
-            TRY(config_key(cmd, obj, path, key, v, err));
-        }
-    }
-out:
-    json_decref(doc);
-    return rc;
-}
-
-/* "LACUNA_DRY_RUN" of "dry-run". */
-static const char *env_of(const struct opt *o, char name[96])
-{
-    snprintf(name, 96, "LACUNA_%s", o->name);
-    for (char *p = name + 7; *p; p++)
-        *p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
-    return getenv(name);
-}
-
-static int apply_environment(const struct command *cmd, void *obj, struct err *err)
-{
-    for (const struct opt *o = cmd->options; o && o->type != OPT_END; o++) {
-        char name[96], label[192];
-        const char *value = env_of(o, name);
-        if (!value || strcmp(o->name, "help") == 0 || strcmp(o->name, "config") == 0)
-            continue;
-        snprintf(label, sizeof label, "%s: %s", cmd->name, name);
-        int rc = opt_set_field(o, obj, label, value, false, err);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
-
-static void print_config(const struct command *cmd, const void *obj, const struct str_list *rest)
-{
-    struct buf b = {0};
-    struct jw w;
-    jw_init(&w, &b, 2);
-    jw_obj(&w);
-    jw_kstr(&w, "command", cmd->name);
-    jw_key(&w, "arguments");
-    jw_arr(&w);
-    for (int64_t i = 0; i < rest->n; i++)
-        jw_str(&w, rest->items[i]);
-    jw_arr_end(&w);
-    for (const struct opt *o = cmd->options; o && o->type != OPT_END; o++) {
-        if (!in_config(o))
-            continue;
-        jw_key(&w, o->name);
-        opt_field_json(o, obj, &w);
-    }
-    jw_obj_end(&w);
-    puts(buf_str(&b));
-    buf_free(&b);
-}
-
-/* ---- the start of a command ----------------------------------------------------------------- */
-
-/* All sources in ascending precedence. `path` is the configuration file or NULL. */
-static int gather(const struct command *cmd, void *obj, const char *path, int argc, char **argv,
-                  struct str_list *rest, struct err *err)
-{
-    int rc = 0;
-    struct str_list args = {0};
-
-    opt_free(cmd->options, obj);
-    str_list_free(rest);
-    TRY(opt_defaults(cmd->options, obj, err));
-    if (path)
-        TRY(apply_config(cmd, obj, path, &args, err));
-    TRY(apply_environment(cmd, obj, err));
-    TRY(opt_parse_argv(cmd->options, obj, cmd->name, argc, argv, rest, err));
-    if (rest->n == 0) {
-        *rest = args;
-        args = (struct str_list){0};
-    }
-out:
-    str_list_free(&args);
-    return rc;
 }
 
 int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struct str_list *rest,
@@ -339,23 +164,12 @@ int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struc
 {
     struct common_opts *c = obj;
     int rc = 0;
-    char *path = NULL;
 
     *done = false;
-    /* The first pass over argv is for --help and --config. */
     TRY(opt_defaults(cmd->options, obj, err));
     TRY(opt_parse_argv(cmd->options, obj, cmd->name, argc, argv, rest, err));
-    if (c->help) {
-        print_help(cmd, asked_brief(argc, argv));
-        *done = true;
-        goto out;
-    }
-    const char *config = c->config ? c->config : getenv("LACUNA_CONFIG");
-    if (config && config[0] && !(path = strdup(config)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", cmd->name);
-    TRY(gather(cmd, obj, path, argc, argv, rest, err));
-    if (c->print_config) {
-        print_config(cmd, obj, rest);
+    if (c->help != HELP_NO) {
+        print_help(cmd, (enum help_level)c->help);
         *done = true;
         goto out;
     }
@@ -363,7 +177,6 @@ int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struc
     log_set_level(c->quiet ? LOG_WARN : c->verbose ? LOG_DEBUG : LOG_INFO);
     progress_set_mode((enum progress_mode)c->progress);
 out:
-    free(path);
     return rc;
 }
 

@@ -58,15 +58,14 @@ const struct command *app_command(const struct app *app, const char *name, struc
 
 /* Options that every command has: the first member of each command's option struct. */
 struct common_opts {
-    bool json, quiet, verbose, dry_run, force, help;
+    bool json, quiet, verbose, dry_run, force;
     int64_t jobs; /* 0 = all processors, or this process's share of them */
     int64_t seed;
-    char *config; /* owned: released by opt_free */
-    bool print_config;
     int progress; /* enum progress_mode */
+    int help;     /* enum help_level of cmd.c */
 };
 
-extern const char *const progress_mode_names[];
+extern const char *const progress_mode_names[], *const help_level_names[];
 
 /* Table entries for a `struct common_opts` at offset 0; put at the end of a command's table. */
 #define COMMON_OPTS                                                                                \
@@ -85,20 +84,16 @@ extern const char *const progress_mode_names[];
                 .flags = OPT_IDENTITY_NOT, .short_name = 'j', .arg = "N"),                         \
         OPT_INT(struct common_opts, seed, "0", 0, 9e15, "",                                        \
                 "Seed of everything random, up to 9e15.", .arg = "N"),                             \
-        OPT_STR(struct common_opts, config, NULL, "FILE",                                          \
-                "JSON file with options; keys are their long names.", .flags = OPT_IDENTITY_NOT),  \
-        OPT_AS("print-config", OPT_BOOL, struct common_opts, print_config, "0",                    \
-               .flags = OPT_IDENTITY_NOT,                                                          \
-               .help = "Print a file for --config that repeats this call, and do nothing."),       \
         OPT_ENUM(struct common_opts, progress, "auto", progress_mode_names, "Progress on stderr.", \
                  .flags = OPT_IDENTITY_NOT),                                                       \
-        OPT_BOOL(struct common_opts, help, "0", "Show this help; -h the short one.",               \
-                 .flags = OPT_IDENTITY_NOT, .short_name = 'h')
+        OPT_ENUM(struct common_opts, help, "no", help_level_names,                                 \
+                 "Show this help; --help=all: with every option.", .flags = OPT_IDENTITY_NOT,      \
+                 .short_name = 'h', .bare = "short")
 
-/* Start a command: read options from defaults, --config, LACUNA_* variables and argv (a later
- * source wins), check required options, set the log level. --help and --print-config print and set
- * *done. `obj` begins with struct common_opts. Even after an error the caller frees obj with
- * opt_free(cmd->options, obj), and `rest` (the words that are not options) with str_list_free. */
+/* Start a command: read options from argv, check required ones, set the log level. --help prints
+ * and sets *done. `obj` begins with struct common_opts. Even after an error the caller frees obj
+ * with opt_free(cmd->options, obj), and `rest` (the words that are not options) with str_list_free.
+ */
 int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struct str_list *rest,
               bool *done, struct err *err);
 
@@ -107,12 +102,5 @@ int cmd_jobs(const struct common_opts *c);
 
 /* The summary with a capital letter and without a full stop. */
 void cmd_summary(const struct command *cmd, struct buf *b);
-
-/* Usage lines, each ended by a newline; `first` and `next` stand before the first and the others.
- */
-void cmd_usage(const struct command *cmd, const char *first, const char *next, struct buf *b);
-
-/* Is the table entry one of COMMON_OPTS? */
-bool opt_is_common(const struct opt *o);
 
 #endif

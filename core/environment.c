@@ -1,5 +1,12 @@
+/*
+ * environment.c - where the program runs: variables of a child process, programs, data.
+ */
 #include "core/environment.h"
 
+#include "core/fileio.h"
+
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,4 +43,66 @@ bool program_found(const char *name)
             return true;
     }
     return false;
+}
+
+/* ---- data ----------------------------------------------------------------------------------- */
+
+/* Is it there? A place that the system cannot tell about is an error: the next may hold other
+ * data. */
+static int try_place(const char *dir, const char *sub, const char *below, struct buf *path,
+                     struct buf *tried, bool *found, struct err *err)
+{
+    buf_reset(path);
+    buf_printf(path, "%s%s%s/%s", dir, sub[0] ? "/" : "", sub, below);
+    int rc = buf_check(path, below, err);
+    if (rc == 0)
+        rc = io_exists(buf_str(path), found, err);
+    if (rc == 0 && !*found)
+        buf_printf(tried, "%s%s", tried->len ? ", " : "", buf_str(path));
+    return rc;
+}
+
+static int beside_executable(const char *below, struct buf *path, struct buf *tried, bool *found,
+                             struct err *err)
+{
+    static const char *const places[] = {"../datasets", "datasets", "../share/lacuna"};
+    char exe[PATH_MAX];
+    int rc = 0;
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n < 0 && errno == ENOENT) /* no /proc here */
+        return 0;
+    if (n <= 0)
+        return err_sys(err, ERR_IO, "/proc/self/exe: cannot read where the program lies");
+    exe[n] = '\0';
+    char *slash = strrchr(exe, '/');
+    if (!slash)
+        return 0;
+    *slash = '\0';
+    for (size_t i = 0; i < sizeof places / sizeof *places && !*found && rc == 0; i++)
+        rc = try_place(exe, places[i], below, path, tried, found, err);
+    return rc;
+}
+
+int datadir_find(const char *below, struct buf *path, struct err *err)
+{
+    const char *env = getenv("LACUNA_DATA");
+    struct buf tried = {0};
+    bool found = false;
+    int rc = 0;
+
+    if (env && env[0]) {
+        TRY(try_place(env, "", below, path, &tried, &found, err));
+    } else {
+        TRY(beside_executable(below, path, &tried, &found, err));
+        if (!found)
+            TRY(try_place("datasets", "", below, path, &tried, &found, err));
+    }
+    if (!found)
+        FAIL(err, ERR_INPUT, "datasets/%s not found (looked at %s): set LACUNA_DATA", below,
+             buf_str(&tried));
+out:
+    if (rc)
+        buf_reset(path);
+    buf_free(&tried);
+    return rc;
 }

@@ -1,8 +1,12 @@
 /*
- * environment.h - the environment of a child process, and which programs there are.
+ * environment.h - the environment of a child process, which programs there are, and where the data
+ * is.
  */
 #ifndef LACUNA_ENVIRONMENT_H
 #define LACUNA_ENVIRONMENT_H
+
+#include "core/buf.h"
+#include "core/err.h"
 
 #include <stdbool.h>
 
@@ -12,5 +16,12 @@ char **environment_without(bool (*drop)(const char *variable));
 
 /* Does a folder of PATH hold a program of that name? */
 bool program_found(const char *name);
+
+/* ---- data ----------------------------------------------------------------------------------- */
+
+/* Path of a file or folder below the datasets folder ("paper"): from $LACUNA_DATA when set, else
+ * beside the executable (../datasets, datasets, ../share/lacuna), else ./datasets. Not found:
+ * ERR_INPUT with the places looked at. */
+int datadir_find(const char *below, struct buf *path, struct err *err);
 
 #endif

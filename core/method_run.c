@@ -59,8 +59,7 @@ static void range_value(const struct opt *o, double a, double b, bool is_log, in
     char text[64];
     double t = n > 1 ? (double)i / (double)(n - 1) : 0;
     double x = i == 0 ? a : i == n - 1 ? b : is_log ? a * pow(b / a, t) : a + (b - a) * t;
-    bool integer =
-        o->type == OPT_INT || o->type == OPT_BYTES || (o->type == OPT_SHARE && !suffix[0]);
+    bool integer = o->type == OPT_INT || (o->type == OPT_SHARE && !suffix[0]);
     if (integer)
         snprintf(text, sizeof text, "%.0f%s", round(x), suffix);
     else
@@ -93,8 +92,7 @@ static int expand_range(const struct spec *s, const struct opt *o, const char *t
     int64_t n = 0;
     char *stop = NULL;
 
-    *is_range = dots && (o->type == OPT_INT || o->type == OPT_NUM || o->type == OPT_SHARE ||
-                         o->type == OPT_BYTES);
+    *is_range = dots && (o->type == OPT_INT || o->type == OPT_NUM || o->type == OPT_SHARE);
     if (!*is_range)
         return 0;
     is_log = slash && strncmp(slash, "/log", 4) == 0;

@@ -23,8 +23,6 @@ enum opt_type {
     OPT_STR,   /* char *, owned by the struct (opt_free) */
     OPT_SHARE, /* struct share: a count, or a percentage "8%" */
     OPT_LIST,  /* struct str_list: repeatable on the command line; otherwise one string */
-    OPT_BYTES, /* int64_t; "64", "4K", "16KiB", "1.5MiB", "2G": K, M, G = powers of 1000, Ki.. 1024
-                */
 };
 
 /* A count or a share of something that is known later. */
@@ -38,7 +36,7 @@ int64_t share_resolve(struct share s, int64_t of);
 
 enum opt_flags {
     OPT_REQUIRED = 1,      /* no default; must be given */
-    OPT_UNSET = 2,         /* default is "not given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN,
+    OPT_UNSET = 2,         /* default is "not given": OPT_NUM NAN, OPT_INT INT64_MIN,
                             * OPT_STR NULL, OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
     OPT_MIN_OPEN = 4,      /* value must be > min (not >=) */
     OPT_MAX_OPEN = 8,      /* value must be < max */
@@ -46,6 +44,7 @@ enum opt_flags {
     OPT_IDENTITY_NOT = 32, /* does not enter the canonical form (paths, thread counts) */
     OPT_CALIB_FIXED = 64,  /* stands in for other parameters, which a calibration has: beside
                             * calib= it would count nowhere */
+    OPT_MAIN = 128,        /* a command that has these shows the others with --help=all only */
 };
 
 struct opt {
@@ -53,7 +52,7 @@ struct opt {
     enum opt_type type;
     size_t offset;   /* of the field in the struct */
     const char *def; /* default as text, parsed by the same code. NULL: OPT_REQUIRED, or "not
-                      * given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN, OPT_STR NULL,
+                      * given": OPT_NUM NAN, OPT_INT INT64_MIN, OPT_STR NULL,
                       * OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
     double min, max; /* numeric range, inclusive unless a flag says otherwise; none
                       * when both are 0. OPT_SHARE: range of a count */
@@ -63,6 +62,10 @@ struct opt {
     const char *const *values; /* OPT_ENUM: NULL-terminated names */
     char short_name;           /* command lines only, 0 = none */
     const char *arg;           /* command lines only: "FILE", "N"; NULL: from the type */
+    const char *bare;          /* command lines only: the value of --name without one, which then
+                                * needs '='; NULL: one must be given, or OPT_BOOL */
+    const char *only;          /* command lines only: what reads it, "pack, map"; stands before the
+                                * help; NULL: everything (opt_check_uses) */
 };
 
 /* Entries of a table over `S`, a struct type. The key is the field's name. After the help there may
@@ -73,8 +76,6 @@ struct opt {
     OPT_RANGE_(OPT_NUM, S, field, def, min, max, unit, __VA_ARGS__)
 #define OPT_SHARE(S, field, def, min, max, unit, ...)                                              \
     OPT_RANGE_(OPT_SHARE, S, field, def, min, max, unit, __VA_ARGS__)
-#define OPT_BYTES(S, field, def, min, max, unit, ...)                                              \
-    OPT_RANGE_(OPT_BYTES, S, field, def, min, max, unit, __VA_ARGS__)
 #define OPT_BOOL(S, field, def, ...) OPT_AS(#field, OPT_BOOL, S, field, def, .help = __VA_ARGS__)
 #define OPT_ENUM(S, field, def, names, ...)                                                        \
     OPT_AS(#field, OPT_ENUM, S, field, def, .values = names, .help = __VA_ARGS__)
@@ -122,6 +123,10 @@ bool opt_is_unset(const struct opt *o, const void *obj);
 int opt_check_required(const struct opt *table, const void *obj, const char *who,
                        const char *prefix, struct err *err);
 
+/* ERR_USAGE naming an option that is given and that none of the uses [NULL-terminated] reads. */
+int opt_check_uses(const struct opt *table, const void *obj, const char *who,
+                   const char *const *uses, struct err *err);
+
 /* Have two structs of a table the same value in this field, as text? False without memory. */
 bool opt_same(const struct opt *o, const void *a, const void *b);
 
@@ -138,9 +143,6 @@ int opt_canonical(const struct opt *table, const void *obj, struct buf *b, struc
 /* Write every field into the open JSON object of w. */
 void opt_json(const struct opt *table, const void *obj, struct jw *w);
 
-/* Write one field's value. */
-void opt_field_json(const struct opt *o, const void *obj, struct jw *w);
-
 /* Describe the table itself (name, type, default, range, unit, help) as a JSON array. */
 void opt_table_json(const struct opt *table, struct jw *w);
 
@@ -155,8 +157,8 @@ void opt_table_json(const struct opt *table, struct jw *w);
 int opt_parse_argv(const struct opt *table, void *obj, const char *who, int argc, char **argv,
                    struct str_list *rest, struct err *err);
 
-/* Aligned help text of a command's options. */
-void opt_help(const struct opt *table, struct buf *b);
+/* Aligned help text of one option of a command. */
+void opt_help(const struct opt *o, struct buf *b);
 
 const char *opt_arg_name(const struct opt *o); /* "FILE", "N", ...; "" for flags */
 

@@ -5,6 +5,7 @@
 
 #include "core/text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,8 +39,8 @@ static int value_of(struct line *l, const struct opt *o, const char *label,
 {
     if (inline_value)
         return give(l, o, label, inline_value, err);
-    if (o->type == OPT_BOOL)
-        return give(l, o, label, "1", err);
+    if (o->type == OPT_BOOL || o->bare)
+        return give(l, o, label, o->bare ? o->bare : "1", err);
     if (l->at + 1 >= l->argc)
         return err_set(err, ERR_USAGE, "%s needs a value%s%s", label, o->arg ? ": " : "",
                        o->arg ? o->arg : "");
@@ -76,9 +77,9 @@ static int short_options(struct line *l, const char *word, struct err *err)
             return err_set(err, ERR_USAGE, "%s: unknown option '-%c'%s", l->who, *c,
                            c != word ? " (long options need two dashes)" : "");
         snprintf(label, sizeof label, "%s: -%c", l->who, *c);
-        if (o->type != OPT_BOOL)
+        if (o->type != OPT_BOOL && !o->bare)
             return value_of(l, o, label, c[1] ? c + 1 : NULL, err);
-        int rc = give(l, o, label, "1", err);
+        int rc = value_of(l, o, label, NULL, err);
         if (rc)
             return rc;
     }
@@ -113,17 +114,20 @@ const char *opt_arg_name(const struct opt *o)
 {
     static const char *const by_type[] = {
         [OPT_BOOL] = "",    [OPT_INT] = "N",      [OPT_NUM] = "X",     [OPT_ENUM] = "NAME",
-        [OPT_STR] = "TEXT", [OPT_SHARE] = "N|P%", [OPT_LIST] = "TEXT", [OPT_BYTES] = "SIZE",
+        [OPT_STR] = "TEXT", [OPT_SHARE] = "N|P%", [OPT_LIST] = "TEXT",
     };
-    return o->type == OPT_BOOL ? "" : o->arg ? o->arg : by_type[o->type];
+    return o->type == OPT_BOOL || o->bare ? "" : o->arg ? o->arg : by_type[o->type];
 }
 
 void opt_describe(const struct opt *o, struct buf *b)
 {
     struct buf range = {0};
-    if (o->help)
+    if (o->only && o->help)
+        buf_printf(b, "%c%s: %c%s", toupper((unsigned char)o->only[0]), o->only + 1,
+                   tolower((unsigned char)o->help[0]), o->help + 1);
+    else if (o->help)
         buf_puts(b, o->help);
-    if (o->type == OPT_ENUM) {
+    if (o->type == OPT_ENUM && !o->bare) {
         buf_puts(b, b->len && b->data[b->len - 1] != '.' ? ". One of " : " One of ");
         for (int i = 0; o->values[i]; i++)
             buf_printf(b, "%s%s", i ? ", " : "", o->values[i]);
@@ -136,7 +140,7 @@ void opt_describe(const struct opt *o, struct buf *b)
     parts[0] = o->flags & OPT_REQUIRED ? "required" : "";
     parts[1] = o->type == OPT_BOOL ? "" : unit;
     parts[2] = buf_str(&range);
-    parts[3] = o->type != OPT_BOOL && o->def ? o->def : "";
+    parts[3] = o->type != OPT_BOOL && !o->bare && o->def ? o->def : "";
     for (int i = 0; i < 4; i++)
         if (parts[i][0])
             buf_printf(b, "%s%s%s", n++ ? ", " : " [", heads[i], parts[i]);
@@ -145,26 +149,24 @@ void opt_describe(const struct opt *o, struct buf *b)
     buf_free(&range);
 }
 
-void opt_help(const struct opt *table, struct buf *b)
+void opt_help(const struct opt *o, struct buf *b)
 {
     enum { COLUMN = 28, WIDTH = 100 };
-    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        struct buf text = {0};
-        const char *arg = opt_arg_name(o);
-        size_t start = b->len;
-        if (o->short_name)
-            buf_printf(b, "  -%c, --%s", o->short_name, o->name);
-        else
-            buf_printf(b, "      --%s", o->name);
-        if (arg[0])
-            buf_printf(b, " %s", arg);
-        int used = (int)(b->len - start);
-        if (used + 2 > COLUMN)
-            buf_printf(b, "\n%*s", COLUMN, "");
-        else
-            buf_printf(b, "%*s", COLUMN - used, "");
-        opt_describe(o, &text);
-        text_wrap(b, buf_str(&text), COLUMN, COLUMN, WIDTH);
-        buf_free(&text);
-    }
+    struct buf text = {0};
+    const char *arg = opt_arg_name(o);
+    size_t start = b->len;
+    if (o->short_name)
+        buf_printf(b, "  -%c, --%s", o->short_name, o->name);
+    else
+        buf_printf(b, "      --%s", o->name);
+    if (arg[0])
+        buf_printf(b, " %s", arg);
+    int used = (int)(b->len - start);
+    if (used + 2 > COLUMN)
+        buf_printf(b, "\n%*s", COLUMN, "");
+    else
+        buf_printf(b, "%*s", COLUMN - used, "");
+    opt_describe(o, &text);
+    text_wrap(b, buf_str(&text), COLUMN, COLUMN, WIDTH);
+    buf_free(&text);
 }

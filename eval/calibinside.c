@@ -1,10 +1,10 @@
 /*
- * calibinside.c - see calibinside.h. On this processor. Memory: per window the hidden state and one
- * layer's q, k, v.
+ * calibinside.c - search of parameters inside the model (evalrun.h). On this processor. Memory: per
+ * window the hidden state and one layer's q, k, v.
  */
-#include "eval/calibinside.h"
+#include "eval/evalrun.h"
 
-#include "capture/llm_block.h"
+#include "capture/llm_model.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/log.h"

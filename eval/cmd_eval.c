@@ -1,25 +1,24 @@
 /*
  * cmd_eval.c - `lacuna eval`: options, and the directory that receives the records.
  */
-#include "capture/foreign.h"
 #include "capture/wan_config.h"
+#include "core/buf.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/gemm.h"
-#include "core/stopwatch.h"
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/mem.h"
+#include "core/record.h"
 #include "core/shard.h"
-#include "eval/calibinside.h"
+#include "core/stopwatch.h"
 #include "eval/evalargs.h"
 #include "eval/evalrun.h"
-#include "eval/evalvideo.h"
-#include "eval/foundparams.h"
-#include "eval/predictions.h"
 #include "sim/staticmasks.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -53,19 +52,15 @@ const struct command cmd_eval = {
     "out\n",
 };
 
-/* What a run does and did: numbers of records. */
-struct tally {
-    int64_t all, todo, ok, skip, error, memory;
-};
-
-static int print_plan(const struct eval_opts *o, const struct tally *t, struct err *err)
+static int print_plan(const struct eval_opts *o, const struct eval_count *t, int64_t memory,
+                      struct err *err)
 {
     struct buf b = {0};
     struct jw w;
     if (!o->c.json) {
         printf("%lld records (%lld already done, %lld to do), about %.1f MB of memory\n",
                (long long)t->all, (long long)(t->all - t->todo), (long long)t->todo,
-               (double)t->memory / 1e6);
+               (double)memory / 1e6);
         return 0;
     }
     jw_init(&w, &b, 2);
@@ -73,7 +68,7 @@ static int print_plan(const struct eval_opts *o, const struct tally *t, struct e
     jw_kint(&w, "records", t->all);
     jw_kint(&w, "records_done", t->all - t->todo);
     jw_kint(&w, "records_to_do", t->todo);
-    jw_kint(&w, "memory_bytes", t->memory);
+    jw_kint(&w, "memory_bytes", memory);
     jw_obj_end(&w);
     printf("%s\n", buf_str(&b));
     int rc = buf_check(&b, "plan", err);
@@ -89,7 +84,7 @@ static void say_lacking(const char *what, int64_t n)
                  what, (long long)n);
 }
 
-static int print_result(const struct eval_opts *o, const struct tally *t, struct err *err)
+static int print_result(const struct eval_opts *o, const struct eval_count *t, struct err *err)
 {
     struct buf b = {0};
     struct jw w;
@@ -189,6 +184,131 @@ static void close_device(struct sim_device *d)
     static_masks_free(&d->statics);
 }
 
+/* ---- parameters that a replay found --------------------------------------------------------- */
+
+/* The records of one search: one per head, all with the same note. */
+struct search_seen {
+    char found[256]; /* "tau=0.03", "" before the first */
+    double target, miss, keys;
+    int64_t cells;
+};
+
+static bool is_of(const struct method_run *run, const char *model, const struct record *r)
+{
+    return strcmp(r->method, run->method->name) == 0 && strcmp(r->params, run->canonical) == 0 &&
+           strcmp(r->model, model) == 0;
+}
+
+/* Why there is nothing to take: the search ended in skips or errors, or there was none. */
+static int found_nothing(const struct method_run *run, const char *dir, const char *model,
+                         const struct record *r, int64_t n, struct err *err)
+{
+    static const char *const ends[] = {
+        [RECORD_OK] = "found no value", [RECORD_SKIP] = "was skipped", [RECORD_ERROR] = "failed"};
+    const char *name = run->method->name, *colon = method_run_colon(run);
+    for (int64_t i = 0; i < n; i++)
+        if (is_of(run, model, r + i))
+            return err_set(err, ERR_INPUT,
+                           "--found %s: the search of %s%s%s %s%s%.300s; leave it out", dir, name,
+                           colon, run->canonical, ends[r[i].status], r[i].reason[0] ? ": " : "",
+                           r[i].reason);
+    return err_set(err, ERR_INPUT,
+                   "--found %s: no record of %s on a trace of %s: replay one with -m '%s%s%s' "
+                   "first",
+                   dir, name, model, name, colon, run->canonical);
+}
+
+static int find_search(const struct method_run *run, const char *dir, const char *model,
+                       const struct record *r, int64_t n, struct search_seen *s, struct err *err)
+{
+    char found[sizeof s->found];
+    size_t len;
+    int rc = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        bool counts = r[i].status == RECORD_OK && is_of(run, model, r + i);
+        const char *note = counts ? record_note_value(r + i, "found", &len) : NULL;
+        if (!note)
+            continue;
+        snprintf(found, sizeof found, "%.*s", (int)len, note);
+        if (s->cells && strcmp(found, s->found) != 0)
+            FAIL(err, ERR_INPUT,
+                 "--found %s: %s%s%s was found as %s on one trace and %s on another: give the "
+                 "records of one",
+                 dir, run->method->name, method_run_colon(run), run->canonical, s->found, found);
+        memcpy(s->found, found, sizeof found);
+        s->target = record_get(r + i, "budget_target");
+        s->miss = record_get(r + i, "budget_miss");
+        s->keys = (double)r[i].n_k;
+        s->cells++;
+    }
+    if (!s->cells)
+        rc = found_nothing(run, dir, model, r, n, err);
+out:
+    return rc;
+}
+
+/* "sale:dense_below=0" and "tau=0.03" become a run of "sale:dense_below=0:tau=0.03". */
+static int replace_run(const struct method *const *methods, const char *found,
+                       struct method_run *run, struct err *err)
+{
+    const char *given = run->canonical, *at = strrchr(given, '@');
+    struct method_run *made = NULL;
+    struct buf text = {0};
+    int64_t n = 0;
+    int rc = 0;
+
+    buf_puts(&text, run->method->name);
+    if (at > given) {
+        buf_puts(&text, ":");
+        buf_put(&text, given, (size_t)(at - given));
+    }
+    buf_printf(&text, ":%s", found);
+    TRY(buf_check(&text, "method", err));
+    TRY(method_runs_parse(methods, buf_str(&text), &made, &n, err));
+    struct method_run old = *run;
+    *run = made[0];
+    made[0] = old;
+    if (old.session)
+        TRY(method_run_open(run, err));
+out:
+    method_runs_free(made, n);
+    buf_free(&text);
+    return rc;
+}
+
+/* Give every run with a target per=model the parameters that the records of `dir` (a directory or a
+ * file) found for the same method text on a trace of this model: it becomes that setting, without a
+ * target. ERR_INPUT where the records have none, or different ones of several traces. */
+static int found_params_take(const struct method *const *methods, const char *dir,
+                             const char *model, struct method_run *runs, int64_t n, struct err *err)
+{
+    struct record *r = NULL;
+    int64_t n_r = 0, taken = 0;
+    int rc = 0;
+
+    TRY(records_load(dir, &r, &n_r, err));
+    for (int64_t i = 0; i < n; i++) {
+        struct search_seen s = {0};
+        if (!runs[i].target || runs[i].target->per != TARGET_PER_MODEL)
+            continue;
+        TRY(find_search(runs + i, dir, model, r, n_r, &s, err));
+        const char *name = runs[i].method->name, *colon = method_run_colon(runs + i);
+        log_info("%s%s%s: %s, as found on %lld heads of %.0f keys", name, colon, runs[i].canonical,
+                 s.found, (long long)s.cells, s.keys);
+        if (fabs(s.miss) > 0.05 * fabs(s.target))
+            log_warn("%s%s%s: the search in %s ended at %.3g", name, colon, runs[i].canonical, dir,
+                     s.target + s.miss);
+        TRY(replace_run(methods, s.found, runs + i, err));
+        taken++;
+    }
+    if (!taken)
+        FAIL(err, ERR_USAGE, "--found %s: no method is given with a target and :per=model", dir);
+out:
+    records_free(r, n_r);
+    return rc;
+}
+
 /* ---- video ---------------------------------------------------------------------------------- */
 
 /* The GPU for the whole model, too, where it has kernels of its head dimension. */
@@ -217,17 +337,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
                       int64_t n_runs, struct err *err)
 {
     struct video_eval v = {
-        .ask = {.who = "eval",
-                .model = o->model,
-                .size = o->size,
-                .text = o->text,
-                .negative = o->negative,
-                .noise = o->noise,
-                .prompt_index = o->prompt_index,
-                .steps = o->steps,
-                .shift = o->shift,
-                .guidance = o->guidance,
-                .seed = (uint64_t)o->c.seed},
+        .ask = o->video,
         .runs = runs,
         .n_runs = (int)n_runs,
         .frames = o->save_frames,
@@ -237,9 +347,11 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     const struct shard all = {0, 1, 0};
     struct sim_device device = {0};
     struct manifest *manifest = NULL;
-    struct tally t = {.all = n_runs + 1};
     int rc = 0;
 
+    v.ask.who = "eval";
+    v.ask.model = o->model;
+    v.ask.seed = (uint64_t)o->c.seed;
     TRY(eval_check_kind(o, true, err));
     TRY(video_eval_open(&v, err));
     if (o->found)
@@ -255,34 +367,30 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     else
         TRY(open_records(app, o, v.weights, &all, &v.records, &manifest, err));
     TRY(video_eval_plan(&v, err));
-    say_lacking("the times of --samples", v.lacking);
-    t.todo = v.todo;
-    t.memory = video_eval_memory(&v);
-    if (!o->c.dry_run)
+    say_lacking("the times of --samples", v.count.no_times);
+    if (o->c.dry_run)
+        TRY(print_plan(o, &v.count, video_eval_memory(&v), err));
+    else
         TRY(video_eval_run(&v, err));
 out:
     record_file_close(&v.records);
     rc = manifest_end(&manifest, rc, err);
-    t.ok = v.done_ok;
-    t.skip = v.done_skip;
-    t.error = v.done_error;
     setting_tally_warn(runs, v.tally, n_runs);
     close_device(&device);
     video_eval_close(&v);
-    return rc ? rc : o->c.dry_run ? print_plan(o, &t, err) : print_result(o, &t, err);
+    return rc || o->c.dry_run ? rc : print_result(o, &v.count, err);
 }
 
 /* ---- text ----------------------------------------------------------------------------------- */
 
-static int open_tasks(const struct eval_opts *o, const struct task_opts *t, struct eval_run *r,
-                      struct err *err)
+static int open_tasks(const struct eval_opts *o, struct eval_run *r, struct err *err)
 {
     int rc = 0;
     if (o->tasks.n == 0)
         FAIL(err, ERR_USAGE, "eval: no task given (--task NAME or FILE)");
     TRY(mem_zalloc(&r->tasks, o->tasks.n, sizeof *r->tasks, "tasks", err));
     for (int64_t i = 0; i < o->tasks.n; i++) {
-        TRY(eval_task_open(o->tasks.items[i], r->m, t, r->tasks + i, err));
+        TRY(eval_task_open(o->tasks.items[i], r->m, &o->ask, r->tasks + i, err));
         r->n_tasks++;
     }
     TRY(eval_check_tasks(o, r->tasks, r->n_tasks, err));
@@ -433,14 +541,13 @@ out:
     return rc;
 }
 
-static int eval_language(const struct app *app, const struct eval_opts *o, struct method_run *runs,
+static int eval_language(const struct app *app, struct eval_opts *o, struct method_run *runs,
                          int64_t n_runs, struct err *err)
 {
     struct eval_run r = {.runs = runs, .n_runs = (int)n_runs, .dump_nll = o->dump_nll};
     struct sim_device device = {0};
     struct lockstep_on on;
     struct eval_model m = {0};
-    struct task_opts t = {0};
     struct stopwatch watch = {.since = clock_ns()};
     int rc = 0;
 
@@ -449,7 +556,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     stopwatch_lap(&watch, "model");
     if (o->found)
         TRY(found_params_take(app->methods, o->found, m.name, runs, n_runs, err));
-    TRY(eval_task_options(o, &t, err));
+    TRY(eval_task_options(o, err));
     struct attn_shape shape = eval_model_shape(&m);
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
     TRY(shard_from_env(o->shard, &r.shard, err));
@@ -463,27 +570,26 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
     r.wants_times = o->samples > 0;
-    TRY(open_tasks(o, &t, &r, err));
+    TRY(open_tasks(o, &r, err));
     stopwatch_lap(&watch, "tasks");
     TRY(run_language(app, o, &r, err));
     stopwatch_lap(&watch, "cells");
     stopwatch_log(&watch, "eval");
-    say_lacking("the errors of --local-errors", r.lacking[0]);
-    say_lacking("the times of --samples", r.lacking[1]);
+    say_lacking("the errors of --local-errors", r.count.no_local_errors);
+    say_lacking("the times of --samples", r.count.no_times);
     setting_tally_warn(runs, r.tally, r.n_runs);
-    struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
-    TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
+    TRY(o->c.dry_run ? print_plan(o, &r.count, eval_memory(&r), err)
+                     : print_result(o, &r.count, err));
 out:
     close_device(&device);
     eval_run_free(&r);
-    eval_task_options_free(&t);
     eval_model_close(&m);
     return rc;
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct eval_opts o;
+    struct eval_opts o = {0};
     struct method_run *runs = NULL;
     struct str_list rest = {0};
     int64_t n_all = 0, n_runs = 0;
@@ -510,6 +616,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         TRY(eval_language(app, &o, runs, n_runs, err));
 out:
     method_runs_free(runs, n_all);
+    free(o.ask.tokens);
+    free(o.ask.depths);
     opt_free(eval_options, &o);
     str_list_free(&rest);
     return rc;

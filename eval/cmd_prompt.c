@@ -3,7 +3,7 @@
  * task file.
  */
 #include "core/cmd.h"
-#include "core/datadir.h"
+#include "core/environment.h"
 #include "core/fileio.h"
 #include "eval/evalargs.h"
 #include "eval/prompt.h"

@@ -3,12 +3,163 @@
  */
 #include "eval/evalargs.h"
 
+#include "capture/video_input.h"
 #include "core/indexlist.h"
 #include "core/mem.h"
+#include "eval/taskfile.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const char *const bos_values[] = {"auto", "yes", "no", NULL};
+static const char *const qkv_values[] = {"f32", "model", NULL};
+static const char *const decode_values[] = {"dense", "method", NULL};
+static const char *const skip_values[] = {"skip", "dense", NULL};
+static const char *const truncate_values[] = {
+    [TRUNCATE_MIDDLE] = "middle", [TRUNCATE_ERROR] = "error", NULL};
+static const char *const devices[] = {"cpu", "cuda", NULL};
+static const char *const precisions[] = {"f32", "f64", NULL};
+
+const struct opt eval_options[] = {
+    OPT_STR(struct eval_opts, model, NULL, "DIR",
+            "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face) or Wan 2.1 "
+            "(diffusers).",
+            .flags = OPT_MAIN),
+    OPT_AS("method", OPT_LIST, struct eval_opts, methods, NULL,
+           .help = "Method, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact attention "
+                   "always runs too, as dense.",
+           .flags = OPT_MAIN, .short_name = 'm', .arg = "METHOD"),
+    OPT_AS("task", OPT_LIST, struct eval_opts, tasks, NULL,
+           .help = "What the model is asked (below): a generated prompt, a task file or a text. "
+                   "Repeatable.",
+           .flags = OPT_MAIN, .short_name = 't', .arg = "TASK", .only = "language models"),
+    OPT_AS("output", OPT_STR, struct eval_opts, out, NULL,
+           .help = "Directory of the records; an interrupted run continues there.",
+           .flags = OPT_MAIN, .short_name = 'o', .arg = "DIR"),
+    OPT_STR(struct eval_opts, tokens, NULL, "LIST",
+            "Lengths, as in 2K,16K (K = 1024), of a text's windows (default: all, up to the "
+            "context) and of generated prompts with their answers (default: 2K, 4K, ... up to the "
+            "context).",
+            .flags = OPT_MAIN, .unit = "tokens", .short_name = 'n', .only = "language models"),
+    OPT_STR(struct eval_opts, depth, NULL, "LIST",
+            "where the asked item stands, 0 = front, 1 = end (default: 0,0.25,0.5,0.75,1).",
+            .only = "generated prompts"),
+    OPT_AS("trials", OPT_INT, struct eval_opts, ask.trials, "10", .min = 1, .max = 1e6,
+           .help = "samples of each length and depth.", .arg = "N", .only = "generated prompts"),
+    OPT_AS("haystack", OPT_STR, struct eval_opts, ask.haystack, NULL, .arg = "FILE",
+           .help = "hide things between the lines of this text instead of generated ones.",
+           .only = "generated prompts"),
+    OPT_AS("chat", OPT_STR, struct eval_opts, ask.chat, NULL, .arg = "TEXT",
+           .help = "text around each, with {prompt} in it; special tokens count in TEXT and not in "
+                   "the prompt.",
+           .only = "generated prompts, task files"),
+    OPT_AS("stride", OPT_INT, struct eval_opts, ask.stride, "0", .min = 0, .max = 1e9,
+           .unit = "tokens", .arg = "S", .only = "texts",
+           .help = "a window begins S tokens after the one before and scores its last S; 0: no "
+                   "overlap."),
+    OPT_AS("windows", OPT_INT, struct eval_opts, ask.windows, "0", .min = 0, .max = 1e9,
+           .help = "the first N windows only; 0: all.", .arg = "N", .only = "texts"),
+    OPT_AS("score-from", OPT_INT, struct eval_opts, ask.score_from, "1", .min = 1, .max = 1e9,
+           .unit = "tokens", .help = "the first position of a window that is scored.", .arg = "P",
+           .only = "texts"),
+    OPT_ENUM(struct eval_opts, bos, "auto", bos_values,
+             "Whether a beginning-of-text token stands first; auto: as the tokenizer says.",
+             .only = "language models"),
+    OPT_AS("template", OPT_STR, struct eval_opts, ask.template, NULL, .arg = "TEXT",
+           .help = "the prompt, with {context}, {input} or any other text of a line in it; "
+                   "{OPTION_A}, {OPTION_B}...: its options.",
+           .only = "task files"),
+    OPT_AS("grade", OPT_ENUM, struct eval_opts, ask.metric, NULL, .values = text_metric_names,
+           .help = "how to grade lines that name no metric.", .only = "task files"),
+    OPT_AS("max-new", OPT_INT, struct eval_opts, ask.max_new, "32", .min = 1, .max = 1 << 20,
+           .unit = "tokens", .help = "room for the answer to lines that do not say it.", .arg = "N",
+           .only = "task files"),
+    OPT_AS("truncate", OPT_ENUM, struct eval_opts, ask.truncate, "middle",
+           .values = truncate_values, .only = "task files",
+           .help = "what happens to a prompt that is longer than --tokens or the context: its "
+                   "middle is left out (counted as truncated), or it is refused."),
+    OPT_AS("dense-layers", OPT_STR, struct eval_opts, dense_layers, NULL,
+           .help = "Layers that attend exactly, as in 0,1.", .arg = "LIST"),
+    OPT_AS("dense-heads", OPT_STR, struct eval_opts, dense_heads, NULL,
+           .help = "Heads that attend exactly, as in 2:0,2:5.", .arg = "L:H,..."),
+    OPT_AS("dense-below", OPT_INT, struct eval_opts, dense_below, "0", .min = 0, .max = 1e9,
+           .unit = "tokens", .help = "Sequences shorter than N tokens attend exactly.", .arg = "N",
+           .only = "language models"),
+    OPT_AS(
+        "dense-last", OPT_STR, struct eval_opts, dense_last, "0", .unit = "tokens",
+        .help =
+            "Last rows of the prefill that attend exactly: a number, or 'question': those behind "
+            "the haystack.",
+        .arg = "R", .only = "language models"),
+    OPT_AS(
+        "prefill-chunk", OPT_INT, struct eval_opts, prefill_chunk, "0", .min = 0, .max = 1e9,
+        .unit = "tokens",
+        .help =
+            "Call the method with at most C rows of a prefill and the keys up to the last of them; "
+            "0: all rows in one call. Methods that need all queries do not apply then.",
+        .arg = "C", .only = "language models"),
+    OPT_AS(
+        "calibrate-inside", OPT_STR, struct eval_opts, calibrate_inside, NULL,
+        .help =
+            "Search the parameters of methods that can be calibrated and have no calib= on windows "
+            "of this text, layer by layer, with the layers before already calibrated; never one "
+            "that is evaluated. DIR/calib-METHOD-ID.json keeps them.",
+        .arg = "FILE", .only = "language models"),
+    OPT_AS("calibrate-tokens", OPT_INT, struct eval_opts, calibrate_tokens, "2048", .min = 16,
+           .max = 1e9, .unit = "tokens",
+           .help = "Length of these windows, of which at most 5 are searched together.", .arg = "N",
+           .only = "language models"),
+    OPT_STR(struct eval_opts, found, NULL, "DIR",
+            "Methods with a target and :per=model take the parameters that a replay into DIR found "
+            "for it."),
+    OPT_ENUM(struct eval_opts, decode, "dense", decode_values,
+             "Attention of the tokens behind the prefill: exact, or the method's.",
+             .only = "language models"),
+    OPT_ENUM(struct eval_opts, qkv, "f32", qkv_values,
+             "q, k, v as computed, or rounded to the checkpoint's type as a trace holds them "
+             "(exact attention's too).",
+             .only = "language models"),
+    OPT_AS("on-skip", OPT_ENUM, struct eval_opts, on_skip, "skip", .values = skip_values,
+           .help =
+               "A head where the method does not apply: the cell is skipped, or the head attends "
+               "exactly."),
+    OPT_ENUM(struct eval_opts, precision, "f32", precisions,
+             "Arithmetic of the attention over a mask and of what methods ask of the exact map."),
+    OPT_ENUM(struct eval_opts, device, "cpu", devices,
+             "Where prefills and video models run; on a GPU, attention rounds operands to "
+             "bfloat16. Ids behind a prefill run on the CPU.",
+             .flags = OPT_MAIN),
+    OPT_INT(struct eval_opts, samples, "0", 0, 1000, "",
+            "With cuda: timed launches of each attention, exact attention in turns with the "
+            "method, for the time of attention and to the first token, or of a whole clip; 0: no "
+            "times.",
+            .arg = "N"),
+    OPT_STR(struct eval_opts, shard, NULL, "I/N",
+            "do part I of N (from 0) of the cells; default: from the environment "
+            "of mpirun, srun or a job array.",
+            .only = "language models"),
+    OPT_AS("local-errors", OPT_BOOL, struct eval_opts, local_errors, "0",
+           .help = "Measure each layer's error against exact attention over the same q, k, v "
+                   "(err_local), which costs dense attention once more."),
+    OPT_AS("dump-masks", OPT_STR, struct eval_opts, dump_masks, NULL,
+           .help = "Write every mask to this HDF5 file; for one text of one window.", .arg = "FILE",
+           .only = "language models"),
+    OPT_AS("dump-nll", OPT_STR, struct eval_opts, dump_nll, NULL,
+           .help = "Write the scored tokens' -ln p as .npy [1 + settings][tokens], exact attention "
+                   "first; for one text.",
+           .arg = "FILE", .only = "language models"),
+    OPT_AS("size", OPT_STR, struct eval_opts, video.size, NULL, .arg = "TxHxW",
+           .help = "frames x height x width of the latent, as in 16x128x192.",
+           .only = "video models"),
+    VIDEO_INPUT_OPTS(struct eval_opts),
+    OPT_AS("save-frames", OPT_STR, struct eval_opts, save_frames, NULL,
+           .help = "write each clip as PNG frames, and a strip of it below the exact one (models "
+                   "that denoise RGB pixels).",
+           .arg = "DIR", .only = "video models"),
+    COMMON_OPTS,
+    {0},
+};
 
 /* A target is searched head by head, on the run's own q, k, v. */
 static int check_target(const struct eval_opts *o, const struct method_run *r, struct err *err)
@@ -25,7 +176,7 @@ static int check_target(const struct eval_opts *o, const struct method_run *r, s
                        "what it found",
                        name);
     /* A prefill is one step: only a clip has a state that the search would spoil. */
-    if (o->size && (r->method->flags & METHOD_NEEDS_STEPS))
+    if (o->video.size && (r->method->flags & METHOD_NEEDS_STEPS))
         return err_set(err, ERR_USAGE,
                        "eval: method %s keeps state over steps, and a target of a clip is searched "
                        "step by step: give its parameters",
@@ -71,29 +222,12 @@ out:
 
 int eval_check_kind(const struct eval_opts *o, bool video, struct err *err)
 {
-    static const char *const of_text[] = {"task",       "tokens",           "depth",
-                                          "trials",     "haystack",         "chat",
-                                          "stride",     "windows",          "score-from",
-                                          "bos",        "template",         "metric",
-                                          "max-new",    "truncate",         "dense-below",
-                                          "dense-last", "decode",           "qkv",
-                                          "dump-masks", "dump-nll",         "prefill-chunk",
-                                          "shard",      "calibrate-inside", "calibrate-tokens",
-                                          NULL};
-    static const char *const of_video[] = {"size",         "steps",    "shift",    "text",
-                                           "prompt-index", "negative", "guidance", "noise",
-                                           "save-frames",  NULL};
-    const char *const *names = video ? of_text : of_video;
-    bool is_default;
-    int rc = 0;
-    for (; *names; names++) {
-        TRY(opt_is_default(opt_find(eval_options, *names), o, &is_default, err));
-        if (!is_default)
-            FAIL(err, ERR_USAGE, "eval: --%s belongs to %s models; %s is a %s model", *names,
-                 video ? "language" : "video", o->model, video ? "video" : "language");
-    }
-out:
-    return rc;
+    static const char *const of_text[] = {"language models", "texts", "generated prompts",
+                                          "task files", NULL};
+    static const char *const of_video[] = {"video models", NULL};
+    return opt_check_uses(eval_options, o,
+                          video ? "eval of a video model" : "eval of a language model",
+                          video ? of_video : of_text, err);
 }
 
 static int parse_dense_heads(const char *text, const struct attn_shape *c, bool *dense,
@@ -224,58 +358,25 @@ static int template_check(const char *text, struct err *err)
 int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, int n,
                      struct err *err)
 {
-    static const struct {
-        const char *option, *kinds[2], *what;
-    } of[] = {
-        {"depth", {"generated"}, "generated prompts"},
-        {"trials", {"generated"}, "generated prompts"},
-        {"haystack", {"generated"}, "generated prompts"},
-        {"chat", {"generated", "file"}, "prompts"},
-        {"template", {"file"}, "task files"},
-        {"metric", {"file"}, "task files"},
-        {"max-new", {"file"}, "task files"},
-        {"truncate", {"file"}, "task files"},
-        {"stride", {"text"}, "texts"},
-        {"windows", {"text"}, "texts"},
-        {"score-from", {"text"}, "texts"},
-    };
-    int rc = 0;
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
-        bool is_default, used = false;
-        TRY(opt_is_default(opt_find(eval_options, of[i].option), o, &is_default, err));
-        for (int t = 0; t < n; t++)
-            for (int k = 0; k < 2; k++)
-                used = used || (of[i].kinds[k] && !strcmp(of[i].kinds[k], tasks[t].kind->name));
-        if (!is_default && !used)
-            FAIL(err, ERR_USAGE, "eval: --%s belongs to %s, and no --task is one", of[i].option,
-                 of[i].what);
+    const char *uses[5] = {"language models"};
+    int k = 1;
+    for (int i = 0; i < n; i++) { /* there are three kinds */
+        const char *name = tasks[i].kind->name;
+        bool again = false;
+        for (int j = 1; j < k; j++)
+            again = again || strcmp(uses[j], name) == 0;
+        if (!again && k < 4)
+            uses[k++] = name;
     }
-out:
-    return rc;
+    return opt_check_uses(eval_options, o, "eval of these tasks", uses, err);
 }
 
-int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err *err)
+int eval_task_options(struct eval_opts *o, struct err *err)
 {
-    t->stride = o->stride;
-    t->windows = o->windows;
-    t->score_from = o->score_from;
+    struct task_opts *t = &o->ask;
     t->seed = (uint64_t)o->c.seed;
-    t->trials = o->trials;
-    t->haystack = o->haystack;
-    t->chat = o->chat;
-    t->template = o->template;
-    t->metric = o->metric;
-    t->max_new = o->max_new;
-    t->truncate = o->truncate == 1 ? TRUNCATE_ERROR : TRUNCATE_MIDDLE;
-    int rc = chat_check(o->chat, err);
-    rc = rc ? rc : template_check(o->template, err);
+    int rc = chat_check(t->chat, err);
+    rc = rc ? rc : template_check(t->template, err);
     rc = rc ? rc : depths_parse(o->depth, &t->depths, &t->n_depths, err);
     return rc ? rc : tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);
-}
-
-void eval_task_options_free(struct task_opts *t)
-{
-    free(t->tokens);
-    free(t->depths);
-    memset(t, 0, sizeof *t);
 }

@@ -4,6 +4,7 @@
 #ifndef LACUNA_EVALARGS_H
 #define LACUNA_EVALARGS_H
 
+#include "capture/video_input.h"
 #include "core/cmd.h"
 #include "eval/evaltask.h"
 #include "eval/layerattn.h"
@@ -11,18 +12,13 @@
 struct eval_opts {
     struct common_opts c;
     struct str_list methods, tasks;
-    char *model, *out, *tokens, *dense_layers, *dense_heads, *dense_last, *dump_masks, *dump_nll;
-    char *depth, *haystack, *chat, *template;
-    int truncate, metric;
-    int64_t max_new, trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
-    char *shard, *calibrate_inside, *found;
-    int64_t calibrate_tokens;
+    struct task_opts ask; /* but for its lists, until eval_task_options */
+    struct video_ask video;
+    char *model, *out, *tokens, *depth, *dense_layers, *dense_heads, *dense_last, *dump_masks;
+    char *dump_nll, *shard, *calibrate_inside, *found, *save_frames;
+    int64_t dense_below, prefill_chunk, samples, calibrate_tokens;
     int bos, decode, qkv, on_skip, precision, device;
     bool local_errors;
-    /* video */
-    char *size, *text, *negative, *noise, *save_frames;
-    int64_t steps, prompt_index;
-    double shift, guidance;
 };
 
 extern const struct opt eval_options[];
@@ -32,10 +28,8 @@ extern const struct opt eval_options[];
 int eval_methods(const struct method *const *methods, const struct eval_opts *o,
                  struct method_run **runs, int64_t *n, int64_t *used, struct err *err);
 
-/* ERR_USAGE where an option of the other kind of model is given: it would not be read. */
+/* ERR_USAGE where an option is given that this kind of model, or none of the tasks, reads. */
 int eval_check_kind(const struct eval_opts *o, bool video, struct err *err);
-
-/* ERR_USAGE where an option is given that none of the tasks reads. */
 int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, int n,
                      struct err *err);
 
@@ -43,8 +37,8 @@ int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, i
 int eval_how_options(const struct eval_opts *o, const struct attn_shape *shape, enum dtype native,
                      struct eval_how *how, struct err *err);
 
-int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err *err);
-void eval_task_options_free(struct task_opts *t);
+/* Fill the lists of o->ask, which are malloc'd, and check its texts. */
+int eval_task_options(struct eval_opts *o, struct err *err);
 
 /* "2K,4096": lengths in tokens, K = 1024; *list is malloc'd. `what` names the option. */
 int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n, struct err *err);

@@ -1,7 +1,8 @@
 /*
- * evalrecord.c - see evalrecord.h.
+ * evalrecord.c - records of scope `model` (evalrun.h): identity, and the numbers that every cell
+ * has.
  */
-#include "eval/evalrecord.h"
+#include "eval/evalrun.h"
 
 #include "core/text.h"
 #include "sim/budgetsearch.h"
@@ -95,6 +96,20 @@ int eval_identity(const struct eval_subject *m, const struct eval_how *how, cons
 out:
     buf_free(&setting);
     return rc;
+}
+
+int eval_append(struct record_file *f, const struct record *r, struct eval_count *n,
+                struct setting_tally *tally, struct err *err)
+{
+    int rc = record_file_append(f, r, err);
+    if (rc)
+        return rc;
+    n->ok += r->status == RECORD_OK;
+    n->skip += r->status == RECORD_SKIP;
+    n->error += r->status == RECORD_ERROR;
+    if (tally)
+        setting_tally_add(tally, r);
+    return 0;
 }
 
 /* ---- layers --------------------------------------------------------------------------------- */

@@ -10,9 +10,7 @@
 #include "core/npy.h"
 #include "core/pool.h"
 #include "core/progress.h"
-#include "eval/evalrecord.h"
 #include "eval/likelihood.h"
-#include "eval/predictions.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -109,16 +107,15 @@ static bool owned(const struct eval_run *r, int task, int64_t cell)
 /* A finished cell is not done again for what an earlier call did not measure in it. */
 static int count_lacking(struct eval_run *r, const struct record *rec, struct err *err)
 {
-    static const enum record_extra what[] = {RECORD_LOCAL, RECORD_TIMES};
-    const bool wanted[] = {r->how.local_errors, r->wants_times};
-    bool lacks;
+    bool lacks = false;
     int rc = 0;
-    for (int i = 0; i < 2; i++) {
-        if (!wanted[i])
-            continue;
-        TRY(record_file_lacks(r->records, rec, what[i], &lacks, err));
-        r->lacking[i] += lacks;
-    }
+    if (r->how.local_errors)
+        TRY(record_file_lacks(r->records, rec, RECORD_LOCAL, &lacks, err));
+    r->count.no_local_errors += lacks;
+    lacks = false;
+    if (r->wants_times)
+        TRY(record_file_lacks(r->records, rec, RECORD_TIMES, &lacks, err));
+    r->count.no_times += lacks;
 out:
     return rc;
 }
@@ -128,16 +125,16 @@ int eval_plan(struct eval_run *r, struct err *err)
     struct cell_records c = {0};
     int rc = 0;
 
-    r->cells = r->todo = r->lacking[0] = r->lacking[1] = 0;
+    r->count = (struct eval_count){0};
     TRY(assign_cells(r, err));
     for (int i = 0; i < r->n_tasks; i++)
         for (int64_t k = 0; k < r->tasks[i].cells; k++) {
             if (!owned(r, i, k))
                 continue;
             TRY(cell_records(r, r->tasks + i, k, &c, err));
-            r->cells += c.n;
+            r->count.all += c.n;
             for (int j = 0; j < c.n; j++)
-                r->todo += !c.done[j];
+                r->count.todo += !c.done[j];
             for (int j = 1; j < c.n; j++)
                 TRY(count_lacking(r, c.rec + j, err));
             cell_records_free(&c);
@@ -149,13 +146,6 @@ out:
 }
 
 /* ---- one cell ------------------------------------------------------------------------------- */
-
-static void count(struct eval_run *r, enum record_status s)
-{
-    r->done_ok += s == RECORD_OK;
-    r->done_skip += s == RECORD_SKIP;
-    r->done_error += s == RECORD_ERROR;
-}
 
 /* What was generated in the cell, on the disk before its records: a cell is done when its record is
  * there. */
@@ -193,10 +183,7 @@ static int deliver(struct eval_run *r, struct cell_records *c, struct cell_run *
             TRY(eval_record_layers(run->l, i, rec, err));
         else
             record_text(rec, &rec->reason, "%s", s->reason);
-        TRY(record_file_append(r->records, rec, err));
-        count(r, s->status);
-        if (i)
-            setting_tally_add(r->tally + i - 1, rec);
+        TRY(eval_append(r->records, rec, &r->count, i ? r->tally + i - 1 : NULL, err));
     }
 out:
     return rc;

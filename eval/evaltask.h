@@ -28,15 +28,15 @@ struct attn_shape eval_model_shape(const struct eval_model *m);
 int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct err *err);
 void eval_model_close(struct eval_model *m);
 
-/* What the options of the command say to all tasks; lists are borrowed. */
+/* What the options of the command say to all tasks. */
 struct task_opts {
     int64_t *tokens, n_tokens; /* lengths; n 0: the task's default */
     double *depths;
     int64_t n_depths, trials;
     int64_t stride, windows, score_from; /* texts; 0: the default */
-    const char *haystack;                /* file, NULL: generated */
-    const char *chat;                    /* text with {prompt}, NULL: none */
-    const char *template;                /* text with {context} and others, NULL: none */
+    char *haystack;                      /* file, NULL: generated */
+    char *chat;                          /* text with {prompt}, NULL: none */
+    char *template;                      /* text with {context} and others, NULL: none */
     int metric;                          /* enum text_metric of lines that name none, -1: none */
     int64_t max_new;                     /* ids of an answer, of lines that do not say it */
     int truncate;                        /* enum truncate_how */
@@ -93,10 +93,8 @@ int eval_task_open(const char *text, const struct eval_model *m, const struct ta
                    struct eval_task *out, struct err *err);
 void eval_task_close(struct eval_task *t);
 
-/* Kinds: a text, a generated task, a task file. */
-int text_task_open(const char *path, struct eval_task *t, struct err *err);
+/* Kinds: a generated task, a task file. */
 int gen_task_open(const char *text, struct eval_task *t, struct err *err);
-
 int file_task_open(const char *path, struct eval_task *t, struct err *err);
 
 /* Append a text that stands in the name of a cell: ':' and '=' become '_'. */

@@ -1,12 +1,11 @@
 /*
- * evalvideo.c - see evalvideo.h.
+ * evalvideo.c - a video diffusion transformer with methods inside it (evalrun.h).
  */
-#include "eval/evalvideo.h"
+#include "eval/evalrun.h"
 
 #include "capture/capture.h"
-#include "capture/flow.h"
-#include "capture/frames.h"
-#include "capture/wan_device.h"
+#include "capture/video_input.h"
+#include "capture/wan_model.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"
@@ -14,7 +13,6 @@
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
-#include "eval/evalrecord.h"
 #include "eval/videometric.h"
 
 #include <assert.h>
@@ -108,16 +106,16 @@ static int make_records(struct video_eval *v, struct record *rec, bool *done, st
     int rc = 0;
 
     TRY(task_name(v, &name, err));
-    v->todo = v->lacking = 0;
+    v->count = (struct eval_count){.all = v->n_runs + 1};
     for (int i = 0; i <= v->n_runs; i++) {
         bool lacks = false;
         TRY(eval_identity(&m, &v->how, buf_str(&name), i ? v->runs + i - 1 : NULL, rec + i, err));
         rec[i].n_q = rec[i].n_k = v->in.grid[0] * v->in.grid[1] * v->in.grid[2];
         TRY(record_file_holds(v->records, rec + i, done + i, err));
-        v->todo += !done[i];
+        v->count.todo += !done[i];
         if (v->samples)
             TRY(record_file_lacks(v->records, rec + i, RECORD_TIMES, &lacks, err));
-        v->lacking += lacks;
+        v->count.no_times += lacks;
     }
 out:
     buf_free(&name);
@@ -171,7 +169,7 @@ static int open_streams(struct video_work *w, struct err *err)
     rc = make_records(e, rec, w->done, err);
     for (int i = 0; i <= e->n_runs; i++)
         w->s[i].rec = rec[i];
-    if (rc || e->todo == 0)
+    if (rc || e->count.todo == 0)
         goto out;
     if (!e->in.x)
         TRY(video_input_noise(&e->model.c, &e->ask, &e->in, err));
@@ -418,12 +416,7 @@ static int finish(struct video_work *w, int i, struct err *err)
     }
     if (w->done[i])
         goto out;
-    TRY(record_file_append(e->records, &s->rec, err));
-    e->done_ok += s->rec.status == RECORD_OK;
-    e->done_skip += s->rec.status == RECORD_SKIP;
-    e->done_error += s->rec.status == RECORD_ERROR;
-    if (i)
-        setting_tally_add(e->tally + i - 1, &s->rec);
+    TRY(eval_append(e->records, &s->rec, &e->count, i ? e->tally + i - 1 : NULL, err));
 out:
     return rc;
 }
@@ -462,7 +455,7 @@ int video_eval_run(struct video_eval *v, struct err *err)
 
     TRY(mem_zalloc(&v->tally, v->n_runs, sizeof *v->tally, "settings", err));
     TRY(open_streams(&w, err));
-    if (v->todo == 0)
+    if (v->count.todo == 0)
         goto out;
     if (v->device)
         TRY(open_device(v, err));

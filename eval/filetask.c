@@ -4,7 +4,7 @@
 #include "core/hash.h"
 #include "core/mem.h"
 #include "eval/evaltask.h"
-#include "eval/generate.h"
+#include "eval/decode.h"
 #include "eval/taskfile.h"
 
 #include <math.h>
@@ -232,7 +232,8 @@ static void close_task(struct eval_task *t)
     free(s);
 }
 
-static const struct task_kind file_kind = {"file", cell_name, run_cell, cell_cost, close_task};
+static const struct task_kind file_kind = {"task files", cell_name, run_cell, cell_cost,
+                                           close_task};
 
 /* Room for the longest prompt; a prompt that is refused is refused before anything runs. */
 static int plan_room(struct eval_task *t, struct err *err)

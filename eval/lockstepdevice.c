@@ -1,15 +1,14 @@
 /*
- * lockstepdevice.c - see lockstepdevice.h.
+ * lockstepdevice.c - the layers of a lockstep run on a device (lockstep.h).
  */
-#include "eval/lockstepdevice.h"
+#include "eval/lockstep.h"
 
-#include "capture/llm_device.h"
-#include "capture/rawtensor.h"
+#include "capture/llm_model.h"
+#include "capture/nn.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "eval/lockstep.h"
 
 #include <math.h>
 #include <stdlib.h>

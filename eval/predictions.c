@@ -1,7 +1,7 @@
 /*
- * predictions.c - see predictions.h.
+ * predictions.c - the texts that models answered with (evalrun.h).
  */
-#include "eval/predictions.h"
+#include "eval/evalrun.h"
 
 #include "core/fileio.h"
 #include "core/json.h"

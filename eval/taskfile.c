@@ -188,7 +188,7 @@ static int get_metric(struct question *q, const json_t *o, const struct line_def
     }
     names_text(&all, &list);
     if (!name)
-        FAIL(err, ERR_INPUT, "%s: no \"metric\", nor --metric (%s)", where, buf_str(&list));
+        FAIL(err, ERR_INPUT, "%s: no \"metric\", nor --grade (%s)", where, buf_str(&list));
     FAIL(err, ERR_INPUT, "%s: unknown metric '%.60s' (there are %s)", where, name, buf_str(&list));
 out:
     buf_free(&list);

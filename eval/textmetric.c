@@ -1,7 +1,7 @@
 /*
- * textmetric.c - see textmetric.h.
+ * textmetric.c - grades of generated texts (taskfile.h).
  */
-#include "eval/textmetric.h"
+#include "eval/taskfile.h"
 
 #include "core/buf.h"
 #include "core/mem.h"

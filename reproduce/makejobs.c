@@ -157,12 +157,10 @@ out:
 /* ---- make ------------------------------------------------------------------------------------
  */
 
-/* Settings of the user's for another command must not change what a recipe says, nor another make
- * this one. */
+/* Settings of another make, which must not change this one. */
 static bool is_setting(const char *variable)
 {
-    return (strncmp(variable, "LACUNA_", 7) == 0 && strncmp(variable, "LACUNA_DATA=", 12) != 0) ||
-           strncmp(variable, "MAKE", 4) == 0 || strncmp(variable, "MFLAGS=", 7) == 0;
+    return strncmp(variable, "MAKE", 4) == 0 || strncmp(variable, "MFLAGS=", 7) == 0;
 }
 
 /* Started in a group of its own. When this process dies, the kernel tells make, and make its jobs.

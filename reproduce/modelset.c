@@ -5,7 +5,7 @@
  */
 #include "reproduce/modelset.h"
 
-#include "core/datadir.h"
+#include "core/environment.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/mem.h"
@@ -407,7 +407,7 @@ const struct task_file *task_set_find(const struct task_set *s, const char *id)
 int task_file_options(const struct task_file *f, struct str_list *words, struct err *err)
 {
     static const char *const keys[3][2] = {
-        {"template", "--template"}, {"metric", "--metric"}, {"max_new", "--max-new"}};
+        {"template", "--template"}, {"metric", "--grade"}, {"max_new", "--max-new"}};
     char text[4096];
     for (int i = 0; i < 3; i++)
         if (json_text(f->j, keys[i][0], text, sizeof text)) {

@@ -3,7 +3,7 @@
  */
 #include "reproduce/paperdata.h"
 
-#include "core/datadir.h"
+#include "core/environment.h"
 #include "core/fileio.h"
 
 #include <math.h>

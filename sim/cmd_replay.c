@@ -39,12 +39,13 @@ static const struct opt options[] = {
     OPT_AS("method", OPT_LIST, struct replay_opts, methods, NULL,
            .help = "Method with parameters, NAME[:key=value]...[@METRIC=TARGET]; key=a,b,c sweeps. "
                    "Repeatable.",
-           .short_name = 'm', .arg = "METHOD"),
+           .flags = OPT_MAIN, .short_name = 'm', .arg = "METHOD"),
     OPT_AS("output", OPT_STR, struct replay_opts, out, NULL,
            .help =
                "Directory for records.jsonl and manifest.json; an interrupted run continues there.",
-           .short_name = 'o', .arg = "DIR"),
-    OPT_ENUM(struct replay_opts, backend, "cpu", backends, "Where the methods run."),
+           .flags = OPT_MAIN, .short_name = 'o', .arg = "DIR"),
+    OPT_ENUM(struct replay_opts, backend, "cpu", backends, "Where the methods run.",
+             .flags = OPT_MAIN),
     OPT_AS("select-backend", OPT_ENUM, struct replay_opts, select_backend, "auto",
            .values = select_backends,
            .help =
@@ -57,7 +58,8 @@ static const struct opt options[] = {
                "auto = on the GPU, cpu = against the exact reference."),
     OPT_ENUM(struct replay_opts, precision, "f64", precisions,
              "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 "
-             "(faster, agrees to about 1e-6)."),
+             "(faster, agrees to about 1e-6).",
+             .flags = OPT_MAIN),
     OPT_INT(
         struct replay_opts, samples, "20", 0, 1000, "",
         "With cuda: timed runs of everything from choosing the masks to the outputs, in turns with "
@@ -85,8 +87,8 @@ static const struct opt options[] = {
              "or overwritten."),
     OPT_ENUM(struct replay_opts, timer, "cupti", timers,
              "With cuda: kernel times from CUPTI (events without it) or from CUDA events."),
-    OPT_STR(struct replay_opts, layers, "all", "LIST", "Layers, as in 0,4-7."),
-    OPT_STR(struct replay_opts, heads, "all", "LIST", "Query heads."),
+    OPT_STR(struct replay_opts, layers, "all", "LIST", "Layers, as in 0,4-7.", .flags = OPT_MAIN),
+    OPT_STR(struct replay_opts, heads, "all", "LIST", "Query heads.", .flags = OPT_MAIN),
     OPT_STR(struct replay_opts, steps, "all", "LIST", "Denoising steps."),
     OPT_STR(struct replay_opts, branch, "", "NAME", "Guidance branch, such as cond; all if empty."),
     OPT_STR(struct replay_opts, permute, "none", "NAME",

@@ -1,8 +1,6 @@
 /*
  * cmd_trace.c - lacuna trace info|verify|pack|export|subset|join|map.
  */
-#include "capture/trace/trace_check.h"
-#include "capture/trace/trace_derive.h"
 #include "capture/trace/trace_tools.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
@@ -27,33 +25,38 @@ struct trace_opts {
 enum { KV_KEEP, KV_FP8 };
 static const char *const kv_forms[] = {"keep", "fp8", NULL};
 
+#define MAKERS "pack, export, subset, join, map"
+#define CUTTERS "export, subset, join, map"
+
 static const struct opt options[] = {
     OPT_STR(struct trace_opts, output, NULL, "PATH",
-            "pack, subset, join, map: the new trace. export: a directory for .npy files, or one "
-            "file NAME.safetensors.",
-            .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
+            "the new trace; of export a directory for .npy files, or one file NAME.safetensors.",
+            .only = MAKERS, .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
     OPT_BOOL(struct trace_opts, gzip, "0",
-             "pack: deflate instead of zstd: slower, but every HDF5 reads it."),
-    OPT_BOOL(struct trace_opts, unpack, "0", "pack: back to the contiguous form."),
+             "deflate instead of zstd: slower, but every HDF5 reads it.", .only = "pack"),
+    OPT_BOOL(struct trace_opts, unpack, "0", "back to the contiguous form.", .only = "pack"),
     OPT_ENUM(struct trace_opts, kv, "keep", kv_forms,
-             "pack: fp8 rounds keys and values to e4m3 with a power of two per head: another "
-             "content, about half the bytes."),
-    OPT_STR(struct trace_opts, rows, NULL, "N[xR]",
-            "verify: where outputs are stored, recompute N of their rows per head; 0 = none (16). "
-            "subset: draw a sample of query rows, N groups of R (128) by --seed."),
-    OPT_STR(struct trace_opts, layers, "all", "LIST",
-            "export, subset, join, map: layers, as in 0,4-7."),
+             "fp8 rounds keys and values to e4m3 with a power of two per head: another content, "
+             "about half the bytes.",
+             .only = "pack"),
+    OPT_STR(
+        struct trace_opts, rows, NULL, "N[xR]",
+        "rows of stored outputs to recompute per head, 0 = none (16); subset: a sample of query "
+        "rows, N groups of R (128) by --seed.",
+        .only = "verify, subset"),
+    OPT_STR(struct trace_opts, layers, "all", "LIST", "layers, as in 0,4-7.", .only = CUTTERS),
     OPT_STR(struct trace_opts, heads, "all", "LIST",
-            "export, subset, map: query heads; of k and v the kv heads that serve them."),
-    OPT_STR(struct trace_opts, steps, "all", "LIST", "export, subset, join, map: denoising steps."),
-    OPT_STR(struct trace_opts, branch, "", "NAME",
-            "export, subset, join, map: guidance branch; all if empty."),
+            "query heads; of k and v the kv heads that serve them.", .only = "export, subset, map"),
+    OPT_STR(struct trace_opts, steps, "all", "LIST", "denoising steps.", .only = CUTTERS),
+    OPT_STR(struct trace_opts, branch, "", "NAME", "guidance branch; all if empty.",
+            .only = CUTTERS),
     OPT_INT(struct trace_opts, tokens, "0", 0, 2147483647, "tokens",
-            "subset, map: the first N tokens of a causal trace; 0 = all.", .arg = "N"),
+            "the first N tokens of a causal trace; 0 = all.", .only = "subset, map", .arg = "N"),
     OPT_INT(struct trace_opts, maps, NULL, 1, 65536, "tokens",
-            "map: cell size; 64, or as many more as give at most 1024 cells a side.", .arg = "P"),
+            "cell size; 64, or as many more as give at most 1024 cells a side.", .only = "map",
+            .arg = "P"),
     OPT_STR(struct trace_opts, tensors, "q,k,v", "LIST",
-            "export: which of q, k, v, out, lse, map_sum, map_max."),
+            "which of q, k, v, out, lse, map_sum, map_max.", .only = "export"),
     COMMON_OPTS,
     {0},
 };
@@ -181,7 +184,8 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
              "q, k, v%s",
              path, (long long)differs,
              dtype_size(trace_meta(t)->dtype) == 2 && strcmp(trace_meta(t)->compute, "float32") == 0
-                 ? " in float32 (import --compute names the type of a model that computes in "
+                 ? " in float32 (compute in import --meta names the type of a model that computes "
+                   "in "
                    "another)"
                  : "");
 out:
@@ -418,33 +422,6 @@ static int find_action(const char *name, const struct action **out, struct err *
     return err_prefix(err, "trace");
 }
 
-/* An option that the action does not read would change nothing and say nothing. */
-static int check_uses(const struct action *a, const struct trace_opts *o, struct err *err)
-{
-    static const char *const uses[][2] = {{"output", "pack, export, subset, join, map"},
-                                          {"gzip", "pack"},
-                                          {"unpack", "pack"},
-                                          {"kv", "pack"},
-                                          {"rows", "verify, subset"},
-                                          {"layers", "export, subset, join, map"},
-                                          {"heads", "export, subset, map"},
-                                          {"steps", "export, subset, join, map"},
-                                          {"branch", "export, subset, join, map"},
-                                          {"tokens", "subset, map"},
-                                          {"maps", "map"},
-                                          {"tensors", "export"}};
-    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
-        bool is_default = true;
-        int rc = opt_is_default(opt_find(options, uses[i][0]), o, &is_default, err);
-        if (rc)
-            return rc;
-        if (!is_default && !strstr(uses[i][1], a->name))
-            return err_set(err, ERR_USAGE, "trace %s: --%s changes nothing here; it is for %s",
-                           a->name, uses[i][0], uses[i][1]);
-    }
-    return 0;
-}
-
 /* info and verify of several traces: one after the other, as JSON an array. What is wrong with one
  * does not hide the others. */
 static int run_each(const struct trace_opts *o, const struct action *a,
@@ -546,6 +523,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     struct trace_opts o = {0};
     struct str_list rest = {0}, files = {0};
     const struct action *a = NULL;
+    char who[32];
     bool done = false;
     int rc = 0;
 
@@ -556,7 +534,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         FAIL(err, ERR_USAGE,
              "trace: one of info, verify, pack, export, subset, join, map was expected");
     TRY(find_action(rest.items[0], &a, err));
-    TRY(check_uses(a, &o, err));
+    snprintf(who, sizeof who, "trace %s", a->name);
+    TRY(opt_check_uses(options, &o, who, (const char *const[]){a->name, NULL}, err));
     bool join = !a->run, each = a->run == info || a->run == verify;
     TRY(trace_list(rest.items + 1, rest.n - 1, &files, err));
     if (files.n < 1 + join)

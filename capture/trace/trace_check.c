@@ -8,7 +8,7 @@
  * window or chunk, z is a sink. Padding text is no key j and no row i.
  * Memory is one piece of keys and values, whatever the length; time O(rows n d) per head.
  */
-#include "capture/trace/trace_check.h"
+#include "capture/trace/trace_tools.h"
 
 #include "core/mem.h"
 #include "core/pool.h"

@@ -1,11 +1,10 @@
 /*
- * trace_derive.c - see trace_derive.h. A call is copied dataset by dataset, head by head, as
- * stored; so what is kept keeps its bits. Memory is one head, and with maps what attention of a
- * head needs.
+ * trace_derive.c - traces made from traces (trace_tools.h). A call is copied dataset by dataset,
+ * head by head, as stored; so what is kept keeps its bits. Memory is one head, and with maps what
+ * attention of a head needs.
  */
-#include "capture/trace/trace_derive.h"
+#include "capture/trace/trace_tools.h"
 
-#include "capture/headsel.h"
 #include "core/gemm.h"
 #include "core/indexlist.h"
 #include "core/log.h"
@@ -109,15 +108,17 @@ out:
     return rc;
 }
 
-/* Steps, then the branches as their files have them, then layers. */
-static int by_run(const void *a, const void *b)
+int trace_call_order(const struct trace_call *x, const struct trace_call *y)
 {
-    const struct trace_call *x = &((const struct piece *)a)->out;
-    const struct trace_call *y = &((const struct piece *)b)->out;
     int d = (x->step > y->step) - (x->step < y->step);
     if (d == 0)
         d = strcmp(x->branch, y->branch);
     return d ? d : (x->layer > y->layer) - (x->layer < y->layer);
+}
+
+static int by_run(const void *a, const void *b)
+{
+    return trace_call_order(&((const struct piece *)a)->out, &((const struct piece *)b)->out);
 }
 
 static int sort_calls(struct derive *d, struct err *err)
@@ -316,18 +317,39 @@ static int read_floats(const struct map_work *m, enum trace_what what, int head,
     return rc ? rc : trace_read(m->p->t, m->p->call, what, head, 0, rows, *x, err);
 }
 
+int trace_map_head(struct trace_writer *w, int head, const struct attn_in *in, int64_t pool,
+                   struct err *err)
+{
+    int64_t cells = (in->nq + pool - 1) / pool * ((in->nk + pool - 1) / pool);
+    struct attn_ops ops = {0};
+    struct mask full;
+    float *sum = NULL, *max = NULL;
+    double *lse = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&lse, in->nq, sizeof *lse, "lse", err));
+    TRY(mem_alloc(&sum, cells, sizeof *sum, "map", err));
+    TRY(mem_alloc(&max, cells, sizeof *max, "map", err));
+    TRY(attn_prepare(&ops, in, PREC_F32, err));
+    attn_full_mask(in, 0, in->nq, &full);
+    TRY(attn_rows(&ops, &full, NULL, lse, err));
+    TRY(pool_map(&ops, lse, pool, sum, max, err));
+    TRY(trace_put_map(w, head, sum, max, err));
+out:
+    attn_release(&ops);
+    free(lse);
+    free(sum);
+    free(max);
+    return rc;
+}
+
 static int map_head(void *ctx, int64_t i, int worker, struct err *err)
 {
     const struct map_work *m = ctx;
-    const struct trace_meta *t = &m->d->meta;
-    const struct trace_meta *of = trace_meta(m->p->t);
-    int64_t cells = (t->n_q + t->pool - 1) / t->pool * ((t->n_k + t->pool - 1) / t->pool);
+    const struct trace_meta *t = &m->d->meta, *of = trace_meta(m->p->t);
     int head = m->d->heads.head[i];
-    struct attn_ops ops = {0};
     struct attn_in in;
-    struct mask full;
-    float *rel = NULL, *q = NULL, *k = NULL, *sum = NULL, *max = NULL;
-    double *lse = NULL;
+    float *rel = NULL, *q = NULL, *k = NULL;
     int rc = 0;
 
     (void)worker;
@@ -336,25 +358,14 @@ static int map_head(void *ctx, int64_t i, int worker, struct err *err)
     in.nk = t->n_k;
     TRY(read_floats(m, TRACE_Q, head, in.nq, in.d, &q, err));
     TRY(read_floats(m, TRACE_K, head / (of->heads / of->kv_heads), in.nk, in.d, &k, err));
-    TRY(mem_alloc(&lse, in.nq, sizeof *lse, "lse", err));
-    TRY(mem_alloc(&sum, cells, sizeof *sum, "map", err));
-    TRY(mem_alloc(&max, cells, sizeof *max, "map", err));
     in.q = q;
     in.k = k;
-    TRY(attn_prepare(&ops, &in, PREC_F32, err));
-    attn_full_mask(&in, 0, in.nq, &full);
-    TRY(attn_rows(&ops, &full, NULL, lse, err));
-    TRY(pool_map(&ops, lse, t->pool, sum, max, err));
-    TRY(trace_put_map(m->d->w, (int)i, sum, max, err));
+    TRY(trace_map_head(m->d->w, (int)i, &in, t->pool, err));
     progress_add(m->d->progress, 1, 1, "map");
 out:
-    attn_release(&ops);
     free(rel);
     free(q);
     free(k);
-    free(lse);
-    free(sum);
-    free(max);
     return rc;
 }
 

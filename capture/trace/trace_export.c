@@ -4,9 +4,7 @@
  * Directories are written tensor by tensor; a .safetensors file needs all of its tensors in memory
  * at once, since its header comes first.
  */
-#include "capture/trace/export_meta.h"
 #include "capture/trace/trace_tools.h"
-
 #include "core/fileio.h"
 #include "core/indexlist.h"
 #include "core/log.h"
@@ -19,6 +17,95 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- metadata ------------------------------------------------------------------------------- */
+
+static void put(json_t *o, const char *key, const char *value)
+{
+    if (value[0])
+        json_object_set_new(o, key, json_string(value));
+}
+
+static void put_number(json_t *o, const char *key, double x)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", x);
+    put(o, key, text);
+}
+
+static void put_video(json_t *o, const struct trace_meta *m)
+{
+    char grid[80];
+    if (m->grid_t == 0)
+        return;
+    snprintf(grid, sizeof grid, "%lldx%lldx%lld", (long long)m->grid_t, (long long)m->grid_h,
+             (long long)m->grid_w);
+    put(o, "grid", grid);
+    put(o, "token_order", m->token_order);
+    if (m->text_tokens == 0)
+        return;
+    put(o, "text_place", m->text_place);
+    put_number(o, "text_tokens", (double)m->text_tokens);
+    put_number(o, "text_valid", (double)m->text_valid);
+}
+
+/* Name of something of a call. */
+static void part_name(const struct trace_call *c, const char *what, char name[96])
+{
+    snprintf(name, 96, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer, what);
+}
+
+/* What a call does to its scores, under the prefix of its tensors. */
+static void put_score(json_t *o, const struct trace_call *c)
+{
+    char key[96];
+    double value;
+    for (int i = 0; trace_score_name(i); i++)
+        if (trace_score_is_set(&c->score, i, &value)) {
+            part_name(c, trace_score_name(i), key);
+            put_number(o, key, value);
+        }
+}
+
+/* All texts; *out is the caller's. */
+static int export_metadata(const struct trace *t, const struct head_select *heads, json_t **out,
+                           struct err *err)
+{
+    struct trace_meta selected = *trace_meta(t);
+    const struct trace_meta *m = &selected;
+    json_t *o = json_object();
+
+    if (!o)
+        return err_set(err, ERR_NOMEM, "metadata");
+    int rc = head_select_meta(heads, &selected, err);
+    if (rc) {
+        json_decref(o);
+        return rc;
+    }
+    put(o, "name", m->name);
+    put(o, "architecture", m->architecture);
+    put(o, "weights_id", m->weights_id);
+    put(o, "positions", m->positions);
+    put(o, "positions_applied", m->positions_applied ? "true" : "false");
+    put(o, "compute", m->compute);
+    put(o, "prompt_id", m->prompt_id);
+    put(o, "negative_id", m->negative_id);
+    put(o, "sampler", m->sampler);
+    put(o, "causal", m->causal ? "true" : "false");
+    put_number(o, "scale", m->scale);
+    put_number(o, "layers", m->layers);
+    if (m->row_group > 0)
+        put_number(o, "row_group", (double)m->row_group);
+    if (m->steps > 0)
+        put_number(o, "steps", (double)m->steps);
+    put_video(o, m);
+    put(o, "head_ids", m->head_ids);
+    put(o, "kv_head_ids", m->kv_head_ids);
+    for (int64_t i = 0; i < trace_calls(t); i++)
+        put_score(o, trace_call(t, i));
+    *out = o;
+    return 0;
+}
 
 enum { EX_MAP_SUM = TRACE_WHAT_COUNT, EX_MAP_MAX, EX_COUNT };
 
@@ -38,11 +125,10 @@ struct item {
 
 struct plan {
     const struct trace *t;
-    int64_t *layers, *heads, *steps; /* NULL = all */
-    int64_t n_layers, n_heads, n_steps;
+    int64_t *layers, *steps; /* NULL = all */
+    int64_t n_layers, n_steps;
+    struct head_select heads;
     bool want[EX_COUNT];
-    int *kv; /* kv heads that serve the heads, ascending */
-    int64_t n_kv;
     struct item *items;
     int64_t n, cap;
 };
@@ -66,33 +152,6 @@ static int parse_tensors(const char *text, bool want[EX_COUNT], struct err *err)
         p += len + (p[len] == ',');
     }
     return 0;
-}
-
-/* The model's numbers to places in the file. */
-static int place_heads(struct plan *p, struct err *err)
-{
-    const struct trace_meta *m = trace_meta(p->t);
-    for (int64_t i = 0; i < p->n_heads; i++) {
-        int at = trace_head_find(m, p->heads[i]);
-        if (at < 0)
-            return err_set(err, ERR_USAGE, "--heads: %s has no head %lld: it has heads %s",
-                           trace_path(p->t), (long long)p->heads[i], m->head_ids);
-        p->heads[i] = at;
-    }
-    return 0;
-}
-
-static int select_heads(struct plan *p, struct err *err)
-{
-    const struct trace_meta *m = trace_meta(p->t);
-    int rc = mem_alloc(&p->kv, m->kv_heads, sizeof *p->kv, "kv heads", err);
-
-    for (int64_t i = 0; rc == 0 && i < p->n_heads; i++) {
-        int kv = (int)p->heads[i] / (m->heads / m->kv_heads);
-        if (p->n_kv == 0 || p->kv[p->n_kv - 1] != kv)
-            p->kv[p->n_kv++] = kv;
-    }
-    return rc;
 }
 
 static bool call_has(const struct trace_call *c, int tensor)
@@ -119,9 +178,8 @@ static int add_item(struct plan *p, int64_t call, int tensor, struct err *err)
     memset(it, 0, sizeof *it);
     it->call = call;
     it->tensor = tensor;
-    snprintf(it->name, sizeof it->name, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer,
-             tensor_names[tensor]);
-    it->shape[0] = of_keys(tensor) ? p->n_kv : p->n_heads;
+    part_name(c, tensor_names[tensor], it->name);
+    it->shape[0] = of_keys(tensor) ? p->heads.n_kv : p->heads.n;
     if (tensor < TRACE_WHAT_COUNT) {
         struct trace_shape s = trace_shape(m, (enum trace_what)tensor);
         it->dtype = s.dtype;
@@ -147,14 +205,9 @@ static int make_plan(struct plan *p, const struct trace_selection *s, struct err
 
     TRY(parse_tensors(s->tensors, p->want, err));
     TRY(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
-    bool numbers = m->head_ids[0] && strcmp(s->heads, "all") != 0;
-    TRY(index_list_parse(s->heads, numbers ? -1 : m->heads, "--heads", &p->heads, &p->n_heads,
-                         err));
-    if (numbers)
-        TRY(place_heads(p, err));
+    TRY(head_select_stored(s->heads, m, &p->heads, err));
     TRY(index_list_parse(s->steps, m->steps > 0 ? m->steps : -1, "--steps", &p->steps, &p->n_steps,
                          err));
-    TRY(select_heads(p, err));
     for (int64_t i = 0; i < trace_calls(p->t); i++) {
         const struct trace_call *c = trace_call(p->t, i);
         if (!index_list_has(p->layers, p->n_layers, c->layer) ||
@@ -177,9 +230,8 @@ static void free_plan(struct plan *p)
         free(p->items[i].data);
     free(p->items);
     free(p->layers);
-    free(p->heads);
     free(p->steps);
-    free(p->kv);
+    head_select_free(&p->heads);
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
@@ -191,7 +243,7 @@ static int load(const struct plan *p, struct item *it, struct err *err)
     TRY(mem_alloc(&it->data, it->bytes, 1, it->name, err));
     for (int64_t i = 0; i < it->shape[0]; i++) {
         void *dst = (char *)it->data + i * it->slice_bytes;
-        int head = of_keys(it->tensor) ? p->kv[i] : (int)p->heads[i];
+        int head = of_keys(it->tensor) ? p->heads.kv[i] : p->heads.head[i];
         if (it->tensor < TRACE_WHAT_COUNT)
             TRY(trace_read_raw(p->t, it->call, (enum trace_what)it->tensor, head, 0, it->shape[1],
                                dst, err));
@@ -226,11 +278,6 @@ static int add_loaded(struct plan *p, const char *name, enum dtype dtype, int nd
     return 0;
 }
 
-static void score_name(const struct trace_call *c, const char *what, char name[96])
-{
-    snprintf(name, 96, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer, what);
-}
-
 typedef int value_fn(const struct trace *t, int64_t call, int head, double *x, struct err *err);
 typedef int bias_fn(const struct trace *t, int64_t call, int head, float *x, struct err *err);
 
@@ -243,13 +290,13 @@ static int add_values(struct plan *p, int64_t call, const char *what, value_fn *
     double value = 0;
     int rc = 0;
 
-    score_name(trace_call(p->t, call), what, name);
-    TRY(mem_alloc(&x, p->n_heads, sizeof *x, name, err));
-    for (int64_t i = 0; i < p->n_heads; i++) {
-        TRY(get(p->t, call, (int)p->heads[i], &value, err));
+    part_name(trace_call(p->t, call), what, name);
+    TRY(mem_alloc(&x, p->heads.n, sizeof *x, name, err));
+    for (int64_t i = 0; i < p->heads.n; i++) {
+        TRY(get(p->t, call, p->heads.head[i], &value, err));
         x[i] = (float)value;
     }
-    rc = add_loaded(p, name, DT_F32, 1, &p->n_heads, x, err);
+    rc = add_loaded(p, name, DT_F32, 1, (int64_t[]){p->heads.n}, x, err);
     x = NULL;
 out:
     free(x);
@@ -265,10 +312,10 @@ static int add_bias(struct plan *p, int64_t call, const char *what, bias_fn *get
     float *x = NULL;
     int rc = 0;
 
-    score_name(trace_call(p->t, call), what, name);
+    part_name(trace_call(p->t, call), what, name);
     TRY(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
     for (int64_t i = 0; i < shape[0]; i++)
-        TRY(get(p->t, call, (int)p->heads[i], x + i * width, err));
+        TRY(get(p->t, call, p->heads.head[i], x + i * width, err));
     rc = add_loaded(p, name, DT_F32, ndim, shape, x, err);
     x = NULL;
 out:
@@ -294,8 +341,8 @@ static int add_scores(struct plan *p, struct err *err)
             TRY(add_values(p, call, "sinks", trace_sink, err));
         if (s->alibi)
             TRY(add_values(p, call, "alibi", trace_alibi, err));
-        int64_t rel[3] = {s->rel_bias == 1 ? 1 : p->n_heads, 2 * m->n_k - 1, 1};
-        int64_t bias[3] = {s->bias == 1 ? 1 : p->n_heads, m->n_q, m->n_k};
+        int64_t rel[3] = {s->rel_bias == 1 ? 1 : p->heads.n, 2 * m->n_k - 1, 1};
+        int64_t bias[3] = {s->bias == 1 ? 1 : p->heads.n, m->n_q, m->n_k};
         if (s->rel_bias)
             TRY(add_bias(p, call, "rel_bias", trace_rel_bias, rel, 2, err));
         if (s->bias)
@@ -402,7 +449,7 @@ static int write_safetensors(struct plan *p, const char *path, bool force, struc
     TRY(refuse_existing(path, force, err));
     TRY(add_scores(p, err));
     TRY(add_tokens(p, err));
-    TRY(export_metadata(p->t, p->heads, p->n_heads, p->kv, p->n_kv, &meta, err));
+    TRY(export_metadata(p->t, &p->heads, &meta, err));
     TRY(mem_zalloc(&out, p->n, sizeof *out, "tensors to export", err));
     for (int64_t i = 0; i < p->n; i++) {
         struct item *it = &p->items[i];

@@ -4,7 +4,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 #include "analyze/keys.h"
-#include "capture/headsel.h"
+#include "capture/trace/trace_tools.h"
 #include "core/opt.h"
 #include "core/permute.h"
 #include "core/shard.h"
@@ -70,7 +70,7 @@ static int set_field(const char *key, const char *value, struct err *err)
     if (a.whole < -5 || a.whole > 1000000000000000 || !(a.number >= -1e6 && a.number <= 1e6) ||
         a.kind < 0 || a.kind > 1)
         fuzz_wild("%s=%s: %lld, %g, %d", key, value, (long long)a.whole, a.number, a.kind);
-    /* What is printed for --print-config gives the same value again. */
+    /* What is printed for a record gives the same value again. */
     opt_value_text(o, &a, &text);
     TRY(opt_defaults(table, &b, err));
     if (o->type != OPT_LIST && opt_set(table, &b, "fuzz", key, buf_str(&text), err) != 0)

@@ -3,7 +3,6 @@
  */
 #include "tests/fuzz/fuzz.h"
 #include "capture/llm_config.h"
-#include "capture/rope.h"
 #include "capture/wan_config.h"
 
 #include <math.h>

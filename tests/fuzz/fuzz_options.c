@@ -1,5 +1,5 @@
 /*
- * fuzz_options.c - files for --config, and command lines: every word of a line of the input.
+ * fuzz_options.c - command lines: every word of a line of the input.
  */
 #include "tests/fuzz/fuzz.h"
 #include "core/cmd.h"
@@ -37,9 +37,6 @@ static const struct command command = {.name = "fuzz", .summary = "Fuzz", .optio
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
     static const char *const texts[] = {
-        "{\"command\": \"fuzz\", \"method\": [\"dense\", \"sale:tau=0.1\"], \"output\": \"d\",\n"
-        " \"samples\": 3, \"scale\": 1.5, \"flag\": true, \"arguments\": [\"a.h5\", \"b.h5\"]}\n",
-        "{\"seed\": 7, \"jobs\": 2, \"quiet\": false, \"progress\": \"none\"}",
         "-m dense -mstreaming:window=4 --output=dir --samples 7 a.h5 --flag --no-flag -- -x",
         "--scale 2.5 --seed 9 --jobs 3 --progress json t.h5",
     };
@@ -52,20 +49,14 @@ static int run(const void *data, size_t len, struct err *err)
 {
     struct fields f = {0};
     struct str_list rest = {0};
-    char config[] = "--config", path[512], *argv[WORDS], *save = NULL;
+    char *argv[WORDS], *save = NULL;
     struct buf words = {0};
     bool done = false;
     int argc = 0;
-    if (((const char *)data)[0] == '{') {
-        snprintf(path, sizeof path, "%s", fuzz_file("config.json", data, len));
-        argv[argc++] = config;
-        argv[argc++] = path;
-    } else {
-        buf_put(&words, data, len);
-        for (char *w = strtok_r(words.data, " \n", &save); w && argc < WORDS;
-             w = strtok_r(NULL, " \n", &save))
-            argv[argc++] = w;
-    }
+    buf_put(&words, data, len);
+    for (char *w = strtok_r(words.data, " \n", &save); w && argc < WORDS;
+         w = strtok_r(NULL, " \n", &save))
+        argv[argc++] = w;
     int rc = cmd_begin(&command, &f, argc, argv, &rest, &done, err);
     if (!rc && !done && (f.samples < 0 || f.samples > 1000 || !(f.scale >= 0 && f.scale <= 10)))
         fuzz_wild("samples %lld, scale %g", (long long)f.samples, f.scale);

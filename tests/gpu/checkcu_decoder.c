@@ -10,9 +10,8 @@
  */
 #include "tests/gpu/checkcu.h"
 
-#include "capture/llm_device.h"
-#include "capture/llm_weights.h"
-#include "capture/rawtensor.h"
+#include "capture/llm_model.h"
+#include "capture/nn.h"
 #include "core/mem.h"
 #include "core/rng.h"
 

@@ -8,7 +8,7 @@
  */
 #include "tests/gpu/checkcu.h"
 
-#include "capture/wan_device.h"
+#include "capture/wan_model.h"
 #include "core/mem.h"
 #include "core/rng.h"
 

@@ -50,9 +50,9 @@ const char *test_tmpdir(void)
 
 const char *test_path(const char *name)
 {
-    static char path[8][4300];
+    static char path[64][4300];
     static int at;
-    at = (at + 1) % 8;
+    at = (at + 1) % 64;
     snprintf(path[at], sizeof path[at], "%s/%s", tmpdir, name);
     return path[at];
 }

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,6 @@ static const char *program(void)
     return p ? p : "build/lacuna";
 }
 
-/* A path in the test's directory that no other test or row has; one per name. */
 const char *evalcmd_own_path(const char *name)
 {
     static char paths[32][600];
@@ -36,7 +36,6 @@ const char *evalcmd_own_path(const char *name)
     return paths[i];
 }
 
-/* Start `lacuna` with words separated by spaces, its output in the file "log". */
 pid_t evalcmd_start(const char *line)
 {
     char words[4096], *argv[80], *rest = words;
@@ -67,9 +66,14 @@ int evalcmd_finish(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void evalcmd_run_ok(const char *line)
+void evalcmd_run_ok(const char *fmt, ...)
 {
     OWN(buf_free) struct buf b = {0};
+    char line[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
     int code = evalcmd_finish(evalcmd_start(line));
     assert_ok(buf_read_file(&b, evalcmd_own_path("log"), 1 << 20, &err), &err);
     ck_assert_msg(code == 0, "%s -> %d %s", line, code, buf_str(&b));

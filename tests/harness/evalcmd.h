@@ -10,15 +10,15 @@
 
 #include <sys/types.h>
 
-/* A path in the test's directory that no other test has; one per name. */
+/* A path in the test's directory that no other test or row has; one per name. */
 const char *evalcmd_own_path(const char *name);
 
 /* Start `lacuna` with words separated by spaces, its output in the file "log"; its exit code. */
 pid_t evalcmd_start(const char *line);
 int evalcmd_finish(pid_t pid);
 
-/* Both, and exit code 0. */
-void evalcmd_run_ok(const char *line);
+/* Both with a line as of printf, and exit code 0. */
+__attribute__((format(printf, 1, 2))) void evalcmd_run_ok(const char *fmt, ...);
 
 struct evalcmd_records {
     struct record *r; /* records_free */

@@ -3,7 +3,7 @@
  */
 #include "tests/harness/fakedenoiser.h"
 
-#include "capture/attnmap.h"
+#include "capture/nn.h"
 #include "core/dtype.h"
 #include "tests/harness/suite.h"
 

@@ -245,3 +245,28 @@ out:
     data_free(&x);
     return rc;
 }
+
+float *golden_tensor(const char *path, const char *name, int64_t count)
+{
+    struct err err = {0};
+    struct st_file *f = NULL;
+    const struct st_tensor *t;
+    float *x = malloc((size_t)count * sizeof *x);
+    if (!x || st_open(path, &f, &err) || st_require(f, name, -1, NULL, &t, &err) ||
+        t->count != count || st_read_f32(f, t, 0, count, x, &err)) {
+        fprintf(stderr, "%s: %s: %s\n", path, name, err.code ? err.msg : "another size");
+        abort();
+    }
+    st_close(&f);
+    return x;
+}
+
+double rel_l2(const float *x, const float *want, int64_t n)
+{
+    double d = 0, s = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
+        s += (double)want[i] * want[i];
+    }
+    return sqrt(d / s);
+}

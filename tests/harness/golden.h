@@ -32,6 +32,12 @@ int golden_video(int step, int layer, int head, enum precision prec, struct sim_
 /* The golden trace G of the SampleAttention page: N tokens, d 64, causal, scale 1/8. */
 int golden_sample(int64_t n, enum precision prec, struct sim_head *h, struct err *err);
 
+/* A tensor of a .safetensors file with so many values, owned by the caller. */
+float *golden_tensor(const char *path, const char *name, int64_t count);
+
+/* ||x - want|| / ||want||. */
+double rel_l2(const float *x, const float *want, int64_t n);
+
 /* Standard normal q, k, v (times `sigma`) of any shape. */
 int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, double sigma,
                 enum precision prec, struct sim_head *h, struct err *err);

@@ -37,7 +37,7 @@ if command -v gnuplot >/dev/null; then
     verdict $? "a figure from there"
 fi
 missing=
-for c in $("$at/bin/lacuna" help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
+command -v help2man >/dev/null && for c in $("$at/bin/lacuna" help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
     grep -q '^\.SH SYNOPSIS' "$at/share/man/man1/lacuna-$c.1" || missing="$missing $c"
 done
 [ -z "$missing" ]

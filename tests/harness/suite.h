@@ -94,7 +94,7 @@ static inline void free_at(void *p)
 /* A fresh directory below $TMPDIR or /tmp, removed at exit of the test process. */
 const char *test_tmpdir(void);
 
-/* A name in it. The text stays valid for the next seven calls. */
+/* A name in it. The text stays valid for the next 63 calls. */
 const char *test_path(const char *name);
 
 #endif

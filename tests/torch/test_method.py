@@ -44,7 +44,7 @@ class Method(unittest.TestCase):
         with open(os.path.join(cls.dir, "mine.py"), "w", encoding="utf-8") as f:
             f.write(MINE)
         cls.lacuna("import", "--safetensors", ROOT + "/tests/data/code-lm-a.safetensors", "--q", "layer5.q.heads0,7", "--k",
-                   "layer5.k", "--v", "layer5.v", "--causal", "--layer", "5", "-o", "t.h5", "-q")
+                   "layer5.k", "--v", "layer5.v", "--causal", "--meta", '{"layer": 5}', "-o", "t.h5", "-q")
 
     @classmethod
     def tearDownClass(cls):

@@ -3,12 +3,13 @@
  * tiny checkpoints: what is stored, what the selections leave out, what is refused.
  */
 #include "capture/capture.h"
-#include "capture/headsel.h"
+#include "capture/trace/trace_tools.h"
 #include "core/fileio.h"
 #include "core/mem.h"
 #include "core/openblas.h"
 #include "core/safetensors.h"
 #include "tests/harness/capturerun.h"
+#include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 #include "tests/harness/tinymodel.h"
 
@@ -20,6 +21,7 @@
 
 #define CODE_LM "datasets/models/code-lm"
 #define PROMPT "tests/data/code-lm-a.txt"
+#define GOLDEN "tests/data/code-lm-a.safetensors"
 
 static struct err err;
 
@@ -70,43 +72,27 @@ static void same_rows(const struct trace *a, int ha, const struct trace *b, int 
 
 /* ---- golden ---------------------------------------------------------------------------------- */
 
-static float *golden(const char *name, int64_t count)
-{
-    struct st_file *f = NULL;
-    const struct st_tensor *t;
-    float *x = NULL;
-    assert_ok(st_open("tests/data/code-lm-a.safetensors", &f, &err), &err);
-    assert_ok(st_require(f, name, -1, NULL, &t, &err), &err);
-    ck_assert_int_eq(t->count, count);
-    assert_ok(mem_alloc(&x, count, sizeof *x, name, &err), &err);
-    assert_ok(st_read_f32(f, t, 0, count, x, &err), &err);
-    st_close(&f);
-    return x;
-}
-
 enum { N = 770, D = 64, HEADS = 8, KV = 2 };
 
 static double distance(const struct trace *t, int layer, enum trace_what what, int head,
                        const float *want)
 {
     float *x = head_rows(t, layer, what, head);
-    double diff = 0, norm = 0;
-    for (int i = 0; i < N * D; i++) {
-        diff += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
-        norm += (double)want[i] * want[i];
-    }
+    double d = rel_l2(x, want, N * D);
     free(x);
-    return sqrt(diff / norm);
+    return d;
 }
 
 /* Every stored tensor of the golden file within `tol` (relative L2). */
 static void check_tensors(const struct trace *t, double tol)
 {
     OWN(free_at)
-    float *q0 = golden("layer0.q.heads0,7", 2 * N * D),
-          *q5 = golden("layer5.q.heads0,7", 2 * N * D);
-    OWN(free_at) float *k0 = golden("layer0.k", KV * N * D), *k5 = golden("layer5.k", KV * N * D);
-    OWN(free_at) float *v5 = golden("layer5.v", KV * N * D);
+    float *q0 = golden_tensor(GOLDEN, "layer0.q.heads0,7", 2 * N * D),
+          *q5 = golden_tensor(GOLDEN, "layer5.q.heads0,7", 2 * N * D);
+    OWN(free_at)
+    float *k0 = golden_tensor(GOLDEN, "layer0.k", KV * N * D),
+          *k5 = golden_tensor(GOLDEN, "layer5.k", KV * N * D);
+    OWN(free_at) float *v5 = golden_tensor(GOLDEN, "layer5.v", KV * N * D);
     for (int i = 0; i < 2; i++) {
         ck_assert_double_lt(distance(t, 0, TRACE_Q, 7 * i, q0 + i * N * D), tol);
         ck_assert_double_lt(distance(t, 5, TRACE_Q, 7 * i, q5 + i * N * D), tol);
@@ -119,7 +105,8 @@ static void check_tensors(const struct trace *t, double tol)
 static void check_run_data(const struct trace *t)
 {
     OWN(free_at)
-    float *want_ids = golden("tokens", N), *want_nll = golden("nll", N - 1), *nll = NULL;
+    float *want_ids = golden_tensor(GOLDEN, "tokens", N),
+          *want_nll = golden_tensor(GOLDEN, "nll", N - 1), *nll = NULL;
     OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
     assert_ok(trace_tokens(t, &ids, &n, &err), &err);
@@ -135,8 +122,9 @@ static void check_run_data(const struct trace *t)
 /* The golden maps hold the 12 x 12 full cells of 13 x 13. */
 static void check_maps(const struct trace *t)
 {
-    OWN(free_at) float *sum = golden("layer2.map_sum64", HEADS * 144), *s = NULL, *m = NULL;
-    OWN(free_at) float *max = golden("layer2.map_max64", HEADS * 144);
+    OWN(free_at)
+    float *sum = golden_tensor(GOLDEN, "layer2.map_sum64", HEADS * 144), *s = NULL, *m = NULL;
+    OWN(free_at) float *max = golden_tensor(GOLDEN, "layer2.map_max64", HEADS * 144);
     int64_t cells = trace_map_cells(t, true), call = trace_find(t, 0, "main", 2);
 
     ck_assert_int_eq(cells, 13);

@@ -186,6 +186,12 @@ static const struct {
      "\"original_max_position_embeddings\":32}}", "high_freq_factor must be above"},
     {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_type\":\"linear\","
      "\"factor\":4}}", "both given and differ"},
+    {"{\"rms_norm_eps\":-1e-6}", "rms_norm_eps is negative"},
+    {"{\"vocab_size\":100,\"bos_token_id\":100}", "bos_token_id is 100, the vocabulary has 100 tokens"},
+    {"{\"bos_token_id\":-2}", "bos_token_id is -2"},
+    {"{\"rope_theta\":1e-320,\"head_dim\":1024}", "frequencies that are not finite"},
+    {"{\"rope_theta\":0}", "rope_theta must be a positive number"},
+    {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e-320}}", "frequencies that are not finite"},
     {"{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", "full_attention layers"},
 };
 /* clang-format on */
@@ -194,6 +200,15 @@ TEST_EACH(what_cannot_be_done_exactly_is_refused, refused)
 {
     struct llm_config c;
     assert_fails(read_with("llama", refused[_i].more, &c), &err, ERR_INPUT, refused[_i].message);
+}
+
+TEST(limits_are_accepted)
+{
+    struct llm_config c =
+        ok_with("llama", "{\"rms_norm_eps\":0,\"vocab_size\":100,\"bos_token_id\":99}");
+    ck_assert_int_eq(c.bos, 99);
+    ck_assert_int_eq(ok_with("llama", "{\"bos_token_id\":null}").bos, -1);
+    ck_assert_int_eq(ok_with("llama", "{\"head_dim\":1024}").head_dim, 1024);
 }
 
 TEST(messages_name_the_file)

@@ -3,7 +3,6 @@
 #include "core/mem.h"
 #include "eval/decode.h"
 #include "eval/evaltask.h"
-#include "eval/generate.h"
 #include "eval/likelihood.h"
 #include "sim/registry.h"
 #include "tests/harness/suite.h"

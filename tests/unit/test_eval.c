@@ -30,7 +30,6 @@ static struct err err;
 /* The likelihoods of exact attention are those of a capture, to the last bit. */
 TEST(exact_attention_equals_capture)
 {
-    char line[2000];
     int64_t rows, n;
     OWN(trace_close) struct trace *t = NULL;
     const char *trace = evalcmd_own_path("t.h5"), *nll = evalcmd_own_path("nll.npy"),
@@ -38,13 +37,10 @@ TEST(exact_attention_equals_capture)
     OWN(free_at) float *want = NULL;
     int64_t n_want;
 
-    snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
-             MODEL, TEXT, N, trace);
-    evalcmd_run_ok(line);
-    snprintf(line, sizeof line,
-             "eval --model %s -m dense --task %s -n %d --windows 1 --dump-nll %s -q -o %s", MODEL,
-             TEXT, N, nll, dir);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok("capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s", MODEL, TEXT, N,
+                   trace);
+    evalcmd_run_ok("eval --model %s -m dense --task %s -n %d --windows 1 --dump-nll %s -q -o %s",
+                   MODEL, TEXT, N, nll, dir);
     OWN(free_at) float *x = evalcmd_read_nll(nll, &rows, &n);
     ck_assert_int_eq(rows, 1);
     ck_assert_int_eq(n, N - 1);
@@ -70,7 +66,7 @@ TEST(full_budgets_are_exact_attention)
             continue;
         buf_printf(&line, " -m %s:%s", m->name, m->tests.full);
     }
-    evalcmd_run_ok(buf_str(&line));
+    evalcmd_run_ok("%s", buf_str(&line));
     buf_free(&line);
     OWN(free_at) float *x = evalcmd_read_nll(nll, &rows, &n);
     struct evalcmd_records r = evalcmd_load(dir);
@@ -95,13 +91,11 @@ TEST(full_budgets_are_exact_attention)
 /* With all layers excluded a method is exact attention, bit for bit, and keeps density 1. */
 TEST(excluded_layers_attend_exactly)
 {
-    char line[2000];
     const char *dir = evalcmd_own_path("d");
-    snprintf(line, sizeof line,
-             "eval --model %s -m streaming:window=16 --dense-layers 0-5 --task %s -n %d --windows "
-             "1 -q -o %s",
-             MODEL, TEXT, N, dir);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok(
+        "eval --model %s -m streaming:window=16 --dense-layers 0-5 --task %s -n %d --windows "
+        "1 -q -o %s",
+        MODEL, TEXT, N, dir);
     struct evalcmd_records r = evalcmd_load(dir);
     const struct record *rec = evalcmd_find(&r, "streaming", "window=16");
     ck_assert_double_eq(record_get(rec, "kl_max"), 0);
@@ -119,13 +113,11 @@ TEST(excluded_layers_attend_exactly)
  * One head of layer 1 is excluded besides. */
 TEST(errors_begin_where_the_method_does)
 {
-    char line[2000];
     const char *dir = evalcmd_own_path("d");
-    snprintf(line, sizeof line,
-             "eval --model %s -m streaming:sink=2:window=32 --dense-layers 0 --dense-heads 1:3 "
-             "--local-errors --task %s -n %d --windows 1 -q -o %s",
-             MODEL, TEXT, N, dir);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok(
+        "eval --model %s -m streaming:sink=2:window=32 --dense-layers 0 --dense-heads 1:3 "
+        "--local-errors --task %s -n %d --windows 1 -q -o %s",
+        MODEL, TEXT, N, dir);
     struct evalcmd_records r = evalcmd_load(dir);
     const struct record *rec = evalcmd_find(&r, "streaming", "sink=2:window=32");
     /* Band of 32 and 2 sinks: rows of 34 keys, fewer at the beginning. */
@@ -148,13 +140,10 @@ TEST(errors_begin_where_the_method_does)
 /* Rows of exact attention at the end count with all their pairs. */
 TEST(last_rows_attend_exactly)
 {
-    char line[2000];
     const char *dir = evalcmd_own_path("d");
-    snprintf(line, sizeof line,
-             "eval --model %s -m streaming:sink=0:window=8 --dense-last 100 --task %s -n %d "
-             "--windows 1 -q -o %s",
-             MODEL, TEXT, N, dir);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok("eval --model %s -m streaming:sink=0:window=8 --dense-last 100 --task %s -n %d "
+                   "--windows 1 -q -o %s",
+                   MODEL, TEXT, N, dir);
     struct evalcmd_records r = evalcmd_load(dir);
     const struct record *rec = evalcmd_find(&r, "streaming", "sink=0:window=8");
     double all = N * (N + 1) / 2.0, front = (N - 100) * (N - 99) / 2.0;
@@ -184,21 +173,16 @@ TEST(masks_of_the_first_layer_are_a_replays)
 {
     static const char *const names[] = {"oracle", "spargeattn", "sale"};
     static const char methods[] = "-m oracle -m spargeattn:theta=-1:tau=0.7 -m sale";
-    char line[2000];
     const char *trace = evalcmd_own_path("t.h5"), *dir = evalcmd_own_path("d"),
                *dir2 = evalcmd_own_path("e");
     const char *a = evalcmd_own_path("a.h5"), *b = evalcmd_own_path("b.h5");
 
-    snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
-             MODEL, TEXT, N, trace);
-    evalcmd_run_ok(line);
-    snprintf(line, sizeof line, "replay %s %s --precision f32 --dump-masks %s -q -o %s", trace,
-             methods, a, dir);
-    evalcmd_run_ok(line);
-    snprintf(line, sizeof line,
-             "eval --model %s %s --qkv model --task %s -n %d --windows 1 --dump-masks %s -q -o %s",
-             MODEL, methods, TEXT, N, b, dir2);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok("capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s", MODEL, TEXT, N,
+                   trace);
+    evalcmd_run_ok("replay %s %s --precision f32 --dump-masks %s -q -o %s", trace, methods, a, dir);
+    evalcmd_run_ok(
+        "eval --model %s %s --qkv model --task %s -n %d --windows 1 --dump-masks %s -q -o %s",
+        MODEL, methods, TEXT, N, b, dir2);
     for (int h = 0; h < 3 * 8; h++) {
         OWN(mask_free) struct mask x = {0}, y = {0};
         mask_of(a, names[h / 8], h % 8, &x);
@@ -216,20 +200,17 @@ TEST(masks_of_the_first_layer_are_a_replays)
 /* What comes later in a text changes nothing: windows of 128 tokens of a text, scored alone. */
 TEST(windows_are_texts_of_their_own)
 {
-    char line[2000];
     int64_t rows, n, rows1, n1;
     const char *dir = evalcmd_own_path("d"), *a = evalcmd_own_path("a.npy"),
                *b = evalcmd_own_path("b.npy");
-    snprintf(line, sizeof line,
-             "eval --model %s -m streaming:window=24 --task %s -n 128 --windows 3 --dump-nll %s -q "
-             "-o %s",
-             MODEL, TEXT, a, dir);
-    evalcmd_run_ok(line);
-    snprintf(line, sizeof line,
-             "eval --model %s -m streaming:window=24 --task %s -n 100 --windows 1 --dump-nll %s -q "
-             "-o %s",
-             MODEL, TEXT, b, dir);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok(
+        "eval --model %s -m streaming:window=24 --task %s -n 128 --windows 3 --dump-nll %s -q "
+        "-o %s",
+        MODEL, TEXT, a, dir);
+    evalcmd_run_ok(
+        "eval --model %s -m streaming:window=24 --task %s -n 100 --windows 1 --dump-nll %s -q "
+        "-o %s",
+        MODEL, TEXT, b, dir);
     OWN(free_at) float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
     ck_assert_int_eq(n, 3 * 127);
     ck_assert_int_eq(n1, 99);
@@ -263,7 +244,7 @@ TEST(killed_runs_continue)
     }
     size_t len = line.len;
     buf_printf(&line, " -o %s", whole);
-    evalcmd_run_ok(buf_str(&line));
+    evalcmd_run_ok("%s", buf_str(&line));
     line.len = len;
     buf_printf(&line, " -o %s", dir);
     for (int k = 0; k < 6; k++) {
@@ -273,7 +254,7 @@ TEST(killed_runs_continue)
         killed += evalcmd_finish(pid) == 128 + SIGKILL;
     }
     ck_assert_int_gt(killed, 0);
-    evalcmd_run_ok(buf_str(&line));
+    evalcmd_run_ok("%s", buf_str(&line));
     ck_assert_int_eq(evalcmd_count_lines(dir), 15);
     struct evalcmd_records a = evalcmd_load(dir), b = evalcmd_load(whole);
     ck_assert_int_eq(b.n, 15);
@@ -289,7 +270,7 @@ TEST(killed_runs_continue)
             ck_assert_double_eq(x->values[m], record_get(b.r + i, x->names->name[m]));
     }
     buf_puts(&line, " -m oracle:kind=topk:k=8");
-    evalcmd_run_ok(buf_str(&line));
+    evalcmd_run_ok("%s", buf_str(&line));
     ck_assert_int_eq(evalcmd_count_lines(dir), 20);
     records_free(a.r, a.n);
     records_free(b.r, b.n);

@@ -20,21 +20,17 @@ enum { N = 384, ALONE = 400 }; /* ALONE: TEXT has one window of so many tokens, 
 TEST_N(calls_of_a_part_of_the_rows_add_up, 2)
 {
     static const char *const last[] = {"", "--dense-last 100"};
-    char line[2000];
     const char *dir = evalcmd_own_path("d"), *part = evalcmd_own_path("p");
     const char *a = evalcmd_own_path("a.npy"), *b = evalcmd_own_path("b.npy");
     int64_t rows, n, rows1, n1;
 
-    snprintf(line, sizeof line,
-             "eval --model %s -m streaming:sink=2:window=24 --task %s -n 256 --windows 1 %s "
-             "--local-errors --dump-nll %s -q -o %s",
-             MODEL, TEXT, last[_i], a, dir);
-    evalcmd_run_ok(line);
-    snprintf(line, sizeof line,
-             "eval --model %s -m streaming:sink=2:window=24 --prefill-chunk 100 --task %s -n 256 "
-             "--windows 1 %s --local-errors --dump-nll %s -q -o %s",
-             MODEL, TEXT, last[_i], b, part);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok("eval --model %s -m streaming:sink=2:window=24 --task %s -n 256 --windows 1 %s "
+                   "--local-errors --dump-nll %s -q -o %s",
+                   MODEL, TEXT, last[_i], a, dir);
+    evalcmd_run_ok(
+        "eval --model %s -m streaming:sink=2:window=24 --prefill-chunk 100 --task %s -n 256 "
+        "--windows 1 %s --local-errors --dump-nll %s -q -o %s",
+        MODEL, TEXT, last[_i], b, part);
     OWN(free_at) float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
     ck_assert_int_eq(n, n1);
     for (int64_t i = 0; i < rows * n; i++)
@@ -54,14 +50,12 @@ TEST_N(calls_of_a_part_of_the_rows_add_up, 2)
 /* A target is met in every head, and the record says how it went. */
 TEST(targets_are_met_head_by_head)
 {
-    char line[2000];
     const char *dir = evalcmd_own_path("d");
-    snprintf(line, sizeof line,
-             "eval --model %s -m streaming:sink=4@density_elem=0.3 -m "
-             "spargeattn:theta=-1@density_elem=0.02 --dense-layers 0 --task %s -n %d --windows 1 "
-             "-q -o %s",
-             MODEL, TEXT, N, dir);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok(
+        "eval --model %s -m streaming:sink=4@density_elem=0.3 -m "
+        "spargeattn:theta=-1@density_elem=0.02 --dense-layers 0 --task %s -n %d --windows 1 "
+        "-q -o %s",
+        MODEL, TEXT, N, dir);
     struct evalcmd_records x = evalcmd_load(dir);
     const struct record *r = evalcmd_find(&x, "streaming", "sink=4@density_elem=0.3");
     ck_assert_double_eq_tol(record_get(r, "density_sparse"), 0.3, 0.3 * 0.02);
@@ -93,18 +87,16 @@ static int64_t lines_of(const char *dir, const char *file)
 /* Three shards do every cell once, and together what one process does. */
 TEST(shards_share_the_cells)
 {
-    char line[2000], file[64];
+    char file[64];
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
     const char *ask =
         "-m streaming:sink=4:window=16 --task needle -n 100,130 --depth 0,1 --trials 2 "
         "--seed 7 -q -j 1";
     int64_t sum = 0;
 
-    snprintf(line, sizeof line, "eval --model %s %s -o %s", MODEL, ask, whole);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok("eval --model %s %s -o %s", MODEL, ask, whole);
     for (int i = 0; i < 3; i++) {
-        snprintf(line, sizeof line, "eval --model %s %s --shard %d/3 -o %s", MODEL, ask, i, dir);
-        evalcmd_run_ok(line);
+        evalcmd_run_ok("eval --model %s %s --shard %d/3 -o %s", MODEL, ask, i, dir);
         snprintf(file, sizeof file, "records.%d-of-3.jsonl", i);
         int64_t n = lines_of(dir, file);
         ck_assert_int_ge(n, 4); /* 8 cells of 2 records: nobody does them all */
@@ -160,21 +152,17 @@ static json_t *head_of(const json_t *file, int layer, int head)
 TEST(calibration_inside_begins_as_one_on_a_trace)
 {
     static const char method[] = "spargeattn:l1=0.3:l2=0.35";
-    char line[2000], path[700] = "";
+    char path[700] = "";
     const char *trace = evalcmd_own_path("t.h5"), *calib = evalcmd_own_path("c.json");
     const char *dir = evalcmd_own_path("d");
     int differs = 0;
 
-    snprintf(line, sizeof line, "capture --model %s -p %s -n %d --maps 0 -q -o %s", MODEL, TEXT,
-             ALONE, trace);
-    evalcmd_run_ok(line);
-    snprintf(line, sizeof line, "calibrate %s %s -q -o %s", method, trace, calib);
-    evalcmd_run_ok(line);
-    snprintf(line, sizeof line,
-             "eval --model %s -m %s --qkv model --calibrate-inside %s --calibrate-tokens %d --task "
-             "core/mask.c -n 128 --windows 1 -q -o %s",
-             MODEL, method, TEXT, ALONE, dir);
-    evalcmd_run_ok(line);
+    evalcmd_run_ok("capture --model %s -p %s -n %d --maps 0 -q -o %s", MODEL, TEXT, ALONE, trace);
+    evalcmd_run_ok("calibrate %s %s -q -o %s", method, trace, calib);
+    evalcmd_run_ok(
+        "eval --model %s -m %s --qkv model --calibrate-inside %s --calibrate-tokens %d --task "
+        "core/mask.c -n 128 --windows 1 -q -o %s",
+        MODEL, method, TEXT, ALONE, dir);
     DIR *d = opendir(dir);
     ck_assert_ptr_nonnull(d);
     for (struct dirent *e; (e = readdir(d)) != NULL;)

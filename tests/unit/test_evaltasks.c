@@ -6,7 +6,6 @@
 #include "core/sealed.h"
 #include "eval/decode.h"
 #include "eval/evaltask.h"
-#include "eval/generate.h"
 #include "eval/prompt.h"
 #include "sim/registry.h"
 #include "tests/harness/evalcmd.h"
@@ -152,7 +151,7 @@ static void run_tasks(const char *dir, int n, const char *asked)
         if ((m->flags & METHOD_CAUSAL) && m->tests.full && strcmp(m->name, "dense") != 0)
             buf_printf(&line, " -m %s:%s", m->name, m->tests.full);
     }
-    evalcmd_run_ok(buf_str(&line));
+    evalcmd_run_ok("%s", buf_str(&line));
 }
 
 TEST(tasks_are_plain_decoding)

@@ -2,7 +2,6 @@
 #include "tests/harness/suite.h"
 
 #include "capture/import.h"
-#include "capture/trace/trace_check.h"
 #include "capture/trace/trace_tools.h"
 #include "core/poolmap.h"
 #include "core/rng.h"
@@ -12,15 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const char *file(const char *name)
-{
-    static char buf[64][512];
-    static int i;
-    i = (i + 1) % 64;
-    snprintf(buf[i], sizeof buf[i], "%s/%s", test_tmpdir(), name);
-    return buf[i];
-}
 
 static float value(int tensor, int64_t head, int64_t token, int64_t dim)
 {
@@ -36,7 +26,7 @@ static const char *save(const char *name, int tensor, enum dtype t, const char *
     int skip = strcmp(layout, "bhnd") == 0 ? 0 : strcmp(layout, "nd") == 0 ? 2 : 1;
     float *x = malloc(sizeof *x * (size_t)(h * n * d));
     void *raw = malloc(dtype_size(t) * (size_t)(h * n * d));
-    const char *path = file(name);
+    const char *path = test_path(name);
 
     for (int64_t i = 0; i < h; i++)
         for (int64_t j = 0; j < n; j++)
@@ -110,8 +100,8 @@ TEST_EACH(npy_files_become_a_trace, cases)
     struct import_job j = {.meta = {.causal = true}};
     OWN(trace_close) struct trace *trace = NULL;
 
-    MUST(import_npy(&j, &in, cases[_i].want, file("t.h5"), ERR));
-    MUST(trace_open(file("t.h5"), &trace, ERR));
+    MUST(import_npy(&j, &in, cases[_i].want, test_path("t.h5"), ERR));
+    MUST(trace_open(test_path("t.h5"), &trace, ERR));
     const struct trace_meta *m = trace_meta(trace);
     ck_assert_int_eq(m->heads, cases[_i].heads);
     ck_assert_int_eq(m->kv_heads, cases[_i].kv_heads);
@@ -146,20 +136,22 @@ TEST(shapes_that_do_not_fit_are_refused)
         struct inputs in = {q, save("k.npy", 1, bad[i].t, "hnd", bad[i].kh, bad[i].kn, bad[i].kd),
                             save("v.npy", 2, DT_F32, "hnd", bad[i].vh, bad[i].vn, 8), NULL,
                             LAYOUT_HND};
-        int rc = import_npy(&j, &in, DT_NONE, file("refused.h5"), &err);
+        int rc = import_npy(&j, &in, DT_NONE, test_path("refused.h5"), &err);
         ck_assert_msg((rc == ERR_INPUT || rc == ERR_USAGE) && strstr(err.msg, bad[i].text) != NULL,
                       "%d %s", rc, err.msg);
         err_clear(&err);
-        ck_assert(access(file("refused.h5"), F_OK) != 0 &&
-                  access(file("refused.h5.part"), F_OK) != 0);
+        ck_assert(access(test_path("refused.h5"), F_OK) != 0 &&
+                  access(test_path("refused.h5.part"), F_OK) != 0);
     }
-    assert_ok(npy_write(file("b.npy"), DT_F32, 4, shape, x, &err), &err);
-    assert_fails(source_npy(&s, file("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "a batch of 2");
-    assert_ok(npy_write(file("b.npy"), DT_F32, 1, shape, x, &err), &err);
-    assert_fails(source_npy(&s, file("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "shape (2)");
+    assert_ok(npy_write(test_path("b.npy"), DT_F32, 4, shape, x, &err), &err);
+    assert_fails(source_npy(&s, test_path("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT,
+                 "a batch of 2");
+    assert_ok(npy_write(test_path("b.npy"), DT_F32, 1, shape, x, &err), &err);
+    assert_fails(source_npy(&s, test_path("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT,
+                 "shape (2)");
     shape[1] = 0;
-    assert_ok(npy_write(file("b.npy"), DT_F32, 3, shape, x, &err), &err);
-    assert_fails(source_npy(&s, file("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "empty");
+    assert_ok(npy_write(test_path("b.npy"), DT_F32, 3, shape, x, &err), &err);
+    assert_fails(source_npy(&s, test_path("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "empty");
 }
 
 TEST(nonfinite_values_are_named_counted_and_refused)
@@ -167,29 +159,29 @@ TEST(nonfinite_values_are_named_counted_and_refused)
     struct import_job j = {0};
     int64_t shape[3] = {2, 10, 4}, count, first[2];
     float x[80] = {0};
-    struct inputs in = {file("q.npy"), save("k.npy", 1, DT_F32, "hnd", 2, 10, 4),
+    struct inputs in = {test_path("q.npy"), save("k.npy", 1, DT_F32, "hnd", 2, 10, 4),
                         save("v.npy", 2, DT_F32, "hnd", 2, 10, 4), NULL, LAYOUT_HND};
     struct trace *t = NULL;
 
     x[40 + 3 * 4 + 1] = NAN;
     x[79] = INFINITY;
-    MUST(npy_write(file("q.npy"), DT_F32, 3, shape, x, ERR));
-    FAILS(import_npy(&j, &in, DT_NONE, file("n.h5"), ERR), ERR_INPUT,
+    MUST(npy_write(test_path("q.npy"), DT_F32, 3, shape, x, ERR));
+    FAILS(import_npy(&j, &in, DT_NONE, test_path("n.h5"), ERR), ERR_INPUT,
           "q.npy: 2 values are NaN or infinite as float32, the first at head 1, token 3, "
           "dim 1");
-    ck_assert(access(file("n.h5"), F_OK) != 0 && access(file("n.h5.part"), F_OK) != 0);
+    ck_assert(access(test_path("n.h5"), F_OK) != 0 && access(test_path("n.h5.part"), F_OK) != 0);
     j.allow_nonfinite = true;
-    MUST(import_npy(&j, &in, DT_NONE, file("n.h5"), ERR));
-    MUST(trace_open(file("n.h5"), &t, ERR));
+    MUST(import_npy(&j, &in, DT_NONE, test_path("n.h5"), ERR));
+    MUST(trace_open(test_path("n.h5"), &t, ERR));
     MUST(trace_nonfinite(t, 0, TRACE_Q, 1, &count, first, ERR));
     ck_assert(count == 2 && first[0] == 3 && first[1] == 1);
     trace_close(&t);
     /* finite in the file, infinite as float16 */
     memset(x, 0, sizeof x);
     x[5] = 70000;
-    MUST(npy_write(file("q.npy"), DT_F32, 3, shape, x, ERR));
+    MUST(npy_write(test_path("q.npy"), DT_F32, 3, shape, x, ERR));
     j.allow_nonfinite = false;
-    FAILS(import_npy(&j, &in, DT_F16, file("m.h5"), ERR), ERR_INPUT,
+    FAILS(import_npy(&j, &in, DT_F16, test_path("m.h5"), ERR), ERR_INPUT,
           "1 values are NaN or infinite as float16");
 }
 
@@ -203,8 +195,8 @@ TEST(maps_are_those_of_the_stored_values)
     float q[400], k[400], sum[16], max[16], want_sum[16], want_max[16];
     double lse[50];
 
-    MUST(import_npy(&j, &in, DT_BF16, file("t.h5"), ERR));
-    MUST(trace_open(file("t.h5"), &t, ERR));
+    MUST(import_npy(&j, &in, DT_BF16, test_path("t.h5"), ERR));
+    MUST(trace_open(test_path("t.h5"), &t, ERR));
     for (int h = 0; h < 4; h++) {
         OWN(attn_release) struct attn_ops ops;
         struct mask full;
@@ -276,19 +268,19 @@ TEST_N(stored_outputs_are_compared_with_dense_attention, 2)
     int64_t shape[3] = {4, 40, 8}, bad = -1, rows = -1;
     int heads = 0;
 
-    MUST(import_npy(&j, &in, DT_BF16, file("t.h5"), ERR));
-    MUST(trace_open(file("t.h5"), &t, ERR));
+    MUST(import_npy(&j, &in, DT_BF16, test_path("t.h5"), ERR));
+    MUST(trace_open(test_path("t.h5"), &t, ERR));
     for (int h = 0; h < 4; h++)
         dense_out(t, h, out + h * 320);
     trace_close(&t);
-    in.out = file("o.npy");
+    in.out = test_path("o.npy");
     for (int wrong = 0; wrong < 2; wrong++) {
         if (wrong) /* two units in the last place of bfloat16 */
             out[2 * 320 + 39 * 8 + 3] *= 1 + 0x1p-6f;
         MUST(npy_write(in.out, DT_F32, 3, shape, out, ERR));
         j = (struct import_job){.meta = {.causal = _i == 0, .compute = "float32"}};
-        MUST(import_npy(&j, &in, DT_BF16, file("t.h5"), ERR));
-        MUST(trace_open(file("t.h5"), &t, ERR));
+        MUST(import_npy(&j, &in, DT_BF16, test_path("t.h5"), ERR));
+        MUST(trace_open(test_path("t.h5"), &t, ERR));
         MUST(trace_check_attention(t, 2, 7, count_difference, &heads, &bad, &rows, ERR));
         ck_assert_int_eq(rows, 28);
         ck_assert_int_eq(bad, wrong);
@@ -339,7 +331,7 @@ TEST_EACH(padding_text_is_left_out_of_the_comparison, padded)
     int64_t first = (strcmp(text->place, "back") == 0 ? video : 0) + text->valid, bad, rows;
     struct inputs in = {save("q.npy", 0, DT_F32, "hnd", 2, n, 8),
                         save("k.npy", 1, DT_F32, "hnd", 2, n, 8),
-                        save("v.npy", 2, DT_F32, "hnd", 2, n, 8), file("o.npy"), LAYOUT_HND};
+                        save("v.npy", 2, DT_F32, "hnd", 2, n, 8), test_path("o.npy"), LAYOUT_HND};
     struct import_job j = {.allow_nonfinite = true,
                            .meta = {.compute = "float32",
                                     .grid_t = 2,
@@ -354,8 +346,8 @@ TEST_EACH(padding_text_is_left_out_of_the_comparison, padded)
     for (int h = 0; h < 2; h++)
         attention_without(n, 8, first, text->n - text->valid, h, out + h * n * 8);
     MUST(npy_write(in.out, DT_F32, 3, shape, out, ERR));
-    MUST(import_npy(&j, &in, DT_NONE, file("t.h5"), ERR));
-    MUST(trace_open(file("t.h5"), &t, ERR));
+    MUST(import_npy(&j, &in, DT_NONE, test_path("t.h5"), ERR));
+    MUST(trace_open(test_path("t.h5"), &t, ERR));
     struct trace_span padding = trace_padding(trace_meta(t), &trace_call(t, 0)->score);
     ck_assert_int_eq(padding.first, first);
     ck_assert_int_eq(padding.count, text->n - text->valid);
@@ -385,18 +377,18 @@ TEST(an_export_imports_as_the_same_tensors)
         out[i] = (struct st_out){text[i], DT_F32, 3, {i % 3 ? 2 : 4, 24, 8}, data};
     }
     out[12] = (struct st_out){"sigmas", DT_F64, 1, {4}, sigmas};
-    MUST(st_write(file("a.safetensors"), out, 13, ERR));
+    MUST(st_write(test_path("a.safetensors"), out, 13, ERR));
     for (int round = 0; round < 2; round++) {
         struct import_job j = {.meta = {.grid_t = 2, .grid_h = 3, .grid_w = 4}};
-        MUST(st_open(file(round ? "b.safetensors" : "a.safetensors"), &f, ERR));
+        MUST(st_open(test_path(round ? "b.safetensors" : "a.safetensors"), &f, ERR));
         MUST(import_safetensors(&j, f, "a", LAYOUT_HND, &defaults, ERR));
         MUST(import_shapes(&j, DT_NONE, ERR));
-        MUST(import_write(&j, file(round ? "b.h5" : "a.h5"), 1, true, ERR));
+        MUST(import_write(&j, test_path(round ? "b.h5" : "a.h5"), 1, true, ERR));
         import_free(&j);
         st_close(&f);
         if (round == 0) {
-            MUST(trace_open(file("a.h5"), &t, ERR));
-            MUST(trace_export(t, &all, file("b.safetensors"), true, false, &n, &bytes, ERR));
+            MUST(trace_open(test_path("a.h5"), &t, ERR));
+            MUST(trace_export(t, &all, test_path("b.safetensors"), true, false, &n, &bytes, ERR));
             ck_assert(n == 12 && bytes == 4 * 4 * 24 * 8 * (4 + 2 + 2));
         }
     }
@@ -404,7 +396,7 @@ TEST(an_export_imports_as_the_same_tensors)
     const struct trace_call *c = trace_call(t, 3);
     ck_assert(c->step == 2 && c->layer == 0 && c->sigma == 0.25 && trace_meta(t)->steps == 3);
     ck_assert_str_eq(c->branch, "uncond");
-    MUST(trace_open(file("b.h5"), &u, ERR));
+    MUST(trace_open(test_path("b.h5"), &u, ERR));
     float a[24 * 8], b[24 * 8];
     for (int i = 0; i < 4; i++)
         for (int h = 0; h < 4; h++) {
@@ -417,23 +409,23 @@ TEST(an_export_imports_as_the_same_tensors)
     some.branch = "cond";
     some.steps = "2";
     some.tensors = "k,q";
-    MUST(trace_export(t, &some, file("dir/sub"), true, false, &n, &bytes, ERR));
+    MUST(trace_export(t, &some, test_path("dir/sub"), true, false, &n, &bytes, ERR));
     ck_assert(n == 2 && bytes == 4 * 24 * 8 * 3);
     struct npy *a_npy = NULL;
-    MUST(npy_open(file("dir/sub/step-002.cond.layer-01.k.npy"), true, &a_npy, ERR));
+    MUST(npy_open(test_path("dir/sub/step-002.cond.layer-01.k.npy"), true, &a_npy, ERR));
     ck_assert(a_npy->shape[0] == 1 && a_npy->shape[1] == 24);
     MUST(npy_read_f32(a_npy, a, ERR));
     ck_assert_float_eq(a[0], 24 * 8);
     npy_close(&a_npy);
     some.tensors = "out";
-    FAILS(trace_export(t, &some, file("x"), true, false, &n, &bytes, ERR), ERR_USAGE,
+    FAILS(trace_export(t, &some, test_path("x"), true, false, &n, &bytes, ERR), ERR_USAGE,
           "nothing to export");
     some.tensors = "q,w";
-    FAILS(trace_export(t, &some, file("x"), true, false, &n, &bytes, ERR), ERR_USAGE,
+    FAILS(trace_export(t, &some, test_path("x"), true, false, &n, &bytes, ERR), ERR_USAGE,
           "'w' is none of");
-    FAILS(trace_export(t, &all, file("b.safetensors"), false, false, &n, &bytes, ERR), ERR_USAGE,
-          "--force");
-    FAILS(trace_export(t, &all, file("b.npy"), false, false, &n, &bytes, ERR), ERR_USAGE,
+    FAILS(trace_export(t, &all, test_path("b.safetensors"), false, false, &n, &bytes, ERR),
+          ERR_USAGE, "--force");
+    FAILS(trace_export(t, &all, test_path("b.npy"), false, false, &n, &bytes, ERR), ERR_USAGE,
           "cannot hold 12 tensors");
 }
 
@@ -459,8 +451,8 @@ TEST(odd_names_are_refused)
         OWN(import_free) struct import_job j = {0};
         for (; n < 6 && bad[i].names[n]; n++)
             out[n] = (struct st_out){bad[i].names[n], DT_F32, 3, {1, 2, 4}, x};
-        MUST(st_write(file("bad.safetensors"), out, n, ERR));
-        MUST(st_open(file("bad.safetensors"), &f, ERR));
+        MUST(st_write(test_path("bad.safetensors"), out, n, ERR));
+        MUST(st_open(test_path("bad.safetensors"), &f, ERR));
         FAILS(import_safetensors(&j, f, "bad", LAYOUT_HND, &defaults, ERR), ERR_INPUT, bad[i].text);
     }
 }

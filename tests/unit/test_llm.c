@@ -2,6 +2,7 @@
  * (tests/data/code-lm-a.safetensors, N = 770). */
 #include "capture/llm_model.h"
 #include "core/mem.h"
+#include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 
 #include <math.h>
@@ -22,16 +23,6 @@ static float *golden(const struct st_file *f, const char *name)
     MUST(mem_alloc(&x, t->count, sizeof *x, name, ERR));
     MUST(st_read_f32(f, t, 0, t->count, x, ERR));
     return x;
-}
-
-static double rel_l2(const float *x, const float *want, int64_t n)
-{
-    double d = 0, s = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
-        s += (double)want[i] * want[i];
-    }
-    return sqrt(d / s);
 }
 
 /* Everything that a run hands out, by layer and head. */

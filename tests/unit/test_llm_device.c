@@ -2,7 +2,7 @@
  * test_llm_device.c - a run on a device (capture/llm_device.c) hands it every weight, token and row
  * in its place: a device made of the CPU's own building blocks gives what the CPU's run gives.
  */
-#include "capture/llm_device.h"
+#include "capture/llm_model.h"
 #include "core/mem.h"
 #include "tests/harness/suite.h"
 #include "tests/harness/tinymodel.h"

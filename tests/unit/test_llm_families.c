@@ -1,6 +1,6 @@
 /* Families whose checkpoints differ from Llama's in names and packing, and in experts: the shipped
  * code-lm, written as each of them, gives the same queries, keys and values. */
-#include "capture/llm_experts.h"
+#include "capture/llm_model.h"
 #include "core/fileio.h"
 #include "core/mem.h"
 #include "tests/harness/suite.h"

@@ -1,11 +1,10 @@
 /* A lockstep run on a device made of the CPU's own building blocks (core/decoder.h) gives what a
  * run on the CPU gives: prefills with a method inside, whose outputs stay there or come from here,
  * rows behind them, and errors by layer. */
-#include "capture/rope.h"
+#include "capture/llm_config.h"
 #include "core/mem.h"
 #include "eval/decode.h"
 #include "eval/evaltask.h"
-#include "eval/generate.h"
 #include "sim/registry.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/suite.h"

@@ -26,7 +26,7 @@ static const struct opt table[] = {
     OPT_BOOL(struct sample, flag, "0", "A flag.", .short_name = 'f'),
     OPT_BOOL(struct sample, on, "1", "On by default."),
     OPT_INT(struct sample, count, "8", 1, 100, "tokens", "A count.", .short_name = 'n', .arg = "N"),
-    OPT_BYTES(struct sample, bytes, "4KiB", 0, 1e12, "bytes", "A size.", .flags = OPT_IDENTITY_NOT),
+    OPT_INT(struct sample, bytes, "4096", 0, 1e12, "bytes", "A size.", .flags = OPT_IDENTITY_NOT),
     OPT_INT(struct sample, later, NULL, 0, 10, "", "Unset."),
     OPT_NUM(struct sample, alpha, "0.95", 0, 1, "mass share", "A share.", .flags = OPT_MIN_OPEN,
             .short_name = 'a'),
@@ -72,15 +72,14 @@ static const struct {
     /* clang-format off */
 } good[] = {
     {"flag", "yes"},     {"flag", "off"},      {"count", "1"},      {"count", "100"},
-    {"bytes", "16KiB"},  {"bytes", "1.5MiB"},  {"bytes", "2G"},     {"alpha", "1"},
+    {"alpha", "1"},
     {"alpha", "1e-9"},   {"limit", "off"},     {"limit", "0"},      {"free", "-1e300"},
     {"free", "inf"},     {"kind", "mean"},     {"keep", "100%"},    {"keep", "0.5%"},
     {"keep", "7"},       {"later", "unset"},   {"later", "3"},      {"name", ""},
 }, bad[] = {
     {"flag", "2"},       {"flag", ""},         {"count", "0"},      {"count", "101"},
     {"count", "1.5"},    {"count", "7x"},      {"count", ""},       {"count", " 7"},
-    {"count", "99999999999999999999"},         {"bytes", "4k"},     {"bytes", "1.5"},
-    {"bytes", "KiB"},    {"bytes", "-1"},      {"bytes", "4 KiB"},  {"bytes", "1e3"},
+    {"count", "99999999999999999999"},
     {"alpha", "0"},      {"alpha", "1.0001"},  {"alpha", "nan"},    {"alpha", "0x1p-1"},
     {"alpha", "inf"},    {"alpha", "1e999"},   {"alpha", "0.5,"},   {"limit", "inf"},
     {"kind", "MAX"},     {"kind", ""},         {"keep", "0"},       {"keep", "101%"},
@@ -130,8 +129,8 @@ TEST(equal_bounds_fix_a_value)
         int64_t fixed, any;
     } v = {0};
     const struct opt two[] = {
-        {"fixed", OPT_INT, 0, "32", 32, 32, 0, "", "Fixed.", NULL, 0, NULL},
-        {"any", OPT_INT, sizeof(int64_t), "0", 0, 0, 0, "", "Any.", NULL, 0, NULL},
+        {"fixed", OPT_INT, 0, "32", 32, 32, 0, "", "Fixed.", NULL, 0, NULL, NULL, NULL},
+        {"any", OPT_INT, sizeof(int64_t), "0", 0, 0, 0, "", "Any.", NULL, 0, NULL, NULL, NULL},
         {.type = OPT_END},
     };
     assert_ok(opt_defaults(two, &v, &e), &e);
@@ -264,7 +263,8 @@ TEST(bad_lines_are_usage_errors)
 TEST(required_options_must_be_given)
 {
     static const struct opt need[] = {
-        {"out", OPT_STR, 0, NULL, 0, 0, OPT_REQUIRED, "", "Where to.", NULL, 'o', "DIR"},
+        {"out", OPT_STR, 0, NULL, 0, 0, OPT_REQUIRED, "", "Where to.", NULL, 'o', "DIR", NULL,
+         NULL},
         {.type = OPT_END},
     };
     char *out = NULL;
@@ -305,9 +305,9 @@ TEST(json_of_values_and_of_the_table_parses)
 TEST(help_shows_every_option_within_the_width)
 {
     OWN(buf_free) struct buf b = {0};
-    opt_help(table, &b);
     for (const struct opt *o = table; o->type != OPT_END; o++) {
         char text[64];
+        opt_help(o, &b);
         snprintf(text, sizeof text, "--%s", o->name);
         ck_assert_ptr_nonnull(strstr(buf_str(&b), text));
     }

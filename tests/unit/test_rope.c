@@ -3,7 +3,6 @@
  * (tests/data/tiny/rope.json), and what rotation must keep.
  */
 #include "capture/llm_config.h"
-#include "capture/rope.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/rng.h"

@@ -2,7 +2,6 @@
  * and by hand. */
 #include "core/fileio.h"
 #include "eval/taskfile.h"
-#include "eval/textmetric.h"
 #include "tests/harness/suite.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
  * test_tokenizer.c - token ids are those of Hugging Face's tokenizers, for every supported kind.
  */
-#include "capture/addedtokens.h"
+#include "capture/pretokenize.h"
 #include "capture/tokenizer.h"
 #include "core/fileio.h"
 #include "core/safetensors.h"

@@ -4,12 +4,13 @@
  * with the structure of Wan 2.1 against a float64 run, guidance, selections, saved clips, refusals.
  */
 #include "capture/capture.h"
-#include "capture/flow.h"
+#include "capture/video_input.h"
 #include "capture/wan_model.h"
 #include "core/mem.h"
 #include "core/npy.h"
 #include "core/safetensors.h"
 #include "tests/harness/capturerun.h"
+#include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 #include "tests/harness/tinymodel.h"
 
@@ -37,20 +38,6 @@ static int capture(const char *model, const char *out, const char *args)
     return capture_run(model, out, "--jobs 2 --force", args, &err);
 }
 
-static float *read_tensor(const char *path, const char *name, int64_t count)
-{
-    struct st_file *f = NULL;
-    const struct st_tensor *t;
-    float *x = NULL;
-    assert_ok(st_open(path, &f, &err), &err);
-    assert_ok(st_require(f, name, -1, NULL, &t, &err), &err);
-    ck_assert_int_eq(t->count, count);
-    assert_ok(mem_alloc(&x, count, sizeof *x, name, &err), &err);
-    assert_ok(st_read_f32(f, t, 0, count, x, &err), &err);
-    st_close(&f);
-    return x;
-}
-
 static float *read_npy(const char *path, int64_t count)
 {
     struct npy *n = NULL;
@@ -61,16 +48,6 @@ static float *read_npy(const char *path, int64_t count)
     assert_ok(npy_read_f32(n, x, &err), &err);
     npy_close(&n);
     return x;
-}
-
-static double rel_l2(const float *x, const float *want, int64_t n)
-{
-    double d = 0, s = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
-        s += (double)want[i] * want[i];
-    }
-    return sqrt(d / s);
 }
 
 /* All tokens of all heads of a call: [head][token][dim]. */
@@ -98,7 +75,7 @@ static void check_call(const struct trace *t, int step, int layer, const char *f
         int64_t count, few = s.heads * (s.tokens / stride) * s.dim;
         OWN(free_at) float *x = heads_of(t, step, "cond", layer, w, &count);
         snprintf(name, sizeof name, "step%d.layer%d.%s", step, layer, trace_what_name(w));
-        OWN(free_at) float *want = read_tensor(file, name, few);
+        OWN(free_at) float *want = golden_tensor(file, name, few);
         for (int64_t i = 0; i < few / s.dim; i++)
             memmove(x + i * s.dim, x + i * stride * s.dim, (size_t)s.dim * sizeof *x);
         double e = rel_l2(x, want, few);
@@ -139,10 +116,10 @@ TEST(float32_trace_is_the_golden_run)
             check_call(t, step, layer, GOLDEN, 1, 5e-4);
         }
     float *x = read_npy(test_path("x.npy"), DIT_LATENT),
-          *want = read_tensor(EXACT, "sample", DIT_LATENT);
+          *want = golden_tensor(EXACT, "sample", DIT_LATENT);
     ck_assert_double_lt(rel_l2(x, want, DIT_LATENT), 2e-5);
     free(want);
-    want = read_tensor(GOLDEN, "sample", DIT_LATENT);
+    want = golden_tensor(GOLDEN, "sample", DIT_LATENT);
     ck_assert_double_lt(rel_l2(x, want, DIT_LATENT), 1e-3);
     free(want);
     free(x);
@@ -366,7 +343,7 @@ static void check_wan(struct trace *t, const char *sample)
             check_call(t, step, layer, WAN_GOLDEN, 1, 2e-5);
     OWN(free_at)
     float *x = read_npy(sample, 16 * 3 * 8 * 12),
-          *want = read_tensor(WAN_GOLDEN, "sample", 16 * 288);
+          *want = golden_tensor(WAN_GOLDEN, "sample", 16 * 288);
     ck_assert_double_lt(rel_l2(x, want, 16 * 288), 2e-5);
 }
 
@@ -393,8 +370,8 @@ static int forward(struct wan_model *m, const float *noise, const float *text, f
 TEST(blocks_are_read_one_at_a_time)
 {
     enum { N = 16 * 288 };
-    float v[2][N], *noise = read_tensor(WAN_GOLDEN, "noise", N);
-    OWN(free_at) float *text = read_tensor(WAN_GOLDEN, "text", 120);
+    float v[2][N], *noise = golden_tensor(WAN_GOLDEN, "noise", N);
+    OWN(free_at) float *text = golden_tensor(WAN_GOLDEN, "text", 120);
     struct wan_model m;
     put_wan(2, NULL);
     for (int i = 0; i < 2; i++) {
@@ -406,7 +383,7 @@ TEST(blocks_are_read_one_at_a_time)
         wan_close(&m);
     }
     ck_assert(memcmp(v[0], v[1], sizeof v[0]) == 0);
-    OWN(free_at) float *want = read_tensor(WAN_GOLDEN, "step0.velocity", N);
+    OWN(free_at) float *want = golden_tensor(WAN_GOLDEN, "step0.velocity", N);
     ck_assert_double_lt(rel_l2(v[0], want, N), 2e-5);
     free(noise);
 }
@@ -475,7 +452,8 @@ static const struct {
     {SMALL "--noise " GOLDEN, "noise must be [3][1][16][24], found [3][4][64][96]", ERR_INPUT},
     {SMALL "--noise " WAN_GOLDEN, "noise must be [3][1][16][24], found [16][3][8][12]", ERR_INPUT},
     {SMALL "--guidance 2 --text " GOLDEN " --negative no.npy", "no.npy", ERR_INPUT},
-    {SMALL "--prompt README.md", "--prompt belongs to language models", ERR_USAGE},
+    {SMALL "--prompt README.md", "--prompt changes nothing here; it is for language models",
+     ERR_USAGE},
 };
 
 TEST_EACH(what_cannot_be_done_is_refused_without_a_trace, refused)
@@ -531,7 +509,10 @@ TEST(configurations_of_other_variants_are_refused)
     check_config("num_layers", json_integer(4), "blocks.3");
     check_config("num_attention_heads", json_integer(2), "expected");
     check_config("attention_head_dim", json_integer(15), "even");
-    check_config("rope_max_seq_len", json_integer(0), "rope_max_seq_len");
+    check_config("rope_max_seq_len", json_integer(0), "rope_max_seq_len 0");
+    check_config("rope_max_seq_len", json_integer(-5), "rope_max_seq_len -5");
+    check_config("eps", json_integer(-1), "eps -1");
+    check_config("freq_dim", json_integer(3), "freq_dim must be even");
     check_config("out_channels", json_integer(8), "proj_out");
 }
 

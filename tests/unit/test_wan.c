@@ -2,11 +2,12 @@
  * steps: tests/data/video-dit-exact.safetensors (float64, every eighth token of q, k, v) and
  * tests/data/video-dit-a.safetensors (float32 with TF32 products, itself 1e-4 to 3e-4 off the
  * first; make_video_exact.py prints the differences). */
-#include "capture/flow.h"
+#include "capture/video_input.h"
 #include "capture/nn.h"
 #include "capture/wan_model.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 
 #include <math.h>
@@ -28,16 +29,6 @@ static float *read_golden(const struct st_file *f, const char *name, int64_t cou
     MUST(mem_alloc(&x, count, sizeof *x, name, ERR));
     MUST(st_read_f32(f, t, 0, count, x, ERR));
     return x;
-}
-
-static double rel_l2(const float *x, const float *want, int64_t n)
-{
-    double d = 0, s = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
-        s += (double)want[i] * want[i];
-    }
-    return sqrt(d / s);
 }
 
 struct probe {

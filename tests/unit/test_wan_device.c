@@ -3,7 +3,7 @@
  * and row in its place: a device made of the CPU's own building blocks gives what the CPU's run
  * gives, in evaluations and in a capture from the noise to the trace.
  */
-#include "capture/wan_device.h"
+#include "capture/wan_model.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "tests/harness/capturerun.h"

@@ -19,12 +19,12 @@ run --task q.jsonl -n 120 --truncate error
 cat >others.jsonl <<'JSON'
 {"id":1,"context":"int x;","input":"Who?","answer":["Bob"],"options":["Ann","Bob","Cid","Dan"]}
 JSON
-run --task others.jsonl --metric letter --max-new 4 --template '{context} {input} A. {OPTION_A} B. {OPTION_B} Answer: B'
-run --task others.jsonl --metric choice --template '{input}'
-run --task others.jsonl --metric letter --template '{OPTION_E}'
+run --task others.jsonl --grade letter --max-new 4 --template '{context} {input} A. {OPTION_A} B. {OPTION_B} Answer: B'
+run --task others.jsonl --grade choice --template '{input}'
+run --task others.jsonl --grade letter --template '{OPTION_E}'
 run --task others.jsonl --template '{input}'
 printf '{"index":0,"input":"int","answer_prefix":" main","outputs":["(void)"]}\n' >ruler.jsonl
-run --task ruler.jsonl --metric contains_all --max-new 5
+run --task ruler.jsonl --grade contains_all --max-new 5
 "$LACUNA" analyze d --where task='file:file=others*|file:file=ruler*' --group task,method --columns 'score@letter,choice_acc' |
     grep -oE '(others|ruler).jsonl:metric=[a-z_]*:max_new=[0-9]*' | sort -u
 printf '{"prompt":"int","answers":[1.5],"metric":"first_int","max_new_tokens":1}\n' >decimal.jsonl

@@ -1,7 +1,7 @@
 # A program in shell selects the masks: everything in one block, so the numbers are those of dense.
 D=$ROOT/tests/data
 "$LACUNA" import --safetensors "$D/code-lm-a.safetensors" --q layer5.q.heads0,7 --k layer5.k \
-    --v layer5.v --causal --layer 5 --dtype bf16 --name code-lm --positions rope -o t.h5 -q
+    --v layer5.v --causal --dtype bf16 --name code-lm --meta '{"layer": 5, "positions": "rope"}' -o t.h5 -q
 cat >all.sh <<'EOF'
 while read -r request; do
     printf '{"form":"lists","bq":1024,"bk":1024,"nnz":1}\n'

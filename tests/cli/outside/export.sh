@@ -1,7 +1,7 @@
 # Dumped masks are listed, and go out as tensors that the method mask reads back.
 D=$ROOT/tests/data
 "$LACUNA" import --safetensors "$D/code-lm-a.safetensors" --q layer5.q.heads0,7 --k layer5.k \
-    --v layer5.v --causal --layer 5 --dtype bf16 --name code-lm --positions rope -o t.h5 -q
+    --v layer5.v --causal --dtype bf16 --name code-lm --meta '{"layer": 5, "positions": "rope"}' -o t.h5 -q
 "$LACUNA" replay t.h5 -j 1 -m streaming:window=64 -m spargeattn -m flexprefill:min_budget=128 \
     --dump-masks m.h5 -o a -q
 "$LACUNA" mask list m.h5

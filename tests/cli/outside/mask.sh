@@ -1,7 +1,7 @@
 # The mask of a dump gives the numbers of the method that wrote it; files that do not fit say why.
 D=$ROOT/tests/data
 "$LACUNA" import --safetensors "$D/code-lm-a.safetensors" --q layer5.q.heads0,7 --k layer5.k \
-    --v layer5.v --causal --layer 5 --dtype bf16 --name code-lm --positions rope -o t.h5 -q
+    --v layer5.v --causal --dtype bf16 --name code-lm --meta '{"layer": 5, "positions": "rope"}' -o t.h5 -q
 numbers() # DIR METHOD WORD-OF-THE-PARAMETERS
 {
     grep "\"method\":\"$2\",\"params\":\"[^\"]*$3" "$1/records.jsonl" |

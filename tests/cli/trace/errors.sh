@@ -16,7 +16,7 @@ D=$ROOT/tests/data/video-dit-a.safetensors
 try import --safetensors "$D" --grid 4x8x13 -o t.h5
 try import --safetensors "$D" --grid 4x8 -o t.h5
 try import --safetensors "$D" --q step0.layer0.q --k nothing --v step0.layer0.v -o t.h5
-try import --safetensors "$D" --scale 0 -o t.h5
+try import --safetensors "$D" --meta '{"scale": 0}' -o t.h5
 try import --safetensors "$D" --dtype int8 -o t.h5
 try import --safetensors "$D" extra -o t.h5
 try import --safetensors "$D" --grid 4x8x12 --dry-run -o t.h5

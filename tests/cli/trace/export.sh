@@ -6,7 +6,7 @@
 "$LACUNA" trace export v.h5 --layers 5 --steps 3 --heads 1 -o npy
 ls npy
 "$LACUNA" import --q npy/step-003.main.layer-05.q.npy --k npy/step-003.main.layer-05.k.npy \
-    --v npy/step-003.main.layer-05.v.npy --layer 5 -o one.h5
+    --v npy/step-003.main.layer-05.v.npy --meta '{"layer": 5}' -o one.h5
 "$LACUNA" trace export one.h5 -o again
 for t in q k v; do cmp npy/step-003.main.layer-05.$t.npy again/step-000.main.layer-05.$t.npy && echo "same $t"; done
 "$LACUNA" trace export v.h5 --tensors q --layers 5 --steps 3 -o q.npy --json

@@ -17,9 +17,9 @@ grep -o '"layer":.*"causal":[a-z]*' two/records.jsonl | sed 's/"layer":\(.\).*:/
 "$LACUNA" trace info a/5.h5 --json | sed -n 's/.*"content_id": "\(.*\)",*/\1/p'
 "$LACUNA" trace subset a.h5 --tokens 64 -o x.h5; echo "exit $?"
 # Padding text.
-GRID="--grid 4x8x11 --text 32 --text-place back"
-"$LACUNA" import -q --safetensors "$FILE" $GRID --text-valid 20 -o long.h5 >/dev/null
-"$LACUNA" import -q --safetensors "$FILE" $GRID --text-valid 7 -o short.h5 >/dev/null
+text() { echo "{\"text_tokens\": 32, \"text_place\": \"back\", \"text_valid\": $1}"; }
+"$LACUNA" import -q --safetensors "$FILE" --grid 4x8x11 --meta "$(text 20)" -o long.h5 >/dev/null
+"$LACUNA" import -q --safetensors "$FILE" --grid 4x8x11 --meta "$(text 7)" -o short.h5 >/dev/null
 "$LACUNA" trace subset long.h5 --steps 0 -o v/0.h5 >/dev/null
 "$LACUNA" trace subset short.h5 --steps 3 -o v/3.h5 >/dev/null
 "$LACUNA" trace join v -o v.h5 >/dev/null

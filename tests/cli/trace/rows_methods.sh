@@ -28,8 +28,8 @@ END
 "$LACUNA" replay s.h5 -m 'exec:cmd=sh first.sh:rows=1' -m streaming:sink=128:window=1 -o s5 2>&1 | grep -o 'asked.*'
 sed -n 's/.*"method":"\([^"]*\)".*"status":"\([^"]*\)".*"pairs_kept":\([^,]*\),.*/\1 \2 \3/p' s5/records.jsonl
 cat s/records.jsonl s2/records.jsonl | sed -n 's/.*"method":"\([^"]*\)".*"status":"ok","density_elem":\([^,]*\),.*/\1 ok: \2/p'
-"$LACUNA" import -q --safetensors "$ROOT/tests/data/code-lm-a.safetensors" --q layer5.q.heads0,7 --k layer5.k --v layer5.v --causal --window 64 \
-    --layer 1 --name code-lm -o w.h5
+"$LACUNA" import -q --safetensors "$ROOT/tests/data/code-lm-a.safetensors" --q layer5.q.heads0,7 --k layer5.k --v layer5.v --causal \
+    --meta '{"window_left": 63, "layer": 1}' --name code-lm -o w.h5
 "$LACUNA" replay -q w.h5 --heads 0 -m plan:file=plan.json -m plan:file=other.json -o w
 sed -n 's/.*"method":"\([^"]*\)".*"status":"\([^"]*\)","reason":"\([^"]*\)".*/\1 \2: \3/p' w/records.jsonl
 "$LACUNA" import -q --safetensors "$ROOT/tests/data/video-dit-a.safetensors" -o v.h5
