@@ -36,8 +36,6 @@ int64_t share_resolve(struct share s, int64_t of);
 
 enum opt_flags {
     OPT_REQUIRED = 1,      /* no default; must be given */
-    OPT_UNSET = 2,         /* default is "not given": OPT_NUM NAN, OPT_INT INT64_MIN,
-                            * OPT_STR NULL, OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
     OPT_MIN_OPEN = 4,      /* value must be > min (not >=) */
     OPT_MAX_OPEN = 8,      /* value must be < max */
     OPT_OFF = 16,          /* OPT_NUM: the word "off" means INFINITY */
