@@ -141,7 +141,7 @@ int h5_part_commit(struct h5_part *p, struct err *err);
 void h5_part_abort(struct h5_part *p); /* removes the .part file; accepts a zeroed struct */
 
 /* Open for reading and check format, version and completeness. Every structure of the file is
- * checked before libhdf5 decodes it (core/h5guard.h): the superblock and the root group here, other
+ * checked before libhdf5 decodes it (core/h5guard/h5guard.h): the superblock and the root group here, other
  * objects by h5_open_group and h5_open_dataset; an object that is opened in another way has no
  * content. The messages name the file and distinguish: a missing file, a file that is still being
  * written, a file whose writer was stopped, a file that is not HDF5, another kind of HDF5 file, a

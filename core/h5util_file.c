@@ -8,7 +8,7 @@
 #include "core/h5util.h"
 
 #include "core/fileio.h"
-#include "core/h5guard_driver.h"
+#include "core/h5guard/h5guard.h"
 #include "core/mem.h"
 #include "core/version.h"
 

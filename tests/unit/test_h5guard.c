@@ -8,8 +8,7 @@
 
 #include "core/buf.h"
 #include "core/fileio.h"
-#include "core/h5guard_driver.h"
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 #include "core/maskfile.h"
 
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  * a whole chunk out of it; so that size must be right. With filters the size is any: lacuna unpacks
  * such chunks itself (core/h5zstd.h).
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include "core/mem.h"
 

@@ -2,7 +2,7 @@
  * h5guard_message.c - the other messages that describe a dataset, an attribute or a link, and the
  * global heap that holds variable-length strings.
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include "core/mem.h"
 

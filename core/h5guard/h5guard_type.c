@@ -4,7 +4,7 @@
  * libhdf5 decodes them without any bound and converts values by what they say, so every field is
  * held against the size of the type.
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include "core/mem.h"
 

@@ -5,7 +5,7 @@
  * A page holds its bytes and one bit per byte: claimed or not. The bits find structures that
  * overlap, and keep unclaimed metadata away from libhdf5.
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include "core/mem.h"
 

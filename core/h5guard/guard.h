@@ -1,14 +1,14 @@
 /*
- * h5guard_internal.h - what the parts of the guard share: the claimed bytes of a file, cursors over
+ * guard.h - what the parts of the guard share: the claimed bytes of a file, cursors over
  * them, decoded types and dataspaces, and one function per family of structures.
  *
  * Numbers of the HDF5 File Format Specification 3.0 (sections in Roman numerals below). All files
  * have 8-byte offsets and lengths; the superblock check sees to that.
  */
-#ifndef LACUNA_H5GUARD_INTERNAL_H
-#define LACUNA_H5GUARD_INTERNAL_H
+#ifndef LACUNA_GUARD_H
+#define LACUNA_GUARD_H
 
-#include "core/h5guard.h"
+#include "core/h5guard/h5guard.h"
 
 #define GUARD_NOWHERE UINT64_MAX /* the undefined address */
 #define GUARD_MAX_RANK 32
