@@ -6,7 +6,7 @@
  */
 #include "core/trace_internal.h"
 
-#include "core/h5zstd.h"
+#include "core/h5util.h"
 #include "core/mem.h"
 #include "core/pool.h"
 

@@ -5,16 +5,13 @@
  */
 #include "core/trace_internal.h"
 
-#include "core/h5zstd.h"
-#include "core/hash.h"
+#include "core/fileio.h"
 #include "core/mem.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define READ_BLOCK (1 << 20)
 
@@ -28,50 +25,6 @@ void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_arr
 }
 
 /* ---- stored bytes ---------------------------------------------------------------------------- */
-
-static int pread_all(const struct trace *t, int64_t offset, int64_t bytes, void *dst,
-                     struct err *err)
-{
-    char *p = dst;
-    while (bytes > 0) {
-        size_t want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
-        ssize_t got = pread(t->fd, p, want, offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_sys(err, ERR_IO, "reading at offset %lld", (long long)offset);
-        if (got == 0)
-            return err_set(err, ERR_INPUT,
-                           "the file ends at offset %lld; it was longer when it was "
-                           "opened",
-                           (long long)offset);
-        p += got;
-        offset += got;
-        bytes -= got;
-    }
-    return 0;
-}
-
-/* The stored bytes of a chunk into *packed (grown as needed). */
-static int fetch_chunk(hid_t dset, const struct trace_array *a, const hsize_t at[3], void **packed,
-                       int64_t *cap, size_t *size, uint32_t *skip, struct err *err)
-{
-    hsize_t stored = 0;
-    int64_t limit = (int64_t)chunk_bound((size_t)(a->chunk_rows * a->row_bytes)) + 4096;
-
-    if (H5Dget_chunk_storage_size(dset, at, &stored) < 0)
-        return h5_fail(err, ERR_INPUT, "chunk at row %llu", (unsigned long long)at[1]);
-    if (stored == 0 || stored > (hsize_t)limit)
-        return err_set(err, ERR_INPUT, "chunk at row %llu has %llu bytes",
-                       (unsigned long long)at[1], (unsigned long long)stored);
-    int rc = mem_grow(packed, cap, (int64_t)stored, 1, "packed chunk", err);
-    if (rc)
-        return rc;
-    if (H5Dread_chunk(dset, H5P_DEFAULT, at, skip, *packed) < 0)
-        return h5_fail(err, ERR_INPUT, "chunk at row %llu", (unsigned long long)at[1]);
-    *size = (size_t)stored;
-    return 0;
-}
 
 /* Rows of a slice through chunks of shuffle + zstd or deflate. */
 static int read_chunks(const struct trace *t, const char *path, const struct trace_array *a,
@@ -97,10 +50,14 @@ static int read_chunks(const struct trace *t, const char *path, const struct tra
         int64_t end = first + a->chunk_rows < row0 + n ? first + a->chunk_rows : row0 + n;
         hsize_t at[3] = {(hsize_t)slice, (hsize_t)first, 0};
         h5_lock();
-        rc = fetch_chunk(dset, a, at, &packed, &cap, &size, &skip, err);
+        rc = h5_fetch_chunk(dset, at, chunk, &packed, &cap, &size, &skip, err);
         h5_unlock();
-        if (rc)
+        if (!rc && size == 0)
+            rc = err_set(err, ERR_INPUT, "its chunk is not in the file");
+        if (rc) {
+            err_prefix(err, "row %lld", (long long)row);
             goto out;
+        }
         TRY(chunk_unpack(packed, size, codec, skip, elem, scratch, plain, chunk, err));
         memcpy(dst + (row - row0) * a->row_bytes, (char *)plain + (row - first) * a->row_bytes,
                (size_t)((end - row) * a->row_bytes));
@@ -130,14 +87,13 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
                        path, (long long)slice, (long long)row0, (long long)(row0 + n - 1));
     if (n == 0)
         return 0;
-    if (a->storage == TRACE_CONTIGUOUS)
-        rc = pread_all(t, a->offset + (slice * a->rows + row0) * a->row_bytes, n * a->row_bytes,
-                       dst, err);
-    else
+    if (a->storage != TRACE_CONTIGUOUS) {
         rc = read_chunks(t, path, a, slice, row0, n, dst, err);
-    if (rc)
-        err_prefix(err, "%s: %s head %lld", t->path, path, (long long)slice);
-    return rc;
+        return rc ? err_prefix(err, "%s: %s head %lld", t->path, path, (long long)slice), rc : 0;
+    }
+    rc = io_read_at(t->fd, path, t->file_size, a->offset + (slice * a->rows + row0) * a->row_bytes,
+                    dst, n * a->row_bytes, err);
+    return rc ? err_prefix(err, "%s", t->path), rc : 0;
 }
 
 static int check_sum(const struct trace *t, int64_t call, const struct trace_array *a,

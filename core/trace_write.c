@@ -76,13 +76,6 @@ out:
     return rc;
 }
 
-/* Open or create the group `name` below loc. */
-static int enter(hid_t loc, const char *name, hid_t *out, struct err *err)
-{
-    return h5_has_link(loc, name) ? h5_open_group(loc, name, out, err)
-                                  : h5_create_group(loc, name, out, err);
-}
-
 static int create_call_group(struct trace_writer *w, const struct trace_call *c, struct err *err)
 {
     char name[32];
@@ -90,8 +83,8 @@ static int create_call_group(struct trace_writer *w, const struct trace_call *c,
     int rc = 0;
 
     snprintf(name, sizeof name, "step-%03d", c->step);
-    TRY(enter(w->calls, name, &step, err));
-    TRY(enter(step, c->branch, &branch, err));
+    TRY(h5_enter_group(w->calls, name, &step, err));
+    TRY(h5_enter_group(step, c->branch, &branch, err));
     snprintf(name, sizeof name, "layer-%02d", c->layer);
     if (h5_has_link(branch, name))
         FAIL(err, ERR_USAGE, "this call was already written");

@@ -141,8 +141,6 @@ struct guard_space {
 };
 
 /* Each decodes the body of one message. */
-int guard_decode_type(struct h5guard *g, struct guard_cur *c, struct guard_type *out,
-                      struct err *err);
 int guard_decode_space(struct h5guard *g, struct guard_cur *c, struct guard_space *out,
                        struct err *err);
 int guard_decode_filters(struct h5guard *g, struct guard_cur *c, int *n, struct err *err);
@@ -156,10 +154,6 @@ int guard_decode_link(struct h5guard *g, struct guard_cur *c, struct err *err);
 /* A datatype, or with `shared` a reference to a committed one, which is admitted. */
 int guard_type_or_shared(struct h5guard *g, struct guard_cur *c, bool shared,
                          struct guard_type *out, struct err *err);
-
-/* Elements of variable-length strings: each text lies in a global heap (III.E), which is claimed.
- */
-int guard_check_texts(struct h5guard *g, struct guard_cur *c, int64_t n, struct err *err);
 
 /* ---- storage --------------------------------------------------------------------------------- */
 

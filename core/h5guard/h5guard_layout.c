@@ -4,7 +4,7 @@
  *
  * libhdf5 reads a chunk without filters into a buffer of the size that the index states and copies
  * a whole chunk out of it; so that size must be right. With filters the size is any: lacuna unpacks
- * such chunks itself (core/h5zstd.h).
+ * such chunks itself (core/h5util.h).
  */
 #include "core/h5guard/guard.h"
 
