@@ -9,6 +9,7 @@
 #ifndef LACUNA_TRACE_H
 #define LACUNA_TRACE_H
 
+#include "core/attention.h"
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/json.h"
@@ -334,6 +335,14 @@ int trace_pack_fp8(const struct trace *t, const char *path, enum trace_storage s
 /* Copy a trace into another storage form; both have the same trace_id. Payload that does not match
  * its checksum is refused. */
 int trace_pack(const struct trace *t, const char *path, enum trace_storage s, int jobs, bool force,
+               struct err *err);
+
+/* Fill in shape, scale, causality, reach, cap, bias and sink of a stored head; q, k and v are left
+ * NULL. With sampled rows x is still the whole head: row i stands at position i, and only some rows
+ * have a query (trace_rows). A reach that takes no key away is none. *rel is the storage of a
+ * relative bias or one of rows and keys, which in->mods points into: the caller frees it; NULL
+ * without. */
+int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in, float **rel,
                struct err *err);
 
 #endif

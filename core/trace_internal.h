@@ -63,8 +63,7 @@ void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX]);
 int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int code,
                      struct err *err);
 
-/* ---- format 1.1: what a call does to its scores (trace_score.c) -------------------------------
- */
+/* ---- format 1.1: what a call does to its scores (trace_score.c) ------------------------------ */
 
 bool trace_score_any(const struct trace_score *s);
 
@@ -199,5 +198,34 @@ int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *da
 
 /* A whole dataset of the run, as stored. */
 int trace_put_run(struct trace_writer *w, int i, int64_t n, const void *data, struct err *err);
+
+struct array_writer {
+    struct trace_array a;
+    hid_t dset;
+    int64_t *next;            /* [slices], rows already there */
+    struct hash_state **hash; /* [slices] */
+};
+
+struct trace_writer {
+    struct h5_part part;
+    struct trace_meta meta;
+    struct trace_form form;
+    hid_t type, calls, run; /* element type of q, k, v; groups */
+    bool in_call, failed;
+    bool extended; /* a call has something of format 1.1 */
+    int last_order;
+    int64_t n_calls;
+    struct trace_call call;
+    hid_t group; /* of the current call */
+    struct array_writer out[CALL_ARRAYS];
+    struct trace_array run_arrays[RUN_ARRAYS];
+    struct buf content;
+};
+
+/* Put what helps, if anything does, behind the message of a failed write. */
+void trace_writer_advise(const struct trace_writer *w, struct err *err);
+
+/* Release the datasets and the group of the current call. */
+void trace_writer_end_arrays(struct trace_writer *w);
 
 #endif

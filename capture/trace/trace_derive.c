@@ -13,7 +13,7 @@
 #include "core/pool.h"
 #include "core/poolmap.h"
 #include "core/progress.h"
-#include "core/trace_attn.h"
+#include "core/trace.h"
 #include "core/trace_internal.h"
 
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "tests/fuzz/mutate_h5.h"
 #include "tests/harness/trace_fixture.h"
 #include "core/mem.h"
-#include "core/trace_attn.h"
+#include "core/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
