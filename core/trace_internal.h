@@ -13,20 +13,6 @@
 #define TRACE_FORMAT "lacuna-trace"
 #define CHUNK_TOKENS 1024 /* rows of a chunk of a packed tensor */
 
-/* Datasets of a call; the first ones are those of enum trace_what. */
-enum {
-    ARR_MAP_SUM = TRACE_WHAT_COUNT,
-    ARR_MAP_MAX,
-    ARR_SINKS, /* these four: format 1.1, always contiguous */
-    ARR_ALIBI,
-    ARR_REL_BIAS,
-    ARR_BIAS,
-    CALL_ARRAYS,
-};
-
-/* Datasets of the run. */
-enum { ARR_TOKENS, ARR_NLL, ARR_TIMESTEPS, ARR_SIGMAS, ARR_ROWS, RUN_ARRAYS };
-
 /* A payload dataset: slices (heads) of rows of row_bytes, one checksum per slice. */
 struct trace_array {
     const char *name;
@@ -128,29 +114,6 @@ struct trace {
     struct trace_ignored ignored;
 };
 
-/* The one trace in a directory, malloc'd; NULL where `path` is none. Several: ERR_INPUT. */
-int trace_only(const char *path, char **only, struct err *err);
-
-/* Groups of a trace; TRACE_AT_STEPS is /calls, a step or a branch. */
-enum trace_place {
-    TRACE_AT_ROOT,
-    TRACE_AT_TYPES,
-    TRACE_AT_MODEL,
-    TRACE_AT_RUN,
-    TRACE_AT_VIDEO,
-    TRACE_AT_STEPS,
-    TRACE_AT_CALL,
-};
-
-/* Refuse a group that has an attribute, a dataset or a group which this build neither knows nor may
- * ignore (ERR_INPUT that names it); count in t->ignored what it may. */
-int trace_refuse_unknown(struct trace *t, hid_t group, enum trace_place at, struct err *err);
-
-/* The names that a group marks as optional, separated by spaces; "" without such a mark. */
-#define TRACE_OPTIONAL_MAX 1024
-int trace_optional_names(hid_t group, char list[TRACE_OPTIONAL_MAX], struct err *err);
-bool trace_name_listed(const char *list, const char *name);
-
 /* Path of the dataset: of call i, or of the run when i < 0. */
 #define DATASET_PATH_MAX (CALL_PATH_MAX + 20)
 void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_array *a,
@@ -163,15 +126,6 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
 /* A whole slice as stored, checked against its checksum; a mismatch is ERR_INPUT. */
 int trace_read_slice(const struct trace *t, int64_t call, const struct trace_array *a,
                      int64_t slice, void *dst, struct err *err);
-
-/* ---- chunks of packed datasets --------------------------------------------------------------- */
-
-/* Creation properties of a packed dataset: chunks of a->chunk_rows rows, filters of a->storage. */
-hid_t trace_packed_props(const struct trace_array *a);
-
-/* Write a whole slice into a dataset that was created with trace_packed_props. */
-int trace_write_chunks(hid_t dset, const struct trace_array *a, int jobs, int64_t slice,
-                       const void *data, struct err *err);
 
 /* ---- writer, as seen by the packer ----------------------------------------------------------- */
 
@@ -195,37 +149,5 @@ void trace_write_advice(const struct trace_meta *m, bool copy, int sys,
 /* A whole slice of dataset i of the current call, as stored. */
 int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data,
                     struct err *err);
-
-/* A whole dataset of the run, as stored. */
-int trace_put_run(struct trace_writer *w, int i, int64_t n, const void *data, struct err *err);
-
-struct array_writer {
-    struct trace_array a;
-    hid_t dset;
-    int64_t *next;            /* [slices], rows already there */
-    struct hash_state **hash; /* [slices] */
-};
-
-struct trace_writer {
-    struct h5_part part;
-    struct trace_meta meta;
-    struct trace_form form;
-    hid_t type, calls, run; /* element type of q, k, v; groups */
-    bool in_call, failed;
-    bool extended; /* a call has something of format 1.1 */
-    int last_order;
-    int64_t n_calls;
-    struct trace_call call;
-    hid_t group; /* of the current call */
-    struct array_writer out[CALL_ARRAYS];
-    struct trace_array run_arrays[RUN_ARRAYS];
-    struct buf content;
-};
-
-/* Put what helps, if anything does, behind the message of a failed write. */
-void trace_writer_advise(const struct trace_writer *w, struct err *err);
-
-/* Release the datasets and the group of the current call. */
-void trace_writer_end_arrays(struct trace_writer *w);
 
 #endif

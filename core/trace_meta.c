@@ -555,11 +555,11 @@ static bool bias_array(const struct trace_meta *m, const struct trace_call *c,
 static bool score_array(const struct trace_meta *m, const struct trace_call *c, int i,
                         struct trace_array *a)
 {
-    bool rel = i == ARR_REL_BIAS;
+    bool rel = i == TRACE_REL_BIAS;
     int64_t distances = 2 * m->n_k - 1;
 
     a->type = DT_F32;
-    if (i == ARR_BIAS)
+    if (i == TRACE_BIAS)
         return bias_array(m, c, a);
     a->ndim = rel ? 2 : 1;
     a->dims[0] = rel && c ? c->score.rel_bias : m->heads;
@@ -572,7 +572,7 @@ bool trace_call_array(const struct trace_meta *m, const struct trace_call *c, in
 {
     memset(a, 0, sizeof *a);
     a->name = call_names[i];
-    if (i >= ARR_SINKS)
+    if (i >= TRACE_SINKS)
         return score_array(m, c, i, a);
     if (i >= TRACE_WHAT_COUNT) {
         a->type = DT_F32;
@@ -603,18 +603,18 @@ bool trace_run_array(int i, int64_t n, struct trace_array *a)
 
 int64_t trace_run_length(const struct trace_meta *m, int i)
 {
-    return i == ARR_TOKENS ? m->n_k : i == ARR_NLL ? m->n_k - 1 : i == ARR_ROWS ? m->n_q : -1;
+    return i == TRACE_TOKENS ? m->n_k : i == TRACE_NLL ? m->n_k - 1 : i == TRACE_ROWS ? m->n_q : -1;
 }
 
 bool trace_call_has(const struct trace_call *c, int i)
 {
-    return i == TRACE_OUT      ? c->has_out
-           : i == TRACE_LSE    ? c->has_lse
-           : i == ARR_SINKS    ? c->score.sinks
-           : i == ARR_ALIBI    ? c->score.alibi
-           : i == ARR_REL_BIAS ? c->score.rel_bias > 0
-           : i == ARR_BIAS     ? c->score.bias > 0
-                               : i < TRACE_WHAT_COUNT || c->has_map;
+    return i == TRACE_OUT        ? c->has_out
+           : i == TRACE_LSE      ? c->has_lse
+           : i == TRACE_SINKS    ? c->score.sinks
+           : i == TRACE_ALIBI    ? c->score.alibi
+           : i == TRACE_REL_BIAS ? c->score.rel_bias > 0
+           : i == TRACE_BIAS     ? c->score.bias > 0
+                                 : i < TRACE_WHAT_COUNT || c->has_map;
 }
 
 void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX])

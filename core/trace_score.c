@@ -399,16 +399,19 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
                   .prefix = s->reach.prefix},
         .mods = {.softcap = s->softcap, .has_sink = s->sinks},
     };
-    TRY(trace_sink(t, call, head, &in->mods.sink, err));
-    TRY(trace_alibi(t, call, head, &in->mods.alibi, err));
+    float sink, slope;
+    TRY(trace_read_values(t, call, TRACE_SINKS, head, &sink, err));
+    TRY(trace_read_values(t, call, TRACE_ALIBI, head, &slope, err));
+    in->mods.sink = sink;
+    in->mods.alibi = slope;
     if (s->rel_bias) {
         TRY(mem_alloc(rel, 2 * n_k - 1, sizeof **rel, "relative bias", err));
-        TRY(trace_rel_bias(t, call, head, *rel, err));
+        TRY(trace_read_values(t, call, TRACE_REL_BIAS, head, *rel, err));
         in->mods.rel = *rel + n_k - 1;
     }
     if (s->bias) {
         TRY(mem_alloc(rel, m->n_q * n_k, sizeof **rel, "bias", err));
-        TRY(trace_bias(t, call, head, *rel, err));
+        TRY(trace_read_values(t, call, TRACE_BIAS, head, *rel, err));
         in->mods.pair = (struct pair_bias){*rel, n_k, n_k - m->n_q};
     }
 out:

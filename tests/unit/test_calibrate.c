@@ -57,8 +57,8 @@ static void write_video(const char *path, const char *model)
     double x[51];
     for (int i = 0; i < 51; i++)
         x[i] = 1 - i / 50.0;
-    assert_ok(trace_put_sigmas(w, x, 51, &err), &err);
-    assert_ok(trace_put_timesteps(w, x, 50, &err), &err);
+    assert_ok(trace_put_run(w, TRACE_SIGMAS, 51, x, &err), &err);
+    assert_ok(trace_put_run(w, TRACE_TIMESTEPS, 50, x, &err), &err);
     assert_ok(trace_commit(&w, &err), &err);
 }
 

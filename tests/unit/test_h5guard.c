@@ -64,7 +64,7 @@ static void expect_trace(const char *path, const char *id)
 
     assert_ok(trace_open(path, &t, &err), &err);
     ck_assert_str_eq(trace_id(t), id);
-    assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+    assert_ok(trace_verify(t, 1, NULL, NULL, &bad, &err), &err);
     ck_assert_int_eq(bad, 0);
     trace_close(&t);
 }

@@ -83,7 +83,7 @@ static int verdict(const char *path, char id[64])
         return 1;
     }
     snprintf(id, 64, "%s", trace_id(t));
-    assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+    assert_ok(trace_verify(t, 1, NULL, NULL, &bad, &err), &err);
     trace_close(&t);
     ck_assert_int_eq(hdf5_objects_open(), open_before);
     return bad ? 2 : 0;
@@ -105,7 +105,7 @@ static int payload_ranges(const char *path, struct range *out)
         for (int what = 0; what < TRACE_WHAT_COUNT; what++)
             for (int h = 0; h < trace_shape(trace_meta(t), (enum trace_what)what).heads; h++) {
                 int64_t at, bytes;
-                assert_ok(trace_locate(t, i, (enum trace_what)what, h, &at, &bytes, &err), &err);
+                trace_locate(t, i, (enum trace_what)what, h, &at, &bytes);
                 out[n++] = (struct range){(size_t)at, (size_t)bytes};
             }
     trace_close(&t);
@@ -257,7 +257,7 @@ START_TEST(changes_made_with_another_program_are_found)
         h5_unlock();
         assert_fails(trace_open(file("a.h5"), &t, &err), &err, ERR_INPUT, "content id");
         assert_ok(trace_open_damaged(file("a.h5"), &t, &err), &err);
-        assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+        assert_ok(trace_verify(t, 1, NULL, NULL, &bad, &err), &err);
         ck_assert_int_eq(bad, i == 3 ? 3 : 1);
         trace_close(&t);
     }
@@ -497,7 +497,7 @@ static void check_after_kill(const char *path, int *absent, int *part, int *good
     bool has_part = access(name, F_OK) == 0;
     if (access(path, F_OK) == 0) {
         assert_ok(trace_open(path, &t, &err), &err);
-        assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+        assert_ok(trace_verify(t, 1, NULL, NULL, &bad, &err), &err);
         ck_assert_int_eq(bad, 0);
         ck_assert_int_eq(trace_calls(t), 3);
         trace_close(&t);

@@ -114,7 +114,7 @@ START_TEST(a_marked_name_is_ignored)
     ck_assert_int_eq(ignored.n, 1);
     ck_assert_str_eq(ignored.first, where);
     ck_assert_int_eq(trace_calls(t), 4);
-    assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+    assert_ok(trace_verify(t, 1, NULL, NULL, &bad, &err), &err);
     ck_assert_int_eq(bad, 0);
     trace_close(&t);
 }
