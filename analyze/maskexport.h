@@ -4,7 +4,7 @@
 #ifndef LACUNA_MASKEXPORT_H
 #define LACUNA_MASKEXPORT_H
 
-#include "core/maskindex.h"
+#include "core/maskfile.h"
 
 enum mask_format {
     MASK_AS_DENSE,     /* bool [heads][nq][nk] */

@@ -1,7 +1,7 @@
 #include "core/gemm.h"
 
 #include "core/log.h"
-#include "core/openblas.h"
+#include "core/gemm.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

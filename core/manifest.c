@@ -11,7 +11,7 @@
 #include "core/fileio.h"
 #include "core/json.h"
 #include "core/mem.h"
-#include "core/openblas.h"
+#include "core/gemm.h"
 #include "core/pool.h"
 #include "core/sealed.h"
 #include "core/text.h"

@@ -8,7 +8,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
-#include "core/stopwatch.h"
+#include "core/clock.h"
 #include "cuda/attn/attn_filter.h"
 #include "cuda/attn/mapplan.h"
 #include "cuda/ops.h"

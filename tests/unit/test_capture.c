@@ -6,7 +6,7 @@
 #include "capture/headsel.h"
 #include "core/fileio.h"
 #include "core/mem.h"
-#include "core/openblas.h"
+#include "core/gemm.h"
 #include "core/safetensors.h"
 #include "tests/harness/capturerun.h"
 #include "tests/harness/suite.h"

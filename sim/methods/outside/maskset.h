@@ -6,7 +6,7 @@
 
 #include "core/arrayfile.h"
 #include "core/callname.h"
-#include "core/maskindex.h"
+#include "core/maskfile.h"
 #include "core/method.h"
 #include "sim/blocks/given.h"
 
