@@ -31,18 +31,6 @@ static const char *enum_name(const struct opt *o, const void *params)
     return i < 0 ? NULL : o->values[i];
 }
 
-/* Is `name` one of the words of a list, separated by `by`? */
-static bool in_words(const char *list, const char *by, const char *name, size_t len)
-{
-    for (const char *p = list; *p; p += *p != '\0') {
-        size_t n = strcspn(p, by);
-        if (n == len && strncmp(p, name, n) == 0)
-            return true;
-        p += n;
-    }
-    return false;
-}
-
 static int refuse(const struct opt *o, const struct param_scope *s, const struct opt *key,
                   const char *has, const void *params, struct err *err)
 {
@@ -64,11 +52,11 @@ static int param_scopes_check(const struct method *m, const void *params, struct
         snprintf(name, sizeof name, "%.*s", (int)len, s->only);
         const struct opt *key = opt_find(m->params.table, name);
         const char *has = enum_name(key, params);
-        if (!has || in_words(s->only + len + 1, "|", has, strlen(has)))
+        if (!has || words_have(s->only + len + 1, '|', has, strlen(has)))
             continue;
         for (const struct opt *o = m->params.table; o->type != OPT_END; o++) {
             bool is_default;
-            if (!in_words(s->params, " ", o->name, strlen(o->name)))
+            if (!words_have(s->params, ' ', o->name, strlen(o->name)))
                 continue;
             TRY(opt_is_default(o, params, &is_default, err));
             if (!is_default)

@@ -175,7 +175,18 @@ void text_wrap(struct buf *b, const char *text, int col, int indent, int width)
     buf_puts(b, "\n");
 }
 
-/* ---- the words of a command ------------------------------------------------------------------ */
+/* ---- words ----------------------------------------------------------------------------------- */
+
+bool words_have(const char *list, char by, const char *name, size_t len)
+{
+    for (const char *p = list; *p; p += *p != '\0') {
+        size_t n = strcspn(p, (char[]){by, '\0'});
+        if (n == len && strncmp(p, name, n) == 0)
+            return true;
+        p += n;
+    }
+    return false;
+}
 
 /* One word at p, without its quotes, appended to b. Returns what follows it; NULL: an open quote.
  */

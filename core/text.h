@@ -26,6 +26,9 @@ void str_list_add(struct str_list *l, const char *s); /* a copy */
 void str_list_free(struct str_list *l);
 bool str_list_has(const struct str_list *l, const char *s);
 
+/* Is name[0..len) one of the words of a list, separated by `by`? */
+bool words_have(const char *list, char by, const char *name, size_t len);
+
 /* Split a command as a POSIX shell does, without expanding anything: blanks part words, ' and " and
  * backslash keep them together. ERR_USAGE: a quote that is not closed, or no word at all. */
 int words_split(const char *text, struct str_list *out, struct err *err);

@@ -114,25 +114,33 @@ bool trace_meta_has(const char *group, const char *name)
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
+/* The text of a field, NULL of one that is a number. */
+static const char *text_of(const struct field *f, const struct trace_meta *m)
+{
+    const void *p = (const char *)m + f->offset;
+    return f->type == F_STR ? p : f->type == F_DTYPE ? dtype_name(*(const enum dtype *)p) : NULL;
+}
+
+static int64_t whole_of(const struct field *f, const struct trace_meta *m)
+{
+    const void *p = (const char *)m + f->offset;
+    return f->type == F_INT    ? *(const int *)p
+           : f->type == F_BOOL ? *(const bool *)p
+                               : *(const int64_t *)p;
+}
+
+static double real_of(const struct field *f, const struct trace_meta *m)
+{
+    return *(const double *)(const void *)((const char *)m + f->offset);
+}
+
 static int put_field(hid_t group, const struct field *f, const struct trace_meta *m,
                      struct err *err)
 {
-    const void *p = (const char *)m + f->offset;
-    switch (f->type) {
-    case F_STR:
-        return h5_put_str(group, f->name, p, err);
-    case F_INT:
-        return h5_put_i64(group, f->name, *(const int *)p, err);
-    case F_I64:
-        return h5_put_i64(group, f->name, *(const int64_t *)p, err);
-    case F_F64:
-        return h5_put_f64(group, f->name, *(const double *)p, err);
-    case F_BOOL:
-        return h5_put_i64(group, f->name, *(const bool *)p, err);
-    case F_DTYPE:
-        return h5_put_str(group, f->name, dtype_name(*(const enum dtype *)p), err);
-    }
-    return 0;
+    const char *text = text_of(f, m);
+    return text               ? h5_put_str(group, f->name, text, err)
+           : f->type == F_F64 ? h5_put_f64(group, f->name, real_of(f, m), err)
+                              : h5_put_i64(group, f->name, whole_of(f, m), err);
 }
 
 static int get_field(hid_t group, const struct field *f, struct trace_meta *m, struct err *err)
@@ -230,7 +238,6 @@ void trace_meta_json(const struct trace_meta *m, struct jw *w)
     for (const struct field *f = fields; f->name; f++) {
         if (!in_use(f, m))
             continue;
-        const void *p = (const char *)m + f->offset;
         if (strcmp(open, f->group) != 0) {
             if (open[0])
                 jw_obj_end(w);
@@ -238,16 +245,14 @@ void trace_meta_json(const struct trace_meta *m, struct jw *w)
             jw_obj(w);
             open = f->group;
         }
-        if (f->type == F_STR)
-            jw_kstr(w, f->name, p);
-        else if (f->type == F_DTYPE)
-            jw_kstr(w, f->name, dtype_name(*(const enum dtype *)p));
+        if (text_of(f, m))
+            jw_kstr(w, f->name, text_of(f, m));
         else if (f->type == F_F64)
-            jw_knum(w, f->name, *(const double *)p);
+            jw_knum(w, f->name, real_of(f, m));
         else if (f->type == F_BOOL)
-            jw_kbool(w, f->name, *(const bool *)p);
+            jw_kbool(w, f->name, whole_of(f, m) != 0);
         else
-            jw_kint(w, f->name, f->type == F_INT ? *(const int *)p : *(const int64_t *)p);
+            jw_kint(w, f->name, whole_of(f, m));
     }
     jw_obj_end(w);
 }
@@ -276,19 +281,13 @@ void content_meta(const struct trace_meta *m, struct buf *b)
     for (const struct field *f = fields; f->name; f++) {
         if (!in_use(f, m) || is_provenance(f))
             continue;
-        const void *p = (const char *)m + f->offset;
         buf_printf(b, "%s.%s=", f->group, f->name);
-        if (f->type == F_STR)
-            buf_puts(b, p);
-        else if (f->type == F_DTYPE)
-            buf_puts(b, dtype_name(*(const enum dtype *)p));
+        if (text_of(f, m))
+            buf_puts(b, text_of(f, m));
         else if (f->type == F_F64)
-            content_f64(b, *(const double *)p);
+            content_f64(b, real_of(f, m));
         else
-            buf_printf(b, "%lld",
-                       f->type == F_INT    ? (long long)*(const int *)p
-                       : f->type == F_BOOL ? (long long)*(const bool *)p
-                                           : (long long)*(const int64_t *)p);
+            buf_printf(b, "%lld", (long long)whole_of(f, m));
         buf_puts(b, "\n");
     }
 }

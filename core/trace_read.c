@@ -89,18 +89,6 @@ static bool attr_of_others(const char *name)
     return name[0] == '_' || isupper((unsigned char)name[0]);
 }
 
-static bool name_listed(const char *list, const char *name)
-{
-    size_t len = strlen(name);
-    for (const char *p = list + strspn(list, " "); *p; p += strspn(p, " ")) {
-        size_t n = strcspn(p, " ");
-        if (n == len && strncmp(p, name, n) == 0)
-            return true;
-        p += n;
-    }
-    return false;
-}
-
 /* The names that a group marks as optional, separated by spaces; "" without such a mark. */
 static int optional_names(hid_t group, char list[OPTIONAL_MAX], struct err *err)
 {
@@ -144,7 +132,7 @@ static herr_t see_attr(hid_t group, const char *name, const H5A_info_t *info, vo
     (void)info;
     if (attr_known(l->at, name) || attr_of_others(name))
         return 0;
-    if (name_listed(l->optional, name))
+    if (words_have(l->optional, ' ', name, strlen(name)))
         ignore(l, name);
     else
         l->rc = refuse(l, "attribute", name);
@@ -159,7 +147,7 @@ static int see_links(hid_t group, struct look *l)
 
     TRY(h5_names(group, &names, &n, l->err));
     for (int64_t i = 0; i < n; i++) {
-        bool listed = name_listed(l->optional, names[i]);
+        bool listed = words_have(l->optional, ' ', names[i], strlen(names[i]));
         /* Any other name may be a step or a branch: the paths of the calls decide. */
         if (l->at == AT_STEPS ? !listed : link_known(l->at, names[i]))
             continue;
@@ -478,7 +466,7 @@ static int walk(struct trace *t, hid_t parent, const char *path, int depth, stru
     TRY(optional_names(parent, optional, err));
     TRY(h5_names(parent, &names, &n, err));
     for (int64_t i = 0; i < n; i++) {
-        if (name_listed(optional, names[i]))
+        if (words_have(optional, ' ', names[i], strlen(names[i])))
             continue;
         if (strlen(path) + strlen(names[i]) + 2 > CALL_PATH_MAX || t->n_calls >= CALLS_MAX)
             FAIL(err, ERR_INPUT, "%s/%s is not part of a trace", path, names[i]);
