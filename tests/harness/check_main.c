@@ -1,4 +1,4 @@
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include <spawn.h>
 #include <stdio.h>
@@ -71,10 +71,59 @@ void suite_add(const char *name, Suite *(*make)(void))
     suites[n_suites++].make = make;
 }
 
+static struct {
+    const char *file;
+    const TTest *test;
+    int n;
+    void (*begin)(void), (*end)(void);
+} tests[4096];
+static int n_tests;
+
+void suite_test(const char *file, const TTest *test, int n, void (*begin)(void), void (*end)(void))
+{
+    if (n_tests == sizeof tests / sizeof *tests)
+        abort();
+    tests[n_tests].file = file;
+    tests[n_tests].test = test;
+    tests[n_tests].n = n;
+    tests[n_tests].begin = begin;
+    tests[n_tests++].end = end;
+}
+
+/* Add the tests of test.h from number `at` on that are of one file; returns the number behind. */
+static int add_file(SRunner *sr, int at)
+{
+    const char *file = tests[at].file;
+    Suite *s = suite_create(file);
+    TCase *c = tcase_create(file);
+    suite_add_tcase(s, c);
+    for (; at < n_tests && strcmp(tests[at].file, file) == 0; at++) {
+        if (tests[at].test) {
+            tcase_add_loop_test(c, tests[at].test, 0, tests[at].n);
+            continue;
+        }
+        c = tcase_create(file);
+        suite_add_tcase(s, c);
+        if (tests[at].begin)
+            tcase_add_checked_fixture(c, tests[at].begin, tests[at].end);
+    }
+    srunner_add_suite(sr, s);
+    return at;
+}
+
 /* Add the suite of that name, or all if there is none. */
 static bool choose(SRunner *sr, const char *name)
 {
     bool found = false;
+    for (int at = 0; at < n_tests;) {
+        bool wanted = !name || strcmp(name, tests[at].file) == 0;
+        const char *file = tests[at].file;
+        if (wanted)
+            at = add_file(sr, at);
+        while (!wanted && at < n_tests && strcmp(tests[at].file, file) == 0)
+            at++;
+        found |= wanted;
+    }
     for (int i = 0; i < n_suites; i++)
         if (!name || strcmp(name, suites[i].name) == 0) {
             srunner_add_suite(sr, suites[i].make());

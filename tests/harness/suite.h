@@ -1,7 +1,7 @@
 /*
- * suite.h - what every file of tests/unit shares. A test_<unit>.c defines make_suite();
- * check_main.c runs those of all files, or of those that are named. Test data lies in tests/data;
- * the working directory of a test is the repository root.
+ * suite.h - what every file of tests/unit shares. A test_<unit>.c defines make_suite(), or has the
+ * tests of test.h; check_main.c runs those of all files, or of those that are named. Test data lies
+ * in tests/data; the working directory of a test is the repository root.
  */
 #ifndef LACUNA_SUITE_H
 #define LACUNA_SUITE_H
@@ -14,14 +14,12 @@
 
 /* A file's suite makes itself known under the file's name before main() begins. */
 void suite_add(const char *name, Suite *(*make)(void));
-#ifdef TEST_NAME
+#if defined TEST_NAME && !defined LACUNA_TEST_H
 static Suite *make_suite(void);
 __attribute__((constructor)) static void suite_add_own(void)
 {
     suite_add(TEST_NAME, make_suite);
 }
-#else
-Suite *make_suite(void);
 #endif
 
 /* Check notes every assertion that holds, to place a crash: a system call each, which is most of

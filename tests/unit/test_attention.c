@@ -2,7 +2,7 @@
 #include "core/attention.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -114,7 +114,7 @@ static void check(const struct data *x, const struct mask *m, enum precision pre
 static const double tolerance[] = {[PREC_F64] = 1e-12, [PREC_F32] = 5e-5};
 
 /* Cap, biases, sink and reach, over a full mask, a band and lists. */
-START_TEST(scores_are_modified_by_definition)
+LOOP_TEST(scores_are_modified_by_definition, 36)
 {
     static float table[2 * 130 - 1], pairs[100 * 130];
     const struct {
@@ -159,9 +159,8 @@ START_TEST(scores_are_modified_by_definition)
     mask_free(&m);
     free_data(&x);
 }
-END_TEST
 
-START_TEST(dense_matches_the_definition)
+LOOP_TEST(dense_matches_the_definition, 36)
 {
     static const int64_t n[][2] = {{1, 1},     {2, 2},     {63, 63},   {64, 64},  {65, 65},
                                    {129, 129}, {700, 700}, {40, 1100}, {300, 100}};
@@ -175,9 +174,8 @@ START_TEST(dense_matches_the_definition)
     check(&x, &m, prec, tolerance[prec]);
     free_data(&x);
 }
-END_TEST
 
-START_TEST(lists_match_the_definition)
+LOOP_TEST(lists_match_the_definition, 24)
 {
     static const int64_t unit[][2] = {{1, 1}, {16, 1}, {128, 1}, {64, 32}, {128, 64}, {48, 16}};
     struct err err = {0};
@@ -197,9 +195,8 @@ START_TEST(lists_match_the_definition)
     mask_free(&m);
     free_data(&x);
 }
-END_TEST
 
-START_TEST(band_matches_the_definition)
+LOOP_TEST(band_matches_the_definition, 2)
 {
     struct data x;
     struct mask m;
@@ -210,10 +207,9 @@ START_TEST(band_matches_the_definition)
     check(&x, &m, PREC_F32, 5e-5);
     free_data(&x);
 }
-END_TEST
 
 /* Values at the edges: all equal, one huge, tiny, zero. None may give NaN or a row sum off 1. */
-START_TEST(extreme_scores_stay_finite)
+TEST(extreme_scores_stay_finite)
 {
     struct err err = {0};
     struct data x;
@@ -242,9 +238,8 @@ START_TEST(extreme_scores_stay_finite)
         free_data(&x);
     }
 }
-END_TEST
 
-START_TEST(probabilities_sum_to_one_and_scores_agree)
+TEST(probabilities_sum_to_one_and_scores_agree)
 {
     struct err err = {0};
     struct data x;
@@ -271,19 +266,4 @@ START_TEST(probabilities_sum_to_one_and_scores_agree)
     free_data(&x);
     free(p);
     free(s);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("attention");
-    TCase *t = tcase_create("attention");
-    tcase_add_loop_test(t, dense_matches_the_definition, 0, 36);
-    tcase_add_loop_test(t, scores_are_modified_by_definition, 0, 36);
-    tcase_add_loop_test(t, lists_match_the_definition, 0, 24);
-    tcase_add_loop_test(t, band_matches_the_definition, 0, 2);
-    tcase_add_test(t, extreme_scores_stay_finite);
-    tcase_add_test(t, probabilities_sum_to_one_and_scores_agree);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -1,5 +1,6 @@
 /* Equal budgets: targets as text, the search on functions with known answers, and that the budget
  * parameter of every method moves its density in the direction that the method states. */
+#include "tests/harness/test.h"
 #include "sim/budgetsearch.h"
 #include "tests/harness/conform.h"
 
@@ -29,7 +30,9 @@ static int parse(const char *text)
     return method_runs_parse(test_methods, text, &runs, &n_runs, &e);
 }
 
-START_TEST(a_target_is_part_of_the_parameters)
+FIXTURE(begin, end);
+
+TEST(a_target_is_part_of_the_parameters)
 {
     assert_ok(parse("streaming:sink=2@density_elem=0.1,0.3"), &e);
     ck_assert_int_eq(n_runs, 2);
@@ -49,7 +52,6 @@ START_TEST(a_target_is_part_of_the_parameters)
     assert_ok(parse("oracle:kind=topk@density_elem=0.2"), &e);
     ck_assert_str_eq(runs[5].canonical, "kind=topk@density_elem=0.2");
 }
-END_TEST
 
 static const struct {
     const char *text, *why;
@@ -68,11 +70,10 @@ static const struct {
     {"streaming@0.3", "a target was expected"},
 };
 
-START_TEST(what_cannot_be_searched_is_refused)
+LOOP_TEST(what_cannot_be_searched_is_refused, sizeof refused / sizeof *refused)
 {
     assert_fails(parse(refused[_i].text), &e, ERR_USAGE, refused[_i].why);
 }
-END_TEST
 
 /* ---- search --------------------------------------------------------------------------------- */
 
@@ -124,7 +125,7 @@ static struct budget_answer ask(budget_eval_fn *f, enum target_kind kind, double
     return a;
 }
 
-START_TEST(the_nearest_setting_is_found)
+TEST(the_nearest_setting_is_found)
 {
     struct budget_answer a = ask(straight, TARGET_HIT, 0.3374, true);
     ck_assert_int_eq(a.at, 337);
@@ -135,9 +136,8 @@ START_TEST(the_nearest_setting_is_found)
     ck_assert_int_eq(ask(falling, TARGET_HIT, 0.3374, true).at, 663);
     ck_assert_double_le(fabs(ask(straight, TARGET_HIT, 0.8, false).value - 0.8), 0.8e-3);
 }
-END_TEST
 
-START_TEST(a_bound_is_satisfied_as_cheaply_as_it_can_be)
+TEST(a_bound_is_satisfied_as_cheaply_as_it_can_be)
 {
     ck_assert_int_eq(ask(straight, TARGET_AT_LEAST, 0.3374, true).at, 338);
     ck_assert_int_eq(ask(falling, TARGET_AT_MOST, 0.3374, true).at, 663);
@@ -151,9 +151,8 @@ START_TEST(a_bound_is_satisfied_as_cheaply_as_it_can_be)
     ck_assert_int_eq(a.at, 1000);
     ck_assert_int_eq(a.end, BUDGET_RANGE);
 }
-END_TEST
 
-START_TEST(granularity_and_range_are_told_apart)
+TEST(granularity_and_range_are_told_apart)
 {
     struct budget_answer a = ask(stairs, TARGET_HIT, 0.2, true);
     ck_assert_double_eq(a.value, 0.1);
@@ -166,9 +165,8 @@ START_TEST(granularity_and_range_are_told_apart)
     ck_assert_int_eq(a.at, 100);  /* nothing speaks for another setting than the start */
     ck_assert_int_eq(ask(stairs, TARGET_HIT, 0.398, true).end, BUDGET_MET); /* within 2 % */
 }
-END_TEST
 
-START_TEST(a_contradiction_is_searched_point_by_point)
+TEST(a_contradiction_is_searched_point_by_point)
 {
     struct budget_answer a = ask(mountain, TARGET_HIT, 0.9, true);
     ck_assert(a.scanned);
@@ -181,7 +179,6 @@ START_TEST(a_contradiction_is_searched_point_by_point)
     ck_assert_double_le(fabs(a.value - 0.25), 0.005);
     ck_assert(!a.scanned);
 }
-END_TEST
 
 /* ---- methods -------------------------------------------------------------------------------- */
 
@@ -253,7 +250,7 @@ static double density(const struct method_run *run, struct sim_head *h, const vo
     return d;
 }
 
-START_TEST(the_budget_moves_what_is_kept_the_stated_way)
+LOOP_TEST(the_budget_moves_what_is_kept_the_stated_way, SETTINGS)
 {
     char text[160];
     struct sim_head h;
@@ -282,9 +279,8 @@ START_TEST(the_budget_moves_what_is_kept_the_stated_way)
     ck_assert_msg(last > first, "%s: always %g", text, last);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(every_budget_is_in_the_table)
+TEST(every_budget_is_in_the_table)
 {
     for (const struct method *const *m = test_methods; *m; m++)
         for (const struct budget_param *b = (*m)->params.budget; b && b->params; b++) {
@@ -303,10 +299,9 @@ START_TEST(every_budget_is_in_the_table)
         }
     begin();
 }
-END_TEST
 
 /* A value that is found is written so that it can be set again. */
-START_TEST(found_texts_set_what_was_found)
+TEST(found_texts_set_what_was_found)
 {
     struct budget_range r;
     struct buf a = {0}, b = {0};
@@ -325,24 +320,4 @@ START_TEST(found_texts_set_what_was_found)
                  ERR_USAGE, "does not set tau");
     buf_free(&a);
     buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("budget");
-    TCase *tc = tcase_create("budget");
-    tcase_add_checked_fixture(tc, begin, end);
-    tcase_add_test(tc, a_target_is_part_of_the_parameters);
-    tcase_add_loop_test(tc, what_cannot_be_searched_is_refused, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(tc, the_nearest_setting_is_found);
-    tcase_add_test(tc, a_bound_is_satisfied_as_cheaply_as_it_can_be);
-    tcase_add_test(tc, granularity_and_range_are_told_apart);
-    tcase_add_test(tc, a_contradiction_is_searched_point_by_point);
-    tcase_add_loop_test(tc, the_budget_moves_what_is_kept_the_stated_way, 0, SETTINGS);
-    tcase_add_test(tc, every_budget_is_in_the_table);
-    tcase_add_test(tc, found_texts_set_what_was_found);
-    suite_add_tcase(s, tc);
-    return s;
 }

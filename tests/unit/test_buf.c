@@ -1,12 +1,12 @@
 /* Byte strings. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/buf.h"
 
 #include <stdio.h>
 #include <string.h>
 
-START_TEST(appends_keep_a_final_nul)
+TEST(appends_keep_a_final_nul)
 {
     struct buf b = {0};
     ck_assert_str_eq(buf_str(&b), "");
@@ -22,9 +22,8 @@ START_TEST(appends_keep_a_final_nul)
     buf_free(&b);
     ck_assert_ptr_null(b.data);
 }
-END_TEST
 
-START_TEST(a_failed_buffer_reports_once_asked)
+TEST(a_failed_buffer_reports_once_asked)
 {
     struct buf b = {0};
     struct err e = {0};
@@ -33,15 +32,4 @@ START_TEST(a_failed_buffer_reports_once_asked)
     ck_assert_uint_eq(b.len, 0);
     assert_fails(buf_check(&b, "table", &e), &e, ERR_NOMEM, "table");
     buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("buf");
-    TCase *c = tcase_create("buf");
-    tcase_add_test(c, appends_keep_a_final_nul);
-    tcase_add_test(c, a_failed_buffer_reports_once_asked);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,7 +1,7 @@
 /*
  * test_dtype.c - conversions against a slow exact reference written with ldexp and rint.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "core/dtype.h"
 #include "core/rng.h"
 
@@ -72,7 +72,7 @@ static void check_both(float x)
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-START_TEST(every_f16_and_bf16_pattern_decodes_exactly)
+TEST(every_f16_and_bf16_pattern_decodes_exactly)
 {
     for (uint32_t i = 0; i < 65536; i++) {
         double h = ref_decode(half, (uint16_t)i), b = ref_decode(brain, (uint16_t)i);
@@ -83,9 +83,8 @@ START_TEST(every_f16_and_bf16_pattern_decodes_exactly)
         ck_assert_int_eq(!!signbit(fb), i >> 15);
     }
 }
-END_TEST
 
-START_TEST(every_f16_and_bf16_pattern_round_trips)
+TEST(every_f16_and_bf16_pattern_round_trips)
 {
     for (uint32_t i = 0; i < 65536; i++) {
         uint16_t x = (uint16_t)i, h = f32_to_f16(f16_to_f32(x)), b = f32_to_bf16(bf16_to_f32(x));
@@ -94,9 +93,8 @@ START_TEST(every_f16_and_bf16_pattern_round_trips)
         ck_assert_uint_eq(b, nan_b ? x | 0x40u : x);
     }
 }
-END_TEST
 
-START_TEST(narrowing_agrees_with_reference_around_every_representable_value)
+TEST(narrowing_agrees_with_reference_around_every_representable_value)
 {
     for (uint32_t i = 0; i < 0x8000; i++) {
         const double grid[2][2] = {
@@ -114,9 +112,8 @@ START_TEST(narrowing_agrees_with_reference_around_every_representable_value)
         }
     }
 }
-END_TEST
 
-START_TEST(narrowing_agrees_with_reference_on_edges)
+TEST(narrowing_agrees_with_reference_on_edges)
 {
     static const uint32_t edge[] = {
         0x00000000, 0x00000001, 0x007fffff, 0x00800000, 0x33000000, 0x33000001, 0x32ffffff,
@@ -133,9 +130,8 @@ START_TEST(narrowing_agrees_with_reference_on_edges)
     ck_assert_uint_eq(f32_to_f16(0x1p-25f), 0); /* half of the smallest: tie to even zero */
     ck_assert_uint_eq(f32_to_f16(nextafterf(0x1p-25f, 1)), 1);
 }
-END_TEST
 
-START_TEST(narrowing_agrees_with_reference_on_random_bits)
+TEST(narrowing_agrees_with_reference_on_random_bits)
 {
     for (uint64_t i = 0; i < 1000000; i++) {
         uint64_t r = rng_u64(7, 1, i);
@@ -145,9 +141,8 @@ START_TEST(narrowing_agrees_with_reference_on_random_bits)
             float_of(((uint32_t)(r >> 32) & 0x807fffffu) | (0x65u + (uint32_t)r % 44) << 23));
     }
 }
-END_TEST
 
-START_TEST(int8_rounds_to_even_and_saturates)
+TEST(int8_rounds_to_even_and_saturates)
 {
     static const struct {
         float x;
@@ -162,7 +157,6 @@ START_TEST(int8_rounds_to_even_and_saturates)
         ck_assert_int_eq(got, c[i].want);
     }
 }
-END_TEST
 
 /* Bounds of the integer types; the largest int32 is not a float. */
 static const struct {
@@ -185,7 +179,7 @@ static double stored_int(enum dtype t, const void *p)
     return t == DT_I8 ? a : t == DT_U8 ? b : t == DT_I16 ? c : t == DT_U16 ? d : e;
 }
 
-START_TEST(float_to_integers_rounds_to_even_and_saturates)
+TEST(float_to_integers_rounds_to_even_and_saturates)
 {
     static const float x[] = {0.0f,      0.5f,     1.5f,       2.5f,          -0.5f,      -1.5f,
                               126.5f,    254.5f,   255.5f,     300.0f,        -1.0f,      -32768.5f,
@@ -200,14 +194,13 @@ START_TEST(float_to_integers_rounds_to_even_and_saturates)
                           dtype_name(ints[k].t), (double)x[i], stored_int(ints[k].t, out), want);
         }
 }
-END_TEST
 
 static const enum dtype convertible[] = {DT_F32, DT_BF16, DT_F16, DT_F64, DT_I8,
                                          DT_U8,  DT_I16,  DT_U16, DT_I32};
 enum { N_CONVERTIBLE = sizeof convertible / sizeof *convertible };
 
 /* Block loops, tails and unaligned bytes give what one element at a time gives. */
-START_TEST(arrays_equal_single_elements_at_any_length_and_alignment)
+LOOP_TEST(arrays_equal_single_elements_at_any_length_and_alignment, N_CONVERTIBLE)
 {
     enum dtype t = convertible[_i];
     size_t size = dtype_size(t);
@@ -230,9 +223,8 @@ START_TEST(arrays_equal_single_elements_at_any_length_and_alignment)
         }
     }
 }
-END_TEST
 
-START_TEST(rounding_to_a_type_is_idempotent)
+LOOP_TEST(rounding_to_a_type_is_idempotent, N_CONVERTIBLE)
 {
     enum dtype t = convertible[_i];
     for (uint64_t i = 0; i < 20000; i++) {
@@ -244,9 +236,8 @@ START_TEST(rounding_to_a_type_is_idempotent)
                          (double)twice);
     }
 }
-END_TEST
 
-START_TEST(types_without_conversion_are_refused)
+TEST(types_without_conversion_are_refused)
 {
     static const enum dtype no[] = {DT_NONE, DT_U32, DT_I64, DT_U64, DT_BOOL, DT_COUNT};
     float f = 1;
@@ -257,9 +248,8 @@ START_TEST(types_without_conversion_are_refused)
     }
     ck_assert_uint_eq(dtype_size(DT_COUNT), 0);
 }
-END_TEST
 
-START_TEST(names_read_back)
+TEST(names_read_back)
 {
     for (int t = DT_NONE + 1; t < DT_COUNT; t++) {
         ck_assert_int_eq(dtype_from_name(dtype_name((enum dtype)t)), t);
@@ -271,25 +261,4 @@ START_TEST(names_read_back)
     ck_assert_int_eq(dtype_from_name("float8"), DT_NONE);
     ck_assert_int_eq(dtype_from_name("none"), DT_NONE);
     ck_assert_int_eq(dtype_from_name(""), DT_NONE);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("dtype");
-    TCase *c = tcase_create("dtype");
-    tcase_add_test(c, every_f16_and_bf16_pattern_decodes_exactly);
-    tcase_add_test(c, every_f16_and_bf16_pattern_round_trips);
-    tcase_add_test(c, narrowing_agrees_with_reference_around_every_representable_value);
-    tcase_add_test(c, narrowing_agrees_with_reference_on_edges);
-    tcase_add_test(c, narrowing_agrees_with_reference_on_random_bits);
-    tcase_add_test(c, int8_rounds_to_even_and_saturates);
-    tcase_add_test(c, float_to_integers_rounds_to_even_and_saturates);
-    tcase_add_loop_test(c, arrays_equal_single_elements_at_any_length_and_alignment, 0,
-                        N_CONVERTIBLE);
-    tcase_add_loop_test(c, rounding_to_a_type_is_idempotent, 0, N_CONVERTIBLE);
-    tcase_add_test(c, types_without_conversion_are_refused);
-    tcase_add_test(c, names_read_back);
-    suite_add_tcase(s, c);
-    return s;
 }

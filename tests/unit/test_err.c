@@ -1,10 +1,10 @@
 /* Errors: first one wins, context in front, codes to exit statuses. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include <errno.h>
 #include <string.h>
 
-START_TEST(first_error_wins)
+TEST(first_error_wins)
 {
     struct err e = {0};
     ck_assert_int_eq(err_set(&e, ERR_INPUT, "first %d", 1), ERR_INPUT);
@@ -13,9 +13,8 @@ START_TEST(first_error_wins)
     ck_assert_ptr_nonnull(strstr(e.file, "test_err.c"));
     ck_assert_int_gt(e.line, 0);
 }
-END_TEST
 
-START_TEST(prefix_goes_in_front_and_only_on_errors)
+TEST(prefix_goes_in_front_and_only_on_errors)
 {
     struct err e = {0};
     ck_assert_int_eq(err_prefix(&e, "layer %d", 1), 0);
@@ -24,9 +23,8 @@ START_TEST(prefix_goes_in_front_and_only_on_errors)
     ck_assert_int_eq(err_prefix(&e, "layer %d", 12), ERR_RUN);
     ck_assert_str_eq(e.msg, "layer 12: reading k");
 }
-END_TEST
 
-START_TEST(long_messages_are_cut_not_overrun)
+TEST(long_messages_are_cut_not_overrun)
 {
     struct err e = {0};
     char text[4 * sizeof e.msg];
@@ -37,9 +35,8 @@ START_TEST(long_messages_are_cut_not_overrun)
     err_prefix(&e, "%s", text);
     ck_assert_uint_eq(strlen(e.msg), sizeof e.msg - 1);
 }
-END_TEST
 
-START_TEST(control_characters_do_not_reach_a_message)
+TEST(control_characters_do_not_reach_a_message)
 {
     struct err e = {0};
     err_set(&e, ERR_INPUT, "tensor '%s'", "a\nb\033[2J\x7f\xc3\xa9");
@@ -49,9 +46,8 @@ START_TEST(control_characters_do_not_reach_a_message)
     err_set(&e, ERR_INPUT, "%s", "\xc2\x9bJ \xe2\x80\xae \xff \xe2\x82\xac");
     ck_assert_str_eq(e.msg, "?J ? ? \xe2\x82\xac");
 }
-END_TEST
 
-START_TEST(system_errors_append_the_reason)
+TEST(system_errors_append_the_reason)
 {
     struct err e = {0};
     errno = ENOENT;
@@ -65,9 +61,8 @@ START_TEST(system_errors_append_the_reason)
     errno = ENOMEM;
     ck_assert_int_eq(err_sys(&e, ERR_IO, "t.h5"), ERR_NOMEM);
 }
-END_TEST
 
-START_TEST(codes_have_documented_exit_statuses)
+TEST(codes_have_documented_exit_statuses)
 {
     static const int want[][2] = {
         {0, 0},         {ERR_CHECK, 1}, {ERR_USAGE, 2}, {ERR_INPUT, 3},         {ERR_MACHINE, 4},
@@ -79,26 +74,9 @@ START_TEST(codes_have_documented_exit_statuses)
     ck_assert_int_eq(err_exit_code(-1000), 5);
     ck_assert_int_eq(err_exit_code(7), 5);
 }
-END_TEST
 
-START_TEST(null_err_is_accepted)
+TEST(null_err_is_accepted)
 {
     ck_assert_int_eq(err_set(NULL, ERR_RUN, "x"), ERR_RUN);
     ck_assert_int_eq(err_prefix(NULL, "x"), 0);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("err");
-    TCase *c = tcase_create("err");
-    tcase_add_test(c, first_error_wins);
-    tcase_add_test(c, prefix_goes_in_front_and_only_on_errors);
-    tcase_add_test(c, long_messages_are_cut_not_overrun);
-    tcase_add_test(c, control_characters_do_not_reach_a_message);
-    tcase_add_test(c, system_errors_append_the_reason);
-    tcase_add_test(c, codes_have_documented_exit_statuses);
-    tcase_add_test(c, null_err_is_accepted);
-    suite_add_tcase(s, c);
-    return s;
 }

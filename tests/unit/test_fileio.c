@@ -2,7 +2,7 @@
  * test_fileio.c - whole files in and out: an output is there whole or not at all, whoever else
  * writes it, and what is no regular file stays what it is.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/buf.h"
 #include "core/fileio.h"
@@ -57,7 +57,7 @@ static int count_parts(void)
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-START_TEST(files_are_read_whole_and_binary_safe)
+TEST(files_are_read_whole_and_binary_safe)
 {
     char path[512];
     struct buf b = {0};
@@ -73,9 +73,8 @@ START_TEST(files_are_read_whole_and_binary_safe)
     assert_fails(buf_read_file(&b, test_tmpdir(), 3, &e), &e, ERR_INPUT, "directory");
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_file_without_a_size_is_limited_too)
+TEST(a_file_without_a_size_is_limited_too)
 {
     struct buf b = {0};
     struct err e = {0};
@@ -88,10 +87,9 @@ START_TEST(a_file_without_a_size_is_limited_too)
     assert_fails(rc, &e, ERR_INPUT, "standard input: larger than 100000 bytes");
     buf_free(&b);
 }
-END_TEST
 
 /* A reader that waits runs into the time limit of the test. */
-START_TEST(devices_and_fifos_are_not_read)
+TEST(devices_and_fifos_are_not_read)
 {
     char fifo[512];
     int fd = -1;
@@ -107,9 +105,8 @@ START_TEST(devices_and_fifos_are_not_read)
     ck_assert_int_eq(fd, -1);
     unlink(fifo);
 }
-END_TEST
 
-START_TEST(a_part_is_not_taken_for_the_file)
+TEST(a_part_is_not_taken_for_the_file)
 {
     char part[512];
     int fd = -1;
@@ -124,10 +121,9 @@ START_TEST(a_part_is_not_taken_for_the_file)
     buf_free(&b);
     unlink(part);
 }
-END_TEST
 
 /* The other end of a pipe that the caller opened, as in `lacuna analyze <(zcat records.gz)`. */
-START_TEST(named_descriptors_are_read)
+TEST(named_descriptors_are_read)
 {
     char name[64];
     int ends[2];
@@ -143,9 +139,8 @@ START_TEST(named_descriptors_are_read)
     assert_fails(buf_read_file(&b, name, 100, &e), &e, ERR_INPUT, name);
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_sparse_terabyte_is_refused_at_once)
+TEST(a_sparse_terabyte_is_refused_at_once)
 {
     char path[512];
     struct buf b = {0};
@@ -159,10 +154,9 @@ START_TEST(a_sparse_terabyte_is_refused_at_once)
     unlink(path);
     buf_free(&b);
 }
-END_TEST
 
 /* Every way to open something says the same. */
-START_TEST(too_many_open_files_are_a_lack_of_the_machine)
+TEST(too_many_open_files_are_a_lack_of_the_machine)
 {
     char path[512];
     int fd, status;
@@ -194,7 +188,6 @@ START_TEST(too_many_open_files_are_a_lack_of_the_machine)
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
     ck_assert_int_eq(err_exit_code(ERR_MACHINE), 4);
 }
-END_TEST
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 
@@ -235,7 +228,7 @@ static const struct {
     {"123456789012345678901234567890\nx\n\ny", "L:8@0|W:x@31|W:@33|T:y@34|"},
 };
 
-START_TEST(a_file_is_read_line_by_line)
+LOOP_TEST(a_file_is_read_line_by_line, sizeof line_cases / sizeof *line_cases)
 {
     char path[512];
     struct buf got = {0};
@@ -246,10 +239,9 @@ START_TEST(a_file_is_read_line_by_line)
     ck_assert_str_eq(buf_str(&got), line_cases[_i].lines);
     buf_free(&got);
 }
-END_TEST
 
 /* Lines of all lengths around the size of a read, and a long one over several reads. */
-START_TEST(lines_do_not_depend_on_the_reads)
+TEST(lines_do_not_depend_on_the_reads)
 {
     char path[512];
     struct buf file = {0}, got = {0}, want = {0};
@@ -268,9 +260,8 @@ START_TEST(lines_do_not_depend_on_the_reads)
     buf_free(&got);
     buf_free(&want);
 }
-END_TEST
 
-START_TEST(lines_have_a_limit_of_the_file)
+TEST(lines_have_a_limit_of_the_file)
 {
     char path[512];
     int ends[2];
@@ -292,20 +283,18 @@ START_TEST(lines_have_a_limit_of_the_file)
     io_lines_close(&l);
     close(ends[0]);
 }
-END_TEST
 
-START_TEST(a_missing_file_is_bad_input_with_its_name)
+TEST(a_missing_file_is_bad_input_with_its_name)
 {
     struct buf b = {0};
     struct err e = {0};
     assert_fails(buf_read_file(&b, "no/such/file", 10, &e), &e, ERR_INPUT, "no/such/file");
     buf_free(&b);
 }
-END_TEST
 
 /* ---- outputs -------------------------------------------------------------------------------- */
 
-START_TEST(a_failed_write_leaves_the_old_file_and_no_part)
+TEST(a_failed_write_leaves_the_old_file_and_no_part)
 {
     char path[512];
     struct err e = {0};
@@ -324,9 +313,8 @@ START_TEST(a_failed_write_leaves_the_old_file_and_no_part)
     assert_holds(path, "old");
     ck_assert_int_eq(count_parts(), 0);
 }
-END_TEST
 
-START_TEST(an_output_keeps_the_mode_of_the_file_that_it_replaces)
+TEST(an_output_keeps_the_mode_of_the_file_that_it_replaces)
 {
     char path[512];
     struct stat st;
@@ -338,10 +326,9 @@ START_TEST(an_output_keeps_the_mode_of_the_file_that_it_replaces)
     ck_assert_int_eq(stat(path, &st), 0);
     ck_assert_int_eq(st.st_mode & 07777, 0640);
 }
-END_TEST
 
 /* Each writer writes one letter many times: a mixture or a part of a content would show. */
-START_TEST(of_writers_at_the_same_time_one_wins_whole)
+TEST(of_writers_at_the_same_time_one_wins_whole)
 {
     enum { WRITERS = 6, ROUNDS = 30, BYTES = 20000 };
     char path[512], text[BYTES + 1];
@@ -369,9 +356,8 @@ START_TEST(of_writers_at_the_same_time_one_wins_whole)
     ck_assert_int_eq(count_parts(), 0);
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(parts_of_ended_writers_are_removed_and_those_of_others_stay)
+TEST(parts_of_ended_writers_are_removed_and_those_of_others_stay)
 {
     char path[512], stale[512], held[512], other[512];
     struct err e = {0};
@@ -391,9 +377,8 @@ START_TEST(parts_of_ended_writers_are_removed_and_those_of_others_stay)
     unlink(held);
     unlink(other);
 }
-END_TEST
 
-START_TEST(links_stay_links)
+TEST(links_stay_links)
 {
     char file[512], link[512], dangling[512], loop[512], late[512];
     struct err e = {0};
@@ -413,9 +398,8 @@ START_TEST(links_stay_links)
     ck_assert(type_of(link) == S_IFLNK && type_of(dangling) == S_IFLNK);
     assert_fails(file_write_atomic(loop, "x", 1, &e), &e, ERR_IO, "symbolic links");
 }
-END_TEST
 
-START_TEST(devices_and_fifos_are_written_to)
+TEST(devices_and_fifos_are_written_to)
 {
     char null[512], fifo[512], got[8] = {0};
     struct err e = {0};
@@ -438,10 +422,9 @@ START_TEST(devices_and_fifos_are_written_to)
     ck_assert(type_of(fifo) == S_IFIFO);
     assert_fails(file_write_atomic("/dev/full", "x", 1, &e), &e, ERR_MACHINE, "/dev/full");
 }
-END_TEST
 
 /* A redirected standard output is written where it stands, not replaced. */
-START_TEST(names_of_descriptors_are_the_descriptors)
+TEST(names_of_descriptors_are_the_descriptors)
 {
     static const char *const names[] = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
     char path[512];
@@ -458,9 +441,8 @@ START_TEST(names_of_descriptors_are_the_descriptors)
     assert_holds(path, "abababab");
     assert_fails(file_write_atomic("/dev/fd/60000", "x", 1, &e), &e, ERR_IO, "/dev/fd/60000");
 }
-END_TEST
 
-START_TEST(a_directory_is_no_output)
+TEST(a_directory_is_no_output)
 {
     struct err e = {0};
     char path[512];
@@ -469,9 +451,8 @@ START_TEST(a_directory_is_no_output)
     err_clear(&e);
     assert_fails(file_write_atomic(path, "x", 1, &e), &e, ERR_IO, "no/such/place");
 }
-END_TEST
 
-START_TEST(directories_are_made_with_parents)
+TEST(directories_are_made_with_parents)
 {
     char path[512];
     struct stat st;
@@ -485,33 +466,4 @@ START_TEST(directories_are_made_with_parents)
     assert_ok(file_write_atomic(path, "", 0, &e), &e);
     path_in_tmp(path, "file/sub");
     assert_fails(make_dirs(path, &e), &e, ERR_IO, "file");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("fileio");
-    TCase *c = tcase_create("fileio");
-    tcase_add_test(c, files_are_read_whole_and_binary_safe);
-    tcase_add_test(c, a_file_without_a_size_is_limited_too);
-    tcase_add_test(c, devices_and_fifos_are_not_read);
-    tcase_add_test(c, a_part_is_not_taken_for_the_file);
-    tcase_add_test(c, named_descriptors_are_read);
-    tcase_add_test(c, a_sparse_terabyte_is_refused_at_once);
-    tcase_add_test(c, too_many_open_files_are_a_lack_of_the_machine);
-    tcase_add_loop_test(c, a_file_is_read_line_by_line, 0, sizeof line_cases / sizeof *line_cases);
-    tcase_add_test(c, lines_do_not_depend_on_the_reads);
-    tcase_add_test(c, lines_have_a_limit_of_the_file);
-    tcase_add_test(c, a_missing_file_is_bad_input_with_its_name);
-    tcase_add_test(c, a_failed_write_leaves_the_old_file_and_no_part);
-    tcase_add_test(c, an_output_keeps_the_mode_of_the_file_that_it_replaces);
-    tcase_add_test(c, of_writers_at_the_same_time_one_wins_whole);
-    tcase_add_test(c, parts_of_ended_writers_are_removed_and_those_of_others_stay);
-    tcase_add_test(c, links_stay_links);
-    tcase_add_test(c, devices_and_fifos_are_written_to);
-    tcase_add_test(c, names_of_descriptors_are_the_descriptors);
-    tcase_add_test(c, a_directory_is_no_output);
-    tcase_add_test(c, directories_are_made_with_parents);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,7 +2,7 @@
  * test_gemm.c - products of matrices from several threads, with little memory and with none. It
  * runs without sanitizers: their shadow takes all the address space that it can get.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/gemm.h"
 #include "core/mem.h"
@@ -44,14 +44,13 @@ static int many_products(struct err *err)
     return pool_run(THREADS, ITEMS, same_product, NULL, err);
 }
 
-START_TEST(threads_do_not_disturb_each_other)
+TEST(threads_do_not_disturb_each_other)
 {
     struct err e = {0};
     assert_ok(many_products(&e), &e);
 }
-END_TEST
 
-START_TEST(products_are_those_of_their_definition)
+TEST(products_are_those_of_their_definition)
 {
     double x[6] = {1, 2, 3, 4, 5, 6}, y[6] = {1, 0, 2, -1, 3, 1}, c[4] = {1, 1, 1, 1};
     float fx[6] = {1, 2, 3, 4, 5, 6}, v[3] = {1, -1, 2}, out[2], d[4];
@@ -62,7 +61,6 @@ START_TEST(products_are_those_of_their_definition)
     gemv_f32(2, 3, 2, fx, 3, v, out);
     ck_assert(out[0] == 10 && out[1] == 22);
 }
-END_TEST
 
 /* Address space of this process and `mb` more. */
 static void leave_room(int64_t mb)
@@ -78,39 +76,23 @@ static void leave_room(int64_t mb)
 }
 
 /* Room for the library, one buffer and the threads' stacks. */
-START_TEST(one_buffer_serves_all_threads)
+TEST(one_buffer_serves_all_threads)
 {
     struct err e = {0};
     leave_room(420);
     assert_ok(many_products(&e), &e);
 }
-END_TEST
 
-START_TEST(no_room_for_a_buffer_is_said)
+TEST(no_room_for_a_buffer_is_said)
 {
     struct err e = {0};
     leave_room(100);
     assert_fails(gemm_ready(&e), &e, ERR_MACHINE, "address space");
 }
-END_TEST
 
-START_TEST(no_room_for_the_library_is_said)
+TEST(no_room_for_the_library_is_said)
 {
     struct err e = {0};
     leave_room(5);
     assert_fails(gemm_ready(&e), &e, ERR_MACHINE, "OpenBLAS cannot be loaded");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("gemm");
-    TCase *c = tcase_create("gemm");
-    tcase_add_test(c, threads_do_not_disturb_each_other);
-    tcase_add_test(c, products_are_those_of_their_definition);
-    tcase_add_test(c, one_buffer_serves_all_threads);
-    tcase_add_test(c, no_room_for_a_buffer_is_said);
-    tcase_add_test(c, no_room_for_the_library_is_said);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -3,7 +3,7 @@
  * structure it does not read, and keeps from libhdf5 what would crash it.
  */
 #include "tests/harness/h5walk.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "tests/harness/trace_fixture.h"
 
 #include "core/buf.h"
@@ -73,16 +73,15 @@ static void expect_trace(const char *path, const char *id)
 
 /* The same trace, which h5py wrote with superblocks 0 and 3, links and attributes in object
  * headers, symbol tables and fractal heaps, and chunks under B-trees and fixed arrays. */
-START_TEST(traces_of_h5py_are_read)
+TEST(traces_of_h5py_are_read)
 {
     static const char *const names[] = {"trace-earliest",  "trace-v110",  "trace-ordered",
                                         "packed-earliest", "packed-v110", "packed-ordered"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         expect_trace(data_path(names[i]), "xxh3:15284122e9e3831f82ddfbd5a1189f8f");
 }
-END_TEST
 
-START_TEST(masks_of_h5py_are_read)
+TEST(masks_of_h5py_are_read)
 {
     static const char *const names[] = {"masks-earliest", "masks-v110", "masks-ordered"};
     for (size_t k = 0; k < 3; k++) {
@@ -98,7 +97,6 @@ START_TEST(masks_of_h5py_are_read)
         maskfile_close(&f);
     }
 }
-END_TEST
 
 struct compare {
     hid_t plain; /* the file without a guard */
@@ -128,7 +126,7 @@ static int compare(void *ctx, hid_t object, const char *path, struct err *err)
 }
 
 /* Chunks under every index of HDF5 1.10; strings in a global heap. */
-START_TEST(elements_are_those_that_libhdf5_reads_alone)
+TEST(elements_are_those_that_libhdf5_reads_alone)
 {
     static const char *const names[] = {"trace-chunked", "trace-vlen", "trace-earliest",
                                         "masks-ordered"};
@@ -148,10 +146,9 @@ START_TEST(elements_are_those_that_libhdf5_reads_alone)
         h5_unlock();
     }
 }
-END_TEST
 
 /* HDF5 2.0 stores chunks in a way that libhdf5 1.10 cannot read: not damage, and the way out. */
-START_TEST(what_is_not_read_is_named_and_not_called_damaged)
+TEST(what_is_not_read_is_named_and_not_called_damaged)
 {
     struct err err = {0};
     struct trace *t = NULL;
@@ -164,7 +161,6 @@ START_TEST(what_is_not_read_is_named_and_not_called_damaged)
     ck_assert_ptr_nonnull(strstr(err.msg, "h5repack"));
     ck_assert_ptr_null(strstr(err.msg, "damaged"));
 }
-END_TEST
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
@@ -185,7 +181,7 @@ static void run(const char *fmt, const char *a, const char *b)
     ck_assert_msg(system(line) == 0, "%s", line);
 }
 
-START_TEST(h5repack_and_h5dump_take_a_trace_and_give_it_back)
+TEST(h5repack_and_h5dump_take_a_trace_and_give_it_back)
 {
     char id[64];
     const char *path = own_trace("own.h5", id);
@@ -199,9 +195,8 @@ START_TEST(h5repack_and_h5dump_take_a_trace_and_give_it_back)
     run("h5repack --low=2 --high=2 '%s' '%s'", path, test_path("new.h5"));
     expect_trace(test_path("new.h5"), id);
 }
-END_TEST
 
-START_TEST(h5py_writes_a_trace_again_and_it_is_read)
+TEST(h5py_writes_a_trace_again_and_it_is_read)
 {
     static const char *const kinds[] = {"earliest", "v108", "v110", "ordered"};
     char id[64], command[100];
@@ -216,7 +211,6 @@ START_TEST(h5py_writes_a_trace_again_and_it_is_read)
         expect_trace(test_path("again.h5"), id);
     }
 }
-END_TEST
 
 /* ---- hostile files --------------------------------------------------------------------------- */
 
@@ -238,7 +232,7 @@ static void put_checksum(struct buf *b, size_t at, size_t n)
 }
 
 /* One byte of an object header, its checksum right: libhdf5 1.10 alone dies of one in 25. */
-START_TEST(a_changed_byte_under_a_right_checksum_is_harmless)
+LOOP_TEST(a_changed_byte_under_a_right_checksum_is_harmless, 3)
 {
     char id[64];
     struct buf b = load(own_trace("own.h5", id));
@@ -265,10 +259,9 @@ START_TEST(a_changed_byte_under_a_right_checksum_is_harmless)
     ck_assert_int_gt(refused, tried / 4);
     buf_free(&b);
 }
-END_TEST
 
 /* Sizes without a limit and addresses of nothing where others were. */
-START_TEST(an_undefined_number_under_a_right_checksum_is_harmless)
+LOOP_TEST(an_undefined_number_under_a_right_checksum_is_harmless, 6)
 {
     struct buf b = load(data_path("trace-chunked"));
     int tried = 0;
@@ -299,10 +292,9 @@ START_TEST(an_undefined_number_under_a_right_checksum_is_harmless)
     ck_assert_int_gt(tried, 100);
     buf_free(&b);
 }
-END_TEST
 
 /* The same without checksums, as symbol tables, B-trees and local heaps of version 1 have none. */
-START_TEST(any_changed_byte_of_old_structures_is_harmless)
+LOOP_TEST(any_changed_byte_of_old_structures_is_harmless, 6)
 {
     struct buf b = load(data_path("trace-earliest"));
     int tried = 0, refused = 0;
@@ -328,7 +320,6 @@ START_TEST(any_changed_byte_of_old_structures_is_harmless)
     ck_assert_int_gt(refused, tried / 8);
     buf_free(&b);
 }
-END_TEST
 
 static size_t find(const struct buf *b, const char *what, size_t from)
 {
@@ -345,7 +336,7 @@ static bool has_two(const struct buf *b, size_t at)
     return b->data[at + 4] == 0 && b->data[at + 5] == 0 && b->data[at + 6] >= 2;
 }
 
-START_TEST(structures_in_each_other_are_refused)
+TEST(structures_in_each_other_are_refused)
 {
     struct err err = {0};
     struct trace *t = NULL;
@@ -368,10 +359,9 @@ START_TEST(structures_in_each_other_are_refused)
                  "local heap at offset");
     buf_free(&b);
 }
-END_TEST
 
 /* libhdf5 cannot close a file that has one, and keeps half a megabyte of it. */
-START_TEST(a_tree_of_huge_objects_without_objects_is_refused)
+TEST(a_tree_of_huge_objects_without_objects_is_refused)
 {
     struct buf b = load(data_path("masks-ordered"));
     size_t at = find(&b, "FRHP", 0);
@@ -389,10 +379,9 @@ START_TEST(a_tree_of_huge_objects_without_objects_is_refused)
     assert_fails(rc, &err, ERR_INPUT, "a B-tree of huge objects without objects");
     buf_free(&b);
 }
-END_TEST
 
 /* Not through h5_open_group: the object was not checked, and has no content. */
-START_TEST(an_object_that_was_not_admitted_has_no_content)
+TEST(an_object_that_was_not_admitted_has_no_content)
 {
     struct err err = {0};
     char id[64];
@@ -409,10 +398,9 @@ START_TEST(an_object_that_was_not_admitted_has_no_content)
     h5_close(file);
     h5_unlock();
 }
-END_TEST
 
 /* Between check and use the file turns into noise: what was checked stays as it was. */
-START_TEST(a_file_that_changes_after_the_check_has_no_effect)
+TEST(a_file_that_changes_after_the_check_has_no_effect)
 {
     struct err err = {0};
     char id[64], name[64];
@@ -440,10 +428,9 @@ START_TEST(a_file_that_changes_after_the_check_has_no_effect)
     h5_unlock();
     buf_free(&b);
 }
-END_TEST
 
 /* The payload is read from the file that was checked, not from what has its name by then. */
-START_TEST(the_descriptor_is_that_of_the_checked_file)
+TEST(the_descriptor_is_that_of_the_checked_file)
 {
     struct err err = {0};
     char id[64], head[8];
@@ -462,30 +449,4 @@ START_TEST(the_descriptor_is_that_of_the_checked_file)
     ck_assert(pread(fd, head, 8, 0) == 8 && memcmp(head + 1, "HDF", 3) == 0);
     close(fd);
     buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("h5guard");
-    TCase *legal = tcase_create("legal files"), *other = tcase_create("other programs");
-    TCase *bad = tcase_create("hostile files");
-    tcase_add_test(legal, traces_of_h5py_are_read);
-    tcase_add_test(legal, masks_of_h5py_are_read);
-    tcase_add_test(legal, elements_are_those_that_libhdf5_reads_alone);
-    tcase_add_test(legal, what_is_not_read_is_named_and_not_called_damaged);
-    tcase_add_test(other, h5repack_and_h5dump_take_a_trace_and_give_it_back);
-    tcase_add_test(other, h5py_writes_a_trace_again_and_it_is_read);
-    tcase_add_loop_test(bad, a_changed_byte_under_a_right_checksum_is_harmless, 0, 3);
-    tcase_add_loop_test(bad, an_undefined_number_under_a_right_checksum_is_harmless, 0, 6);
-    tcase_add_loop_test(bad, any_changed_byte_of_old_structures_is_harmless, 0, 6);
-    tcase_add_test(bad, structures_in_each_other_are_refused);
-    tcase_add_test(bad, a_tree_of_huge_objects_without_objects_is_refused);
-    tcase_add_test(bad, an_object_that_was_not_admitted_has_no_content);
-    tcase_add_test(bad, a_file_that_changes_after_the_check_has_no_effect);
-    tcase_add_test(bad, the_descriptor_is_that_of_the_checked_file);
-    suite_add_tcase(s, legal);
-    suite_add_tcase(s, other);
-    suite_add_tcase(s, bad);
-    return s;
 }

@@ -2,7 +2,7 @@
  * What failures of HDF5 say: the reason that the library had, whatever was called between the
  * failure and the report of it, and what to do about it.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "tests/harness/trace_fixture.h"
 
 #include "core/buf.h"
@@ -43,7 +43,7 @@ static int open_file(const char *path, struct err *err)
     return rc;
 }
 
-START_TEST(a_truncated_file_says_how_much_of_it_is_there_and_what_to_do)
+TEST(a_truncated_file_says_how_much_of_it_is_there_and_what_to_do)
 {
     struct err err = {0};
     struct buf data = small_file(test_path("a.h5"));
@@ -60,10 +60,9 @@ START_TEST(a_truncated_file_says_how_much_of_it_is_there_and_what_to_do)
     }
     buf_free(&data);
 }
-END_TEST
 
 /* Superblock, then the header of the root group: not "another kind of file". */
-START_TEST(a_damaged_head_says_that_its_checksum_is_wrong)
+TEST(a_damaged_head_says_that_its_checksum_is_wrong)
 {
     struct err err = {0};
     struct buf data = small_file(test_path("a.h5"));
@@ -78,10 +77,9 @@ START_TEST(a_damaged_head_says_that_its_checksum_is_wrong)
     }
     buf_free(&data);
 }
-END_TEST
 
 /* Messages name the object, which asks HDF5 for its name after the failure. */
-START_TEST(a_reason_outlives_the_calls_after_the_failure)
+TEST(a_reason_outlives_the_calls_after_the_failure)
 {
     struct err err = {0};
     struct buf data = small_file(test_path("a.h5"));
@@ -98,9 +96,8 @@ START_TEST(a_reason_outlives_the_calls_after_the_failure)
     h5_unlock();
     buf_free(&data);
 }
-END_TEST
 
-START_TEST(a_reason_is_told_once_and_not_of_an_earlier_sequence)
+TEST(a_reason_is_told_once_and_not_of_an_earlier_sequence)
 {
     struct err err = {0};
 
@@ -118,17 +115,4 @@ START_TEST(a_reason_is_told_once_and_not_of_an_earlier_sequence)
     h5_fail(&err, ERR_INPUT, "third");
     ck_assert_str_eq(err.msg, "third");
     h5_unlock();
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("h5util");
-    TCase *c = tcase_create("reasons");
-    tcase_add_test(c, a_truncated_file_says_how_much_of_it_is_there_and_what_to_do);
-    tcase_add_test(c, a_damaged_head_says_that_its_checksum_is_wrong);
-    tcase_add_test(c, a_reason_outlives_the_calls_after_the_failure);
-    tcase_add_test(c, a_reason_is_told_once_and_not_of_an_earlier_sequence);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,5 +1,5 @@
 /* XXH3-128: known digests, streaming equals one call, files; the key set built on it. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/buf.h"
 #include "core/fileio.h"
@@ -17,7 +17,7 @@ static const struct {
     {"a", "xxh3:a96faf705af16834e6c632b61e964e1f"},
 };
 
-START_TEST(known_digests)
+TEST(known_digests)
 {
     char text[HASH_TEXT_MAX];
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -25,9 +25,8 @@ START_TEST(known_digests)
         ck_assert_str_eq(text, known[i].text);
     }
 }
-END_TEST
 
-START_TEST(streaming_in_any_pieces_equals_one_call)
+TEST(streaming_in_any_pieces_equals_one_call)
 {
     enum { N = 5000 };
     unsigned char data[N];
@@ -46,9 +45,8 @@ START_TEST(streaming_in_any_pieces_equals_one_call)
     }
     hash_free(NULL);
 }
-END_TEST
 
-START_TEST(key_set_finds_what_was_put_and_nothing_else)
+TEST(key_set_finds_what_was_put_and_nothing_else)
 {
     enum { N = 20000 };
     struct strmap s = {0};
@@ -68,16 +66,4 @@ START_TEST(key_set_finds_what_was_put_and_nothing_else)
         ck_assert_int_eq(strmap_get(&s, text), -1);
     }
     strmap_free(&s);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("hash");
-    TCase *c = tcase_create("hash");
-    tcase_add_test(c, known_digests);
-    tcase_add_test(c, streaming_in_any_pieces_equals_one_call);
-    tcase_add_test(c, key_set_finds_what_was_put_and_nothing_else);
-    suite_add_tcase(s, c);
-    return s;
 }

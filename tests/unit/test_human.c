@@ -1,9 +1,9 @@
 /* Sizes and estimates as people say them. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/text.h"
 
-START_TEST(sizes_have_two_digits_and_their_unit)
+TEST(sizes_have_two_digits_and_their_unit)
 {
     static const struct {
         double bytes;
@@ -16,9 +16,8 @@ START_TEST(sizes_have_two_digits_and_their_unit)
         ck_assert_str_eq(text, cases[i].text);
     }
 }
-END_TEST
 
-START_TEST(estimates_are_ranges_in_the_unit_of_their_end)
+TEST(estimates_are_ranges_in_the_unit_of_their_end)
 {
     static const struct {
         double seconds;
@@ -31,15 +30,4 @@ START_TEST(estimates_are_ranges_in_the_unit_of_their_end)
         estimate_text(cases[i].seconds, text);
         ck_assert_str_eq(text, cases[i].text);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("human");
-    TCase *c = tcase_create("human");
-    tcase_add_test(c, sizes_have_two_digits_and_their_unit);
-    tcase_add_test(c, estimates_are_ranges_in_the_unit_of_their_end);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,5 +1,5 @@
 /* JSON: what the reader refuses, what the writer guarantees. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/json.h"
 #include "core/text.h"
@@ -21,7 +21,7 @@ static const char *const refused[] = {
 };
 /* clang-format on */
 
-START_TEST(bad_documents_are_refused_with_name_and_place)
+LOOP_TEST(bad_documents_are_refused_with_name_and_place, sizeof refused / sizeof *refused)
 {
     json_t *v = NULL;
     struct err e = {0};
@@ -29,9 +29,8 @@ START_TEST(bad_documents_are_refused_with_name_and_place)
     assert_fails(parse(refused[_i], &v, &e), &e, ERR_INPUT, place);
     ck_assert_ptr_null(v);
 }
-END_TEST
 
-START_TEST(deep_nesting_is_refused)
+TEST(deep_nesting_is_refused)
 {
     json_t *v = NULL;
     struct err e = {0};
@@ -40,9 +39,8 @@ START_TEST(deep_nesting_is_refused)
     deep[5000] = '\0';
     assert_fails(parse(deep, &v, &e), &e, ERR_INPUT, "doc");
 }
-END_TEST
 
-START_TEST(integers_are_exact)
+TEST(integers_are_exact)
 {
     json_t *v = NULL;
     struct err e = {0};
@@ -54,9 +52,8 @@ START_TEST(integers_are_exact)
     ck_assert(x == INT64_MIN);
     json_decref(v);
 }
-END_TEST
 
-START_TEST(look_ups_check_types)
+TEST(look_ups_check_types)
 {
     json_t *v = NULL;
     struct err e = {0};
@@ -81,9 +78,8 @@ START_TEST(look_ups_check_types)
     ck_assert(x == 3 && !b);
     json_decref(v);
 }
-END_TEST
 
-START_TEST(writer_places_commas_and_escapes)
+TEST(writer_places_commas_and_escapes)
 {
     struct buf b = {0};
     struct jw w;
@@ -109,9 +105,8 @@ START_TEST(writer_places_commas_and_escapes)
                                   "\"list\":[[],null,null,{}]}");
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(pretty_form_is_indented)
+TEST(pretty_form_is_indented)
 {
     struct buf b = {0};
     struct jw w;
@@ -129,9 +124,8 @@ START_TEST(pretty_form_is_indented)
     ck_assert_str_eq(buf_str(&b), "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"e\": []\n}");
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(copied_text_ends_with_a_whole_character)
+TEST(copied_text_ends_with_a_whole_character)
 {
     char out[8];
     utf8_copy(out, sizeof out, "abc");
@@ -143,9 +137,8 @@ START_TEST(copied_text_ends_with_a_whole_character)
     utf8_copy(out, sizeof out, "a\xE9z\xC3");
     ck_assert_str_eq(out, "a?z?");
 }
-END_TEST
 
-START_TEST(what_is_unsafe_to_show_is_named)
+TEST(what_is_unsafe_to_show_is_named)
 {
     static const struct {
         const char *text, *fault;
@@ -176,9 +169,8 @@ START_TEST(what_is_unsafe_to_show_is_named)
             ck_assert_ptr_null(fault);
     }
 }
-END_TEST
 
-START_TEST(unsafe_text_is_escaped)
+TEST(unsafe_text_is_escaped)
 {
     static const char text[] = "a\nb\tc\033[2J \xc2\x9b \xe2\x80\xae \xff\xc3\xa9";
     char plain[64];
@@ -193,10 +185,9 @@ START_TEST(unsafe_text_is_escaped)
     ck_assert_str_eq(plain, "a?b?c?[2J ? ? ?\xc3\xa9");
     buf_free(&b);
 }
-END_TEST
 
 /* The value is the same; a terminal that shows the file obeys nothing. */
-START_TEST(unsafe_characters_are_escaped_in_json)
+TEST(unsafe_characters_are_escaped_in_json)
 {
     static const char text[] = "a\033\x7f\xc2\x9b\xe2\x80\xae\xe2\x80\xa8\xc3\xa9";
     struct buf b = {0};
@@ -213,9 +204,8 @@ START_TEST(unsafe_characters_are_escaped_in_json)
     json_decref(v);
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(invalid_utf8_becomes_the_replacement_character)
+TEST(invalid_utf8_becomes_the_replacement_character)
 {
     static const char *const in[] = {
         "\xff", "\xc3", "\xe2\x82", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\x80"};
@@ -234,9 +224,8 @@ START_TEST(invalid_utf8_becomes_the_replacement_character)
         buf_free(&b);
     }
 }
-END_TEST
 
-START_TEST(numbers_round_trip_in_few_digits)
+TEST(numbers_round_trip_in_few_digits)
 {
     /* clang-format off */
     static const double x[] = {0.1, 1.0 / 3, 1e300, 5e-324, 123456789012345680.0, -0.0, 2.5,
@@ -253,9 +242,8 @@ START_TEST(numbers_round_trip_in_few_digits)
     num_text(1e6, text);
     ck_assert_str_eq(text, "1000000");
 }
-END_TEST
 
-START_TEST(copying_a_value_reproduces_it)
+TEST(copying_a_value_reproduces_it)
 {
     static const char text[] = "{\"a\":[1,2.0,true,false,null,\"x\"],\"b\":{\"c\":-1.5e-7}}";
     struct buf b = {0};
@@ -270,27 +258,4 @@ START_TEST(copying_a_value_reproduces_it)
     json_decref(v);
     json_decref(back);
     buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("json");
-    TCase *c = tcase_create("json");
-    tcase_add_loop_test(c, bad_documents_are_refused_with_name_and_place, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(c, deep_nesting_is_refused);
-    tcase_add_test(c, integers_are_exact);
-    tcase_add_test(c, look_ups_check_types);
-    tcase_add_test(c, writer_places_commas_and_escapes);
-    tcase_add_test(c, pretty_form_is_indented);
-    tcase_add_test(c, copied_text_ends_with_a_whole_character);
-    tcase_add_test(c, what_is_unsafe_to_show_is_named);
-    tcase_add_test(c, unsafe_text_is_escaped);
-    tcase_add_test(c, unsafe_characters_are_escaped_in_json);
-    tcase_add_test(c, invalid_utf8_becomes_the_replacement_character);
-    tcase_add_test(c, numbers_round_trip_in_few_digits);
-    tcase_add_test(c, copying_a_value_reproduces_it);
-    suite_add_tcase(s, c);
-    return s;
 }

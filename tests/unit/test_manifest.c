@@ -1,5 +1,5 @@
 /* Manifests: what they hold, history, inputs that changed. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/buf.h"
 #include "core/fileio.h"
@@ -52,7 +52,9 @@ static int one_run(const char *id, bool force)
     return rc;
 }
 
-START_TEST(a_run_can_be_read_off_its_manifest)
+FIXTURE(begin, NULL);
+
+TEST(a_run_can_be_read_off_its_manifest)
 {
     struct manifest *m = NULL;
     assert_ok(manifest_start(dir, 3, argv, &m, &e), &e);
@@ -82,9 +84,8 @@ START_TEST(a_run_can_be_read_off_its_manifest)
     ck_assert_uint_eq(json_array_size(json_object_get(doc, "history")), 0);
     json_decref(doc);
 }
-END_TEST
 
-START_TEST(earlier_runs_are_kept_newest_first)
+TEST(earlier_runs_are_kept_newest_first)
 {
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(one_run("xxh3:1", false), 0);
@@ -96,9 +97,8 @@ START_TEST(earlier_runs_are_kept_newest_first)
     }
     json_decref(doc);
 }
-END_TEST
 
-START_TEST(a_changed_input_is_refused_until_forced)
+TEST(a_changed_input_is_refused_until_forced)
 {
     ck_assert_int_eq(one_run("xxh3:1", false), 0);
     assert_fails(one_run("xxh3:2", false), &e, ERR_INPUT, "t.h5: changed since");
@@ -109,9 +109,8 @@ START_TEST(a_changed_input_is_refused_until_forced)
     ck_assert_int_eq(one_run("xxh3:2", false), 0);
     assert_fails(one_run("xxh3:1", false), &e, ERR_INPUT, "xxh3:2");
 }
-END_TEST
 
-START_TEST(history_does_not_grow_without_end)
+TEST(history_does_not_grow_without_end)
 {
     for (int i = 0; i < 60; i++)
         ck_assert_int_eq(one_run("xxh3:1", false), 0);
@@ -119,9 +118,8 @@ START_TEST(history_does_not_grow_without_end)
     ck_assert_uint_eq(json_array_size(json_object_get(doc, "history")), 50);
     json_decref(doc);
 }
-END_TEST
 
-START_TEST(a_damaged_manifest_is_bad_input)
+TEST(a_damaged_manifest_is_bad_input)
 {
     struct manifest *m = NULL;
     assert_ok(make_dirs(dir, &e), &e);
@@ -130,9 +128,8 @@ START_TEST(a_damaged_manifest_is_bad_input)
     assert_ok(file_write_atomic(path, "[1]", 3, &e), &e);
     assert_fails(manifest_start(dir, 3, argv, &m, &e), &e, ERR_INPUT, "manifest.json");
 }
-END_TEST
 
-START_TEST(shards_have_manifests_of_their_own)
+TEST(shards_have_manifests_of_their_own)
 {
     struct manifest *m = NULL;
     assert_ok(manifest_start_as(dir, "manifest.1-of-4.json", 3, argv, &m, &e), &e);
@@ -141,9 +138,8 @@ START_TEST(shards_have_manifests_of_their_own)
     snprintf(path, sizeof path, "%s/manifest.1-of-4.json", dir);
     ck_assert_int_eq(access(path, F_OK), 0);
 }
-END_TEST
 
-START_TEST(start_date_can_be_pinned)
+TEST(start_date_can_be_pinned)
 {
     setenv("SOURCE_DATE_EPOCH", "86400", 1);
     ck_assert_int_eq(one_run("xxh3:1", false), 0);
@@ -151,21 +147,4 @@ START_TEST(start_date_can_be_pinned)
     ck_assert_str_eq(text_of(doc, "start"), "1970-01-02T00:00:00Z");
     json_decref(doc);
     unsetenv("SOURCE_DATE_EPOCH");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("manifest");
-    TCase *c = tcase_create("manifest");
-    tcase_add_checked_fixture(c, begin, NULL);
-    tcase_add_test(c, a_run_can_be_read_off_its_manifest);
-    tcase_add_test(c, earlier_runs_are_kept_newest_first);
-    tcase_add_test(c, a_changed_input_is_refused_until_forced);
-    tcase_add_test(c, history_does_not_grow_without_end);
-    tcase_add_test(c, a_damaged_manifest_is_bad_input);
-    tcase_add_test(c, shards_have_manifests_of_their_own);
-    tcase_add_test(c, start_date_can_be_pinned);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,7 +1,7 @@
 /* Masks: the canonical form against a brute-force matrix, and the counts of doc/records.md. */
 #include "core/mask.h"
 #include "core/rng.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,7 +119,7 @@ static void random_lists(struct mask *m, uint64_t seed, int64_t nq, int64_t nk, 
     mask_lists_finish(m);
 }
 
-START_TEST(lists_match_brute_force)
+LOOP_TEST(lists_match_brute_force, 64)
 {
     static const int64_t shape[][4] = {{64, 64, 16, 16},  {65, 65, 16, 8},   {1, 1, 4, 4},
                                        {127, 200, 32, 1}, {200, 127, 1, 1},  {129, 129, 128, 64},
@@ -134,9 +134,8 @@ START_TEST(lists_match_brute_force)
     check_union(&m, 0, m.nq / 2 + 1); /* 66 of 130 rows: groups of 48 that end inside of units */
     mask_free(&m);
 }
-END_TEST
 
-START_TEST(band_matches_brute_force)
+LOOP_TEST(band_matches_brute_force, 24)
 {
     static const int64_t shape[][4] = {{10, 10, 1, 3},   {4, 10, 1, 3},   {100, 100, 4, 16},
                                        {130, 130, 0, 1}, {90, 60, 8, 30}, {65, 65, 100, 200}};
@@ -148,7 +147,6 @@ START_TEST(band_matches_brute_force)
     check_union(&m, 0, m.nq);
     check_union(&m, 1, 3);
 }
-END_TEST
 
 static const struct reach reaches[] = {
     {.back = 1},
@@ -175,7 +173,7 @@ static void check_all(const struct mask *m)
 }
 
 /* Every form under windows and chunks of the model. */
-START_TEST(reach_matches_brute_force)
+LOOP_TEST(reach_matches_brute_force, N_REACHES)
 {
     static const int64_t shape[][4] = {{64, 64, 16, 16},  {65, 65, 16, 8},     {1, 1, 4, 4},
                                        {127, 200, 32, 1}, {129, 129, 128, 64}, {40, 300, 64, 32},
@@ -204,11 +202,10 @@ START_TEST(reach_matches_brute_force)
             check_all(&m);
         }
 }
-END_TEST
 
 /* Published closed forms: window W: n W - W (W - 1) / 2; chunks of c: sum of c (c + 1) / 2; prefix
  * P: n (n + 1) / 2 + P (P - 1) / 2. */
-START_TEST(allowed_pairs_with_a_reach)
+TEST(allowed_pairs_with_a_reach)
 {
     struct head_shape h = {40, 40, true, {.back = 16}};
     ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 520);
@@ -217,9 +214,8 @@ START_TEST(allowed_pairs_with_a_reach)
     h.reach = (struct reach){.prefix = 10};
     ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 820 + 45);
 }
-END_TEST
 
-START_TEST(window_edge_of_ten_tokens)
+TEST(window_edge_of_ten_tokens)
 {
     struct mask m;
     struct span s[2];
@@ -233,9 +229,8 @@ START_TEST(window_edge_of_ten_tokens)
     assert_ok(mask_count(&m, &c, &err), &err);
     ck_assert_int_eq(c.pairs_kept, 34);
 }
-END_TEST
 
-START_TEST(chunks_add_up_to_the_whole)
+TEST(chunks_add_up_to_the_whole)
 {
     struct mask whole, part;
     struct mask_counts w, p, sum = {0};
@@ -264,9 +259,8 @@ START_TEST(chunks_add_up_to_the_whole)
     ck_assert_int_eq(sum.tiles_allowed, w.tiles_allowed);
     mask_free(&whole);
 }
-END_TEST
 
-START_TEST(allowed_pairs_and_tiles)
+TEST(allowed_pairs_and_tiles)
 {
     ck_assert_int_eq(pairs_allowed(770, 770, true), 296835);
     ck_assert_int_eq(pairs_allowed(4, 10, true), 34);
@@ -287,9 +281,8 @@ START_TEST(allowed_pairs_and_tiles)
     ck_assert_int_eq(tiles, 72);
     ck_assert_int_eq(kept_tiles, 72);
 }
-END_TEST
 
-START_TEST(executed_pairs_of_gathered_slices_are_padded)
+TEST(executed_pairs_of_gathered_slices_are_padded)
 {
     struct err err = {0};
     struct mask m;
@@ -303,9 +296,8 @@ START_TEST(executed_pairs_of_gathered_slices_are_padded)
     ck_assert_int_eq(c.pairs_kept, 128 * 129 + 72);
     mask_free(&m);
 }
-END_TEST
 
-START_TEST(bad_lists_are_found)
+TEST(bad_lists_are_found)
 {
     struct err err = {0};
     struct mask m;
@@ -319,7 +311,6 @@ START_TEST(bad_lists_are_found)
     mask_free(&m);
     assert_fails(mask_lists_init(&m, 64, 64, 8, 64, false, 16, 16, &err), &err, ERR_RUN, "rows 8");
 }
-END_TEST
 
 static int64_t counted_pairs(int64_t nq, int64_t nk, bool causal, int64_t q0, int64_t q1,
                              int64_t k0, int64_t k1)
@@ -332,7 +323,7 @@ static int64_t counted_pairs(int64_t nq, int64_t nk, bool causal, int64_t q0, in
 }
 
 /* More keys than queries, as many, and fewer, where the first rows see nothing. */
-START_TEST(allowed_pairs_of_a_block_match_counting)
+TEST(allowed_pairs_of_a_block_match_counting)
 {
     for (int causal = 0; causal < 2; causal++)
         for (int64_t nk = 5; nk <= 9; nk++)
@@ -342,23 +333,4 @@ START_TEST(allowed_pairs_of_a_block_match_counting)
                         for (int64_t k1 = k0; k1 <= nk; k1++)
                             ck_assert_int_eq(pairs_allowed_block(7, nk, causal, q0, q1, k0, k1),
                                              counted_pairs(7, nk, causal, q0, q1, k0, k1));
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("mask");
-    TCase *t = tcase_create("mask");
-    tcase_add_loop_test(t, lists_match_brute_force, 0, 64);
-    tcase_add_loop_test(t, band_matches_brute_force, 0, 24);
-    tcase_add_loop_test(t, reach_matches_brute_force, 0, N_REACHES);
-    tcase_add_test(t, allowed_pairs_with_a_reach);
-    tcase_add_test(t, window_edge_of_ten_tokens);
-    tcase_add_test(t, chunks_add_up_to_the_whole);
-    tcase_add_test(t, allowed_pairs_and_tiles);
-    tcase_add_test(t, executed_pairs_of_gathered_slices_are_padded);
-    tcase_add_test(t, bad_lists_are_found);
-    tcase_add_test(t, allowed_pairs_of_a_block_match_counting);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -5,7 +5,7 @@
 #include "core/intmath.h"
 #include "core/rng.h"
 #include "tests/harness/maskblocks.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static struct maskfile *make_file(void)
     return f;
 }
 
-START_TEST(sets_are_heads_of_one_setting)
+TEST(sets_are_heads_of_one_setting)
 {
     struct err err = {0};
     struct maskfile *f = make_file();
@@ -91,7 +91,6 @@ START_TEST(sets_are_heads_of_one_setting)
     free(s);
     maskfile_close(&f);
 }
-END_TEST
 
 /* Does a row of group g keep a key of block c? */
 static bool keeps(const struct mask *m, int64_t g, int64_t c, int bq, int bk)
@@ -134,7 +133,7 @@ static void check_set(const struct maskfile *f, const struct mask_set *s, int bq
     free(col);
 }
 
-START_TEST(blocks_with_a_kept_pair)
+LOOP_TEST(blocks_with_a_kept_pair, 3)
 {
     static const int blocks[][2] = {{128, 128}, {128, 64}, {64, 64}};
     struct err err = {0};
@@ -149,15 +148,4 @@ START_TEST(blocks_with_a_kept_pair)
     }
     free(s);
     maskfile_close(&f);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("maskblocks");
-    TCase *tc = tcase_create("maskblocks");
-    tcase_add_test(tc, sets_are_heads_of_one_setting);
-    tcase_add_loop_test(tc, blocks_with_a_kept_pair, 0, 3);
-    suite_add_tcase(s, tc);
-    return s;
 }

@@ -1,6 +1,6 @@
 /* Mask dumps: every form comes back as it was put, in ranges, from threads, and nothing damaged or
  * unfinished is read. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "tests/harness/trace_fixture.h"
 
 #include "core/maskfile.h"
@@ -87,7 +87,7 @@ static void assert_same_pairs(const struct mask *a, const struct mask *b)
 static const int64_t units[][3] = {
     {64, 64, 500}, {128, 1, 500}, {1, 1, 200}, {16, 1, 257}, {64, 128, 64}};
 
-START_TEST(lists_put_in_ranges_come_back_whole)
+LOOP_TEST(lists_put_in_ranges_come_back_whole, sizeof units / sizeof *units)
 {
     int64_t bq = units[_i][0], bk = units[_i][1], n = units[_i][2];
     struct err err = {0};
@@ -124,9 +124,8 @@ START_TEST(lists_put_in_ranges_come_back_whole)
     record_free(&r);
     maskfile_close(&f);
 }
-END_TEST
 
-START_TEST(bands_and_full_masks_come_back)
+TEST(bands_and_full_masks_come_back)
 {
     struct err err = {0};
     struct maskfile *f = NULL;
@@ -158,10 +157,9 @@ START_TEST(bands_and_full_masks_come_back)
     record_free(&a);
     record_free(&b);
 }
-END_TEST
 
 /* What the model lets a row see goes with its masks. */
-START_TEST(windows_of_the_model_come_back)
+LOOP_TEST(windows_of_the_model_come_back, 5)
 {
     static const struct reach reaches[] = {{.back = 40},
                                            {.back = 1, .ahead = 1},
@@ -186,10 +184,9 @@ START_TEST(windows_of_the_model_come_back)
     maskfile_close(&f);
     record_free(&r);
 }
-END_TEST
 
 /* Ranges alternate between full and lists; loop index 0 begins with full. */
-START_TEST(full_ranges_among_lists_keep_their_pairs)
+LOOP_TEST(full_ranges_among_lists_keep_their_pairs, 2)
 {
     struct err err = {0};
     struct maskfile *f = NULL;
@@ -227,9 +224,8 @@ START_TEST(full_ranges_among_lists_keep_their_pairs)
     maskfile_close(&f);
     record_free(&r);
 }
-END_TEST
 
-START_TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
+TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
 {
     struct err err = {0};
     struct maskfile *f = NULL;
@@ -260,9 +256,8 @@ START_TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
     record_free(&a);
     record_free(&b);
 }
-END_TEST
 
-START_TEST(a_cell_computed_again_replaces_its_first_ranges)
+TEST(a_cell_computed_again_replaces_its_first_ranges)
 {
     struct err err = {0};
     struct maskfile *f = NULL;
@@ -285,7 +280,6 @@ START_TEST(a_cell_computed_again_replaces_its_first_ranges)
     maskfile_close(&f);
     record_free(&r);
 }
-END_TEST
 
 #define LONG_N 6400 /* rows of all keys: 6400 * 6401 / 2 entries are beyond the memory limit */
 
@@ -298,7 +292,7 @@ static void all_keys(struct mask *m, int64_t row0, int64_t row1)
     mask_lists_finish(m);
 }
 
-START_TEST(lists_larger_than_the_memory_limit_are_whole)
+TEST(lists_larger_than_the_memory_limit_are_whole)
 {
     struct err err = {0};
     struct maskfile *f = NULL;
@@ -329,10 +323,9 @@ START_TEST(lists_larger_than_the_memory_limit_are_whole)
     record_free(&r);
     record_free(&lost);
 }
-END_TEST
 
 /* HDF5 reorganises a group that grows beyond its limits, which must never be reached. */
-START_TEST(thousands_of_cells_are_kept_in_buckets)
+TEST(thousands_of_cells_are_kept_in_buckets)
 {
     struct err err = {0};
     struct maskfile *f = NULL;
@@ -358,7 +351,6 @@ START_TEST(thousands_of_cells_are_kept_in_buckets)
     }
     maskfile_close(&f);
 }
-END_TEST
 
 static int put_head(void *ctx, int64_t head, int worker, struct err *err)
 {
@@ -374,7 +366,7 @@ static int put_head(void *ctx, int64_t head, int worker, struct err *err)
     return rc;
 }
 
-START_TEST(threads_may_dump_different_cells)
+TEST(threads_may_dump_different_cells)
 {
     struct err err = {0};
     struct maskfile *f = NULL;
@@ -400,7 +392,6 @@ START_TEST(threads_may_dump_different_cells)
     }
     maskfile_close(&f);
 }
-END_TEST
 
 static void write_one(const char *path)
 {
@@ -445,7 +436,7 @@ static bool reads_as(const char *path, const struct mask *want, const char *what
     return rc == 0 && good;
 }
 
-START_TEST(a_flipped_byte_is_refused_or_means_nothing)
+TEST(a_flipped_byte_is_refused_or_means_nothing)
 {
     struct mask want;
     char what[64];
@@ -479,10 +470,9 @@ START_TEST(a_flipped_byte_is_refused_or_means_nothing)
     free(data);
     mask_free(&want);
 }
-END_TEST
 
 /* A size that no mask has: sums with it would overflow. */
-START_TEST(impossible_sizes_are_refused)
+TEST(impossible_sizes_are_refused)
 {
     static const char *const names[] = {"nq", "nk", "bq", "bk", "exec_bq", "exec_bk"};
     static const long long bad[] = {INT64_MAX, 0, -1, (long long)INT32_MAX + 1};
@@ -503,9 +493,8 @@ START_TEST(impossible_sizes_are_refused)
         maskfile_close(&f);
     }
 }
-END_TEST
 
-START_TEST(other_files_and_unfinished_dumps_are_told_apart)
+TEST(other_files_and_unfinished_dumps_are_told_apart)
 {
     struct err err = {0};
     struct maskfile *f = NULL, *g = NULL;
@@ -527,28 +516,4 @@ START_TEST(other_files_and_unfinished_dumps_are_told_apart)
     hid_t h = H5Fcreate(file("other.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     H5Fclose(h);
     assert_fails(maskfile_open(file("other.h5"), &g, &err), &err, ERR_INPUT, "not a lacuna-masks");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("maskfile");
-    TCase *c = tcase_create("round trip");
-    tcase_add_loop_test(c, lists_put_in_ranges_come_back_whole, 0,
-                        (int)(sizeof units / sizeof *units));
-    tcase_add_test(c, bands_and_full_masks_come_back);
-    tcase_add_loop_test(c, windows_of_the_model_come_back, 0, 5);
-    tcase_add_loop_test(c, full_ranges_among_lists_keep_their_pairs, 0, 2);
-    tcase_add_test(c, what_cannot_be_one_mask_is_refused_and_the_file_goes_on);
-    tcase_add_test(c, a_cell_computed_again_replaces_its_first_ranges);
-    tcase_add_test(c, lists_larger_than_the_memory_limit_are_whole);
-    tcase_add_test(c, thousands_of_cells_are_kept_in_buckets);
-    tcase_add_test(c, threads_may_dump_different_cells);
-    suite_add_tcase(s, c);
-    c = tcase_create("damage");
-    tcase_add_test(c, a_flipped_byte_is_refused_or_means_nothing);
-    tcase_add_test(c, impossible_sizes_are_refused);
-    tcase_add_test(c, other_files_and_unfinished_dumps_are_told_apart);
-    suite_add_tcase(s, c);
-    return s;
 }

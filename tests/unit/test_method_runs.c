@@ -1,5 +1,5 @@
 /* "name:key=v1,v2": finding methods, sweeps, ranges, canonical parameters, calibration files. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/buf.h"
 #include "core/fileio.h"
@@ -90,7 +90,9 @@ static const struct params *of(int64_t i)
     return runs[i].params;
 }
 
-START_TEST(methods_are_found_by_name_and_alias)
+FIXTURE(begin, end);
+
+TEST(methods_are_found_by_name_and_alias)
 {
     ck_assert_ptr_eq(method_find(methods, "plain", &e), &plain);
     ck_assert_ptr_eq(method_find(methods, "simple", &e), &plain);
@@ -98,18 +100,16 @@ START_TEST(methods_are_found_by_name_and_alias)
     ck_assert_int_eq(e.code, ERR_USAGE);
     ck_assert_ptr_nonnull(strstr(e.msg, "unknown method 'tunde'; did you mean 'tuned'?"));
 }
-END_TEST
 
-START_TEST(a_bare_name_is_all_defaults)
+TEST(a_bare_name_is_all_defaults)
 {
     assert_ok(parse("simple"), &e);
     ck_assert_int_eq(n, 1);
     ck_assert_str_eq(runs[0].canonical, "");
     ck_assert(of(0)->window == 64 && of(0)->half == 32 && of(0)->tau == 0.9);
 }
-END_TEST
 
-START_TEST(sweeps_are_the_product_with_the_first_key_slowest)
+TEST(sweeps_are_the_product_with_the_first_key_slowest)
 {
     assert_ok(parse("plain:kind=max,mean:window=16,32,48"), &e);
     static const char *const want[] = {"window=16:kind=max", "window=32:kind=max",
@@ -119,9 +119,8 @@ START_TEST(sweeps_are_the_product_with_the_first_key_slowest)
     for (int i = 0; i < 6; i++)
         ck_assert_str_eq(runs[i].canonical, want[i]);
 }
-END_TEST
 
-START_TEST(repetitions_are_kept_once_across_texts)
+TEST(repetitions_are_kept_once_across_texts)
 {
     char a[] = "plain:window=16", b[] = "plain:window=64", c[] = "simple", d[] = "tuned:window=16";
     char *const texts[] = {a, b, c, d, a};
@@ -133,9 +132,8 @@ START_TEST(repetitions_are_kept_once_across_texts)
     assert_ok(parse("plain:window=16,17"), &e);
     ck_assert_int_eq(n, 4);
 }
-END_TEST
 
-START_TEST(logarithmic_ranges_have_exact_ends)
+TEST(logarithmic_ranges_have_exact_ends)
 {
     assert_ok(parse("plain:tau=0.01..0.5/log8"), &e);
     ck_assert_int_eq(n, 8);
@@ -143,9 +141,8 @@ START_TEST(logarithmic_ranges_have_exact_ends)
     for (int i = 0; i < 8; i++)
         ck_assert_double_eq_tol(of(i)->tau, 0.01 * pow(50, i / 7.0), 1e-12);
 }
-END_TEST
 
-START_TEST(linear_ranges_and_lists_mix)
+TEST(linear_ranges_and_lists_mix)
 {
     assert_ok(parse("plain:window=7,16..64/lin4"), &e);
     static const int64_t want[] = {7, 16, 32, 48, 64};
@@ -153,10 +150,9 @@ START_TEST(linear_ranges_and_lists_mix)
     for (int i = 0; i < 5; i++)
         ck_assert_int_eq(of(i)->window, want[i]);
 }
-END_TEST
 
 /* Finding repetitions among many runs must not take the square of their number. */
-START_TEST(large_sweeps_are_expanded_and_repetitions_of_all_texts_are_dropped)
+TEST(large_sweeps_are_expanded_and_repetitions_of_all_texts_are_dropped)
 {
     assert_ok(parse("plain:window=1..10000/lin10000:tau=0,0.25,0.5,0.75,1"), &e);
     ck_assert_int_eq(n, 50000);
@@ -166,9 +162,8 @@ START_TEST(large_sweeps_are_expanded_and_repetitions_of_all_texts_are_dropped)
     ck_assert_int_eq(n, 100001);
     ck_assert_str_eq(runs[100000].canonical, "window=10001:tau=0.5");
 }
-END_TEST
 
-START_TEST(ranges_fall_and_round_and_carry_percent)
+TEST(ranges_fall_and_round_and_carry_percent)
 {
     assert_ok(parse("plain:window=1..4/log9"), &e);
     ck_assert_int_eq(n, 4); /* 1, 2, 3, 4 after rounding and dropping repeats */
@@ -180,9 +175,8 @@ START_TEST(ranges_fall_and_round_and_carry_percent)
     assert_ok(parse("plain:tau=0.1..0.3/lin3"), &e);
     ck_assert_str_eq(runs[9].canonical, "tau=0.2");
 }
-END_TEST
 
-START_TEST(equal_runs_are_kept_once)
+TEST(equal_runs_are_kept_once)
 {
     assert_ok(parse("plain:tau=0.5,0.50,5e-1"), &e);
     assert_ok(parse("simple:tau=0.5"), &e);
@@ -190,9 +184,8 @@ START_TEST(equal_runs_are_kept_once)
     assert_ok(parse("tuned:tau=0.5"), &e);
     ck_assert_int_eq(n, 3);
 }
-END_TEST
 
-START_TEST(canonical_text_parses_to_itself)
+TEST(canonical_text_parses_to_itself)
 {
     assert_ok(parse("plain:segments=1024+4096:sink:budget=12:tau=1e-3:kind=max"), &e);
     ck_assert_str_eq(runs[0].canonical, "tau=0.001:kind=max:sink=1:budget=12:segments=1024+4096");
@@ -202,7 +195,6 @@ START_TEST(canonical_text_parses_to_itself)
     ck_assert_int_eq(n, 2);
     ck_assert_str_eq(runs[1].canonical, runs[0].canonical);
 }
-END_TEST
 
 static const struct {
     const char *text, *message;
@@ -231,7 +223,7 @@ static const struct {
     {"plain:window=1..5000/lin5000:tau=0..1/lin5000", "more than"},
 };
 
-START_TEST(bad_texts_are_refused_and_keep_earlier_runs)
+LOOP_TEST(bad_texts_are_refused_and_keep_earlier_runs, sizeof bad / sizeof *bad)
 {
     assert_ok(parse("plain"), &e);
     assert_fails(parse(bad[_i].text), &e, strstr(bad[_i].text, "no/such") ? ERR_INPUT : ERR_USAGE,
@@ -239,7 +231,6 @@ START_TEST(bad_texts_are_refused_and_keep_earlier_runs)
     ck_assert_int_ge(n, 1);
     ck_assert_str_eq(runs[0].canonical, "");
 }
-END_TEST
 
 /* ---- calibration ----------------------------------------------------------------------------- */
 
@@ -257,7 +248,7 @@ static const char calib_good[] =
     "{\"layer\":0,\"head\":3,\"tau\":0.25,\"window\":128,\"kind\":\"max\"},"
     "{\"layer\":2,\"head\":0,\"budget\":\"5%\",\"sink\":true}]}";
 
-START_TEST(calibration_overrides_single_heads)
+TEST(calibration_overrides_single_heads)
 {
     void *p = NULL;
     write_calib(calib_good);
@@ -279,7 +270,6 @@ START_TEST(calibration_overrides_single_heads)
     opt_free(params_table, p);
     free(p);
 }
-END_TEST
 
 /* Parse tuned:GIVEN:calib=FILE; the text after the file's hash, which must be in between. */
 static const char *beside(const char *given, const char *settings)
@@ -306,7 +296,7 @@ static struct params head_of(int64_t run, int layer, int head)
 }
 
 /* Also where it is the parameter's default: that it was given counts, not what it is. */
-START_TEST(what_is_given_beside_a_calibration_wins)
+TEST(what_is_given_beside_a_calibration_wins)
 {
     write_calib(calib_good);
     ck_assert_str_eq(beside("", ""), "");
@@ -320,10 +310,9 @@ START_TEST(what_is_given_beside_a_calibration_wins)
     ck_assert(x.tau == 0.5 && x.kind == 0 && x.window == 64 && x.half == 32);
     ck_assert(head_of(2, 2, 0).sink);
 }
-END_TEST
 
 /* What a calibration was made with holds for its replay, and loses against what is given. */
-START_TEST(settings_of_a_calibration_stand_in_for_defaults)
+TEST(settings_of_a_calibration_stand_in_for_defaults)
 {
     write_calib("{\"method\":\"tuned\",\"params\":{\"window\":256,\"tau\":0.4,\"budget\":\"5%\","
                 "\"segments\":\"a:b\"},\"heads\":[{\"layer\":0,\"head\":0,\"tau\":0.2}]}");
@@ -337,9 +326,8 @@ START_TEST(settings_of_a_calibration_stand_in_for_defaults)
     ck_assert_str_eq(beside("window=64", "budget=5%:segments=a-b:"), ":window=64");
     ck_assert_int_eq(head_of(1, 0, 0).window, 64);
 }
-END_TEST
 
-START_TEST(a_parameter_outside_of_its_scope_is_refused)
+TEST(a_parameter_outside_of_its_scope_is_refused)
 {
     assert_ok(parse("scoped:kind=max:window=5:sink=1"), &e);
     assert_ok(parse("scoped:tau=0.5:window=64"), &e); /* the default says nothing */
@@ -348,10 +336,9 @@ START_TEST(a_parameter_outside_of_its_scope_is_refused)
     memset(&e, 0, sizeof e);
     assert_fails(parse("scoped:kind=mean,max:sink=1"), &e, ERR_USAGE, "sink=1");
 }
-END_TEST
 
 /* A misspelt one would refuse nothing, or everything. */
-START_TEST(scopes_name_parameters_and_values_that_exist)
+TEST(scopes_name_parameters_and_values_that_exist)
 {
     int64_t seen = 0;
     for (const struct method *const *m = test_methods; *m; m++)
@@ -373,9 +360,8 @@ START_TEST(scopes_name_parameters_and_values_that_exist)
         }
     ck_assert_int_gt(seen, 10);
 }
-END_TEST
 
-START_TEST(a_calibration_holds_for_its_model_and_order)
+TEST(a_calibration_holds_for_its_model_and_order)
 {
     write_calib(calib_good);
     assert_ok(parse(calib_text), &e);
@@ -395,9 +381,8 @@ START_TEST(a_calibration_holds_for_its_model_and_order)
     assert_ok(method_calib_fits(&runs[2], "any", "time", &e), &e);
     ck_assert(!method_calib_lacks(&runs[2], 0, 0, 1000));
 }
-END_TEST
 
-START_TEST(canonical_form_has_the_hash_of_the_contents)
+TEST(canonical_form_has_the_hash_of_the_contents)
 {
     char want[96], id[HASH_TEXT_MAX];
     write_calib(calib_good);
@@ -410,7 +395,6 @@ START_TEST(canonical_form_has_the_hash_of_the_contents)
     ck_assert_int_eq(n, 2);
     ck_assert_str_ne(runs[1].canonical, want);
 }
-END_TEST
 
 static const struct {
     const char *text, *message;
@@ -435,58 +419,23 @@ static const struct {
      "params: kind max needs"},
 };
 
-START_TEST(bad_calibration_files_are_bad_input)
+LOOP_TEST(bad_calibration_files_are_bad_input, sizeof bad_calib / sizeof *bad_calib)
 {
     write_calib(bad_calib[_i].text);
     assert_fails(parse(calib_text), &e, ERR_INPUT, bad_calib[_i].message);
     ck_assert_int_eq(n, 0);
 }
-END_TEST
 
-START_TEST(a_head_that_calibration_makes_invalid_is_named)
+TEST(a_head_that_calibration_makes_invalid_is_named)
 {
     write_calib("{\"method\":\"tuned\",\"heads\":[{\"layer\":4,\"head\":2,\"window\":2000,"
                 "\"kind\":\"max\"}]}");
     assert_fails(parse(calib_text), &e, ERR_INPUT, "layer 4 head 2: kind max needs");
 }
-END_TEST
 
-START_TEST(skip_is_an_answer_with_a_reason)
+TEST(skip_is_an_answer_with_a_reason)
 {
     struct method_ctx ctx = {0};
     ck_assert_int_eq(method_skip(&ctx, "needs %d tokens", 64), METHOD_SKIP);
     ck_assert_str_eq(ctx.skip, "needs 64 tokens");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("method_runs");
-    TCase *c = tcase_create("runs");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, methods_are_found_by_name_and_alias);
-    tcase_add_test(c, a_bare_name_is_all_defaults);
-    tcase_add_test(c, sweeps_are_the_product_with_the_first_key_slowest);
-    tcase_add_test(c, repetitions_are_kept_once_across_texts);
-    tcase_add_test(c, logarithmic_ranges_have_exact_ends);
-    tcase_add_test(c, linear_ranges_and_lists_mix);
-    tcase_add_test(c, large_sweeps_are_expanded_and_repetitions_of_all_texts_are_dropped);
-    tcase_add_test(c, ranges_fall_and_round_and_carry_percent);
-    tcase_add_test(c, equal_runs_are_kept_once);
-    tcase_add_test(c, canonical_text_parses_to_itself);
-    tcase_add_loop_test(c, bad_texts_are_refused_and_keep_earlier_runs, 0,
-                        sizeof bad / sizeof *bad);
-    tcase_add_test(c, calibration_overrides_single_heads);
-    tcase_add_test(c, what_is_given_beside_a_calibration_wins);
-    tcase_add_test(c, settings_of_a_calibration_stand_in_for_defaults);
-    tcase_add_test(c, a_parameter_outside_of_its_scope_is_refused);
-    tcase_add_test(c, scopes_name_parameters_and_values_that_exist);
-    tcase_add_test(c, a_calibration_holds_for_its_model_and_order);
-    tcase_add_test(c, canonical_form_has_the_hash_of_the_contents);
-    tcase_add_loop_test(c, bad_calibration_files_are_bad_input, 0,
-                        sizeof bad_calib / sizeof *bad_calib);
-    tcase_add_test(c, a_head_that_calibration_makes_invalid_is_named);
-    tcase_add_test(c, skip_is_an_answer_with_a_reason);
-    suite_add_tcase(s, c);
-    return s;
 }

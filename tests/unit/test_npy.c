@@ -2,7 +2,7 @@
  * test_npy.c - every rule of the format refuses its own small file; what is legal is read exactly,
  * also byte-swapped and in column-major order.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "core/buf.h"
 #include "core/fileio.h"
 #include "core/npy.h"
@@ -143,14 +143,13 @@ static const struct {
     {"\xff{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n", 4, "found byte 0xff"},
 };
 
-START_TEST(bad_header_is_refused)
+LOOP_TEST(bad_header_is_refused, sizeof bad_headers / sizeof *bad_headers)
 {
     refused(make(1 + _i % 3, bad_headers[_i].dict, zeros, bad_headers[_i].data), false,
             bad_headers[_i].message);
 }
-END_TEST
 
-START_TEST(bad_prefix_is_refused)
+TEST(bad_prefix_is_refused)
 {
     static const struct {
         const char *bytes;
@@ -177,7 +176,6 @@ START_TEST(bad_prefix_is_refused)
     refused(path_of("absent.npy"), false, "cannot open");
     refused(test_tmpdir(), false, "not a regular file");
 }
-END_TEST
 
 /* ---- what is legal -------------------------------------------------------------------------- */
 
@@ -193,7 +191,7 @@ static void read_all(const char *path, bool v2, int ndim, int64_t count, float *
     npy_close(&a);
 }
 
-START_TEST(legal_spellings_are_read)
+TEST(legal_spellings_are_read)
 {
     static const char *const dicts[] = {
         DICT("'<f4'", "False", "(2,)"),
@@ -210,9 +208,8 @@ START_TEST(legal_spellings_are_read)
         ck_assert(!memcmp(x, data, sizeof data));
     }
 }
-END_TEST
 
-START_TEST(empty_and_rank_zero_arrays_are_read)
+TEST(empty_and_rank_zero_arrays_are_read)
 {
     float x = 0;
     read_all(make(1, DICT("'<f4'", "False", "()"), "\0\0\x80\x3f", 4), false, 0, 1, &x);
@@ -220,10 +217,9 @@ START_TEST(empty_and_rank_zero_arrays_are_read)
     read_all(make(1, DICT("'<f4'", "False", "(0,)"), "", 0), false, 1, 0, &x);
     read_all(make(1, DICT("'<f4'", "True", "(0, 9223372036854775807, 9)"), "", 0), false, 3, 0, &x);
 }
-END_TEST
 
 /* The value -2 (1 for unsigned types and bool) in every type and both byte orders. */
-START_TEST(every_type_and_byte_order_is_read)
+TEST(every_type_and_byte_order_is_read)
 {
     static const struct {
         char descr[8], bytes[9];
@@ -262,9 +258,8 @@ START_TEST(every_type_and_byte_order_is_read)
         npy_close(&a);
     }
 }
-END_TEST
 
-START_TEST(types_without_float_conversion_open_but_do_not_read)
+TEST(types_without_float_conversion_open_but_do_not_read)
 {
     static const char *const descr[] = {"'<u4'", "'<i8'", "'>u8'", "'|b1'"};
     static const size_t size[] = {4, 8, 8, 1};
@@ -279,10 +274,9 @@ START_TEST(types_without_float_conversion_open_but_do_not_read)
         npy_close(&a);
     }
 }
-END_TEST
 
 /* Element (i, j, k) holds 100 i + 10 j + k whatever the order of storage. */
-START_TEST(column_major_arrays_are_transposed)
+TEST(column_major_arrays_are_transposed)
 {
     enum { A = 3, B = 4, C = 5 };
     int16_t stored[A * B * C];
@@ -295,10 +289,9 @@ START_TEST(column_major_arrays_are_transposed)
     for (int i = 0; i < A * B * C; i++)
         ck_assert_float_eq(x[i], (float)(100 * (i / 20) + 10 * (i / 5 % 4) + i % 5));
 }
-END_TEST
 
 /* Larger than the conversion buffer, in both orders. */
-START_TEST(written_array_reads_back)
+TEST(written_array_reads_back)
 {
     enum { R = 301, C = 499 };
     static float x[R * C], y[R * C];
@@ -325,9 +318,8 @@ START_TEST(written_array_reads_back)
         if (y[i] != x[i / C + R * (i % C)])
             ck_abort_msg("element %d: %g", i, (double)y[i]);
 }
-END_TEST
 
-START_TEST(written_data_begins_at_a_multiple_of_64)
+TEST(written_data_begins_at_a_multiple_of_64)
 {
     static const int64_t shape[NPY_MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
     for (int ndim = 0; ndim <= NPY_MAX_DIMS; ndim++) {
@@ -339,9 +331,8 @@ START_TEST(written_data_begins_at_a_multiple_of_64)
         npy_close(&a);
     }
 }
-END_TEST
 
-START_TEST(writer_refuses_bad_types_and_shapes)
+TEST(writer_refuses_bad_types_and_shapes)
 {
     const int64_t negative[] = {-1}, huge[] = {INT64_MAX, 2};
     assert_fails(npy_write(path_of("x"), DT_NONE, 0, NULL, "", &err), &err, ERR_RUN, "no valid");
@@ -351,9 +342,8 @@ START_TEST(writer_refuses_bad_types_and_shapes)
                  "cannot create");
     ck_assert_int_ne(access(path_of("x"), F_OK), 0);
 }
-END_TEST
 
-START_TEST(file_that_shrinks_while_open_fails_to_read)
+TEST(file_that_shrinks_while_open_fails_to_read)
 {
     struct npy *a = NULL;
     float x[4];
@@ -361,24 +351,4 @@ START_TEST(file_that_shrinks_while_open_fails_to_read)
     ck_assert_int_eq(truncate(path_of("a.npy"), a->data_offset + 15), 0);
     assert_fails(npy_read_f32(a, x, &err), &err, ERR_IO, "shrank while it was open");
     npy_close(&a);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("npy");
-    TCase *c = tcase_create("npy");
-    tcase_add_loop_test(c, bad_header_is_refused, 0, sizeof bad_headers / sizeof *bad_headers);
-    tcase_add_test(c, bad_prefix_is_refused);
-    tcase_add_test(c, legal_spellings_are_read);
-    tcase_add_test(c, empty_and_rank_zero_arrays_are_read);
-    tcase_add_test(c, every_type_and_byte_order_is_read);
-    tcase_add_test(c, types_without_float_conversion_open_but_do_not_read);
-    tcase_add_test(c, column_major_arrays_are_transposed);
-    tcase_add_test(c, written_array_reads_back);
-    tcase_add_test(c, written_data_begins_at_a_multiple_of_64);
-    tcase_add_test(c, writer_refuses_bad_types_and_shapes);
-    tcase_add_test(c, file_that_shrinks_while_open_fails_to_read);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,7 +1,7 @@
 /*
  * test_npz.c - .npz files that NumPy wrote, and the same with one thing wrong.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/buf.h"
 #include "core/fileio.h"
@@ -17,7 +17,7 @@ static struct err err;
 #define PACKED_FILE "tests/data/masks/pairs.npz"
 #define ZIP64_FILE "tests/data/masks/zip64.npz"
 
-START_TEST(arrays_read_back)
+TEST(arrays_read_back)
 {
     struct npz *z = NULL;
     struct npy *a = NULL;
@@ -41,7 +41,6 @@ START_TEST(arrays_read_back)
         ck_assert_int_eq(row[c], 1);
     npy_close(&a);
 }
-END_TEST
 
 static int64_t sum_of(const char *path, int64_t index)
 {
@@ -73,7 +72,7 @@ static int64_t kept(int h)
     return n;
 }
 
-START_TEST(packed_arrays_read_back)
+TEST(packed_arrays_read_back)
 {
     int64_t all = 0;
     for (int h = 0; h < 8; h++)
@@ -82,7 +81,6 @@ START_TEST(packed_arrays_read_back)
     ck_assert_int_eq(sum_of(PACKED_FILE, 1), all);
     ck_assert_int_eq(sum_of(ZIP64_FILE, 0), kept(5));
 }
-END_TEST
 
 /* ---- damage --------------------------------------------------------------------------------- */
 
@@ -123,7 +121,7 @@ static void refused(const char *path, const char *why)
 #define LOCAL "PK\3\4"
 #define END "PK\5\6"
 
-START_TEST(damage_is_named)
+TEST(damage_is_named)
 {
     refused(changed(STORED_FILE, END, true, 0, "QK", 2), "no directory at its end");
     refused(changed(STORED_FILE, END, true, 4, "\1", 1), "in several parts");
@@ -139,10 +137,9 @@ START_TEST(damage_is_named)
     refused(changed(PACKED_FILE, ENTRY, false, 27, "\x7f", 1), "size and place do not fit");
     refused(changed(PACKED_FILE, LOCAL, false, 70, "\xff\xff\xff\xff", 4), "damaged");
 }
-END_TEST
 
 /* With 0xffff entries the directory is that of zip64. */
-START_TEST(zip64_directories)
+TEST(zip64_directories)
 {
     const char *path = changed(ZIP64_FILE, END, true, 8, "\xff\xff\xff\xff", 4);
     ck_assert_int_eq(sum_of(path, 0), kept(5));
@@ -153,9 +150,8 @@ START_TEST(zip64_directories)
     buf_free(&b);
     refused(path, "zip64 directory is missing");
 }
-END_TEST
 
-START_TEST(short_files)
+TEST(short_files)
 {
     struct buf b = {0};
     const char *path = test_path("x.npz");
@@ -165,18 +161,4 @@ START_TEST(short_files)
         refused(path, "not a whole .npz");
     }
     buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("npz");
-    TCase *c = tcase_create("npz");
-    tcase_add_test(c, arrays_read_back);
-    tcase_add_test(c, packed_arrays_read_back);
-    tcase_add_test(c, damage_is_named);
-    tcase_add_test(c, zip64_directories);
-    tcase_add_test(c, short_files);
-    suite_add_tcase(s, c);
-    return s;
 }

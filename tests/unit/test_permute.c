@@ -7,7 +7,7 @@
 #include "sim/blocks/blockpool.h"
 #include "sim/headload.h"
 #include "tests/harness/golden.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static uint32_t checksum(const int64_t *perm, int64_t n)
     return c;
 }
 
-START_TEST(hilbert_by_hand)
+TEST(hilbert_by_hand)
 {
     static const struct {
         int w, h, t;
@@ -56,7 +56,6 @@ START_TEST(hilbert_by_hand)
         free(perm);
     }
 }
-END_TEST
 
 /* Steps between consecutive cells that are not to a neighbour. */
 static int64_t long_steps(const int64_t *perm, int64_t n, int64_t h, int64_t w, int64_t *longest)
@@ -73,7 +72,7 @@ static int64_t long_steps(const int64_t *perm, int64_t n, int64_t h, int64_t w, 
     return count;
 }
 
-START_TEST(hilbert_of_large_boxes)
+TEST(hilbert_of_large_boxes)
 {
     static const struct {
         int64_t w, h, t;
@@ -102,9 +101,8 @@ START_TEST(hilbert_of_large_boxes)
         free(perm);
     }
 }
-END_TEST
 
-START_TEST(linear_orders)
+TEST(linear_orders)
 {
     static const struct {
         const char *name;
@@ -138,9 +136,8 @@ START_TEST(linear_orders)
         ck_assert_int_eq(t[r], svg[r]);
     free(t);
 }
-END_TEST
 
-START_TEST(voxels)
+TEST(voxels)
 {
     static const struct {
         int64_t t, h, w;
@@ -167,9 +164,8 @@ START_TEST(voxels)
         ck_assert_int_eq(perm[r], r);
     free(perm);
 }
-END_TEST
 
-START_TEST(every_order_is_a_permutation)
+TEST(every_order_is_a_permutation)
 {
     static const char *const names[] = {"none",   "row",     "column",      "time",
                                         "random", "hilbert", "voxel:1x2x3", "voxel:9x9x9"};
@@ -187,9 +183,8 @@ START_TEST(every_order_is_a_permutation)
             free(seen);
         }
 }
-END_TEST
 
-START_TEST(random_order_follows_the_seed)
+TEST(random_order_follows_the_seed)
 {
     struct geometry g = {4, 8, 12, 0, 0};
     struct err err = {0};
@@ -209,9 +204,8 @@ START_TEST(random_order_follows_the_seed)
     free(b);
     free(c);
 }
-END_TEST
 
-START_TEST(text_tokens_stay)
+TEST(text_tokens_stay)
 {
     static const int front[] = {0, 1, 2, 6, 3, 7, 4, 8, 5, 9};
     static const int back[] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 9};
@@ -228,9 +222,8 @@ START_TEST(text_tokens_stay)
         ck_assert_int_eq(perm[r], back[r]);
     free(perm);
 }
-END_TEST
 
-START_TEST(bad_orders_are_refused)
+TEST(bad_orders_are_refused)
 {
     struct geometry g = {2, 2, 2, 0, 0}, text = {0};
     struct err err = {0};
@@ -247,9 +240,8 @@ START_TEST(bad_orders_are_refused)
         ck_assert_int_eq(perm[r], r);
     free(perm);
 }
-END_TEST
 
-START_TEST(dense_attention_does_not_depend_on_the_order)
+TEST(dense_attention_does_not_depend_on_the_order)
 {
     struct sim_head a, b;
     struct mask full;
@@ -276,7 +268,6 @@ START_TEST(dense_attention_does_not_depend_on_the_order)
     sim_head_free(&a);
     sim_head_free(&b);
 }
-END_TEST
 
 static double mean_similarity(const float *x, int64_t n, int d, int64_t block)
 {
@@ -301,7 +292,7 @@ static int64_t units_above(const double *p, int64_t n, int64_t rows, int64_t key
     return count;
 }
 
-START_TEST(order_shapes_real_attention)
+TEST(order_shapes_real_attention)
 {
     static const struct {
         const char *order;
@@ -338,23 +329,4 @@ START_TEST(order_shapes_real_attention)
         sim_head_free(&a);
         sim_head_free(&b);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("permute");
-    TCase *t = tcase_create("permute");
-    tcase_add_test(t, hilbert_by_hand);
-    tcase_add_test(t, hilbert_of_large_boxes);
-    tcase_add_test(t, linear_orders);
-    tcase_add_test(t, voxels);
-    tcase_add_test(t, every_order_is_a_permutation);
-    tcase_add_test(t, random_order_follows_the_seed);
-    tcase_add_test(t, text_tokens_stay);
-    tcase_add_test(t, bad_orders_are_refused);
-    tcase_add_test(t, dense_attention_does_not_depend_on_the_order);
-    tcase_add_test(t, order_shapes_real_attention);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -1,5 +1,5 @@
 /* Parallel for: every item once, first error wins, interruption, worker numbers. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/pool.h"
 
@@ -48,31 +48,30 @@ static int one(void *ctx, int64_t item, int worker, struct err *err)
     return 0;
 }
 
-START_TEST(every_item_is_done_once)
+FIXTURE(begin, NULL);
+
+LOOP_TEST(every_item_is_done_once, 5)
 {
     static const int jobs[] = {0, 1, 2, 7, 16};
     assert_ok(pool_run(jobs[_i], N, one, &w, &e), &e);
     for (int i = 0; i < N; i++)
         ck_assert_int_eq(w.count[i], 1);
 }
-END_TEST
 
-START_TEST(one_job_keeps_the_order)
+TEST(one_job_keeps_the_order)
 {
     assert_ok(pool_run(1, N, one, &w, &e), &e);
     ck_assert(w.ordered);
 }
-END_TEST
 
-START_TEST(nothing_to_do_is_fine)
+TEST(nothing_to_do_is_fine)
 {
     assert_ok(pool_run(4, 0, one, &w, &e), &e);
     assert_ok(pool_run(16, 1, one, &w, &e), &e);
     ck_assert_int_eq(w.started, 1);
 }
-END_TEST
 
-START_TEST(an_error_stops_the_hand_out)
+TEST(an_error_stops_the_hand_out)
 {
     w.fail_at = 10;
     assert_fails(pool_run(1, N, one, &w, &e), &e, ERR_INPUT, "item 10");
@@ -83,20 +82,18 @@ START_TEST(an_error_stops_the_hand_out)
     /* Each worker stops after its first failure. */
     ck_assert_int_le(w.started, 10 + 4);
 }
-END_TEST
 
 static int fail_without_message(void *ctx, int64_t item, int worker, struct err *err)
 {
     return ERR_MACHINE;
 }
 
-START_TEST(a_failure_without_a_message_gets_one)
+TEST(a_failure_without_a_message_gets_one)
 {
     assert_fails(pool_run(2, 5, fail_without_message, NULL, &e), &e, ERR_MACHINE, "machine");
 }
-END_TEST
 
-START_TEST(a_signal_lets_items_finish_and_stops)
+TEST(a_signal_lets_items_finish_and_stops)
 {
     interrupt_install();
     ck_assert(!interrupted());
@@ -107,7 +104,6 @@ START_TEST(a_signal_lets_items_finish_and_stops)
     assert_fails(pool_run(2, N, one, &w, &e), &e, ERR_INTERRUPTED, "interrupted");
     ck_assert_int_eq(w.started, 21);
 }
-END_TEST
 
 static const int closing[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
@@ -137,21 +133,19 @@ static void ignore_it(int sig)
     signal(sig, SIG_IGN);
 }
 
-START_TEST(every_closing_signal_interrupts_and_its_second_kills)
+LOOP_TEST(every_closing_signal_interrupts_and_its_second_kills, 4)
 {
     ck_assert_int_eq(end_by(closing[_i], 1, leave_it), 130);
     ck_assert_int_eq(end_by(closing[_i], 2, leave_it), -closing[_i]);
 }
-END_TEST
 
 /* nohup: the terminal goes, the run stays. */
-START_TEST(what_is_ignored_stays_ignored)
+LOOP_TEST(what_is_ignored_stays_ignored, 4)
 {
     ck_assert_int_eq(end_by(closing[_i], 2, ignore_it), closing[_i] == SIGINT ? -SIGINT : 0);
 }
-END_TEST
 
-START_TEST(at_the_end_signals_are_as_they_came)
+TEST(at_the_end_signals_are_as_they_came)
 {
     struct sigaction now;
     signal(SIGHUP, SIG_IGN);
@@ -162,29 +156,8 @@ START_TEST(at_the_end_signals_are_as_they_came)
     ck_assert(sigaction(SIGQUIT, NULL, &now) == 0 && now.sa_handler == SIG_DFL);
     signal(SIGHUP, SIG_DFL);
 }
-END_TEST
 
-START_TEST(there_is_a_processor)
+TEST(there_is_a_processor)
 {
     ck_assert_int_ge(cpu_count(), 1);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("pool");
-    TCase *c = tcase_create("pool");
-    tcase_add_checked_fixture(c, begin, NULL);
-    tcase_add_loop_test(c, every_item_is_done_once, 0, 5);
-    tcase_add_test(c, one_job_keeps_the_order);
-    tcase_add_test(c, nothing_to_do_is_fine);
-    tcase_add_test(c, an_error_stops_the_hand_out);
-    tcase_add_test(c, a_failure_without_a_message_gets_one);
-    tcase_add_test(c, a_signal_lets_items_finish_and_stops);
-    tcase_add_loop_test(c, every_closing_signal_interrupts_and_its_second_kills, 0, 4);
-    tcase_add_loop_test(c, what_is_ignored_stays_ignored, 0, 4);
-    tcase_add_test(c, at_the_end_signals_are_as_they_came);
-    tcase_add_test(c, there_is_a_processor);
-    suite_add_tcase(s, c);
-    return s;
 }

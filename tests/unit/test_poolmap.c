@@ -1,6 +1,6 @@
 /* Pooled attention maps against sums and maxima of the whole map. */
 #include "tests/harness/golden.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/poolmap.h"
 
@@ -10,7 +10,7 @@
 
 static const int64_t pools[] = {1, 7, 32, 64, 100, 5000};
 
-START_TEST(cells_equal_sums_and_maxima_of_the_whole_map)
+LOOP_TEST(cells_equal_sums_and_maxima_of_the_whole_map, sizeof pools / sizeof *pools)
 {
     struct err err = {0};
     struct sim_head h;
@@ -48,9 +48,8 @@ START_TEST(cells_equal_sums_and_maxima_of_the_whole_map)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(a_pool_size_of_zero_is_refused)
+TEST(a_pool_size_of_zero_is_refused)
 {
     struct err err = {0};
     struct sim_head h;
@@ -59,16 +58,4 @@ START_TEST(a_pool_size_of_zero_is_refused)
     assert_ok(exact_operands(h.in.exact, &ops, &err), &err);
     assert_fails(pool_map(ops, head_lse(&h.in), 0, NULL, NULL, &err), &err, ERR_USAGE, "pool size");
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("poolmap");
-    TCase *c = tcase_create("pool_map");
-    tcase_add_loop_test(c, cells_equal_sums_and_maxima_of_the_whole_map, 0,
-                        (int)(sizeof pools / sizeof *pools));
-    tcase_add_test(c, a_pool_size_of_zero_is_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,5 +1,5 @@
 /* Progress and log lines: what goes to standard error, and what does not. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/buf.h"
 #include "core/fileio.h"
@@ -38,7 +38,7 @@ static void caught(struct buf *b)
     assert_ok(buf_read_file(b, path, 1 << 20, &e), &e);
 }
 
-START_TEST(log_lines_have_a_level_and_one_newline)
+TEST(log_lines_have_a_level_and_one_newline)
 {
     struct buf b = {0};
     char text[5000];
@@ -63,9 +63,8 @@ START_TEST(log_lines_have_a_level_and_one_newline)
     ck_assert_uint_ge(b.len, 2000);
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(short_work_draws_nothing)
+TEST(short_work_draws_nothing)
 {
     struct buf b = {0};
     catch_stderr();
@@ -80,9 +79,8 @@ START_TEST(short_work_draws_nothing)
     ck_assert_uint_eq(b.len, 0);
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(json_progress_is_one_object_a_line)
+TEST(json_progress_is_one_object_a_line)
 {
     struct buf b = {0};
     json_t *v = NULL;
@@ -105,7 +103,6 @@ START_TEST(json_progress_is_one_object_a_line)
     json_decref(v);
     buf_free(&b);
 }
-END_TEST
 
 static double seconds_used = 100;
 
@@ -115,7 +112,7 @@ static double meter(void *ctx)
 }
 
 /* A meter that ran on by the time since it was set, or by more, was in use all the time. */
-START_TEST(a_meter_is_a_share_of_the_time_since_it_was_set)
+TEST(a_meter_is_a_share_of_the_time_since_it_was_set)
 {
     static const struct {
         double add, share;
@@ -139,9 +136,8 @@ START_TEST(a_meter_is_a_share_of_the_time_since_it_was_set)
         buf_free(&b);
     }
 }
-END_TEST
 
-START_TEST(durations_read_well)
+TEST(durations_read_well)
 {
     static const struct {
         double seconds;
@@ -153,18 +149,4 @@ START_TEST(durations_read_well)
         duration_text(want[i].seconds, text);
         ck_assert_str_eq(text, want[i].text);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("progress");
-    TCase *c = tcase_create("progress");
-    tcase_add_test(c, log_lines_have_a_level_and_one_newline);
-    tcase_add_test(c, short_work_draws_nothing);
-    tcase_add_test(c, json_progress_is_one_object_a_line);
-    tcase_add_test(c, a_meter_is_a_share_of_the_time_since_it_was_set);
-    tcase_add_test(c, durations_read_well);
-    suite_add_tcase(s, c);
-    return s;
 }

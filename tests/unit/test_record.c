@@ -1,5 +1,5 @@
 /* Records: a line holds everything, files survive a crash, resuming knows what is done. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/buf.h"
 #include "core/fileio.h"
@@ -65,7 +65,9 @@ static void line_of(const struct record *x, struct buf *b)
     ck_assert_ptr_eq(strchr(b->data, '\n'), b->data + b->len - 1);
 }
 
-START_TEST(a_line_reads_back_as_the_same_record)
+FIXTURE(begin, end);
+
+TEST(a_line_reads_back_as_the_same_record)
 {
     struct record back;
     struct buf a = {0}, b = {0};
@@ -94,9 +96,8 @@ START_TEST(a_line_reads_back_as_the_same_record)
     buf_free(&a);
     buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
+TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
 {
     metric("density_elem", 1);
     metric("density_elem", 2);
@@ -108,7 +109,6 @@ START_TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
         record_metric(&r, "a_name_that_is_longer_than_the_forty_seven_bytes_allowed", 1, &e), &e,
         ERR_RUN, "a_name");
 }
-END_TEST
 
 /* The line of an older version, without a checksum. */
 static void old_line_of(const struct record *x, struct buf *b)
@@ -120,7 +120,7 @@ static void old_line_of(const struct record *x, struct buf *b)
     buf_puts(b, "}\n");
 }
 
-START_TEST(a_line_without_a_checksum_is_read)
+TEST(a_line_without_a_checksum_is_read)
 {
     struct record back;
     struct buf a = {0}, b = {0};
@@ -134,10 +134,9 @@ START_TEST(a_line_without_a_checksum_is_read)
     buf_free(&a);
     buf_free(&b);
 }
-END_TEST
 
 /* The value of another record is as good JSON as its own. */
-START_TEST(an_edited_line_is_refused)
+TEST(an_edited_line_is_refused)
 {
     struct record back;
     struct buf b = {0};
@@ -161,7 +160,6 @@ START_TEST(an_edited_line_is_refused)
     record_free(&back);
     buf_free(&b);
 }
-END_TEST
 
 /* Two readings of a line agree: without a pool, and with one. NULL: both refuse it. */
 static void check_pooled(struct record_pool *p, const char *members)
@@ -196,7 +194,7 @@ static void check_pooled(struct record_pool *p, const char *members)
     "\"permute\":\"none\",\"n_q\":8,\"n_k\":8,\"d\":4,\"causal\":true,"
 #define OK HEAD "\"status\":\"ok\""
 
-START_TEST(a_pool_reads_what_a_line_says)
+TEST(a_pool_reads_what_a_line_says)
 {
     static const char *const lines[] = {
         OK,
@@ -236,13 +234,11 @@ START_TEST(a_pool_reads_what_a_line_says)
             check_pooled(p, lines[i]);
     record_pool_free(&p);
 }
-END_TEST
 
-START_TEST(the_sum_is_no_metric)
+TEST(the_sum_is_no_metric)
 {
     assert_fails(record_metric(&r, "sum", 1, &e), &e, ERR_RUN, "'sum'");
 }
-END_TEST
 
 static void key_of(const struct record *x, char out[512])
 {
@@ -252,7 +248,7 @@ static void key_of(const struct record *x, char out[512])
     buf_free(&b);
 }
 
-START_TEST(the_key_depends_on_identity_only)
+TEST(the_key_depends_on_identity_only)
 {
     char base[512], other[512];
     key_of(&r, base);
@@ -281,10 +277,9 @@ START_TEST(the_key_depends_on_identity_only)
     key_of(&r, other);
     ck_assert_str_eq(base, other);
 }
-END_TEST
 
 /* Keys of older records stay what they were; a call is none of its heads. */
-START_TEST(the_key_of_a_call_is_its_own)
+TEST(the_key_of_a_call_is_its_own)
 {
     char head[512], call[512], part[512];
     key_of(&r, head);
@@ -297,9 +292,8 @@ START_TEST(the_key_of_a_call_is_its_own)
     key_of(&r, part);
     ck_assert_str_ne(call, part);
 }
-END_TEST
 
-START_TEST(a_call_reads_back)
+TEST(a_call_reads_back)
 {
     struct record back;
     struct buf a = {0}, b = {0};
@@ -321,7 +315,6 @@ START_TEST(a_call_reads_back)
     buf_free(&a);
     buf_free(&b);
 }
-END_TEST
 
 static const struct {
     const char *from, *to, *message;
@@ -332,7 +325,7 @@ static const struct {
     {"\"scope\":\"call\",", "", "\"head\""},
 };
 
-START_TEST(damaged_calls_are_refused)
+LOOP_TEST(damaged_calls_are_refused, sizeof damage_of_calls / sizeof *damage_of_calls)
 {
     struct buf line = {0}, bad = {0};
     struct record back;
@@ -351,7 +344,6 @@ START_TEST(damaged_calls_are_refused)
     buf_free(&line);
     buf_free(&bad);
 }
-END_TEST
 
 static const struct {
     const char *from, *to, *message;
@@ -375,7 +367,7 @@ static const struct {
     {"\"status\":\"ok\"", "\"status\":\"ok\",\"inf\":[\"nothing\"]", "\"inf\""},
 };
 
-START_TEST(damaged_records_are_refused)
+LOOP_TEST(damaged_records_are_refused, sizeof damage / sizeof *damage)
 {
     struct buf b = {0}, bad = {0};
     struct record back;
@@ -390,7 +382,6 @@ START_TEST(damaged_records_are_refused)
     buf_free(&b);
     buf_free(&bad);
 }
-END_TEST
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -432,7 +423,7 @@ static int64_t file_size(void)
     return st.st_size;
 }
 
-START_TEST(a_stopped_run_continues)
+TEST(a_stopped_run_continues)
 {
     struct record_file *f = NULL;
     struct record *list = NULL;
@@ -452,9 +443,8 @@ START_TEST(a_stopped_run_continues)
         ck_assert_int_eq(list[i].head, i);
     records_free(list, n);
 }
-END_TEST
 
-START_TEST(errors_are_tried_again_and_the_last_record_wins)
+TEST(errors_are_tried_again_and_the_last_record_wins)
 {
     struct record_file *f = NULL;
     struct record *list = NULL;
@@ -473,10 +463,9 @@ START_TEST(errors_are_tried_again_and_the_last_record_wins)
     ck_assert(list[0].status == RECORD_OK && record_get(&list[0], "cra_min") == 0.5);
     records_free(list, n);
 }
-END_TEST
 
 /* Whatever the byte at which a write was cut: the file reads, and the cell is to do again. */
-START_TEST(a_torn_last_line_is_dropped_at_any_length)
+TEST(a_torn_last_line_is_dropped_at_any_length)
 {
     struct record_file *f = NULL;
     struct buf two = {0}, b = {0};
@@ -509,9 +498,8 @@ START_TEST(a_torn_last_line_is_dropped_at_any_length)
     buf_free(&b);
     buf_free(&second);
 }
-END_TEST
 
-START_TEST(a_bad_line_in_the_middle_is_named)
+TEST(a_bad_line_in_the_middle_is_named)
 {
     struct buf b = {0}, all = {0};
     struct record_file *f = NULL;
@@ -528,9 +516,8 @@ START_TEST(a_bad_line_in_the_middle_is_named)
     buf_free(&b);
     buf_free(&all);
 }
-END_TEST
 
-START_TEST(shards_of_a_directory_are_read_together)
+TEST(shards_of_a_directory_are_read_together)
 {
     struct record *list = NULL;
     int64_t n = 0;
@@ -545,19 +532,17 @@ START_TEST(shards_of_a_directory_are_read_together)
     ck_assert_int_eq(n, 7);
     records_free(list, n);
 }
-END_TEST
 
-START_TEST(a_directory_without_records_is_bad_input)
+TEST(a_directory_without_records_is_bad_input)
 {
     struct record *list = NULL;
     int64_t n = 0;
     assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "no records*.jsonl");
     assert_fails(records_load("no/such", &list, &n, &e), &e, ERR_INPUT, "no/such");
 }
-END_TEST
 
 /* A reader that waits or reads on runs into the time limit of the test. */
-START_TEST(only_regular_files_of_a_sane_size_are_read)
+TEST(only_regular_files_of_a_sane_size_are_read)
 {
     struct record *list = NULL;
     struct record_file *f = NULL;
@@ -574,9 +559,8 @@ START_TEST(only_regular_files_of_a_sane_size_are_read)
     assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "at most 68719476736");
     close(fd);
 }
-END_TEST
 
-START_TEST(a_record_that_could_not_be_read_again_is_not_written)
+TEST(a_record_that_could_not_be_read_again_is_not_written)
 {
     struct record_file *f = NULL;
     char *long_note = malloc(2 << 20);
@@ -589,9 +573,8 @@ START_TEST(a_record_that_could_not_be_read_again_is_not_written)
     ck_assert_int_eq(file_size(), 0);
     record_file_close(&f);
 }
-END_TEST
 
-START_TEST(standard_input_is_read_where_it_is_named)
+TEST(standard_input_is_read_where_it_is_named)
 {
     struct record *list = NULL;
     struct buf b = {0};
@@ -611,11 +594,10 @@ START_TEST(standard_input_is_read_where_it_is_named)
     }
     buf_free(&b);
 }
-END_TEST
 
 /* `records repair` may replace the file between opening and locking: what is appended then must
  * not go into the file that has lost its name. */
-START_TEST(a_file_that_was_replaced_meanwhile_is_opened_again)
+TEST(a_file_that_was_replaced_meanwhile_is_opened_again)
 {
     struct record_file *f = NULL;
     struct stat before, after;
@@ -630,9 +612,8 @@ START_TEST(a_file_that_was_replaced_meanwhile_is_opened_again)
     record_file_close(&f);
     ck_assert_int_gt(file_size(), 0);
 }
-END_TEST
 
-START_TEST(a_second_process_is_kept_out)
+TEST(a_second_process_is_kept_out)
 {
     struct record_file *f = NULL;
     int status = 0;
@@ -646,7 +627,6 @@ START_TEST(a_second_process_is_kept_out)
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     record_file_close(&f);
 }
-END_TEST
 
 struct shared {
     struct record_file *file;
@@ -666,7 +646,7 @@ static int append_one(void *ctx, int64_t item, int worker, struct err *err)
     return rc;
 }
 
-START_TEST(threads_append_whole_lines)
+TEST(threads_append_whole_lines)
 {
     enum { N = 400 };
     struct shared s = {NULL};
@@ -678,38 +658,4 @@ START_TEST(threads_append_whole_lines)
     assert_ok(records_load(path, &list, &n, &e), &e);
     ck_assert_int_eq(n, N);
     records_free(list, n);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("record");
-    TCase *c = tcase_create("record");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, a_line_reads_back_as_the_same_record);
-    tcase_add_test(c, a_line_without_a_checksum_is_read);
-    tcase_add_test(c, an_edited_line_is_refused);
-    tcase_add_test(c, a_pool_reads_what_a_line_says);
-    tcase_add_test(c, the_sum_is_no_metric);
-    tcase_add_test(c, a_metric_is_replaced_and_cannot_shadow_the_identity);
-    tcase_add_test(c, the_key_depends_on_identity_only);
-    tcase_add_test(c, the_key_of_a_call_is_its_own);
-    tcase_add_test(c, a_call_reads_back);
-    tcase_add_loop_test(c, damaged_calls_are_refused, 0,
-                        sizeof damage_of_calls / sizeof *damage_of_calls);
-    tcase_add_loop_test(c, damaged_records_are_refused, 0, sizeof damage / sizeof *damage);
-    tcase_add_test(c, a_stopped_run_continues);
-    tcase_add_test(c, errors_are_tried_again_and_the_last_record_wins);
-    tcase_add_test(c, a_torn_last_line_is_dropped_at_any_length);
-    tcase_add_test(c, a_bad_line_in_the_middle_is_named);
-    tcase_add_test(c, shards_of_a_directory_are_read_together);
-    tcase_add_test(c, a_directory_without_records_is_bad_input);
-    tcase_add_test(c, only_regular_files_of_a_sane_size_are_read);
-    tcase_add_test(c, a_record_that_could_not_be_read_again_is_not_written);
-    tcase_add_test(c, standard_input_is_read_where_it_is_named);
-    tcase_add_test(c, a_file_that_was_replaced_meanwhile_is_opened_again);
-    tcase_add_test(c, a_second_process_is_kept_out);
-    tcase_add_test(c, threads_append_whole_lines);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,7 +2,7 @@
  * test_recordsync.c - what a power failure may cost: records are synced every few seconds and at
  * the end, the name of a new file at once. The clock and the sync calls are this program's own.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/clock.h"
 #include "core/fileio.h"
@@ -62,7 +62,9 @@ static int append(struct record_file *f, int head)
     return record_file_append(f, &r, &e);
 }
 
-START_TEST(the_name_of_a_new_file_is_synced_once)
+FIXTURE(begin, NULL);
+
+TEST(the_name_of_a_new_file_is_synced_once)
 {
     struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
@@ -72,9 +74,8 @@ START_TEST(the_name_of_a_new_file_is_synced_once)
     ck_assert_int_eq(directory_syncs, 1);
     record_file_close(&f);
 }
-END_TEST
 
-START_TEST(new_directories_are_synced)
+TEST(new_directories_are_synced)
 {
     char deep[400];
     snprintf(deep, sizeof deep, "%s/a/b", dir);
@@ -83,9 +84,8 @@ START_TEST(new_directories_are_synced)
     assert_ok(make_dirs(deep, &e), &e);
     ck_assert_int_eq(directory_syncs, 2);
 }
-END_TEST
 
-START_TEST(records_are_synced_every_few_seconds)
+TEST(records_are_synced_every_few_seconds)
 {
     struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
@@ -98,10 +98,9 @@ START_TEST(records_are_synced_every_few_seconds)
     ck_assert_msg(data_syncs >= 12 && data_syncs <= 60, "%d syncs", data_syncs);
     record_file_close(&f);
 }
-END_TEST
 
 /* A cell that took long is not left to the next one. */
-START_TEST(a_slow_record_is_synced_at_once)
+TEST(a_slow_record_is_synced_at_once)
 {
     struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
@@ -112,9 +111,8 @@ START_TEST(a_slow_record_is_synced_at_once)
     }
     record_file_close(&f);
 }
-END_TEST
 
-START_TEST(a_sync_that_fails_is_an_error)
+TEST(a_sync_that_fails_is_an_error)
 {
     struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
@@ -129,10 +127,9 @@ START_TEST(a_sync_that_fails_is_an_error)
     assert_fails(record_file_sync(f, &e), &e, ERR_MACHINE, "cannot sync");
     record_file_close(&f);
 }
-END_TEST
 
 /* The end of a replay, and an interrupted one: here without anything to do in between. */
-START_TEST(a_run_that_ends_is_synced)
+TEST(a_run_that_ends_is_synced)
 {
     struct replay run = {0};
     struct series one = {0};
@@ -155,20 +152,4 @@ START_TEST(a_run_that_ends_is_synced)
     run.groups = NULL;
     run.n_groups = 0;
     replay_free(&run);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("recordsync");
-    TCase *c = tcase_create("recordsync");
-    tcase_add_checked_fixture(c, begin, NULL);
-    tcase_add_test(c, the_name_of_a_new_file_is_synced_once);
-    tcase_add_test(c, new_directories_are_synced);
-    tcase_add_test(c, records_are_synced_every_few_seconds);
-    tcase_add_test(c, a_slow_record_is_synced_at_once);
-    tcase_add_test(c, a_sync_that_fails_is_an_error);
-    tcase_add_test(c, a_run_that_ends_is_synced);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,13 +1,13 @@
 /* Counter-based random numbers: fixed values (records depend on them), distribution, independence.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/rng.h"
 
 #include <stdlib.h>
 
 /* The first outputs of SplitMix64 (Steele, Lea, Flood 2014) seeded with 0 and with 1234567. */
-START_TEST(mixer_is_splitmix64)
+TEST(mixer_is_splitmix64)
 {
     const uint64_t gamma = 0x9E3779B97F4A7C15ull;
     ck_assert(rng_mix(gamma) == 0xE220A8397B1DCDAFull);
@@ -16,18 +16,16 @@ START_TEST(mixer_is_splitmix64)
     ck_assert(rng_mix(1234567 + gamma) == 6457827717110365317ull);
     ck_assert(rng_mix(1234567 + 2 * gamma) == 3203168211198807973ull);
 }
-END_TEST
 
-START_TEST(values_never_change)
+TEST(values_never_change)
 {
     ck_assert(rng_u64(0, 0, 0) == 0x568A9B0B1A2C05ECull);
     ck_assert(rng_u64(1, 2, 3) == 0xB122FE6E54F918BDull);
     ck_assert(rng_u64(~0ull, ~0ull, ~0ull) == 0x5158611307C2D2B9ull);
     ck_assert_double_eq_tol(rng_normal(7, 1, 0), -0.925837884187595, 1e-14);
 }
-END_TEST
 
-START_TEST(seed_stream_and_counter_all_matter)
+TEST(seed_stream_and_counter_all_matter)
 {
     uint64_t seen[512];
     int n = 0;
@@ -39,9 +37,8 @@ START_TEST(seed_stream_and_counter_all_matter)
         for (int j = 0; j < i; j++)
             ck_assert(seen[i] != seen[j]);
 }
-END_TEST
 
-START_TEST(uniform_fills_the_unit_interval_evenly)
+TEST(uniform_fills_the_unit_interval_evenly)
 {
     enum { N = 200000, BINS = 20 };
     int count[BINS] = {0};
@@ -57,9 +54,8 @@ START_TEST(uniform_fills_the_unit_interval_evenly)
     for (int b = 0; b < BINS; b++)
         ck_assert_int_le(abs(count[b] - N / BINS), 490);
 }
-END_TEST
 
-START_TEST(below_is_in_range_and_reaches_every_value)
+TEST(below_is_in_range_and_reaches_every_value)
 {
     int seen[7] = {0};
     for (uint64_t i = 0; i < 1000; i++) {
@@ -71,9 +67,8 @@ START_TEST(below_is_in_range_and_reaches_every_value)
     for (int v = 0; v < 7; v++)
         ck_assert_int_gt(seen[v], 90);
 }
-END_TEST
 
-START_TEST(normal_has_mean_0_and_variance_1)
+TEST(normal_has_mean_0_and_variance_1)
 {
     enum { N = 200000 };
     double sum = 0, sq = 0, cross = 0, last = 0;
@@ -89,19 +84,4 @@ START_TEST(normal_has_mean_0_and_variance_1)
     ck_assert_double_eq_tol(sum / N, 0, 1.1e-2);
     ck_assert_double_eq_tol(sq / N, 1, 1.6e-2);
     ck_assert_double_eq_tol(cross / N, 0, 1.1e-2);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("rng");
-    TCase *c = tcase_create("rng");
-    tcase_add_test(c, mixer_is_splitmix64);
-    tcase_add_test(c, values_never_change);
-    tcase_add_test(c, seed_stream_and_counter_all_matter);
-    tcase_add_test(c, uniform_fills_the_unit_interval_evenly);
-    tcase_add_test(c, below_is_in_range_and_reaches_every_value);
-    tcase_add_test(c, normal_has_mean_0_and_variance_1);
-    suite_add_tcase(s, c);
-    return s;
 }

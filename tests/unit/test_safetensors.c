@@ -2,7 +2,7 @@
  * test_safetensors.c - every rule of the format refuses its own small broken file; what is legal is
  * read exactly.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "core/buf.h"
 #include "core/fileio.h"
 #include "core/log.h"
@@ -137,14 +137,13 @@ static const struct {
     {"{}", 1, "need 0 bytes of data, the file has 1"},
 };
 
-START_TEST(bad_header_is_refused)
+LOOP_TEST(bad_header_is_refused, sizeof bad_headers / sizeof *bad_headers)
 {
     refused(make("bad.safetensors", bad_headers[_i].header, bad_headers[_i].data),
             bad_headers[_i].message);
 }
-END_TEST
 
-START_TEST(bad_header_length_is_refused)
+TEST(bad_header_length_is_refused)
 {
     static const struct {
         uint64_t n;
@@ -161,27 +160,24 @@ START_TEST(bad_header_length_is_refused)
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         refused(make_file("length.safetensors", c[i].n, "{}", 0), c[i].message);
 }
-END_TEST
 
-START_TEST(file_shorter_than_its_length_field_is_refused)
+TEST(file_shorter_than_its_length_field_is_refused)
 {
     for (int n = 0; n < 8; n++) {
         assert_ok(file_write_atomic(path_of("short"), "\2\0\0\0\0\0\0", (size_t)n, &err), &err);
         refused(path_of("short"), "too few for a safetensors file");
     }
 }
-END_TEST
 
-START_TEST(missing_file_and_directory_and_fifo_are_refused)
+TEST(missing_file_and_directory_and_fifo_are_refused)
 {
     refused(path_of("absent.safetensors"), "cannot open");
     refused(test_tmpdir(), "not a regular file");
     ck_assert_int_eq(mkfifo(path_of("fifo"), 0600), 0);
     refused(path_of("fifo"), "not a regular file");
 }
-END_TEST
 
-START_TEST(deep_nesting_is_refused)
+TEST(deep_nesting_is_refused)
 {
     struct buf b = {0};
     buf_puts(&b, "{\"w\":");
@@ -191,11 +187,10 @@ START_TEST(deep_nesting_is_refused)
     refused(make("deep.safetensors", buf_str(&b), 0), "not valid JSON");
     buf_free(&b);
 }
-END_TEST
 
 /* ---- what is legal -------------------------------------------------------------------------- */
 
-START_TEST(spaces_after_the_header_are_allowed)
+TEST(spaces_after_the_header_are_allowed)
 {
     struct st_file *f = NULL;
     struct buf b = {0};
@@ -210,18 +205,16 @@ START_TEST(spaces_after_the_header_are_allowed)
     st_close(&f);
     buf_free(&b);
 }
-END_TEST
 
 /* A header of 100 MB that is not JSON costs one read, no parse (the file is sparse). */
-START_TEST(header_of_the_largest_size_is_refused_by_its_first_byte)
+TEST(header_of_the_largest_size_is_refused_by_its_first_byte)
 {
     make_file("large.safetensors", 100000000, " ", 0);
     ck_assert_int_eq(truncate(path_of("large.safetensors"), 100000008), 0);
     refused(path_of("large.safetensors"), "must begin with '{', found byte 0x20");
 }
-END_TEST
 
-START_TEST(empty_tensors_and_rank_zero_are_allowed)
+TEST(empty_tensors_and_rank_zero_are_allowed)
 {
     struct st_file *f = NULL;
     assert_ok(st_open(make("zero.safetensors",
@@ -244,9 +237,8 @@ START_TEST(empty_tensors_and_rank_zero_are_allowed)
     assert_ok(st_read_f32(f, st_find(f, "z1"), 0, 0, &none, &err), &err);
     st_close(&f);
 }
-END_TEST
 
-START_TEST(header_without_tensors_and_with_metadata_is_allowed)
+TEST(header_without_tensors_and_with_metadata_is_allowed)
 {
     struct st_file *f = NULL;
     assert_ok(
@@ -256,10 +248,9 @@ START_TEST(header_without_tensors_and_with_metadata_is_allowed)
     ck_assert_ptr_null(st_find(f, "w"));
     st_close(&f);
 }
-END_TEST
 
 /* Types that the format knows and lacuna cannot convert are listed and read raw. */
-START_TEST(every_known_type_is_listed)
+TEST(every_known_type_is_listed)
 {
     static const struct {
         const char *name;
@@ -296,11 +287,10 @@ START_TEST(every_known_type_is_listed)
         st_close(&f);
     }
 }
-END_TEST
 
 /* ---- reading -------------------------------------------------------------------------------- */
 
-START_TEST(integers_are_read_exactly)
+TEST(integers_are_read_exactly)
 {
     static const int64_t i64[] = {INT64_MIN, -1, INT64_MAX};
     static const uint32_t u32[] = {0, UINT32_MAX};
@@ -326,10 +316,9 @@ START_TEST(integers_are_read_exactly)
                  "expected an integer type, found F32");
     st_close(&f);
 }
-END_TEST
 
 /* Crosses the size of the conversion buffer. */
-START_TEST(written_tensors_read_back)
+TEST(written_tensors_read_back)
 {
     enum { N = 150001 };
     float *x, *y, edge[] = {NAN, -INFINITY, -0.0f, 1e-45f};
@@ -363,9 +352,8 @@ START_TEST(written_tensors_read_back)
     free(y);
     free(h);
 }
-END_TEST
 
-START_TEST(ranges_outside_a_tensor_are_refused)
+TEST(ranges_outside_a_tensor_are_refused)
 {
     static const int64_t bad[][2] = {{-1, 1},        {0, 5},  {4, 1},        {5, 0},
                                      {1, INT64_MAX}, {0, -1}, {INT64_MAX, 1}};
@@ -381,9 +369,8 @@ START_TEST(ranges_outside_a_tensor_are_refused)
     }
     st_close(&f);
 }
-END_TEST
 
-START_TEST(file_that_shrinks_while_open_fails_to_read)
+TEST(file_that_shrinks_while_open_fails_to_read)
 {
     struct st_file *f = NULL;
     float x[4];
@@ -397,9 +384,8 @@ START_TEST(file_that_shrinks_while_open_fails_to_read)
     assert_fails(st_content_id(f, id, &err), &err, ERR_IO, "shrank");
     st_close(&f);
 }
-END_TEST
 
-START_TEST(require_names_tensor_and_shapes)
+TEST(require_names_tensor_and_shapes)
 {
     struct st_file *f = NULL;
     const struct st_tensor *t = NULL;
@@ -415,9 +401,8 @@ START_TEST(require_names_tensor_and_shapes)
     assert_fails(st_require(f, "v", -1, NULL, &t, &err), &err, ERR_INPUT, "tensor 'v' is missing");
     st_close(&f);
 }
-END_TEST
 
-START_TEST(writer_refuses_equal_names_and_types_without_a_name)
+TEST(writer_refuses_equal_names_and_types_without_a_name)
 {
     const struct st_out same[] = {
         {"a", DT_U8, 1, {1}, "x"}, {"b", DT_U8, 1, {1}, "y"}, {"a", DT_I16, 1, {1}, "zz"}};
@@ -430,7 +415,6 @@ START_TEST(writer_refuses_equal_names_and_types_without_a_name)
     ck_assert_int_ne(access(path_of("w"), F_OK), 0);
     ck_assert_int_ne(access(path_of("w.part"), F_OK), 0);
 }
-END_TEST
 
 /* ---- sharded checkpoints -------------------------------------------------------------------- */
 
@@ -479,7 +463,7 @@ static const struct {
      "not in its shard m-2.safetensors"},
 };
 
-START_TEST(bad_index_is_refused)
+LOOP_TEST(bad_index_is_refused, sizeof bad_indices / sizeof *bad_indices)
 {
     struct st_file *f = NULL;
     const char *dir = shard_dir(bad_indices[_i].index);
@@ -489,12 +473,11 @@ START_TEST(bad_index_is_refused)
     ck_assert_ptr_null(f);
     err_clear(&err);
 }
-END_TEST
 
 static const char good_index[] =
     MAP("\"c\":\"m-2.safetensors\",\"a\":\"m-1.safetensors\",\"b\":\"m-1.safetensors\"");
 
-START_TEST(shards_are_read_as_one)
+TEST(shards_are_read_as_one)
 {
     struct st_file *f = NULL;
     float x[4];
@@ -508,9 +491,8 @@ START_TEST(shards_are_read_as_one)
     ck_assert_float_eq(x[2], 3);
     st_close(&f);
 }
-END_TEST
 
-START_TEST(tensor_in_two_shards_is_refused)
+TEST(tensor_in_two_shards_is_refused)
 {
     struct st_file *f = NULL;
     const char *dir = shard_dir(good_index);
@@ -518,19 +500,17 @@ START_TEST(tensor_in_two_shards_is_refused)
     assert_fails(st_open_dir(dir, "m", &f, &err), &err, ERR_INPUT, "tensor 'a' is in two shards");
     ck_assert_ptr_null(f);
 }
-END_TEST
 
-START_TEST(broken_shard_is_named)
+TEST(broken_shard_is_named)
 {
     struct st_file *f = NULL;
     const char *dir = shard_dir(good_index);
     make("ckpt/m-2.safetensors", B_MODEL, 3);
     assert_fails(st_open_dir(dir, "m", &f, &err), &err, ERR_INPUT, "m-2.safetensors: the tensors");
 }
-END_TEST
 
 /* Advice that is wrong or of another type does not stop a read. */
-START_TEST(total_size_is_only_advice)
+TEST(total_size_is_only_advice)
 {
     static const char *const size[] = {"1", "7.0", "\"7\"", "[]", "-3", "1e300"};
     log_set_level(LOG_ERROR);
@@ -545,9 +525,8 @@ START_TEST(total_size_is_only_advice)
         st_close(&f);
     }
 }
-END_TEST
 
-START_TEST(directory_without_checkpoint_is_refused)
+TEST(directory_without_checkpoint_is_refused)
 {
     struct st_file *f = NULL;
     assert_fails(st_open_dir(test_tmpdir(), "model", &f, &err), &err, ERR_INPUT,
@@ -557,7 +536,6 @@ START_TEST(directory_without_checkpoint_is_refused)
     ck_assert_int_eq(st_count(f), 1);
     st_close(&f);
 }
-END_TEST
 
 /* ---- content id ----------------------------------------------------------------------------- */
 
@@ -570,7 +548,7 @@ static void id_of(const char *dir, char id[40])
 }
 
 /* The id is that of the tensors: not of the way they are spread over files, but of every byte. */
-START_TEST(content_id_depends_on_tensors_alone)
+TEST(content_id_depends_on_tensors_alone)
 {
     char sharded[40], single[40], other[40];
     id_of(shard_dir(good_index), sharded);
@@ -594,9 +572,8 @@ START_TEST(content_id_depends_on_tensors_alone)
         ck_assert_str_ne(other, single);
     }
 }
-END_TEST
 
-START_TEST(shipped_checkpoints_open)
+TEST(shipped_checkpoints_open)
 {
     struct st_file *f = NULL;
     const struct st_tensor *t;
@@ -608,39 +585,4 @@ START_TEST(shipped_checkpoints_open)
     assert_ok(st_open_dir("datasets/models/video-dit", "diffusion_pytorch_model", &f, &err), &err);
     ck_assert_int_gt(st_count(f), 50);
     st_close(&f);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("safetensors");
-    TCase *c = tcase_create("refused"), *d = tcase_create("read"), *e = tcase_create("shards");
-    tcase_add_loop_test(c, bad_header_is_refused, 0, sizeof bad_headers / sizeof *bad_headers);
-    tcase_add_test(c, bad_header_length_is_refused);
-    tcase_add_test(c, file_shorter_than_its_length_field_is_refused);
-    tcase_add_test(c, missing_file_and_directory_and_fifo_are_refused);
-    tcase_add_test(c, deep_nesting_is_refused);
-    tcase_add_test(c, header_of_the_largest_size_is_refused_by_its_first_byte);
-    suite_add_tcase(s, c);
-    tcase_add_test(d, spaces_after_the_header_are_allowed);
-    tcase_add_test(d, empty_tensors_and_rank_zero_are_allowed);
-    tcase_add_test(d, header_without_tensors_and_with_metadata_is_allowed);
-    tcase_add_test(d, every_known_type_is_listed);
-    tcase_add_test(d, integers_are_read_exactly);
-    tcase_add_test(d, written_tensors_read_back);
-    tcase_add_test(d, ranges_outside_a_tensor_are_refused);
-    tcase_add_test(d, file_that_shrinks_while_open_fails_to_read);
-    tcase_add_test(d, require_names_tensor_and_shapes);
-    tcase_add_test(d, writer_refuses_equal_names_and_types_without_a_name);
-    suite_add_tcase(s, d);
-    tcase_add_loop_test(e, bad_index_is_refused, 0, sizeof bad_indices / sizeof *bad_indices);
-    tcase_add_test(e, shards_are_read_as_one);
-    tcase_add_test(e, tensor_in_two_shards_is_refused);
-    tcase_add_test(e, broken_shard_is_named);
-    tcase_add_test(e, total_size_is_only_advice);
-    tcase_add_test(e, directory_without_checkpoint_is_refused);
-    tcase_add_test(e, content_id_depends_on_tensors_alone);
-    tcase_add_test(e, shipped_checkpoints_open);
-    suite_add_tcase(s, e);
-    return s;
 }

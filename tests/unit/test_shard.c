@@ -1,5 +1,5 @@
 /* Shards: option, launchers, array jobs, balance. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/shard.h"
 
@@ -73,7 +73,7 @@ static const struct {
     {"SLURM_ARRAY_TASK_ID=5 SLURM_ARRAY_TASK_MIN=4 SLURM_ARRAY_TASK_COUNT=2", NULL, 1, 2, 0},
 };
 
-START_TEST(shards_come_from_option_launcher_and_array)
+LOOP_TEST(shards_come_from_option_launcher_and_array, sizeof good / sizeof *good)
 {
     environment(good[_i].env);
     assert_ok(shard_from_env(good[_i].opt, &s, &e), &e);
@@ -81,7 +81,6 @@ START_TEST(shards_come_from_option_launcher_and_array)
     ck_assert_int_eq(s.count, good[_i].count);
     ck_assert_int_eq(s.local, good[_i].local);
 }
-END_TEST
 
 static const struct {
     const char *env, *opt, *message;
@@ -111,14 +110,13 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(nonsense_is_refused)
+LOOP_TEST(nonsense_is_refused, sizeof bad / sizeof *bad)
 {
     environment(bad[_i].env);
     assert_fails(shard_from_env(bad[_i].opt, &s, &e), &e, ERR_USAGE, bad[_i].message);
 }
-END_TEST
 
-START_TEST(shards_of_an_array_with_tasks_are_all_different)
+TEST(shards_of_an_array_with_tasks_are_all_different)
 {
     int seen[12] = {0};
     for (int id = 0; id < 3; id++) {
@@ -137,9 +135,8 @@ START_TEST(shards_of_an_array_with_tasks_are_all_different)
     for (int i = 0; i < 12; i++)
         ck_assert_int_eq(seen[i], 1);
 }
-END_TEST
 
-START_TEST(file_names_carry_the_shard)
+TEST(file_names_carry_the_shard)
 {
     char name[96];
     shard_file_name(&(struct shard){0, 1, 0}, "records", "jsonl", name);
@@ -147,9 +144,8 @@ START_TEST(file_names_carry_the_shard)
     shard_file_name(&(struct shard){3, 16, 0}, "records", "jsonl", name);
     ck_assert_str_eq(name, "records.3-of-16.jsonl");
 }
-END_TEST
 
-START_TEST(progress_names_the_shard_of_several)
+TEST(progress_names_the_shard_of_several)
 {
     char what[64];
     shard_what(&(struct shard){0, 1, 0}, "eval", what);
@@ -159,7 +155,6 @@ START_TEST(progress_names_the_shard_of_several)
     shard_what(&(struct shard){3, 16, 0}, "replay", what);
     ck_assert_str_eq(what, "replay, shard 3 of 16");
 }
-END_TEST
 
 static const struct {
     const char *env;
@@ -181,15 +176,14 @@ static const struct {
     {"SLURM_NTASKS_PER_NODE=many", 64, 64, 64, false},
 };
 
-START_TEST(processes_of_a_launcher_share_their_host)
+LOOP_TEST(processes_of_a_launcher_share_their_host, sizeof hosts / sizeof *hosts)
 {
     environment(hosts[_i].env);
     ck_assert_int_eq(shard_cpus(hosts[_i].allowed, hosts[_i].online), hosts[_i].used);
     ck_assert_int_eq(shard_is_bound(hosts[_i].allowed, hosts[_i].online), hosts[_i].bound);
 }
-END_TEST
 
-START_TEST(shards_are_balanced_and_every_cell_has_one)
+TEST(shards_are_balanced_and_every_cell_has_one)
 {
     enum { N = 1000, SHARDS = 7 };
     double cost[N], load[SHARDS] = {0}, most = 0, total = 0;
@@ -210,9 +204,8 @@ START_TEST(shards_are_balanced_and_every_cell_has_one)
     for (int k = 0; k < SHARDS; k++)
         ck_assert_double_le(load[k], total / SHARDS + most);
 }
-END_TEST
 
-START_TEST(cells_without_cost_are_spread_and_shards_may_be_empty)
+TEST(cells_without_cost_are_spread_and_shards_may_be_empty)
 {
     double cost[4] = {0};
     int64_t owner[4];
@@ -222,23 +215,4 @@ START_TEST(cells_without_cost_are_spread_and_shards_may_be_empty)
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(owner[i], i);
     assert_ok(shard_assign(cost, 0, 3, owner, &e), &e);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *suite = suite_create("shard");
-    TCase *c = tcase_create("shard");
-    tcase_add_loop_test(c, shards_come_from_option_launcher_and_array, 0,
-                        sizeof good / sizeof *good);
-    tcase_add_loop_test(c, nonsense_is_refused, 0, sizeof bad / sizeof *bad);
-    tcase_add_loop_test(c, processes_of_a_launcher_share_their_host, 0,
-                        sizeof hosts / sizeof *hosts);
-    tcase_add_test(c, shards_of_an_array_with_tasks_are_all_different);
-    tcase_add_test(c, file_names_carry_the_shard);
-    tcase_add_test(c, shards_are_balanced_and_every_cell_has_one);
-    tcase_add_test(c, cells_without_cost_are_spread_and_shards_may_be_empty);
-    tcase_add_test(c, progress_names_the_shard_of_several);
-    suite_add_tcase(suite, c);
-    return suite;
 }

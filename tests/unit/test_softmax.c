@@ -5,13 +5,13 @@
 #include "core/softmax.h"
 
 #include "core/rng.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include <math.h>
 
 enum { MOST = 200 };
 
-START_TEST(sums_of_exponentials)
+TEST(sums_of_exponentials)
 {
     for (int64_t n = 1; n < MOST; n++) {
         float f[MOST] = {0}, f2[MOST];
@@ -38,9 +38,8 @@ START_TEST(sums_of_exponentials)
         }
     }
 }
-END_TEST
 
-START_TEST(what_is_too_small_is_zero)
+TEST(what_is_too_small_is_zero)
 {
     double d[] = {0, -707, -709, -INFINITY}, d2[] = {0, -1021, -1022, -INFINITY};
     float f[] = {0, -86, -88, -INFINITY}, f2[] = {0, -125, -126, -INFINITY};
@@ -58,9 +57,8 @@ START_TEST(what_is_too_small_is_zero)
     for (int i = 2; i < 4; i++)
         ck_assert(d[i] == 0 && d2[i] == 0 && f[i] == 0 && f2[i] == 0);
 }
-END_TEST
 
-START_TEST(a_row_of_weights)
+TEST(a_row_of_weights)
 {
     double z[] = {-1000, 0, 1, 0}, one = -5;
     softmax_f64(z, 4);
@@ -70,16 +68,4 @@ START_TEST(a_row_of_weights)
     ck_assert_double_eq(z[1], z[3]);
     ck_assert_double_eq_tol(z[2] / z[1], exp(1), 1e-14);
     ck_assert_double_eq_tol(z[1] + z[2] + z[3], 1, 1e-15);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("softmax");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, sums_of_exponentials);
-    tcase_add_test(t, what_is_too_small_is_zero);
-    tcase_add_test(t, a_row_of_weights);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -3,7 +3,7 @@
  */
 #include "core/rng.h"
 #include "core/sort.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void check_sorted(double *x, int64_t n)
     ck_assert_int_eq(infinite[0], infinite[1]);
 }
 
-START_TEST(any_numbers)
+LOOP_TEST(any_numbers, sizeof sizes / sizeof *sizes)
 {
     int64_t n = sizes[_i];
     double *x = malloc((size_t)(n + 1) * sizeof *x);
@@ -49,14 +49,4 @@ START_TEST(any_numbers)
         check_sorted(x, n);
     }
     free(x);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("sort");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, any_numbers, 0, sizeof sizes / sizeof *sizes);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -1,5 +1,5 @@
 /* Traces: what is written is read back, in every dtype, shape and storage form. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "tests/harness/trace_fixture.h"
 
 #include "core/buf.h"
@@ -71,7 +71,7 @@ static const struct shape {
     {DT_BF16, 1, 1, 1500, 64}, {DT_F32, 2, 2, 129, 64},
 };
 
-START_TEST(payload_comes_back_in_the_dtype_of_the_trace)
+LOOP_TEST(payload_comes_back_in_the_dtype_of_the_trace, sizeof shapes / sizeof *shapes)
 {
     const struct shape *s = &shapes[_i];
     struct trace_meta m = fixture_text(s->dtype, s->heads, s->kv_heads, s->n);
@@ -88,9 +88,8 @@ START_TEST(payload_comes_back_in_the_dtype_of_the_trace)
     trace_close(&t);
     ck_assert_ptr_null(t);
 }
-END_TEST
 
-START_TEST(ranges_of_rows_equal_the_whole)
+TEST(ranges_of_rows_equal_the_whole)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 1100);
     struct err err = {0};
@@ -112,9 +111,8 @@ START_TEST(ranges_of_rows_equal_the_whole)
     assert_fails(trace_read(t, 0, TRACE_Q, -1, 0, 1, part, &err), &err, ERR_RUN, "do not exist");
     trace_close(&t);
 }
-END_TEST
 
-START_TEST(located_bytes_are_the_stored_bytes)
+TEST(located_bytes_are_the_stored_bytes)
 {
     struct trace_meta m = fixture_text(DT_F16, 4, 2, 300);
     struct err err = {0};
@@ -139,9 +137,8 @@ START_TEST(located_bytes_are_the_stored_bytes)
     fclose(f);
     trace_close(&t);
 }
-END_TEST
 
-START_TEST(metadata_of_a_video_run_come_back)
+TEST(metadata_of_a_video_run_come_back)
 {
     struct trace_meta m = fixture_video(DT_BF16);
     struct err err = {0};
@@ -186,9 +183,8 @@ START_TEST(metadata_of_a_video_run_come_back)
     buf_free(&have);
     trace_close(&t);
 }
-END_TEST
 
-START_TEST(tokens_losses_and_maps_come_back)
+TEST(tokens_losses_and_maps_come_back)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 2, 20);
     struct err err = {0};
@@ -214,9 +210,8 @@ START_TEST(tokens_losses_and_maps_come_back)
     free(nll);
     trace_close(&t);
 }
-END_TEST
 
-START_TEST(the_same_input_gives_the_same_bytes)
+TEST(the_same_input_gives_the_same_bytes)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 700);
     struct err err = {0};
@@ -243,9 +238,8 @@ START_TEST(the_same_input_gives_the_same_bytes)
     buf_free(&b);
     trace_close(&t);
 }
-END_TEST
 
-START_TEST(the_content_id_names_the_content)
+TEST(the_content_id_names_the_content)
 {
     struct err err = {0};
     struct trace *t = NULL;
@@ -269,9 +263,8 @@ START_TEST(the_content_id_names_the_content)
         for (int j = 0; j < i; j++)
             ck_assert(j == 0 || strcmp(ids[i], ids[j]) != 0);
 }
-END_TEST
 
-START_TEST(what_computed_a_trace_is_kept_but_no_content)
+TEST(what_computed_a_trace_is_kept_but_no_content)
 {
     static const char *const by[] = {"", "openblas Haswell", "openblas Zen"};
     struct err err = {0};
@@ -300,7 +293,6 @@ START_TEST(what_computed_a_trace_is_kept_but_no_content)
     h5_close(run);
     H5Fclose(f);
 }
-END_TEST
 
 static const struct {
     enum dtype dtype;
@@ -311,7 +303,7 @@ static const struct {
     {DT_BF16, 2500, 64, TRACE_GZIP}, {DT_F16, 1025, 0, TRACE_GZIP},   {DT_F32, 1, 1, TRACE_GZIP},
 };
 
-START_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content)
+LOOP_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content, sizeof packs / sizeof *packs)
 {
     struct trace_meta m = fixture_text(packs[_i].dtype, 3, 1, packs[_i].n);
     struct err err = {0};
@@ -351,7 +343,6 @@ START_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content)
     trace_close(&z);
     ck_assert_int_eq(hdf5_objects_open(), before);
 }
-END_TEST
 
 struct reading {
     const struct trace *t;
@@ -379,7 +370,7 @@ static void *read_randomly(void *arg)
     return NULL;
 }
 
-START_TEST(threads_read_side_by_side)
+LOOP_TEST(threads_read_side_by_side, 3)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 2000);
     struct err err = {0};
@@ -407,12 +398,11 @@ START_TEST(threads_read_side_by_side)
     ck_assert_int_eq(bad, 0);
     trace_close(&t);
 }
-END_TEST
 
 /* ---- what the writer refuses ------------------------------------------------------------------
  */
 
-START_TEST(impossible_metadata_are_refused_before_anything_is_written)
+TEST(impossible_metadata_are_refused_before_anything_is_written)
 {
     static const struct {
         size_t offset;
@@ -457,9 +447,8 @@ START_TEST(impossible_metadata_are_refused_before_anything_is_written)
     assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "text_place");
     ck_assert(access(file("x.h5.part"), F_OK) != 0);
 }
-END_TEST
 
-START_TEST(too_little_disk_space_is_told_before_the_work)
+TEST(too_little_disk_space_is_told_before_the_work)
 {
     struct trace_meta m = fixture_text(DT_F32, 64, 64, INT32_MAX);
     struct err err = {0};
@@ -474,10 +463,9 @@ START_TEST(too_little_disk_space_is_told_before_the_work)
     ck_assert(trace_size(&m, 1000) == INT64_MAX);
     ck_assert_int_ne(trace_create(file("x.h5"), &m, 1000, false, &w, &err), 0);
 }
-END_TEST
 
 /* A copy is as large as it is: only another place or more room helps. */
-START_TEST(the_advice_for_a_full_disk_fits_what_is_written)
+TEST(the_advice_for_a_full_disk_fits_what_is_written)
 {
     struct trace_meta text = fixture_text(DT_BF16, 2, 2, 24), video = fixture_video(DT_BF16);
     struct trace_meta import = video;
@@ -518,9 +506,8 @@ START_TEST(the_advice_for_a_full_disk_fits_what_is_written)
                  "its directory");
     trace_close(&t);
 }
-END_TEST
 
-START_TEST(numbers_of_stored_heads_are_ascending_lists)
+TEST(numbers_of_stored_heads_are_ascending_lists)
 {
     static const struct {
         const char *heads, *kv;
@@ -541,9 +528,8 @@ START_TEST(numbers_of_stored_heads_are_ascending_lists)
         ck_assert_msg((rc == 0) == cases[i].ok, "%s, %s: %s", cases[i].heads, cases[i].kv, err.msg);
     }
 }
-END_TEST
 
-START_TEST(the_size_is_known_beforehand)
+TEST(the_size_is_known_beforehand)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 3000);
     struct err err = {0};
@@ -557,9 +543,8 @@ START_TEST(the_size_is_known_beforehand)
     ck_assert_msg(st.st_size <= expected && st.st_size > expected * 3 / 4, "%lld, expected %lld",
                   (long long)st.st_size, (long long)expected);
 }
-END_TEST
 
-START_TEST(calls_must_be_complete_and_in_order)
+TEST(calls_must_be_complete_and_in_order)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 10);
     struct err err = {0};
@@ -595,9 +580,8 @@ START_TEST(calls_must_be_complete_and_in_order)
     assert_fails(trace_commit(&w, &err), &err, ERR_RUN, "not finished");
     ck_assert(access(file("x.h5.part"), F_OK) != 0 && access(file("x.h5"), F_OK) != 0);
 }
-END_TEST
 
-START_TEST(an_existing_file_is_kept_unless_forced)
+TEST(an_existing_file_is_kept_unless_forced)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 10);
     struct err err = {0};
@@ -618,35 +602,4 @@ START_TEST(an_existing_file_is_kept_unless_forced)
     assert_ok(fixture_write(file("mode.h5"), &m, 1, &err), &err);
     struct stat st;
     ck_assert(stat(file("mode.h5"), &st) == 0 && (st.st_mode & 0777) == 0640);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("trace");
-    TCase *c = tcase_create("round trip");
-    tcase_add_loop_test(c, payload_comes_back_in_the_dtype_of_the_trace, 0,
-                        (int)(sizeof shapes / sizeof *shapes));
-    tcase_add_test(c, ranges_of_rows_equal_the_whole);
-    tcase_add_test(c, located_bytes_are_the_stored_bytes);
-    tcase_add_test(c, metadata_of_a_video_run_come_back);
-    tcase_add_test(c, tokens_losses_and_maps_come_back);
-    tcase_add_test(c, the_same_input_gives_the_same_bytes);
-    tcase_add_test(c, the_content_id_names_the_content);
-    tcase_add_test(c, what_computed_a_trace_is_kept_but_no_content);
-    tcase_add_loop_test(c, packed_traces_hold_the_same_and_unpack_to_the_same_content, 0,
-                        (int)(sizeof packs / sizeof *packs));
-    tcase_add_loop_test(c, threads_read_side_by_side, 0, 3);
-    suite_add_tcase(s, c);
-
-    c = tcase_create("writer");
-    tcase_add_test(c, impossible_metadata_are_refused_before_anything_is_written);
-    tcase_add_test(c, too_little_disk_space_is_told_before_the_work);
-    tcase_add_test(c, the_advice_for_a_full_disk_fits_what_is_written);
-    tcase_add_test(c, numbers_of_stored_heads_are_ascending_lists);
-    tcase_add_test(c, the_size_is_known_beforehand);
-    tcase_add_test(c, calls_must_be_complete_and_in_order);
-    tcase_add_test(c, an_existing_file_is_kept_unless_forced);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,7 +2,7 @@
  * Damaged, foreign, unfinished traces: nothing wrong is ever read as right. A killed writer, a full
  * disk and a damaged file leave a message that says what happened.
  */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "tests/harness/trace_fixture.h"
 
 #include "core/buf.h"
@@ -113,7 +113,7 @@ static int payload_ranges(const char *path, struct range *out)
 }
 
 /* One byte of three: the step meets every place within an element of 2, 4 and 8 bytes. */
-START_TEST(flipped_payload_bytes_are_found)
+TEST(flipped_payload_bytes_are_found)
 {
     struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     struct range r[64];
@@ -133,11 +133,10 @@ START_TEST(flipped_payload_bytes_are_found)
     ck_assert_int_eq(verdict(file("a.h5"), id), 0);
     buf_free(&data);
 }
-END_TEST
 
 /* Values of a head that is read as a whole are held against its checksum; a part of it and the
  * other heads can still be read. */
-START_TEST(a_damaged_head_is_not_read)
+TEST(a_damaged_head_is_not_read)
 {
     struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     struct range r[64];
@@ -169,11 +168,10 @@ START_TEST(a_damaged_head_is_not_read)
     trace_close(&t);
     buf_free(&data);
 }
-END_TEST
 
 /* Other bytes of the file: found, or of no meaning (gaps between objects). The steps are small
  * enough to meet every object. */
-START_TEST(any_flipped_byte_is_found_or_means_nothing)
+LOOP_TEST(any_flipped_byte_is_found_or_means_nothing, 3)
 {
     struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
     char id[64], good[64];
@@ -193,10 +191,9 @@ START_TEST(any_flipped_byte_is_found_or_means_nothing)
     ck_assert_int_gt(found, tried / 6);
     buf_free(&data);
 }
-END_TEST
 
 /* Every occurrence of an attribute's value in the file. */
-START_TEST(every_flipped_byte_of_an_attribute_is_found)
+TEST(every_flipped_byte_of_an_attribute_is_found)
 {
     static const char *const values[] = {"fixture",      "LlamaForCausalLM", "bfloat16",
                                          "lacuna-trace", "xxh3:ffeedd",      "synthetic",
@@ -221,10 +218,9 @@ START_TEST(every_flipped_byte_of_an_attribute_is_found)
     }
     buf_free(&data);
 }
-END_TEST
 
 /* Change things through HDF5, so that its own checksums are right: only ours can tell. */
-START_TEST(changes_made_with_another_program_are_found)
+TEST(changes_made_with_another_program_are_found)
 {
     struct err err = {0};
     struct trace *t = NULL;
@@ -262,9 +258,8 @@ START_TEST(changes_made_with_another_program_are_found)
         trace_close(&t);
     }
 }
-END_TEST
 
-START_TEST(a_truncated_file_is_refused_at_every_length)
+LOOP_TEST(a_truncated_file_is_refused_at_every_length, 3)
 {
     struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
     char id[64];
@@ -277,9 +272,8 @@ START_TEST(a_truncated_file_is_refused_at_every_length)
     ck_assert_int_eq(verdict(file("cut.h5"), id), 1);
     buf_free(&data);
 }
-END_TEST
 
-START_TEST(random_damage_never_passes_for_the_original)
+LOOP_TEST(random_damage_never_passes_for_the_original, 6)
 {
     struct buf data = small_trace("a.h5", (enum trace_storage)(_i % 3), 40);
     char id[64], good[64];
@@ -299,7 +293,6 @@ START_TEST(random_damage_never_passes_for_the_original)
     free(copy);
     buf_free(&data);
 }
-END_TEST
 
 /* ---- foreign files ----------------------------------------------------------------------------
  */
@@ -318,7 +311,7 @@ static void close_rw(hid_t f)
     h5_unlock();
 }
 
-START_TEST(other_versions_and_other_files_are_told_apart)
+TEST(other_versions_and_other_files_are_told_apart)
 {
     struct err err = {0};
     struct trace *t = NULL;
@@ -355,7 +348,6 @@ START_TEST(other_versions_and_other_files_are_told_apart)
     ck_assert_ptr_null(t);
     buf_free(&data);
 }
-END_TEST
 
 static void replace_dataset(hid_t f, const char *path, enum dtype type, int ndim,
                             const int64_t *dims, hid_t props)
@@ -371,7 +363,7 @@ static void replace_dataset(hid_t f, const char *path, enum dtype type, int ndim
 #define LAYER "/calls/step-000/main/layer-01"
 
 /* One impossible thing per loop index, in a file that is otherwise valid HDF5. */
-START_TEST(impossible_structure_is_refused)
+LOOP_TEST(impossible_structure_is_refused, 16)
 {
     static const char *const text[] = {
         "dimension 1 is 10",
@@ -480,7 +472,6 @@ START_TEST(impossible_structure_is_refused)
     ck_assert_ptr_null(t);
     buf_free(&data);
 }
-END_TEST
 
 /* ---- stopped writers --------------------------------------------------------------------------
  */
@@ -524,7 +515,7 @@ static void write_slowly(const char *path)
     _exit(fixture_write(path, &m, 3, &err) ? 1 : 0);
 }
 
-START_TEST(a_killed_writer_leaves_nothing_wrong)
+TEST(a_killed_writer_leaves_nothing_wrong)
 {
     int absent = 0, part = 0, good = 0;
     double whole = 0;
@@ -554,7 +545,6 @@ START_TEST(a_killed_writer_leaves_nothing_wrong)
     ck_assert_int_ge(good, 1); /* the first */
     ck_assert_int_eq(absent + part + good, 61);
 }
-END_TEST
 
 /* Stop at each step of writing, exactly: kill oneself between calls of the interface. */
 static void stop_at(const char *path, int step)
@@ -588,7 +578,7 @@ static void stop_at(const char *path, int step)
     _exit(at <= step ? 0 : 2);
 }
 
-START_TEST(a_writer_stopped_at_any_step_leaves_a_file_that_says_so)
+TEST(a_writer_stopped_at_any_step_leaves_a_file_that_says_so)
 {
     int absent = 0, part = 0, good = 0;
 
@@ -606,9 +596,8 @@ START_TEST(a_writer_stopped_at_any_step_leaves_a_file_that_says_so)
     ck_assert_int_eq(part, 19);
     ck_assert_int_eq(good, 1); /* no stop */
 }
-END_TEST
 
-START_TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
+TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
     struct err err = {0};
@@ -625,9 +614,8 @@ START_TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
     assert_ok(trace_open(file("live.h5"), &t, &err), &err);
     trace_close(&t);
 }
-END_TEST
 
-START_TEST(a_complete_part_file_says_that_only_the_name_is_missing)
+TEST(a_complete_part_file_says_that_only_the_name_is_missing)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
     struct err err = {0};
@@ -637,13 +625,12 @@ START_TEST(a_complete_part_file_says_that_only_the_name_is_missing)
     ck_assert_int_eq(rename(file("whole.h5"), file("whole.h5.part")), 0);
     assert_fails(trace_open(file("whole.h5.part"), &t, &err), &err, ERR_INPUT, "rename it to");
 }
-END_TEST
 
 /* ---- full disk --------------------------------------------------------------------------------
  */
 
 /* A file size limit stands in for a full disk: writes beyond it fail (SIGXFSZ ignored). */
-START_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file)
+LOOP_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file, 3)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 900);
     struct err err = {0};
@@ -676,33 +663,4 @@ START_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file)
     }
     assert_ok(fixture_write(file("full.h5"), &m, 3, &err), &err);
     trace_close(&t);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("trace damage");
-    TCase *c = tcase_create("bytes");
-    tcase_add_test(c, flipped_payload_bytes_are_found);
-    tcase_add_test(c, a_damaged_head_is_not_read);
-    tcase_add_loop_test(c, any_flipped_byte_is_found_or_means_nothing, 0, 3);
-    tcase_add_test(c, every_flipped_byte_of_an_attribute_is_found);
-    tcase_add_test(c, changes_made_with_another_program_are_found);
-    tcase_add_loop_test(c, a_truncated_file_is_refused_at_every_length, 0, 3);
-    tcase_add_loop_test(c, random_damage_never_passes_for_the_original, 0, 6);
-    suite_add_tcase(s, c);
-
-    c = tcase_create("foreign files");
-    tcase_add_test(c, other_versions_and_other_files_are_told_apart);
-    tcase_add_loop_test(c, impossible_structure_is_refused, 0, 16);
-    suite_add_tcase(s, c);
-
-    c = tcase_create("stopped writers");
-    tcase_add_test(c, a_killed_writer_leaves_nothing_wrong);
-    tcase_add_test(c, a_writer_stopped_at_any_step_leaves_a_file_that_says_so);
-    tcase_add_test(c, a_file_being_written_is_not_mistaken_for_a_dead_one);
-    tcase_add_test(c, a_complete_part_file_says_that_only_the_name_is_missing);
-    tcase_add_loop_test(c, a_full_disk_ends_with_an_error_and_without_a_part_file, 0, 3);
-    suite_add_tcase(s, c);
-    return s;
 }

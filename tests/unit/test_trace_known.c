@@ -1,5 +1,5 @@
 /* Names in a trace that this build does not know: refused by name, unless marked as optional. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "tests/harness/trace_fixture.h"
 
 #include "core/h5util.h"
@@ -83,7 +83,7 @@ static void refused(const char *path, const char *text)
     ck_assert_int_eq(hdf5_objects_open(), 0);
 }
 
-START_TEST(an_unknown_name_is_refused)
+LOOP_TEST(an_unknown_name_is_refused, N_UNKNOWN)
 {
     const struct unknown *u = unknown + _i;
     const char *path = write_video();
@@ -95,9 +95,8 @@ START_TEST(an_unknown_name_is_refused)
     refused(path, text);
     refused(path, "the file has format 1.0: read it with a newer lacuna");
 }
-END_TEST
 
-START_TEST(a_marked_name_is_ignored)
+LOOP_TEST(a_marked_name_is_ignored, N_UNKNOWN)
 {
     const struct unknown *u = unknown + _i;
     const char *path = write_video();
@@ -118,10 +117,9 @@ START_TEST(a_marked_name_is_ignored)
     ck_assert_int_eq(bad, 0);
     trace_close(&t);
 }
-END_TEST
 
 /* The version in the message is the file's. */
-START_TEST(the_version_of_the_file_is_named)
+TEST(the_version_of_the_file_is_named)
 {
     const struct unknown window = {CALL, ATTRIBUTE, "temperature"};
     const char *path = write_video();
@@ -137,10 +135,9 @@ START_TEST(the_version_of_the_file_is_named)
     refused(path, "'temperature' is not known");
     refused(path, "the file has format 1.7: read it with a newer lacuna");
 }
-END_TEST
 
 /* HDF5's own and viewers' attributes, and any attribute of a dataset, mean nothing here. */
-START_TEST(attributes_of_other_programs_are_ignored)
+TEST(attributes_of_other_programs_are_ignored)
 {
     static const char *const groups[] = {"/", "/model", "/run", "/video", "/calls", CALL};
     static const char *const names[] = {"CLASS", "NX_class", "_NCProperties"};
@@ -163,10 +160,9 @@ START_TEST(attributes_of_other_programs_are_ignored)
     ck_assert_int_eq(trace_ignored(t).n, 0);
     trace_close(&t);
 }
-END_TEST
 
 /* A mark does not hide what the format has: without its calls the content is another. */
-START_TEST(a_mark_hides_no_known_name)
+TEST(a_mark_hides_no_known_name)
 {
     const struct unknown heads = {"/model", ATTRIBUTE, "note"};
     const struct unknown step = {"/calls", ATTRIBUTE, "note"};
@@ -180,18 +176,4 @@ START_TEST(a_mark_hides_no_known_name)
     trace_close(&t);
     add(path, &step, "note step-000");
     assert_fails(trace_open(path, &t, &err), &err, ERR_INPUT, "content id");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("trace_known");
-    TCase *c = tcase_create("names");
-    tcase_add_loop_test(c, an_unknown_name_is_refused, 0, N_UNKNOWN);
-    tcase_add_loop_test(c, a_marked_name_is_ignored, 0, N_UNKNOWN);
-    tcase_add_test(c, the_version_of_the_file_is_named);
-    tcase_add_test(c, attributes_of_other_programs_are_ignored);
-    tcase_add_test(c, a_mark_hides_no_known_name);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -1,6 +1,6 @@
 /* What a call does to its scores (format 1.1): written, read, checked, packed, refused; and what
  * the replay makes of it. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 #include "tests/harness/trace_fixture.h"
 
 #include "core/h5util.h"
@@ -54,7 +54,7 @@ static int64_t minor_version(const char *path)
     return minor;
 }
 
-START_TEST(scores_are_read_as_written)
+TEST(scores_are_read_as_written)
 {
     struct trace_meta m;
     struct trace *t = NULL, *packed = NULL;
@@ -72,16 +72,14 @@ START_TEST(scores_are_read_as_written)
     trace_close(&t);
     ck_assert_int_eq(minor_version(test_path("s.h5")), 1);
 }
-END_TEST
 
 /* A file without any of it is one of format 1.0, as before. */
-START_TEST(plain_files_stay_of_format_1_0)
+TEST(plain_files_stay_of_format_1_0)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 12);
     assert_ok(fixture_write(test_path("t.h5"), &m, 2, &err), &err);
     ck_assert_int_eq(minor_version(test_path("t.h5")), 0);
 }
-END_TEST
 
 static void put_attr(const char *name, bool real, double x)
 {
@@ -99,7 +97,7 @@ static void put_attr(const char *name, bool real, double x)
 
 /* An attribute that was changed or added later changes the content id, and bad values have names.
  */
-START_TEST(attributes_are_checked)
+LOOP_TEST(attributes_are_checked, 13)
 {
     static const struct {
         const char *name;
@@ -127,9 +125,8 @@ START_TEST(attributes_are_checked)
     put_attr(cases[_i].name, cases[_i].real, cases[_i].x);
     assert_fails(trace_open(test_path("s.h5"), &t, &err), &err, ERR_INPUT, cases[_i].says);
 }
-END_TEST
 
-START_TEST(impossible_scores_are_not_written)
+LOOP_TEST(impossible_scores_are_not_written, 11)
 {
     static const struct {
         struct trace_score s;
@@ -155,10 +152,9 @@ START_TEST(impossible_scores_are_not_written)
     assert_fails(trace_begin_call(w, &c, &err), &err, ERR_USAGE, cases[_i].says);
     trace_abort(&w);
 }
-END_TEST
 
 /* A bias of rows and keys is for short sequences: it has as many values as there are pairs. */
-START_TEST(a_long_sequence_has_no_bias_of_pairs)
+TEST(a_long_sequence_has_no_bias_of_pairs)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 4097);
     struct trace_call c = fixture_call(&m, 0);
@@ -168,10 +164,9 @@ START_TEST(a_long_sequence_has_no_bias_of_pairs)
     assert_fails(trace_begin_call(w, &c, &err), &err, ERR_USAGE, "at most 2^24 pairs");
     trace_abort(&w);
 }
-END_TEST
 
 /* A missing array is a row that was not put. */
-START_TEST(arrays_that_were_announced_must_come)
+TEST(arrays_that_were_announced_must_come)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 2);
     struct trace_call c = fixture_call(&m, 0);
@@ -187,9 +182,8 @@ START_TEST(arrays_that_were_announced_must_come)
     assert_fails(trace_end_call(w, &err), &err, ERR_RUN, "'sinks' head 0 has 0 rows of 1");
     trace_abort(&w);
 }
-END_TEST
 
-START_TEST(heads_come_with_their_scores)
+TEST(heads_come_with_their_scores)
 {
     struct trace_meta m;
     struct trace *t = NULL;
@@ -213,10 +207,9 @@ START_TEST(heads_come_with_their_scores)
     sim_head_free(&h);
     trace_close(&t);
 }
-END_TEST
 
 /* A window at least as long as the sequence takes nothing away, and every method can do it. */
-START_TEST(a_window_that_does_nothing_is_none)
+TEST(a_window_that_does_nothing_is_none)
 {
     struct trace_meta m = fixture_text(DT_F32, 1, 1, 4);
     struct trace_call c = fixture_call(&m, 0);
@@ -239,9 +232,8 @@ START_TEST(a_window_that_does_nothing_is_none)
     sim_head_free(&h);
     trace_close(&t);
 }
-END_TEST
 
-START_TEST(what_a_method_cannot_combine_has_a_name)
+TEST(what_a_method_cannot_combine_has_a_name)
 {
     const struct method plain = {.name = "m", .flags = METHOD_SINK};
     struct attn_in x = {.nq = 4, .nk = 4};
@@ -256,10 +248,9 @@ START_TEST(what_a_method_cannot_combine_has_a_name)
     ck_assert(!method_combines(&plain, &x, why));
     ck_assert_str_eq(why, "cannot combine chunked attention");
 }
-END_TEST
 
 /* Methods that know windows take rows to see no key after them. */
-START_TEST(a_prefix_needs_a_flag_of_its_own)
+TEST(a_prefix_needs_a_flag_of_its_own)
 {
     struct method m = {.name = "m", .flags = METHOD_ANY_SCORE};
     struct attn_in x = {.nq = 4, .nk = 4, .causal = true, .reach = {.prefix = 2}};
@@ -268,23 +259,4 @@ START_TEST(a_prefix_needs_a_flag_of_its_own)
     ck_assert_str_eq(why, "cannot combine a prefix that sees itself");
     m.flags |= METHOD_PREFIX;
     ck_assert(method_combines(&m, &x, why));
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("trace_score");
-    TCase *t = tcase_create("trace_score");
-    tcase_add_test(t, scores_are_read_as_written);
-    tcase_add_test(t, plain_files_stay_of_format_1_0);
-    tcase_add_loop_test(t, attributes_are_checked, 0, 13);
-    tcase_add_loop_test(t, impossible_scores_are_not_written, 0, 11);
-    tcase_add_test(t, a_long_sequence_has_no_bias_of_pairs);
-    tcase_add_test(t, arrays_that_were_announced_must_come);
-    tcase_add_test(t, heads_come_with_their_scores);
-    tcase_add_test(t, a_window_that_does_nothing_is_none);
-    tcase_add_test(t, what_a_method_cannot_combine_has_a_name);
-    tcase_add_test(t, a_prefix_needs_a_flag_of_its_own);
-    suite_add_tcase(s, t);
-    return s;
 }
