@@ -15,20 +15,11 @@
 
 static struct err err;
 
-static const char *path_of(const char *name)
-{
-    static char path[4][512];
-    static int turn;
-    char *p = path[turn++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 /* Version `major`.0 with `dict` as the whole header and the data bytes. */
 static const char *make(int major, const char *dict, const void *data, size_t data_len)
 {
     struct buf b = {0};
-    const char *path = path_of("a.npy");
+    const char *path = test_path("a.npy");
     size_t len = strlen(dict);
     buf_put(&b, "\x93NUMPY", 6);
     buf_put(&b, (char[2]){(char)major, 0}, 2);
@@ -170,10 +161,10 @@ TEST(bad_prefix_is_refused)
         {"\x93NUMPY\3\0\0\0\0\x80", 12, "header of 2147483648 bytes, at most 10000"},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        assert_ok(file_write_atomic(path_of("p.npy"), c[i].bytes, c[i].len, &err), &err);
-        refused(path_of("p.npy"), true, c[i].message);
+        assert_ok(file_write_atomic(test_path("p.npy"), c[i].bytes, c[i].len, &err), &err);
+        refused(test_path("p.npy"), true, c[i].message);
     }
-    refused(path_of("absent.npy"), false, "cannot open");
+    refused(test_path("absent.npy"), false, "cannot open");
     refused(test_tmpdir(), false, "not a regular file");
 }
 
@@ -299,13 +290,13 @@ TEST(written_array_reads_back)
     for (int i = 0; i < R * C; i++)
         x[i] = (float)(i - 777) * 0.37f;
     const int64_t shape[] = {R, C};
-    assert_ok(npy_write(path_of("w.npy"), DT_F32, 2, shape, x, &err), &err);
-    read_all(path_of("w.npy"), false, 2, R * C, y);
+    assert_ok(npy_write(test_path("w.npy"), DT_F32, 2, shape, x, &err), &err);
+    read_all(test_path("w.npy"), false, 2, R * C, y);
     ck_assert(!memcmp(x, y, sizeof x));
 
     dtype_from_f32(DT_BF16, x, h, R * C);
-    assert_ok(npy_write(path_of("w.npy"), DT_BF16, 2, shape, h, &err), &err);
-    read_all(path_of("w.npy"), true, 2, R * C, y);
+    assert_ok(npy_write(test_path("w.npy"), DT_BF16, 2, shape, h, &err), &err);
+    read_all(test_path("w.npy"), true, 2, R * C, y);
     for (int i = 0; i < R * C; i++)
         if (y[i] != dtype_round(DT_BF16, x[i]))
             ck_abort_msg("element %d: %g", i, (double)y[i]);
@@ -324,8 +315,8 @@ TEST(written_data_begins_at_a_multiple_of_64)
     static const int64_t shape[NPY_MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
     for (int ndim = 0; ndim <= NPY_MAX_DIMS; ndim++) {
         struct npy *a = NULL;
-        assert_ok(npy_write(path_of("n.npy"), DT_U8, ndim, shape, "x", &err), &err);
-        assert_ok(npy_open(path_of("n.npy"), false, &a, &err), &err);
+        assert_ok(npy_write(test_path("n.npy"), DT_U8, ndim, shape, "x", &err), &err);
+        assert_ok(npy_open(test_path("n.npy"), false, &a, &err), &err);
         ck_assert_int_eq(a->ndim, ndim);
         ck_assert_int_eq(a->data_offset % 64, 0);
         npy_close(&a);
@@ -335,12 +326,13 @@ TEST(written_data_begins_at_a_multiple_of_64)
 TEST(writer_refuses_bad_types_and_shapes)
 {
     const int64_t negative[] = {-1}, huge[] = {INT64_MAX, 2};
-    assert_fails(npy_write(path_of("x"), DT_NONE, 0, NULL, "", &err), &err, ERR_RUN, "no valid");
-    assert_fails(npy_write(path_of("x"), DT_F32, 1, negative, "", &err), &err, ERR_RUN, "no valid");
-    assert_fails(npy_write(path_of("x"), DT_F32, 2, huge, "", &err), &err, ERR_RUN, "no valid");
-    assert_fails(npy_write(path_of("no/x"), DT_U8, 0, NULL, "x", &err), &err, ERR_IO,
+    assert_fails(npy_write(test_path("x"), DT_NONE, 0, NULL, "", &err), &err, ERR_RUN, "no valid");
+    assert_fails(npy_write(test_path("x"), DT_F32, 1, negative, "", &err), &err, ERR_RUN,
+                 "no valid");
+    assert_fails(npy_write(test_path("x"), DT_F32, 2, huge, "", &err), &err, ERR_RUN, "no valid");
+    assert_fails(npy_write(test_path("no/x"), DT_U8, 0, NULL, "x", &err), &err, ERR_IO,
                  "cannot create");
-    ck_assert_int_ne(access(path_of("x"), F_OK), 0);
+    ck_assert_int_ne(access(test_path("x"), F_OK), 0);
 }
 
 TEST(file_that_shrinks_while_open_fails_to_read)
@@ -348,7 +340,7 @@ TEST(file_that_shrinks_while_open_fails_to_read)
     struct npy *a = NULL;
     float x[4];
     assert_ok(npy_open(make(1, DICT("'<f4'", "False", "(4,)"), zeros, 16), false, &a, &err), &err);
-    ck_assert_int_eq(truncate(path_of("a.npy"), a->data_offset + 15), 0);
+    ck_assert_int_eq(truncate(test_path("a.npy"), a->data_offset + 15), 0);
     assert_fails(npy_read_f32(a, x, &err), &err, ERR_IO, "shrank while it was open");
     npy_close(&a);
 }

@@ -19,15 +19,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *file(const char *name)
-{
-    static char buf[4][512];
-    static int i;
-    i = (i + 1) % 4;
-    snprintf(buf[i], sizeof buf[i], "%s/%s", test_tmpdir(), name);
-    return buf[i];
-}
-
 static void ignore_bad(void *ctx, const char *object, int head, const char *what)
 {
     fprintf(stderr, "%s head %d: %s\n", object, head, what);
@@ -79,8 +70,8 @@ LOOP_TEST(payload_comes_back_in_the_dtype_of_the_trace, sizeof shapes / sizeof *
     struct trace *t = NULL;
 
     m.pool = s->pool;
-    assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    assert_ok(fixture_write(test_path("a.h5"), &m, 3, &err), &err);
+    assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
     ck_assert_int_eq(trace_calls(t), 3);
     for (int i = 0; i < 3; i++)
         check_call(t, i);
@@ -97,8 +88,8 @@ TEST(ranges_of_rows_equal_the_whole)
     float all[1100 * 8], part[1100 * 8];
     static const int ranges[][2] = {{0, 1}, {1099, 1}, {1, 1098}, {1020, 9}, {512, 0}, {0, 1100}};
 
-    assert_ok(fixture_write(file("a.h5"), &m, 1, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    assert_ok(fixture_write(test_path("a.h5"), &m, 1, &err), &err);
+    assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
     assert_ok(trace_read(t, 0, TRACE_Q, 1, 0, 1100, all, &err), &err);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         int at = ranges[i][0], n = ranges[i][1];
@@ -120,9 +111,9 @@ TEST(located_bytes_are_the_stored_bytes)
     int64_t at, bytes;
     uint16_t raw[300 * 8], direct[300 * 8];
 
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-    FILE *f = fopen(file("a.h5"), "rb");
+    assert_ok(fixture_write(test_path("a.h5"), &m, 2, &err), &err);
+    assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
+    FILE *f = fopen(test_path("a.h5"), "rb");
     for (int head = 0; head < 2; head++) {
         trace_locate(t, 1, TRACE_V, head, &at, &bytes);
         ck_assert_int_eq(bytes, (int64_t)sizeof direct);
@@ -148,8 +139,8 @@ TEST(metadata_of_a_video_run_come_back)
     int64_t n;
 
     m.pool = 5;
-    assert_ok(fixture_write(file("v.h5"), &m, 12, &err), &err);
-    assert_ok(trace_open(file("v.h5"), &t, &err), &err);
+    assert_ok(fixture_write(test_path("v.h5"), &m, 12, &err), &err);
+    assert_ok(trace_open(test_path("v.h5"), &t, &err), &err);
     struct buf want = {0}, have = {0};
     struct jw a, b;
     jw_init(&a, &want, 0);
@@ -194,8 +185,8 @@ TEST(tokens_losses_and_maps_come_back)
     int64_t n;
 
     m.pool = 8;
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    assert_ok(fixture_write(test_path("a.h5"), &m, 2, &err), &err);
+    assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
     assert_ok(trace_read_run(t, TRACE_TOKENS, &ids, &n, &err), &err);
     ck_assert(n == 20 && ids[19] == 133);
     assert_ok(trace_read_run(t, TRACE_NLL, &nll, &n, &err), &err);
@@ -219,20 +210,20 @@ TEST(the_same_input_gives_the_same_bytes)
     struct trace *t = NULL;
 
     m.pool = 64;
-    assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
+    assert_ok(fixture_write(test_path("a.h5"), &m, 3, &err), &err);
     sleep(1); /* a stored time would show */
-    assert_ok(fixture_write(file("b.h5"), &m, 3, &err), &err);
-    assert_ok(buf_read_file(&a, file("a.h5"), 1 << 24, &err), &err);
-    assert_ok(buf_read_file(&b, file("b.h5"), 1 << 24, &err), &err);
+    assert_ok(fixture_write(test_path("b.h5"), &m, 3, &err), &err);
+    assert_ok(buf_read_file(&a, test_path("a.h5"), 1 << 24, &err), &err);
+    assert_ok(buf_read_file(&b, test_path("b.h5"), 1 << 24, &err), &err);
     ck_assert_int_eq(a.len, b.len);
     ck_assert_mem_eq(a.data, b.data, a.len);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-    assert_ok(trace_pack(t, file("a.z"), TRACE_ZSTD, 1, true, &err), &err);
-    assert_ok(trace_pack(t, file("b.z"), TRACE_ZSTD, 4, true, &err), &err);
+    assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
+    assert_ok(trace_pack(t, test_path("a.z"), TRACE_ZSTD, 1, true, &err), &err);
+    assert_ok(trace_pack(t, test_path("b.z"), TRACE_ZSTD, 4, true, &err), &err);
     buf_reset(&a);
     buf_reset(&b);
-    assert_ok(buf_read_file(&a, file("a.z"), 1 << 24, &err), &err);
-    assert_ok(buf_read_file(&b, file("b.z"), 1 << 24, &err), &err);
+    assert_ok(buf_read_file(&a, test_path("a.z"), 1 << 24, &err), &err);
+    assert_ok(buf_read_file(&b, test_path("b.z"), 1 << 24, &err), &err);
     ck_assert(a.len == b.len && memcmp(a.data, b.data, a.len) == 0);
     buf_free(&a);
     buf_free(&b);
@@ -253,8 +244,8 @@ TEST(the_content_id_names_the_content)
             m.scale += 1e-9;
         if (i == 4)
             m.seed++;
-        assert_ok(fixture_write(file("a.h5"), &m, i == 5 ? 2 : 3, &err), &err);
-        assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+        assert_ok(fixture_write(test_path("a.h5"), &m, i == 5 ? 2 : 3, &err), &err);
+        assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
         snprintf(ids[i], sizeof ids[i], "%s", trace_id(t));
         trace_close(&t);
     }
@@ -274,19 +265,19 @@ TEST(what_computed_a_trace_is_kept_but_no_content)
     for (int i = 0; i < 3; i++) {
         struct trace_meta m = fixture_text(DT_BF16, 2, 1, 40);
         strcpy(m.computed_by, by[i]);
-        assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
-        assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+        assert_ok(fixture_write(test_path("a.h5"), &m, 3, &err), &err);
+        assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
         ck_assert_str_eq(trace_meta(t)->computed_by, by[i]);
         if (i == 0)
             strcpy(first, trace_id(t));
         ck_assert_str_eq(trace_id(t), first);
-        assert_ok(trace_pack(t, file("z.h5"), TRACE_ZSTD, 1, true, &err), &err);
-        assert_ok(trace_open(file("z.h5"), &z, &err), &err);
+        assert_ok(trace_pack(t, test_path("z.h5"), TRACE_ZSTD, 1, true, &err), &err);
+        assert_ok(trace_open(test_path("z.h5"), &z, &err), &err);
         ck_assert_str_eq(trace_meta(z)->computed_by, by[i]);
         trace_close(&z);
         trace_close(&t);
     }
-    hid_t f = H5Fopen(file("a.h5"), H5F_ACC_RDONLY, H5P_DEFAULT), run = H5I_INVALID_HID;
+    hid_t f = H5Fopen(test_path("a.h5"), H5F_ACC_RDONLY, H5P_DEFAULT), run = H5I_INVALID_HID;
     assert_ok(h5_open_group(f, "run", &run, &err), &err);
     assert_ok(h5_get_str(run, "optional", optional, sizeof optional, &err), &err);
     ck_assert_str_eq(optional, "computed_by"); /* older readers may ignore it */
@@ -310,16 +301,16 @@ LOOP_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content, sizeof pac
     struct trace *t = NULL, *z = NULL;
     int64_t n = packs[_i].n;
 
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err); /* HDF5 makes its own lists */
+    assert_ok(fixture_write(test_path("a.h5"), &m, 2, &err), &err); /* HDF5 makes its own lists */
     int64_t before = hdf5_objects_open();
     m.pool = packs[_i].pool;
-    unlink(file("z.h5"));
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-    assert_ok(trace_pack(t, file("z.h5"), packs[_i].storage, 2, false, &err), &err);
-    assert_fails(trace_pack(t, file("z.h5"), packs[_i].storage, 2, false, &err), &err, ERR_USAGE,
-                 "--force");
-    assert_ok(trace_open(file("z.h5"), &z, &err), &err);
+    unlink(test_path("z.h5"));
+    assert_ok(fixture_write(test_path("a.h5"), &m, 2, &err), &err);
+    assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
+    assert_ok(trace_pack(t, test_path("z.h5"), packs[_i].storage, 2, false, &err), &err);
+    assert_fails(trace_pack(t, test_path("z.h5"), packs[_i].storage, 2, false, &err), &err,
+                 ERR_USAGE, "--force");
+    assert_ok(trace_open(test_path("z.h5"), &z, &err), &err);
     ck_assert_int_eq(trace_storage(z), packs[_i].storage);
     ck_assert_str_eq(trace_id(t), trace_id(z));
     ck_assert_int_eq(count_bad(z), 0);
@@ -331,9 +322,9 @@ LOOP_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content, sizeof pac
         assert_ok(trace_read(z, 1, TRACE_V, 0, row, 1, y, &err), &err);
         ck_assert_mem_eq(x, y, sizeof x);
     }
-    assert_ok(trace_pack(z, file("b.h5"), TRACE_CONTIGUOUS, 1, true, &err), &err);
+    assert_ok(trace_pack(z, test_path("b.h5"), TRACE_CONTIGUOUS, 1, true, &err), &err);
     trace_close(&t);
-    assert_ok(trace_open(file("b.h5"), &t, &err), &err);
+    assert_ok(trace_open(test_path("b.h5"), &t, &err), &err);
     ck_assert_int_eq(trace_storage(t), TRACE_CONTIGUOUS);
     ck_assert_str_eq(trace_id(t), trace_id(z));
     ck_assert_int_eq(count_bad(t), 0);
@@ -378,12 +369,12 @@ LOOP_TEST(threads_read_side_by_side, 3)
     pthread_t threads[6];
     struct reading r[6];
 
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    assert_ok(fixture_write(test_path("a.h5"), &m, 2, &err), &err);
+    assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
     if (_i != TRACE_CONTIGUOUS) {
-        assert_ok(trace_pack(t, file("z.h5"), (enum trace_storage)_i, 2, true, &err), &err);
+        assert_ok(trace_pack(t, test_path("z.h5"), (enum trace_storage)_i, 2, true, &err), &err);
         trace_close(&t);
-        assert_ok(trace_open(file("z.h5"), &t, &err), &err);
+        assert_ok(trace_open(test_path("z.h5"), &t, &err), &err);
     }
     for (int i = 0; i < 6; i++) {
         r[i] = (struct reading){t, i, false};
@@ -421,31 +412,35 @@ TEST(impossible_metadata_are_refused_before_anything_is_written)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct trace_meta m = fixture_text(DT_BF16, 4, 2, 10);
         memcpy((char *)&m + bad[i].offset, &(int){(int)bad[i].value}, sizeof(int));
-        assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+        assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
                      bad[i].text);
     }
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 10);
     m.n_q = 11;
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "causal");
+    assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+                 "causal");
     m = fixture_text(DT_BF16, 4, 2, 10);
     m.scale = NAN;
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "scale");
+    assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "scale");
     m = fixture_text(DT_BF16, 4, 2, 10);
     strcpy(m.name, "a\nb");
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "control");
+    assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+                 "control");
     strcpy(m.name, "\xe2\x80\xaex");
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+    assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
                  "/model: name has a direction mark U+202E");
     strcpy(m.name, "caf\xe9");
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "not UTF-8");
+    assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+                 "not UTF-8");
     m = fixture_video(DT_BF16);
     m.grid_t = 3;
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+    assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
                  "do not make 24");
     m = fixture_video(DT_BF16);
     strcpy(m.text_place, "front");
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "text_place");
-    ck_assert(access(file("x.h5.part"), F_OK) != 0);
+    assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+                 "text_place");
+    ck_assert(access(test_path("x.h5.part"), F_OK) != 0);
 }
 
 TEST(too_little_disk_space_is_told_before_the_work)
@@ -455,13 +450,14 @@ TEST(too_little_disk_space_is_told_before_the_work)
     struct trace_writer *w = NULL;
 
     m.head_dim = m.v_dim = 4096;
-    assert_fails(trace_create(file("x.h5"), &m, 3, false, &w, &err), &err, ERR_MACHINE, "are free");
+    assert_fails(trace_create(test_path("x.h5"), &m, 3, false, &w, &err), &err, ERR_MACHINE,
+                 "are free");
     ck_assert_ptr_null(w);
-    ck_assert(access(file("x.h5.part"), F_OK) != 0);
+    ck_assert(access(test_path("x.h5.part"), F_OK) != 0);
     m.heads = 65536;
     m.kv_heads = 65536;
     ck_assert(trace_size(&m, 1000) == INT64_MAX);
-    ck_assert_int_ne(trace_create(file("x.h5"), &m, 1000, false, &w, &err), 0);
+    ck_assert_int_ne(trace_create(test_path("x.h5"), &m, 1000, false, &w, &err), 0);
 }
 
 /* A copy is as large as it is: only another place or more room helps. */
@@ -495,14 +491,14 @@ TEST(the_advice_for_a_full_disk_fits_what_is_written)
         ck_assert_str_eq(advice, cases[i].want);
     }
     /* a file system without any room */
-    assert_ok(fixture_write(file("a.h5"), &text, 1, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    assert_ok(fixture_write(test_path("a.h5"), &text, 1, &err), &err);
+    assert_ok(trace_open(test_path("a.h5"), &t, &err), &err);
     int rc = trace_pack(t, "/proc/copy.h5", TRACE_GZIP, 1, false, &err);
     ck_assert_msg(rc == ERR_MACHINE && strstr(err.msg, "write elsewhere") &&
                       !strstr(err.msg, "fewer"),
                   "%d %s", rc, err.msg);
     err_clear(&err);
-    assert_fails(trace_pack(t, file("none/copy.h5"), TRACE_GZIP, 1, false, &err), &err, ERR_IO,
+    assert_fails(trace_pack(t, test_path("none/copy.h5"), TRACE_GZIP, 1, false, &err), &err, ERR_IO,
                  "its directory");
     trace_close(&t);
 }
@@ -536,8 +532,8 @@ TEST(the_size_is_known_beforehand)
     struct stat st;
 
     m.pool = 64;
-    assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
-    ck_assert_int_eq(stat(file("a.h5"), &st), 0);
+    assert_ok(fixture_write(test_path("a.h5"), &m, 3, &err), &err);
+    ck_assert_int_eq(stat(test_path("a.h5"), &st), 0);
     struct trace_call c = fixture_call(&m, 0);
     int64_t expected = 65536 + 3 * trace_call_size(&m, &c) + 8 * 3000;
     ck_assert_msg(st.st_size <= expected && st.st_size > expected * 3 / 4, "%lld, expected %lld",
@@ -552,7 +548,7 @@ TEST(calls_must_be_complete_and_in_order)
     struct trace_call c = {.branch = "main", .timestep = NAN, .sigma = NAN, .order = 4};
     float x[10 * 16] = {0};
 
-    assert_ok(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err);
+    assert_ok(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err);
     assert_fails(trace_end_call(w, &err), &err, ERR_RUN, "did not begin");
     c.layer = 3;
     assert_fails(trace_begin_call(w, &c, &err), &err, ERR_USAGE, "layer 3 of a model with 3");
@@ -568,17 +564,17 @@ TEST(calls_must_be_complete_and_in_order)
     assert_fails(trace_put(w, TRACE_Q, 6, 4, x, 16, &err), &err, ERR_RUN, "come after row 5");
     trace_abort(&w);
 
-    assert_ok(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err);
+    assert_ok(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err);
     assert_ok(trace_begin_call(w, &c, &err), &err);
     assert_fails(trace_put(w, TRACE_OUT, 0, 10, x, 16, &err), &err, ERR_RUN, "not announced");
     trace_abort(&w);
 
-    assert_ok(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err);
+    assert_ok(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err);
     assert_ok(trace_begin_call(w, &c, &err), &err);
     assert_ok(trace_put(w, TRACE_Q, 0, 10, x, 16, &err), &err);
     assert_fails(trace_end_call(w, &err), &err, ERR_RUN, "0 rows of 10");
     assert_fails(trace_commit(&w, &err), &err, ERR_RUN, "not finished");
-    ck_assert(access(file("x.h5.part"), F_OK) != 0 && access(file("x.h5"), F_OK) != 0);
+    ck_assert(access(test_path("x.h5.part"), F_OK) != 0 && access(test_path("x.h5"), F_OK) != 0);
 }
 
 TEST(an_existing_file_is_kept_unless_forced)
@@ -588,18 +584,19 @@ TEST(an_existing_file_is_kept_unless_forced)
     struct trace_writer *w = NULL, *second = NULL;
     struct trace *t = NULL;
 
-    assert_ok(fixture_write(file("x.h5"), &m, 1, &err), &err);
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "--force");
-    assert_ok(trace_create(file("x.h5"), &m, 1, true, &w, &err), &err);
-    assert_ok(trace_open(file("x.h5"), &t, &err), &err); /* the old one, until the commit */
+    assert_ok(fixture_write(test_path("x.h5"), &m, 1, &err), &err);
+    assert_fails(trace_create(test_path("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+                 "--force");
+    assert_ok(trace_create(test_path("x.h5"), &m, 1, true, &w, &err), &err);
+    assert_ok(trace_open(test_path("x.h5"), &t, &err), &err); /* the old one, until the commit */
     trace_close(&t);
     trace_abort(&w);
-    assert_ok(trace_open(file("x.h5"), &t, &err), &err);
+    assert_ok(trace_open(test_path("x.h5"), &t, &err), &err);
     trace_close(&t);
-    assert_fails(trace_create(file("no/such/x.h5"), &m, 1, false, &second, &err), &err, ERR_IO,
+    assert_fails(trace_create(test_path("no/such/x.h5"), &m, 1, false, &second, &err), &err, ERR_IO,
                  "No such file");
     umask(027);
-    assert_ok(fixture_write(file("mode.h5"), &m, 1, &err), &err);
+    assert_ok(fixture_write(test_path("mode.h5"), &m, 1, &err), &err);
     struct stat st;
-    ck_assert(stat(file("mode.h5"), &st) == 0 && (st.st_mode & 0777) == 0640);
+    ck_assert(stat(test_path("mode.h5"), &st) == 0 && (st.st_mode & 0777) == 0640);
 }
