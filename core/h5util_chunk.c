@@ -15,46 +15,11 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-#define FRAME_MAX ((unsigned long long)1 << 30) /* a chunk; more is not a chunk of ours */
-
-static size_t filter_decode(size_t nbytes, size_t *buf_size, void **buf)
-{
-    unsigned long long size = ZSTD_getFrameContentSize(*buf, nbytes);
-    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size > FRAME_MAX)
-        return 0;
-    void *out = malloc(size ? (size_t)size : 1);
-    size_t got = out ? ZSTD_decompress(out, (size_t)size, *buf, nbytes) : 0;
-    if (!out || ZSTD_isError(got) || got != size) {
-        free(out);
-        return 0;
-    }
-    free(*buf);
-    *buf = out;
-    *buf_size = (size_t)size;
-    return got;
-}
-
-static size_t filter_encode(int level, size_t nbytes, size_t *buf_size, void **buf)
-{
-    size_t cap = ZSTD_compressBound(nbytes);
-    void *out = malloc(cap);
-    size_t got = out ? ZSTD_compress(out, cap, *buf, nbytes, level) : 0;
-    if (!out || ZSTD_isError(got)) {
-        free(out);
-        return 0;
-    }
-    free(*buf);
-    *buf = out;
-    *buf_size = cap;
-    return got;
-}
-
+/* Chunks are packed and unpacked outside of libhdf5: it has to know the filter only. */
 static size_t filter(unsigned flags, size_t nvalues, const unsigned *values, size_t nbytes,
                      size_t *buf_size, void **buf)
 {
-    if (flags & H5Z_FLAG_REVERSE)
-        return filter_decode(nbytes, buf_size, buf);
-    return filter_encode(nvalues > 0 ? (int)values[0] : ZSTD_CLEVEL_DEFAULT, nbytes, buf_size, buf);
+    return 0;
 }
 
 void h5_zstd_register(void)
