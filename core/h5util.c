@@ -8,6 +8,7 @@
 
 #include "core/h5guard/h5guard.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -327,6 +328,59 @@ out:
     free(text);
     h5_close(type);
     h5_close(attr);
+    return rc;
+}
+
+int h5_put_fields(hid_t loc, const struct h5_field *f, const void *obj, struct err *err)
+{
+    int rc = 0;
+    for (; f->name && rc == 0; f++) {
+        const void *p = (const char *)obj + f->offset;
+        rc = f->kind == H5_TEXT   ? h5_put_str(loc, f->name, p, err)
+             : f->kind == H5_REAL ? h5_put_f64(loc, f->name, *(const double *)p, err)
+             : f->kind == H5_INT  ? h5_put_i64(loc, f->name, *(const int *)p, err)
+             : f->kind == H5_FLAG ? h5_put_i64(loc, f->name, *(const bool *)p, err)
+                                  : h5_put_i64(loc, f->name, *(const int64_t *)p, err);
+    }
+    return rc;
+}
+
+int h5_get_field(hid_t loc, const struct h5_field *f, void *obj, struct err *err)
+{
+    void *p = (char *)obj + f->offset;
+    char buf[128], what[UTF8_FAULT_MAX];
+    int64_t x = 0;
+    int rc;
+
+    if (f->kind == H5_TEXT) {
+        rc = h5_get_str(loc, f->name, p, f->size, err);
+        const char *fault = rc ? NULL : utf8_fault(p, what);
+        return fault ? err_set(err, ERR_INPUT, "%s: attribute '%s' has a %s", h5_where(loc, buf),
+                               f->name, fault)
+                     : rc;
+    }
+    if (f->kind == H5_REAL)
+        return h5_get_f64(loc, f->name, p, err);
+    if ((rc = h5_get_i64(loc, f->name, &x, err)) != 0)
+        return rc;
+    if ((f->kind == H5_INT && (x < INT32_MIN || x > INT32_MAX)) ||
+        (f->kind == H5_FLAG && (x < 0 || x > 1)))
+        return err_set(err, ERR_INPUT, "%s: attribute '%s' = %lld is out of range",
+                       h5_where(loc, buf), f->name, (long long)x);
+    if (f->kind == H5_INT)
+        *(int *)p = (int)x;
+    else if (f->kind == H5_FLAG)
+        *(bool *)p = x == 1;
+    else
+        *(int64_t *)p = x;
+    return 0;
+}
+
+int h5_get_fields(hid_t loc, const struct h5_field *f, void *obj, struct err *err)
+{
+    int rc = 0;
+    for (; f->name && rc == 0; f++)
+        rc = h5_get_field(loc, f, obj, err);
     return rc;
 }
 

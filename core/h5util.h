@@ -57,6 +57,23 @@ int h5_get_i64(hid_t loc, const char *name, int64_t *out, struct err *err);
 int h5_get_f64(hid_t loc, const char *name, double *out, struct err *err);
 bool h5_has_attr(hid_t loc, const char *name);
 
+/* Members of a struct as attributes. */
+struct h5_field {
+    const char *name; /* NULL: the end of a table */
+    enum h5_kind { H5_TEXT, H5_INT, H5_INT64, H5_REAL, H5_FLAG } kind; /* char[size], int, ... */
+    size_t offset, size;
+};
+#define H5_FIELD(struct_, kind, name)                                                              \
+    {                                                                                              \
+#name, kind, offsetof(struct struct_, name), sizeof((struct struct_ *)0)->name             \
+    }
+
+int h5_put_fields(hid_t loc, const struct h5_field *table, const void *obj, struct err *err);
+
+/* ERR_INPUT for a number out of range and a text that is unsafe to show. */
+int h5_get_fields(hid_t loc, const struct h5_field *table, void *obj, struct err *err);
+int h5_get_field(hid_t loc, const struct h5_field *f, void *obj, struct err *err);
+
 /* ---- groups and datasets -------------------------------------------------------------------- */
 
 /* Create a group that keeps its attributes in its checksummed object header and no times. */

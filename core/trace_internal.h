@@ -42,6 +42,9 @@ int64_t trace_run_length(const struct trace_meta *m, int i);
 /* Do the flags of c say that the call has dataset i? */
 bool trace_call_has(const struct trace_call *c, int i);
 
+/* What every call has as attributes of its group. */
+extern const struct h5_field trace_call_fields[];
+
 #define CALL_PATH_MAX 80
 void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX]);
 

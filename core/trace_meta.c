@@ -145,35 +145,24 @@ static int put_field(hid_t group, const struct field *f, const struct trace_meta
 
 static int get_field(hid_t group, const struct field *f, struct trace_meta *m, struct err *err)
 {
-    void *p = (char *)m + f->offset;
+    static const enum h5_kind kinds[] = {[F_STR] = H5_TEXT,
+                                         [F_INT] = H5_INT,
+                                         [F_I64] = H5_INT64,
+                                         [F_F64] = H5_REAL,
+                                         [F_BOOL] = H5_FLAG};
+    enum dtype *type = (enum dtype *)(void *)((char *)m + f->offset);
     char text[32];
-    int64_t i = 0;
     int rc;
 
-    if (f->type == F_STR)
-        return h5_get_str(group, f->name, p, f->size, err);
-    if (f->type == F_F64)
-        return h5_get_f64(group, f->name, p, err);
-    if (f->type == F_DTYPE) {
-        if ((rc = h5_get_str(group, f->name, text, sizeof text, err)) != 0)
-            return rc;
-        *(enum dtype *)p = dtype_from_name(text);
-        return *(enum dtype *)p != DT_NONE
-                   ? 0
-                   : err_set(err, ERR_INPUT, "/%s: %s '%s' is unknown", f->group, f->name, text);
-    }
-    if ((rc = h5_get_i64(group, f->name, &i, err)) != 0)
+    if (f->type != F_DTYPE)
+        return h5_get_field(group, &(struct h5_field){f->name, kinds[f->type], f->offset, f->size},
+                            m, err);
+    if ((rc = h5_get_str(group, f->name, text, sizeof text, err)) != 0)
         return rc;
-    if ((f->type == F_BOOL && (i < 0 || i > 1)) || (f->type == F_INT && (i < 0 || i > INT32_MAX)))
-        return err_set(err, ERR_INPUT, "/%s: %s = %lld is out of range", f->group, f->name,
-                       (long long)i);
-    if (f->type == F_BOOL)
-        *(bool *)p = i == 1;
-    else if (f->type == F_INT)
-        *(int *)p = (int)i;
-    else
-        *(int64_t *)p = i;
-    return 0;
+    *type = dtype_from_name(text);
+    return *type != DT_NONE
+               ? 0
+               : err_set(err, ERR_INPUT, "/%s: %s '%s' is unknown", f->group, f->name, text);
 }
 
 int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
@@ -485,6 +474,8 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
         return err_set(err, code, "layer %d of a model with %d layers", c->layer, m->layers);
     if (c->step < 0 || (m->steps > 0 && c->step >= m->steps))
         return err_set(err, code, "step %d of a run with %lld steps", c->step, (long long)m->steps);
+    if (c->order < 0)
+        return err_set(err, code, "order %d is negative", c->order);
     if (len == 0 || len == sizeof c->branch)
         return err_set(err, code, "a branch name of %zu characters", len);
     for (size_t i = 0; i < len; i++)
@@ -615,6 +606,13 @@ bool trace_call_has(const struct trace_call *c, int i)
            : i == TRACE_BIAS     ? c->score.bias > 0
                                  : i < TRACE_WHAT_COUNT || c->has_map;
 }
+
+const struct h5_field trace_call_fields[] = {
+    H5_FIELD(trace_call, H5_INT, step),   H5_FIELD(trace_call, H5_TEXT, branch),
+    H5_FIELD(trace_call, H5_INT, layer),  H5_FIELD(trace_call, H5_INT, order),
+    H5_FIELD(trace_call, H5_TEXT, block), H5_FIELD(trace_call, H5_REAL, timestep),
+    H5_FIELD(trace_call, H5_REAL, sigma), {0},
+};
 
 void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX])
 {

@@ -36,13 +36,18 @@ enum place { AT_ROOT, AT_TYPES, AT_MODEL, AT_RUN, AT_VIDEO, AT_STEPS, AT_CALL };
 static const char *const root_attrs[] = {
     "format", "version_major", "version_minor", "tool", "complete", "content_id", NULL};
 static const char *const root_links[] = {"types", "model", "run", "video", "calls", NULL};
-static const char *const call_attrs[] = {"step",  "branch",   "layer", "order",
-                                         "block", "timestep", "sigma", NULL};
-
 static bool has_name(const char *const *list, const char *name)
 {
     for (; *list; list++)
         if (strcmp(*list, name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_call_field(const char *name)
+{
+    for (const struct h5_field *f = trace_call_fields; f->name; f++)
+        if (strcmp(f->name, name) == 0)
             return true;
     return false;
 }
@@ -78,7 +83,7 @@ static bool attr_known(enum place at, const char *name)
     bool of_meta = at == AT_MODEL || at == AT_RUN || at == AT_VIDEO;
 
     return strcmp(name, LIST) == 0 || (at == AT_ROOT && has_name(root_attrs, name)) ||
-           (at == AT_CALL && (has_name(call_attrs, name) || trace_score_has(name))) ||
+           (at == AT_CALL && (is_call_field(name) || trace_score_has(name))) ||
            (of_meta && trace_meta_has(groups[at], name));
 }
 
@@ -397,31 +402,6 @@ out:
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int get_int(hid_t group, const char *name, int *out, struct err *err)
-{
-    int64_t x = 0;
-    int rc = h5_get_i64(group, name, &x, err);
-    if (rc == 0 && (x < 0 || x > INT32_MAX))
-        rc = err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", name, (long long)x);
-    if (rc == 0)
-        *out = (int)x;
-    return rc;
-}
-
-static int read_call_attrs(hid_t group, struct trace_call *c, struct err *err)
-{
-    int rc = 0;
-    TRY(get_int(group, "step", &c->step, err));
-    TRY(get_int(group, "layer", &c->layer, err));
-    TRY(get_int(group, "order", &c->order, err));
-    TRY(h5_get_str(group, "branch", c->branch, sizeof c->branch, err));
-    TRY(h5_get_str(group, "block", c->block, sizeof c->block, err));
-    TRY(h5_get_f64(group, "timestep", &c->timestep, err));
-    TRY(h5_get_f64(group, "sigma", &c->sigma, err));
-out:
-    return rc;
-}
-
 static int read_call(struct trace *t, hid_t group, const char *path, struct err *err)
 {
     int rc = mem_grow(&t->calls, &t->cap_calls, t->n_calls + 1, sizeof *t->calls,
@@ -434,7 +414,7 @@ static int read_call(struct trace *t, hid_t group, const char *path, struct err 
     e = &t->calls[t->n_calls++];
     memset(e, 0, sizeof *e);
     TRY(refuse_unknown(t, group, AT_CALL, err));
-    TRY(read_call_attrs(group, &e->call, err));
+    TRY(h5_get_fields(group, trace_call_fields, &e->call, err));
     e->call.has_out = h5_has_link(group, "out");
     e->call.has_lse = h5_has_link(group, "lse");
     e->call.has_map = h5_has_link(group, "map_sum") || h5_has_link(group, "map_max");

@@ -351,13 +351,7 @@ static int create_call_group(struct trace_writer *w, const struct trace_call *c,
     if (h5_has_link(branch, name))
         FAIL(err, ERR_USAGE, "this call was already written");
     TRY(h5_create_group(branch, name, &w->group, err));
-    TRY(h5_put_i64(w->group, "step", c->step, err));
-    TRY(h5_put_str(w->group, "branch", c->branch, err));
-    TRY(h5_put_i64(w->group, "layer", c->layer, err));
-    TRY(h5_put_i64(w->group, "order", c->order, err));
-    TRY(h5_put_str(w->group, "block", c->block, err));
-    TRY(h5_put_f64(w->group, "timestep", c->timestep, err));
-    TRY(h5_put_f64(w->group, "sigma", c->sigma, err));
+    TRY(h5_put_fields(w->group, trace_call_fields, c, err));
     TRY(trace_score_put(w->group, &c->score, err));
     if (trace_score_any(&c->score) && !w->extended)
         TRY(h5_set_i64(w->part.file, "version_minor", TRACE_VERSION_MINOR, err));
