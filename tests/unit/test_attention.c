@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct err err;
+
 struct data {
     struct attn_in in;
     float *q, *k, *v;
@@ -16,7 +18,6 @@ struct data {
 static void make_data(struct data *x, int64_t nq, int64_t nk, int d, int dv, bool causal,
                       double sigma)
 {
-    struct err err = {0};
     assert_ok(mem_alloc(&x->q, nq * d, sizeof(float), "q", &err), &err);
     assert_ok(mem_alloc(&x->k, nk * d, sizeof(float), "k", &err), &err);
     assert_ok(mem_alloc(&x->v, nk * dv, sizeof(float), "v", &err), &err);
@@ -87,7 +88,6 @@ static void brute_row(const struct attn_in *in, const struct mask *m, int64_t i,
 
 static void check(const struct data *x, const struct mask *m, enum precision prec, double tol)
 {
-    struct err err = {0};
     struct attn_ops ops;
     int64_t rows = m->row1 - m->row0;
     double *out = malloc((size_t)(rows * x->in.dv) * sizeof *out);
@@ -134,7 +134,6 @@ LOOP_TEST(scores_are_modified_by_definition, 36)
     };
     struct data x;
     struct mask m;
-    struct err err = {0};
     enum precision prec = _i % 2 ? PREC_F32 : PREC_F64;
     bool causal = _i / 2 % 2;
     for (int i = 0; i < 2 * 130 - 1; i++)
@@ -178,7 +177,6 @@ LOOP_TEST(dense_matches_the_definition, 36)
 LOOP_TEST(lists_match_the_definition, 24)
 {
     static const int64_t unit[][2] = {{1, 1}, {16, 1}, {128, 1}, {64, 32}, {128, 64}, {48, 16}};
-    struct err err = {0};
     struct data x;
     struct mask m;
     const int64_t *u = unit[_i / 4];
@@ -211,7 +209,6 @@ LOOP_TEST(band_matches_the_definition, 2)
 /* Values at the edges: all equal, one huge, tiny, zero. None may give NaN or a row sum off 1. */
 TEST(extreme_scores_stay_finite)
 {
-    struct err err = {0};
     struct data x;
     struct mask m;
     double out[96 * 16], lse[96];
@@ -241,7 +238,6 @@ TEST(extreme_scores_stay_finite)
 
 TEST(probabilities_sum_to_one_and_scores_agree)
 {
-    struct err err = {0};
     struct data x;
     struct mask m;
     struct attn_ops ops;

@@ -20,10 +20,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static struct err e;
+
 static void assert_holds(const char *path, const char *text)
 {
     struct buf b = {0};
-    struct err e = {0};
     assert_ok(buf_read_file(&b, path, 1 << 20, &e), &e);
     ck_assert_str_eq(buf_str(&b), text);
     buf_free(&b);
@@ -42,9 +43,9 @@ static int count_parts(void)
     int n = 0;
     DIR *d = opendir(test_tmpdir());
     ck_assert_ptr_nonnull(d);
-    for (struct dirent *e; (e = readdir(d));) {
-        size_t len = strlen(e->d_name);
-        n += len > 5 && strcmp(e->d_name + len - 5, ".part") == 0;
+    for (struct dirent *f; (f = readdir(d));) {
+        size_t len = strlen(f->d_name);
+        n += len > 5 && strcmp(f->d_name + len - 5, ".part") == 0;
     }
     closedir(d);
     return n;
@@ -56,7 +57,6 @@ TEST(files_are_read_whole_and_binary_safe)
 {
     const char *path = test_path("read");
     struct buf b = {0};
-    struct err e = {0};
     assert_ok(file_write_atomic(path, "a\0b\n", 4, &e), &e);
     assert_ok(buf_read_file(&b, path, 4, &e), &e);
     ck_assert_uint_eq(b.len, 4);
@@ -71,7 +71,6 @@ TEST(files_are_read_whole_and_binary_safe)
 TEST(a_file_without_a_size_is_limited_too)
 {
     struct buf b = {0};
-    struct err e = {0};
     int keep = dup(STDIN_FILENO), zero = open("/dev/zero", O_RDONLY);
     ck_assert_int_ge(dup2(zero, STDIN_FILENO), 0);
     int rc = buf_read_file(&b, "-", 100000, &e);
@@ -89,7 +88,6 @@ TEST(devices_and_fifos_are_not_read)
     int fd = -1;
     int64_t size;
     struct buf b = {0};
-    struct err e = {0};
     ck_assert_int_eq(mkfifo(fifo, 0600), 0);
     assert_fails(buf_read_file(&b, fifo, 100, &e), &e, ERR_INPUT,
                  "silent: not a regular file (\"-\" reads standard input)");
@@ -105,7 +103,6 @@ TEST(a_part_is_not_taken_for_the_file)
     int fd = -1;
     int64_t size;
     struct buf b = {0};
-    struct err e = {0};
     assert_ok(file_write_atomic(part, "{}", 2, &e), &e);
     assert_fails(io_open(part, &fd, &size, &e), &e, ERR_INPUT, "w.safetensors.part is unfinished");
     assert_fails(buf_read_file(&b, part, 100, &e), &e, ERR_INPUT, "is unfinished");
@@ -120,7 +117,6 @@ TEST(named_descriptors_are_read)
     char name[64];
     int ends[2];
     struct buf b = {0};
-    struct err e = {0};
     ck_assert_int_eq(pipe(ends), 0);
     ck_assert_int_eq(write(ends[1], "text", 4), 4);
     close(ends[1]);
@@ -136,7 +132,6 @@ TEST(a_sparse_terabyte_is_refused_at_once)
 {
     const char *path = test_path("sparse");
     struct buf b = {0};
-    struct err e = {0};
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert(fd >= 0 && ftruncate(fd, (off_t)1 << 40) == 0);
     close(fd);
@@ -152,7 +147,6 @@ TEST(too_many_open_files_are_a_lack_of_the_machine)
     const char *path = test_path("open");
     int fd, status;
     int64_t size;
-    struct err e = {0};
     assert_ok(file_write_atomic(path, "{}", 2, &e), &e);
     pid_t child = fork();
     if (child == 0) {
@@ -189,7 +183,6 @@ static void lines_of(const char *path, size_t max, struct buf *out)
     const char *text;
     size_t len;
     int64_t number = 0;
-    struct err e = {0};
     assert_ok(io_lines_open(&l, path, max, 1 << 30, &e), &e);
     for (;;) {
         assert_ok(io_line(&l, &kind, &text, &len, &e), &e);
@@ -222,7 +215,6 @@ LOOP_TEST(a_file_is_read_line_by_line, sizeof line_cases / sizeof *line_cases)
 {
     const char *path = test_path("lines");
     struct buf got = {0};
-    struct err e = {0};
     assert_ok(file_write_atomic(path, line_cases[_i].text, strlen(line_cases[_i].text), &e), &e);
     lines_of(path, 8, &got);
     ck_assert_str_eq(buf_str(&got), line_cases[_i].lines);
@@ -234,7 +226,6 @@ TEST(lines_do_not_depend_on_the_reads)
 {
     const char *path = test_path("reads");
     struct buf file = {0}, got = {0}, want = {0};
-    struct err e = {0};
     for (int n = 0; n < 700; n++) {
         buf_printf(&want, "W:%0*d@%zu|", n + 1, n, file.len);
         buf_printf(&file, "%0*d\n", n + 1, n);
@@ -258,7 +249,6 @@ TEST(lines_have_a_limit_of_the_file)
     enum io_line kind;
     const char *text;
     size_t len;
-    struct err e = {0};
     assert_ok(file_write_atomic(path, "123\n456\n", 8, &e), &e);
     assert_fails(io_lines_open(&l, path, 10, 7, &e), &e, ERR_INPUT, "8 bytes, at most 7");
     io_lines_close(&l);
@@ -275,7 +265,6 @@ TEST(lines_have_a_limit_of_the_file)
 TEST(a_missing_file_is_bad_input_with_its_name)
 {
     struct buf b = {0};
-    struct err e = {0};
     assert_fails(buf_read_file(&b, "no/such/file", 10, &e), &e, ERR_INPUT, "no/such/file");
     buf_free(&b);
 }
@@ -285,7 +274,6 @@ TEST(a_missing_file_is_bad_input_with_its_name)
 TEST(a_failed_write_leaves_the_old_file_and_no_part)
 {
     const char *path = test_path("keep");
-    struct err e = {0};
     struct rlimit small = {2, RLIM_INFINITY}, old;
     assert_ok(file_write_atomic(path, "old", 3, &e), &e);
 
@@ -305,7 +293,6 @@ TEST(an_output_keeps_the_mode_of_the_file_that_it_replaces)
 {
     const char *path = test_path("mode");
     struct stat st;
-    struct err e = {0};
     assert_ok(file_write_atomic(path, "a", 1, &e), &e);
     ck_assert_int_eq(chmod(path, 0640), 0);
     assert_ok(file_write_atomic(path, "b", 1, &e), &e);
@@ -320,7 +307,6 @@ TEST(of_writers_at_the_same_time_one_wins_whole)
     char text[BYTES + 1];
     const char *path = test_path("contested");
     struct buf b = {0};
-    struct err e = {0};
     int status;
     for (int w = 0; w < WRITERS; w++) {
         if (fork() == 0) {
@@ -349,7 +335,6 @@ TEST(parts_of_ended_writers_are_removed_and_those_of_others_stay)
     const char *held = test_path("out.md.ghijkl.part");
     const char *stale = test_path("out.md.abcdef.part");
     const char *path = test_path("out.md");
-    struct err e = {0};
     int fds[3] = {open(stale, O_CREAT | O_WRONLY, 0600), open(held, O_CREAT | O_WRONLY, 0600),
                   open(other, O_CREAT | O_WRONLY, 0600)};
     ck_assert_int_eq(flock(fds[1], LOCK_EX), 0);
@@ -370,7 +355,6 @@ TEST(links_stay_links)
     const char *dangling = test_path("dangling");
     const char *link = test_path("link");
     const char *file = test_path("file");
-    struct err e = {0};
     assert_ok(file_write_atomic(file, "old", 3, &e), &e);
     ck_assert_int_eq(symlink("file", link), 0);
     ck_assert_int_eq(symlink("late", dangling), 0);
@@ -388,7 +372,6 @@ TEST(devices_and_fifos_are_written_to)
     char got[8] = {0};
     const char *fifo = test_path("fifo");
     const char *null = test_path("null");
-    struct err e = {0};
     int status;
     ck_assert_int_eq(symlink("/dev/null", null), 0);
     assert_ok(file_write_atomic(null, "gone", 4, &e), &e);
@@ -412,7 +395,6 @@ TEST(names_of_descriptors_are_the_descriptors)
 {
     static const char *const names[] = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
     const char *path = test_path("redirected");
-    struct err e = {0};
     int keep = dup(STDOUT_FILENO), fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600), rc = 0;
     ck_assert_int_ge(dup2(fd, STDOUT_FILENO), 0);
     for (int i = 0; i < 4 && !rc; i++)
@@ -427,7 +409,6 @@ TEST(names_of_descriptors_are_the_descriptors)
 
 TEST(a_directory_is_no_output)
 {
-    struct err e = {0};
     const char *path = test_path("no/such/place");
     assert_fails(file_write_atomic(test_tmpdir(), "x", 1, &e), &e, ERR_IO, "is a directory");
     err_clear(&e);
@@ -437,7 +418,6 @@ TEST(a_directory_is_no_output)
 TEST(directories_are_made_with_parents)
 {
     struct stat st;
-    struct err e = {0};
     for (int i = 0; i < 2; i++)
         assert_ok(make_dirs(test_path("a/b/c/"), &e), &e);
     ck_assert_int_eq(stat(test_path("a/b/c/"), &st), 0);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct err err;
+
 enum { MAXN = 300 };
 static unsigned char kept[MAXN][MAXN];
 
@@ -40,7 +42,6 @@ static void brute(const struct mask *m)
 
 static void check_against_brute(const struct mask *m)
 {
-    struct err err = {0};
     struct mask_counts c, want = {0};
     struct span s[MAXN];
     brute(m);
@@ -91,7 +92,6 @@ static void check_against_brute(const struct mask *m)
 /* Union of rows r0..r1 against the matrix. */
 static void check_union(const struct mask *m, int64_t r0, int64_t r1)
 {
-    struct err err = {0};
     struct span s[MAXN + 2];
     brute(m);
     int64_t n = mask_union_spans(m, r0, r1, s, &err), at = 0;
@@ -110,7 +110,6 @@ static void check_union(const struct mask *m, int64_t r0, int64_t r1)
 static void random_lists(struct mask *m, uint64_t seed, int64_t nq, int64_t nk, bool causal,
                          int64_t bq, int64_t bk, double density)
 {
-    struct err err = {0};
     assert_ok(mask_lists_init(m, nq, nk, 0, nq, causal, bq, bk, &err), &err);
     for (int64_t g = 0; g < m->ngroups; g++)
         for (int64_t c = 0; c * bk < nk; c++)
@@ -225,7 +224,6 @@ TEST(window_edge_of_ten_tokens)
     ck_assert_int_eq(mask_row_spans(&m, 4, s), 2);
     ck_assert(s[0].lo == 0 && s[0].hi == 1 && s[1].lo == 2 && s[1].hi == 5);
     struct mask_counts c;
-    struct err err = {0};
     assert_ok(mask_count(&m, &c, &err), &err);
     ck_assert_int_eq(c.pairs_kept, 34);
 }
@@ -234,7 +232,6 @@ TEST(chunks_add_up_to_the_whole)
 {
     struct mask whole, part;
     struct mask_counts w, p, sum = {0};
-    struct err err = {0};
     random_lists(&whole, 3, 300, 300, true, 32, 16, 0.4);
     assert_ok(mask_count(&whole, &w, &err), &err);
     for (int64_t r = 0; r < 300; r += 96) {
@@ -268,7 +265,6 @@ TEST(allowed_pairs_and_tiles)
     ck_assert_int_eq(pairs_allowed(131072, 131072, true), 8590000128);
     ck_assert_int_eq(pairs_allowed(10, 4, true), 10);
 
-    struct err err = {0};
     struct mask m;
     int64_t kept_tiles, tiles;
     mask_full(&m, 770, 770, 0, 770, true);
@@ -284,7 +280,6 @@ TEST(allowed_pairs_and_tiles)
 
 TEST(executed_pairs_of_gathered_slices_are_padded)
 {
-    struct err err = {0};
     struct mask m;
     struct mask_counts c;
     assert_ok(mask_lists_init(&m, 200, 400, 0, 200, false, 128, 1, &err), &err);
@@ -299,7 +294,6 @@ TEST(executed_pairs_of_gathered_slices_are_padded)
 
 TEST(bad_lists_are_found)
 {
-    struct err err = {0};
     struct mask m;
     assert_ok(mask_lists_init(&m, 64, 64, 0, 64, false, 16, 16, &err), &err);
     assert_ok(mask_lists_add(&m, 0, 2, &err), &err);

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct err err;
+
 enum { N = 700, HEADS = MASK_SET_HEADS + 2 };
 
 static struct record cell(int head, const char *method, const char *params)
@@ -29,7 +31,6 @@ static struct record cell(int head, const char *method, const char *params)
 /* Rows of 64 keep about one unit of bk keys in eight; every fifth group none. */
 static void random_lists(struct mask *m, uint64_t seed, int64_t bk)
 {
-    struct err err = {0};
     assert_ok(mask_lists_init(m, N, N, 0, N, true, 64, bk, &err), &err);
     for (int64_t g = 0; g < m->ngroups; g++)
         for (int32_t u = 0; u < ceil_div(N, bk); u++)
@@ -41,7 +42,6 @@ static void random_lists(struct mask *m, uint64_t seed, int64_t bk)
 static void put(struct maskfile *f, int head, const char *method, const char *params,
                 struct mask *m)
 {
-    struct err err = {0};
     struct record r = cell(head, method, params);
     assert_ok(maskfile_put(f, &r, NULL, m, &err), &err);
     record_free(&r);
@@ -52,7 +52,6 @@ static void put(struct maskfile *f, int head, const char *method, const char *pa
 static struct maskfile *make_file(void)
 {
     static char path[512];
-    struct err err = {0};
     struct maskfile *f = NULL;
     struct mask m;
 
@@ -75,7 +74,6 @@ static struct maskfile *make_file(void)
 
 TEST(sets_are_heads_of_one_setting)
 {
-    struct err err = {0};
     struct maskfile *f = make_file();
     struct mask_set *s;
     int64_t n;
@@ -107,7 +105,6 @@ static bool keeps(const struct mask *m, int64_t g, int64_t c, int bq, int bk)
 
 static void check_set(const struct maskfile *f, const struct mask_set *s, int bq, int bk)
 {
-    struct err err = {0};
     int64_t *ptr, groups = ceil_div(N, bq), allowed = 0;
     int32_t *col;
     double share;
@@ -136,7 +133,6 @@ static void check_set(const struct maskfile *f, const struct mask_set *s, int bq
 LOOP_TEST(blocks_with_a_kept_pair, 3)
 {
     static const int blocks[][2] = {{128, 128}, {128, 64}, {64, 64}};
-    struct err err = {0};
     struct maskfile *f = make_file();
     struct mask_set *s;
     int64_t n;

@@ -12,10 +12,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+static struct err err;
+
 static int64_t *make(const char *name, int64_t t, int64_t h, int64_t w)
 {
     struct geometry g = {t, h, w, 0, 0};
-    struct err err = {0};
     int64_t *perm = NULL;
     assert_ok(permute_make(name, &g, t * h * w, 7, &perm, &err), &err);
     return perm;
@@ -187,7 +188,6 @@ TEST(every_order_is_a_permutation)
 TEST(random_order_follows_the_seed)
 {
     struct geometry g = {4, 8, 12, 0, 0};
-    struct err err = {0};
     int64_t *a, *b, *c;
     assert_ok(permute_make("random", &g, 384, 1, &a, &err), &err);
     assert_ok(permute_make("random", &g, 384, 1, &b, &err), &err);
@@ -210,7 +210,6 @@ TEST(text_tokens_stay)
     static const int front[] = {0, 1, 2, 6, 3, 7, 4, 8, 5, 9};
     static const int back[] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 9};
     struct geometry g = {2, 1, 4, 2, 1};
-    struct err err = {0};
     int64_t *perm;
     assert_ok(permute_make("time", &g, 10, 0, &perm, &err), &err);
     for (int r = 0; r < 10; r++)
@@ -226,7 +225,6 @@ TEST(text_tokens_stay)
 TEST(bad_orders_are_refused)
 {
     struct geometry g = {2, 2, 2, 0, 0}, text = {0};
-    struct err err = {0};
     int64_t *perm = NULL;
     assert_fails(permute_check("diagonal", &err), &err, ERR_USAGE, "diagonal");
     assert_fails(permute_check("voxel:4x6", &err), &err, ERR_USAGE, "voxel:AxBxC");
@@ -245,7 +243,6 @@ TEST(dense_attention_does_not_depend_on_the_order)
 {
     struct sim_head a, b;
     struct mask full;
-    struct err err = {0};
     assert_ok(golden_video(3, 5, 0, PREC_F64, &a, &err), &err);
     assert_ok(sim_head_reorder(&a.in, "hilbert", 0, &b, &err), &err);
     int64_t n = a.in.x.nq, dv = a.in.x.dv;
@@ -310,7 +307,6 @@ TEST(order_shapes_real_attention)
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         struct sim_head a, b;
-        struct err err = {0};
         float mean[128];
         assert_ok(golden_video(3, c[i].layer, 0, PREC_F64, &a, &err), &err);
         assert_ok(sim_head_reorder(&a.in, c[i].order, 0, &b, &err), &err);

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static struct err err;
+
 #define CALL "/calls/step-000/cond/layer-01"
 
 enum kind { ATTRIBUTE, DATASET, GROUP };
@@ -39,7 +41,6 @@ static const struct unknown {
 static const char *write_video(void)
 {
     struct trace_meta m = fixture_video(DT_BF16);
-    struct err err = {0};
     m.layers = 2;
     assert_ok(fixture_write(test_path("t.h5"), &m, 4, &err), &err);
     return test_path("t.h5");
@@ -48,7 +49,6 @@ static const char *write_video(void)
 /* Add the name to its group and, if `list` is not NULL, the mark. */
 static void add(const char *path, const struct unknown *u, const char *list)
 {
-    struct err err = {0};
     int64_t dims[1] = {1};
     float one = 1;
     hid_t made = H5I_INVALID_HID;
@@ -75,7 +75,6 @@ static void add(const char *path, const struct unknown *u, const char *list)
 /* Both ways to open a file refuse it and name what is meant. */
 static void refused(const char *path, const char *text)
 {
-    struct err err = {0};
     struct trace *t = NULL;
     assert_fails(trace_open(path, &t, &err), &err, ERR_INPUT, text);
     assert_fails(trace_open_damaged(path, &t, &err), &err, ERR_INPUT, path);
@@ -100,7 +99,6 @@ LOOP_TEST(a_marked_name_is_ignored, N_UNKNOWN)
 {
     const struct unknown *u = unknown + _i;
     const char *path = write_video();
-    struct err err = {0};
     struct trace *t = NULL;
     char list[64], where[96];
     int64_t bad = -1;
@@ -123,7 +121,6 @@ TEST(the_version_of_the_file_is_named)
 {
     const struct unknown window = {CALL, ATTRIBUTE, "temperature"};
     const char *path = write_video();
-    struct err err = {0};
 
     add(path, &window, NULL);
     h5_lock();
@@ -143,7 +140,6 @@ TEST(attributes_of_other_programs_are_ignored)
     static const char *const names[] = {"CLASS", "NX_class", "_NCProperties"};
     const struct unknown display = {CALL "/q", ATTRIBUTE, "units"};
     const char *path = write_video();
-    struct err err = {0};
     struct trace *t = NULL;
 
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
@@ -167,7 +163,6 @@ TEST(a_mark_hides_no_known_name)
     const struct unknown heads = {"/model", ATTRIBUTE, "note"};
     const struct unknown step = {"/calls", ATTRIBUTE, "note"};
     const char *path = write_video();
-    struct err err = {0};
     struct trace *t = NULL;
 
     add(path, &heads, "note heads q");
