@@ -6,7 +6,7 @@
  */
 #include "capture/import.h"
 
-#include "core/callname.h"
+#include "core/trace.h"
 #include "core/log.h"
 #include "core/mem.h"
 

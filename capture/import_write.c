@@ -6,7 +6,7 @@
 #include "core/gemm.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "core/poolmap.h"
+#include "core/attention.h"
 #include "core/progress.h"
 
 #include <math.h>

@@ -17,6 +17,7 @@
 #include "core/rowsample.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define TRACE_VERSION_MAJOR 1
@@ -339,5 +340,23 @@ int trace_pack(const struct trace *t, const char *path, enum trace_storage s, in
  * without. */
 int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in, float **rel,
                struct err *err);
+
+/* ---- names of tensors that belong to a call ----------------------------------------------------
+ *
+ * Words between dots, "step-12" or "step12", "layer-5" or "layer5", and at most one other word, the
+ * branch. That is how `lacuna trace export` names tensors. */
+
+#define CALL_BRANCH 16
+
+/* What a name says; what it does not say stays as it was. */
+struct call_name {
+    int step, layer;
+    char branch[CALL_BRANCH];
+};
+
+/* Parse text[0..len), which may end with a dot. With `head` (may be NULL) a word "head-3" is a
+ * number too. NULL, or the first word that is none of these, with its length in *word_len. */
+const char *call_name_parse(const char *text, size_t len, struct call_name *c, int *head,
+                            size_t *word_len);
 
 #endif

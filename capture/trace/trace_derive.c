@@ -11,7 +11,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "core/poolmap.h"
+#include "core/attention.h"
 #include "core/progress.h"
 #include "core/trace.h"
 #include "core/trace_internal.h"

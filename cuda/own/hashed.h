@@ -11,7 +11,6 @@
 BEGIN_C
 
 #include "core/ownrule.h"
-#include "core/squares.h"
 #include "cuda/attn/plan.h"
 #include "cuda/device.h"
 
@@ -19,7 +18,7 @@ BEGIN_C
 
 #define HASHED_LARGE 2048 /* more tokens of a square are sorted by a large thread block */
 
-/* A square of core/squares.h; one that is not hashed has no queries and no keys. */
+/* A square of core/ownrule.h; one that is not hashed has no queries and no keys. */
 struct hashed_square {
     int32_t q0, nq, k0, nk; /* tokens */
     int32_t block, per;     /* keys of a block, queries that go to one */

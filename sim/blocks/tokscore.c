@@ -6,7 +6,7 @@
 
 #include "core/gemm.h"
 #include "core/mem.h"
-#include "core/softmax.h"
+#include "core/attention.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/twins.h"
 

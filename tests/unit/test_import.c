@@ -4,7 +4,7 @@
 #include "capture/import.h"
 #include "capture/trace/trace_check.h"
 #include "capture/trace/trace_tools.h"
-#include "core/poolmap.h"
+#include "core/attention.h"
 #include "core/rng.h"
 
 #include <math.h>

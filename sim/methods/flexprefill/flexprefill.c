@@ -17,7 +17,7 @@
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/softmax.h"
+#include "core/attention.h"
 #include "sim/blocks/blockgrid.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/gpusum.h"

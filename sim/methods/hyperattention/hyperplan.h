@@ -9,7 +9,7 @@
 
 #include "core/err.h"
 #include "core/method.h"
-#include "core/squares.h"
+#include "core/ownrule.h"
 
 #include <stdbool.h>
 #include <stdint.h>
