@@ -382,7 +382,7 @@ bool method_calib_lacks(const struct method_run *run, int layer, int head, int64
     return run->calib_doc && !calib_entry(run, layer, head, tokens);
 }
 
-/* Options of the search, "l1=0.05:l2=0.06". The run has those of the file (method.c, give). */
+/* Options of the search, "l1=0.05:l2=0.06". The run has those of the file (give). */
 static int note_search(const struct method_run *run, struct record *rec, struct err *err)
 {
     struct buf b = {0};

@@ -51,7 +51,7 @@ struct own_quantised {
 
 /* HyperAttention (arXiv 2310.05869): queries and keys sorted by a hash, exact attention of a block
  * of queries to the block of keys at its place, and drawn keys with weights for all others.
- * core/squares.h says how a head is cut. Random numbers are those of seed, call and head. */
+ * How a head is cut stands below. Random numbers are those of seed, call and head. */
 struct own_hashed {
     int64_t block, samples, min_len; /* keys of a block, drawn keys, shortest hashed square */
     uint64_t seed;

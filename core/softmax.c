@@ -1,5 +1,5 @@
 /*
- * softmax.c - see softmax.h; the loops are in softmax_kernel.inc.
+ * softmax.c - see attention.h; the loops are in softmax_kernel.inc.
  */
 #include "core/attention.h"
 

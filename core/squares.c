@@ -1,5 +1,5 @@
 /*
- * squares.c - see squares.h.
+ * squares.c - see ownrule.h.
  */
 #include "core/ownrule.h"
 
