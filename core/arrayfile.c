@@ -425,14 +425,6 @@ const struct array_at *array_file_at(const struct array_file *f, int64_t i)
     return f->at + i;
 }
 
-const struct array_at *array_file_find(const struct array_file *f, const char *name)
-{
-    for (int64_t i = 0; i < f->n; i++)
-        if (strcmp(f->at[i].name, name) == 0)
-            return f->at + i;
-    return NULL;
-}
-
 void array_shape_text(const struct array_at *a, char text[160])
 {
     size_t used = 0;

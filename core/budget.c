@@ -178,7 +178,8 @@ static bool applies(const struct method *m, const void *params, const struct bud
     return true;
 }
 
-const struct budget_param *budget_of(const struct method *m, const void *params)
+/* The budget parameter that m has under these parameters, NULL if none. */
+static const struct budget_param *budget_of(const struct method *m, const void *params)
 {
     for (const struct budget_param *b = m->params.budget; b && b->params; b++)
         if (applies(m, params, b))
@@ -248,7 +249,7 @@ int budget_range(const struct budget_target *t, const struct method *m, int64_t 
     return 0;
 }
 
-double budget_value(const struct budget_range *r, int64_t at)
+static double budget_value(const struct budget_range *r, int64_t at)
 {
     int64_t i = r->of->falls ? r->count - 1 - at : at;
     double u = r->count > 1 ? (double)i / (double)(r->count - 1) : 0, span;

@@ -441,14 +441,9 @@ int64_t pairs_allowed_block(int64_t nq, int64_t nk, bool causal, int64_t row0, i
     return (a + b - 1 + 2 * (shift - k0)) * (b - a) / 2 + (row1 - b) * (k1 - k0);
 }
 
-int64_t pairs_allowed_rows(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1)
-{
-    return pairs_allowed_block(nq, nk, causal, row0, row1, 0, nk);
-}
-
 int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal)
 {
-    return pairs_allowed_rows(nq, nk, causal, 0, nq);
+    return pairs_allowed_block(nq, nk, causal, 0, nq, 0, nk);
 }
 
 int64_t pairs_within(const struct head_shape *h, int64_t row0, int64_t row1, int64_t k0, int64_t k1)

@@ -80,7 +80,8 @@ static const struct field {
 };
 #define N_FIELDS (int)(sizeof fields / sizeof *fields)
 
-bool record_key_is_fixed(const char *name)
+/* Is it a key of a record's line and so no metric? */
+static bool key_is_fixed(const char *name)
 {
     static const char *const others[] = {"reason", "inf", "sum", "scope"};
     for (int i = 0; i < N_FIELDS; i++)
@@ -197,8 +198,8 @@ int record_metric(struct record *r, const char *name, double value, struct err *
         r->values[at] = value;
         return 0;
     }
-    if (!name[0] || strlen(name) >= METRIC_NAME || record_key_is_fixed(name) ||
-        utf8_fault(name, fault) || r->pooled)
+    if (!name[0] || strlen(name) >= METRIC_NAME || key_is_fixed(name) || utf8_fault(name, fault) ||
+        r->pooled)
         return err_set(err, ERR_RUN, "'%s' cannot be the name of a metric", name);
     return add_metric(r, name, value, err);
 }
@@ -447,7 +448,7 @@ static int parse_metrics(const json_t *o, const char *where, struct record *r, s
     size_t i;
     json_object_foreach((json_t *)(uintptr_t)o, key, v)
     {
-        if (record_key_is_fixed(key) || !(json_is_number(v) || json_is_null(v)))
+        if (key_is_fixed(key) || !(json_is_number(v) || json_is_null(v)))
             continue;
         struct err why = {0};
         if (record_metric(r, key, json_is_null(v) ? NAN : json_number_value(v), &why))
@@ -751,7 +752,7 @@ static bool is_metric(const struct scan *s, struct span key)
     for (int64_t i = 0; i < s->n; i++)
         if (is_span(name, s->names[i]))
             return false;
-    return !record_key_is_fixed(name);
+    return !key_is_fixed(name);
 }
 
 static bool take_member(struct scan *s)

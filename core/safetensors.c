@@ -540,7 +540,7 @@ out:
  *
  * <stem>.safetensors.index.json names for every tensor the file that holds it. The file names come
  * from outside, so only plain names of files beside the index are followed. metadata.total_size is
- * advice, not a rule. */
+ * advice, and not read. */
 
 #define INDEX_MAX (64 << 20) /* bytes */
 #define SHARDS_MAX 4096
@@ -622,23 +622,6 @@ static int check_map(const struct st_file *f, const char *index, const json_t *m
     return 0;
 }
 
-/* Writers disagree about what total_size counts (tensors or whole files): a difference from both is
- * worth a warning, no more. */
-static void check_total_size(const struct st_file *f, const char *index, const json_t *doc)
-{
-    const json_t *size = json_object_get(json_object_get(doc, "metadata"), "total_size");
-    double data = 0, files = 0;
-    if (!json_is_number(size))
-        return;
-    for (int64_t i = 0; i < f->n; i++)
-        data += (double)f->tensors[i].bytes;
-    for (int64_t i = 0; i < f->n_shards; i++)
-        files += (double)f->shards[i].size;
-    if (json_number_value(size) != data && json_number_value(size) != files)
-        log_warn("%s: metadata.total_size is %.17g, the tensors have %.0f bytes", index,
-                 json_number_value(size), data);
-}
-
 static int open_index(const char *dir, const char *index, struct st_file **out, struct err *err)
 {
     int rc = 0;
@@ -667,7 +650,6 @@ static int open_index(const char *dir, const char *index, struct st_file **out, 
     }
     TRY(sort_tensors(f, err));
     TRY(check_map(f, index, map, err));
-    check_total_size(f, index, doc);
     *out = f;
     f = NULL;
 out:

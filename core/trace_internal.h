@@ -86,7 +86,6 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err);
 
 /* ---- content id: XXH3-128 of a text of all metadata and checksums ---------------------------- */
 
-void content_f64(struct buf *b, double x);
 void content_meta(const struct trace_meta *m, struct buf *b);
 void content_call(const struct trace_call *c, struct buf *b);
 void content_array(const struct trace_array *a, struct buf *b);

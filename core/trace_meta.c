@@ -264,6 +264,15 @@ int trace_meta_strings(const struct trace_meta *m, int code, struct err *err)
     return 0;
 }
 
+static void content_f64(struct buf *b, double x)
+{
+    /* The sign of a NaN is not content, and C libraries print it differently. */
+    if (isnan(x))
+        buf_puts(b, "nan");
+    else
+        buf_printf(b, "%.17g", x);
+}
+
 void content_meta(const struct trace_meta *m, struct buf *b)
 {
     buf_printf(b, "%s %d\n", TRACE_FORMAT, TRACE_VERSION_MAJOR);
@@ -653,15 +662,6 @@ int64_t trace_size(const struct trace_meta *m, int64_t n_calls)
  * with its checksums (doc/trace-format.md has the exact form). So it identifies the content
  * independently of the file's name, storage form and writing program, and a changed attribute or
  * checksum cannot go unnoticed. */
-
-void content_f64(struct buf *b, double x)
-{
-    /* The sign of a NaN is not content, and C libraries print it differently. */
-    if (isnan(x))
-        buf_puts(b, "nan");
-    else
-        buf_printf(b, "%.17g", x);
-}
 
 void content_call(const struct trace_call *c, struct buf *b)
 {

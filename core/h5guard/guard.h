@@ -181,8 +181,6 @@ struct guard_chunks {
 int guard_check_chunk(struct h5guard *g, const struct guard_chunks *ch, uint64_t at, uint64_t n,
                       const char *what, uint64_t where, struct err *err);
 
-int guard_fixed_array(struct h5guard *g, const struct guard_chunks *ch, uint64_t at,
-                      unsigned page_bits, struct err *err);
 int guard_extensible_array(struct h5guard *g, const struct guard_chunks *ch,
                            struct guard_cur *layout, struct err *err);
 int guard_chunk_btree1(struct h5guard *g, const struct guard_chunks *ch, uint64_t at,

@@ -475,10 +475,10 @@ TEST(broken_shard_is_named)
     assert_fails(st_open_dir(dir, "m", &f, &err), &err, ERR_INPUT, "m-2.safetensors: the tensors");
 }
 
-/* Advice that is wrong or of another type does not stop a read. */
+/* Writers disagree about what it counts. */
 TEST(total_size_is_only_advice)
 {
-    static const char *const size[] = {"1", "7.0", "\"7\"", "[]", "-3", "1e300"};
+    static const char *const size[] = {"1", "\"7\"", "1e300"};
     log_set_level(LOG_ERROR);
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         struct st_file *f = NULL;
