@@ -24,3 +24,11 @@ bool has_defaults(const struct method *m)
             return false;
     return true;
 }
+
+int n_test_methods(void)
+{
+    int n = 0;
+    while (test_methods[n])
+        n++;
+    return n;
+}

@@ -8,6 +8,7 @@
 #include "core/method_run.h"
 
 extern const struct method *const test_methods[]; /* NULL-terminated */
+int n_test_methods(void);
 
 /* A method that needs a file or a program has no defaults; its own test gives it one. */
 bool has_defaults(const struct method *m);

@@ -1,5 +1,5 @@
 /* Metric definitions: unique, complete, and every number that a method records has one. */
-#include "tests/harness/suite.h"
+#include "tests/harness/test.h"
 
 #include "core/metricdef.h"
 #include "tests/harness/testmethods.h"
@@ -10,7 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-START_TEST(definitions_are_complete_and_unique)
+static void know_methods(void)
+{
+    metric_def_methods(test_methods);
+}
+
+FIXTURE(know_methods, NULL);
+
+TEST(definitions_are_complete_and_unique)
 {
     for (const struct metric_def *m = metric_defs; m->name; m++) {
         ck_assert_msg(m->name[0] && m->unit[0] && m->definition[0] && m->section[0], "%s", m->name);
@@ -18,7 +25,6 @@ START_TEST(definitions_are_complete_and_unique)
         ck_assert_msg(metric_def_find(m->name) == m, "%s is defined twice", m->name);
     }
 }
-END_TEST
 
 static const struct metric_def *own(const struct method *m, const char *name)
 {
@@ -45,7 +51,7 @@ static bool same_facts(const struct metric_def *a, const struct metric_def *b)
            (x && y ? strcmp(x, y) == 0 : x == y);
 }
 
-START_TEST(own_numbers_are_complete_and_of_one_kind)
+LOOP_TEST(own_numbers_are_complete_and_of_one_kind, n_test_methods())
 {
     const struct method *m = test_methods[_i];
     for (const struct metric_def *d = m->metrics; d && d->name; d++) {
@@ -60,16 +66,14 @@ START_TEST(own_numbers_are_complete_and_of_one_kind)
                       d->name);
     }
 }
-END_TEST
 
-START_TEST(own_numbers_are_found_where_methods_are_known)
+TEST(own_numbers_are_found_where_methods_are_known)
 {
     ck_assert_str_eq(metric_def_find("mse_spatial")->unit, "output^2");
     ck_assert_ptr_null(shared("mse_spatial"));
 }
-END_TEST
 
-START_TEST(levels_belong_to_their_number)
+TEST(levels_belong_to_their_number)
 {
     ck_assert_str_eq(metric_def_find("density_tile@128x64")->name, "density_tile");
     ck_assert_str_eq(metric_def_find("below_b64@0.25")->name, "below_b64");
@@ -79,9 +83,8 @@ START_TEST(levels_belong_to_their_number)
     ck_assert_ptr_null(metric_def_find(""));
     ck_assert_ptr_null(metric_def_find("@64"));
 }
-END_TEST
 
-START_TEST(a_level_is_in_the_name_or_the_definition)
+TEST(a_level_is_in_the_name_or_the_definition)
 {
     ck_assert_double_eq(metric_level("below_b64@0.25"), 0.25);
     ck_assert_double_eq(metric_level("below_s16_area"), 0.5);
@@ -89,7 +92,6 @@ START_TEST(a_level_is_in_the_name_or_the_definition)
     ck_assert_double_eq(metric_level("sim_k"), 64);
     ck_assert(isnan(metric_level("density_elem")) && isnan(metric_level("unheard_of")));
 }
-END_TEST
 
 static void check_head(const struct method *m, const struct head_in *in)
 {
@@ -116,7 +118,7 @@ static void check_head(const struct method *m, const struct head_in *in)
     record_free(&r);
 }
 
-START_TEST(every_recorded_number_is_defined)
+TEST(every_recorded_number_is_defined)
 {
     struct sim_head text, video;
     struct err e = {0};
@@ -128,23 +130,4 @@ START_TEST(every_recorded_number_is_defined)
     }
     sim_head_free(&text);
     sim_head_free(&video);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    int methods = 0;
-    metric_def_methods(test_methods);
-    while (test_methods[methods])
-        methods++;
-    Suite *s = suite_create("metricdef");
-    TCase *c = tcase_create("metricdef");
-    tcase_add_test(c, definitions_are_complete_and_unique);
-    tcase_add_loop_test(c, own_numbers_are_complete_and_of_one_kind, 0, methods);
-    tcase_add_test(c, own_numbers_are_found_where_methods_are_known);
-    tcase_add_test(c, levels_belong_to_their_number);
-    tcase_add_test(c, a_level_is_in_the_name_or_the_definition);
-    tcase_add_test(c, every_recorded_number_is_defined);
-    suite_add_tcase(s, c);
-    return s;
 }

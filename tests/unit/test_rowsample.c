@@ -2,6 +2,7 @@
  * test_rowsample.c - samples of query rows: which are drawn, what methods choose for them, what the
  * metrics of a sample estimate and how far off they may be.
  */
+#include "tests/harness/test.h"
 #include "core/rowsample.h"
 #include "core/rng.h"
 #include "sim/metrics.h"
@@ -61,7 +62,14 @@ static int64_t rows_off(const struct conform_result *a, const struct conform_res
     return off;
 }
 
-START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
+static void begin(void)
+{
+    conform_list();
+}
+
+FIXTURE(begin, NULL);
+
+LOOP_TEST(masks_of_sampled_rows_are_those_of_the_whole_head, n_test_methods())
 {
     const struct method *m = test_methods[_i];
     int32_t at[GROUPS * ROW_GROUP];
@@ -98,9 +106,8 @@ START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
     ck_assert_msg(!(m->flags & METHOD_ROWS) || ran > 0 || whole == 0,
                   "%s never chose for sampled rows", m->name);
 }
-END_TEST
 
-START_TEST(the_sample_has_a_group_of_every_stratum_and_the_last)
+TEST(the_sample_has_a_group_of_every_stratum_and_the_last)
 {
     struct err err = {0};
     int32_t *at;
@@ -126,9 +133,8 @@ START_TEST(the_sample_has_a_group_of_every_stratum_and_the_last)
     assert_fails(row_sample_draw(4 * ROW_GROUP, 4, ROW_GROUP, 0, &at, &n, &err), &err, ERR_USAGE,
                  "leave the sampling out");
 }
-END_TEST
 
-START_TEST(what_is_no_sample_is_refused)
+TEST(what_is_no_sample_is_refused)
 {
     enum { G = ROW_GROUP };
     struct err err = {0};
@@ -150,9 +156,8 @@ START_TEST(what_is_no_sample_is_refused)
     s.group = 64;
     assert_fails(row_sample_check(&s, 4 * G, ERR_INPUT, &err), &err, ERR_INPUT, "multiples of 128");
 }
-END_TEST
 
-START_TEST(options_of_rows)
+TEST(options_of_rows)
 {
     static const char *const wrong[] = {"", "3", "0", "-2", "4x", "4x100", "4x0", "x128", "4x128x"};
     struct err err = {0};
@@ -168,10 +173,9 @@ START_TEST(options_of_rows)
         assert_fails(row_sample_parse(wrong[i], "--rows", &groups, &group, &err), &err, ERR_USAGE,
                      "--rows");
 }
-END_TEST
 
 /* Groups with known counts: the standard errors by hand. */
-START_TEST(standard_errors_are_those_of_neighbouring_groups)
+TEST(standard_errors_are_those_of_neighbouring_groups)
 {
     static const double recall[4] = {0.5, 0.7, 0.4, 0.8};
     static const int64_t kept[4] = {10, 30, 20, 60}, allowed[4] = {100, 200, 300, 400};
@@ -206,10 +210,9 @@ START_TEST(standard_errors_are_those_of_neighbouring_groups)
     for (int g = 0; g < 4; g++)
         metrics_free(&part[g]);
 }
-END_TEST
 
 /* A trace of sampled rows: written, read, packed, cut to its id. */
-START_TEST(a_trace_holds_a_sample)
+TEST(a_trace_holds_a_sample)
 {
     struct err err = {0};
     struct trace_meta m = fixture_sampled(DT_F32);
@@ -239,23 +242,4 @@ START_TEST(a_trace_holds_a_sample)
     m.causal = true;
     m.row_group = 64;
     assert_fails(fixture_write(path, &m, 1, &err), &err, ERR_USAGE, "multiples of 128");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("rowsample");
-    TCase *t = tcase_create("all");
-    int methods = 0;
-    conform_list();
-    while (test_methods[methods])
-        methods++;
-    tcase_add_test(t, the_sample_has_a_group_of_every_stratum_and_the_last);
-    tcase_add_test(t, what_is_no_sample_is_refused);
-    tcase_add_test(t, options_of_rows);
-    tcase_add_test(t, a_trace_holds_a_sample);
-    tcase_add_test(t, standard_errors_are_those_of_neighbouring_groups);
-    tcase_add_loop_test(t, masks_of_sampled_rows_are_those_of_the_whole_head, 0, methods);
-    suite_add_tcase(s, t);
-    return s;
 }
