@@ -6,7 +6,7 @@
 
 #include "core/mem.h"
 #include "core/pool.h"
-#include "core/poolmap.h"
+#include "core/attention.h"
 
 #include <stdlib.h>
 #include <string.h>

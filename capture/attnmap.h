@@ -1,6 +1,6 @@
 /*
  * attnmap.h - pooled attention maps: per head the sums and the maxima of the exact softmax over
- * cells of P x P (query, key) pairs (core/poolmap.h), from a second pass over the scores with the
+ * cells of P x P (query, key) pairs (core/attention.h), from a second pass over the scores with the
  * known normalisers, for all heads of a layer in parallel.
  */
 #ifndef LACUNA_ATTNMAP_H

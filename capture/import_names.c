@@ -2,11 +2,11 @@
  * import_names.c - which tensors of a .safetensors file make up which attention call.
  *
  * A call is a set of names PREFIX.q, PREFIX.k, PREFIX.v (and PREFIX.out), with a prefix as in
- * core/callname.h.
+ * core/trace.h.
  */
 #include "capture/import.h"
 
-#include "core/callname.h"
+#include "core/trace.h"
 #include "core/log.h"
 #include "core/mem.h"
 

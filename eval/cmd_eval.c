@@ -6,7 +6,7 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/gemm.h"
-#include "core/stopwatch.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/mem.h"

@@ -5,7 +5,7 @@
 #include "eval/evaltask.h"
 
 #include "core/hash.h"
-#include "core/stopwatch.h"
+#include "core/clock.h"
 #include "core/mem.h"
 #include "eval/generate.h"
 #include "eval/gengrade.h"

@@ -4,7 +4,7 @@
  */
 #include "reproduce/estimate.h"
 
-#include "core/human.h"
+#include "core/text.h"
 
 #include <math.h>
 #include <stdlib.h>
