@@ -4,7 +4,7 @@
 #ifndef LACUNA_MASKEXPORT_H
 #define LACUNA_MASKEXPORT_H
 
-#include "core/maskindex.h"
+#include "core/maskfile.h"
 
 enum mask_format {
     MASK_AS_DENSE,     /* bool [heads][nq][nk] */
@@ -27,7 +27,7 @@ struct mask_exported {
 };
 
 /* Write the chosen entries to a .safetensors file, with names as the method mask reads them
- * (core/callname.h): a call's heads together if they are 0, 1, 2, ..., else each by itself. */
+ * (core/trace.h): a call's heads together if they are 0, 1, 2, ..., else each by itself. */
 int mask_export(const struct maskfile *f, const struct mask_index *x, const struct mask_export *how,
                 const char *path, struct mask_exported *done, struct err *err);
 

@@ -5,12 +5,11 @@
 
 #include "capture/nn.h"
 #include "core/clock.h"
-#include "core/human.h"
+#include "core/text.h"
 #include "core/indexlist.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/openblas.h"
-#include "core/text.h"
+#include "core/gemm.h"
 
 #include <math.h>
 #include <stdio.h>

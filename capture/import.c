@@ -4,12 +4,12 @@
 #include "capture/import.h"
 
 #include "capture/trace/trace_tools.h"
-#include "core/callname.h"
+#include "core/trace.h"
 #include "core/gemm.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "core/poolmap.h"
+#include "core/attention.h"
 #include "core/progress.h"
 
 #include <errno.h>
@@ -483,7 +483,7 @@ out:
 /* ---- which tensors make up which call ------------------------------------------------------- */
 
 /* A call is a set of names PREFIX.q, PREFIX.k, PREFIX.v (and PREFIX.out), with a prefix as in
- * core/callname.h. */
+ * core/trace.h. */
 
 static int parse_prefix(const char *prefix, size_t len, const char *path, struct trace_call *c,
                         struct err *err)
@@ -905,13 +905,13 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
     if (c->call.has_out)
         TRY(put_source(j, w, &c->out, TRACE_OUT, err));
     if (c->sinks)
-        TRY(trace_put_sinks(w, c->sinks, err));
+        TRY(trace_put_values(w, TRACE_SINKS, c->sinks, err));
     if (c->alibi)
-        TRY(trace_put_alibi(w, c->alibi, err));
+        TRY(trace_put_values(w, TRACE_ALIBI, c->alibi, err));
     if (c->rel_bias)
-        TRY(trace_put_rel_bias(w, c->rel_bias, err));
+        TRY(trace_put_values(w, TRACE_REL_BIAS, c->rel_bias, err));
     if (c->bias)
-        TRY(trace_put_bias(w, c->bias, err));
+        TRY(trace_put_values(w, TRACE_BIAS, c->bias, err));
     progress_add(progress, 1, 1, "tensors");
     if (c->call.has_map)
         TRY(gemm_ready(err));
@@ -936,13 +936,13 @@ int import_write(struct import_job *j, const char *path, int jobs, bool force, s
     TRY(trace_create(path, &j->meta, j->n_calls, force, &w, err));
     progress = progress_start("import", (double)items, items);
     if (j->tokens)
-        TRY(trace_put_tokens(w, j->tokens, j->meta.n_k, err));
+        TRY(trace_put_run(w, TRACE_TOKENS, j->meta.n_k, j->tokens, err));
     if (j->rows)
-        TRY(trace_put_positions(w, j->rows, j->meta.n_q, err));
+        TRY(trace_put_run(w, TRACE_ROWS, j->meta.n_q, j->rows, err));
     if (j->nll)
-        TRY(trace_put_nll(w, j->nll, j->meta.n_k - 1, err));
-    TRY(trace_put_timesteps(w, j->timesteps, j->n_timesteps, err));
-    TRY(trace_put_sigmas(w, j->sigmas, j->n_sigmas, err));
+        TRY(trace_put_run(w, TRACE_NLL, j->meta.n_k - 1, j->nll, err));
+    TRY(trace_put_run(w, TRACE_TIMESTEPS, j->n_timesteps, j->timesteps, err));
+    TRY(trace_put_run(w, TRACE_SIGMAS, j->n_sigmas, j->sigmas, err));
     for (int64_t i = 0; i < j->n_calls; i++)
         TRY(write_call(j, w, &j->calls[i], jobs, progress, err));
     TRY(trace_commit(&w, err));

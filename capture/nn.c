@@ -8,7 +8,7 @@
 #include "core/gemm.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "core/poolmap.h"
+#include "core/attention.h"
 #include "core/simd.h"
 
 #include <math.h>

@@ -78,8 +78,8 @@ struct layer_attention {
 /* ---- pooled attention maps ------------------------------------------------------------------ */
 
 /* Per head the sums and the maxima of the exact softmax over cells of P x P (query, key) pairs
- * (core/poolmap.h), from a second pass over the scores with the known normalisers, for all heads of
- * a layer in parallel. Edge cells cover the pairs that exist. */
+ * (core/attention.h), from a second pass over the scores with the known normalisers, for all heads
+ * of a layer in parallel. Edge cells cover the pairs that exist. */
 struct attnmap {
     int64_t pool, cells_q, cells_k;
     int heads;

@@ -295,14 +295,14 @@ static int run_model(struct text_run *r, struct err *err)
         run.nll = r->nll;
     }
     TRY(trace_create(r->o->out, &r->meta, r->n_wanted, r->o->c.force, &r->writer, err));
-    TRY(trace_put_tokens(r->writer, r->tokens, r->n, err));
+    TRY(trace_put_run(r->writer, TRACE_TOKENS, r->n, r->tokens, err));
     if (r->rows.at)
-        TRY(trace_put_positions(r->writer, r->rows.at, r->rows.n, err));
+        TRY(trace_put_run(r->writer, TRACE_ROWS, r->rows.n, r->rows.at, err));
     r->progress =
         progress_start("capture", (double)r->n * (double)r->n * r->run_layers, r->run_layers);
     TRY(llm_forward(&r->model, &run, &hooks, err));
     if (r->nll)
-        TRY(trace_put_nll(r->writer, r->nll, r->n - 1, err));
+        TRY(trace_put_run(r->writer, TRACE_NLL, r->n - 1, r->nll, err));
     TRY(trace_commit(&r->writer, err));
 out:
     progress_end(&r->progress);

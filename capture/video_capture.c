@@ -211,8 +211,8 @@ static int put_schedule(struct video_run *r, struct err *err)
     TRY(mem_alloc(&timestep, steps, sizeof *timestep, "schedule", err));
     for (int64_t i = 0; i < steps; i++)
         timestep[i] = 1000 * r->in.sigma[i];
-    TRY(trace_put_sigmas(r->writer, r->in.sigma, steps + 1, err));
-    TRY(trace_put_timesteps(r->writer, timestep, steps, err));
+    TRY(trace_put_run(r->writer, TRACE_SIGMAS, steps + 1, r->in.sigma, err));
+    TRY(trace_put_run(r->writer, TRACE_TIMESTEPS, steps, timestep, err));
 out:
     free(timestep);
     return rc;

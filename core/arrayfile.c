@@ -4,9 +4,9 @@
 #include "core/arrayfile.h"
 
 #include "core/fileio.h"
-#include "core/h5array.h"
+#include "core/h5util.h"
 #include "core/mem.h"
-#include "core/npz.h"
+#include "core/npy.h"
 #include "core/safetensors.h"
 
 #include <stdio.h>
@@ -210,6 +210,155 @@ out:
     return rc;
 }
 
+/* ---- chunked datasets ------------------------------------------------------------------------
+ *
+ * Chunks are unpacked here and not by libhdf5, for the reason that chunk_unpack gives. */
+
+#define CHUNKS_MOST (1 << 20)
+
+struct unpack {
+    hid_t dset;
+    const struct h5_info *info;
+    size_t elem, bytes; /* of an element, of a chunk */
+    enum chunk_codec codec;
+    bool shuffled, packed;
+    char *out; /* the whole array */
+    void *stored, *scratch, *plain;
+    int64_t cap;
+};
+
+static int check_pipeline(struct unpack *u, struct err *err)
+{
+    const struct h5_info *f = u->info;
+    int last = f->nfilters ? f->filter[f->nfilters - 1] : 0;
+    u->shuffled = f->nfilters > 0 && f->filter[0] == H5Z_FILTER_SHUFFLE;
+    u->packed = f->nfilters > 0 && last != H5Z_FILTER_SHUFFLE;
+    u->codec = last == H5Z_FILTER_DEFLATE ? CHUNK_DEFLATE : CHUNK_ZSTD;
+    if (f->nfilters > u->shuffled + u->packed)
+        return err_set(err, ERR_INPUT,
+                       "a dataset is packed by %d filters in an order that is not read; write it "
+                       "with gzip, or without compression",
+                       f->nfilters);
+    return 0;
+}
+
+/* Sizes of a chunk and of the array; the number of chunks is bounded, for each is looked up. */
+static int check_size(struct unpack *u, int64_t *total, struct err *err)
+{
+    const struct h5_info *f = u->info;
+    int64_t bytes = (int64_t)u->elem, chunks = 1;
+    bool ok = true;
+
+    *total = (int64_t)u->elem;
+    for (int i = 0; i < f->ndim; i++) {
+        ok = ok && f->chunk[i] > 0 && mul_ok(bytes, f->chunk[i], &bytes) &&
+             mul_ok(*total, f->dims[i], total) &&
+             mul_ok(chunks, (f->dims[i] + f->chunk[i] - 1) / f->chunk[i], &chunks);
+    }
+    if (!ok || bytes > UINT32_MAX || chunks > CHUNKS_MOST)
+        return err_set(err, ERR_INPUT, "a dataset has too many chunks or too large ones");
+    u->bytes = (size_t)bytes;
+    return 0;
+}
+
+/* The chunk at `at` into u->plain; *there = false when it was never written. */
+static int fetch(struct unpack *u, const hsize_t *at, bool *there, struct err *err)
+{
+    size_t size;
+    uint32_t mask = 0, skip = 0;
+    int rc = h5_fetch_chunk(u->dset, at, u->bytes, &u->stored, &u->cap, &size, &mask, err);
+
+    *there = size > 0;
+    if (rc || !*there)
+        return rc;
+    /* chunk_unpack has shuffle as bit 0, codec as bit 1. */
+    if (!u->shuffled || mask & 1)
+        skip |= 1;
+    if (!u->packed || mask >> u->shuffled & 1)
+        skip |= 2;
+    return chunk_unpack(u->stored, size, u->codec, skip, u->elem, u->scratch, u->plain, u->bytes,
+                        err);
+}
+
+/* Copy what of the chunk lies inside of the array, a run of its last dimension at a time. */
+static void scatter(const struct unpack *u, const hsize_t *at)
+{
+    const struct h5_info *f = u->info;
+    int last = f->ndim - 1;
+    int64_t in[H5_MAX_DIMS] = {0}, left = f->dims[last] - (int64_t)at[last];
+    size_t run = (size_t)(left < f->chunk[last] ? left : f->chunk[last]) * u->elem;
+
+    for (const char *from = u->plain;; from += (size_t)f->chunk[last] * u->elem) {
+        int64_t to = 0;
+        bool inside = true;
+        for (int i = 0; i < f->ndim; i++) {
+            inside = inside && (int64_t)at[i] + in[i] < f->dims[i];
+            to = to * f->dims[i] + (int64_t)at[i] + in[i];
+        }
+        if (inside)
+            memcpy(u->out + to * (int64_t)u->elem, from, run);
+        int i = last - 1;
+        while (i >= 0 && ++in[i] == f->chunk[i])
+            in[i--] = 0;
+        if (i < 0)
+            return;
+    }
+}
+
+static int unpack_all(struct unpack *u, struct err *err)
+{
+    const struct h5_info *f = u->info;
+    hsize_t at[H5_MAX_DIMS] = {0};
+    for (;;) {
+        bool there;
+        int rc = fetch(u, at, &there, err), i = f->ndim - 1;
+        if (rc)
+            return rc;
+        if (there)
+            scatter(u, at);
+        for (; i >= 0 && (int64_t)(at[i] += (hsize_t)f->chunk[i]) >= f->dims[i]; i--)
+            at[i] = 0;
+        if (i < 0)
+            return 0;
+    }
+}
+
+/* Write the elements of a chunked dataset in row-major order to the empty file fd; elem: bytes of
+ * an element. Pipelines: none, deflate or zstd, either behind shuffle. Chunks that were never
+ * written are zeros. ERR_INPUT for anything else, and for more than CHUNKS_MOST chunks. */
+static int unpack_dataset(hid_t dset, const struct h5_info *info, size_t elem, int fd,
+                          struct err *err)
+{
+    struct unpack u = {.dset = dset, .info = info, .elem = elem};
+    int64_t total = 0;
+    int rc = 0;
+
+    TRY(check_pipeline(&u, err));
+    TRY(check_size(&u, &total, err));
+    if (total == 0)
+        goto out;
+    if (ftruncate(fd, total) != 0) {
+        rc = err_sys(err, ERR_MACHINE, "%lld bytes of memory for a dataset", (long long)total);
+        goto out;
+    }
+    void *map = mmap(NULL, (size_t)total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED) {
+        rc = err_sys(err, ERR_MACHINE, "%lld bytes of memory for a dataset", (long long)total);
+        goto out;
+    }
+    u.out = map;
+    TRY(mem_alloc(&u.scratch, (int64_t)u.bytes, 1, "chunk", err));
+    TRY(mem_alloc(&u.plain, (int64_t)u.bytes, 1, "chunk", err));
+    rc = unpack_all(&u, err);
+out:
+    if (u.out)
+        munmap(u.out, (size_t)total);
+    free(u.stored);
+    free(u.scratch);
+    free(u.plain);
+    return rc;
+}
+
 /* ---- all ------------------------------------------------------------------------------------ */
 
 int array_file_open(const char *path, struct array_file **out, struct err *err)
@@ -276,14 +425,6 @@ const struct array_at *array_file_at(const struct array_file *f, int64_t i)
     return f->at + i;
 }
 
-const struct array_at *array_file_find(const struct array_file *f, const char *name)
-{
-    for (int64_t i = 0; i < f->n; i++)
-        if (strcmp(f->at[i].name, name) == 0)
-            return f->at + i;
-    return NULL;
-}
-
 void array_shape_text(const struct array_at *a, char text[160])
 {
     size_t used = 0;
@@ -302,7 +443,7 @@ static int unpacked(const struct array_file *f, struct stored *s, size_t elem, s
     if (s->plain < 0) {
         int fd = memfd_create("lacuna-dataset", MFD_CLOEXEC);
         rc = fd < 0 ? err_sys(err, ERR_MACHINE, "%s: memory to unpack it", f->path)
-                    : h5_array_unpack(s->dset, &s->info, elem, fd, err);
+                    : unpack_dataset(s->dset, &s->info, elem, fd, err);
         if (rc && fd >= 0)
             close(fd);
         else
@@ -335,8 +476,7 @@ static int read_hdf5(const struct array_file *f, const struct array_at *a, int64
 static int read_raw(const struct array_file *f, const struct array_at *a, int64_t first, int64_t n,
                     void *dst, struct err *err)
 {
-    if (a->dtype == DT_NONE || a->dtype == DT_F32 || a->dtype == DT_F64 || a->dtype == DT_F16 ||
-        a->dtype == DT_BF16)
+    if (!dtype_is_integer(a->dtype))
         return err_set(err, ERR_INPUT,
                        "%s: array '%s' has elements of type %s; booleans or integers are expected",
                        f->path, a->name, a->dtype == DT_NONE ? "unknown" : dtype_name(a->dtype));
@@ -348,37 +488,6 @@ static int read_raw(const struct array_file *f, const struct array_at *a, int64_
     return f->kind == HDF5          ? read_hdf5(f, a, first, n, dst, err)
            : f->kind == SAFETENSORS ? st_read_raw(f->st, st_at(f->st, a->index), first, n, dst, err)
                                     : npy_read_range(f->npy[a->index], first, n, dst, err);
-}
-
-static int64_t integer_at(enum dtype t, const void *p)
-{
-    union {
-        int8_t i8;
-        uint8_t u8;
-        int16_t i16;
-        uint16_t u16;
-        int32_t i32;
-        uint32_t u32;
-        int64_t i64;
-    } x = {0};
-    memcpy(&x, p, dtype_size(t));
-    switch (t) {
-    case DT_I8:
-        return x.i8;
-    case DT_I16:
-        return x.i16;
-    case DT_U16:
-        return x.u16;
-    case DT_I32:
-        return x.i32;
-    case DT_U32:
-        return x.u32;
-    case DT_I64:
-    case DT_U64: /* beyond 2^63 it becomes negative, which no index is either */
-        return x.i64;
-    default: /* DT_U8, DT_BOOL */
-        return x.u8;
-    }
 }
 
 int array_read_i64(const struct array_file *f, const struct array_at *a, int64_t first, int64_t n,
@@ -394,7 +503,7 @@ int array_read_i64(const struct array_file *f, const struct array_at *a, int64_t
         int64_t m = n - i < STEP ? n - i : STEP;
         TRY(read_raw(f, a, first + i, m, raw, err));
         for (int64_t k = 0; k < m; k++)
-            dst[i + k] = integer_at(a->dtype, raw + (size_t)k * size);
+            dst[i + k] = dtype_i64(a->dtype, raw + (size_t)k * size);
     }
 out:
     free(raw);

@@ -30,7 +30,6 @@ void array_file_close(struct array_file **f);
 
 int64_t array_file_count(const struct array_file *f);
 const struct array_at *array_file_at(const struct array_file *f, int64_t i);
-const struct array_at *array_file_find(const struct array_file *f, const char *name); /* or NULL */
 
 /* "[8][512][512]" */
 void array_shape_text(const struct array_at *a, char text[160]);

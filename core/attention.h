@@ -136,4 +136,39 @@ int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double 
 int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, int64_t k1,
                 double *s, struct err *err);
 
+/* ---- the inner loops of a softmax row, in float and in double (softmax.c) ----------------------
+ */
+
+/* Largest of n values; -inf when n is 0. */
+float row_max_f32(const float *s, int64_t n);
+double row_max_f64(const double *s, int64_t n);
+
+/* s_j <- e^(s_j - m); returns the sum, in double and in a fixed order. Needs m >= all s_j. Values
+ * below e^-87 (float) and e^-708 (double), and -inf, become 0. */
+double exp_sum_f32(float *s, int64_t n, float m);
+double exp_sum_f64(double *s, int64_t n, double m);
+
+/* The same with 2^(s_j - m); values at or below 2^-126 and 2^-1022 become 0. */
+double exp2_sum_f32(float *s, int64_t n, float m);
+double exp2_sum_f64(double *s, int64_t n, double m);
+
+/* z_j <- e^(z_j - max) / sum, with the exponential of the C library: where published code is
+ * imitated and its rounding is what matters. n >= 1. */
+void softmax_f64(double *z, int64_t n);
+
+/* ---- pooled maps, which a trace stores instead of N x N probabilities --------------------------
+ */
+
+/* Compute the sum and the maximum of p over each cell (a, b) of pool x pool query-key pairs. Pairs
+ * outside of the matrix, and in a causal head pairs that are not allowed, do not count:
+ *
+ *   sum_ab = sum p_ij        max_ab = max p_ij        p_ij = exp(s_ij) / (exp(LSE_i) + exp(z))
+ *
+ * with s_ij of core/attention.h; without a sink there is no exp(z). sum and max are
+ * [ceil(nq / pool)][ceil(nk / pool)]. A row of `sum` adds up to the number of its query rows minus
+ * the sink's share. lse [nq] is the dense LSE (attn_rows over MASK_FULL). Time O(nq nk d), memory
+ * a few rows of nk doubles. */
+int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float *sum, float *max,
+             struct err *err);
+
 #endif

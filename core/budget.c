@@ -154,19 +154,6 @@ void budget_text(const struct budget_target *t, struct buf *b)
 
 /* ---- which parameter ------------------------------------------------------------------------ */
 
-/* Is `name` (of length len) one of the words of a list, separated by `by`? */
-static bool in_words(const char *list, char by, const char *name, size_t len)
-{
-    for (const char *p = list; *p;) {
-        const char *end = strchr(p, by);
-        size_t n = end ? (size_t)(end - p) : strlen(p);
-        if (n == len && strncmp(p, name, n) == 0)
-            return true;
-        p += n + (end != NULL);
-    }
-    return false;
-}
-
 /* One condition "key=a|b". */
 static bool holds(const struct method *m, const void *params, const char *cond, size_t len)
 {
@@ -177,7 +164,7 @@ static bool holds(const struct method *m, const void *params, const char *cond, 
     const struct opt *o = opt_find(m->params.table, text);
     int i = *(const int *)((const char *)params + o->offset);
     const char *has = i < 0 ? "unset" : o->values[i];
-    return in_words(values, '|', has, strlen(has));
+    return words_have(values, '|', has, strlen(has));
 }
 
 static bool applies(const struct method *m, const void *params, const struct budget_param *b)
@@ -191,7 +178,8 @@ static bool applies(const struct method *m, const void *params, const struct bud
     return true;
 }
 
-const struct budget_param *budget_of(const struct method *m, const void *params)
+/* The budget parameter that m has under these parameters, NULL if none. */
+static const struct budget_param *budget_of(const struct method *m, const void *params)
 {
     for (const struct budget_param *b = m->params.budget; b && b->params; b++)
         if (applies(m, params, b))
@@ -261,7 +249,7 @@ int budget_range(const struct budget_target *t, const struct method *m, int64_t 
     return 0;
 }
 
-double budget_value(const struct budget_range *r, int64_t at)
+static double budget_value(const struct budget_range *r, int64_t at)
 {
     int64_t i = r->of->falls ? r->count - 1 - at : at;
     double u = r->count > 1 ? (double)i / (double)(r->count - 1) : 0, span;
@@ -397,7 +385,7 @@ int budget_apply(const struct budget_target *t, const struct method *m, const ch
         return err_set(err, ERR_NOMEM, "%s: out of memory", found);
     for (char *part = strtok_r(copy, ":", &save); part; part = strtok_r(NULL, ":", &save)) {
         char *eq = strchr(part, '=');
-        if (!eq || !in_words(t->params, ' ', part, (size_t)(eq - part)))
+        if (!eq || !words_have(t->params, ' ', part, (size_t)(eq - part)))
             FAIL(err, ERR_USAGE, "'%s' does not set %s", found, t->params);
         *eq = '\0';
         TRY(opt_set(m->params.table, params, m->name, part, eq + 1, err));

@@ -65,9 +65,6 @@ int budget_parse(const char *text, const char *who, struct budget_target **list,
 /* Append "@density_elem=0.3" or "@cra_p1>=0.95:per=layer". */
 void budget_text(const struct budget_target *t, struct buf *b);
 
-/* The budget parameter that m has under these parameters, NULL if none. */
-const struct budget_param *budget_of(const struct method *m, const void *params);
-
 /* Find what is searched: given[i] says that the user set parameter i of m->params.table, which then
  * stays as it is. A parameter that has no value yet gets one from the middle of its range, because
  * a method's check may demand one. ERR_USAGE if the method has no budget parameter here, or the
@@ -84,7 +81,6 @@ struct budget_range {
 };
 int budget_range(const struct budget_target *t, const struct method *m, int64_t nk,
                  struct budget_range *r, struct err *err);
-double budget_value(const struct budget_range *r, int64_t at);
 
 /* The number of the value that `params` has, or of the middle where it has none. */
 int64_t budget_start(const struct budget_range *r, const struct budget_target *t,

@@ -2,7 +2,7 @@
  * cmd_version.c - lacuna version: version, build and libraries of this binary.
  */
 #include "core/cmd.h"
-#include "core/openblas.h"
+#include "core/gemm.h"
 #include "core/version.h"
 
 #include <stdio.h>

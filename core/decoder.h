@@ -52,7 +52,7 @@ struct decoder_sink {
      * applied. */
     int (*rows)(void *ctx, int64_t tok0, int64_t n, const float *q, const float *k, const float *v,
                 struct err *err);
-    /* Pooled maps of core/poolmap.h, cells of pool x pool: [heads][cells][cells]; NULL = none. */
+    /* Pooled maps of core/attention.h, cells of pool x pool: [heads][cells][cells]; NULL = none. */
     int64_t pool;
     float *map_sum, *map_max;
 };

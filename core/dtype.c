@@ -41,6 +41,19 @@ enum dtype dtype_from_name(const char *name)
     return DT_NONE;
 }
 
+bool dtype_is_integer(enum dtype t)
+{
+    return t >= DT_I8 && t < DT_COUNT;
+}
+
+int64_t dtype_i64(enum dtype t, const void *p)
+{
+    int size = (int)dtype_size(t), unused = 64 - 8 * size;
+    bool is_signed = t == DT_I8 || t == DT_I16 || t == DT_I32 || t == DT_I64;
+    uint64_t x = little_endian(p, size) << unused;
+    return is_signed ? (int64_t)x >> unused : (int64_t)(x >> unused);
+}
+
 /* ---- scalars -------------------------------------------------------------------------------- */
 
 static inline uint32_t float_bits(float f)

@@ -7,6 +7,7 @@
 #ifndef LACUNA_DTYPE_H
 #define LACUNA_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -74,6 +75,19 @@ static inline float e4m3_round(float x)
 
 float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float f);
+
+/* An integer or boolean as int64; of DT_U64 what is beyond 2^63 becomes negative. */
+int64_t dtype_i64(enum dtype t, const void *p);
+bool dtype_is_integer(enum dtype t); /* or boolean */
+
+/* The unsigned number of n <= 8 bytes, low ones first. */
+static inline uint64_t little_endian(const void *p, int64_t n)
+{
+    uint64_t x = 0;
+    while (n > 0)
+        x = x << 8 | ((const uint8_t *)p)[--n];
+    return x;
+}
 
 /* Round a float to the grid of a narrower type and back (identity for DT_F32). */
 float dtype_round(enum dtype t, float f);

@@ -51,7 +51,7 @@ int refuse_input(const char *out, const char *input, struct err *err);
 /* Sync the directory in which path lies, so that a new name survives a power failure. */
 int io_sync_directory_of(const char *path, struct err *err);
 
-/* ---- lines (fileio_lines.c) ----------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 struct io_lines {
     const char *path; /* borrowed */
@@ -84,7 +84,7 @@ void io_lines_close(struct io_lines *l);
 int io_line(struct io_lines *l, enum io_line *kind, const char **text, size_t *len,
             struct err *err);
 
-/* ---- outputs (fileio_part.c) ---------------------------------------------------------------- */
+/* ---- outputs -------------------------------------------------------------------------------- */
 
 /*
  * An output file under construction.

@@ -1,7 +1,6 @@
 #include "core/gemm.h"
 
 #include "core/log.h"
-#include "core/openblas.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,13 +1,14 @@
 /*
- * h5util.c - HDF5 types and attributes, with the reasons of failures.
+ * h5util.c - HDF5 types, attributes, groups and datasets, with the reasons of failures.
  *
  * Versioned HDF5 functions are called by their explicit names where distributions map them
  * differently (H5Dcreate2, H5Gcreate2, ...).
  */
 #include "core/h5util.h"
 
-#include "core/h5zstd.h"
+#include "core/h5guard/h5guard.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -151,23 +152,14 @@ const char *h5_where(hid_t loc, char buf[128])
 
 /* ---- element types --------------------------------------------------------------------------- */
 
-static hid_t bf16_type(void)
+/* A float of 16 bits, with `exponent` bits of exponent. */
+static hid_t half_type(size_t exponent)
 {
     hid_t t = H5Tcopy(H5T_IEEE_F32LE);
+    size_t mantissa = 15 - exponent, bias = ((size_t)1 << (exponent - 1)) - 1;
     /* In this order: every step keeps the type consistent while it shrinks. */
-    if (t < 0 || H5Tset_fields(t, 15, 7, 8, 0, 7) < 0 || H5Tset_precision(t, 16) < 0 ||
-        H5Tset_size(t, 2) < 0 || H5Tset_ebias(t, 127) < 0) {
-        h5_close(t);
-        return H5I_INVALID_HID;
-    }
-    return t;
-}
-
-static hid_t f16_type(void)
-{
-    hid_t t = H5Tcopy(H5T_IEEE_F32LE);
-    if (t < 0 || H5Tset_fields(t, 15, 10, 5, 0, 10) < 0 || H5Tset_precision(t, 16) < 0 ||
-        H5Tset_size(t, 2) < 0 || H5Tset_ebias(t, 15) < 0) {
+    if (t < 0 || H5Tset_fields(t, 15, mantissa, exponent, 0, mantissa) < 0 ||
+        H5Tset_precision(t, 16) < 0 || H5Tset_size(t, 2) < 0 || H5Tset_ebias(t, bias) < 0) {
         h5_close(t);
         return H5I_INVALID_HID;
     }
@@ -180,9 +172,9 @@ hid_t h5_type(enum dtype t)
     case DT_F32:
         return H5Tcopy(H5T_IEEE_F32LE);
     case DT_BF16:
-        return bf16_type();
+        return half_type(8);
     case DT_F16:
-        return f16_type();
+        return half_type(5);
     case DT_F64:
         return H5Tcopy(H5T_IEEE_F64LE);
     case DT_U8:
@@ -336,5 +328,427 @@ out:
     free(text);
     h5_close(type);
     h5_close(attr);
+    return rc;
+}
+
+int h5_put_fields(hid_t loc, const struct h5_field *f, const void *obj, struct err *err)
+{
+    int rc = 0;
+    for (; f->name && rc == 0; f++) {
+        const void *p = (const char *)obj + f->offset;
+        rc = f->kind == H5_TEXT   ? h5_put_str(loc, f->name, p, err)
+             : f->kind == H5_REAL ? h5_put_f64(loc, f->name, *(const double *)p, err)
+             : f->kind == H5_INT  ? h5_put_i64(loc, f->name, *(const int *)p, err)
+             : f->kind == H5_FLAG ? h5_put_i64(loc, f->name, *(const bool *)p, err)
+                                  : h5_put_i64(loc, f->name, *(const int64_t *)p, err);
+    }
+    return rc;
+}
+
+int h5_get_field(hid_t loc, const struct h5_field *f, void *obj, struct err *err)
+{
+    void *p = (char *)obj + f->offset;
+    char buf[128], what[UTF8_FAULT_MAX];
+    int64_t x = 0;
+    int rc;
+
+    if (f->kind == H5_TEXT) {
+        rc = h5_get_str(loc, f->name, p, f->size, err);
+        const char *fault = rc ? NULL : utf8_fault(p, what);
+        return fault ? err_set(err, ERR_INPUT, "%s: attribute '%s' has a %s", h5_where(loc, buf),
+                               f->name, fault)
+                     : rc;
+    }
+    if (f->kind == H5_REAL)
+        return h5_get_f64(loc, f->name, p, err);
+    if ((rc = h5_get_i64(loc, f->name, &x, err)) != 0)
+        return rc;
+    if ((f->kind == H5_INT && (x < INT32_MIN || x > INT32_MAX)) ||
+        (f->kind == H5_FLAG && (x < 0 || x > 1)))
+        return err_set(err, ERR_INPUT, "%s: attribute '%s' = %lld is out of range",
+                       h5_where(loc, buf), f->name, (long long)x);
+    if (f->kind == H5_INT)
+        *(int *)p = (int)x;
+    else if (f->kind == H5_FLAG)
+        *(bool *)p = x == 1;
+    else
+        *(int64_t *)p = x;
+    return 0;
+}
+
+int h5_get_fields(hid_t loc, const struct h5_field *f, void *obj, struct err *err)
+{
+    int rc = 0;
+    for (; f->name && rc == 0; f++)
+        rc = h5_get_field(loc, f, obj, err);
+    return rc;
+}
+
+/* ---- groups and links ------------------------------------------------------------------------
+ *
+ * Groups are created so that checksums cover their names; links are followed only inside the file.
+ */
+
+int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err)
+{
+    char buf[128];
+    hid_t props = H5Pcreate(H5P_GROUP_CREATE);
+
+    H5Pset_obj_track_times(props, 0);
+    /* Attributes and links stay in the object header, which has a checksum: the heaps that HDF5
+     * uses otherwise have none, and the library can crash on a damaged one. The limits are never
+     * reached: moving a thousand links to a heap takes HDF5 minutes. */
+    H5Pset_attr_phase_change(props, 65535, 0);
+    H5Pset_link_phase_change(props, 65535, 0);
+    hid_t id = H5Gcreate2(loc, name, H5P_DEFAULT, props, H5P_DEFAULT);
+    h5_close(props);
+    if (id < 0)
+        return h5_fail(err, ERR_IO, "%s: creating group '%s'", h5_where(loc, buf), name);
+    *out = id;
+    return 0;
+}
+
+#define BUCKET 1000
+
+static void numbered_names(int64_t index, char bucket[24], char name[24])
+{
+    snprintf(bucket, 24, "%03lld", (long long)(index / BUCKET));
+    snprintf(name, 24, "%06lld", (long long)index);
+}
+
+int h5_enter_group(hid_t loc, const char *name, hid_t *out, struct err *err)
+{
+    return h5_has_link(loc, name) ? h5_open_group(loc, name, out, err)
+                                  : h5_create_group(loc, name, out, err);
+}
+
+int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
+{
+    char bucket[24], name[24];
+    hid_t group = H5I_INVALID_HID;
+
+    numbered_names(index, bucket, name);
+    int rc = h5_enter_group(parent, bucket, &group, err);
+    if (rc == 0)
+        rc = h5_create_group(group, name, out, err);
+    h5_close(group);
+    return rc;
+}
+
+int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
+{
+    char bucket[24], name[24];
+    hid_t group = H5I_INVALID_HID;
+
+    numbered_names(index, bucket, name);
+    int rc = h5_open_group(parent, bucket, &group, err);
+    if (rc == 0)
+        rc = h5_open_group(group, name, out, err);
+    h5_close(group);
+    return rc;
+}
+
+int h5_move_numbered(hid_t loc, const char *from, hid_t parent, int64_t index, struct err *err)
+{
+    char bucket[24], name[24];
+    hid_t group = H5I_INVALID_HID;
+
+    numbered_names(index, bucket, name);
+    int rc = h5_enter_group(parent, bucket, &group, err);
+    if (rc == 0 && H5Lmove(loc, from, group, name, H5P_DEFAULT, H5P_DEFAULT) < 0)
+        rc = h5_fail(err, ERR_IO, "naming group %s", name);
+    h5_close(group);
+    return rc;
+}
+
+bool h5_has_link(hid_t loc, const char *name)
+{
+    return H5Lexists(loc, name, H5P_DEFAULT) > 0;
+}
+
+#if H5_VERSION_GE(1, 12, 0)
+typedef H5L_info1_t link_info;
+#define get_link_info H5Lget_info1
+#else
+typedef H5L_info_t link_info;
+#define get_link_info H5Lget_info
+#endif
+
+/* The guard's check of the object that a hard link leads to; files that are being written have no
+ * guard. */
+static int admit(hid_t loc, const char *name, haddr_t at, struct err *err)
+{
+    char buf[128];
+    struct err why = {0};
+    struct h5guard *guard = h5guard_of(loc);
+    int rc = guard ? h5guard_admit(guard, at, &why) : 0;
+
+    return rc ? err_set(err, rc, "%s: '%s': %s", h5_where(loc, buf), name, why.msg) : 0;
+}
+
+static int check_link(hid_t loc, const char *name, const char *kind, struct err *err)
+{
+    char buf[128];
+    link_info info;
+
+    htri_t there = H5Lexists(loc, name, H5P_DEFAULT);
+    if (there == 0)
+        return err_set(err, ERR_INPUT, "%s: %s '%s' is missing", h5_where(loc, buf), kind, name);
+    if (there < 0 || get_link_info(loc, name, &info, H5P_DEFAULT) < 0)
+        return h5_fail(err, ERR_INPUT, "%s: link '%s'", h5_where(loc, buf), name);
+    if (info.type != H5L_TYPE_HARD)
+        return err_set(err, ERR_INPUT,
+                       "%s: '%s' is a soft or external link; only objects of the "
+                       "file itself are read",
+                       h5_where(loc, buf), name);
+    return admit(loc, name, info.u.address, err);
+}
+
+int h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err)
+{
+    char buf[128];
+    int rc = check_link(loc, name, "group", err);
+    if (rc)
+        return rc;
+    hid_t id = H5Gopen2(loc, name, H5P_DEFAULT);
+    if (id < 0)
+        return h5_fail(err, ERR_INPUT, "%s: opening group '%s'", h5_where(loc, buf), name);
+    *out = id;
+    return 0;
+}
+
+int h5_open_dataset(hid_t loc, const char *name, hid_t *out, struct err *err)
+{
+    char buf[128];
+    int rc = check_link(loc, name, "dataset", err);
+    if (rc)
+        return rc;
+    hid_t id = H5Dopen2(loc, name, H5P_DEFAULT);
+    if (id < 0)
+        return h5_fail(err, ERR_INPUT, "%s: opening dataset '%s'", h5_where(loc, buf), name);
+    *out = id;
+    return 0;
+}
+
+void h5_names_free(char **names, int64_t n)
+{
+    for (int64_t i = 0; names && i < n; i++)
+        free(names[i]);
+    free(names);
+}
+
+int h5_names(hid_t group, char ***names, int64_t *n, struct err *err)
+{
+    char buf[128], name[256], **list = NULL;
+    int rc = 0;
+    int64_t count = 0;
+    H5G_info_t info;
+
+    if (H5Gget_info(group, &info) < 0)
+        return h5_fail(err, ERR_INPUT, "%s: listing the group", h5_where(group, buf));
+    if (info.nlinks > 1000000)
+        return err_set(err, ERR_INPUT, "%s: %llu links", h5_where(group, buf),
+                       (unsigned long long)info.nlinks);
+    TRY(mem_zalloc(&list, (int64_t)info.nlinks, sizeof *list, "names of a group", err));
+    for (; count < (int64_t)info.nlinks; count++) {
+        ssize_t len = H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, (hsize_t)count,
+                                         name, sizeof name, H5P_DEFAULT);
+        if (len < 0) {
+            rc = h5_fail(err, ERR_INPUT, "%s: listing the group", h5_where(group, buf));
+            goto out;
+        }
+        if ((size_t)len >= sizeof name)
+            FAIL(err, ERR_INPUT, "%s: a name of %zd characters", h5_where(group, buf), len);
+        if (!(list[count] = strdup(name)))
+            FAIL(err, ERR_NOMEM, "names of a group");
+    }
+    *names = list;
+    *n = count;
+    list = NULL;
+out:
+    h5_names_free(list, count);
+    return rc;
+}
+
+/* ---- datasets -------------------------------------------------------------------------------- */
+
+static int info_filters(hid_t props, const char *name, struct h5_info *out, struct err *err)
+{
+    int n = H5Pget_nfilters(props);
+    if (n < 0 || n > H5_MAX_FILTERS)
+        return err_set(err, ERR_INPUT, "%s: %d filters, at most %d are expected", name, n,
+                       H5_MAX_FILTERS);
+    for (int i = 0; i < n; i++) {
+        unsigned flags, config, values[8];
+        size_t nvalues = 8;
+        char label[32];
+        H5Z_filter_t id = H5Pget_filter2(props, (unsigned)i, &flags, &nvalues, values, sizeof label,
+                                         label, &config);
+        if (id != H5Z_FILTER_SHUFFLE && id != H5Z_FILTER_DEFLATE && id != H5_FILTER_ZSTD)
+            return err_set(err, ERR_INPUT,
+                           "%s: filter %d is not one of shuffle, deflate, zstd (%d)", name, (int)id,
+                           H5_FILTER_ZSTD);
+        out->filter[i] = (int)id;
+    }
+    out->nfilters = n;
+    return 0;
+}
+
+static int info_storage(hid_t dset, hid_t props, const char *name, struct h5_info *out,
+                        struct err *err)
+{
+    hsize_t chunk[H5_MAX_DIMS];
+    H5D_layout_t layout = H5Pget_layout(props);
+
+    if (layout == H5D_CONTIGUOUS) {
+        if (H5Pget_external_count(props) != 0)
+            return err_set(err, ERR_INPUT, "%s: stored in another file", name);
+        haddr_t at = H5Dget_offset(dset);
+        out->offset = at == HADDR_UNDEF || at > INT64_MAX ? -1 : (int64_t)at;
+        return 0;
+    }
+    if (layout != H5D_CHUNKED)
+        return err_set(err, ERR_INPUT, "%s: neither contiguous nor chunked", name);
+    if (H5Pget_chunk(props, H5_MAX_DIMS, chunk) != out->ndim)
+        return err_set(err, ERR_INPUT, "%s: bad chunk shape", name);
+    out->chunked = true;
+    out->offset = -1;
+    for (int i = 0; i < out->ndim; i++)
+        out->chunk[i] = (int64_t)chunk[i];
+    return info_filters(props, name, out, err);
+}
+
+static int info_shape(hid_t space, const char *name, struct h5_info *out, struct err *err)
+{
+    hsize_t dims[H5_MAX_DIMS];
+
+    out->ndim = H5Sget_simple_extent_ndims(space);
+    if (out->ndim < 1 || out->ndim > H5_MAX_DIMS)
+        return err_set(err, ERR_INPUT, "%s: rank %d, expected 1 to %d", name, out->ndim,
+                       H5_MAX_DIMS);
+    H5Sget_simple_extent_dims(space, dims, NULL);
+    for (int i = 0; i < out->ndim; i++) {
+        if (dims[i] > INT64_MAX)
+            return err_set(err, ERR_INPUT, "%s: dimension %d is too large", name, i);
+        out->dims[i] = (int64_t)dims[i];
+    }
+    return 0;
+}
+
+int h5_dataset_shape(hid_t dset, struct h5_info *out, struct err *err)
+{
+    char name[128];
+    int rc = 0;
+    hid_t space = H5Dget_space(dset), props = H5Dget_create_plist(dset);
+
+    memset(out, 0, sizeof *out);
+    h5_where(dset, name);
+    if (space < 0 || props < 0) {
+        rc = h5_fail(err, ERR_INPUT, "%s", name);
+        goto out;
+    }
+    TRY(info_shape(space, name, out, err));
+    rc = info_storage(dset, props, name, out, err);
+out:
+    h5_close(props);
+    h5_close(space);
+    return rc;
+}
+
+int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err)
+{
+    char name[128];
+    int rc = 0;
+    hid_t have = H5Dget_type(dset), want = h5_type(type);
+
+    h5_where(dset, name);
+    if (have < 0 || want < 0)
+        rc = h5_fail(err, ERR_INPUT, "%s", name);
+    else if (H5Tequal(have, want) <= 0)
+        rc = err_set(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
+    else
+        rc = h5_dataset_shape(dset, out, err);
+    h5_close(want);
+    h5_close(have);
+    return rc;
+}
+
+hid_t h5_dataset_props(int ndim, const int64_t *chunk)
+{
+    hsize_t c[H5_MAX_DIMS];
+    hid_t props = H5Pcreate(H5P_DATASET_CREATE);
+
+    H5Pset_obj_track_times(props, 0);
+    H5Pset_fill_time(props, H5D_FILL_TIME_NEVER);
+    if (!chunk) {
+        H5Pset_layout(props, H5D_CONTIGUOUS);
+        H5Pset_alloc_time(props, H5D_ALLOC_TIME_EARLY); /* so that its offset is known at once */
+        return props;
+    }
+    for (int i = 0; i < ndim; i++)
+        c[i] = (hsize_t)chunk[i];
+    H5Pset_chunk(props, ndim, c);
+    return props;
+}
+
+int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const int64_t *dims,
+                      const int64_t *max, hid_t props, hid_t *out, struct err *err)
+{
+    char buf[128];
+    hsize_t d[H5_MAX_DIMS], m[H5_MAX_DIMS];
+
+    for (int i = 0; i < ndim; i++) {
+        d[i] = (hsize_t)dims[i];
+        m[i] = !max ? d[i] : max[i] < 0 ? H5S_UNLIMITED : (hsize_t)max[i];
+    }
+    hid_t space = H5Screate_simple(ndim, d, m);
+    hid_t id = H5Dcreate2(loc, name, type, space, H5P_DEFAULT, props, H5P_DEFAULT);
+    h5_close(space);
+    if (id < 0)
+        return h5_fail(err, ERR_IO, "%s: creating dataset '%s'", h5_where(loc, buf), name);
+    *out = id;
+    return 0;
+}
+
+int h5_put_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
+                 const void *data, struct err *err)
+{
+    char buf[128];
+    int rc = 0;
+    hid_t t = h5_type(type), props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
+
+    TRY(h5_create_dataset(loc, name, t, ndim, dims, NULL, props, &dset, err));
+    if (H5Dwrite(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+        rc = h5_fail(err, ERR_IO, "%s: writing '%s'", h5_where(loc, buf), name);
+out:
+    h5_close(dset);
+    h5_close(props);
+    h5_close(t);
+    return rc;
+}
+
+int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
+                 void *data, struct err *err)
+{
+    char buf[128];
+    int rc = 0;
+    struct h5_info info = {0};
+    hid_t t = h5_type(type), dset = H5I_INVALID_HID;
+
+    TRY(h5_open_dataset(loc, name, &dset, err));
+    TRY(h5_dataset_info(dset, type, &info, err));
+    if (info.ndim != ndim || info.chunked)
+        FAIL(err, ERR_INPUT, "%s: '%s' is not a contiguous array of rank %d%s", h5_where(loc, buf),
+             name, ndim,
+             info.ndim == ndim ? "; `h5repack -l CONTI -f NONE` takes the chunks out" : "");
+    for (int i = 0; i < ndim; i++)
+        if (info.dims[i] != dims[i])
+            FAIL(err, ERR_INPUT, "%s: dimension %d of '%s' is %lld, expected %lld",
+                 h5_where(loc, buf), i, name, (long long)info.dims[i], (long long)dims[i]);
+    if (H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+        rc = h5_fail(err, ERR_INPUT, "%s: reading '%s'", h5_where(loc, buf), name);
+out:
+    h5_close(dset);
+    h5_close(t);
     return rc;
 }

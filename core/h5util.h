@@ -14,6 +14,7 @@
 
 #include <hdf5.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Every sequence of HDF5 calls runs between these two. The lock is recursive and process-wide:
@@ -56,10 +57,30 @@ int h5_get_i64(hid_t loc, const char *name, int64_t *out, struct err *err);
 int h5_get_f64(hid_t loc, const char *name, double *out, struct err *err);
 bool h5_has_attr(hid_t loc, const char *name);
 
+/* Members of a struct as attributes. */
+struct h5_field {
+    const char *name; /* NULL: the end of a table */
+    enum h5_kind { H5_TEXT, H5_INT, H5_INT64, H5_REAL, H5_FLAG } kind; /* char[size], int, ... */
+    size_t offset, size;
+};
+#define H5_FIELD(struct_, kind, name)                                                              \
+    {                                                                                              \
+#name, kind, offsetof(struct struct_, name), sizeof((struct struct_ *)0)->name             \
+    }
+
+int h5_put_fields(hid_t loc, const struct h5_field *table, const void *obj, struct err *err);
+
+/* ERR_INPUT for a number out of range and a text that is unsafe to show. */
+int h5_get_fields(hid_t loc, const struct h5_field *table, void *obj, struct err *err);
+int h5_get_field(hid_t loc, const struct h5_field *f, void *obj, struct err *err);
+
 /* ---- groups and datasets -------------------------------------------------------------------- */
 
 /* Create a group that keeps its attributes in its checksummed object header and no times. */
 int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err);
+
+/* Open a group, or create it where there is none. */
+int h5_enter_group(hid_t loc, const char *name, hid_t *out, struct err *err);
 
 /* Group number `index` of many, in buckets of a thousand: parent/012/012345. Listing or growing a
  * group of many thousand links is slow in HDF5. */
@@ -141,11 +162,11 @@ int h5_part_commit(struct h5_part *p, struct err *err);
 void h5_part_abort(struct h5_part *p); /* removes the .part file; accepts a zeroed struct */
 
 /* Open for reading and check format, version and completeness. Every structure of the file is
- * checked before libhdf5 decodes it (core/h5guard.h): the superblock and the root group here, other
- * objects by h5_open_group and h5_open_dataset; an object that is opened in another way has no
- * content. The messages name the file and distinguish: a missing file, a file that is still being
- * written, a file whose writer was stopped, a file that is not HDF5, another kind of HDF5 file, a
- * newer major version, a damaged file, a structure that lacuna does not read. */
+ * checked before libhdf5 decodes it (core/h5guard/h5guard.h): the superblock and the root group
+ * here, other objects by h5_open_group and h5_open_dataset; an object that is opened in another way
+ * has no content. The messages name the file and distinguish: a missing file, a file that is still
+ * being written, a file whose writer was stopped, a file that is not HDF5, another kind of HDF5
+ * file, a newer major version, a damaged file, a structure that lacuna does not read. */
 int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err);
 
 /* The same for a file of another program: without the checks of format and version. */
@@ -154,5 +175,34 @@ int h5_open_foreign(const char *path, hid_t *out, struct err *err);
 /* Another descriptor of a file that h5_open_file opened: the same file, whatever has that name by
  * now. The caller closes it. */
 int h5_file_descriptor(hid_t file, int *out, struct err *err);
+
+/* ---- byte shuffle and zstd of chunks, outside of HDF5's lock; filter 32015 ---------------------
+ */
+
+/* Make filter 32015 known to HDF5 in this process. HDF5's dynamic plug-in is no way out: in a
+ * statically linked program it would bring a second copy of the library. */
+void h5_zstd_register(void);
+
+/* Room that a packed chunk of `size` bytes can need. */
+size_t chunk_bound(size_t size);
+
+/* The stored bytes of the chunk at `at`, which has `bytes` unpacked, into *packed (grown as
+ * needed). *size is 0 where it was never written; bit k of *mask: filter k was left out. */
+int h5_fetch_chunk(hid_t dset, const hsize_t *at, size_t bytes, void **packed, int64_t *cap,
+                   size_t *size, uint32_t *mask, struct err *err);
+
+/* Shuffle elements of `elem` bytes and compress at `level`: what the HDF5 pipeline {shuffle, zstd}
+ * stores. scratch has `size` bytes, dst chunk_bound(size). */
+int chunk_pack(const void *src, size_t size, size_t elem, int level, void *scratch, void *dst,
+               size_t *packed, struct err *err);
+
+enum chunk_codec { CHUNK_ZSTD, CHUNK_DEFLATE };
+
+/* The inverse, also of {shuffle, deflate}. libhdf5's own pipeline is not used for reading: it
+ * trusts a deflated chunk to be as long as it should be. `skip` is the chunk's filter mask: bit 0 =
+ * not shuffled, bit 1 = not compressed. The chunk must unpack to exactly `size` bytes (ERR_INPUT).
+ */
+int chunk_unpack(const void *src, size_t packed, enum chunk_codec codec, uint32_t skip, size_t elem,
+                 void *scratch, void *dst, size_t size, struct err *err);
 
 #endif

@@ -8,13 +8,12 @@
 #include "core/h5util.h"
 
 #include "core/fileio.h"
-#include "core/h5guard_driver.h"
+#include "core/h5guard/h5guard.h"
 #include "core/mem.h"
 #include "core/version.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,23 +134,6 @@ out:
     return rc;
 }
 
-static int sync_directory(const char *path, struct err *err)
-{
-    int rc = 0, fd = -1;
-    char *copy = strdup(path);
-
-    if (!copy)
-        return err_set(err, ERR_NOMEM, "name of %s", path);
-    fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some file systems have no fsync of directories (EINVAL): nothing more can be done there. */
-    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
-        rc = err_sys(err, ERR_IO, "syncing the directory of %s", path);
-    if (fd >= 0)
-        close(fd);
-    free(copy);
-    return rc;
-}
-
 int h5_part_commit(struct h5_part *p, struct err *err)
 {
     int rc = 0;
@@ -181,7 +163,7 @@ int h5_part_commit(struct h5_part *p, struct err *err)
         rc = err_sys(err, ERR_IO, "renaming %s to %s", p->part, p->path);
         goto out;
     }
-    rc = sync_directory(p->path, err);
+    rc = io_sync_directory_of(p->path, err);
     forget(p);
 out:
     if (p->path)
@@ -267,17 +249,6 @@ static int refuse_foreign(int fd, const char *path, int64_t size, struct err *er
     return err_set(err, ERR_INPUT, "%s is not an HDF5 file (%lld bytes)", path, (long long)size);
 }
 
-static int check_signature(int fd, const char *path, int64_t size, struct err *err)
-{
-    unsigned char head[sizeof magic] = {0};
-    int rc = 0;
-    if (size >= (int64_t)sizeof head)
-        rc = io_read_at(fd, path, size, 0, head, sizeof head, err);
-    if (rc == 0 && memcmp(head, magic, sizeof head) != 0)
-        rc = refuse_foreign(fd, path, size, err);
-    return rc;
-}
-
 /* Open a regular file with the HDF5 signature; O_NONBLOCK because opening a FIFO would wait. */
 static int open_hdf5(const char *path, int *out, struct err *err)
 {
@@ -290,8 +261,8 @@ static int open_hdf5(const char *path, int *out, struct err *err)
         rc = err_sys(err, ERR_INPUT, "%s", path);
     else if (!S_ISREG(st.st_mode))
         rc = err_set(err, ERR_INPUT, "%s is not a regular file", path);
-    else
-        rc = check_signature(fd, path, st.st_size, err);
+    else if (!has_magic(fd, 0))
+        rc = refuse_foreign(fd, path, st.st_size, err);
     if (rc)
         close(fd);
     else

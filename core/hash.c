@@ -5,12 +5,9 @@
 #include "core/hash.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <xxhash.h>
 
-struct hash_state {
-    XXH3_state_t *xxh;
-};
+/* struct hash_state is the library's XXH3_state_t. */
 
 static struct hash128 from_xxh(XXH128_hash_t h)
 {
@@ -24,35 +21,28 @@ struct hash128 hash_bytes(const void *data, size_t len)
 
 int hash_new(struct hash_state **out, struct err *err)
 {
-    struct hash_state *s = malloc(sizeof *s);
-    XXH3_state_t *xxh = s ? XXH3_createState() : NULL;
-    if (!xxh) {
-        free(s);
+    XXH3_state_t *xxh = XXH3_createState();
+    if (!xxh)
         return err_set(err, ERR_NOMEM, "hash state: out of memory");
-    }
     XXH3_128bits_reset(xxh);
-    s->xxh = xxh;
-    *out = s;
+    *out = (struct hash_state *)xxh;
     return 0;
 }
 
 void hash_update(struct hash_state *s, const void *data, size_t len)
 {
     if (len)
-        XXH3_128bits_update(s->xxh, data, len);
+        XXH3_128bits_update((XXH3_state_t *)s, data, len);
 }
 
 struct hash128 hash_digest(const struct hash_state *s)
 {
-    return from_xxh(XXH3_128bits_digest(s->xxh));
+    return from_xxh(XXH3_128bits_digest((const XXH3_state_t *)s));
 }
 
 void hash_free(struct hash_state *s)
 {
-    if (!s)
-        return;
-    XXH3_freeState(s->xxh);
-    free(s);
+    XXH3_freeState((XXH3_state_t *)s);
 }
 
 void hash_text(struct hash128 h, char text[HASH_TEXT_MAX])

@@ -92,51 +92,95 @@ static const char *type_text(const json_t *v)
     return "something else";
 }
 
-/* The value of a key; NULL with rc 0 when it is absent (or null) and optional. */
+enum kind { INTEGER, NUMBER, STRING, BOOLEAN };
+
+/* The value of a key, of that type; NULL with rc 0 when it is absent (or null) and optional. */
 static int look_up(const json_t *o, const char *key, const char *where, bool optional,
-                   const json_t **out, struct err *err)
+                   enum kind kind, const json_t **out, struct err *err)
 {
+    static const char *const want[] = {"an integer", "a number", "a string", "a boolean"};
+    const json_t *v = json_object_get(o, key);
+
     *out = NULL;
     if (!json_is_object(o))
         return err_set(err, ERR_INPUT, "%s: an object with key \"%s\" was expected, found %s",
                        where, key, o ? type_text(o) : "nothing");
-    const json_t *v = json_object_get(o, key);
     if (optional && (!v || json_is_null(v)))
         return 0;
     if (!v)
         return err_set(err, ERR_INPUT, "%s: key \"%s\" is missing", where, key);
+    if (!(kind == INTEGER  ? json_is_integer(v)
+          : kind == NUMBER ? json_is_number(v)
+          : kind == STRING ? json_is_string(v)
+                           : json_is_boolean(v)))
+        return err_set(err, ERR_INPUT, "%s: \"%s\": %s was expected, found %s", where, key,
+                       want[kind], type_text(v));
     *out = v;
-    return 0;
-}
-
-static int wrong_type(const json_t *v, const char *key, const char *where, const char *want,
-                      struct err *err)
-{
-    return err_set(err, ERR_INPUT, "%s: \"%s\": %s was expected, found %s", where, key, want,
-                   type_text(v));
-}
-
-static int get_int(const json_t *o, const char *key, const char *where, bool optional, int64_t *out,
-                   struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, optional, &v, err);
-    if (rc || !v)
-        return rc;
-    if (!json_is_integer(v))
-        return wrong_type(v, key, where, "an integer", err);
-    *out = json_integer_value(v);
     return 0;
 }
 
 int jget_int(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err)
 {
-    return get_int(o, key, where, false, out, err);
+    const json_t *v;
+    int rc = look_up(o, key, where, false, INTEGER, &v, err);
+    if (v)
+        *out = json_integer_value(v);
+    return rc;
 }
 
 int jget_int_opt(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err)
 {
-    return get_int(o, key, where, true, out, err);
+    const json_t *v;
+    int rc = look_up(o, key, where, true, INTEGER, &v, err);
+    if (v)
+        *out = json_integer_value(v);
+    return rc;
+}
+
+int jget_num(const json_t *o, const char *key, const char *where, double *out, struct err *err)
+{
+    const json_t *v;
+    int rc = look_up(o, key, where, false, NUMBER, &v, err);
+    if (v)
+        *out = json_number_value(v);
+    return rc;
+}
+
+int jget_num_opt(const json_t *o, const char *key, const char *where, double *out, struct err *err)
+{
+    const json_t *v;
+    int rc = look_up(o, key, where, true, NUMBER, &v, err);
+    if (v)
+        *out = json_number_value(v);
+    return rc;
+}
+
+int jget_str(const json_t *o, const char *key, const char *where, const char **out, struct err *err)
+{
+    const json_t *v;
+    int rc = look_up(o, key, where, false, STRING, &v, err);
+    if (v)
+        *out = json_string_value(v);
+    return rc;
+}
+
+int jget_str_opt(const json_t *o, const char *key, const char *where, const char **out,
+                 struct err *err)
+{
+    const json_t *v;
+    int rc = look_up(o, key, where, true, STRING, &v, err);
+    if (v)
+        *out = json_string_value(v);
+    return rc;
+}
+
+int jget_bool_opt(const json_t *o, const char *key, const char *where, bool *out, struct err *err)
+{
+    const json_t *v;
+    int rc = look_up(o, key, where, true, BOOLEAN, &v, err);
+    if (v)
+        *out = json_is_true(v);
+    return rc;
 }
 
 int jget_size(const json_t *o, const char *key, const char *where, int64_t max, int64_t *out,
@@ -154,65 +198,6 @@ int jget_size_opt(const json_t *o, const char *key, const char *where, int64_t m
 {
     const json_t *v = json_object_get(o, key);
     return !v || json_is_null(v) ? 0 : jget_size(o, key, where, max, out, err);
-}
-
-static int get_num(const json_t *o, const char *key, const char *where, bool optional, double *out,
-                   struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, optional, &v, err);
-    if (rc || !v)
-        return rc;
-    if (!json_is_number(v))
-        return wrong_type(v, key, where, "a number", err);
-    *out = json_number_value(v);
-    return 0;
-}
-
-int jget_num(const json_t *o, const char *key, const char *where, double *out, struct err *err)
-{
-    return get_num(o, key, where, false, out, err);
-}
-
-int jget_num_opt(const json_t *o, const char *key, const char *where, double *out, struct err *err)
-{
-    return get_num(o, key, where, true, out, err);
-}
-
-static int get_str(const json_t *o, const char *key, const char *where, bool optional,
-                   const char **out, struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, optional, &v, err);
-    if (rc || !v)
-        return rc;
-    if (!json_is_string(v))
-        return wrong_type(v, key, where, "a string", err);
-    *out = json_string_value(v);
-    return 0;
-}
-
-int jget_str(const json_t *o, const char *key, const char *where, const char **out, struct err *err)
-{
-    return get_str(o, key, where, false, out, err);
-}
-
-int jget_str_opt(const json_t *o, const char *key, const char *where, const char **out,
-                 struct err *err)
-{
-    return get_str(o, key, where, true, out, err);
-}
-
-int jget_bool_opt(const json_t *o, const char *key, const char *where, bool *out, struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, true, &v, err);
-    if (rc || !v)
-        return rc;
-    if (!json_is_boolean(v))
-        return wrong_type(v, key, where, "a boolean", err);
-    *out = json_is_true(v);
-    return 0;
 }
 
 /* ---- out ---------------------------------------------------------------------------------- */

@@ -11,7 +11,7 @@
 #include "core/fileio.h"
 #include "core/json.h"
 #include "core/mem.h"
-#include "core/openblas.h"
+#include "core/gemm.h"
 #include "core/pool.h"
 #include "core/sealed.h"
 #include "core/text.h"
@@ -36,7 +36,7 @@ struct manifest {
     char **argv; /* borrowed */
     int argc;
     json_t *inputs;  /* [{"path": ..., "id": ...}] */
-    json_t *values;  /* manifest_str, manifest_num */
+    json_t *values;  /* manifest_num, manifest_json */
     json_t *history; /* earlier manifests, newest first */
     double start_s;
     char started[40];
@@ -313,11 +313,6 @@ int manifest_input(struct manifest *m, const char *path, const char *content_id,
 int manifest_write(struct manifest *m, struct err *err)
 {
     return save(m, "running", false, err);
-}
-
-void manifest_str(struct manifest *m, const char *key, const char *value)
-{
-    json_object_set_new(m->values, key, value ? json_string(value) : json_null());
 }
 
 void manifest_num(struct manifest *m, const char *key, double value)

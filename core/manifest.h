@@ -28,7 +28,6 @@ void manifest_accept_changes(struct manifest *m);
  * path with another id: ERR_INPUT ("changed since; use --force or another directory"). */
 int manifest_input(struct manifest *m, const char *path, const char *content_id, struct err *err);
 
-void manifest_str(struct manifest *m, const char *key, const char *value);
 void manifest_num(struct manifest *m, const char *key, double value);
 void manifest_json(struct manifest *m, const char *key, json_t *value); /* takes the reference */
 

@@ -1,9 +1,9 @@
 /*
  * mask.c - mask forms, their expansion to the canonical token form, and counts (mask.h).
  */
-#include "core/intmath.h"
 #include "core/mask.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -441,14 +441,9 @@ int64_t pairs_allowed_block(int64_t nq, int64_t nk, bool causal, int64_t row0, i
     return (a + b - 1 + 2 * (shift - k0)) * (b - a) / 2 + (row1 - b) * (k1 - k0);
 }
 
-int64_t pairs_allowed_rows(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1)
-{
-    return pairs_allowed_block(nq, nk, causal, row0, row1, 0, nk);
-}
-
 int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal)
 {
-    return pairs_allowed_rows(nq, nk, causal, 0, nq);
+    return pairs_allowed_block(nq, nk, causal, 0, nq, 0, nk);
 }
 
 int64_t pairs_within(const struct head_shape *h, int64_t row0, int64_t row1, int64_t k0, int64_t k1)
@@ -645,4 +640,42 @@ out:
     free(s);
     free(seen);
     return rc;
+}
+
+/* ---- parts of lists, and how far two masks differ -------------------------------------------- */
+
+int mask_lists_rows(const struct mask *m, int64_t row0, int64_t row1, struct mask *out,
+                    struct err *err)
+{
+    int64_t g0 = (row0 - m->row0) / m->bq;
+    int rc = 0;
+    TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->bq, m->bk, err));
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        int64_t from = m->ptr[g0 + g];
+        TRY(mask_lists_add_all(out, g, m->col + from, m->ptr[g0 + g + 1] - from, err));
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+int64_t list_differ(const int32_t *a, int64_t na, const int32_t *b, int64_t nb)
+{
+    int64_t i = 0, j = 0, both = 0;
+    while (i < na && j < nb) {
+        int32_t x = a[i], y = b[j];
+        both += x == y;
+        i += x <= y;
+        j += y <= x;
+    }
+    return na + nb - 2 * both;
+}
+
+int64_t mask_lists_differ(const struct mask *a, const struct mask *b)
+{
+    int64_t n = 0;
+    for (int64_t g = 0; g < a->ngroups; g++)
+        n += list_differ(a->col + a->ptr[g], a->ptr[g + 1] - a->ptr[g], b->col + b->ptr[g],
+                         b->ptr[g + 1] - b->ptr[g]);
+    return n;
 }

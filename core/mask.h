@@ -184,9 +184,8 @@ int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t b
  * besides j <= position is needed): never with a reach. */
 bool mask_rows_uniform(const struct mask *m, int64_t r0, int64_t r1);
 
-/* Allowed pairs |A|: of the whole head, of rows [row0, row1), of these rows with keys [k0, k1). */
+/* Allowed pairs |A|: of the whole head, of rows [row0, row1) with keys [k0, k1). */
 int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal);
-int64_t pairs_allowed_rows(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1);
 int64_t pairs_allowed_block(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1,
                             int64_t k0, int64_t k1);
 

@@ -45,9 +45,6 @@ void method_params_free(const struct method *m, void *params);
 /* Free the states of c[0..n) and the array. Accepts NULL. */
 void carries_free(struct carry *c, int64_t n);
 
-/* ERR_USAGE naming a parameter that is not at its default outside of its scope. */
-int param_scopes_check(const struct method *m, const void *params, struct err *err);
-
 /* Parse "name:key=v1,v2:key=value", or the same with a target behind it as in
  * "name:key=value@density_elem=0.2,0.3" (budget.h), and append the Cartesian product of its lists
  * to *runs. A range "a..b/logN" or "a..b/linN" is N values. With calib=FILE the settings of the

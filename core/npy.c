@@ -1,21 +1,27 @@
 /*
- * npy.c - NumPy .npy arrays (format 1.0, 2.0, 3.0).
+ * npy.c - NumPy .npy arrays (format 1.0, 2.0, 3.0), and .npz archives of them.
  *
  * "\x93NUMPY", two version bytes, the header's length (u16 in 1.0, u32 later, little-endian) and
  * the header: a Python dict literal with exactly the keys descr, fortran_order and shape, padded
  * with spaces and ended by a newline. Only plain numbers are read. The grammar refuses pickled
  * objects, records and sub-arrays; nothing is ever evaluated. The data must end where the file
  * ends, so a file with several arrays is refused and not silently read in part.
+ *
+ * A stored member of an archive is read where it lies; a deflated one is unpacked into memory.
  */
 #include "core/npy.h"
+
 #include "core/buf.h"
 #include "core/fileio.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #define HEADER_MAX 10000 /* numpy's own limit for untrusted files */
 
@@ -261,9 +267,7 @@ static int read_prefix(const struct npy *a, int64_t base, int64_t *start, int64_
         return err_set(err, ERR_INPUT, "%s: npy version %u.%u; expected 1.0, 2.0 or 3.0", a->path,
                        b[6], b[7]);
     *start = b[6] == 1 ? 10 : 12;
-    *len = b[8] | b[9] << 8;
-    if (b[6] > 1)
-        *len |= (int64_t)b[10] << 16 | (int64_t)b[11] << 24;
+    *len = (int64_t)little_endian(b + 8, *start - 8);
     if (*len > HEADER_MAX)
         return err_set(err, ERR_INPUT, "%s: npy header of %lld bytes, at most %d are read", a->path,
                        (long long)*len, HEADER_MAX);
@@ -314,50 +318,35 @@ out:
     return rc;
 }
 
-static int new_npy(const char *path, struct npy **out, struct err *err)
+/* The array in the bytes [begin, end) of fd, which is the array's from here on. */
+static int open_fd(int fd, const char *name, int64_t begin, int64_t end, bool v2_as_bf16,
+                   struct npy **out, struct err *err)
 {
-    int rc = mem_zalloc(out, 1, sizeof **out, path, err);
-    if (rc)
-        return rc;
-    (*out)->fd = -1;
-    (*out)->path = strdup(path);
-    return (*out)->path ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", path);
+    int rc = 0;
+    struct npy *a = NULL;
+
+    TRY(mem_zalloc(&a, 1, sizeof *a, name, err));
+    a->fd = fd;
+    fd = -1;
+    a->file_size = end;
+    if (!(a->path = strdup(name)))
+        FAIL(err, ERR_NOMEM, "%s: out of memory", name);
+    TRY(open_header(a, begin, v2_as_bf16, err));
+    *out = a;
+    a = NULL;
+out:
+    npy_close(&a);
+    if (fd >= 0)
+        close(fd);
+    return rc;
 }
 
 int npy_open(const char *path, bool v2_as_bf16, struct npy **out, struct err *err)
 {
-    int rc = 0;
-    struct npy *a = NULL;
-
-    TRY(new_npy(path, &a, err));
-    TRY(io_open(path, &a->fd, &a->file_size, err));
-    TRY(open_header(a, 0, v2_as_bf16, err));
-    *out = a;
-    a = NULL;
-out:
-    npy_close(&a);
-    return rc;
-}
-
-int npy_open_at(int fd, const char *name, int64_t begin, int64_t end, struct npy **out,
-                struct err *err)
-{
-    int rc = 0;
-    struct npy *a = NULL;
-
-    TRY(new_npy(name, &a, err));
-    a->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (a->fd < 0) {
-        rc = err_sys(err, ERR_IO, "%s", name);
-        goto out;
-    }
-    a->file_size = end;
-    TRY(open_header(a, begin, false, err));
-    *out = a;
-    a = NULL;
-out:
-    npy_close(&a);
-    return rc;
+    int fd;
+    int64_t size;
+    int rc = io_open(path, &fd, &size, err);
+    return rc ? rc : open_fd(fd, path, 0, size, v2_as_bf16, out, err);
 }
 
 void npy_close(struct npy **pa)
@@ -421,5 +410,431 @@ int npy_write(const char *path, enum dtype t, int ndim, const int64_t *shape, co
 out:
     rc = io_part_close(&part, rc, err);
     buf_free(&header);
+    return rc;
+}
+
+/* ---- elements ------------------------------------------------------------------------------- */
+
+enum { CHUNK = 1 << 16 }; /* elements converted at a time */
+
+static int read_stored(const struct npy *a, int64_t first, int64_t count, void *dst,
+                       struct err *err)
+{
+    int64_t size = (int64_t)dtype_size(a->dtype);
+    unsigned char *p = dst;
+    int rc = io_read_at(a->fd, a->path, a->file_size, a->data_offset + first * size, dst,
+                        count * size, err);
+    if (rc || !a->swap)
+        return rc;
+    for (int64_t i = 0; i < count; i++, p += size)
+        for (int64_t low = 0, high = size - 1; low < high; low++, high--) {
+            unsigned char t = p[low];
+            p[low] = p[high];
+            p[high] = t;
+        }
+    return 0;
+}
+
+/* Elements in the order in which they are stored. */
+static int read_floats(const struct npy *a, int64_t first, int64_t count, float *dst,
+                       struct err *err)
+{
+    int rc = 0;
+    char *raw = NULL;
+
+    if (dtype_to_f32(a->dtype, NULL, dst, 0) != 0)
+        FAIL(err, ERR_INPUT, "%s: npy elements of type %s cannot be read as float32", a->path,
+             dtype_name(a->dtype));
+    TRY(mem_alloc(&raw, MIN(count, CHUNK), dtype_size(a->dtype), a->path, err));
+    for (int64_t i = 0; i < count; i += CHUNK) {
+        int64_t n = MIN(count - i, CHUNK);
+        TRY(read_stored(a, first + i, n, raw, err));
+        dtype_to_f32(a->dtype, raw, dst + i, n);
+    }
+out:
+    free(raw);
+    return rc;
+}
+
+static int check_range(const struct npy *a, int64_t first, int64_t count, struct err *err)
+{
+    if (a->fortran)
+        return err_set(err, ERR_INPUT,
+                       "%s: the array is stored in column-major (Fortran) order; save "
+                       "np.ascontiguousarray of it",
+                       a->path);
+    if (first < 0 || count < 0 || first > a->count - count)
+        return err_set(err, ERR_RUN, "%s: elements %lld..%lld of %lld", a->path, (long long)first,
+                       (long long)(first + count), (long long)a->count);
+    return 0;
+}
+
+int npy_read_range(const struct npy *a, int64_t first, int64_t count, void *dst, struct err *err)
+{
+    int rc = check_range(a, first, count, err);
+    return rc ? rc : read_stored(a, first, count, dst, err);
+}
+
+int npy_read_range_f32(const struct npy *a, int64_t first, int64_t count, float *dst,
+                       struct err *err)
+{
+    int rc = check_range(a, first, count, err);
+    return rc ? rc : read_floats(a, first, count, dst, err);
+}
+
+/* Position of a walk through an array in column-major order, with its place in row-major order. */
+struct walk {
+    int64_t index[NPY_MAX_DIMS], stride[NPY_MAX_DIMS], at;
+};
+
+static void walk_next(struct walk *w, const struct npy *a)
+{
+    for (int i = 0; i < a->ndim; i++) {
+        w->at += w->stride[i];
+        if (++w->index[i] < a->shape[i])
+            return;
+        w->at -= w->stride[i] * a->shape[i];
+        w->index[i] = 0;
+    }
+}
+
+int npy_read_f32(const struct npy *a, float *dst, struct err *err)
+{
+    int rc = 0;
+    float *x = NULL;
+    struct walk w = {0};
+
+    if (!a->fortran)
+        return read_floats(a, 0, a->count, dst, err);
+    TRY(mem_alloc(&x, MIN(a->count, CHUNK), sizeof *x, a->path, err));
+    /* Without a zero among them all products are at most a->count. */
+    for (int64_t i = a->ndim - 1, stride = 1; i >= 0 && a->count > 0; stride *= a->shape[i--])
+        w.stride[i] = stride;
+    for (int64_t i = 0; i < a->count; i += CHUNK) {
+        int64_t n = MIN(a->count - i, CHUNK);
+        TRY(read_floats(a, i, n, x, err));
+        for (int64_t k = 0; k < n; k++, walk_next(&w, a))
+            dst[w.at] = x[k];
+    }
+out:
+    free(x);
+    return rc;
+}
+
+/* ---- archives: .npz --------------------------------------------------------------------------
+ *
+ * The directory at the end of a zip archive says where its members are; sizes, checksums and
+ * offsets are taken from there. A member's local header is read for its length alone. Formats:
+ * PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (its
+ * end), 4.5.3 (zip64 sizes). */
+
+#define END_BYTES 22
+#define END64_BYTES 56
+#define LOCATOR_BYTES 20
+#define ENTRY_BYTES 46
+#define LOCAL_BYTES 30
+#define COMMENT_MAX 65535
+#define MEMBERS_MAX 10000
+#define NAME_BYTES 256
+#define RATIO_MAX 1032 /* deflate cannot pack better */
+
+enum { STORED = 0, DEFLATED = 8 };
+enum { STEP = 1 << 18 }; /* bytes that are read and unpacked at a time */
+
+struct member {
+    char name[NAME_BYTES]; /* without ".npy" */
+    int method;
+    uint32_t crc;
+    int64_t packed, size, header; /* bytes stored, bytes of the array, offset of the local header */
+};
+
+struct npz {
+    char *path;
+    int fd;
+    int64_t file_size;
+    int64_t begin, bytes, entries; /* of the directory; members end before it */
+    struct member *members;
+    int64_t n, cap;
+};
+
+static int bad_zip(const struct npz *z, const char *what, struct err *err)
+{
+    return err_set(err, ERR_INPUT, "%s: not a whole .npz (zip) file: %s", z->path, what);
+}
+
+/* The end record of zip64, in front of the common one at `at`. */
+static int read_end64(struct npz *z, int64_t at, struct err *err)
+{
+    unsigned char locator[LOCATOR_BYTES] = {0}, end[END64_BYTES] = {0};
+    int64_t most = at - LOCATOR_BYTES - END64_BYTES;
+    int rc = 0;
+
+    if (most >= 0)
+        TRY(io_read_at(z->fd, z->path, z->file_size, at - LOCATOR_BYTES, locator, LOCATOR_BYTES,
+                       err));
+    uint64_t where = little_endian(locator + 8, 8);
+    if (memcmp(locator, "PK\6\7", 4) != 0 || where > (uint64_t)most)
+        return bad_zip(z, "its zip64 directory is missing", err);
+    TRY(io_read_at(z->fd, z->path, z->file_size, (int64_t)where, end, END64_BYTES, err));
+    z->entries = (int64_t)little_endian(end + 32, 8);
+    z->bytes = (int64_t)little_endian(end + 40, 8);
+    z->begin = (int64_t)little_endian(end + 48, 8);
+    if (memcmp(end, "PK\6\6", 4) != 0)
+        rc = bad_zip(z, "its zip64 directory is damaged", err);
+out:
+    return rc;
+}
+
+/* By the end record: the last one whose comment ends with the file. */
+static int find_directory(struct npz *z, struct err *err)
+{
+    int64_t n = MIN(z->file_size, END_BYTES + COMMENT_MAX), i = n - END_BYTES, last;
+    unsigned char *tail = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&tail, n, 1, z->path, err));
+    TRY(io_read_at(z->fd, z->path, z->file_size, z->file_size - n, tail, n, err));
+    while (i >= 0 && (memcmp(tail + i, "PK\5\6", 4) != 0 ||
+                      i + END_BYTES + (int64_t)little_endian(tail + i + 20, 2) != n))
+        i--;
+    if (i < 0) {
+        rc = bad_zip(z, "it has no directory at its end; was it cut short?", err);
+        goto out;
+    }
+    if (memcmp(tail + i + 4, tail + i + 6, 2) != 0)
+        FAIL(err, ERR_INPUT, "%s: a zip archive in several parts is not read", z->path);
+    z->entries = (int64_t)little_endian(tail + i + 10, 2);
+    z->bytes = (int64_t)little_endian(tail + i + 12, 4);
+    z->begin = (int64_t)little_endian(tail + i + 16, 4);
+    int64_t at = z->file_size - n + i;
+    if (z->entries == 0xffff || z->bytes == 0xffffffff || z->begin == 0xffffffff)
+        TRY(read_end64(z, at, err));
+    if (MIN(z->begin, MIN(z->bytes, z->entries)) < 0 || !add_ok(z->begin, z->bytes, &last) ||
+        last > at || z->entries > z->bytes / ENTRY_BYTES)
+        rc = bad_zip(z, "its directory does not fit the file", err);
+    else if (z->entries > MEMBERS_MAX)
+        rc = err_set(err, ERR_INPUT, "%s: %lld arrays, at most %d are read", z->path,
+                     (long long)z->entries, MEMBERS_MAX);
+out:
+    free(tail);
+    return rc;
+}
+
+/* Sizes and offset that do not fit 32 bits stand in the extra field of zip64, in this order. */
+static bool read_zip64(const unsigned char *extra, int64_t n, int64_t *wanted[3])
+{
+    bool all = *wanted[0] != 0xffffffff && *wanted[1] != 0xffffffff && *wanted[2] != 0xffffffff;
+
+    for (int64_t at = 0, stop; !all && at + 4 <= n; at = stop) {
+        int64_t id = (int64_t)little_endian(extra + at, 2), p = at + 4;
+        stop = p + (int64_t)little_endian(extra + at + 2, 2);
+        if (stop > n)
+            return false;
+        for (int k = 0; id == 1 && k < 3; k++) {
+            if (*wanted[k] != 0xffffffff)
+                continue;
+            if (p + 8 > stop)
+                return false;
+            *wanted[k] = (int64_t)little_endian(extra + p, 8);
+            p += 8;
+        }
+        all = id == 1;
+    }
+    return all && MIN(*wanted[0], MIN(*wanted[1], *wanted[2])) >= 0;
+}
+
+static int check_member(const struct npz *z, const struct member *m, int flags, struct err *err)
+{
+    int64_t most;
+    if (flags & 1)
+        return err_set(err, ERR_INPUT, "%s: array '%s' is encrypted", z->path, m->name);
+    if (m->method != STORED && m->method != DEFLATED)
+        return err_set(err, ERR_INPUT,
+                       "%s: array '%s' is packed by method %d; np.savez and np.savez_compressed "
+                       "write 0 and 8",
+                       z->path, m->name, m->method);
+    if (m->packed > z->file_size || m->header > z->begin - LOCAL_BYTES ||
+        (m->method == STORED && m->packed != m->size) || !mul_ok(m->packed, RATIO_MAX, &most) ||
+        m->size > most + RATIO_MAX)
+        return err_set(err, ERR_INPUT, "%s: array '%s': its size and place do not fit the file",
+                       z->path, m->name);
+    for (int64_t i = 0; i < z->n; i++)
+        if (strcmp(z->members[i].name, m->name) == 0)
+            return err_set(err, ERR_INPUT, "%s: array '%s' occurs twice", z->path, m->name);
+    return 0;
+}
+
+/* One entry of `n` bytes or fewer; *used is its length. Members that are no .npy are left out. */
+static int add_entry(struct npz *z, const unsigned char *p, int64_t n, int64_t *used,
+                     struct err *err)
+{
+    struct member m = {0};
+    if (n < ENTRY_BYTES || memcmp(p, "PK\1\2", 4) != 0)
+        return bad_zip(z, "its directory is damaged", err);
+    int64_t name = (int64_t)little_endian(p + 28, 2), extra = (int64_t)little_endian(p + 30, 2);
+    m.method = (int)little_endian(p + 10, 2);
+    m.crc = (uint32_t)little_endian(p + 16, 4);
+    m.packed = (int64_t)little_endian(p + 20, 4);
+    m.size = (int64_t)little_endian(p + 24, 4);
+    m.header = (int64_t)little_endian(p + 42, 4);
+    *used = ENTRY_BYTES + name + extra + (int64_t)little_endian(p + 32, 2);
+    if (*used > n ||
+        !read_zip64(p + ENTRY_BYTES + name, extra, (int64_t *[]){&m.size, &m.packed, &m.header}))
+        return bad_zip(z, "its directory is damaged", err);
+    p += ENTRY_BYTES;
+    if (name < 5 || memcmp(p + name - 4, ".npy", 4) != 0)
+        return 0;
+    if (name - 4 >= NAME_BYTES || memchr(p, 0, (size_t)name))
+        return bad_zip(z, "a name in its directory is too long or damaged", err);
+    memcpy(m.name, p, (size_t)name - 4);
+    int rc = check_member(z, &m, p[8 - ENTRY_BYTES], err);
+    if (!rc)
+        rc = mem_grow(&z->members, &z->cap, z->n + 1, sizeof m, z->path, err);
+    if (!rc)
+        z->members[z->n++] = m;
+    return rc;
+}
+
+int npz_open(const char *path, struct npz **out, struct err *err)
+{
+    struct npz *z = NULL;
+    unsigned char *p = NULL;
+    int64_t at = 0, used = 0;
+    int rc = 0;
+
+    TRY(mem_zalloc(&z, 1, sizeof *z, path, err));
+    z->fd = -1;
+    if (!(z->path = strdup(path)))
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(io_open(path, &z->fd, &z->file_size, err));
+    TRY(find_directory(z, err));
+    TRY(mem_alloc(&p, z->bytes, 1, path, err));
+    TRY(io_read_at(z->fd, path, z->file_size, z->begin, p, z->bytes, err));
+    for (int64_t i = 0; i < z->entries; i++, at += used)
+        TRY(add_entry(z, p + at, z->bytes - at, &used, err));
+    *out = z;
+    z = NULL;
+out:
+    free(p);
+    npz_close(&z);
+    return rc;
+}
+
+void npz_close(struct npz **pz)
+{
+    struct npz *z = *pz;
+    if (!z)
+        return;
+    if (z->fd >= 0)
+        close(z->fd);
+    free(z->members);
+    free(z->path);
+    free(z);
+    *pz = NULL;
+}
+
+int64_t npz_count(const struct npz *z)
+{
+    return z->n;
+}
+
+const char *npz_name(const struct npz *z, int64_t i)
+{
+    return z->members[i].name;
+}
+
+static int bad_size(const struct npz *z, const struct member *m, struct err *err)
+{
+    return err_set(err, ERR_INPUT, "%s: array '%s' is damaged: it does not unpack to %lld bytes",
+                   z->path, m->name, (long long)m->size);
+}
+
+/* What a member unpacks to. */
+struct unpacked {
+    int fd; /* what is deflated is appended to it */
+    int64_t size;
+    uint32_t crc;
+};
+
+/* The next bytes of a member. */
+static int take_bytes(const struct npz *z, const struct member *m, struct unpacked *u,
+                      const void *bytes, int64_t n, struct err *err)
+{
+    u->size += n;
+    u->crc = (uint32_t)crc32(u->crc, bytes, (uInt)n);
+    if (u->size > m->size)
+        return bad_size(z, m, err);
+    return m->method == DEFLATED ? io_write(u->fd, m->name, bytes, n, err) : 0;
+}
+
+/* Read a member as a whole and compare size and checksum. */
+static int read_member(const struct npz *z, const struct member *m, int64_t begin, int fd,
+                       struct err *err)
+{
+    struct unpacked u = {.fd = fd};
+    unsigned char *in = NULL, *out = NULL;
+    z_stream s = {0};
+    int rc = 0, code = Z_OK;
+
+    if (inflateInit2(&s, -MAX_WBITS) != Z_OK)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", z->path);
+    TRY(mem_alloc(&in, STEP, 1, z->path, err));
+    TRY(mem_alloc(&out, STEP, 1, z->path, err));
+    for (int64_t at = 0; at < m->packed && code == Z_OK; at += STEP) {
+        int64_t n = MIN(m->packed - at, STEP);
+        TRY(io_read_at(z->fd, z->path, z->file_size, begin + at, in, n, err));
+        if (m->method == STORED)
+            TRY(take_bytes(z, m, &u, in, n, err));
+        s.next_in = in;
+        s.avail_in = (uInt)n;
+        while (m->method == DEFLATED) {
+            s.next_out = out;
+            s.avail_out = STEP;
+            code = inflate(&s, Z_NO_FLUSH);
+            TRY(take_bytes(z, m, &u, out, STEP - (int64_t)s.avail_out, err));
+            if (code != Z_OK || s.avail_out > 0)
+                break;
+        }
+        code = code == Z_BUF_ERROR ? Z_OK : code; /* it waits for more */
+    }
+    if (u.size != m->size || (code != Z_STREAM_END && m->method == DEFLATED))
+        TRY(bad_size(z, m, err));
+    if (u.crc != m->crc)
+        FAIL(err, ERR_INPUT, "%s: array '%s': its checksum is %08x, not %08x", z->path, m->name,
+             u.crc, m->crc);
+out:
+    inflateEnd(&s);
+    free(in);
+    free(out);
+    return rc;
+}
+
+int npz_array(const struct npz *z, int64_t i, struct npy **out, struct err *err)
+{
+    const struct member *m = &z->members[i];
+    unsigned char local[LOCAL_BYTES];
+    char name[NAME_BYTES + 512];
+    int rc = 0, fd = -1;
+
+    snprintf(name, sizeof name, "%.500s: %s", z->path, m->name);
+    TRY(io_read_at(z->fd, z->path, z->file_size, m->header, local, LOCAL_BYTES, err));
+    int64_t begin = m->header + LOCAL_BYTES + (int64_t)little_endian(local + 26, 2) +
+                    (int64_t)little_endian(local + 28, 2);
+    if (memcmp(local, "PK\3\4", 4) != 0 || m->packed > z->begin - begin)
+        FAIL(err, ERR_INPUT, "%s: array '%s' does not begin where the directory says", z->path,
+             m->name);
+    fd = m->method == STORED ? fcntl(z->fd, F_DUPFD_CLOEXEC, 0)
+                             : memfd_create("lacuna-npz", MFD_CLOEXEC);
+    if (fd < 0) {
+        rc = err_sys(err, ERR_MACHINE, "%s: %s", name,
+                     m->method == STORED ? "open" : "memory to unpack it");
+        goto out;
+    }
+    TRY(read_member(z, m, begin, fd, err));
+    begin = m->method == STORED ? begin : 0;
+    return open_fd(fd, name, begin, begin + m->size, false, out, err);
+out:
+    if (fd >= 0)
+        close(fd);
     return rc;
 }

@@ -1,4 +1,4 @@
-#include "core/openblas.h"
+#include "core/gemm.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

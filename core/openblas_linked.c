@@ -1,8 +1,8 @@
 /*
- * openblas_linked.c - openblas.h for programs that have the library inside (make gpu-bundle): they
+ * openblas_linked.c - openblas.c for programs that have the library inside (make gpu-bundle): they
  * run on machines without it. Linked in place of openblas.c.
  */
-#include "core/openblas.h"
+#include "core/gemm.h"
 
 #include <pthread.h>
 

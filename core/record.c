@@ -1,5 +1,5 @@
 /*
- * record.c - one record in memory and as a JSON line.
+ * record.c - one record in memory and as a JSON line, and records of a set.
  *
  * The line is flat: identity, shape and outcome under their own names, then one key per metric.
  * JSON has no infinities: a non-finite metric is null, and the list "inf" names the metrics that
@@ -9,10 +9,13 @@
 
 #include "core/mem.h"
 #include "core/sealed.h"
+#include "core/strmap.h"
 #include "core/utf8.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,17 +23,72 @@
 static const char *const status_names[] = {"ok", "skip", "error"};
 static const char *const scope_names[] = {"head", "model", "call"};
 
-/* Keys that are not metrics. */
-static const char *const fixed_keys[] = {
-    "trace",   "model",   "run",    "step",    "branch",  "timestep",  "layer",   "head",
-    "kv_head", "method",  "params", "seed",    "backend", "precision", "permute", "n_q",
-    "n_k",     "d",       "causal", "status",  "reason",  "notes",     "inf",     "sum",
-    "scope",   "weights", "task",   "setting", "heads",   NULL};
+/* Members of a line that are not metrics, in the order of writing. */
+enum field_type {
+    F_ARRAY,   /* char[size] */
+    F_TEXT,    /* char *, owned */
+    F_MODEL,   /* record.model */
+    F_INDEX,   /* int >= 0 */
+    F_NO_HEAD, /* -1 */
+    F_I64,
+    F_NUMBER,
+    F_BOOL,
+    F_STATUS, /* this and the notes are written by record_json */
+    F_NOTES,
+};
 
-bool record_key_is_fixed(const char *name)
+enum { HEAD = 1 << RECORD_OF_HEAD, CALL = 1 << RECORD_OF_CALL, MODEL = 1 << RECORD_OF_MODEL };
+
+static const struct field {
+    const char *key;
+    enum field_type type;
+    unsigned scopes;
+    bool may_lack;
+    size_t offset, size;
+} fields[] = {
+#define FIELD(type, scopes, lacks, key, name)                                                      \
+    {                                                                                              \
+        key, type, scopes, lacks, offsetof(struct record, name), sizeof((struct record *)0)->name  \
+    }
+    FIELD(F_ARRAY, HEAD | CALL, false, "trace", trace),
+    FIELD(F_ARRAY, MODEL, false, "weights", trace),
+    FIELD(F_MODEL, HEAD | CALL | MODEL, false, "model", model),
+    FIELD(F_TEXT, MODEL, false, "task", task),
+    FIELD(F_TEXT, MODEL, false, "setting", setting),
+    FIELD(F_INDEX, HEAD | CALL, false, "run", run),
+    FIELD(F_INDEX, HEAD | CALL, false, "step", step),
+    FIELD(F_ARRAY, HEAD | CALL, false, "branch", branch),
+    FIELD(F_NUMBER, HEAD | CALL, true, "timestep", timestep),
+    FIELD(F_INDEX, HEAD | CALL, false, "layer", layer),
+    FIELD(F_INDEX, HEAD, false, "head", head),
+    FIELD(F_NO_HEAD, CALL, true, "head", head),
+    FIELD(F_TEXT, CALL, false, "heads", heads),
+    FIELD(F_INDEX, HEAD, false, "kv_head", kv_head),
+    FIELD(F_ARRAY, HEAD | CALL | MODEL, false, "method", method),
+    FIELD(F_TEXT, HEAD | CALL | MODEL, false, "params", params),
+    FIELD(F_I64, HEAD | CALL | MODEL, false, "seed", seed),
+    FIELD(F_ARRAY, HEAD | CALL | MODEL, false, "backend", backend),
+    FIELD(F_ARRAY, HEAD | CALL | MODEL, false, "precision", precision),
+    FIELD(F_ARRAY, HEAD | CALL, false, "permute", permute),
+    FIELD(F_I64, HEAD | CALL | MODEL, false, "n_q", n_q),
+    FIELD(F_I64, HEAD | CALL | MODEL, false, "n_k", n_k),
+    FIELD(F_INDEX, HEAD | CALL, false, "d", d),
+    FIELD(F_BOOL, HEAD | CALL | MODEL, true, "causal", causal),
+    FIELD(F_STATUS, HEAD | CALL | MODEL, false, "status", status),
+    FIELD(F_NOTES, HEAD | CALL | MODEL, true, "notes", notes),
+#undef FIELD
+};
+#define N_FIELDS (int)(sizeof fields / sizeof *fields)
+
+/* Is it a key of a record's line and so no metric? */
+static bool key_is_fixed(const char *name)
 {
-    for (int i = 0; fixed_keys[i]; i++)
-        if (strcmp(fixed_keys[i], name) == 0)
+    static const char *const others[] = {"reason", "inf", "sum", "scope"};
+    for (int i = 0; i < N_FIELDS; i++)
+        if (strcmp(fields[i].key, name) == 0)
+            return true;
+    for (int i = 0; i < 4; i++)
+        if (strcmp(others[i], name) == 0)
             return true;
     return false;
 }
@@ -140,8 +198,8 @@ int record_metric(struct record *r, const char *name, double value, struct err *
         r->values[at] = value;
         return 0;
     }
-    if (!name[0] || strlen(name) >= METRIC_NAME || record_key_is_fixed(name) ||
-        utf8_fault(name, fault) || r->pooled)
+    if (!name[0] || strlen(name) >= METRIC_NAME || key_is_fixed(name) || utf8_fault(name, fault) ||
+        r->pooled)
         return err_set(err, ERR_RUN, "'%s' cannot be the name of a metric", name);
     return add_metric(r, name, value, err);
 }
@@ -222,50 +280,33 @@ static void json_infinities(const struct record *r, struct jw *w)
         jw_arr_end(w);
 }
 
-static void json_trace_cell(const struct record *r, struct jw *w)
+static void json_field(const struct record *r, const struct field *f, struct jw *w)
 {
-    bool call = r->scope == RECORD_OF_CALL;
-    if (call)
-        jw_kstr(w, "scope", scope_names[r->scope]);
-    jw_kstr(w, "trace", r->trace);
-    jw_kstr(w, "model", r->model);
-    jw_kint(w, "run", r->run);
-    jw_kint(w, "step", r->step);
-    jw_kstr(w, "branch", r->branch);
-    jw_knum(w, "timestep", r->timestep);
-    jw_kint(w, "layer", r->layer);
-    jw_kint(w, "head", r->head);
-    if (call)
-        jw_kstr(w, "heads", r->heads ? r->heads : "");
-    else
-        jw_kint(w, "kv_head", r->kv_head);
-    jw_kstr(w, "method", r->method);
-    jw_kstr(w, "params", r->params ? r->params : "");
-    jw_kint(w, "seed", (int64_t)r->seed);
-    jw_kstr(w, "backend", r->backend);
-    jw_kstr(w, "precision", r->precision);
-    jw_kstr(w, "permute", r->permute);
-    jw_kint(w, "n_q", r->n_q);
-    jw_kint(w, "n_k", r->n_k);
-    jw_kint(w, "d", r->d);
-    jw_kbool(w, "causal", r->causal);
-}
+    const void *at = (const char *)r + f->offset;
+    const char *text = f->type == F_TEXT || f->type == F_MODEL ? *(const char *const *)at : NULL;
 
-static void json_model_cell(const struct record *r, struct jw *w)
-{
-    jw_kstr(w, "scope", scope_names[r->scope]);
-    jw_kstr(w, "weights", r->trace);
-    jw_kstr(w, "model", r->model);
-    jw_kstr(w, "task", r->task ? r->task : "");
-    jw_kstr(w, "setting", r->setting ? r->setting : "");
-    jw_kstr(w, "method", r->method);
-    jw_kstr(w, "params", r->params ? r->params : "");
-    jw_kint(w, "seed", (int64_t)r->seed);
-    jw_kstr(w, "backend", r->backend);
-    jw_kstr(w, "precision", r->precision);
-    jw_kint(w, "n_q", r->n_q);
-    jw_kint(w, "n_k", r->n_k);
-    jw_kbool(w, "causal", r->causal);
+    jw_key(w, f->key);
+    switch (f->type) {
+    case F_ARRAY:
+        jw_str(w, at);
+        break;
+    case F_TEXT:
+    case F_MODEL:
+        jw_str(w, text ? text : "");
+        break;
+    case F_INDEX:
+    case F_NO_HEAD:
+        jw_int(w, *(const int *)at);
+        break;
+    case F_NUMBER:
+        jw_num(w, *(const double *)at);
+        break;
+    case F_BOOL:
+        jw_bool(w, *(const bool *)at);
+        break;
+    default:
+        jw_int(w, *(const int64_t *)at);
+    }
 }
 
 void record_json(const struct record *r, struct buf *line)
@@ -274,10 +315,11 @@ void record_json(const struct record *r, struct buf *line)
     size_t start = line->len;
     jw_init(&w, line, 0);
     jw_obj(&w);
-    if (r->scope == RECORD_OF_MODEL)
-        json_model_cell(r, &w);
-    else
-        json_trace_cell(r, &w);
+    if (r->scope != RECORD_OF_HEAD)
+        jw_kstr(&w, "scope", scope_names[r->scope]);
+    for (const struct field *f = fields; f->type != F_STATUS; f++)
+        if (f->scopes >> r->scope & 1)
+            json_field(r, f, &w);
     jw_kstr(&w, "status", status_names[r->status]);
     if (r->reason[0])
         jw_kstr(&w, "reason", r->reason);
@@ -301,127 +343,75 @@ static int check_shown(const char *s, const char *key, const char *where, struct
     return fault ? err_set(err, ERR_INPUT, "%s: \"%s\" has a %s", where, key, fault) : 0;
 }
 
-static int parse_text(const json_t *o, const char *key, const char *where, char *out, size_t size,
+static int parse_text(const json_t *o, const struct field *f, const char *where, struct record *r,
                       struct err *err)
 {
+    void *at = (char *)r + f->offset;
+    size_t most = f->type == F_ARRAY ? f->size : f->type == F_MODEL ? RECORD_MODEL : SIZE_MAX;
     const char *s = NULL;
-    int rc = jget_str(o, key, where, &s, err);
+    int rc = jget_str(o, f->key, where, &s, err);
     if (rc)
         return rc;
-    if (strlen(s) >= size)
+    if (strlen(s) >= most)
         return err_set(err, ERR_INPUT, "%s: \"%s\": at most %zu bytes were expected, found %zu",
-                       where, key, size - 1, strlen(s));
-    rc = check_shown(s, key, where, err);
-    if (!rc)
-        snprintf(out, size, "%s", s);
-    return rc;
-}
-
-static int parse_index(const json_t *o, const char *key, const char *where, int *out,
-                       struct err *err)
-{
-    int64_t v = 0;
-    int rc = jget_int(o, key, where, &v, err);
-    if (rc)
+                       where, f->key, most - 1, strlen(s));
+    if ((rc = check_shown(s, f->key, where, err)) != 0)
         return rc;
-    if (v < 0 || v > INT32_MAX)
-        return err_set(err, ERR_INPUT, "%s: \"%s\": an index was expected, found %lld", where, key,
-                       (long long)v);
-    *out = (int)v;
+    if (f->type == F_ARRAY)
+        strcpy(at, s);
+    else if (f->type == F_MODEL)
+        record_text(r, &r->model, "%s", s);
+    else if (!(*(char **)at = strdup(s)))
+        return err_set(err, ERR_NOMEM, "%s: out of memory", where);
     return 0;
 }
 
-static int parse_copy(const json_t *o, const char *key, const char *where, char **out,
-                      struct err *err)
+static int parse_field(const json_t *o, const struct field *f, const char *where, struct record *r,
+                       struct err *err)
 {
-    const char *s = NULL;
-    int rc = jget_str(o, key, where, &s, err);
-    rc = rc ? rc : check_shown(s, key, where, err);
+    void *at = (char *)r + f->offset;
+    int64_t v = -1;
+    int rc;
+
+    if (f->type == F_NUMBER)
+        return jget_num_opt(o, f->key, where, at, err);
+    if (f->type == F_BOOL)
+        return jget_bool_opt(o, f->key, where, at, err);
+    if (f->type == F_I64)
+        return jget_int(o, f->key, where, at, err);
+    if (f->type != F_INDEX && f->type != F_NO_HEAD)
+        return parse_text(o, f, where, r, err);
+    rc =
+        f->may_lack ? jget_int_opt(o, f->key, where, &v, err) : jget_int(o, f->key, where, &v, err);
     if (rc)
         return rc;
-    *out = strdup(s);
-    return *out ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", where);
-}
-
-/* What cells of a head and of a call have. */
-static int parse_trace_cell(const json_t *o, const char *where, struct record *r, struct err *err)
-{
-    int rc = 0;
-    TRY(parse_text(o, "trace", where, r->trace, sizeof r->trace, err));
-    TRY(parse_text(o, "branch", where, r->branch, sizeof r->branch, err));
-    TRY(parse_text(o, "permute", where, r->permute, sizeof r->permute, err));
-    TRY(parse_index(o, "run", where, &r->run, err));
-    TRY(parse_index(o, "step", where, &r->step, err));
-    TRY(parse_index(o, "layer", where, &r->layer, err));
-    TRY(parse_index(o, "d", where, &r->d, err));
-out:
-    return rc;
-}
-
-static int parse_head_cell(const json_t *o, const char *where, struct record *r, struct err *err)
-{
-    int rc = 0;
-    TRY(parse_trace_cell(o, where, r, err));
-    TRY(parse_index(o, "head", where, &r->head, err));
-    TRY(parse_index(o, "kv_head", where, &r->kv_head, err));
-out:
-    return rc;
-}
-
-static int parse_call_cell(const json_t *o, const char *where, struct record *r, struct err *err)
-{
-    int64_t head = -1;
-    int rc = 0;
-    record_of_call(r);
-    TRY(parse_trace_cell(o, where, r, err));
-    TRY(parse_copy(o, "heads", where, &r->heads, err));
-    TRY(jget_int_opt(o, "head", where, &head, err));
-    if (head != -1)
-        FAIL(err, ERR_INPUT, "%s: \"head\": of a call -1 was expected, found %lld", where,
-             (long long)head);
-out:
-    return rc;
-}
-
-static int parse_model_cell(const json_t *o, const char *where, struct record *r, struct err *err)
-{
-    int rc = 0;
-    record_of_model(r);
-    TRY(parse_text(o, "weights", where, r->trace, sizeof r->trace, err));
-    TRY(parse_copy(o, "task", where, &r->task, err));
-    TRY(parse_copy(o, "setting", where, &r->setting, err));
-out:
-    return rc;
+    if (f->type == F_NO_HEAD && v != -1)
+        return err_set(err, ERR_INPUT, "%s: \"head\": of a call -1 was expected, found %lld", where,
+                       (long long)v);
+    if (f->type == F_INDEX && (v < 0 || v > INT32_MAX))
+        return err_set(err, ERR_INPUT, "%s: \"%s\": an index was expected, found %lld", where,
+                       f->key, (long long)v);
+    *(int *)at = (int)v;
+    return 0;
 }
 
 static int parse_identity(const json_t *o, const char *where, struct record *r, struct err *err)
 {
-    int rc = 0;
-    int64_t seed = 0;
-    char model[RECORD_MODEL];
-    const char *scope = scope_names[RECORD_OF_HEAD];
-    TRY(jget_str_opt(o, "scope", where, &scope, err));
-    if (strcmp(scope, scope_names[RECORD_OF_HEAD]) == 0)
-        TRY(parse_head_cell(o, where, r, err));
-    else if (strcmp(scope, scope_names[RECORD_OF_MODEL]) == 0)
-        TRY(parse_model_cell(o, where, r, err));
-    else if (strcmp(scope, scope_names[RECORD_OF_CALL]) == 0)
-        TRY(parse_call_cell(o, where, r, err));
-    else
+    int rc = 0, scope = 0;
+    const char *name = scope_names[RECORD_OF_HEAD];
+    TRY(jget_str_opt(o, "scope", where, &name, err));
+    while (scope < 3 && strcmp(name, scope_names[scope]) != 0)
+        scope++;
+    if (scope == 3)
         FAIL(err, ERR_INPUT, "%s: \"scope\": head, call or model was expected, found '%.60s'",
-             where, scope);
-    TRY(parse_text(o, "model", where, model, sizeof model, err));
-    record_text(r, &r->model, "%s", model);
-    TRY(parse_text(o, "method", where, r->method, sizeof r->method, err));
-    TRY(parse_text(o, "backend", where, r->backend, sizeof r->backend, err));
-    TRY(parse_text(o, "precision", where, r->precision, sizeof r->precision, err));
-    TRY(jget_int(o, "seed", where, &seed, err));
-    TRY(jget_int(o, "n_q", where, &r->n_q, err));
-    TRY(jget_int(o, "n_k", where, &r->n_k, err));
-    TRY(jget_bool_opt(o, "causal", where, &r->causal, err));
-    TRY(jget_num_opt(o, "timestep", where, &r->timestep, err));
-    TRY(parse_copy(o, "params", where, &r->params, err));
-    r->seed = (uint64_t)seed;
+             where, name);
+    if (scope == RECORD_OF_MODEL)
+        record_of_model(r);
+    else if (scope == RECORD_OF_CALL)
+        record_of_call(r);
+    for (const struct field *f = fields; f->type != F_STATUS; f++)
+        if (f->scopes >> scope & 1)
+            TRY(parse_field(o, f, where, r, err));
 out:
     return rc;
 }
@@ -458,7 +448,7 @@ static int parse_metrics(const json_t *o, const char *where, struct record *r, s
     size_t i;
     json_object_foreach((json_t *)(uintptr_t)o, key, v)
     {
-        if (record_key_is_fixed(key) || !(json_is_number(v) || json_is_null(v)))
+        if (key_is_fixed(key) || !(json_is_number(v) || json_is_null(v)))
             continue;
         struct err why = {0};
         if (record_metric(r, key, json_is_null(v) ? NAN : json_number_value(v), &why))
@@ -497,5 +487,397 @@ int record_parse(const char *line, size_t len, const char *where, struct record 
 out:
     json_decref(o);
     record_free(&r);
+    return rc;
+}
+
+/* ---- records of a set -------------------------------------------------------------------------
+ *
+ * They share texts and lists of names, and the lines of a replay are read without a tree of JSON.
+ * Such a line is one whose checksum fits and which holds plain ASCII texts and finite numbers under
+ * the keys of an ok record of a head, none of them twice. Every other line goes through
+ * record_parse, which knows every form and names what is wrong. */
+
+#define METRICS_MOST 512 /* of a line that is read here */
+
+struct record_pool {
+    struct strmap index; /* of texts */
+    char **texts;        /* owned, as the texts */
+    int64_t n_texts, cap_texts;
+    struct metric_names **lists; /* owned, as the lists; the last one used stands first */
+    int64_t n_lists, cap_lists;
+};
+
+int record_pool_new(struct record_pool **out, struct err *err)
+{
+    return mem_zalloc(out, 1, sizeof **out, "texts of records", err);
+}
+
+void record_pool_free(struct record_pool **p)
+{
+    if (!*p)
+        return;
+    for (int64_t i = 0; i < (*p)->n_texts; i++)
+        free((*p)->texts[i]);
+    for (int64_t i = 0; i < (*p)->n_lists; i++) {
+        free((*p)->lists[i]->name);
+        free((*p)->lists[i]);
+    }
+    strmap_free(&(*p)->index);
+    free((*p)->texts);
+    free((*p)->lists);
+    free(*p);
+    *p = NULL;
+}
+
+/* The pool's copy of a text. */
+static int pool_text(struct record_pool *p, const char *text, char **out, struct err *err)
+{
+    int64_t at = strmap_get(&p->index, text);
+    int rc = 0;
+    if (at < 0) {
+        at = p->n_texts;
+        TRY(mem_grow(&p->texts, &p->cap_texts, at + 1, sizeof *p->texts, "texts of records", err));
+        if (!(p->texts[at] = strdup(text)))
+            FAIL(err, ERR_NOMEM, "texts of records: out of memory");
+        p->n_texts++;
+        TRY(strmap_put(&p->index, text, at, err));
+    }
+    *out = p->texts[at];
+out:
+    return rc;
+}
+
+/* ---- lists of names -------------------------------------------------------------------------- */
+
+/* A name in a line. */
+struct span {
+    const char *at;
+    size_t len;
+};
+
+static bool is_span(const char *name, struct span s)
+{
+    return strncmp(name, s.at, s.len) == 0 && !name[s.len];
+}
+
+static bool same_names(const struct metric_names *list, const struct span *names, int64_t n)
+{
+    bool same = list->n == n;
+    for (int64_t i = 0; i < n && same; i++)
+        same = is_span(list->name[i], names[i]);
+    return same;
+}
+
+static int add_list(struct record_pool *p, const struct span *names, int64_t n, struct err *err)
+{
+    struct metric_names *list = NULL;
+    int rc = 0;
+    TRY(mem_grow(&p->lists, &p->cap_lists, p->n_lists + 1, sizeof *p->lists, "metrics", err));
+    TRY(mem_zalloc(&list, 1, sizeof *list, "metrics", err));
+    p->lists[p->n_lists++] = list;
+    TRY(mem_grow(&list->name, &list->cap, n, sizeof *list->name, "metrics", err));
+    for (; list->n < n; list->n++)
+        snprintf(list->name[list->n], METRIC_NAME, "%.*s", (int)names[list->n].len,
+                 names[list->n].at);
+out:
+    return rc;
+}
+
+static int pool_names(struct record_pool *p, const struct span *names, int64_t n,
+                      struct metric_names **out, struct err *err)
+{
+    int64_t i = 0;
+    while (i < p->n_lists && !same_names(p->lists[i], names, n))
+        i++;
+    int rc = i == p->n_lists ? add_list(p, names, n, err) : 0;
+    if (rc)
+        return rc;
+    *out = p->lists[i];
+    p->lists[i] = p->lists[0];
+    p->lists[0] = *out;
+    return 0;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+struct scan {
+    const char *p, *end;
+    struct record_pool *pool;
+    struct record *r;
+    unsigned seen; /* bits of fields */
+    int next;      /* the field that the writer puts next */
+    struct span names[METRICS_MOST];
+    double values[METRICS_MOST];
+    int64_t n;
+};
+
+static bool take(struct scan *s, const char *text)
+{
+    size_t len = strlen(text);
+    if ((size_t)(s->end - s->p) < len || memcmp(s->p, text, len) != 0)
+        return false;
+    s->p += len;
+    return true;
+}
+
+/* "text" without escapes. */
+static bool take_text(struct scan *s, struct span *out)
+{
+    if (!take(s, "\""))
+        return false;
+    out->at = s->p;
+    while (s->p < s->end && *s->p != '"') {
+        if (*s->p == '\\' || *s->p < ' ' || *s->p > '~')
+            return false;
+        s->p++;
+    }
+    out->len = (size_t)(s->p - out->at);
+    return take(s, "\"");
+}
+
+static const char *digits(const char *p, const char *end)
+{
+    while (p < end && isdigit((unsigned char)*p))
+        p++;
+    return p;
+}
+
+/* A number of JSON: no leading zeros, digits around a point. The line ends behind s->end, with a
+ * quote, so that strtod stays in it. */
+static bool take_number(struct scan *s, bool whole, double *out)
+{
+    char *stop;
+    const char *first = s->p + (s->p < s->end && *s->p == '-'), *p = digits(first, s->end);
+    if (p == first || p - first > 18 || (*first == '0' && p - first > 1))
+        return false;
+    if (!whole && p < s->end && *p == '.') {
+        const char *fraction = p + 1;
+        p = digits(fraction, s->end);
+        if (p == fraction)
+            return false;
+    }
+    if (!whole && p < s->end && (*p == 'e' || *p == 'E')) {
+        const char *power = p + 1 + (p + 1 < s->end && (p[1] == '-' || p[1] == '+'));
+        p = digits(power, s->end);
+        if (p == power)
+            return false;
+    }
+    *out = strtod(s->p, &stop);
+    bool fits = stop == p && isfinite(*out);
+    s->p = p;
+    return fits;
+}
+
+static bool take_integer(struct scan *s, int64_t *out)
+{
+    double x;
+    const char *from = s->p;
+    if (!take_number(s, true, &x))
+        return false;
+    *out = strtoll(from, NULL, 10);
+    return true;
+}
+
+static bool take_pooled(struct scan *s, char **out)
+{
+    struct span text;
+    struct err ignored = {0};
+    char copy[RECORD_REASON];
+    if (!take_text(s, &text) || text.len >= sizeof copy)
+        return false;
+    memcpy(copy, text.at, text.len);
+    copy[text.len] = '\0';
+    return pool_text(s->pool, copy, out, &ignored) == 0;
+}
+
+static bool take_field(struct scan *s, const struct field *f)
+{
+    char *at = (char *)s->r + f->offset;
+    struct span text;
+    int64_t whole = 0;
+    switch (f->type) {
+    case F_ARRAY:
+        if (!take_text(s, &text) || text.len >= f->size)
+            return false;
+        memcpy(at, text.at, text.len);
+        at[text.len] = '\0';
+        return true;
+    case F_TEXT:
+    case F_MODEL:
+        return take_pooled(s, (char **)(void *)at) &&
+               (f->type != F_MODEL || strlen(s->r->model) < RECORD_MODEL);
+    case F_NOTES:
+        if (!take_pooled(s, &s->r->notes.data))
+            return false;
+        s->r->notes.len = strlen(s->r->notes.data);
+        return true;
+    case F_INDEX:
+        if (!take_integer(s, &whole) || whole < 0 || whole > INT32_MAX)
+            return false;
+        *(int *)(void *)at = (int)whole;
+        return true;
+    case F_I64:
+        return take_integer(s, (int64_t *)(void *)at);
+    case F_NUMBER:
+        return take(s, "null") || take_number(s, false, (double *)(void *)at);
+    case F_BOOL:
+        *(bool *)at = take(s, "true");
+        return *(bool *)at || take(s, "false");
+    default:
+        return take(s, "\"ok\"");
+    }
+}
+
+/* The field of this key, -1 if it is none. */
+static int field_of(const struct scan *s, struct span key)
+{
+    for (int i = 0; i < N_FIELDS; i++) {
+        int k = (s->next + i) % N_FIELDS;
+        if (fields[k].scopes & HEAD && is_span(fields[k].key, key))
+            return k;
+    }
+    return -1;
+}
+
+/* Is the key a metric? Those of the last record are. */
+static bool is_metric(const struct scan *s, struct span key)
+{
+    const struct metric_names *last = s->pool->n_lists ? s->pool->lists[0] : NULL;
+    char name[METRIC_NAME];
+    if (key.len == 0 || key.len >= sizeof name)
+        return false;
+    if (last && s->n < last->n && is_span(last->name[s->n], key))
+        return true;
+    snprintf(name, sizeof name, "%.*s", (int)key.len, key.at);
+    for (int64_t i = 0; i < s->n; i++)
+        if (is_span(name, s->names[i]))
+            return false;
+    return !key_is_fixed(name);
+}
+
+static bool take_member(struct scan *s)
+{
+    struct span key;
+    if (!take_text(s, &key) || !take(s, ":"))
+        return false;
+    int f = s->n && s->next == N_FIELDS - 1 && !is_span("notes", key) ? -1 : field_of(s, key);
+    if (f >= 0) {
+        bool again = s->seen >> f & 1;
+        s->seen |= 1u << f;
+        s->next = (f + 1) % N_FIELDS;
+        return !again && take_field(s, &fields[f]);
+    }
+    if (s->n == METRICS_MOST || !is_metric(s, key))
+        return false;
+    double *value = &s->values[s->n];
+    s->names[s->n++] = key;
+    if (take(s, "null"))
+        *value = NAN;
+    else if (!take_number(s, false, value))
+        return false;
+    return true;
+}
+
+/* Are the names of a record that does not agree with an earlier one all different? is_metric has
+ * compared those that it did not know; one that it knew may repeat one of these. */
+static bool all_differ(const struct scan *s)
+{
+    const struct metric_names *last = s->pool->n_lists ? s->pool->lists[0] : NULL;
+    if (last && same_names(last, s->names, s->n))
+        return true;
+    for (int64_t i = 0; i < s->n; i++)
+        for (int64_t k = 0; k < i; k++)
+            if (s->names[i].len == s->names[k].len &&
+                memcmp(s->names[i].at, s->names[k].at, s->names[i].len) == 0)
+                return false;
+    return true;
+}
+
+static bool scan_members(struct scan *s)
+{
+    bool more = take(s, "{");
+    while (more) {
+        if (!take_member(s))
+            return false;
+        more = take(s, ",");
+    }
+    for (int f = 0; f < N_FIELDS; f++)
+        if (fields[f].scopes & HEAD && !fields[f].may_lack && !(s->seen >> f & 1))
+            return false;
+    return s->p == s->end && all_differ(s);
+}
+
+/* False: the line is none that is read here, and *r is as record_init leaves it. */
+static bool scan_line(struct record_pool *p, const char *line, size_t len, struct record *r)
+{
+    static const char sum[] = ",\"sum\":\"";
+    struct err ignored = {0};
+    struct scan s = {.p = line, .pool = p, .r = r};
+    len -= len && line[len - 1] == '\n';
+    record_init(r);
+    if (seal_state(line, len) != SEAL_FITS || len < 64)
+        return false;
+    const char *tail = line + len - 47; /* ,"sum":"xxh3:DIGITS"} */
+    if (memcmp(tail, sum, sizeof sum - 1) != 0)
+        return false;
+    s.end = tail;
+    r->pooled = true;
+    bool fits = scan_members(&s) && pool_names(p, s.names, s.n, &r->names, &ignored) == 0 &&
+                (r->values = malloc((size_t)(s.n + 1) * sizeof *r->values)) != NULL;
+    if (!fits) {
+        record_init(r);
+        return false;
+    }
+    memcpy(r->values, s.values, (size_t)s.n * sizeof *r->values);
+    return true;
+}
+
+/* ---- any line -------------------------------------------------------------------------------- */
+
+/* Move the texts and names of a record into the pool. */
+static int pool_record(struct record_pool *p, struct record *r, struct err *err)
+{
+    struct span names[METRICS_MOST];
+    struct record own = *r, shared = *r;
+    int64_t n = record_metrics(r);
+    int rc = 0;
+    if (n > METRICS_MOST)
+        return 0; /* it stays as it is */
+    for (int64_t i = 0; i < n; i++)
+        names[i] = (struct span){own.names->name[i], strlen(own.names->name[i])};
+    const char **const fixed[][2] = {{&own.model, &shared.model}, {&own.reason, &shared.reason}};
+    char **const others[][2] = {{&own.params, &shared.params},
+                                {&own.heads, &shared.heads},
+                                {&own.task, &shared.task},
+                                {&own.setting, &shared.setting},
+                                {&own.notes.data, &shared.notes.data}};
+    char *text;
+    for (int i = 0; i < 2; i++) {
+        TRY(pool_text(p, *fixed[i][0], &text, err));
+        *fixed[i][1] = text;
+    }
+    for (int i = 0; i < 5; i++)
+        if (*others[i][0])
+            TRY(pool_text(p, *others[i][0], others[i][1], err));
+    TRY(pool_names(p, names, n, &shared.names, err));
+    shared.values = NULL;
+    TRY(mem_alloc(&shared.values, n, sizeof *shared.values, "metrics", err));
+    if (n)
+        memcpy(shared.values, own.values, (size_t)n * sizeof *shared.values);
+    shared.pooled = true;
+    *r = shared;
+    record_free(&own);
+out:
+    return rc;
+}
+
+int record_parse_into(struct record_pool *p, const char *line, size_t len, const char *where,
+                      struct record *out, struct err *err)
+{
+    if (scan_line(p, line, len, out))
+        return 0;
+    int rc = record_parse(line, len, where, out, err);
+    if (!rc && (rc = pool_record(p, out, err)))
+        record_free(out);
     return rc;
 }

@@ -107,8 +107,6 @@ const char *record_metric_name(const struct record *r, int64_t i);
 /* Place of a metric among the names (NULL: none), -1 if it is not one of them. */
 int64_t metric_place(const struct metric_names *names, const char *name);
 
-/* Is it a key of a record's line and so no metric? */
-bool record_key_is_fixed(const char *name);
 void record_note(struct record *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Value of "key=..." among the notes of a record, of *len characters; NULL if there is none. */
 const char *record_note_value(const struct record *r, const char *key, size_t *len);
@@ -126,7 +124,8 @@ void record_json(const struct record *r, struct buf *line); /* one line with '\n
 int record_parse(const char *line, size_t len, const char *where, struct record *out,
                  struct err *err);
 
-/* ---- records of a set (recordpool.c) -------------------------------------------------------- */
+/* ---- records of a set -------------------------------------------------------------------------
+ */
 
 /* Texts and lists of names that records share: what 10^6 of them hold once each would not fit into
  * memory. */

@@ -7,16 +7,35 @@
  * cut, padded or edited by hand is therefore refused when it is opened. If a file shrinks
  * afterwards, the read fails; files are never mapped, so there is no SIGBUS.
  */
-#include "core/safetensors_impl.h"
+#include "core/safetensors.h"
+
+#include "core/buf.h"
 #include "core/fileio.h"
 #include "core/hash.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define HEADER_MAX 100000000 /* limit of the reference implementation */
+
+struct shard {
+    char *path;
+    int fd;
+    int64_t size, data; /* bytes of the file, offset of its data */
+    json_t *metadata;   /* owned: strings; or NULL */
+};
+
+struct st_file {
+    char *path; /* what the caller opened, for messages */
+    struct shard *shards;
+    int64_t n_shards;
+    struct st_tensor *tensors; /* sorted by name; names are owned */
+    int64_t n, cap;
+};
 
 /* ---- element types of the format ------------------------------------------------------------ */
 
@@ -43,7 +62,7 @@ static int find_type(const char *name)
     return -1;
 }
 
-const char *st_type_name(enum dtype t)
+static const char *type_name(enum dtype t)
 {
     for (size_t i = 0; i < sizeof st_types / sizeof *st_types; i++)
         if (st_types[i].dtype == t && t != DT_NONE)
@@ -174,7 +193,7 @@ static int open_shard(struct shard *s, const char *path, struct err *err)
 static int read_header_size(struct shard *s, int64_t *len, struct err *err)
 {
     unsigned char b[8];
-    uint64_t n = 0;
+    uint64_t n;
     if (s->size < 8)
         return err_set(err, ERR_INPUT,
                        "%s: %lld bytes are too few for a safetensors file (at least 8)", s->path,
@@ -182,8 +201,7 @@ static int read_header_size(struct shard *s, int64_t *len, struct err *err)
     int rc = read_at(s, 0, b, 8, err);
     if (rc)
         return rc;
-    for (int i = 7; i >= 0; i--)
-        n = n << 8 | b[i];
+    n = little_endian(b, 8);
     if (n > HEADER_MAX)
         return err_set(err, ERR_INPUT,
                        "%s: header of %llu bytes, at most %d are allowed (not a safetensors file?)",
@@ -292,7 +310,7 @@ static int add_tensors(struct st_file *f, int shard, const json_t *header, struc
     return check_tiling(&f->shards[shard], f->tensors + first, f->n - first, err);
 }
 
-int st_add_file(struct st_file *f, const char *path, struct err *err)
+static int add_file(struct st_file *f, const char *path, struct err *err)
 {
     int rc = 0;
     json_t *header = NULL;
@@ -333,7 +351,7 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Sort by name; one name must not occur in two shards (inside one, the JSON parser saw to it). */
-int st_sort(struct st_file *f, struct err *err)
+static int sort_tensors(struct st_file *f, struct err *err)
 {
     if (f->n > 1)
         qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_name);
@@ -345,7 +363,7 @@ int st_sort(struct st_file *f, struct err *err)
     return 0;
 }
 
-int st_new(const char *path, int64_t shards, struct st_file **out, struct err *err)
+static int new_file(const char *path, int64_t shards, struct st_file **out, struct err *err)
 {
     int rc = 0;
     struct st_file *f = NULL;
@@ -467,35 +485,6 @@ out:
     return rc;
 }
 
-static int64_t int_at(enum dtype t, const unsigned char *p)
-{
-    union {
-        int8_t i8;
-        int16_t i16;
-        uint16_t u16;
-        int32_t i32;
-        uint32_t u32;
-        int64_t i64;
-    } v;
-    memcpy(&v, p, dtype_size(t));
-    switch (t) {
-    case DT_I8:
-        return v.i8;
-    case DT_I16:
-        return v.i16;
-    case DT_U16:
-        return v.u16;
-    case DT_I32:
-        return v.i32;
-    case DT_U32:
-        return v.u32;
-    case DT_I64:
-        return v.i64;
-    default: /* U8, BOOL */
-        return *p;
-    }
-}
-
 int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
                 int64_t *dst, struct err *err)
 {
@@ -503,8 +492,7 @@ int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t firs
     unsigned char *raw = NULL;
     size_t size = dtype_size(t->dtype);
 
-    if (t->dtype == DT_NONE || t->dtype == DT_U64 || t->dtype == DT_F32 || t->dtype == DT_BF16 ||
-        t->dtype == DT_F16 || t->dtype == DT_F64)
+    if (!dtype_is_integer(t->dtype) || t->dtype == DT_U64)
         FAIL(err, ERR_INPUT, "%s: tensor '%s': expected an integer type, found %s", f->path,
              t->name, t->dtype_text);
     TRY(mem_alloc(&raw, n < CHUNK ? (n < 0 ? 0 : n) : CHUNK, size, t->name, err));
@@ -512,7 +500,7 @@ int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t firs
         int64_t m = n - i < CHUNK ? n - i : CHUNK;
         TRY(st_read_raw(f, t, first + i, m, raw, err));
         for (int64_t k = 0; k < m; k++)
-            dst[i + k] = int_at(t->dtype, raw + (size_t)k * size);
+            dst[i + k] = dtype_i64(t->dtype, raw + (size_t)k * size);
     }
 out:
     free(raw);
@@ -545,5 +533,327 @@ int st_content_id(const struct st_file *f, char text[40], struct err *err)
 out:
     hash_free(h);
     free(raw);
+    return rc;
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------
+ *
+ * <stem>.safetensors.index.json names for every tensor the file that holds it. The file names come
+ * from outside, so only plain names of files beside the index are followed. metadata.total_size is
+ * advice, and not read. */
+
+#define INDEX_MAX (64 << 20) /* bytes */
+#define SHARDS_MAX 4096
+
+/* A shard lies beside its index: a plain file name that ends in .safetensors. */
+static int check_shard_name(const char *index, const char *tensor, const json_t *v, struct err *err)
+{
+    if (!json_is_string(v))
+        return err_set(err, ERR_INPUT, "%s: weight_map of '%s' must be a file name (a string)",
+                       index, tensor);
+    const char *s = json_string_value(v);
+    size_t len = json_string_length(v);
+    if (strlen(s) != len || strchr(s, '/') || strchr(s, '\\') || strstr(s, ".."))
+        return err_set(err, ERR_INPUT,
+                       "%s: weight_map of '%s': '%s' must be a file name without a path", index,
+                       tensor, s);
+    if (len <= 12 || strcmp(s + len - 12, ".safetensors") != 0)
+        return err_set(err, ERR_INPUT, "%s: weight_map of '%s': '%s' must end in .safetensors",
+                       index, tensor, s);
+    return 0;
+}
+
+static int by_string(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Sorted unique file names of the map; *names is malloc'd, the strings are borrowed from it. */
+static int shard_names(const char *index, const json_t *map, const char ***names, int64_t *n,
+                       struct err *err)
+{
+    int rc = 0;
+    const char **list = NULL;
+    int64_t total = (int64_t)json_object_size(map), kept = 0, i = 0;
+
+    TRY(mem_alloc(&list, total, sizeof *list, index, err));
+    for (void *it = json_object_iter((json_t *)map); it;
+         it = json_object_iter_next((json_t *)map, it)) {
+        TRY(check_shard_name(index, json_object_iter_key(it), json_object_iter_value(it), err));
+        list[i++] = json_string_value(json_object_iter_value(it));
+    }
+    if (total > 1)
+        qsort(list, (size_t)total, sizeof *list, by_string);
+    for (i = 0; i < total; i++)
+        if (i == 0 || strcmp(list[i], list[kept - 1]) != 0)
+            list[kept++] = list[i];
+    if (kept == 0)
+        FAIL(err, ERR_INPUT, "%s: weight_map names no tensor", index);
+    if (kept > SHARDS_MAX)
+        FAIL(err, ERR_INPUT, "%s: %lld shards, at most %d are read", index, (long long)kept,
+             SHARDS_MAX);
+    *names = list;
+    *n = kept;
+    list = NULL;
+out:
+    free(list);
+    return rc;
+}
+
+/* Every tensor of the map is in the shard that the map names. */
+static int check_map(const struct st_file *f, const char *index, const json_t *map, struct err *err)
+{
+    for (void *it = json_object_iter((json_t *)map); it;
+         it = json_object_iter_next((json_t *)map, it)) {
+        const char *name = json_object_iter_key(it);
+        const char *shard = json_string_value(json_object_iter_value(it));
+        const struct st_tensor *t = st_find(f, name);
+        if (!t)
+            return err_set(err, ERR_INPUT, "%s: tensor '%s' is not in its shard %s", index, name,
+                           shard);
+        const char *path = f->shards[t->shard].path, *base = strrchr(path, '/');
+        if (strcmp(base ? base + 1 : path, shard) != 0)
+            return err_set(err, ERR_INPUT, "%s: tensor '%s' is in %s, not in its shard %s", index,
+                           name, path, shard);
+    }
+    if (f->n != (int64_t)json_object_size(map))
+        log_warn("%s: lists %zu tensors, its shards hold %lld", index, json_object_size(map),
+                 (long long)f->n);
+    return 0;
+}
+
+static int open_index(const char *dir, const char *index, struct st_file **out, struct err *err)
+{
+    int rc = 0;
+    struct st_file *f = NULL;
+    json_t *doc = NULL;
+    const char **names = NULL;
+    int64_t n = 0;
+    struct buf path = {0};
+
+    TRY(json_read_file(index, INDEX_MAX, &doc, err));
+    const json_t *map = json_object_get(doc, "weight_map");
+    if (!json_is_object(map))
+        FAIL(err, ERR_INPUT, "%s: 'weight_map' must be an object (tensor name -> file name)",
+             index);
+    TRY(shard_names(index, map, &names, &n, err));
+    TRY(new_file(dir, n, &f, err));
+    for (int64_t i = 0; i < n; i++) {
+        buf_reset(&path);
+        buf_printf(&path, "%s/%s", dir, names[i]);
+        TRY(buf_check(&path, index, err));
+        rc = add_file(f, buf_str(&path), err);
+        if (rc) {
+            err_prefix(err, "%s: shard %s", index, names[i]);
+            goto out;
+        }
+    }
+    TRY(sort_tensors(f, err));
+    TRY(check_map(f, index, map, err));
+    *out = f;
+    f = NULL;
+out:
+    st_close(&f);
+    free(names);
+    json_decref(doc);
+    buf_free(&path);
+    return rc;
+}
+
+int st_open(const char *path, struct st_file **out, struct err *err)
+{
+    int rc = 0;
+    struct st_file *f = NULL;
+    TRY(new_file(path, 1, &f, err));
+    TRY(add_file(f, path, err));
+    TRY(sort_tensors(f, err));
+    *out = f;
+    f = NULL;
+out:
+    st_close(&f);
+    return rc;
+}
+
+static bool is_index(const char *path)
+{
+    size_t len = strlen(path);
+    return len > 11 && strcmp(path + len - 11, ".index.json") == 0;
+}
+
+static int open_index_path(const char *index, struct st_file **out, struct err *err)
+{
+    const char *slash = strrchr(index, '/');
+    char *dir = slash ? strndup(index, (size_t)(slash - index)) : strdup(".");
+    int rc = dir ? open_index(dir, index, out, err) : err_set(err, ERR_NOMEM, "%s", index);
+    free(dir);
+    return rc;
+}
+
+int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struct err *err)
+{
+    struct st_file *f = NULL;
+    int rc = 0;
+
+    if (n == 1 && is_index(paths[0]))
+        return open_index_path(paths[0], out, err);
+    if (n > SHARDS_MAX)
+        return err_set(err, ERR_USAGE, "%lld files, at most %d are read", (long long)n, SHARDS_MAX);
+    TRY(new_file(paths[0], n, &f, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (is_index(paths[i]))
+            FAIL(err, ERR_USAGE, "%s: an index stands alone; it names its files", paths[i]);
+        TRY(add_file(f, paths[i], err));
+    }
+    TRY(sort_tensors(f, err));
+    *out = f;
+    f = NULL;
+out:
+    st_close(&f);
+    return rc;
+}
+
+int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err)
+{
+    int rc = 0;
+    struct buf index = {0}, single = {0};
+    bool sharded, whole;
+
+    buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
+    buf_printf(&single, "%s/%s.safetensors", dir, stem);
+    TRY(buf_check(&index, dir, err));
+    TRY(buf_check(&single, dir, err));
+    TRY(io_exists(buf_str(&index), &sharded, err));
+    TRY(io_exists(buf_str(&single), &whole, err));
+    if (sharded)
+        TRY(open_index(dir, buf_str(&index), out, err));
+    else if (whole)
+        TRY(st_open(buf_str(&single), out, err));
+    else
+        FAIL(err, ERR_INPUT, "%s: neither %s.safetensors.index.json nor %s.safetensors is there",
+             dir, stem, stem);
+out:
+    buf_free(&index);
+    buf_free(&single);
+    return rc;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static int out_by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct st_out *const *)a)->name,
+                  (*(const struct st_out *const *)b)->name);
+}
+
+/* Wide types first, so that every tensor is aligned to its element size; then by name. */
+static int by_size_name(const void *a, const void *b)
+{
+    const struct st_out *x = *(const struct st_out *const *)a,
+                        *y = *(const struct st_out *const *)b;
+    size_t sx = dtype_size(x->dtype), sy = dtype_size(y->dtype);
+    return sx != sy ? (sx < sy ? 1 : -1) : strcmp(x->name, y->name);
+}
+
+static int out_bytes(const char *path, const struct st_out *t, int64_t *bytes, struct err *err)
+{
+    int64_t n = (int64_t)dtype_size(t->dtype);
+    bool ok = n > 0 && t->ndim >= 0 && t->ndim <= ST_MAX_DIMS;
+    for (int i = 0; ok && i < t->ndim; i++)
+        ok = mul_ok(n, t->shape[i], &n);
+    if (!ok)
+        return err_set(err, ERR_RUN, "%s: tensor '%s' has no valid type or shape", path, t->name);
+    *bytes = n;
+    return 0;
+}
+
+static int out_header(const char *path, const struct st_out **order, int64_t n, const json_t *meta,
+                      struct buf *b, struct err *err)
+{
+    int64_t at = 0, bytes = 0;
+    struct jw w;
+
+    buf_put(b, "\0\0\0\0\0\0\0\0", 8);
+    jw_init(&w, b, 0);
+    jw_obj(&w);
+    if (meta) {
+        jw_key(&w, "__metadata__");
+        jw_value(&w, meta);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const struct st_out *t = order[i];
+        int rc = out_bytes(path, t, &bytes, err);
+        if (rc)
+            return rc;
+        jw_key(&w, t->name);
+        jw_obj(&w);
+        jw_kstr(&w, "dtype", type_name(t->dtype));
+        jw_key(&w, "shape");
+        jw_arr(&w);
+        for (int k = 0; k < t->ndim; k++)
+            jw_int(&w, t->shape[k]);
+        jw_arr_end(&w);
+        jw_key(&w, "data_offsets");
+        jw_arr(&w);
+        jw_int(&w, at);
+        if (!add_ok(at, bytes, &at))
+            return err_set(err, ERR_RUN, "%s: more than 2^63 bytes", path);
+        jw_int(&w, at);
+        jw_arr_end(&w);
+        jw_obj_end(&w);
+    }
+    jw_obj_end(&w);
+    while (b->len % 8 && !b->failed)
+        buf_puts(b, " ");
+    int rc = buf_check(b, path, err);
+    for (int i = 0; !rc && i < 8; i++)
+        b->data[i] = (char)((uint64_t)(b->len - 8) >> 8 * i & 0xff);
+    return rc;
+}
+
+/* Pointers to the tensors in file order; *order is malloc'd. */
+static int out_order(const char *path, const struct st_out *tensors, int64_t n,
+                     const struct st_out ***order, struct err *err)
+{
+    int rc = mem_alloc(order, n, sizeof **order, path, err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < n; i++)
+        (*order)[i] = &tensors[i];
+    if (n < 2)
+        return 0;
+    qsort(*order, (size_t)n, sizeof **order, out_by_name);
+    for (int64_t i = 1; i < n; i++)
+        if (out_by_name(&(*order)[i - 1], &(*order)[i]) == 0)
+            return err_set(err, ERR_RUN, "%s: two tensors are named '%s'", path, (*order)[i]->name);
+    qsort(*order, (size_t)n, sizeof **order, by_size_name);
+    return 0;
+}
+
+int st_write(const char *path, const struct st_out *tensors, int64_t n, struct err *err)
+{
+    return st_write_meta(path, tensors, n, NULL, err);
+}
+
+int st_write_meta(const char *path, const struct st_out *tensors, int64_t n, const json_t *meta,
+                  struct err *err)
+{
+    int rc = 0;
+    const struct st_out **order = NULL;
+    struct buf header = {0};
+    struct io_part part = {0};
+    int64_t bytes;
+
+    TRY(out_order(path, tensors, n, &order, err));
+    TRY(out_header(path, order, n, meta, &header, err));
+    TRY(io_part_open(&part, path, err));
+    TRY(io_write(part.fd, path, header.data, (int64_t)header.len, err));
+    for (int64_t i = 0; i < n; i++) {
+        TRY(out_bytes(path, order[i], &bytes, err));
+        TRY(io_write(part.fd, path, order[i]->data, bytes, err));
+    }
+out:
+    rc = io_part_close(&part, rc, err);
+    free(order);
+    buf_free(&header);
     return rc;
 }

@@ -257,56 +257,37 @@ static int by_cost(const void *a, const void *b)
 
 struct load {
     double sum;
-    int64_t items, shard;
+    int64_t items;
 };
 
 /* Cells without cost are spread by number. */
-static bool less(const struct load *a, const struct load *b)
+static int64_t least(const struct load *all, int64_t n)
 {
-    if (a->sum != b->sum)
-        return a->sum < b->sum;
-    return a->items != b->items ? a->items < b->items : a->shard < b->shard;
-}
-
-/* Restore the heap order below its root after the root grew. */
-static void sift_down(struct load *heap, int64_t n)
-{
-    for (int64_t i = 0;;) {
-        int64_t small = i, left = 2 * i + 1, right = left + 1;
-        if (left < n && less(&heap[left], &heap[small]))
-            small = left;
-        if (right < n && less(&heap[right], &heap[small]))
-            small = right;
-        if (small == i)
-            return;
-        struct load t = heap[i];
-        heap[i] = heap[small];
-        heap[small] = t;
-        i = small;
-    }
+    int64_t at = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (all[i].sum < all[at].sum || (all[i].sum == all[at].sum && all[i].items < all[at].items))
+            at = i;
+    return at;
 }
 
 int shard_assign(const double *cost, int64_t n, int64_t count, int64_t *owner, struct err *err)
 {
     int rc = 0;
     struct item *items = NULL;
-    struct load *heap = NULL;
+    struct load *loads = NULL;
     TRY(mem_alloc(&items, n, sizeof *items, "cells", err));
-    TRY(mem_alloc(&heap, count, sizeof *heap, "shards", err));
+    TRY(mem_zalloc(&loads, count, sizeof *loads, "shards", err));
     for (int64_t i = 0; i < n; i++)
         items[i] = (struct item){cost[i], i};
     qsort(items, (size_t)n, sizeof *items, by_cost);
-    /* All loads are 0: ascending shard numbers are a heap already. */
-    for (int64_t i = 0; i < count; i++)
-        heap[i] = (struct load){0, 0, i};
     for (int64_t i = 0; i < n; i++) {
-        owner[items[i].index] = heap[0].shard;
-        heap[0].sum += items[i].cost;
-        heap[0].items++;
-        sift_down(heap, count);
+        int64_t to = least(loads, count);
+        owner[items[i].index] = to;
+        loads[to].sum += items[i].cost;
+        loads[to].items++;
     }
 out:
     free(items);
-    free(heap);
+    free(loads);
     return rc;
 }

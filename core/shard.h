@@ -39,8 +39,8 @@ void shard_what(const struct shard *s, const char *command, char what[64]);
 
 /* owner[i] = the shard that does item i, so that the shards' sums of cost are balanced: items in
  * descending order of cost (ties: lower index first), each to the least loaded shard (ties: fewer
- * items, lower shard). The same input gives the same answer in every process. O(n log n + n log
- * count). */
+ * items, lower shard). The same input gives the same answer in every process. O(n log n + n count).
+ */
 int shard_assign(const double *cost, int64_t n, int64_t count, int64_t *owner, struct err *err);
 
 #endif

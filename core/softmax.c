@@ -1,7 +1,7 @@
 /*
- * softmax.c - see softmax.h; the loops are in softmax_kernel.inc.
+ * softmax.c - see attention.h; the loops are in softmax_kernel.inc.
  */
-#include "core/softmax.h"
+#include "core/attention.h"
 
 #include "core/simd.h"
 

@@ -1,7 +1,7 @@
 /*
- * squares.c - see squares.h.
+ * squares.c - see ownrule.h.
  */
-#include "core/squares.h"
+#include "core/ownrule.h"
 
 #include "core/intmath.h"
 #include "core/mem.h"

@@ -1,8 +1,10 @@
 /* text.c - lists of names, nearest names, text made safe to show, and wrapping (text.h). */
 #include "core/text.h"
 
+#include "core/buf.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,4 +173,100 @@ void text_wrap(struct buf *b, const char *text, int col, int indent, int width)
         p += n + (p[n] != '\0');
     }
     buf_puts(b, "\n");
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+bool words_have(const char *list, char by, const char *name, size_t len)
+{
+    for (const char *p = list; *p; p += *p != '\0') {
+        size_t n = strcspn(p, (char[]){by, '\0'});
+        if (n == len && strncmp(p, name, n) == 0)
+            return true;
+        p += n;
+    }
+    return false;
+}
+
+/* One word at p, without its quotes, appended to b. Returns what follows it; NULL: an open quote.
+ */
+static const char *word(const char *p, struct buf *b)
+{
+    char quote = 0;
+
+    for (; *p && (quote || !strchr(" \t\n", *p)); p++) {
+        if (!quote && (*p == '\'' || *p == '"')) {
+            quote = *p;
+        } else if (*p == quote) {
+            quote = 0;
+        } else if (*p == '\\' && quote != '\'' && p[1] && (!quote || strchr("\\\"$`", p[1]))) {
+            buf_put(b, ++p, 1);
+        } else {
+            buf_put(b, p, 1);
+        }
+    }
+    return quote ? NULL : p;
+}
+
+int words_split(const char *text, struct str_list *out, struct err *err)
+{
+    struct buf b = {0};
+    int rc = 0;
+
+    for (const char *p = text + strspn(text, " \t\n"); *p; p += strspn(p, " \t\n")) {
+        buf_reset(&b);
+        p = word(p, &b);
+        if (!p)
+            FAIL(err, ERR_USAGE, "'%s': a quote is not closed", text);
+        str_list_add(out, buf_str(&b));
+        TRY(buf_check(&b, "words of a command", err));
+    }
+    if (out->failed)
+        FAIL(err, ERR_NOMEM, "'%s': out of memory", text);
+    if (out->n == 0)
+        rc = err_set(err, ERR_USAGE, "'%s' is no command", text);
+out:
+    buf_free(&b);
+    return rc;
+}
+
+/* ---- sizes and estimates as people say them -------------------------------------------------- */
+
+void bytes_text(double bytes, char text[24])
+{
+    static const char *const units[] = {"kB", "MB", "GB", "TB", "PB"};
+    int u = -1;
+    while (bytes >= 999.5 && u < 4) {
+        bytes /= 1000;
+        u++;
+    }
+    if (u < 0)
+        snprintf(text, 24, "%.0f B", bytes);
+    else
+        snprintf(text, 24, bytes < 9.95 ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+}
+
+/* Two significant digits below 10, whole numbers above: 0.5, 2, 8.5, 30. */
+static double rounded(double x)
+{
+    return x < 9.75 ? round(2 * x) / 2 : round(x);
+}
+
+void estimate_text(double seconds, char text[48])
+{
+    static const struct {
+        double seconds;
+        const char *name;
+    } units[] = {{1, "s"}, {60, "min"}, {3600, "h"}, {86400, "days"}};
+    static const double most[] = {120, 120 * 60.0, 72 * 3600.0, INFINITY};
+    double low = seconds, high = seconds * 4;
+    int u = 0;
+    if (high < 2) {
+        snprintf(text, 48, "under 2 s");
+        return;
+    }
+    while (high > most[u])
+        u++;
+    snprintf(text, 48, "%g to %g %s", rounded(low / units[u].seconds),
+             rounded(high / units[u].seconds), units[u].name);
 }

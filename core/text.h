@@ -1,6 +1,6 @@
 /*
  * text.h - text: lists of names, the name nearest to a misspelt word, text that is safe to show,
- * line wrapping.
+ * line wrapping, sizes and estimates.
  */
 #ifndef LACUNA_TEXT_H
 #define LACUNA_TEXT_H
@@ -25,6 +25,9 @@ struct str_list {
 void str_list_add(struct str_list *l, const char *s); /* a copy */
 void str_list_free(struct str_list *l);
 bool str_list_has(const struct str_list *l, const char *s);
+
+/* Is name[0..len) one of the words of a list, separated by `by`? */
+bool words_have(const char *list, char by, const char *name, size_t len);
 
 /* Split a command as a POSIX shell does, without expanding anything: blanks part words, ' and " and
  * backslash keep them together. ERR_USAGE: a quote that is not closed, or no word at all. */
@@ -70,5 +73,15 @@ int text_printf(FILE *f, const char *fmt, ...) __attribute__((format(printf, 2, 
 /* Appends text word by word in lines of at most `width` columns. The first line starts at column
  * `col`, the others at column `indent`. Ends with a newline. */
 void text_wrap(struct buf *b, const char *text, int col, int indent, int width);
+
+/* ---- sizes and estimates as people say them -------------------------------------------------- */
+
+/* Decimal units, two significant digits from 1 kB on: "512 B", "9.5 MB", "86 GB". */
+void bytes_text(double bytes, char text[24]);
+
+/* Time of work that would take so many seconds on a machine that does nothing else, without what
+ * the estimate left out; four times as much is the upper end. "under 2 s", "8 to 30 s", "2 to 8
+ * min", "12 to 48 h", "2 to 8 days": in the unit of the upper end. */
+void estimate_text(double seconds, char text[48]);
 
 #endif

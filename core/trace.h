@@ -9,6 +9,7 @@
 #ifndef LACUNA_TRACE_H
 #define LACUNA_TRACE_H
 
+#include "core/attention.h"
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/json.h"
@@ -16,6 +17,7 @@
 #include "core/rowsample.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define TRACE_VERSION_MAJOR 1
@@ -88,6 +90,31 @@ struct trace_call {
  * out [heads][n_q][v_dim]: in the dtype of the trace. lse [heads][n_q][1]: float32. */
 enum trace_what { TRACE_Q, TRACE_K, TRACE_V, TRACE_OUT, TRACE_LSE, TRACE_WHAT_COUNT };
 
+/* What a call may have beside tensors: float32. Maps [heads][cells][cells]; of format 1.1 sink
+ * logits and ALiBi slopes [heads], relative bias [score.rel_bias][2 n_k - 1]: b_ij = bias[j - p_i +
+ * n_k - 1], bias [score.bias][n_q][n_k]. */
+enum {
+    TRACE_MAP_SUM = TRACE_WHAT_COUNT,
+    TRACE_MAP_MAX,
+    TRACE_SINKS,
+    TRACE_ALIBI,
+    TRACE_REL_BIAS,
+    TRACE_BIAS,
+    CALL_ARRAYS,
+};
+
+/* Arrays of the run: token ids int32 [n_k], negative log-likelihoods float32 [n_k - 1]; the
+ * sampler's schedule, float64: timestep and sigma of every step of the run, captured or not (sigmas
+ * may have one more, the final 0); positions of sampled rows int32 [n_q]. */
+enum trace_run {
+    TRACE_TOKENS,
+    TRACE_NLL,
+    TRACE_TIMESTEPS,
+    TRACE_SIGMAS,
+    TRACE_ROWS,
+    RUN_ARRAYS,
+};
+
 struct trace;
 struct str_list; /* core/text.h */
 
@@ -145,11 +172,6 @@ int trace_read(const struct trace *t, int64_t call, enum trace_what what, int he
 int trace_read_raw(const struct trace *t, int64_t call, enum trace_what what, int head,
                    int64_t tok0, int64_t n, void *dst, struct err *err);
 
-/* Count NaN and infinite elements of a head; first = {token, dim} of the first one, {-1, -1} if
- * there is none. */
-int trace_nonfinite(const struct trace *t, int64_t call, enum trace_what what, int head,
-                    int64_t *count, int64_t first[2], struct err *err);
-
 /* Shape of a tensor of this trace. */
 struct trace_shape {
     int64_t heads, tokens, dim;
@@ -158,19 +180,12 @@ struct trace_shape {
 struct trace_shape trace_shape(const struct trace_meta *m, enum trace_what what);
 const char *trace_what_name(enum trace_what what); /* "q", "k", ... */
 
-/* Where a head's payload lies in the file: for pread or mmap by the user. Fails for packed files.
- */
-int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int head,
-                 int64_t *offset, int64_t *bytes, struct err *err);
-
-/* Values of one head of the call: the sink logit z, the ALiBi slope m (0 where the call has none),
- * the relative bias: b_ij = bias[j - p_i + n_k - 1], [2 n_k - 1], and the bias of rows and keys,
- * [n_q][n_k]. */
 double trace_call_scale(const struct trace *t, int64_t call);
-int trace_sink(const struct trace *t, int64_t call, int head, double *z, struct err *err);
-int trace_alibi(const struct trace *t, int64_t call, int head, double *m, struct err *err);
-int trace_rel_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err);
-int trace_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err);
+
+/* What is stored for one head from TRACE_SINKS on: one value, or a bias (ERR_INPUT where the call
+ * has none). No sink and no slope are 0. */
+int trace_read_values(const struct trace *t, int64_t call, int which, int head, float *x,
+                      struct err *err);
 
 /* Allowed pairs of the stored rows of a call, padding text included. */
 int64_t trace_call_pairs(const struct trace *t, int64_t call);
@@ -209,18 +224,9 @@ int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, fl
                    struct err *err);
 int64_t trace_map_cells(const struct trace *t, bool keys); /* ceil(n / pool) */
 
-/* What capture writes for programs that read a trace (doc/trace-format.md) and no command needs:
- * tests and the fuzzer read it back with these.
- *
- * Token ids [n_k] and negative log-likelihoods [n_k - 1]; *n = 0 when absent. Arrays are malloc'd.
- */
-int trace_tokens(const struct trace *t, int32_t **ids, int64_t *n, struct err *err);
-int trace_nll(const struct trace *t, float **nll, int64_t *n, struct err *err);
-
-/* The sampler's schedule: timestep and sigma of every step of the run, captured or not (sigmas may
- * have one more, the final 0). *n = 0 when absent. Arrays are malloc'd. */
-int trace_timesteps(const struct trace *t, double **timesteps, int64_t *n, struct err *err);
-int trace_sigmas(const struct trace *t, double **sigmas, int64_t *n, struct err *err);
+/* An array of the run: *out is malloc'd, of the array's type; *n = 0 when absent. */
+int trace_read_run(const struct trace *t, enum trace_run which, void *out, int64_t *n,
+                   struct err *err);
 
 /* Attributes, datasets and groups of the file that this build does not know and that the file marks
  * as optional; `first` is the path of one of them. */
@@ -236,15 +242,12 @@ struct trace_extent {
 };
 int trace_extent(const struct trace *t, struct trace_extent *out, struct err *err);
 
-/* Check every stored checksum. `bad` is called for each mismatch (dataset path, head or -1), *n_bad
- * is their number. Returns 0 if the check ran to its end, even if it found mismatches. */
+/* Check every stored checksum on several threads. `bad` is called by one at a time for each
+ * mismatch (dataset path, head or -1), *n_bad is their number. Returns 0 if the check ran to its
+ * end, even if it found mismatches. */
 typedef void trace_bad_fn(void *ctx, const char *object, int head, const char *what);
-int trace_verify(const struct trace *t, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
+int trace_verify(const struct trace *t, int jobs, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
                  struct err *err);
-
-/* The same on several threads (`bad` is called by one at a time). */
-int trace_verify_jobs(const struct trace *t, int jobs, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
-                      struct err *err);
 
 /* Like trace_open, but also opens a file whose metadata or checksums do not match its content id,
  * so that trace_verify can say what is wrong. */
@@ -286,12 +289,8 @@ int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_
 int trace_put_head(struct trace_writer *w, enum trace_what what, int head, int64_t tok0, int64_t n,
                    const float *x, struct err *err);
 
-/* Sink logits or ALiBi slopes of all heads; relative bias [score.rel_bias][2 n_k - 1]; bias
- * [score.bias][n_q][n_k]. */
-int trace_put_sinks(struct trace_writer *w, const float *z, struct err *err);
-int trace_put_alibi(struct trace_writer *w, const float *slopes, struct err *err);
-int trace_put_rel_bias(struct trace_writer *w, const float *bias, struct err *err);
-int trace_put_bias(struct trace_writer *w, const float *bias, struct err *err);
+/* An array from TRACE_SINKS on, of all heads. */
+int trace_put_values(struct trace_writer *w, int which, const float *x, struct err *err);
 
 /* Most values of one head's bias of rows and keys. */
 #define TRACE_BIAS_MOST (1 << 24)
@@ -303,11 +302,9 @@ int trace_put_map(struct trace_writer *w, int head, const float *sum, const floa
 /* Finish the call: write hashes, flush. Every announced row must have been put. */
 int trace_end_call(struct trace_writer *w, struct err *err);
 
-int trace_put_tokens(struct trace_writer *w, const int32_t *ids, int64_t n, struct err *err);
-int trace_put_nll(struct trace_writer *w, const float *nll, int64_t n, struct err *err);
-int trace_put_timesteps(struct trace_writer *w, const double *t, int64_t n, struct err *err);
-int trace_put_positions(struct trace_writer *w, const int32_t *rows, int64_t n, struct err *err);
-int trace_put_sigmas(struct trace_writer *w, const double *s, int64_t n, struct err *err);
+/* An array of the run; n = 0: none. */
+int trace_put_run(struct trace_writer *w, enum trace_run which, int64_t n, const void *data,
+                  struct err *err);
 
 /* Close, fsync, rename to the final name. On failure the .part file is removed. */
 int trace_commit(struct trace_writer **w, struct err *err);
@@ -335,5 +332,31 @@ int trace_pack_fp8(const struct trace *t, const char *path, enum trace_storage s
  * its checksum is refused. */
 int trace_pack(const struct trace *t, const char *path, enum trace_storage s, int jobs, bool force,
                struct err *err);
+
+/* Fill in shape, scale, causality, reach, cap, bias and sink of a stored head; q, k and v are left
+ * NULL. With sampled rows x is still the whole head: row i stands at position i, and only some rows
+ * have a query (trace_rows). A reach that takes no key away is none. *rel is the storage of a
+ * relative bias or one of rows and keys, which in->mods points into: the caller frees it; NULL
+ * without. */
+int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in, float **rel,
+               struct err *err);
+
+/* ---- names of tensors that belong to a call ----------------------------------------------------
+ *
+ * Words between dots, "step-12" or "step12", "layer-5" or "layer5", and at most one other word, the
+ * branch. That is how `lacuna trace export` names tensors. */
+
+#define CALL_BRANCH 16
+
+/* What a name says; what it does not say stays as it was. */
+struct call_name {
+    int step, layer;
+    char branch[CALL_BRANCH];
+};
+
+/* Parse text[0..len), which may end with a dot. With `head` (may be NULL) a word "head-3" is a
+ * number too. NULL, or the first word that is none of these, with its length in *word_len. */
+const char *call_name_parse(const char *text, size_t len, struct call_name *c, int *head,
+                            size_t *word_len);
 
 #endif

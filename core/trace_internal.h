@@ -13,20 +13,6 @@
 #define TRACE_FORMAT "lacuna-trace"
 #define CHUNK_TOKENS 1024 /* rows of a chunk of a packed tensor */
 
-/* Datasets of a call; the first ones are those of enum trace_what. */
-enum {
-    ARR_MAP_SUM = TRACE_WHAT_COUNT,
-    ARR_MAP_MAX,
-    ARR_SINKS, /* these four: format 1.1, always contiguous */
-    ARR_ALIBI,
-    ARR_REL_BIAS,
-    ARR_BIAS,
-    CALL_ARRAYS,
-};
-
-/* Datasets of the run. */
-enum { ARR_TOKENS, ARR_NLL, ARR_TIMESTEPS, ARR_SIGMAS, ARR_ROWS, RUN_ARRAYS };
-
 /* A payload dataset: slices (heads) of rows of row_bytes, one checksum per slice. */
 struct trace_array {
     const char *name;
@@ -56,6 +42,9 @@ int64_t trace_run_length(const struct trace_meta *m, int i);
 /* Do the flags of c say that the call has dataset i? */
 bool trace_call_has(const struct trace_call *c, int i);
 
+/* What every call has as attributes of its group. */
+extern const struct h5_field trace_call_fields[];
+
 #define CALL_PATH_MAX 80
 void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX]);
 
@@ -63,8 +52,7 @@ void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX]);
 int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int code,
                      struct err *err);
 
-/* ---- format 1.1: what a call does to its scores (trace_score.c) -------------------------------
- */
+/* ---- format 1.1: what a call does to its scores (trace_score.c) ------------------------------ */
 
 bool trace_score_any(const struct trace_score *s);
 
@@ -98,7 +86,6 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err);
 
 /* ---- content id: XXH3-128 of a text of all metadata and checksums ---------------------------- */
 
-void content_f64(struct buf *b, double x);
 void content_meta(const struct trace_meta *m, struct buf *b);
 void content_call(const struct trace_call *c, struct buf *b);
 void content_array(const struct trace_array *a, struct buf *b);
@@ -129,29 +116,6 @@ struct trace {
     struct trace_ignored ignored;
 };
 
-/* The one trace in a directory, malloc'd; NULL where `path` is none. Several: ERR_INPUT. */
-int trace_only(const char *path, char **only, struct err *err);
-
-/* Groups of a trace; TRACE_AT_STEPS is /calls, a step or a branch. */
-enum trace_place {
-    TRACE_AT_ROOT,
-    TRACE_AT_TYPES,
-    TRACE_AT_MODEL,
-    TRACE_AT_RUN,
-    TRACE_AT_VIDEO,
-    TRACE_AT_STEPS,
-    TRACE_AT_CALL,
-};
-
-/* Refuse a group that has an attribute, a dataset or a group which this build neither knows nor may
- * ignore (ERR_INPUT that names it); count in t->ignored what it may. */
-int trace_refuse_unknown(struct trace *t, hid_t group, enum trace_place at, struct err *err);
-
-/* The names that a group marks as optional, separated by spaces; "" without such a mark. */
-#define TRACE_OPTIONAL_MAX 1024
-int trace_optional_names(hid_t group, char list[TRACE_OPTIONAL_MAX], struct err *err);
-bool trace_name_listed(const char *list, const char *name);
-
 /* Path of the dataset: of call i, or of the run when i < 0. */
 #define DATASET_PATH_MAX (CALL_PATH_MAX + 20)
 void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_array *a,
@@ -164,15 +128,6 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
 /* A whole slice as stored, checked against its checksum; a mismatch is ERR_INPUT. */
 int trace_read_slice(const struct trace *t, int64_t call, const struct trace_array *a,
                      int64_t slice, void *dst, struct err *err);
-
-/* ---- chunks of packed datasets --------------------------------------------------------------- */
-
-/* Creation properties of a packed dataset: chunks of a->chunk_rows rows, filters of a->storage. */
-hid_t trace_packed_props(const struct trace_array *a);
-
-/* Write a whole slice into a dataset that was created with trace_packed_props. */
-int trace_write_chunks(hid_t dset, const struct trace_array *a, int jobs, int64_t slice,
-                       const void *data, struct err *err);
 
 /* ---- writer, as seen by the packer ----------------------------------------------------------- */
 
@@ -196,8 +151,5 @@ void trace_write_advice(const struct trace_meta *m, bool copy, int sys,
 /* A whole slice of dataset i of the current call, as stored. */
 int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data,
                     struct err *err);
-
-/* A whole dataset of the run, as stored. */
-int trace_put_run(struct trace_writer *w, int i, int64_t n, const void *data, struct err *err);
 
 #endif

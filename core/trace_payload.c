@@ -5,16 +5,14 @@
  */
 #include "core/trace_internal.h"
 
-#include "core/h5zstd.h"
-#include "core/hash.h"
+#include "core/fileio.h"
+#include "core/h5util.h"
 #include "core/mem.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define READ_BLOCK (1 << 20)
 
@@ -28,50 +26,6 @@ void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_arr
 }
 
 /* ---- stored bytes ---------------------------------------------------------------------------- */
-
-static int pread_all(const struct trace *t, int64_t offset, int64_t bytes, void *dst,
-                     struct err *err)
-{
-    char *p = dst;
-    while (bytes > 0) {
-        size_t want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
-        ssize_t got = pread(t->fd, p, want, offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_sys(err, ERR_IO, "reading at offset %lld", (long long)offset);
-        if (got == 0)
-            return err_set(err, ERR_INPUT,
-                           "the file ends at offset %lld; it was longer when it was "
-                           "opened",
-                           (long long)offset);
-        p += got;
-        offset += got;
-        bytes -= got;
-    }
-    return 0;
-}
-
-/* The stored bytes of a chunk into *packed (grown as needed). */
-static int fetch_chunk(hid_t dset, const struct trace_array *a, const hsize_t at[3], void **packed,
-                       int64_t *cap, size_t *size, uint32_t *skip, struct err *err)
-{
-    hsize_t stored = 0;
-    int64_t limit = (int64_t)chunk_bound((size_t)(a->chunk_rows * a->row_bytes)) + 4096;
-
-    if (H5Dget_chunk_storage_size(dset, at, &stored) < 0)
-        return h5_fail(err, ERR_INPUT, "chunk at row %llu", (unsigned long long)at[1]);
-    if (stored == 0 || stored > (hsize_t)limit)
-        return err_set(err, ERR_INPUT, "chunk at row %llu has %llu bytes",
-                       (unsigned long long)at[1], (unsigned long long)stored);
-    int rc = mem_grow(packed, cap, (int64_t)stored, 1, "packed chunk", err);
-    if (rc)
-        return rc;
-    if (H5Dread_chunk(dset, H5P_DEFAULT, at, skip, *packed) < 0)
-        return h5_fail(err, ERR_INPUT, "chunk at row %llu", (unsigned long long)at[1]);
-    *size = (size_t)stored;
-    return 0;
-}
 
 /* Rows of a slice through chunks of shuffle + zstd or deflate. */
 static int read_chunks(const struct trace *t, const char *path, const struct trace_array *a,
@@ -97,10 +51,14 @@ static int read_chunks(const struct trace *t, const char *path, const struct tra
         int64_t end = first + a->chunk_rows < row0 + n ? first + a->chunk_rows : row0 + n;
         hsize_t at[3] = {(hsize_t)slice, (hsize_t)first, 0};
         h5_lock();
-        rc = fetch_chunk(dset, a, at, &packed, &cap, &size, &skip, err);
+        rc = h5_fetch_chunk(dset, at, chunk, &packed, &cap, &size, &skip, err);
         h5_unlock();
-        if (rc)
+        if (!rc && size == 0)
+            rc = err_set(err, ERR_INPUT, "its chunk is not in the file");
+        if (rc) {
+            err_prefix(err, "row %lld", (long long)row);
             goto out;
+        }
         TRY(chunk_unpack(packed, size, codec, skip, elem, scratch, plain, chunk, err));
         memcpy(dst + (row - row0) * a->row_bytes, (char *)plain + (row - first) * a->row_bytes,
                (size_t)((end - row) * a->row_bytes));
@@ -130,14 +88,13 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
                        path, (long long)slice, (long long)row0, (long long)(row0 + n - 1));
     if (n == 0)
         return 0;
-    if (a->storage == TRACE_CONTIGUOUS)
-        rc = pread_all(t, a->offset + (slice * a->rows + row0) * a->row_bytes, n * a->row_bytes,
-                       dst, err);
-    else
+    if (a->storage != TRACE_CONTIGUOUS) {
         rc = read_chunks(t, path, a, slice, row0, n, dst, err);
-    if (rc)
-        err_prefix(err, "%s: %s head %lld", t->path, path, (long long)slice);
-    return rc;
+        return rc ? err_prefix(err, "%s: %s head %lld", t->path, path, (long long)slice), rc : 0;
+    }
+    rc = io_read_at(t->fd, path, t->file_size, a->offset + (slice * a->rows + row0) * a->row_bytes,
+                    dst, n * a->row_bytes, err);
+    return rc ? err_prefix(err, "%s", t->path), rc : 0;
 }
 
 static int check_sum(const struct trace *t, int64_t call, const struct trace_array *a,
@@ -225,57 +182,7 @@ out:
     return rc;
 }
 
-int trace_nonfinite(const struct trace *t, int64_t call, enum trace_what what, int head,
-                    int64_t *count, int64_t first[2], struct err *err)
-{
-    const struct trace_array *a = tensor_of(t, call, what);
-    int64_t dim = a->row_bytes / (int64_t)dtype_size(a->type), bad = 0;
-    float *x = NULL;
-    int rc = 0;
-
-    first[0] = first[1] = -1;
-    TRY(mem_alloc(&x, CHUNK_TOKENS * dim, sizeof *x, "rows of a trace", err));
-    for (int64_t row = 0; row < a->rows; row += CHUNK_TOKENS) {
-        int64_t n = a->rows - row < CHUNK_TOKENS ? a->rows - row : CHUNK_TOKENS;
-        TRY(trace_read(t, call, what, head, row, n, x, err));
-        for (int64_t i = 0; i < n * dim; i++) {
-            if (isfinite(x[i]))
-                continue;
-            if (bad++ == 0) {
-                first[0] = row + i / dim;
-                first[1] = i % dim;
-            }
-        }
-    }
-    *count = bad;
-out:
-    free(x);
-    return rc;
-}
-
-int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int head,
-                 int64_t *offset, int64_t *bytes, struct err *err)
-{
-    const struct trace_array *a = tensor_of(t, call, what);
-    char path[DATASET_PATH_MAX];
-
-    trace_dataset_path(t, call, a, path);
-    if (!a->present)
-        return err_set(err, ERR_INPUT, "%s: %s is not in this trace", t->path, path);
-    if (a->storage != TRACE_CONTIGUOUS)
-        return err_set(err, ERR_INPUT,
-                       "%s: %s is packed (%s); lacuna trace pack --unpack makes it "
-                       "contiguous",
-                       t->path, path, trace_storage_name(a->storage));
-    if (head < 0 || head >= a->slices)
-        return err_set(err, ERR_RUN, "%s: %s: head %d does not exist", t->path, path, head);
-    *bytes = a->rows * a->row_bytes;
-    *offset = a->offset + head * *bytes;
-    return 0;
-}
-
-/* ---- what a call does to its scores ------------------------------------------------------------
- */
+/* ---- what a call does to its scores ---------------------------------------------------------- */
 
 double trace_call_scale(const struct trace *t, int64_t call)
 {
@@ -283,53 +190,21 @@ double trace_call_scale(const struct trace *t, int64_t call)
     return own != 0 ? own : t->meta.scale;
 }
 
-/* A value of a head; 0 where the call has none. */
-static int read_value(const struct trace *t, int64_t call, int i, int head, double *out,
+int trace_read_values(const struct trace *t, int64_t call, int which, int head, float *x,
                       struct err *err)
 {
-    const struct trace_array *a = &t->calls[call].arr[i];
-    float x = 0;
-    int rc = a->present ? trace_read_slice(t, call, a, head, &x, err) : 0;
+    const struct trace_array *a = &t->calls[call].arr[which];
+    int64_t n = a->rows * a->row_bytes / (int64_t)sizeof *x;
 
-    if (rc == 0 && !isfinite(x))
-        rc = err_set(err, ERR_INPUT, "%s: '%s' of head %d is not finite", t->path, a->name, head);
-    *out = x;
-    return rc;
-}
-
-int trace_sink(const struct trace *t, int64_t call, int head, double *z, struct err *err)
-{
-    return read_value(t, call, ARR_SINKS, head, z, err);
-}
-
-int trace_alibi(const struct trace *t, int64_t call, int head, double *m, struct err *err)
-{
-    return read_value(t, call, ARR_ALIBI, head, m, err);
-}
-
-int trace_rel_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err)
-{
-    const struct trace_array *a = &t->calls[call].arr[ARR_REL_BIAS];
-    int rc = trace_read_slice(t, call, a, a->slices == 1 ? 0 : head, bias, err);
-
-    for (int64_t i = 0; rc == 0 && i < a->rows; i++)
-        if (!isfinite(bias[i]))
-            rc = err_set(err, ERR_INPUT, "%s: 'rel_bias' of head %d is not finite at distance %lld",
-                         t->path, head, (long long)(i - (t->meta.n_k - 1)));
-    return rc;
-}
-
-int trace_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err)
-{
-    const struct trace_array *a = &t->calls[call].arr[ARR_BIAS];
-    int64_t n_k = t->meta.n_k;
-    int rc = trace_read_slice(t, call, a, a->slices == 1 ? 0 : head, bias, err);
-
-    for (int64_t i = 0; rc == 0 && i < a->rows * n_k; i++)
-        if (!isfinite(bias[i]))
-            rc =
-                err_set(err, ERR_INPUT, "%s: 'bias' of head %d is not finite at row %lld, key %lld",
-                        t->path, head, (long long)(i / n_k), (long long)(i % n_k));
+    if (!a->present && (which == TRACE_SINKS || which == TRACE_ALIBI)) {
+        *x = 0;
+        return 0;
+    }
+    int rc = trace_read_slice(t, call, a, a->slices == 1 ? 0 : head, x, err);
+    for (int64_t i = 0; rc == 0 && i < n; i++)
+        if (!isfinite(x[i]))
+            rc = err_set(err, ERR_INPUT, "%s: '%s' of head %d is not finite: element %lld", t->path,
+                         a->name, head, (long long)i);
     return rc;
 }
 
@@ -348,15 +223,16 @@ int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, fl
     int rc = 0;
 
     if (sum)
-        rc = trace_read_slice(t, call, &arr[ARR_MAP_SUM], head, sum, err);
+        rc = trace_read_slice(t, call, &arr[TRACE_MAP_SUM], head, sum, err);
     if (rc == 0 && max)
-        rc = trace_read_slice(t, call, &arr[ARR_MAP_MAX], head, max, err);
+        rc = trace_read_slice(t, call, &arr[TRACE_MAP_MAX], head, max, err);
     return rc;
 }
 
-static int read_run_array(const struct trace *t, int i, void *out, int64_t *n, struct err *err)
+int trace_read_run(const struct trace *t, enum trace_run which, void *out, int64_t *n,
+                   struct err *err)
 {
-    const struct trace_array *a = &t->run[i];
+    const struct trace_array *a = &t->run[which];
     void *data = NULL;
     int rc = 0;
 
@@ -373,24 +249,4 @@ static int read_run_array(const struct trace *t, int i, void *out, int64_t *n, s
 out:
     free(data);
     return rc;
-}
-
-int trace_tokens(const struct trace *t, int32_t **ids, int64_t *n, struct err *err)
-{
-    return read_run_array(t, ARR_TOKENS, ids, n, err);
-}
-
-int trace_nll(const struct trace *t, float **nll, int64_t *n, struct err *err)
-{
-    return read_run_array(t, ARR_NLL, nll, n, err);
-}
-
-int trace_timesteps(const struct trace *t, double **timesteps, int64_t *n, struct err *err)
-{
-    return read_run_array(t, ARR_TIMESTEPS, timesteps, n, err);
-}
-
-int trace_sigmas(const struct trace *t, double **sigmas, int64_t *n, struct err *err)
-{
-    return read_run_array(t, ARR_SIGMAS, sigmas, n, err);
 }

@@ -5,7 +5,12 @@
 #include "core/trace_internal.h"
 
 #include "core/mem.h"
+#include "core/text.h"
+#include "core/version.h"
 
+#include <ctype.h>
+#include <dirent.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +19,269 @@
 
 #define CHUNK_BYTES_MAX (64 << 20)
 #define CALLS_MAX 10000000
+
+/* ---- names that this build does not know --------------------------------------------------------
+ *
+ * A name in a trace that this build does not know can change what the rest means (a window, a cap
+ * of the scores), so it is refused unless its group marks it as optional (doc/trace-format.md,
+ * section 9). */
+
+/* Groups of a trace; AT_STEPS is /calls, a step or a branch. */
+enum place { AT_ROOT, AT_TYPES, AT_MODEL, AT_RUN, AT_VIDEO, AT_STEPS, AT_CALL };
+
+#define OPTIONAL_MAX 1024
+
+#define LIST "optional" /* attribute: names in this group that may be ignored */
+
+static const char *const root_attrs[] = {
+    "format", "version_major", "version_minor", "tool", "complete", "content_id", NULL};
+static const char *const root_links[] = {"types", "model", "run", "video", "calls", NULL};
+static bool has_name(const char *const *list, const char *name)
+{
+    for (; *list; list++)
+        if (strcmp(*list, name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_call_field(const char *name)
+{
+    for (const struct h5_field *f = trace_call_fields; f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_payload(const char *name, bool of_run)
+{
+    static const struct trace_meta any;
+    struct trace_array a;
+    char sums[32];
+
+    for (int i = 0; i < (of_run ? RUN_ARRAYS : CALL_ARRAYS); i++) {
+        of_run ? trace_run_array(i, 0, &a) : trace_call_array(&any, NULL, i, &a);
+        snprintf(sums, sizeof sums, "%s_xxh3", a.name);
+        if (strcmp(name, a.name) == 0 || strcmp(name, sums) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool link_known(enum place at, const char *name)
+{
+    return at == AT_ROOT    ? has_name(root_links, name)
+           : at == AT_TYPES ? strcmp(name, "bfloat16") == 0
+           : at == AT_RUN   ? is_payload(name, true)
+           : at == AT_CALL  ? is_payload(name, false)
+                            : false;
+}
+
+static bool attr_known(enum place at, const char *name)
+{
+    static const char *const groups[] = {
+        [AT_MODEL] = "model", [AT_RUN] = "run", [AT_VIDEO] = "video"};
+    bool of_meta = at == AT_MODEL || at == AT_RUN || at == AT_VIDEO;
+
+    return strcmp(name, LIST) == 0 || (at == AT_ROOT && has_name(root_attrs, name)) ||
+           (at == AT_CALL && (is_call_field(name) || trace_score_has(name))) ||
+           (of_meta && trace_meta_has(groups[at], name));
+}
+
+/* The format's names begin with a small letter; HDF5 itself, its high-level libraries and viewers
+ * use CLASS, TITLE, NX_class, _NCProperties and the like. */
+static bool attr_of_others(const char *name)
+{
+    return name[0] == '_' || isupper((unsigned char)name[0]);
+}
+
+/* The names that a group marks as optional, separated by spaces; "" without such a mark. */
+static int optional_names(hid_t group, char list[OPTIONAL_MAX], struct err *err)
+{
+    list[0] = '\0';
+    return h5_has_attr(group, LIST) ? h5_get_str(group, LIST, list, OPTIONAL_MAX, err) : 0;
+}
+
+/* ---- a group --------------------------------------------------------------------------------- */
+
+struct look {
+    struct trace *t;
+    enum place at;
+    const char *where, *optional;
+    struct err *err;
+    int rc;
+};
+
+static void ignore(struct look *l, const char *name)
+{
+    struct trace_ignored *i = &l->t->ignored;
+    if (i->n++ == 0)
+        snprintf(i->first, sizeof i->first, "%s/%s", strcmp(l->where, "/") == 0 ? "" : l->where,
+                 name);
+}
+
+static int refuse(struct look *l, const char *kind, const char *name)
+{
+    return err_set(l->err, ERR_INPUT,
+                   "%s: %s '%.100s' is not known to this lacuna (%s, format %d.%d) and can change "
+                   "what the trace means; the file has format %d.%lld: read it with a newer "
+                   "lacuna, or, if '%.100s' may be ignored, name it in the attribute '" LIST
+                   "' of %s",
+                   l->where, kind, name, lacuna_version(), TRACE_VERSION_MAJOR, TRACE_VERSION_MINOR,
+                   TRACE_VERSION_MAJOR, (long long)l->t->minor, name, l->where);
+}
+
+static herr_t see_attr(hid_t group, const char *name, const H5A_info_t *info, void *ctx)
+{
+    struct look *l = ctx;
+    (void)group;
+    (void)info;
+    if (attr_known(l->at, name) || attr_of_others(name))
+        return 0;
+    if (words_have(l->optional, ' ', name, strlen(name)))
+        ignore(l, name);
+    else
+        l->rc = refuse(l, "attribute", name);
+    return l->rc ? 1 : 0;
+}
+
+static int see_links(hid_t group, struct look *l)
+{
+    char **names = NULL;
+    int64_t n = 0;
+    int rc = 0;
+
+    TRY(h5_names(group, &names, &n, l->err));
+    for (int64_t i = 0; i < n; i++) {
+        bool listed = words_have(l->optional, ' ', names[i], strlen(names[i]));
+        /* Any other name may be a step or a branch: the paths of the calls decide. */
+        if (l->at == AT_STEPS ? !listed : link_known(l->at, names[i]))
+            continue;
+        if (listed)
+            ignore(l, names[i]);
+        else
+            TRY(refuse(l, "object", names[i]));
+    }
+out:
+    h5_names_free(names, n);
+    return rc;
+}
+
+/* Refuse a group that has an attribute, a dataset or a group which this build neither knows nor may
+ * ignore (ERR_INPUT that names it); count in t->ignored what it may. */
+static int refuse_unknown(struct trace *t, hid_t group, enum place at, struct err *err)
+{
+    char where[128], optional[OPTIONAL_MAX];
+    struct look l = {.t = t, .at = at, .where = h5_where(group, where), .optional = optional};
+    int rc = 0;
+
+    l.err = err;
+    TRY(optional_names(group, optional, err));
+    if (H5Aiterate2(group, H5_INDEX_NAME, H5_ITER_INC, NULL, see_attr, &l) < 0) {
+        rc = h5_fail(err, ERR_INPUT, "%s: listing the attributes", where);
+        goto out;
+    }
+    if ((rc = l.rc) != 0)
+        goto out;
+    TRY(see_links(group, &l));
+out:
+    return rc;
+}
+
+/* ---- directories of traces ----------------------------------------------------------------------
+ *
+ * Several runs of a model lie in one directory, a file each; masks and outputs of replays may lie
+ * beside them. */
+
+static int is_h5(const struct dirent *e)
+{
+    return e->d_name[0] != '.' && fnmatch("*.h5", e->d_name, 0) == 0;
+}
+
+static bool has_format(const char *path, const char *format)
+{
+    struct err ignored = {0};
+    hid_t file = H5I_INVALID_HID;
+    if (h5_open_file(path, format, 1, &file, &ignored) != 0)
+        return false;
+    h5_lock();
+    H5Fclose(file);
+    h5_unlock();
+    return true;
+}
+
+static int add_path(const char *dir, const char *name, struct str_list *out, struct err *err)
+{
+    struct buf path = {0};
+    buf_printf(&path, "%s/%s", dir, name);
+    int rc = buf_check(&path, dir, err);
+    /* Whatever is neither masks nor outputs is taken: a damaged trace is reported, not left out. */
+    if (rc == 0 && !has_format(buf_str(&path), "lacuna-masks") &&
+        !has_format(buf_str(&path), "lacuna-outputs"))
+        str_list_add(out, buf_str(&path));
+    buf_free(&path);
+    return rc;
+}
+
+static int list_directory(const char *dir, struct str_list *out, struct err *err)
+{
+    struct dirent **names = NULL;
+    int64_t before = out->n;
+    int rc = 0, n = scandir(dir, &names, is_h5, versionsort);
+
+    if (n < 0)
+        return err_sys(err, ERR_INPUT, "%s: cannot list the directory", dir);
+    for (int i = 0; i < n; i++) {
+        if (rc == 0)
+            rc = add_path(dir, names[i]->d_name, out, err);
+        free(names[i]);
+    }
+    free(names);
+    if (rc == 0 && !out->failed && out->n == before)
+        rc = err_set(err, ERR_INPUT, "%s: the directory holds no traces (*.h5)", dir);
+    return rc;
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int trace_list(char *const *args, int64_t n, struct str_list *out, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; i < n && rc == 0; i++) {
+        if (is_directory(args[i]))
+            rc = list_directory(args[i], out, err);
+        else
+            str_list_add(out, args[i]);
+    }
+    if (rc == 0 && out->failed)
+        rc = err_set(err, ERR_NOMEM, "names of traces");
+    return rc;
+}
+
+/* The one trace in a directory, malloc'd; NULL where `path` is none. Several: ERR_INPUT. */
+static int only_trace(const char *path, char **only, struct err *err)
+{
+    struct str_list found = {0};
+    int rc = 0;
+
+    *only = NULL;
+    if (!is_directory(path))
+        return 0;
+    TRY(trace_list(&(char *){(char *)(uintptr_t)path}, 1, &found, err));
+    if (found.n > 1)
+        FAIL(err, ERR_INPUT,
+             "%s holds %lld traces, and one is wanted here: name one of them, such as %s, or put "
+             "calls of one run together with lacuna trace join",
+             path, (long long)found.n, found.items[0]);
+    *only = found.items[0];
+    found.items[0] = NULL;
+out:
+    str_list_free(&found);
+    return rc;
+}
 
 /* ---- datasets -------------------------------------------------------------------------------- */
 
@@ -134,31 +402,6 @@ out:
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static int get_int(hid_t group, const char *name, int *out, struct err *err)
-{
-    int64_t x = 0;
-    int rc = h5_get_i64(group, name, &x, err);
-    if (rc == 0 && (x < 0 || x > INT32_MAX))
-        rc = err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", name, (long long)x);
-    if (rc == 0)
-        *out = (int)x;
-    return rc;
-}
-
-static int read_call_attrs(hid_t group, struct trace_call *c, struct err *err)
-{
-    int rc = 0;
-    TRY(get_int(group, "step", &c->step, err));
-    TRY(get_int(group, "layer", &c->layer, err));
-    TRY(get_int(group, "order", &c->order, err));
-    TRY(h5_get_str(group, "branch", c->branch, sizeof c->branch, err));
-    TRY(h5_get_str(group, "block", c->block, sizeof c->block, err));
-    TRY(h5_get_f64(group, "timestep", &c->timestep, err));
-    TRY(h5_get_f64(group, "sigma", &c->sigma, err));
-out:
-    return rc;
-}
-
 static int read_call(struct trace *t, hid_t group, const char *path, struct err *err)
 {
     int rc = mem_grow(&t->calls, &t->cap_calls, t->n_calls + 1, sizeof *t->calls,
@@ -170,8 +413,8 @@ static int read_call(struct trace *t, hid_t group, const char *path, struct err 
         return rc;
     e = &t->calls[t->n_calls++];
     memset(e, 0, sizeof *e);
-    TRY(trace_refuse_unknown(t, group, TRACE_AT_CALL, err));
-    TRY(read_call_attrs(group, &e->call, err));
+    TRY(refuse_unknown(t, group, AT_CALL, err));
+    TRY(h5_get_fields(group, trace_call_fields, &e->call, err));
     e->call.has_out = h5_has_link(group, "out");
     e->call.has_lse = h5_has_link(group, "lse");
     e->call.has_map = h5_has_link(group, "map_sum") || h5_has_link(group, "map_max");
@@ -194,16 +437,16 @@ out:
 /* Visit the groups below /calls: depth 0 steps, 1 branches, 2 layers. */
 static int walk(struct trace *t, hid_t parent, const char *path, int depth, struct err *err)
 {
-    char **names = NULL, child[CALL_PATH_MAX + 260], optional[TRACE_OPTIONAL_MAX];
+    char **names = NULL, child[CALL_PATH_MAX + 260], optional[OPTIONAL_MAX];
     int64_t n = 0;
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
 
-    TRY(trace_refuse_unknown(t, parent, TRACE_AT_STEPS, err));
-    TRY(trace_optional_names(parent, optional, err));
+    TRY(refuse_unknown(t, parent, AT_STEPS, err));
+    TRY(optional_names(parent, optional, err));
     TRY(h5_names(parent, &names, &n, err));
     for (int64_t i = 0; i < n; i++) {
-        if (trace_name_listed(optional, names[i]))
+        if (words_have(optional, ' ', names[i], strlen(names[i])))
             continue;
         if (strlen(path) + strlen(names[i]) + 2 > CALL_PATH_MAX || t->n_calls >= CALLS_MAX)
             FAIL(err, ERR_INPUT, "%s/%s is not part of a trace", path, names[i]);
@@ -253,12 +496,12 @@ static int read_rows(struct trace *t, struct err *err)
     struct row_sample s = {.n = t->meta.n_q, .group = t->meta.row_group};
     int rc = 0;
 
-    if ((s.group != 0) != t->run[ARR_ROWS].present)
+    if ((s.group != 0) != t->run[TRACE_ROWS].present)
         return err_set(err, ERR_INPUT, "/run: of 'row_group' and 'rows' only one is there");
     if (s.group == 0)
         return 0;
     TRY(mem_alloc(&t->rows, s.n, sizeof *t->rows, "sampled rows", err));
-    TRY(trace_read_slice(t, -1, &t->run[ARR_ROWS], 0, t->rows, err));
+    TRY(trace_read_slice(t, -1, &t->run[TRACE_ROWS], 0, t->rows, err));
     s.at = t->rows;
     TRY(row_sample_check(&s, t->meta.n_k, ERR_INPUT, err));
 out:
@@ -341,21 +584,18 @@ static int check_known(struct trace *t, struct err *err)
 {
     static const struct {
         const char *name;
-        enum trace_place at;
-    } groups[] = {{"types", TRACE_AT_TYPES},
-                  {"model", TRACE_AT_MODEL},
-                  {"run", TRACE_AT_RUN},
-                  {"video", TRACE_AT_VIDEO}};
+        enum place at;
+    } groups[] = {{"types", AT_TYPES}, {"model", AT_MODEL}, {"run", AT_RUN}, {"video", AT_VIDEO}};
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
 
     TRY(h5_get_i64(t->file, "version_minor", &t->minor, err));
-    TRY(trace_refuse_unknown(t, t->file, TRACE_AT_ROOT, err));
+    TRY(refuse_unknown(t, t->file, AT_ROOT, err));
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         if (!h5_has_link(t->file, groups[i].name))
             continue;
         TRY(h5_open_group(t->file, groups[i].name, &group, err));
-        TRY(trace_refuse_unknown(t, group, groups[i].at, err));
+        TRY(refuse_unknown(t, group, groups[i].at, err));
         h5_close(group);
         group = H5I_INVALID_HID;
     }
@@ -383,7 +623,7 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
 {
     struct trace *t = NULL;
     char *only = NULL;
-    int rc = trace_only(path, &only, err);
+    int rc = only_trace(path, &only, err);
 
     if (rc)
         return rc;

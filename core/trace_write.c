@@ -6,18 +6,281 @@
  * Metadata are flushed after every call: a killed writer leaves a readable file that says complete
  * = 0.
  */
-#include "core/trace_writer.h"
+#include "core/trace_internal.h"
 
 #include "core/mem.h"
+#include "core/pool.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define MAP_CHUNK_BYTES (256 << 10)
+
+struct array_writer {
+    struct trace_array a;
+    hid_t dset;
+    int64_t *next;            /* [slices], rows already there */
+    struct hash_state **hash; /* [slices] */
+};
+
+struct trace_writer {
+    struct h5_part part;
+    struct trace_meta meta;
+    struct trace_form form;
+    hid_t type, calls, run; /* element type of q, k, v; groups */
+    bool in_call, failed;
+    bool extended; /* a call has something of format 1.1 */
+    int last_order;
+    int64_t n_calls;
+    struct trace_call call;
+    hid_t group; /* of the current call */
+    struct array_writer out[CALL_ARRAYS];
+    struct trace_array run_arrays[RUN_ARRAYS];
+    struct buf content;
+};
+
+/* ---- what a full disk needs, the beginning of a file ------------------------------------------
+ */
+
+void trace_write_advice(const struct trace_meta *m, bool copy, int sys, char text[TRACE_ADVICE_MAX])
+{
+    const char *smaller = copy                               ? ""
+                          : strcmp(m->source, "import") == 0 ? ", or import fewer calls"
+                          : m->grid_t > 0 ? ", or store fewer layers, heads or steps"
+                                          : ", or store fewer layers, heads or tokens";
+    text[0] = '\0';
+    if (sys == ENOSPC || sys == EDQUOT)
+        snprintf(text, TRACE_ADVICE_MAX, "make room there, write elsewhere%s", smaller);
+    else if (sys == EFBIG)
+        snprintf(text, TRACE_ADVICE_MAX,
+                 "the file system there or ulimit -f allows no larger file: write elsewhere%s",
+                 smaller);
+}
+
+/* Put the advice, if there is any, behind the message of a failed write. */
+static void advise(const struct trace_writer *w, struct err *err)
+{
+    char text[TRACE_ADVICE_MAX];
+    size_t len = err ? strlen(err->msg) : 0;
+
+    if (!err || !err->code)
+        return;
+    trace_write_advice(&w->meta, w->form.copy, err->sys, text);
+    if (text[0] && !strstr(err->msg, text))
+        snprintf(err->msg + len, sizeof err->msg - len, "; %s", text);
+}
+
+static int check_space(const char *path, const struct trace_meta *m, const struct trace_form *form,
+                       struct err *err)
+{
+    struct statvfs fs;
+    char advice[TRACE_ADVICE_MAX], *copy = strdup(path);
+    int64_t have, need = form->need_bytes;
+    int rc = 0;
+
+    if (!copy)
+        return err_set(err, ERR_NOMEM, "name of %s", path);
+    const char *dir = dirname(copy);
+    if (statvfs(dir, &fs) != 0)
+        rc = err_sys(err, ERR_IO, "%s: its directory %s", path, dir);
+    free(copy);
+    if (rc)
+        return rc;
+    if (!mul_ok((int64_t)fs.f_bavail, (int64_t)fs.f_frsize, &have))
+        have = INT64_MAX;
+    trace_write_advice(m, form->copy, ENOSPC, advice);
+    if (need > have)
+        return err_set(err, ERR_MACHINE,
+                       "%s needs %.3f GB (%lld bytes) of disk space, %.3f GB (%lld "
+                       "bytes) are free there; %s",
+                       path, (double)need / 1e9, (long long)need, (double)have / 1e9,
+                       (long long)have, advice);
+    return 0;
+}
+
+/* bfloat16 is a type of its own in the file, so that viewers show its name. */
+static int commit_type(struct trace_writer *w, struct err *err)
+{
+    hid_t group = H5I_INVALID_HID, props = H5I_INVALID_HID;
+    int rc = 0;
+
+    w->type = h5_type(w->meta.dtype);
+    if (w->meta.dtype != DT_BF16)
+        return 0;
+    TRY(h5_create_group(w->part.file, "types", &group, err));
+    props = H5Pcreate(H5P_DATATYPE_CREATE);
+    H5Pset_obj_track_times(props, 0);
+    if (H5Tcommit2(group, "bfloat16", w->type, H5P_DEFAULT, props, H5P_DEFAULT) < 0)
+        rc = h5_fail(err, ERR_IO, "type bfloat16");
+out:
+    h5_close(props);
+    h5_close(group);
+    return rc;
+}
+
+static int start_file(struct trace_writer *w, struct err *err)
+{
+    int rc = 0;
+    TRY(commit_type(w, err));
+    TRY(trace_meta_put(w->part.file, &w->meta, err));
+    TRY(h5_open_group(w->part.file, "run", &w->run, err));
+    TRY(h5_create_group(w->part.file, "calls", &w->calls, err));
+    if (H5Fflush(w->part.file, H5F_SCOPE_GLOBAL) < 0)
+        rc = h5_fail(err, ERR_IO, "flush");
+out:
+    if (rc)
+        err_prefix(err, "%s", w->part.part);
+    return rc;
+}
+
+int trace_create_as(const char *path, const struct trace_meta *m, const struct trace_form *form,
+                    struct trace_writer **out, struct err *err)
+{
+    struct trace_writer *w = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&w, 1, sizeof *w, "trace writer", err));
+    w->meta = *m;
+    w->form = *form;
+    w->last_order = -1;
+    w->type = w->calls = w->run = w->group = H5I_INVALID_HID;
+    for (int i = 0; i < CALL_ARRAYS; i++)
+        w->out[i].dset = H5I_INVALID_HID;
+    TRY(trace_meta_check(&w->meta, err));
+    TRY(check_space(path, &w->meta, form, err));
+    /* 1.0 until something needs more: older programs read what they can. */
+    w->extended = m->row_group != 0;
+    TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR,
+                       w->extended ? TRACE_VERSION_MINOR : 0, form->force, err));
+    h5_lock();
+    rc = start_file(w, err);
+    h5_unlock();
+    if (rc)
+        goto out;
+    content_meta(&w->meta, &w->content);
+    *out = w;
+    w = NULL;
+out:
+    if (w)
+        advise(w, err);
+    trace_abort(&w);
+    return rc;
+}
+
+int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, bool force,
+                 struct trace_writer **out, struct err *err)
+{
+    struct trace_form form = {.jobs = 1, .need_bytes = trace_size(m, n_calls), .force = force};
+    return trace_create_as(path, m, &form, out, err);
+}
+
+/* ---- writing chunks -----------------------------------------------------------------------------
+ *
+ * With zstd the chunks of a slice are compressed side by side and then written in order, so that
+ * the file does not depend on the number of threads. Deflate is left to HDF5. */
+
+#define LEVEL 1 /* of zstd and of deflate: packing is as fast as it gets */
+
+static hid_t packed_props(const struct trace_array *a)
+{
+    int64_t chunk[3] = {1, a->chunk_rows, a->dims[2]};
+    unsigned level = LEVEL;
+    hid_t props = h5_dataset_props(a->ndim, chunk);
+
+    H5Pset_shuffle(props);
+    if (a->storage == TRACE_ZSTD)
+        H5Pset_filter(props, H5_FILTER_ZSTD, H5Z_FLAG_MANDATORY, 1, &level);
+    else
+        H5Pset_deflate(props, level);
+    return props;
+}
+
+struct packer {
+    const struct trace_array *a;
+    const char *data;
+    size_t chunk, bound, elem;
+    char *packed; /* [chunks][bound] */
+    size_t *size; /* [chunks] */
+};
+
+static int pack_chunk(void *ctx, int64_t i, int worker, struct err *err)
+{
+    struct packer *p = ctx;
+    const struct trace_array *a = p->a;
+    int64_t row = i * a->chunk_rows;
+    int64_t rows = a->rows - row < a->chunk_rows ? a->rows - row : a->chunk_rows;
+    char *plain = NULL, *scratch = NULL;
+    int rc = 0;
+
+    (void)worker;
+    TRY(mem_zalloc(&plain, (int64_t)p->chunk, 1, "chunk", err)); /* the last chunk is padded */
+    TRY(mem_alloc(&scratch, (int64_t)p->chunk, 1, "chunk", err));
+    memcpy(plain, p->data + row * a->row_bytes, (size_t)(rows * a->row_bytes));
+    TRY(chunk_pack(plain, p->chunk, p->elem, LEVEL, scratch, p->packed + (size_t)i * p->bound,
+                   &p->size[i], err));
+out:
+    free(scratch);
+    free(plain);
+    return rc;
+}
+
+static int put_zstd(hid_t dset, const struct trace_array *a, int jobs, int64_t slice,
+                    const void *data, struct err *err)
+{
+    struct packer p = {.a = a, .data = data, .elem = dtype_size(a->type)};
+    int64_t n = (a->rows + a->chunk_rows - 1) / a->chunk_rows;
+    int rc = 0;
+
+    p.chunk = (size_t)(a->chunk_rows * a->row_bytes);
+    p.bound = chunk_bound(p.chunk);
+    TRY(mem_alloc(&p.packed, n, p.bound, "packed chunks", err));
+    TRY(mem_alloc(&p.size, n, sizeof *p.size, "packed chunks", err));
+    TRY(pool_run(jobs, n, pack_chunk, &p, err));
+    h5_lock();
+    for (int64_t i = 0; i < n && rc == 0; i++) {
+        hsize_t at[3] = {(hsize_t)slice, (hsize_t)(i * a->chunk_rows), 0};
+        if (H5Dwrite_chunk(dset, H5P_DEFAULT, 0, at, p.size[i], p.packed + (size_t)i * p.bound) < 0)
+            rc = h5_fail(err, ERR_IO, "writing a chunk of '%s'", a->name);
+    }
+    h5_unlock();
+out:
+    free(p.size);
+    free(p.packed);
+    return rc;
+}
+
+static int put_hdf5(hid_t dset, const struct trace_array *a, int64_t slice, const void *data,
+                    struct err *err)
+{
+    hsize_t start[3] = {(hsize_t)slice, 0, 0};
+    hsize_t count[3] = {1, (hsize_t)a->rows, (hsize_t)a->dims[2]};
+    int rc = 0;
+
+    h5_lock();
+    hid_t space = H5Dget_space(dset), mem = H5Screate_simple(a->ndim, count, NULL);
+    hid_t type = H5Dget_type(dset);
+    if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
+        H5Dwrite(dset, type, mem, space, H5P_DEFAULT, data) < 0)
+        rc = h5_fail(err, ERR_IO, "writing '%s'", a->name);
+    h5_close(type);
+    h5_close(mem);
+    h5_close(space);
+    h5_unlock();
+    return rc;
+}
+
+static int write_chunks(hid_t dset, const struct trace_array *a, int jobs, int64_t slice,
+                        const void *data, struct err *err)
+{
+    return a->storage == TRACE_ZSTD ? put_zstd(dset, a, jobs, slice, data, err)
+                                    : put_hdf5(dset, a, slice, data, err);
+}
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
@@ -48,7 +311,7 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
 
     if (!trace_call_array(&w->meta, &w->call, i, a))
         return err_set(err, ERR_RUN, "size of '%s' overflows", a->name);
-    a->storage = i < ARR_SINKS ? w->form.storage : TRACE_CONTIGUOUS;
+    a->storage = i < TRACE_SINKS ? w->form.storage : TRACE_CONTIGUOUS;
     choose_chunk(a, i);
     TRY(mem_zalloc(&aw->next, a->slices, sizeof *aw->next, "rows written", err));
     TRY(mem_zalloc(&aw->hash, a->slices, sizeof *aw->hash, "hash states", err));
@@ -56,8 +319,7 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
     for (int64_t s = 0; s < a->slices; s++)
         TRY(hash_new(&aw->hash[s], err));
     type = a->type == w->meta.dtype ? w->type : h5_type(a->type);
-    props =
-        a->storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL) : trace_packed_props(a);
+    props = a->storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL) : packed_props(a);
     TRY(h5_create_dataset(w->group, a->name, type, a->ndim, a->dims, NULL, props, &aw->dset, err));
     if (a->storage == TRACE_CONTIGUOUS) {
         haddr_t at = H5Dget_offset(aw->dset);
@@ -76,13 +338,6 @@ out:
     return rc;
 }
 
-/* Open or create the group `name` below loc. */
-static int enter(hid_t loc, const char *name, hid_t *out, struct err *err)
-{
-    return h5_has_link(loc, name) ? h5_open_group(loc, name, out, err)
-                                  : h5_create_group(loc, name, out, err);
-}
-
 static int create_call_group(struct trace_writer *w, const struct trace_call *c, struct err *err)
 {
     char name[32];
@@ -90,19 +345,13 @@ static int create_call_group(struct trace_writer *w, const struct trace_call *c,
     int rc = 0;
 
     snprintf(name, sizeof name, "step-%03d", c->step);
-    TRY(enter(w->calls, name, &step, err));
-    TRY(enter(step, c->branch, &branch, err));
+    TRY(h5_enter_group(w->calls, name, &step, err));
+    TRY(h5_enter_group(step, c->branch, &branch, err));
     snprintf(name, sizeof name, "layer-%02d", c->layer);
     if (h5_has_link(branch, name))
         FAIL(err, ERR_USAGE, "this call was already written");
     TRY(h5_create_group(branch, name, &w->group, err));
-    TRY(h5_put_i64(w->group, "step", c->step, err));
-    TRY(h5_put_str(w->group, "branch", c->branch, err));
-    TRY(h5_put_i64(w->group, "layer", c->layer, err));
-    TRY(h5_put_i64(w->group, "order", c->order, err));
-    TRY(h5_put_str(w->group, "block", c->block, err));
-    TRY(h5_put_f64(w->group, "timestep", c->timestep, err));
-    TRY(h5_put_f64(w->group, "sigma", c->sigma, err));
+    TRY(h5_put_fields(w->group, trace_call_fields, c, err));
     TRY(trace_score_put(w->group, &c->score, err));
     if (trace_score_any(&c->score) && !w->extended)
         TRY(h5_set_i64(w->part.file, "version_minor", TRACE_VERSION_MINOR, err));
@@ -113,7 +362,8 @@ out:
     return rc;
 }
 
-void trace_writer_end_arrays(struct trace_writer *w)
+/* Release the datasets and the group of the current call. */
+static void end_arrays(struct trace_writer *w)
 {
     for (int i = 0; i < CALL_ARRAYS; i++) {
         struct array_writer *aw = &w->out[i];
@@ -139,7 +389,7 @@ static int call_failed(struct trace_writer *w, int rc, struct err *err)
         if (err && !strstr(err->msg, path))
             err_prefix(err, "%s", path);
         err_prefix(err, "%s", w->part.path);
-        trace_writer_advise(w, err);
+        advise(w, err);
         w->failed = true;
     }
     return rc;
@@ -256,42 +506,22 @@ out:
 int trace_put_map(struct trace_writer *w, int head, const float *sum, const float *max,
                   struct err *err)
 {
-    int64_t rows = w->out[ARR_MAP_SUM].a.rows;
-    int rc = put_rows(w, ARR_MAP_SUM, head, 0, rows, sum, err);
+    int64_t rows = w->out[TRACE_MAP_SUM].a.rows;
+    int rc = put_rows(w, TRACE_MAP_SUM, head, 0, rows, sum, err);
     if (rc == 0)
-        rc = put_rows(w, ARR_MAP_MAX, head, 0, rows, max, err);
+        rc = put_rows(w, TRACE_MAP_MAX, head, 0, rows, max, err);
     return call_failed(w, rc, err);
 }
 
-static int put_score_array(struct trace_writer *w, int i, const float *x, struct err *err)
+int trace_put_values(struct trace_writer *w, int which, const float *x, struct err *err)
 {
-    const struct trace_array *a = &w->out[i].a;
+    const struct trace_array *a = &w->out[which].a;
     int rc = 0;
 
     for (int64_t s = 0; s < a->slices && rc == 0; s++)
-        rc = put_rows(w, i, s, 0, a->rows, x + s * a->rows * (a->row_bytes / (int64_t)sizeof *x),
-                      err);
+        rc = put_rows(w, which, s, 0, a->rows,
+                      x + s * a->rows * (a->row_bytes / (int64_t)sizeof *x), err);
     return call_failed(w, rc, err);
-}
-
-int trace_put_sinks(struct trace_writer *w, const float *z, struct err *err)
-{
-    return put_score_array(w, ARR_SINKS, z, err);
-}
-
-int trace_put_alibi(struct trace_writer *w, const float *slopes, struct err *err)
-{
-    return put_score_array(w, ARR_ALIBI, slopes, err);
-}
-
-int trace_put_rel_bias(struct trace_writer *w, const float *bias, struct err *err)
-{
-    return put_score_array(w, ARR_REL_BIAS, bias, err);
-}
-
-int trace_put_bias(struct trace_writer *w, const float *bias, struct err *err)
-{
-    return put_score_array(w, ARR_BIAS, bias, err);
 }
 
 /* ---- whole slices --------------------------------------------------------------------------- */
@@ -302,7 +532,7 @@ int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *da
     int rc = put_rows(w, i, slice, 0, aw->a.rows, data, err);
 
     if (rc == 0 && aw->a.storage != TRACE_CONTIGUOUS)
-        rc = trace_write_chunks(aw->dset, &aw->a, w->form.jobs, slice, data, err);
+        rc = write_chunks(aw->dset, &aw->a, w->form.jobs, slice, data, err);
     return call_failed(w, rc, err);
 }
 
@@ -350,7 +580,7 @@ int trace_end_call(struct trace_writer *w, struct err *err)
     content_call(&w->call, &w->content);
     for (int i = 0; i < CALL_ARRAYS; i++)
         content_array(&w->out[i].a, &w->content);
-    trace_writer_end_arrays(w);
+    end_arrays(w);
     if (H5Fflush(w->part.file, H5F_SCOPE_GLOBAL) < 0)
         rc = h5_fail(err, ERR_IO, "flush");
     w->in_call = false;
@@ -360,15 +590,19 @@ out:
     return call_failed(w, rc, err);
 }
 
-int trace_put_run(struct trace_writer *w, int i, int64_t n, const void *data, struct err *err)
+int trace_put_run(struct trace_writer *w, enum trace_run which, int64_t n, const void *data,
+                  struct err *err)
 {
-    struct trace_array *a = &w->run_arrays[i], fresh;
-    int64_t want = trace_run_length(&w->meta, i);
+    struct trace_array *a = &w->run_arrays[which], fresh;
+    struct row_sample rows = {.at = data, .n = n, .group = w->meta.row_group};
+    int64_t want = trace_run_length(&w->meta, which);
     int rc = 0;
 
-    trace_run_array(i, n, &fresh);
+    trace_run_array(which, n, &fresh);
     if (n == 0)
         return 0;
+    if (which == TRACE_ROWS && (rc = row_sample_check(&rows, w->meta.n_k, ERR_USAGE, err)) != 0)
+        return rc;
     h5_lock();
     if (a->present)
         FAIL(err, ERR_RUN, "'%s' is written twice", fresh.name);
@@ -386,34 +620,71 @@ out:
     if (rc) {
         w->failed = true;
         err_prefix(err, "%s", w->part.path);
-        trace_writer_advise(w, err);
+        advise(w, err);
     }
     return rc;
 }
 
-int trace_put_tokens(struct trace_writer *w, const int32_t *ids, int64_t n, struct err *err)
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+static void release(struct trace_writer *w)
 {
-    return trace_put_run(w, ARR_TOKENS, n, ids, err);
+    h5_lock();
+    end_arrays(w);
+    h5_close(w->run);
+    h5_close(w->calls);
+    h5_close(w->type);
+    h5_unlock();
+    for (int i = 0; i < RUN_ARRAYS; i++)
+        free(w->run_arrays[i].sums);
+    buf_free(&w->content);
 }
 
-int trace_put_nll(struct trace_writer *w, const float *nll, int64_t n, struct err *err)
+static int write_id(struct trace_writer *w, struct err *err)
 {
-    return trace_put_run(w, ARR_NLL, n, nll, err);
+    char id[HASH_TEXT_MAX];
+    for (int i = 0; i < RUN_ARRAYS; i++)
+        content_array(&w->run_arrays[i], &w->content);
+    int rc = buf_check(&w->content, "content id", err);
+    if (rc)
+        return rc;
+    hash_text(hash_bytes(buf_str(&w->content), w->content.len), id);
+    return h5_put_str(w->part.file, "content_id", id, err);
 }
 
-int trace_put_timesteps(struct trace_writer *w, const double *t, int64_t n, struct err *err)
+int trace_commit(struct trace_writer **wp, struct err *err)
 {
-    return trace_put_run(w, ARR_TIMESTEPS, n, t, err);
+    struct trace_writer *w = *wp;
+    int rc = 0;
+
+    if (w->meta.row_group != 0 && !w->run_arrays[TRACE_ROWS].present)
+        FAIL(err, ERR_RUN, "%s: the positions of its rows are missing", w->part.path);
+    if (w->failed || w->in_call)
+        FAIL(err, ERR_RUN, "%s: the file is not finished: %s", w->part.path,
+             w->failed ? "writing failed before" : "the last call was not ended");
+    h5_lock();
+    rc = write_id(w, err);
+    h5_unlock();
+    if (rc)
+        goto out;
+    release(w);
+    if ((rc = h5_part_commit(&w->part, err)) != 0)
+        advise(w, err);
+    free(w);
+    *wp = NULL;
+    return rc;
+out:
+    trace_abort(wp);
+    return rc;
 }
 
-int trace_put_positions(struct trace_writer *w, const int32_t *rows, int64_t n, struct err *err)
+void trace_abort(struct trace_writer **wp)
 {
-    struct row_sample s = {.at = rows, .n = n, .group = w->meta.row_group};
-    int rc = row_sample_check(&s, w->meta.n_k, ERR_USAGE, err);
-    return rc ? rc : trace_put_run(w, ARR_ROWS, n, rows, err);
-}
-
-int trace_put_sigmas(struct trace_writer *w, const double *s, int64_t n, struct err *err)
-{
-    return trace_put_run(w, ARR_SIGMAS, n, s, err);
+    struct trace_writer *w = *wp;
+    if (!w)
+        return;
+    release(w);
+    h5_part_abort(&w->part);
+    free(w);
+    *wp = NULL;
 }

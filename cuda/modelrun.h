@@ -91,7 +91,7 @@ struct map_source {
     bool causal;
 };
 
-/* Its pooled maps in cells of pool x pool, [heads][cells][cells] on the host (core/poolmap.h). */
+/* Its pooled maps in cells of pool x pool, [heads][cells][cells] on the host (core/attention.h). */
 int make_maps(struct model_run *r, const struct map_source *s, int64_t pool, float *sum, float *max,
               struct err *err);
 

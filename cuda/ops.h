@@ -81,7 +81,7 @@ struct ops_outputs {
 int ops_join_heads(struct gpu *g, const struct ops_outputs *o, int64_t tok0, int64_t n, int terms,
                    void *out, struct err *err);
 
-/* Pooled maps (core/poolmap.h) of attention from its operands, float16 [heads or
+/* Pooled maps (core/attention.h) of attention from its operands, float16 [heads or
  * kv_heads][tokens][padded], and log-sum-exps lse [heads][tokens]: sum and max
  * [heads][cells][cells], 0 where no pair is allowed. */
 struct ops_maps {

@@ -8,7 +8,6 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
-#include "core/stopwatch.h"
 #include "cuda/attn/attn.h"
 #include "cuda/attn/mapplan.h"
 #include "cuda/ops.h"

@@ -3,8 +3,8 @@
  * model generates and by how likely the right answer is.
  */
 #include "core/hash.h"
+#include "core/clock.h"
 #include "core/mem.h"
-#include "core/stopwatch.h"
 #include "eval/decode.h"
 #include "eval/evaltask.h"
 #include "eval/prompt.h"

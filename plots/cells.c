@@ -10,7 +10,7 @@
 #include "core/attention.h"
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "core/trace_attn.h"
+#include "core/trace.h"
 
 #include <math.h>
 #include <stdlib.h>

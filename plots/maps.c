@@ -135,7 +135,7 @@ static int words_read(struct map_figure *f, const struct cells_span *span, struc
              "--tokens %s: there is no tokenizer.json in it; name the directory of the model that "
              "%s was captured from",
              a->tokens, trace_path(a->trace));
-    TRY(trace_tokens(a->trace, &ids, &n, err));
+    TRY(trace_read_run(a->trace, TRACE_TOKENS, &ids, &n, err));
     if (n != m->n_k)
         FAIL(err, ERR_INPUT, "%s holds no token ids: leave --tokens out", trace_path(a->trace));
     TRY(read_side(a, ids, span->k0, span->n_k, &f->keys, err));

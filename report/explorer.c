@@ -18,7 +18,6 @@
 #include "analyze/params.h"
 #include "core/log.h"
 #include "core/maskfile.h"
-#include "core/maskindex.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "plots/cells.h"

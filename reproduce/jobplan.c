@@ -3,7 +3,7 @@
  */
 #include "reproduce/jobplan.h"
 
-#include "core/human.h"
+#include "core/text.h"
 #include "core/mem.h"
 
 #include <math.h>

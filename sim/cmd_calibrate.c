@@ -6,7 +6,7 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/gemm.h"
-#include "core/human.h"
+#include "core/text.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"

@@ -3,7 +3,7 @@
  */
 #include "core/cmd.h"
 #include "core/fileio.h"
-#include "core/human.h"
+#include "core/text.h"
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/permute.h"

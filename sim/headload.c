@@ -3,7 +3,7 @@
 #include "core/indexlist.h"
 #include "core/mem.h"
 #include "core/permute.h"
-#include "core/trace_attn.h"
+#include "core/trace.h"
 
 #include <math.h>
 #include <stdlib.h>

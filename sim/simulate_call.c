@@ -9,7 +9,7 @@
 #include "core/mem.h"
 #include "core/method_run.h"
 #include "core/pool.h"
-#include "core/stopwatch.h"
+#include "core/clock.h"
 #include "sim/accelattend.h"
 #include "sim/staticmasks.h"
 

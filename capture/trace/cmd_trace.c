@@ -159,7 +159,7 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
     jw_kint(&f.w, "bytes", e.bytes);
     jw_key(&f.w, "bad");
     jw_arr(&f.w);
-    TRY(trace_verify_jobs(t, jobs, found, &f, &bad, err));
+    TRY(trace_verify(t, jobs, found, &f, &bad, err));
     /* Numbers of damaged payload would only repeat the finding. */
     if (bad == 0)
         TRY(trace_check_attention(t, jobs, check, found, &f, &differs, &rows, err));

@@ -13,7 +13,7 @@
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
-#include "core/trace_attn.h"
+#include "core/trace.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -10,9 +10,9 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "core/poolmap.h"
+#include "core/attention.h"
 #include "core/progress.h"
-#include "core/trace_attn.h"
+#include "core/trace.h"
 #include "core/trace_internal.h"
 
 #include <stdlib.h>
@@ -265,14 +265,14 @@ static int64_t source_slice(const struct derive *d, const struct trace_array *a,
 {
     if (j == TRACE_K || j == TRACE_V)
         return d->heads.kv[i];
-    return (j == ARR_REL_BIAS || j == ARR_BIAS) && a->slices == 1 ? 0 : d->heads.head[i];
+    return (j == TRACE_REL_BIAS || j == TRACE_BIAS) && a->slices == 1 ? 0 : d->heads.head[i];
 }
 
 /* Rows of a slice that the new file has; the middle of a bias per distance. */
 static const char *kept_rows(const struct trace_array *from, const struct trace_array *to, int j,
                              const void *data)
 {
-    int64_t skip = j == ARR_REL_BIAS ? (from->rows - to->rows) / 2 : 0;
+    int64_t skip = j == TRACE_REL_BIAS ? (from->rows - to->rows) / 2 : 0;
     return (const char *)data + skip * from->row_bytes;
 }
 
@@ -378,7 +378,7 @@ static int write_call(struct derive *d, const struct piece *p, struct err *err)
 
     TRY(trace_begin_call(d->w, &p->out, err));
     for (int j = 0; j < CALL_ARRAYS; j++) {
-        bool map = j == ARR_MAP_SUM || j == ARR_MAP_MAX;
+        bool map = j == TRACE_MAP_SUM || j == TRACE_MAP_MAX;
         if (trace_call_has(&p->out, j) && !(map && d->o->maps > 0))
             TRY(copy_array(d, p, j, err));
     }
@@ -398,8 +398,8 @@ static int write_run(struct derive *d, struct trace *const *t, int64_t n, struct
     int rc = 0;
     for (int i = 0; i < RUN_ARRAYS; i++) {
         int64_t from = 0, want = trace_run_length(&d->meta, i);
-        if (i == ARR_ROWS && d->rows.at) {
-            TRY(trace_put_positions(d->w, d->rows.at, d->rows.n, err));
+        if (i == TRACE_ROWS && d->rows.at) {
+            TRY(trace_put_run(d->w, TRACE_ROWS, d->rows.n, d->rows.at, err));
             continue;
         }
         while (from < n && !t[from]->run[i].present)

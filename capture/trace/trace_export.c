@@ -278,44 +278,20 @@ static int add_loaded(struct plan *p, const char *name, enum dtype dtype, int nd
     return 0;
 }
 
-typedef int value_fn(const struct trace *t, int64_t call, int head, double *x, struct err *err);
-typedef int bias_fn(const struct trace *t, int64_t call, int head, float *x, struct err *err);
-
-/* sinks or alibi of a call, of the selected heads. */
-static int add_values(struct plan *p, int64_t call, const char *what, value_fn *get,
+/* An array of a call's scores: [1 or the selected heads] of `rest`, ndim - 1 sizes. */
+static int add_values(struct plan *p, int64_t call, int which, int ndim, const int64_t shape[3],
                       struct err *err)
 {
-    char name[96];
-    float *x = NULL;
-    double value = 0;
-    int rc = 0;
-
-    part_name(trace_call(p->t, call), what, name);
-    TRY(mem_alloc(&x, p->heads.n, sizeof *x, name, err));
-    for (int64_t i = 0; i < p->heads.n; i++) {
-        TRY(get(p->t, call, p->heads.head[i], &value, err));
-        x[i] = (float)value;
-    }
-    rc = add_loaded(p, name, DT_F32, 1, (int64_t[]){p->heads.n}, x, err);
-    x = NULL;
-out:
-    free(x);
-    return rc;
-}
-
-/* rel_bias or bias of a call: [1 or the selected heads] of `rest`, ndim - 1 sizes. */
-static int add_bias(struct plan *p, int64_t call, const char *what, bias_fn *get,
-                    const int64_t shape[3], int ndim, struct err *err)
-{
-    int64_t width = shape[1] * (ndim > 2 ? shape[2] : 1);
+    static const char *const names[] = {"sinks", "alibi", "rel_bias", "bias"};
+    int64_t width = shape[1] * shape[2];
     char name[96];
     float *x = NULL;
     int rc = 0;
 
-    part_name(trace_call(p->t, call), what, name);
+    part_name(trace_call(p->t, call), names[which - TRACE_SINKS], name);
     TRY(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
     for (int64_t i = 0; i < shape[0]; i++)
-        TRY(get(p->t, call, p->heads.head[i], x + i * width, err));
+        TRY(trace_read_values(p->t, call, which, p->heads.head[i], x + i * width, err));
     rc = add_loaded(p, name, DT_F32, ndim, shape, x, err);
     x = NULL;
 out:
@@ -337,16 +313,17 @@ static int add_scores(struct plan *p, struct err *err)
         if (call == last)
             continue;
         last = call;
-        if (s->sinks)
-            TRY(add_values(p, call, "sinks", trace_sink, err));
-        if (s->alibi)
-            TRY(add_values(p, call, "alibi", trace_alibi, err));
+        int64_t one[3] = {p->heads.n, 1, 1};
         int64_t rel[3] = {s->rel_bias == 1 ? 1 : p->heads.n, 2 * m->n_k - 1, 1};
         int64_t bias[3] = {s->bias == 1 ? 1 : p->heads.n, m->n_q, m->n_k};
+        if (s->sinks)
+            TRY(add_values(p, call, TRACE_SINKS, 1, one, err));
+        if (s->alibi)
+            TRY(add_values(p, call, TRACE_ALIBI, 1, one, err));
         if (s->rel_bias)
-            TRY(add_bias(p, call, "rel_bias", trace_rel_bias, rel, 2, err));
+            TRY(add_values(p, call, TRACE_REL_BIAS, 2, rel, err));
         if (s->bias)
-            TRY(add_bias(p, call, "bias", trace_bias, bias, 3, err));
+            TRY(add_values(p, call, TRACE_BIAS, 3, bias, err));
     }
 out:
     return rc;
@@ -361,7 +338,7 @@ static int add_tokens(struct plan *p, struct err *err)
     int64_t n = 0;
     int rc = 0;
 
-    TRY(trace_tokens(p->t, &ids, &n, err));
+    TRY(trace_read_run(p->t, TRACE_TOKENS, &ids, &n, err));
     if (n)
         TRY(add_loaded(p, "tokens", DT_I32, 1, &n, ids, err));
     struct row_sample rows;
@@ -371,13 +348,13 @@ static int add_tokens(struct plan *p, struct err *err)
         memcpy(at, rows.at, (size_t)rows.n * sizeof *at);
         TRY(add_loaded(p, "rows", DT_I32, 1, &rows.n, at, err));
     }
-    TRY(trace_nll(p->t, &nll, &n, err));
+    TRY(trace_read_run(p->t, TRACE_NLL, &nll, &n, err));
     if (n)
         TRY(add_loaded(p, "nll", DT_F32, 1, &n, nll, err));
-    TRY(trace_timesteps(p->t, &times, &n, err));
+    TRY(trace_read_run(p->t, TRACE_TIMESTEPS, &times, &n, err));
     if (n)
         TRY(add_loaded(p, "timesteps", DT_F64, 1, &n, times, err));
-    TRY(trace_sigmas(p->t, &sigmas, &n, err));
+    TRY(trace_read_run(p->t, TRACE_SIGMAS, &sigmas, &n, err));
     if (n)
         TRY(add_loaded(p, "sigmas", DT_F64, 1, &n, sigmas, err));
 out:

@@ -127,8 +127,8 @@ int trace_extent(const struct trace *t, struct trace_extent *out, struct err *er
     return 0;
 }
 
-int trace_verify_jobs(const struct trace *t, int jobs, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
-                      struct err *err)
+int trace_verify(const struct trace *t, int jobs, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
+                 struct err *err)
 {
     struct verify v = {.t = t, .bad = bad, .ctx = ctx};
     struct trace_extent extent;
@@ -151,10 +151,4 @@ out:
     pthread_mutex_destroy(&v.lock);
     free(v.items);
     return rc;
-}
-
-int trace_verify(const struct trace *t, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
-                 struct err *err)
-{
-    return trace_verify_jobs(t, 1, bad, ctx, n_bad, err);
 }

@@ -1,7 +1,7 @@
 /*
  * metrics_pass.cuh - one pass over the exact probabilities of a head, which are reduced at once,
  * for Hopper. The CPU references are map_below_run (sim/blocks/exact.h), pool_map
- * (core/poolmap.h) and attn_rows.
+ * (core/attention.h) and attn_rows.
  *
  * Tile: 256 queries x 128 keys. Warps: four consumer warpgroups with 64 rows each (16 per warp),
  * one warp that copies, and two that combine the findings of the warps of 128 rows. A thread has 64

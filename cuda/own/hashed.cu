@@ -1,5 +1,5 @@
 /*
- * hashed.cu - attention of HyperAttention's squares (hashed.h; the reference is `attend` of
+ * hashed.cu - attention of HyperAttention's squares (own.h; the reference is `attend` of
  * sim/methods/hyperattention).
  *
  * A tile is 128 sorted queries of a square, a warp has 16 of them. They attend to the sorted keys

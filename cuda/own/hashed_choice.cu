@@ -1,5 +1,5 @@
 /*
- * hashed_choice.cu - ranks, orders and draws of HyperAttention (hashed.h; the reference is
+ * hashed_choice.cu - ranks, orders and draws of HyperAttention (own.h; the reference is
  * sim/methods/hyperattention/hyperattention.c), equal to the reference's to the last bit.
  *
  * A rank is the token's in every square, so tokens are hashed once: signs of products in float, and

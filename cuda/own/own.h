@@ -10,7 +10,6 @@
 BEGIN_C
 
 #include "core/ownrule.h"
-#include "core/squares.h"
 #include "cuda/attn/attn.h"
 
 #include <vector_types.h>
@@ -116,7 +115,7 @@ int dilated_merge_launch(struct gpu *g, const struct dilated_merge *a, struct er
 
 #define HASHED_LARGE 2048 /* more tokens of a square are sorted by a large thread block */
 
-/* A square of core/squares.h; one that is not hashed has no queries and no keys. */
+/* A square of core/ownrule.h; one that is not hashed has no queries and no keys. */
 struct hashed_square {
     int32_t q0, nq, k0, nk; /* tokens */
     int32_t block, per;     /* keys of a block, queries that go to one */

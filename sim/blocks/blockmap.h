@@ -5,7 +5,7 @@
 #ifndef LACUNA_BLOCKMAP_H
 #define LACUNA_BLOCKMAP_H
 
-#include "core/method_device.h"
+#include "core/method.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -6,7 +6,7 @@
 #ifndef LACUNA_SLICEMASK_H
 #define LACUNA_SLICEMASK_H
 
-#include "core/method_device.h"
+#include "core/method.h"
 
 #include <stdbool.h>
 #include <stdint.h>

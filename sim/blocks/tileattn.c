@@ -9,7 +9,7 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/simd.h"
-#include "core/softmax.h"
+#include "core/attention.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static bool tile_computes(const struct tile_attn *t, double gap, bool exempt)
  *
  * The engine is not core/attention.c with a filter: its scores are in units of log2, as the
  * filter's distance is; the filter needs the maxima of all tiles before the first exponential; and
- * a list of tiles needs no spans. The loops inside a row are the same (core/softmax.h).
+ * a list of tiles needs no spans. The loops inside a row are the same (core/attention.h).
  */
 
 #define RUN_KEYS 512 /* taken at once, whole tiles: scores of a block stay in L2 */

@@ -7,7 +7,7 @@
 #include "core/gemm.h"
 #include "core/hash.h"
 #include "core/mem.h"
-#include "core/softmax.h"
+#include "core/attention.h"
 #include "sim/blocks/exact.h"
 
 #include <math.h>

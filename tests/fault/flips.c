@@ -68,9 +68,9 @@ static int read_run_arrays(const struct trace *t, struct buf *text, struct err *
     float *nll = NULL;
     int64_t n = 0;
     int rc = 0;
-    TRY(trace_tokens(t, &ids, &n, err));
+    TRY(trace_read_run(t, TRACE_TOKENS, &ids, &n, err));
     put_sum(text, ids, (size_t)n * sizeof *ids);
-    TRY(trace_nll(t, &nll, &n, err));
+    TRY(trace_read_run(t, TRACE_NLL, &nll, &n, err));
     put_sum(text, nll, (size_t)n * sizeof *nll);
 out:
     free(ids);

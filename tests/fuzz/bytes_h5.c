@@ -10,8 +10,7 @@
 #include "tests/fuzz/mutate_h5.h"
 #include "tests/harness/h5walk.h"
 
-#include "core/h5guard_driver.h"
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 #include "core/mem.h"
 
 #include <stdlib.h>

@@ -20,7 +20,7 @@ static int run_once(const char *id_b, struct err *err)
     struct manifest *m = NULL;
     int rc = 0;
     TRY(manifest_start(fuzz_dir(), 4, argv, &m, err));
-    manifest_str(m, "permute", "none");
+    manifest_json(m, "permute", json_string("none"));
     manifest_num(m, "cells", 12);
     TRY(manifest_input(m, "a.h5", ID_A, err));
     TRY(manifest_input(m, "b.h5", id_b, err));

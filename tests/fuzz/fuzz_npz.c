@@ -4,7 +4,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 #include "core/mem.h"
-#include "core/npz.h"
+#include "core/npy.h"
 
 #include <stdlib.h>
 #include <string.h>

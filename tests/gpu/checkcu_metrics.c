@@ -8,7 +8,7 @@
  * at c (1 - tolerance) and c (1 + tolerance).
  */
 #include "core/mem.h"
-#include "core/poolmap.h"
+#include "core/attention.h"
 #include "core/dtype.h"
 #include "cuda/metrics/metrics.h"
 #include "sim/blocks/exact.h"

@@ -3,7 +3,7 @@
  */
 #include "tests/harness/h5walk.h"
 
-#include "core/h5guard_driver.h"
+#include "core/h5guard/h5guard.h"
 #include "tests/harness/h5count.h"
 
 #include <fcntl.h>

@@ -2,6 +2,7 @@
 
 #include "core/mem.h"
 #include "core/rng.h"
+#include "core/trace_internal.h"
 
 #include <hdf5.h>
 #include <math.h>
@@ -141,10 +142,10 @@ static int put_run(struct trace_writer *w, const struct trace_meta *m, struct er
     if (m->grid_t > 0) {
         for (int i = 0; i < 51; i++)
             s[i] = 1 - i / 50.0;
-        TRY(trace_put_sigmas(w, s, 51, err));
+        TRY(trace_put_run(w, TRACE_SIGMAS, 51, s, err));
         for (int i = 0; i < 50; i++)
             s[i] *= 1000;
-        return trace_put_timesteps(w, s, 50, err);
+        return trace_put_run(w, TRACE_TIMESTEPS, 50, s, err);
     }
     TRY(mem_alloc(&ids, m->n_k, sizeof *ids, "fixture", err));
     TRY(mem_alloc(&nll, m->n_k, sizeof *nll, "fixture", err));
@@ -152,11 +153,11 @@ static int put_run(struct trace_writer *w, const struct trace_meta *m, struct er
         ids[i] = (int32_t)(i * 7 % 4096);
         nll[i] = (float)i / 8;
     }
-    TRY(trace_put_tokens(w, ids, m->n_k, err));
-    TRY(trace_put_nll(w, nll, m->n_k - 1, err));
+    TRY(trace_put_run(w, TRACE_TOKENS, m->n_k, ids, err));
+    TRY(trace_put_run(w, TRACE_NLL, m->n_k - 1, nll, err));
     if (m->row_group) {
         TRY(row_sample_draw(m->n_k, 2, m->row_group, (uint64_t)m->seed, &at, &n, err));
-        TRY(trace_put_positions(w, at, n, err));
+        TRY(trace_put_run(w, TRACE_ROWS, n, at, err));
     }
 out:
     free(at);
@@ -217,13 +218,13 @@ static int put_score(struct trace_writer *w, const struct trace_meta *m,
     for (int i = 0; i < MOST; i++)
         x[i] = (float)rng_normal(3, 0, (uint64_t)i);
     if (s->sinks)
-        TRY(trace_put_sinks(w, x, err));
+        TRY(trace_put_values(w, TRACE_SINKS, x, err));
     if (s->rel_bias)
-        TRY(trace_put_rel_bias(w, x, err));
+        TRY(trace_put_values(w, TRACE_REL_BIAS, x, err));
     if (s->alibi)
-        TRY(trace_put_alibi(w, x, err));
+        TRY(trace_put_values(w, TRACE_ALIBI, x, err));
     if (s->bias)
-        TRY(trace_put_bias(w, x, err));
+        TRY(trace_put_values(w, TRACE_BIAS, x, err));
 out:
     return rc;
 }
@@ -274,4 +275,12 @@ const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
     return "leak:libhdf5\n";
+}
+
+void trace_locate(const struct trace *t, int64_t call, enum trace_what what, int head,
+                  int64_t *offset, int64_t *bytes)
+{
+    const struct trace_array *a = &t->calls[call].arr[what];
+    *bytes = a->rows * a->row_bytes;
+    *offset = a->offset + head * *bytes;
 }

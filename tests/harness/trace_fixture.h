@@ -37,6 +37,10 @@ int fixture_begin(const char *path, const struct trace_meta *m, int n_calls,
 /* Call number i of a fixture. */
 struct trace_call fixture_call(const struct trace_meta *m, int i);
 
+/* Where a head's payload lies in a file that is not packed. */
+void trace_locate(const struct trace *t, int64_t call, enum trace_what what, int head,
+                  int64_t *offset, int64_t *bytes);
+
 /* HDF5 objects of any kind that are still open in this process. */
 int64_t hdf5_objects_open(void);
 

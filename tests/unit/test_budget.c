@@ -1,5 +1,6 @@
 /* Equal budgets: targets as text, the search on functions with known answers, and that the budget
  * parameter of every method moves its density in the direction that the method states. */
+#include "tests/harness/suite.h"
 #include "sim/budgetsearch.h"
 #include "tests/harness/conform.h"
 

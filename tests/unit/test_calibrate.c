@@ -54,8 +54,8 @@ static void write_video(const char *path, const char *model)
     double x[51];
     for (int i = 0; i < 51; i++)
         x[i] = 1 - i / 50.0;
-    MUST(trace_put_sigmas(w, x, 51, ERR));
-    MUST(trace_put_timesteps(w, x, 50, ERR));
+    MUST(trace_put_run(w, TRACE_SIGMAS, 51, x, ERR));
+    MUST(trace_put_run(w, TRACE_TIMESTEPS, 50, x, ERR));
     MUST(trace_commit(&w, ERR));
 }
 

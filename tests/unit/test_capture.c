@@ -6,7 +6,7 @@
 #include "capture/trace/trace_tools.h"
 #include "core/fileio.h"
 #include "core/mem.h"
-#include "core/openblas.h"
+#include "core/gemm.h"
 #include "core/safetensors.h"
 #include "tests/harness/capturerun.h"
 #include "tests/harness/golden.h"
@@ -109,11 +109,11 @@ static void check_run_data(const struct trace *t)
           *want_nll = golden_tensor(GOLDEN, "nll", N - 1), *nll = NULL;
     OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
-    assert_ok(trace_tokens(t, &ids, &n, &err), &err);
+    assert_ok(trace_read_run(t, TRACE_TOKENS, &ids, &n, &err), &err);
     ck_assert_int_eq(n, N);
     for (int i = 0; i < N; i++)
         ck_assert(ids[i] == (int32_t)want_ids[i]);
-    assert_ok(trace_nll(t, &nll, &n, &err), &err);
+    assert_ok(trace_read_run(t, TRACE_NLL, &nll, &n, &err), &err);
     ck_assert_int_eq(n, N - 1);
     for (int i = 0; i < N - 1; i++)
         ck_assert_float_eq_tol(nll[i], want_nll[i], 1e-3f);
@@ -197,7 +197,7 @@ TEST(layers_are_those_asked_for)
     ck_assert_int_eq(trace_calls(some), 2);
     ck_assert(trace_find(some, 0, "main", 0) < 0 && trace_find(some, 0, "main", 3) == 1);
     same_rows(all, 5, some, 5, 3, TRACE_Q);
-    assert_ok(trace_nll(some, &nll, &n, &err), &err);
+    assert_ok(trace_read_run(some, TRACE_NLL, &nll, &n, &err), &err);
     ck_assert_int_eq(n, 99);
     free(nll);
     nll = NULL;
@@ -205,7 +205,7 @@ TEST(layers_are_those_asked_for)
 
     some = code_lm("short.h5", "--tokens 100 --layers 1,3 --no-nll");
     same_rows(all, 1, some, 1, 3, TRACE_V);
-    assert_ok(trace_nll(some, &nll, &n, &err), &err);
+    assert_ok(trace_read_run(some, TRACE_NLL, &nll, &n, &err), &err);
     ck_assert(n == 0);
     free(nll);
     trace_close(&some);
@@ -315,7 +315,7 @@ static void check_tokens(const char *path, int64_t want_n, const int32_t *want)
     OWN(trace_close) struct trace *t = open_trace(path);
     OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
-    assert_ok(trace_tokens(t, &ids, &n, &err), &err);
+    assert_ok(trace_read_run(t, TRACE_TOKENS, &ids, &n, &err), &err);
     ck_assert_int_eq(n, want_n);
     for (int64_t i = 0; i < n; i++)
         ck_assert_int_eq(ids[i], want[i]);

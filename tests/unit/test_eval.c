@@ -45,7 +45,7 @@ TEST(exact_attention_equals_capture)
     ck_assert_int_eq(rows, 1);
     ck_assert_int_eq(n, N - 1);
     assert_ok(trace_open(trace, &t, &err), &err);
-    assert_ok(trace_nll(t, &want, &n_want, &err), &err);
+    assert_ok(trace_read_run(t, TRACE_NLL, &want, &n_want, &err), &err);
     ck_assert_int_eq(n_want, n);
     for (int i = 0; i < N - 1; i++)
         ck_assert_float_eq(x[i], want[i]);

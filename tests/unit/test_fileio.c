@@ -20,15 +20,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void path_in_tmp(char path[512], const char *name)
-{
-    snprintf(path, 512, "%s/%s", test_tmpdir(), name);
-}
+static struct err e;
 
 static void assert_holds(const char *path, const char *text)
 {
     OWN(buf_free) struct buf b = {0};
-    struct err e = {0};
     assert_ok(buf_read_file(&b, path, 1 << 20, &e), &e);
     ck_assert_str_eq(buf_str(&b), text);
 }
@@ -46,9 +42,9 @@ static int count_parts(void)
     int n = 0;
     DIR *d = opendir(test_tmpdir());
     ck_assert_ptr_nonnull(d);
-    for (struct dirent *e; (e = readdir(d));) {
-        size_t len = strlen(e->d_name);
-        n += len > 5 && strcmp(e->d_name + len - 5, ".part") == 0;
+    for (struct dirent *f; (f = readdir(d));) {
+        size_t len = strlen(f->d_name);
+        n += len > 5 && strcmp(f->d_name + len - 5, ".part") == 0;
     }
     closedir(d);
     return n;
@@ -58,10 +54,8 @@ static int count_parts(void)
 
 TEST(files_are_read_whole_and_binary_safe)
 {
-    char path[512];
+    const char *path = test_path("read");
     OWN(buf_free) struct buf b = {0};
-    struct err e = {0};
-    path_in_tmp(path, "read");
     assert_ok(file_write_atomic(path, "a\0b\n", 4, &e), &e);
     assert_ok(buf_read_file(&b, path, 4, &e), &e);
     ck_assert_uint_eq(b.len, 4);
@@ -75,7 +69,6 @@ TEST(files_are_read_whole_and_binary_safe)
 TEST(a_file_without_a_size_is_limited_too)
 {
     OWN(buf_free) struct buf b = {0};
-    struct err e = {0};
     int keep = dup(STDIN_FILENO), zero = open("/dev/zero", O_RDONLY);
     ck_assert_int_ge(dup2(zero, STDIN_FILENO), 0);
     int rc = buf_read_file(&b, "-", 100000, &e);
@@ -88,12 +81,10 @@ TEST(a_file_without_a_size_is_limited_too)
 /* A reader that waits runs into the time limit of the test. */
 TEST(devices_and_fifos_are_not_read)
 {
-    char fifo[512];
+    const char *fifo = test_path("silent");
     int fd = -1;
     int64_t size;
     struct buf b = {0};
-    struct err e = {0};
-    path_in_tmp(fifo, "silent");
     ck_assert_int_eq(mkfifo(fifo, 0600), 0);
     assert_fails(buf_read_file(&b, fifo, 100, &e), &e, ERR_INPUT,
                  "silent: not a regular file (\"-\" reads standard input)");
@@ -105,12 +96,10 @@ TEST(devices_and_fifos_are_not_read)
 
 TEST(a_part_is_not_taken_for_the_file)
 {
-    char part[512];
+    const char *part = test_path("w.safetensors.part");
     int fd = -1;
     int64_t size;
     struct buf b = {0};
-    struct err e = {0};
-    path_in_tmp(part, "w.safetensors.part");
     assert_ok(file_write_atomic(part, "{}", 2, &e), &e);
     assert_fails(io_open(part, &fd, &size, &e), &e, ERR_INPUT, "w.safetensors.part is unfinished");
     assert_fails(buf_read_file(&b, part, 100, &e), &e, ERR_INPUT, "is unfinished");
@@ -125,7 +114,6 @@ TEST(named_descriptors_are_read)
     char name[64];
     int ends[2];
     OWN(buf_free) struct buf b = {0};
-    struct err e = {0};
     ck_assert_int_eq(pipe(ends), 0);
     ck_assert_int_eq(write(ends[1], "text", 4), 4);
     close(ends[1]);
@@ -138,10 +126,8 @@ TEST(named_descriptors_are_read)
 
 TEST(a_sparse_terabyte_is_refused_at_once)
 {
-    char path[512];
+    const char *path = test_path("sparse");
     OWN(buf_free) struct buf b = {0};
-    struct err e = {0};
-    path_in_tmp(path, "sparse");
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert(fd >= 0 && ftruncate(fd, (off_t)1 << 40) == 0);
     close(fd);
@@ -153,11 +139,9 @@ TEST(a_sparse_terabyte_is_refused_at_once)
 /* Every way to open something says the same. */
 TEST(too_many_open_files_are_a_lack_of_the_machine)
 {
-    char path[512];
+    const char *path = test_path("open");
     int fd, status;
     int64_t size;
-    path_in_tmp(path, "open");
-    struct err e = {0};
     assert_ok(file_write_atomic(path, "{}", 2, &e), &e);
     pid_t child = fork();
     if (child == 0) {
@@ -194,7 +178,6 @@ static void lines_of(const char *path, size_t max, struct buf *out)
     const char *text;
     size_t len;
     int64_t number = 0;
-    struct err e = {0};
     assert_ok(io_lines_open(&l, path, max, 1 << 30, &e), &e);
     for (;;) {
         assert_ok(io_line(&l, &kind, &text, &len, &e), &e);
@@ -224,10 +207,8 @@ static const struct {
 
 TEST_EACH(a_file_is_read_line_by_line, line_cases)
 {
-    char path[512];
+    const char *path = test_path("lines");
     OWN(buf_free) struct buf got = {0};
-    struct err e = {0};
-    path_in_tmp(path, "lines");
     assert_ok(file_write_atomic(path, line_cases[_i].text, strlen(line_cases[_i].text), &e), &e);
     lines_of(path, 8, &got);
     ck_assert_str_eq(buf_str(&got), line_cases[_i].lines);
@@ -236,10 +217,8 @@ TEST_EACH(a_file_is_read_line_by_line, line_cases)
 /* Lines of all lengths around the size of a read, and a long one over several reads. */
 TEST(lines_do_not_depend_on_the_reads)
 {
-    char path[512];
+    const char *path = test_path("reads");
     OWN(buf_free) struct buf file = {0}, got = {0}, want = {0};
-    struct err e = {0};
-    path_in_tmp(path, "reads");
     for (int n = 0; n < 700; n++) {
         buf_printf(&want, "W:%0*d@%zu|", n + 1, n, file.len);
         buf_printf(&file, "%0*d\n", n + 1, n);
@@ -253,22 +232,21 @@ TEST(lines_do_not_depend_on_the_reads)
 
 TEST(lines_have_a_limit_of_the_file)
 {
-    char path[512];
+    const char *path = test_path("limit");
+    char pipe_end[40];
     int ends[2];
     struct io_lines l;
     enum io_line kind;
     const char *text;
     size_t len;
-    struct err e = {0};
-    path_in_tmp(path, "limit");
     assert_ok(file_write_atomic(path, "123\n456\n", 8, &e), &e);
     assert_fails(io_lines_open(&l, path, 10, 7, &e), &e, ERR_INPUT, "8 bytes, at most 7");
     io_lines_close(&l);
     /* The size of a pipe is known when it has been read. */
     ck_assert(pipe(ends) == 0 && write(ends[1], "123\n456\n", 8) == 8);
     close(ends[1]);
-    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
-    assert_ok(io_lines_open(&l, path, 10, 7, &e), &e);
+    snprintf(pipe_end, sizeof pipe_end, "/dev/fd/%d", ends[0]);
+    assert_ok(io_lines_open(&l, pipe_end, 10, 7, &e), &e);
     assert_fails(io_line(&l, &kind, &text, &len, &e), &e, ERR_INPUT, "more than 7 bytes");
     io_lines_close(&l);
     close(ends[0]);
@@ -277,7 +255,6 @@ TEST(lines_have_a_limit_of_the_file)
 TEST(a_missing_file_is_bad_input_with_its_name)
 {
     OWN(buf_free) struct buf b = {0};
-    struct err e = {0};
     assert_fails(buf_read_file(&b, "no/such/file", 10, &e), &e, ERR_INPUT, "no/such/file");
 }
 
@@ -285,10 +262,8 @@ TEST(a_missing_file_is_bad_input_with_its_name)
 
 TEST(a_failed_write_leaves_the_old_file_and_no_part)
 {
-    char path[512];
-    struct err e = {0};
+    const char *path = test_path("keep");
     struct rlimit small = {2, RLIM_INFINITY}, old;
-    path_in_tmp(path, "keep");
     assert_ok(file_write_atomic(path, "old", 3, &e), &e);
 
     signal(SIGXFSZ, SIG_IGN);
@@ -305,10 +280,8 @@ TEST(a_failed_write_leaves_the_old_file_and_no_part)
 
 TEST(an_output_keeps_the_mode_of_the_file_that_it_replaces)
 {
-    char path[512];
+    const char *path = test_path("mode");
     struct stat st;
-    struct err e = {0};
-    path_in_tmp(path, "mode");
     assert_ok(file_write_atomic(path, "a", 1, &e), &e);
     ck_assert_int_eq(chmod(path, 0640), 0);
     assert_ok(file_write_atomic(path, "b", 1, &e), &e);
@@ -320,11 +293,10 @@ TEST(an_output_keeps_the_mode_of_the_file_that_it_replaces)
 TEST(of_writers_at_the_same_time_one_wins_whole)
 {
     enum { WRITERS = 6, ROUNDS = 30, BYTES = 20000 };
-    char path[512], text[BYTES + 1];
+    char text[BYTES + 1];
+    const char *path = test_path("contested");
     OWN(buf_free) struct buf b = {0};
-    struct err e = {0};
     int status;
-    path_in_tmp(path, "contested");
     for (int w = 0; w < WRITERS; w++) {
         if (fork() == 0) {
             int rc = 0;
@@ -347,12 +319,10 @@ TEST(of_writers_at_the_same_time_one_wins_whole)
 
 TEST(parts_of_ended_writers_are_removed_and_those_of_others_stay)
 {
-    char path[512], stale[512], held[512], other[512];
-    struct err e = {0};
-    path_in_tmp(path, "out.md");
-    path_in_tmp(stale, "out.md.abcdef.part");
-    path_in_tmp(held, "out.md.ghijkl.part");
-    path_in_tmp(other, "out.md2.abcdef.part");
+    const char *other = test_path("out.md2.abcdef.part");
+    const char *held = test_path("out.md.ghijkl.part");
+    const char *stale = test_path("out.md.abcdef.part");
+    const char *path = test_path("out.md");
     int fds[3] = {open(stale, O_CREAT | O_WRONLY, 0600), open(held, O_CREAT | O_WRONLY, 0600),
                   open(other, O_CREAT | O_WRONLY, 0600)};
     ck_assert_int_eq(flock(fds[1], LOCK_EX), 0);
@@ -368,13 +338,11 @@ TEST(parts_of_ended_writers_are_removed_and_those_of_others_stay)
 
 TEST(links_stay_links)
 {
-    char file[512], link[512], dangling[512], loop[512], late[512];
-    struct err e = {0};
-    path_in_tmp(file, "file");
-    path_in_tmp(link, "link");
-    path_in_tmp(dangling, "dangling");
-    path_in_tmp(late, "late");
-    path_in_tmp(loop, "loop");
+    const char *loop = test_path("loop");
+    const char *late = test_path("late");
+    const char *dangling = test_path("dangling");
+    const char *link = test_path("link");
+    const char *file = test_path("file");
     assert_ok(file_write_atomic(file, "old", 3, &e), &e);
     ck_assert_int_eq(symlink("file", link), 0);
     ck_assert_int_eq(symlink("late", dangling), 0);
@@ -389,11 +357,10 @@ TEST(links_stay_links)
 
 TEST(devices_and_fifos_are_written_to)
 {
-    char null[512], fifo[512], got[8] = {0};
-    struct err e = {0};
+    char got[8] = {0};
+    const char *fifo = test_path("fifo");
+    const char *null = test_path("null");
     int status;
-    path_in_tmp(null, "null");
-    path_in_tmp(fifo, "fifo");
     ck_assert_int_eq(symlink("/dev/null", null), 0);
     assert_ok(file_write_atomic(null, "gone", 4, &e), &e);
     ck_assert(type_of(null) == S_IFLNK && type_of("/dev/null") == S_IFCHR);
@@ -415,9 +382,7 @@ TEST(devices_and_fifos_are_written_to)
 TEST(names_of_descriptors_are_the_descriptors)
 {
     static const char *const names[] = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
-    char path[512];
-    struct err e = {0};
-    path_in_tmp(path, "redirected");
+    const char *path = test_path("redirected");
     int keep = dup(STDOUT_FILENO), fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600), rc = 0;
     ck_assert_int_ge(dup2(fd, STDOUT_FILENO), 0);
     for (int i = 0; i < 4 && !rc; i++)
@@ -432,26 +397,19 @@ TEST(names_of_descriptors_are_the_descriptors)
 
 TEST(a_directory_is_no_output)
 {
-    struct err e = {0};
-    char path[512];
+    const char *path = test_path("no/such/place");
     assert_fails(file_write_atomic(test_tmpdir(), "x", 1, &e), &e, ERR_IO, "is a directory");
-    path_in_tmp(path, "no/such/place");
     err_clear(&e);
     assert_fails(file_write_atomic(path, "x", 1, &e), &e, ERR_IO, "no/such/place");
 }
 
 TEST(directories_are_made_with_parents)
 {
-    char path[512];
     struct stat st;
-    struct err e = {0};
-    path_in_tmp(path, "a/b/c/");
-    assert_ok(make_dirs(path, &e), &e);
-    assert_ok(make_dirs(path, &e), &e);
-    ck_assert_int_eq(stat(path, &st), 0);
+    for (int i = 0; i < 2; i++)
+        assert_ok(make_dirs(test_path("a/b/c/"), &e), &e);
+    ck_assert_int_eq(stat(test_path("a/b/c/"), &st), 0);
     ck_assert(S_ISDIR(st.st_mode));
-    path_in_tmp(path, "file");
-    assert_ok(file_write_atomic(path, "", 0, &e), &e);
-    path_in_tmp(path, "file/sub");
-    assert_fails(make_dirs(path, &e), &e, ERR_IO, "file");
+    assert_ok(file_write_atomic(test_path("file"), "", 0, &e), &e);
+    assert_fails(make_dirs(test_path("file/sub"), &e), &e, ERR_IO, "file");
 }

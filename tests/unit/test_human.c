@@ -1,7 +1,7 @@
 /* Sizes and estimates as people say them. */
 #include "tests/harness/suite.h"
 
-#include "core/human.h"
+#include "core/text.h"
 
 TEST(sizes_have_two_digits_and_their_unit)
 {

@@ -62,7 +62,7 @@ TEST(a_run_can_be_read_off_its_manifest)
     ck_assert(!json_object_get(doc, "end"));
     json_decref(doc);
     assert_ok(manifest_input(m, "t.h5", "xxh3:1", &e), &e);
-    manifest_str(m, "backend", "cpu");
+    manifest_json(m, "backend", json_string("cpu"));
     manifest_num(m, "cells", 48);
     manifest_json(m, "runs", json_pack("[s,s]", "dense", "sale"));
     assert_ok(manifest_finish(&m, "ok", &e), &e);

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct err err;
+
 enum { MAXN = 300 };
 static unsigned char kept[MAXN][MAXN];
 
@@ -90,7 +92,6 @@ static void check_against_brute(const struct mask *m)
 /* Union of rows r0..r1 against the matrix. */
 static void check_union(const struct mask *m, int64_t r0, int64_t r1)
 {
-    struct err err = {0};
     struct span s[MAXN + 2];
     brute(m);
     int64_t n = mask_union_spans(m, r0, r1, s, &err), at = 0;

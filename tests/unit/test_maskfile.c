@@ -14,15 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *file(const char *name)
-{
-    static char buf[4][512];
-    static int i;
-    i = (i + 1) % 4;
-    snprintf(buf[i], sizeof buf[i], "%s/%s", test_tmpdir(), name);
-    return buf[i];
-}
-
 static struct record cell(int head, const char *params)
 {
     struct record r;
@@ -94,7 +85,7 @@ TEST_EACH(lists_put_in_ranges_come_back_whole, units)
     struct mask whole, part, back;
 
     random_lists(&whole, 1, n, 0, n, bq, bk);
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < n; row += 2 * bq) {
         random_lists(&part, 1, n, row, row + 2 * bq < n ? row + 2 * bq : n, bq, bk);
         MUST(maskfile_put(f, &r, NULL, &part, ERR));
@@ -103,7 +94,7 @@ TEST_EACH(lists_put_in_ranges_come_back_whole, units)
     MUST(maskfile_commit(&f, ERR));
     ck_assert_ptr_null(f);
 
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1);
     MUST(maskfile_cell(f, 0, &id, ERR));
     OWN(buf_free) struct buf want = {0}, have = {0};
@@ -126,14 +117,14 @@ TEST(bands_and_full_masks_come_back)
     struct mask full, band, back;
 
     mask_full(&full, 300, 300, 0, 300, true);
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     MUST(maskfile_put(f, &a, "hilbert", &full, ERR));
     for (int64_t row = 0; row < 300; row += 100) {
         mask_band(&band, 300, 300, row, row + 100, true, (struct band){4, 60, 290});
         MUST(maskfile_put(f, &b, NULL, &band, ERR));
     }
     MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     MUST(maskfile_order(f, 0, order, ERR));
     ck_assert_str_eq(order, "hilbert");
     MUST(maskfile_order(f, 1, order, ERR));
@@ -161,10 +152,10 @@ TEST_N(windows_of_the_model_come_back, 5)
 
     mask_band(&m, 200, 300, 0, 200, _i % 2, (struct band){4, 60, 190});
     mask_within(&m, &reaches[_i]);
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     MUST(maskfile_put(f, &r, NULL, &m, ERR));
     MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     MUST(maskfile_read(f, 0, &back, ERR));
     ck_assert(back.reach.back == m.reach.back && back.reach.ahead == m.reach.ahead &&
               back.reach.chunk == m.reach.chunk && back.reach.prefix == m.reach.prefix);
@@ -179,7 +170,7 @@ TEST_N(full_ranges_among_lists_keep_their_pairs, 2)
     struct mask part, back;
     struct span want[300], have[300];
 
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < 333; row += 64) {
         int64_t end = row + 64 < 333 ? row + 64 : 333;
         if ((row / 64 + _i) % 2 == 0)
@@ -190,7 +181,7 @@ TEST_N(full_ranges_among_lists_keep_their_pairs, 2)
         mask_free(&part);
     }
     MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     MUST(maskfile_read(f, 0, &back, ERR));
     for (int64_t row = 0; row < 333; row += 64) {
         int64_t end = row + 64 < 333 ? row + 64 : 333;
@@ -214,7 +205,7 @@ TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
     OWN(record_free) struct record a = cell(0, ""), b = cell(1, "");
     struct mask m, back;
 
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     random_lists(&m, 1, 200, 0, 64, 64, 64);
     MUST(maskfile_put(f, &a, NULL, &m, ERR));
     mask_free(&m);
@@ -227,7 +218,7 @@ TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
     random_lists(&m, 1, 200, 0, 200, 64, 64);
     MUST(maskfile_put(f, &b, NULL, &m, ERR));
     MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1);
     MUST(maskfile_read(f, 0, &back, ERR));
     assert_same_lists(&m, &back);
@@ -242,14 +233,14 @@ TEST(a_cell_computed_again_replaces_its_first_ranges)
     OWN(record_free) struct record r = cell(0, "");
     struct mask m, back;
 
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     random_lists(&m, 1, 200, 0, 64, 64, 64);
     MUST(maskfile_put(f, &r, NULL, &m, ERR));
     mask_free(&m);
     random_lists(&m, 2, 200, 0, 200, 16, 1);
     MUST(maskfile_put(f, &r, NULL, &m, ERR));
     MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1);
     MUST(maskfile_read(f, 0, &back, ERR));
     assert_same_lists(&m, &back);
@@ -274,7 +265,7 @@ TEST(lists_larger_than_the_memory_limit_are_whole)
     struct mask m, back;
     struct stat st;
 
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < LONG_N; row += 800) {
         all_keys(&m, row, row + 800);
         MUST(maskfile_put(f, &r, NULL, &m, ERR));
@@ -283,8 +274,8 @@ TEST(lists_larger_than_the_memory_limit_are_whole)
         mask_free(&m);
     }
     MUST(maskfile_commit(&f, ERR));
-    ck_assert(stat(file("m.h5"), &st) == 0 && st.st_size > (off_t)LONG_N * LONG_N / 2 * 4);
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    ck_assert(stat(test_path("m.h5"), &st) == 0 && st.st_size > (off_t)LONG_N * LONG_N / 2 * 4);
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1);
     MUST(maskfile_read(f, 0, &back, ERR));
     ck_assert_int_eq(back.ptr[LONG_N], (int64_t)LONG_N * (LONG_N + 1) / 2);
@@ -302,14 +293,14 @@ TEST(thousands_of_cells_are_kept_in_buckets)
     struct record id;
     struct mask m, back;
 
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     for (int i = 0; i < 1030; i++) {
         OWN(record_free) struct record r = cell(i, "");
         mask_full(&m, 10 + i, 2000, 0, 10 + i, true);
         MUST(maskfile_put(f, &r, NULL, &m, ERR));
     }
     MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1030);
     for (int i = 0; i < 1030; i += 103) {
         MUST(maskfile_cell(f, i, &id, ERR));
@@ -338,10 +329,10 @@ TEST(threads_may_dump_different_cells)
     OWN(maskfile_close) struct maskfile *f = NULL;
     bool seen[24] = {0};
 
-    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     MUST(pool_run(4, 24, put_head, f, ERR));
     MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 24);
     for (int i = 0; i < 24; i++) {
         OWN(record_free) struct record id;
@@ -402,8 +393,8 @@ TEST(a_flipped_byte_is_refused_or_means_nothing)
     long size, refused = 0;
 
     random_lists(&want, 1, 200, 0, 200, 16, 8);
-    write_one(file("m.h5"));
-    FILE *in = fopen(file("m.h5"), "rb");
+    write_one(test_path("m.h5"));
+    FILE *in = fopen(test_path("m.h5"), "rb");
     fseek(in, 0, SEEK_END);
     size = ftell(in);
     rewind(in);
@@ -412,19 +403,19 @@ TEST(a_flipped_byte_is_refused_or_means_nothing)
     fclose(in);
     for (long at = 0; at < size; at += 13) {
         data[at] ^= 0x10;
-        FILE *out = fopen(file("flip.h5"), "wb");
+        FILE *out = fopen(test_path("flip.h5"), "wb");
         fwrite(data, 1, (size_t)size, out);
         fclose(out);
         snprintf(what, sizeof what, "byte %ld", at);
-        refused += !reads_as(file("flip.h5"), &want, what);
+        refused += !reads_as(test_path("flip.h5"), &want, what);
         data[at] ^= 0x10;
     }
     ck_assert_int_gt(refused, 10);
     for (long at = 0; at < size; at += 97) {
-        FILE *out = fopen(file("cut.h5"), "wb");
+        FILE *out = fopen(test_path("cut.h5"), "wb");
         fwrite(data, 1, (size_t)at, out);
         fclose(out);
-        ck_assert_msg(!reads_as(file("cut.h5"), &want, "cut"), "cut at %ld", at);
+        ck_assert_msg(!reads_as(test_path("cut.h5"), &want, "cut"), "cut at %ld", at);
     }
 }
 
@@ -436,15 +427,15 @@ TEST(impossible_sizes_are_refused)
     for (int i = 0; i < 24; i++) {
         OWN(maskfile_close) struct maskfile *f = NULL;
         struct mask m;
-        write_one(file("m.h5"));
-        hid_t h = H5Fopen(file("m.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
+        write_one(test_path("m.h5"));
+        hid_t h = H5Fopen(test_path("m.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
         hid_t group = H5Gopen2(h, "cells/000/000000", H5P_DEFAULT);
         hid_t a = H5Aopen(group, names[i / 4], H5P_DEFAULT);
         ck_assert_int_ge(H5Awrite(a, H5T_NATIVE_LLONG, &bad[i % 4]), 0);
         H5Aclose(a);
         H5Gclose(group);
         H5Fclose(h);
-        MUST(maskfile_open(file("m.h5"), &f, ERR));
+        MUST(maskfile_open(test_path("m.h5"), &f, ERR));
         FAILS(maskfile_read(f, 0, &m, ERR), ERR_INPUT, "geometry");
     }
 }
@@ -453,20 +444,20 @@ TEST(other_files_and_unfinished_dumps_are_told_apart)
 {
     struct maskfile *f = NULL, *g = NULL;
 
-    FAILS(maskfile_open(file("none.h5"), &g, ERR), ERR_INPUT, "No such file");
-    write_one(file("m.h5"));
-    FAILS(maskfile_create(file("m.h5"), false, &f, ERR), ERR_USAGE, "--force");
+    FAILS(maskfile_open(test_path("none.h5"), &g, ERR), ERR_INPUT, "No such file");
+    write_one(test_path("m.h5"));
+    FAILS(maskfile_create(test_path("m.h5"), false, &f, ERR), ERR_USAGE, "--force");
     ck_assert_ptr_null(f);
-    MUST(maskfile_create(file("open.h5"), false, &f, ERR));
-    FAILS(maskfile_open(file("open.h5"), &g, ERR), ERR_INPUT, "still being written");
-    FAILS(maskfile_open(file("open.h5.part"), &g, ERR), ERR_INPUT, "still being written");
+    MUST(maskfile_create(test_path("open.h5"), false, &f, ERR));
+    FAILS(maskfile_open(test_path("open.h5"), &g, ERR), ERR_INPUT, "still being written");
+    FAILS(maskfile_open(test_path("open.h5.part"), &g, ERR), ERR_INPUT, "still being written");
     maskfile_abort(&f);
-    ck_assert(access(file("open.h5.part"), F_OK) != 0);
-    FILE *text = fopen(file("text.h5"), "w");
+    ck_assert(access(test_path("open.h5.part"), F_OK) != 0);
+    FILE *text = fopen(test_path("text.h5"), "w");
     fputs("not a mask dump\n", text);
     fclose(text);
-    FAILS(maskfile_open(file("text.h5"), &g, ERR), ERR_INPUT, "not an HDF5 file");
-    hid_t h = H5Fcreate(file("other.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    FAILS(maskfile_open(test_path("text.h5"), &g, ERR), ERR_INPUT, "not an HDF5 file");
+    hid_t h = H5Fcreate(test_path("other.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     H5Fclose(h);
-    FAILS(maskfile_open(file("other.h5"), &g, ERR), ERR_INPUT, "not a lacuna-masks");
+    FAILS(maskfile_open(test_path("other.h5"), &g, ERR), ERR_INPUT, "not a lacuna-masks");
 }

@@ -15,20 +15,11 @@
 
 static struct err err;
 
-static const char *path_of(const char *name)
-{
-    static char path[4][512];
-    static int turn;
-    char *p = path[turn++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 /* Version `major`.0 with `dict` as the whole header and the data bytes. */
 static const char *make(int major, const char *dict, const void *data, size_t data_len)
 {
     struct buf b = {0};
-    const char *path = path_of("a.npy");
+    const char *path = test_path("a.npy");
     size_t len = strlen(dict);
     buf_put(&b, "\x93NUMPY", 6);
     buf_put(&b, (char[2]){(char)major, 0}, 2);
@@ -64,20 +55,9 @@ static const struct {
 } bad_headers[] = {
     /* what may not be in an array */
     {DICT("'|O'", "False", "(1,)"), 8, "pickled Python objects are not read"},
-    {DICT("'O'", "False", "(1,)"), 8, "pickled Python objects are not read"},
     {DICT("[('x', '<f4')]", "False", "(1,)"), 4, "record or sub-array"},
-    {DICT("('<f4', (2,))", "False", "(1,)"), 8, "record or sub-array"},
     {DICT("'<V2'", "False", "(1,)"), 2, "'<V2' is two raw bytes"},
     {DICT("'|V4'", "False", "(1,)"), 4, "descr '|V4': expected one of"},
-    {DICT("'>V2'", "False", "(1,)"), 2, "descr '>V2': expected one of"},
-    {DICT("'<c8'", "False", "(1,)"), 8, "descr '<c8': expected one of"},
-    {DICT("'<U1'", "False", "(1,)"), 4, "descr '<U1'"},
-    {DICT("'|S4'", "False", "(1,)"), 4, "descr '|S4'"},
-    {DICT("'<M8[s]'", "False", "(1,)"), 8, "descr '<M8[s]'"},
-    {DICT("'<f16'", "False", "(1,)"), 16, "descr '<f16'"},
-    {DICT("'<f1'", "False", "(1,)"), 1, "descr '<f1'"},
-    {DICT("'<b4'", "False", "(1,)"), 4, "descr '<b4'"},
-    {DICT("'f4'", "False", "(1,)"), 4, "descr 'f4'"},
     {DICT("'<f3'", "False", "(1,)"), 3, "descr '<f3'"},
     {DICT("''", "False", "(1,)"), 1, "descr ''"},
     {DICT("'<f4\\x00'", "False", "(1,)"), 4, "is not a plain string"},
@@ -85,26 +65,15 @@ static const struct {
     {DICT("4", "False", "(1,)"), 4, "descr must be a string, found '4'"},
     /* order */
     {DICT("'<f4'", "false", "(1,)"), 4, "fortran_order must be True or False"},
-    {DICT("'<f4'", "TRUE", "(1,)"), 4, "fortran_order must be True or False"},
     {DICT("'<f4'", "Truer", "(1,)"), 4, "fortran_order must be True or False"},
-    {DICT("'<f4'", "0", "(1,)"), 4, "fortran_order must be True or False"},
-    {DICT("'<f4'", "'True'", "(1,)"), 4, "fortran_order must be True or False"},
     /* shape */
     {DICT("'<f4'", "False", "(3)"), 12, "(3) is a number, not a tuple: expected (3,)"},
     {DICT("'<f4'", "False", "3"), 12, "expected '(' before the shape, found '3'"},
-    {DICT("'<f4'", "False", "[3]"), 12, "expected '(' before the shape, found '['"},
     {DICT("'<f4'", "False", "(,)"), 4, "non-negative integers, found ','"},
-    {DICT("'<f4'", "False", "(-1,)"), 4, "non-negative integers, found '-'"},
     {DICT("'<f4'", "False", "(1.0,)"), 4, "expected ',' or ')' in the shape, found '.'"},
-    {DICT("'<f4'", "False", "(0x1,)"), 4, "expected ',' or ')' in the shape, found 'x'"},
-    {DICT("'<f4'", "False", "(1_0,)"), 40, "expected ',' or ')' in the shape, found '_'"},
     {DICT("'<f4'", "False", "(1 1)"), 4, "expected ',' or ')' in the shape, found '1'"},
     {DICT("'<f4'", "False", "(01,)"), 4, "leading zeros"},
-    {DICT("'<f4'", "False", "(1,,1)"), 4, "non-negative integers, found ','"},
-    {DICT("'<f4'", "False", "((1,))"), 4, "non-negative integers, found '('"},
-    {DICT("'<f4'", "False", "(None,)"), 4, "non-negative integers, found 'N'"},
     {DICT("'<f4'", "False", "(9223372036854775808,)"), 4, "a dimension is beyond 64 bits"},
-    {DICT("'<f4'", "False", "(18446744073709551617,)"), 4, "a dimension is beyond 64 bits"},
     {DICT("'<f4'", "False", "(4294967296, 4294967296)"), 0, "product of the npy shape overflows"},
     {DICT("'<f4'", "False", "(2305843009213693952, 1)"), 0, "size of the npy data overflows"},
     {DICT("'<f4'", "False", "(1,1,1,1,1,1,1,1,1)"), 4, "more than 8 dimensions"},
@@ -116,30 +85,22 @@ static const struct {
     {DICT("'<f4'", "False", "(0,)"), 1, "need 0 bytes"},
     /* keys */
     {"{'descr': '<f4', 'fortran_order': False}\n", 4, "lacks the key 'shape'"},
-    {"{'descr': '<f4', 'shape': (1,)}\n", 4, "lacks the key 'fortran_order'"},
     {"{'fortran_order': False, 'shape': (1,)}\n", 4, "lacks the key 'descr'"},
-    {"{}\n", 4, "lacks the key 'descr'"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'x': 1}\n", 4, "unknown key 'x'"},
     {"{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}\n", 4,
      "the key 'descr' twice"},
-    {"{'shape': (1,), 'shape': (1,), 'fortran_order': False, 'descr': '<f4'}\n", 4,
-     "the key 'shape' twice"},
     {"{descr: '<f4', 'fortran_order': False, 'shape': (1,)}\n", 4, "a key must be a string"},
     {"{'descr' '<f4', 'fortran_order': False, 'shape': (1,)}\n", 4, "expected ':' after a key"},
     {"{'descr': '<f4' 'fortran_order': False, 'shape': (1,)}\n", 4, "expected ',' or '}' between"},
     {"{'descr': '<f4', , 'fortran_order': False, 'shape': (1,)}\n", 4, "a key must be a string"},
     /* around the dict */
     {"", 4, "expected '{' at its beginning, found the end of the header"},
-    {"['descr']\n", 4, "expected '{' at its beginning, found '['"},
     {"{'descr': '<f4'", 4, "expected ',' or '}' between keys, found the end of the header"},
-    {"{'descr': '<f4", 4, "is not a plain string"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", 4,
      "expected a newline after the dict"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), } x\n", 4, "found 'x'"},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n ", 4,
      "goes on after its newline"},
-    {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n\n", 4, "goes on after its"},
-    {"{'descr': '<f4', 'fortran_order': \xff, 'shape': (1,), }\n", 4, "must be True or False"},
     {"\xff{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }\n", 4, "found byte 0xff"},
 };
 
@@ -170,10 +131,10 @@ TEST(bad_prefix_is_refused)
         {"\x93NUMPY\3\0\0\0\0\x80", 12, "header of 2147483648 bytes, at most 10000"},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        assert_ok(file_write_atomic(path_of("p.npy"), c[i].bytes, c[i].len, &err), &err);
-        refused(path_of("p.npy"), true, c[i].message);
+        assert_ok(file_write_atomic(test_path("p.npy"), c[i].bytes, c[i].len, &err), &err);
+        refused(test_path("p.npy"), true, c[i].message);
     }
-    refused(path_of("absent.npy"), false, "cannot open");
+    refused(test_path("absent.npy"), false, "cannot open");
     refused(test_tmpdir(), false, "not a regular file");
 }
 
@@ -297,13 +258,13 @@ TEST(written_array_reads_back)
     for (int i = 0; i < R * C; i++)
         x[i] = (float)(i - 777) * 0.37f;
     const int64_t shape[] = {R, C};
-    assert_ok(npy_write(path_of("w.npy"), DT_F32, 2, shape, x, &err), &err);
-    read_all(path_of("w.npy"), false, 2, R * C, y);
+    assert_ok(npy_write(test_path("w.npy"), DT_F32, 2, shape, x, &err), &err);
+    read_all(test_path("w.npy"), false, 2, R * C, y);
     ck_assert(!memcmp(x, y, sizeof x));
 
     dtype_from_f32(DT_BF16, x, h, R * C);
-    assert_ok(npy_write(path_of("w.npy"), DT_BF16, 2, shape, h, &err), &err);
-    read_all(path_of("w.npy"), true, 2, R * C, y);
+    assert_ok(npy_write(test_path("w.npy"), DT_BF16, 2, shape, h, &err), &err);
+    read_all(test_path("w.npy"), true, 2, R * C, y);
     for (int i = 0; i < R * C; i++)
         if (y[i] != dtype_round(DT_BF16, x[i]))
             ck_abort_msg("element %d: %g", i, (double)y[i]);
@@ -322,8 +283,8 @@ TEST(written_data_begins_at_a_multiple_of_64)
     static const int64_t shape[NPY_MAX_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
     for (int ndim = 0; ndim <= NPY_MAX_DIMS; ndim++) {
         OWN(npy_close) struct npy *a = NULL;
-        assert_ok(npy_write(path_of("n.npy"), DT_U8, ndim, shape, "x", &err), &err);
-        assert_ok(npy_open(path_of("n.npy"), false, &a, &err), &err);
+        assert_ok(npy_write(test_path("n.npy"), DT_U8, ndim, shape, "x", &err), &err);
+        assert_ok(npy_open(test_path("n.npy"), false, &a, &err), &err);
         ck_assert_int_eq(a->ndim, ndim);
         ck_assert_int_eq(a->data_offset % 64, 0);
     }
@@ -332,12 +293,13 @@ TEST(written_data_begins_at_a_multiple_of_64)
 TEST(writer_refuses_bad_types_and_shapes)
 {
     const int64_t negative[] = {-1}, huge[] = {INT64_MAX, 2};
-    assert_fails(npy_write(path_of("x"), DT_NONE, 0, NULL, "", &err), &err, ERR_RUN, "no valid");
-    assert_fails(npy_write(path_of("x"), DT_F32, 1, negative, "", &err), &err, ERR_RUN, "no valid");
-    assert_fails(npy_write(path_of("x"), DT_F32, 2, huge, "", &err), &err, ERR_RUN, "no valid");
-    assert_fails(npy_write(path_of("no/x"), DT_U8, 0, NULL, "x", &err), &err, ERR_IO,
+    assert_fails(npy_write(test_path("x"), DT_NONE, 0, NULL, "", &err), &err, ERR_RUN, "no valid");
+    assert_fails(npy_write(test_path("x"), DT_F32, 1, negative, "", &err), &err, ERR_RUN,
+                 "no valid");
+    assert_fails(npy_write(test_path("x"), DT_F32, 2, huge, "", &err), &err, ERR_RUN, "no valid");
+    assert_fails(npy_write(test_path("no/x"), DT_U8, 0, NULL, "x", &err), &err, ERR_IO,
                  "cannot create");
-    ck_assert_int_ne(access(path_of("x"), F_OK), 0);
+    ck_assert_int_ne(access(test_path("x"), F_OK), 0);
 }
 
 TEST(file_that_shrinks_while_open_fails_to_read)
@@ -345,6 +307,6 @@ TEST(file_that_shrinks_while_open_fails_to_read)
     OWN(npy_close) struct npy *a = NULL;
     float x[4];
     assert_ok(npy_open(make(1, DICT("'<f4'", "False", "(4,)"), zeros, 16), false, &a, &err), &err);
-    ck_assert_int_eq(truncate(path_of("a.npy"), a->data_offset + 15), 0);
+    ck_assert_int_eq(truncate(test_path("a.npy"), a->data_offset + 15), 0);
     assert_fails(npy_read_f32(a, x, &err), &err, ERR_IO, "shrank while it was open");
 }

@@ -5,7 +5,7 @@
 
 #include "core/buf.h"
 #include "core/fileio.h"
-#include "core/npz.h"
+#include "core/npy.h"
 
 #include <stdlib.h>
 #include <string.h>

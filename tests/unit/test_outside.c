@@ -5,7 +5,7 @@
 #include "tests/harness/conform.h"
 
 #include "core/fileio.h"
-#include "core/maskindex.h"
+#include "core/maskfile.h"
 #include "core/npy.h"
 #include "core/record.h"
 #include "core/safetensors.h"

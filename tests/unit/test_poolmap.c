@@ -2,7 +2,7 @@
 #include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 
-#include "core/poolmap.h"
+#include "core/attention.h"
 
 #include <math.h>
 #include <stdlib.h>

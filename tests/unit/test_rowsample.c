@@ -2,6 +2,7 @@
  * test_rowsample.c - samples of query rows: which are drawn, what methods choose for them, what the
  * metrics of a sample estimate and how far off they may be.
  */
+#include "tests/harness/suite.h"
 #include "core/rowsample.h"
 #include "core/rng.h"
 #include "sim/metrics.h"

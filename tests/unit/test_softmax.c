@@ -2,7 +2,7 @@
  * test_softmax.c - the loops of a softmax row against the C library, at every length that ends
  * inside a vector, and at the edges of the exponent.
  */
-#include "core/softmax.h"
+#include "core/attention.h"
 
 #include "core/rng.h"
 #include "tests/harness/suite.h"

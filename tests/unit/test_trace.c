@@ -27,7 +27,7 @@ static void ignore_bad(void *ctx, const char *object, int head, const char *what
 static int64_t count_bad(const struct trace *t)
 {
     int64_t bad = -1;
-    MUST(trace_verify(t, ignore_bad, NULL, &bad, ERR));
+    MUST(trace_verify(t, 1, ignore_bad, NULL, &bad, ERR));
     return bad;
 }
 
@@ -107,7 +107,7 @@ TEST(located_bytes_are_the_stored_bytes)
     MUST(trace_open(test_path("a.h5"), &t, ERR));
     FILE *f = fopen(test_path("a.h5"), "rb");
     for (int head = 0; head < 2; head++) {
-        MUST(trace_locate(t, 1, TRACE_V, head, &at, &bytes, ERR));
+        trace_locate(t, 1, TRACE_V, head, &at, &bytes);
         ck_assert_int_eq(bytes, (int64_t)sizeof direct);
         if (head == 0)
             ck_assert_int_eq(at % 4096, 0);
@@ -152,11 +152,11 @@ TEST(metadata_of_a_video_run_come_back)
         ck_assert_int_eq(trace_find(t, w.step, w.branch, w.layer), i);
     }
     ck_assert_int_eq(trace_find(t, 1, "cond", 0), -1);
-    MUST(trace_sigmas(t, &sigmas, &n, ERR));
+    MUST(trace_read_run(t, TRACE_SIGMAS, &sigmas, &n, ERR));
     ck_assert(n == 51 && sigmas[50] == 0 && sigmas[1] == 0.98);
-    MUST(trace_timesteps(t, &timesteps, &n, ERR));
+    MUST(trace_read_run(t, TRACE_TIMESTEPS, &timesteps, &n, ERR));
     ck_assert(n == 50 && timesteps[0] == 1000);
-    MUST(trace_tokens(t, &ids, &n, ERR));
+    MUST(trace_read_run(t, TRACE_TOKENS, &ids, &n, ERR));
     ck_assert(n == 0 && ids == NULL);
 }
 
@@ -171,9 +171,9 @@ TEST(tokens_losses_and_maps_come_back)
     m.pool = 8;
     MUST(fixture_write(test_path("a.h5"), &m, 2, ERR));
     MUST(trace_open(test_path("a.h5"), &t, ERR));
-    MUST(trace_tokens(t, &ids, &n, ERR));
+    MUST(trace_read_run(t, TRACE_TOKENS, &ids, &n, ERR));
     ck_assert(n == 20 && ids[19] == 133);
-    MUST(trace_nll(t, &nll, &n, ERR));
+    MUST(trace_read_run(t, TRACE_NLL, &nll, &n, ERR));
     ck_assert(n == 19 && nll[18] == 2.25f);
     ck_assert_int_eq(trace_map_cells(t, true), 3);
     ck_assert_int_eq(trace_map_cells(t, false), 3);
@@ -182,32 +182,6 @@ TEST(tokens_losses_and_maps_come_back)
     MUST(trace_read_map(t, 1, 0, NULL, max, ERR));
     ck_assert(max[8] == 8);
     free(nll);
-}
-
-TEST(nonfinite_values_are_counted_and_located)
-{
-    struct trace_meta m = fixture_text(DT_BF16, 2, 1, 1030);
-    struct trace_writer *w = NULL;
-    OWN(trace_close) struct trace *t = NULL;
-    struct trace_call c = {.branch = "main", .timestep = NAN, .sigma = NAN};
-    OWN(free_at) float *x = calloc(1030 * 16, sizeof *x);
-    int64_t count, first[2];
-
-    MUST(trace_create(test_path("a.h5"), &m, 1, true, &w, ERR));
-    MUST(trace_begin_call(w, &c, ERR));
-    MUST(trace_put(w, TRACE_K, 0, 1030, x, 16, ERR));
-    MUST(trace_put(w, TRACE_V, 0, 1030, x, 16, ERR));
-    x[1025 * 16 + 8 + 3] = NAN;
-    x[1029 * 16 + 8] = -INFINITY;
-    x[1028 * 16 + 8] = 3.4e38f; /* beyond bfloat16: infinite once stored */
-    MUST(trace_put(w, TRACE_Q, 0, 1030, x, 16, ERR));
-    MUST(trace_end_call(w, ERR));
-    MUST(trace_commit(&w, ERR));
-    MUST(trace_open(test_path("a.h5"), &t, ERR));
-    MUST(trace_nonfinite(t, 0, TRACE_Q, 0, &count, first, ERR));
-    ck_assert(count == 0 && first[0] == -1);
-    MUST(trace_nonfinite(t, 0, TRACE_Q, 1, &count, first, ERR));
-    ck_assert(count == 3 && first[0] == 1025 && first[1] == 3);
 }
 
 TEST(the_same_input_gives_the_same_bytes)
@@ -300,7 +274,7 @@ TEST_EACH(packed_traces_hold_the_same_and_unpack_to_the_same_content, packs)
 {
     struct trace_meta m = fixture_text(packs[_i].dtype, 3, 1, packs[_i].n);
     struct trace *t = NULL, *z = NULL;
-    int64_t at, bytes, n = packs[_i].n;
+    int64_t n = packs[_i].n;
 
     MUST(fixture_write(test_path("a.h5"), &m, 2, ERR)); /* HDF5 makes its own lists */
     int64_t before = hdf5_objects_open();
@@ -322,7 +296,6 @@ TEST_EACH(packed_traces_hold_the_same_and_unpack_to_the_same_content, packs)
         MUST(trace_read(z, 1, TRACE_V, 0, row, 1, y, ERR));
         ck_assert_mem_eq(x, y, sizeof x);
     }
-    FAILS(trace_locate(z, 0, TRACE_Q, 0, &at, &bytes, ERR), ERR_INPUT, "--unpack");
     MUST(trace_pack(z, test_path("b.h5"), TRACE_CONTIGUOUS, 1, true, ERR));
     trace_close(&t);
     MUST(trace_open(test_path("b.h5"), &t, ERR));
@@ -385,7 +358,7 @@ TEST_N(threads_read_side_by_side, 3)
         ck_assert_msg(r[i].good, "thread %d", i);
     }
     int64_t bad = -1;
-    MUST(trace_verify_jobs(t, 4, ignore_bad, NULL, &bad, ERR));
+    MUST(trace_verify(t, 4, ignore_bad, NULL, &bad, ERR));
     ck_assert_int_eq(bad, 0);
     trace_close(&t);
 }

@@ -109,7 +109,7 @@ TEST_N(a_marked_name_is_ignored, N_UNKNOWN)
     ck_assert_int_eq(ignored.n, 1);
     ck_assert_str_eq(ignored.first, where);
     ck_assert_int_eq(trace_calls(t), 4);
-    MUST(trace_verify(t, NULL, NULL, &bad, ERR));
+    MUST(trace_verify(t, 1, NULL, NULL, &bad, ERR));
     ck_assert_int_eq(bad, 0);
 }
 

@@ -23,22 +23,22 @@ static const char *scored(struct trace_meta *m)
 
 static void check_scores(const struct trace *t, const struct trace_meta *m)
 {
-    double z;
+    float z;
     float bias[2 * 12 - 1], pairs[12 * 12];
     for (int i = 0; i < SCORED_CALLS; i++) {
         struct trace_score want = fixture_score(m, i);
         ck_assert(trace_score_equal(&trace_call(t, i)->score, &want));
     }
     for (int h = 0; h < 2; h++) {
-        assert_ok(trace_sink(t, 0, h, &z, &err), &err);
-        ck_assert_double_eq(z, (float)rng_normal(3, 0, (uint64_t)h));
-        assert_ok(trace_alibi(t, 2, h, &z, &err), &err);
-        ck_assert_double_eq(z, (float)rng_normal(3, 0, (uint64_t)h));
-        assert_ok(trace_alibi(t, 0, h, &z, &err), &err);
-        ck_assert_double_eq(z, 0);
-        assert_ok(trace_rel_bias(t, 1, h, bias, &err), &err);
+        assert_ok(trace_read_values(t, 0, TRACE_SINKS, h, &z, &err), &err);
+        ck_assert_float_eq(z, (float)rng_normal(3, 0, (uint64_t)h));
+        assert_ok(trace_read_values(t, 2, TRACE_ALIBI, h, &z, &err), &err);
+        ck_assert_float_eq(z, (float)rng_normal(3, 0, (uint64_t)h));
+        assert_ok(trace_read_values(t, 0, TRACE_ALIBI, h, &z, &err), &err);
+        ck_assert_float_eq(z, 0);
+        assert_ok(trace_read_values(t, 1, TRACE_REL_BIAS, h, bias, &err), &err);
         ck_assert_float_eq(bias[22], (float)rng_normal(3, 0, (uint64_t)(h * 23 + 22)));
-        assert_ok(trace_bias(t, 3, h, pairs, &err), &err);
+        assert_ok(trace_read_values(t, 3, TRACE_BIAS, h, pairs, &err), &err);
         ck_assert_float_eq(pairs[143], (float)rng_normal(3, 0, (uint64_t)(h * 144 + 143)));
     }
     ck_assert_double_eq(trace_call_scale(t, 1), 0.75);

@@ -149,9 +149,9 @@ TEST(metadata_schedule_and_call_order)
     ck_assert(m->guidance == 3 && m->seed == 9 && m->pool == 4 && m->dtype == DT_BF16);
     ck_assert(strncmp(m->prompt_id, "xxh3:", 5) == 0 && strncmp(m->negative_id, "xxh3:", 5) == 0);
     flow_sigmas(4, 5, want);
-    assert_ok(trace_sigmas(t, &sigma, &n, &err), &err);
+    assert_ok(trace_read_run(t, TRACE_SIGMAS, &sigma, &n, &err), &err);
     ck_assert(n == 5 && memcmp(sigma, want, sizeof want) == 0);
-    assert_ok(trace_timesteps(t, &time, &n, &err), &err);
+    assert_ok(trace_read_run(t, TRACE_TIMESTEPS, &time, &n, &err), &err);
     ck_assert(n == 4 && time[0] == 1000 && time[2] == 1000 * want[2]);
     ck_assert_int_eq(trace_calls(t), 8);
     for (int i = 0; i < 8; i++) { /* step, then branch, then layer */

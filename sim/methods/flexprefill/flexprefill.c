@@ -16,7 +16,7 @@
  */
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "core/softmax.h"
+#include "core/attention.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/gpusum.h"
 #include "sim/blocks/selectcost.h"

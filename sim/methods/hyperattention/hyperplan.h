@@ -1,7 +1,7 @@
 /*
  * hyperplan.h - which keys a query of HyperAttention attends to, with which weight.
  *
- * A head is cut into squares and exact ranges (core/squares.h). The key ranges that one query has
+ * A head is cut into squares and exact ranges (core/ownrule.h). The key ranges that one query has
  * in them are disjoint.
  */
 #ifndef LACUNA_HYPERPLAN_H
@@ -9,7 +9,7 @@
 
 #include "core/err.h"
 #include "core/method.h"
-#include "core/squares.h"
+#include "core/ownrule.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,8 +5,8 @@
 #define LACUNA_MASKSET_H
 
 #include "core/arrayfile.h"
-#include "core/callname.h"
-#include "core/maskindex.h"
+#include "core/trace.h"
+#include "core/maskfile.h"
 #include "core/method.h"
 #include "sim/blocks/given.h"
 

@@ -1,5 +1,6 @@
 /*
- * h5guard.h - the check of HDF5 metadata that runs before libhdf5 sees a file.
+ * h5guard.h - the check of HDF5 metadata that runs before libhdf5 sees a file, and the file driver
+ * through which libhdf5 then reads it.
  *
  * libhdf5 follows what it finds in a file: one wrong byte under a right checksum makes it read and
  * free memory that is not its own. The guard decodes every structure that a reader of lacuna
@@ -23,6 +24,7 @@
 
 #include "core/err.h"
 
+#include <hdf5.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,5 +51,16 @@ int *h5guard_fd(struct h5guard *g);
 
 /* Close the descriptor and release everything; accepts NULL. */
 void h5guard_free(struct h5guard *g);
+
+/* ---- the file driver through which libhdf5 reads a guarded file --------------------------------
+ */
+
+/* Open a checked file for reading. The file owns the guard from here on; when opening fails the
+ * guard is released. Below zero: h5_fail tells the reason. */
+hid_t h5guard_hdf5(struct h5guard *g);
+
+/* The guard of a file, group or dataset that was opened so; NULL: another one, such as a file that
+ * this process writes. */
+struct h5guard *h5guard_of(hid_t loc);
 
 #endif

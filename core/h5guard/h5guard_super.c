@@ -1,7 +1,7 @@
 /*
- * h5guard.c - the superblock (II.A): where the check of a file begins.
+ * h5guard_super.c - the superblock (II.A): where the check of a file begins.
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,14 +1,14 @@
 /*
- * h5guard_internal.h - what the parts of the guard share: the claimed bytes of a file, cursors over
+ * guard.h - what the parts of the guard share: the claimed bytes of a file, cursors over
  * them, decoded types and dataspaces, and one function per family of structures.
  *
  * Numbers of the HDF5 File Format Specification 3.0 (sections in Roman numerals below). All files
  * have 8-byte offsets and lengths; the superblock check sees to that.
  */
-#ifndef LACUNA_H5GUARD_INTERNAL_H
-#define LACUNA_H5GUARD_INTERNAL_H
+#ifndef LACUNA_GUARD_H
+#define LACUNA_GUARD_H
 
-#include "core/h5guard.h"
+#include "core/h5guard/h5guard.h"
 
 #define GUARD_NOWHERE UINT64_MAX /* the undefined address */
 #define GUARD_MAX_RANK 32
@@ -141,8 +141,6 @@ struct guard_space {
 };
 
 /* Each decodes the body of one message. */
-int guard_decode_type(struct h5guard *g, struct guard_cur *c, struct guard_type *out,
-                      struct err *err);
 int guard_decode_space(struct h5guard *g, struct guard_cur *c, struct guard_space *out,
                        struct err *err);
 int guard_decode_filters(struct h5guard *g, struct guard_cur *c, int *n, struct err *err);
@@ -156,10 +154,6 @@ int guard_decode_link(struct h5guard *g, struct guard_cur *c, struct err *err);
 /* A datatype, or with `shared` a reference to a committed one, which is admitted. */
 int guard_type_or_shared(struct h5guard *g, struct guard_cur *c, bool shared,
                          struct guard_type *out, struct err *err);
-
-/* Elements of variable-length strings: each text lies in a global heap (III.E), which is claimed.
- */
-int guard_check_texts(struct h5guard *g, struct guard_cur *c, int64_t n, struct err *err);
 
 /* ---- storage --------------------------------------------------------------------------------- */
 
@@ -187,8 +181,6 @@ struct guard_chunks {
 int guard_check_chunk(struct h5guard *g, const struct guard_chunks *ch, uint64_t at, uint64_t n,
                       const char *what, uint64_t where, struct err *err);
 
-int guard_fixed_array(struct h5guard *g, const struct guard_chunks *ch, uint64_t at,
-                      unsigned page_bits, struct err *err);
 int guard_extensible_array(struct h5guard *g, const struct guard_chunks *ch,
                            struct guard_cur *layout, struct err *err);
 int guard_chunk_btree1(struct h5guard *g, const struct guard_chunks *ch, uint64_t at,

@@ -7,7 +7,7 @@
  * 2^(u/2) data blocks of 2^((u+1)/2) times `min` elements; data blocks of more than a page are
  * stored in pages, each with a checksum of its own.
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include <string.h>
 

@@ -5,8 +5,9 @@
  * A page holds its bytes and one bit per byte: claimed or not. The bits find structures that
  * overlap, and keep unclaimed metadata away from libhdf5.
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
+#include "core/dtype.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -69,10 +70,7 @@ const uint8_t *guard_bytes(struct guard_cur *c, size_t n)
 uint64_t guard_take(struct guard_cur *c, size_t n)
 {
     const uint8_t *p = guard_bytes(c, n);
-    uint64_t x = 0;
-    for (size_t k = n; p && k > 0; k--)
-        x = x << 8 | p[k - 1];
-    return x;
+    return p ? little_endian(p, (int64_t)n) : 0;
 }
 
 struct guard_cur guard_part(struct guard_cur *c, size_t n)

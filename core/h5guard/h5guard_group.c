@@ -2,7 +2,7 @@
  * h5guard_group.c - groups of the old kind: a B-tree of version 1 whose leaves are symbol table
  * nodes, with the names in a local heap. The B-tree of chunks has the same nodes.
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * h5guard_dense.c - groups and attributes of the new kind when they are many: messages in a fractal
  * heap (III.G), found through B-trees of version 2 (III.A.2).
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include "core/mem.h"
 

@@ -4,9 +4,9 @@
  *
  * libhdf5 reads a chunk without filters into a buffer of the size that the index states and copies
  * a whole chunk out of it; so that size must be right. With filters the size is any: lacuna unpacks
- * such chunks itself (core/h5zstd.h).
+ * such chunks itself (core/h5util.h).
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include "core/mem.h"
 
@@ -133,8 +133,8 @@ static int check_block(struct h5guard *g, const struct fixed *a, uint64_t at, st
                  : check_elements(g, a, &c, a->count, err);
 }
 
-int guard_fixed_array(struct h5guard *g, const struct guard_chunks *ch, uint64_t at,
-                      unsigned page_bits, struct err *err)
+static int fixed_array(struct h5guard *g, const struct guard_chunks *ch, uint64_t at,
+                       unsigned page_bits, struct err *err)
 {
     bool filtered = ch->d->n_filters > 0;
     struct fixed a = {.ch = ch, .header = at, .element = filtered ? 12 + ch->size_bytes : 8};
@@ -225,7 +225,7 @@ static int index4(struct h5guard *g, struct guard_cur *c, struct guard_chunks *c
         at = guard_take(c, 8);
         if (c->over)
             return guard_bad(WHAT, c->at, err, "it is cut off");
-        return at == GUARD_NOWHERE ? 0 : guard_fixed_array(g, ch, at, bits, err);
+        return at == GUARD_NOWHERE ? 0 : fixed_array(g, ch, at, bits, err);
     case 4:
         return guard_extensible_array(g, ch, c, err);
     case 5:

@@ -1,13 +1,13 @@
 /*
- * h5zstd.c - the zstd filter (id 32015) and the chunk codecs of packed traces.
+ * h5util_chunk.c - the zstd filter (id 32015) and the chunk codecs of packed traces.
  *
  * Shuffle writes byte 0 of all elements, then byte 1 of all, ...: exponents become neighbours,
  * which makes 16-bit floats compressible (about 1.4 to 1). Each chunk is one zstd frame that states
  * its content size.
  */
-#include "core/h5zstd.h"
-
 #include "core/h5util.h"
+
+#include "core/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,46 +15,11 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-#define FRAME_MAX ((unsigned long long)1 << 30) /* a chunk; more is not a chunk of ours */
-
-static size_t filter_decode(size_t nbytes, size_t *buf_size, void **buf)
-{
-    unsigned long long size = ZSTD_getFrameContentSize(*buf, nbytes);
-    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size > FRAME_MAX)
-        return 0;
-    void *out = malloc(size ? (size_t)size : 1);
-    size_t got = out ? ZSTD_decompress(out, (size_t)size, *buf, nbytes) : 0;
-    if (!out || ZSTD_isError(got) || got != size) {
-        free(out);
-        return 0;
-    }
-    free(*buf);
-    *buf = out;
-    *buf_size = (size_t)size;
-    return got;
-}
-
-static size_t filter_encode(int level, size_t nbytes, size_t *buf_size, void **buf)
-{
-    size_t cap = ZSTD_compressBound(nbytes);
-    void *out = malloc(cap);
-    size_t got = out ? ZSTD_compress(out, cap, *buf, nbytes, level) : 0;
-    if (!out || ZSTD_isError(got)) {
-        free(out);
-        return 0;
-    }
-    free(*buf);
-    *buf = out;
-    *buf_size = cap;
-    return got;
-}
-
+/* Chunks are packed and unpacked outside of libhdf5: it has to know the filter only. */
 static size_t filter(unsigned flags, size_t nvalues, const unsigned *values, size_t nbytes,
                      size_t *buf_size, void **buf)
 {
-    if (flags & H5Z_FLAG_REVERSE)
-        return filter_decode(nbytes, buf_size, buf);
-    return filter_encode(nvalues > 0 ? (int)values[0] : ZSTD_CLEVEL_DEFAULT, nbytes, buf_size, buf);
+    return 0;
 }
 
 void h5_zstd_register(void)
@@ -68,6 +33,25 @@ void h5_zstd_register(void)
 size_t chunk_bound(size_t size)
 {
     return ZSTD_compressBound(size);
+}
+
+int h5_fetch_chunk(hid_t dset, const hsize_t *at, size_t bytes, void **packed, int64_t *cap,
+                   size_t *size, uint32_t *mask, struct err *err)
+{
+    hsize_t stored = 0;
+    *size = 0;
+    /* libhdf5 has no other answer for a chunk that is not there. */
+    if (H5Dget_chunk_storage_size(dset, at, &stored) < 0 || stored == 0)
+        return 0;
+    if (stored > chunk_bound(bytes) + 4096)
+        return err_set(err, ERR_INPUT, "a chunk has %llu bytes", (unsigned long long)stored);
+    int rc = mem_grow(packed, cap, (int64_t)stored, 1, "packed chunk", err);
+    if (rc)
+        return rc;
+    if (H5Dread_chunk(dset, H5P_DEFAULT, at, mask, *packed) < 0)
+        return h5_fail(err, ERR_INPUT, "reading a chunk");
+    *size = (size_t)stored;
+    return 0;
 }
 
 static void shuffle(const uint8_t *src, size_t size, size_t elem, uint8_t *dst)

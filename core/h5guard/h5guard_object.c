@@ -2,7 +2,7 @@
  * h5guard_object.c - object headers of versions 1 and 2 (IV.A.1), and what the messages of a header
  * mean together.
  */
-#include "core/h5guard_internal.h"
+#include "core/h5guard/guard.h"
 
 #include "core/mem.h"
 

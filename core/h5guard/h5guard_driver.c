@@ -4,7 +4,7 @@
  * It has no features: no metadata accumulator and no sieve buffer, for these would keep bytes that
  * were read before an object was admitted.
  */
-#include "core/h5guard_driver.h"
+#include "core/h5guard/h5guard.h"
 
 #include <errno.h>
 #include <stdlib.h>
