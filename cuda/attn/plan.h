@@ -222,9 +222,9 @@ struct metrics_plan {
     int32_t n_items;
 };
 
-/* Make a plan: every tile that holds an allowed pair is in one item; items are in the order in which
- * `sms` multiprocessors take them. Free with metrics_plan_free. ERR_RUN when
- * the problem is too large, ERR_NOMEM. */
+/* Make a plan: every tile that holds an allowed pair is in one item; items are in the order in
+ * which `sms` multiprocessors take them. Free with metrics_plan_free. ERR_RUN when the problem is
+ * too large, ERR_NOMEM. */
 int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan *plan,
                       struct err *err);
 void metrics_plan_free(struct metrics_plan *plan);
