@@ -1,7 +1,8 @@
 /*
- * judge_table.c - SpargeAttn's table 10: what the judge of self-similarity is worth. Cells that
- * differ in theta or judge alone are compared one by one: theta = -1 and judge=0 (which keeps a
- * calibration's other parameters) accept every block as similar ("without").
+ * judge_table.c - SpargeAttn's table 10: error and sparsity with and without the test of
+ * self-similarity (the judge). A cell with the test is compared with the cell that differs in theta
+ * or judge alone and accepts every block: by theta = -1, or by judge=0, which keeps the other
+ * parameters of a calibration.
  *
  * Sorting by everything but theta brings partners together: O(n log n).
  */

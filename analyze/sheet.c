@@ -1,7 +1,7 @@
 /*
- * sheet.c - see sheet.h. Statistics are medians, of numbers of a model means; with --wide means and
- * deviations. Beside a median may stand the worst cell: a method that is exact on nine heads of ten
- * has a perfect median.
+ * sheet.c - see sheet.h. A row shows the median of its cells, of `eval` records their mean; --wide
+ * shows means and deviations. Beside a median may stand the worst cell: a method that is exact on
+ * nine heads of ten has a perfect median.
  */
 #include "analyze/sheet.h"
 

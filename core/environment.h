@@ -1,6 +1,6 @@
 /*
- * environment.h - the environment of a child process, which programs there are, and where the data
- * is.
+ * environment.h - the environment of a child process, whether PATH has a program, and where the
+ * data is.
  */
 #ifndef LACUNA_ENVIRONMENT_H
 #define LACUNA_ENVIRONMENT_H

@@ -349,7 +349,8 @@ static int create_call_group(struct trace_writer *w, const struct trace_call *c,
     TRY(h5_enter_group(step, c->branch, &branch, err));
     snprintf(name, sizeof name, "layer-%02d", c->layer);
     if (h5_has_link(branch, name))
-        FAIL(err, ERR_USAGE, "this call was already written");
+        FAIL(err, ERR_USAGE, "step %d, branch %s, layer %d: the trace has this call already",
+             c->step, c->branch, c->layer);
     TRY(h5_create_group(branch, name, &w->group, err));
     TRY(h5_put_fields(w->group, trace_call_fields, c, err));
     TRY(trace_score_put(w->group, &c->score, err));

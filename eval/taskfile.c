@@ -244,7 +244,8 @@ static int parse_question(const json_t *o, const struct line_defaults *d, const 
     int rc = 0;
 
     if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: a JSON object was expected", where);
+        FAIL(err, ERR_INPUT, "%s: not a JSON object, such as {\"prompt\": ..., \"answers\": ...}",
+             where);
     TRY(get_prompt(q, o, d->template, where, err));
     if (q->prompt.len == 0)
         FAIL(err, ERR_INPUT, "%s: the prompt is empty", where);

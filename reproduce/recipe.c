@@ -107,10 +107,10 @@ static int check_job(const struct recipe *r, const struct paper_data *d, int at,
     {
         int from = recipe_job_find(r, json_string_value(v));
         if (from < 0 || from >= at)
-            FAIL(err, ERR_INPUT, "from: no job '%s' above it", json_string_value(v));
+            FAIL(err, ERR_INPUT, "from: no job '%s' stands above it", json_string_value(v));
     }
     if (j->role && !json_object_get(r->roles, j->role))
-        FAIL(err, ERR_INPUT, "model: no role '%s'", j->role);
+        FAIL(err, ERR_INPUT, "model: the recipe's models have no role '%s'", j->role);
 out:
     return rc;
 }

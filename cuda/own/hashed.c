@@ -3,8 +3,8 @@
  *
  * Exact ranges of a causal head are lists of tiles for the attention kernels, one launch for all
  * heads; the squares are tiles of sorted queries (hashed.cu), and what a query has in both is mixed
- * last. Orders and draws are made once, when the job is made: as the method's choice they are timed
- * with its GPU side (cuda/methods/hyperattention.cu).
+ * last. Orders and draws are made with the job. They are the method's choice of pairs, and
+ * cuda/methods/hyperattention.cu takes their time.
  */
 #include "cuda/own/own.h"
 

@@ -31,7 +31,7 @@ int own_job_init(struct gpu *g, const struct attn_problem *p, const struct own_r
     job->has_quant = job->kind->quant != NULL;
     for (int h = 1; h < p->heads; h++)
         if (rules[h].kind != rules->kind)
-            FAIL(err, ERR_RUN, "heads of one launch in different arithmetic");
+            FAIL(err, ERR_RUN, "heads 0 and %d of one launch ask for different arithmetic", h);
     TRY(mem_zalloc(&job->pairs, p->heads, sizeof *job->pairs, "pairs of heads", err));
     TRY(job->kind->init(g, job, rules, err));
 out:
