@@ -116,13 +116,14 @@ out:
 static int words_read(struct map_figure *f, const struct cells_span *span, struct err *err)
 {
     const struct figure_args *a = f->a;
-    const struct trace_meta *m = trace_meta(a->trace);
+    const struct trace_meta *m;
     int32_t *ids = NULL;
     struct buf file = {0};
     int64_t n = 0;
     int rc = 0;
     if (!a->tokens)
         return 0;
+    m = trace_meta(a->trace);
     if (span->n_q > WORDS_MOST || span->n_k > WORDS_MOST)
         FAIL(err, ERR_USAGE,
              "--tokens names at most %d queries and keys: choose a part (--rows 100-140 --keys "
