@@ -170,11 +170,9 @@ $(FUZZ): $(FUZZ_OBJ) $(LIB)
 fuzzers: $(FUZZ)
 
 run-fuzzers: fuzzers
-	@passed=0; failed=0; \
-	for f in $$($(FUZZ) list); do \
-	    if $(FUZZ) $$f $(FUZZ_ARGS); then passed=$$((passed + 1)); else failed=$$((failed + 1)); fi; \
-	done; \
-	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
+	@$(FUZZ) list | xargs -P "$$(nproc)" -I{} sh -c '$(FUZZ) {} $(FUZZ_ARGS) 2>&1 || echo "FAIL {}"' | tee $(BUILD)/fuzz.log; \
+	failed=$$(grep -c '^FAIL ' $(BUILD)/fuzz.log); \
+	echo "$$(($$($(FUZZ) list | wc -l) - failed)) passed, $$failed failed"; [ "$$failed" -eq 0 ]
 
 # A long run with a new seed, and a short one that is the same every time.
 fuzz:
