@@ -8,6 +8,7 @@
 #include "analyze/metricfacts.h"
 #include "core/mem.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,7 @@ static int sorted(const struct recset *s, const struct walk *w, struct grouping 
 
 static void cell_name(const struct walk *w, const struct record *r, struct buf *b)
 {
+    assert(r);
     for (int i = 0; i < w->n_keys; i++) {
         enum group_key k = w->keys[i];
         if (k == KEY_MODEL || k == KEY_TRACE || k == KEY_PRECISION ||

@@ -78,7 +78,7 @@ struct expr expr_parse(const char *text)
 
 double expr_of(const struct expr *e, const double *metrics)
 {
-    double stack[EXPR_STEPS];
+    double stack[EXPR_STEPS] = {0};
     int n = 0;
     for (int i = 0; i < e->n_steps; i++) {
         const struct expr_step *s = &e->step[i];

@@ -48,7 +48,7 @@ bool dtype_is_integer(enum dtype t)
 
 int64_t dtype_i64(enum dtype t, const void *p)
 {
-    int size = (int)dtype_size(t), unused = 64 - 8 * size;
+    int size = (int)dtype_size(t), unused = size > 0 ? 64 - 8 * size : 0;
     bool is_signed = t == DT_I8 || t == DT_I16 || t == DT_I32 || t == DT_I64;
     uint64_t x = little_endian(p, size) << unused;
     return is_signed ? (int64_t)x >> unused : (int64_t)(x >> unused);

@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "core/utf8.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <math.h>
 #include <stddef.h>
@@ -123,6 +124,7 @@ static const char *text_of(const struct field *f, const struct trace_meta *m)
 
 static int64_t whole_of(const struct field *f, const struct trace_meta *m)
 {
+    assert(m);
     const void *p = (const char *)m + f->offset;
     return f->type == F_INT    ? *(const int *)p
            : f->type == F_BOOL ? *(const bool *)p

@@ -535,8 +535,8 @@ int guard_decode_attribute(struct h5guard *g, struct guard_cur *c, struct err *e
     unsigned version = (unsigned)guard_take(c, 1), flags = (unsigned)guard_take(c, 1);
     size_t name = (size_t)guard_take(c, 2), type = (size_t)guard_take(c, 2);
     size_t space = (size_t)guard_take(c, 2), len = 0;
-    struct guard_type t;
-    struct guard_space s;
+    struct guard_type t = {0};
+    struct guard_space s = {0};
     int64_t bytes;
     int rc;
 

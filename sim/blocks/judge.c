@@ -8,6 +8,7 @@
 #include "core/sort.h"
 #include "sim/metrics.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -59,6 +60,7 @@ static int on_cpu(struct judging *j, const struct mask *m, struct err *err)
     TRY(make_rows(j, rows, err));
     TRY(exact_attend(j->exact, m, j->out, j->lse, err));
     TRY(exact_out(j->exact, m->row0, m->row1, &ref, err));
+    assert(rows == 0 || (j->out && j->lse));
     for (int64_t i = 0; i < rows * j->exact->x.dv; i++) {
         double d = j->out[i] - ref[i];
         sum->abs_delta += fabs(d);
