@@ -1,5 +1,6 @@
 #include "tests/harness/suite.h"
 
+#include <errno.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char tmpdir[256];
+static char tmp_root[256], tmpdir[512]; /* of all files, of the file that runs */
 static pid_t tmp_owner;
 
 extern char **environ;
@@ -33,14 +34,14 @@ static void clean_environment(void)
 
 static void remove_tmpdir(void)
 {
-    char program[] = "rm", option[] = "-rf", *argv[] = {program, option, tmpdir, NULL};
+    char program[] = "rm", option[] = "-rf", *argv[] = {program, option, tmp_root, NULL};
     pid_t pid;
     int status = 0;
-    if (tmp_owner != getpid() || !tmpdir[0])
+    if (tmp_owner != getpid())
         return;
     if (posix_spawnp(&pid, "rm", NULL, NULL, argv, environ) != 0 ||
         waitpid(pid, &status, 0) != pid || status != 0)
-        fprintf(stderr, "could not remove %s\n", tmpdir);
+        fprintf(stderr, "could not remove %s\n", tmp_root);
 }
 
 const char *test_tmpdir(void)
@@ -55,6 +56,15 @@ const char *test_path(const char *name)
     at = (at + 1) % 64;
     snprintf(path[at], sizeof path[at], "%s/%s", tmpdir, name);
     return path[at];
+}
+
+/* Tests of several files make files of the same name. */
+static void enter_tmpdir(const char *file)
+{
+    const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+    snprintf(tmpdir, sizeof tmpdir, "%s/%.*s", tmp_root, (int)strcspn(base, "."), base);
+    if (mkdir(tmpdir, 0700) != 0 && errno != EEXIST)
+        ck_abort_msg("%s: %s", tmpdir, strerror(errno));
 }
 
 static const TTest *tests[4096];
@@ -103,6 +113,7 @@ void suite_rows(const char *file, void (*test)(int i), int n)
     SFun begin = f < n_fixtures ? fixtures[f].begin : NULL;
     SFun end = f < n_fixtures ? fixtures[f].end : NULL;
     atexit(tell_row);
+    enter_tmpdir(file);
     for (row = 0, rows = n; row < n; row++) {
         if (begin)
             begin();
@@ -163,9 +174,9 @@ int main(int argc, char **argv)
     clean_environment();
     set_limits();
     const char *base = getenv("TMPDIR");
-    snprintf(tmpdir, sizeof tmpdir, "%s/lacuna-test-XXXXXX", base ? base : "/tmp");
-    if (!mkdtemp(tmpdir)) {
-        perror(tmpdir);
+    snprintf(tmp_root, sizeof tmp_root, "%s/lacuna-test-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(tmp_root)) {
+        perror(tmp_root);
         return 1;
     }
     tmp_owner = getpid();

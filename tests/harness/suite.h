@@ -91,7 +91,7 @@ static inline void free_at(void *p)
     free(*(void **)p);
 }
 
-/* A fresh directory below $TMPDIR or /tmp, removed at exit of the test process. */
+/* A directory of the file's tests alone, below $TMPDIR or /tmp; removed when all tests have run. */
 const char *test_tmpdir(void);
 
 /* A name in it. The text stays valid for the next 63 calls. */
