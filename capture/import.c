@@ -52,6 +52,13 @@ static int set_shape(struct source *s, int ndim, const int64_t *shape, enum sour
     return 0;
 }
 
+static void source_free(struct source *s)
+{
+    npy_close(&s->npy);
+    free(s->whole);
+    memset(s, 0, sizeof *s);
+}
+
 int source_npy(struct source *s, const char *path, enum source_layout layout, struct err *err)
 {
     int rc = 0;
@@ -78,13 +85,6 @@ int source_st(struct source *s, const struct st_file *f, const char *path,
     return set_shape(s, t->ndim, t->shape, layout, err);
 }
 
-void source_free(struct source *s)
-{
-    npy_close(&s->npy);
-    free(s->whole);
-    memset(s, 0, sizeof *s);
-}
-
 static int load_whole(struct source *s, struct err *err)
 {
     int64_t count = s->heads * s->tokens * s->dim; /* the file is at least that large */
@@ -101,7 +101,8 @@ out:
     return rc;
 }
 
-int source_head(struct source *s, int64_t head, float *dst, struct err *err)
+/* One head as float32 [tokens][dim]. Thread-safe after the first call. */
+static int source_head(struct source *s, int64_t head, float *dst, struct err *err)
 {
     int64_t n = s->tokens * s->dim;
     int rc = 0;

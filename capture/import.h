@@ -30,10 +30,6 @@ enum source_layout { LAYOUT_HND, LAYOUT_NHD };
 int source_npy(struct source *s, const char *path, enum source_layout layout, struct err *err);
 int source_st(struct source *s, const struct st_file *f, const char *path,
               const struct st_tensor *t, enum source_layout layout, struct err *err);
-void source_free(struct source *s);
-
-/* One head as float32 [tokens][dim]. Thread-safe after the first call. */
-int source_head(struct source *s, int64_t head, float *dst, struct err *err);
 
 /* ---- a trace --------------------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /*
  * llm_device.c - weights to a device layer by layer, and what it hands out to the hooks
- * (llm_device.h).
+ * (llm_model.h).
  */
-
 #include "capture/llm_model.h"
+
 #include "capture/nn.h"
 #include "core/intmath.h"
 #include "core/log.h"

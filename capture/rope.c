@@ -1,7 +1,7 @@
 /*
- * rope.c - frequencies of every scaling and the rotation itself (rope.h). Frequencies and angles
- * are carried in double; implementations that multiply them in float32 differ by up to 5e-7 of the
- * angle.
+ * rope.c - frequencies of every scaling and the rotation itself (llm_config.h). Frequencies and
+ * angles are carried in double; implementations that multiply them in float32 differ by up to 5e-7
+ * of the angle.
  */
 #include "capture/llm_config.h"
 

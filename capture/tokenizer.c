@@ -1104,11 +1104,6 @@ out:
     return rc;
 }
 
-int32_t tokenizer_id(const struct tokenizer *t, const char *token)
-{
-    return token_id(t, token);
-}
-
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 /* The bytes of a token of the vocabulary. */

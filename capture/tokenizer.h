@@ -43,9 +43,6 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
 int tokenizer_encode_plain(const struct tokenizer *t, const char *text, size_t len, int32_t **ids,
                            int64_t *n, struct err *err);
 
-/* Id of a token by its text, added or of the vocabulary; -1 if there is none. */
-int32_t tokenizer_id(const struct tokenizer *t, const char *token);
-
 /* Rule 3 above. */
 bool tokenizer_wants_bos(const struct tokenizer *t);
 

@@ -1,6 +1,6 @@
 /*
  * wan_device.c - weights to a device once, then evaluations block by block, and what it hands out
- * to the hooks (wan_device.h).
+ * to the hooks (wan_model.h).
  */
 #include "capture/wan_model.h"
 

@@ -542,33 +542,18 @@ int mask_count(const struct mask *m, struct mask_counts *c, struct err *err)
     return rc;
 }
 
-/* Number of bk-wide tiles that the sorted spans touch; which, to col unless it is NULL. */
-static int64_t tiles_touched(const struct span *s, int64_t n, int64_t bk, int32_t *col)
+/* Number of bk-wide tiles that the sorted spans touch. */
+static int64_t tiles_touched(const struct span *s, int64_t n, int64_t bk)
 {
     int64_t count = 0, last = -1;
     for (int64_t k = 0; k < n; k++) {
         int64_t a = MAX(last + 1, s[k].lo / bk), b = (s[k].hi - 1) / bk;
         if (b >= a) {
-            for (int64_t c = a; col && c <= b; c++)
-                col[count + c - a] = (int32_t)c;
             count += b - a + 1;
             last = b;
         }
     }
     return count;
-}
-
-int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t bk, int32_t *col,
-                         struct err *err)
-{
-    struct span *s = NULL;
-    int64_t n = mem_alloc(&s, mask_union_max(m, r0, r1), sizeof *s, "mask spans", err);
-    if (n == 0)
-        n = mask_union_spans(m, r0, r1, s, err);
-    if (n >= 0)
-        n = tiles_touched(s, n, bk, col);
-    free(s);
-    return n;
 }
 
 /* How many of n units from the first of a tile on are below its end: a few one by one, windows at
@@ -631,7 +616,7 @@ int mask_tiles_kept(const struct mask *m, int64_t bq, int64_t bk, int64_t *kept,
                 rc = (int)n;
                 goto out;
             }
-            *kept += tiles_touched(s, n, bk, NULL);
+            *kept += tiles_touched(s, n, bk);
         }
         int64_t first = mask_first(m, r0), limit = mask_limit(m, r1 - 1);
         *allowed += limit > first ? ceil_div(limit, bk) - first / bk : 0;

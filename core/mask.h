@@ -175,11 +175,6 @@ int64_t mask_union_max(const struct mask *m, int64_t r0, int64_t r1);
 int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out,
                          struct err *err);
 
-/* Tiles of bk keys that rows [r0, r1) touch, ascending, to col (room for ceil(nk / bk)). Returns
- * their number, or a negative code. */
-int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t bk, int32_t *col,
-                         struct err *err);
-
 /* True when all rows of [r0, r1) share one list up to the causal clip (so that no per-row test
  * besides j <= position is needed): never with a reach. */
 bool mask_rows_uniform(const struct mask *m, int64_t r0, int64_t r1);

@@ -119,7 +119,7 @@ static int get_identity(hid_t group, struct record *r, struct err *err)
     TRY(h5_get_str(group, "params", text, PARAMS_MAX + 1, err));
     free(r->params);
     if (!(r->params = strdup(text)))
-        FAIL(err, ERR_NOMEM, "parameters");
+        FAIL(err, ERR_NOMEM, "parameters: out of memory");
 out:
     free(text);
     return rc;
@@ -571,7 +571,7 @@ int maskfile_open(const char *path, struct maskfile **out, struct err *err)
     f->file = f->cells = H5I_INVALID_HID;
     TRY(h5_open_file(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, &f->file, err));
     if (!(f->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "name of %s", path);
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
     if (stat(path, &st) != 0) {
         rc = err_sys(err, ERR_INPUT, "%s", path);
         goto out;

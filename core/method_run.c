@@ -276,8 +276,7 @@ static int calib_validate(struct method_run *run, struct err *err)
 {
     const struct method *m = run->method;
     void *before = NULL;
-    struct buf old = {0}, new = {0};
-    bool any = false;
+    bool any = false, same;
     int rc = 0;
 
     TRY(method_params_copy(m, run->params, &before, err));
@@ -285,17 +284,11 @@ static int calib_validate(struct method_run *run, struct err *err)
     for (const struct opt *o = m->params.table; o->type != OPT_END; o++)
         any |= run->given[o - m->params.table];
     for (const struct opt *o = m->params.table; any && o->type != OPT_END; o++) {
-        buf_reset(&old);
-        buf_reset(&new);
-        opt_value_text(o, before, &old);
-        opt_value_text(o, run->params, &new);
-        TRY(buf_check(old.failed ? &old : &new, o->name, err));
-        run->given[o - m->params.table] |= strcmp(buf_str(&old), buf_str(&new)) != 0;
+        TRY(opt_same(o, before, run->params, &same, err));
+        run->given[o - m->params.table] |= !same;
     }
 out:
     method_params_free(m, before);
-    buf_free(&old);
-    buf_free(&new);
     return rc;
 }
 

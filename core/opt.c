@@ -546,34 +546,35 @@ void opt_value_text(const struct opt *o, const void *obj, struct buf *b)
     }
 }
 
-bool opt_same(const struct opt *o, const void *a, const void *b)
+/* Have fields o of a and p of b, which are of one kind, the same text? */
+static int same_text(const struct opt *o, const void *a, const struct opt *p, const void *b,
+                     bool *same, struct err *err)
 {
     struct buf x = {0}, y = {0};
     opt_value_text(o, a, &x);
-    opt_value_text(o, b, &y);
-    bool same = !x.failed && !y.failed && strcmp(buf_str(&x), buf_str(&y)) == 0;
+    opt_value_text(p, b, &y);
+    int rc = buf_check(x.failed ? &x : &y, o->name, err);
+    *same = strcmp(buf_str(&x), buf_str(&y)) == 0;
     buf_free(&x);
     buf_free(&y);
-    return same;
+    return rc;
+}
+
+int opt_same(const struct opt *o, const void *a, const void *b, bool *same, struct err *err)
+{
+    return same_text(o, a, o, b, same, err);
 }
 
 int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err)
 {
     struct opt alone[2] = {*o, {.type = OPT_END}};
     union opt_value v = {0};
-    struct buf now = {0}, def = {0};
 
     alone[0].offset = 0;
     int rc = opt_defaults(alone, &v, err);
-    if (rc == 0) {
-        opt_value_text(o, obj, &now);
-        opt_value_text(&alone[0], &v, &def);
-        rc = buf_check(now.failed ? &now : &def, o->name, err);
-        *out = strcmp(buf_str(&now), buf_str(&def)) == 0;
-    }
+    if (rc == 0)
+        rc = same_text(o, obj, &alone[0], &v, out, err);
     opt_free(alone, &v);
-    buf_free(&now);
-    buf_free(&def);
     return rc;
 }
 

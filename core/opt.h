@@ -125,8 +125,8 @@ int opt_check_required(const struct opt *table, const void *obj, const char *who
 int opt_check_uses(const struct opt *table, const void *obj, const char *who,
                    const char *const *uses, struct err *err);
 
-/* Have two structs of a table the same value in this field, as text? False without memory. */
-bool opt_same(const struct opt *o, const void *a, const void *b);
+/* Have two structs of a table the same value in this field, as text? */
+int opt_same(const struct opt *o, const void *a, const void *b, bool *same, struct err *err);
 
 /* Does the field hold its default? */
 int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err);

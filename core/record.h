@@ -154,8 +154,6 @@ int record_file_clear(struct record_file *f, struct err *err);
  * may look while another process writes. No file is no key. Nothing can be appended. */
 int record_file_peek(const char *path, struct record_file **out, struct err *err);
 
-const char *record_file_path(const struct record_file *f);
-
 /* True if the cell's last record is ok or skip. A cell with an error is tried again. */
 bool record_file_has(const struct record_file *f, const char *key);
 

@@ -183,11 +183,6 @@ int record_file_clear(struct record_file *f, struct err *err)
     return 0;
 }
 
-const char *record_file_path(const struct record_file *f)
-{
-    return f->path;
-}
-
 bool record_file_has(const struct record_file *f, const char *key)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&f->lock;

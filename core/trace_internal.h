@@ -78,9 +78,6 @@ int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err);
 /* Is it an attribute of the group "model", "run" or "video"? */
 bool trace_meta_has(const char *group, const char *name);
 
-/* Texts of the metadata are texts of their sizes; `code` as above. */
-int trace_meta_strings(const struct trace_meta *m, int code, struct err *err);
-
 /* Ranges and relations; v_dim and text_place are filled in. `code` as above. */
 int trace_meta_validate(struct trace_meta *m, int code, struct err *err);
 

@@ -250,7 +250,8 @@ void trace_meta_json(const struct trace_meta *m, struct jw *w)
 
 /* ---- texts, numbers of heads ----------------------------------------------------------------- */
 
-int trace_meta_strings(const struct trace_meta *m, int code, struct err *err)
+/* Texts of the metadata are texts of their sizes. */
+static int trace_meta_strings(const struct trace_meta *m, int code, struct err *err)
 {
     for (const struct field *f = fields; f->name; f++) {
         const char *s = (const char *)m + f->offset;

@@ -317,7 +317,8 @@ out:
     return rc;
 }
 
-int depths_parse(const char *text, double **list, int64_t *n, struct err *err)
+/* "0,0.25,1": shares in [0, 1]; *list is malloc'd. */
+static int depths_parse(const char *text, double **list, int64_t *n, struct err *err)
 {
     int64_t cap = 0;
     int rc = 0;

@@ -43,9 +43,6 @@ int eval_task_options(struct eval_opts *o, struct err *err);
 /* "2K,4096": lengths in tokens, K = 1024; *list is malloc'd. `what` names the option. */
 int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n, struct err *err);
 
-/* "0,0.25,1": shares in [0, 1]; *list is malloc'd. */
-int depths_parse(const char *text, double **list, int64_t *n, struct err *err);
-
 /* ERR_USAGE unless a chat text, if given, has {prompt}. */
 int chat_check(const char *chat, struct err *err);
 

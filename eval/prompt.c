@@ -145,7 +145,8 @@ bool prompt_has_depth(const struct prompt_spec *s)
     return s->kind != PROMPT_CHAIN && s->kind != PROMPT_TRACK;
 }
 
-int64_t prompt_max_new(const struct prompt_spec *s)
+/* Room for the answer, in tokens. */
+static int64_t prompt_max_new(const struct prompt_spec *s)
 {
     switch (s->kind) {
     case PROMPT_CHAIN:

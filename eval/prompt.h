@@ -121,7 +121,6 @@ bool prompt_is_task(const char *text);
 const char *prompt_name(const struct prompt_spec *s);
 void prompt_spec_text(const struct prompt_spec *s, struct buf *b); /* canonical */
 bool prompt_has_depth(const struct prompt_spec *s);
-int64_t prompt_max_new(const struct prompt_spec *s);
 
 struct prompt {
     struct buf text;

@@ -56,6 +56,24 @@ out:
     return rc;
 }
 
+/* Tiles of bk keys that rows [r0, r1) touch, ascending, to col (room for ceil(nk / bk)). Returns
+ * their number, or a negative code. */
+static int64_t tiles_of_rows(const struct mask *m, int64_t r0, int64_t r1, int64_t bk, int32_t *col,
+                             struct err *err)
+{
+    struct span *s = NULL;
+    int64_t count = 0;
+    int64_t n = mem_alloc(&s, mask_union_max(m, r0, r1), sizeof *s, "mask spans", err);
+    if (n == 0)
+        n = mask_union_spans(m, r0, r1, s, err);
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t t = s[k].lo / bk; t <= (s[k].hi - 1) / bk; t++)
+            if (count == 0 || col[count - 1] < t)
+                col[count++] = (int32_t)t;
+    free(s);
+    return n < 0 ? n : count;
+}
+
 int mask_blocks(const struct maskfile *f, const struct mask_set *s, int bq, int bk, int64_t **ptr,
                 int32_t **col, double *share, struct err *err)
 {
@@ -71,7 +89,7 @@ int mask_blocks(const struct maskfile *f, const struct mask_set *s, int bq, int 
         TRY(maskfile_read(f, s->cells[h], &m, err));
         for (int64_t g = 0; g < groups; g++) {
             int64_t end = (g + 1) * bq < s->nq ? (g + 1) * bq : s->nq;
-            int64_t n = mask_union_tiles(&m, g * bq, end, bk, *col + at, err);
+            int64_t n = tiles_of_rows(&m, g * bq, end, bk, *col + at, err);
             if (n < 0) {
                 rc = (int)n;
                 goto out;
