@@ -503,8 +503,6 @@ struct stretches {
     int64_t n, cap;
 };
 
-#define MAX_ID (1 << 24)
-
 struct added {
     char *text;  /* as written in the file */
     char *match; /* as looked for: normalised if `normalized` */

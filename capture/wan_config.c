@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define MAX_CONFIG (1 << 20)
+#define WAN_CLASS "WanTransformer3DModel"
 
 static int read_config(const char *dir, char *path, size_t size, json_t **o, struct err *err)
 {
@@ -22,7 +23,7 @@ bool wan_config_is(const char *dir)
     struct err ignored = {0};
     bool is = read_config(dir, path, sizeof path, &o, &ignored) == 0 &&
               jget_str_opt(o, "_class_name", path, &name, &ignored) == 0 && name &&
-              strcmp(name, "WanTransformer3DModel") == 0;
+              strcmp(name, WAN_CLASS) == 0;
     json_decref(o);
     return is;
 }
@@ -74,8 +75,8 @@ int wan_config_read(const char *dir, struct wan_config *c, struct err *err)
     memset(c, 0, sizeof *c);
     TRY(read_config(dir, path, sizeof path, &o, err));
     TRY(jget_str(o, "_class_name", path, &name, err));
-    if (strcmp(name, "WanTransformer3DModel") != 0)
-        FAIL(err, ERR_INPUT, "%s: _class_name is %s, supported: WanTransformer3DModel", path, name);
+    if (strcmp(name, WAN_CLASS) != 0)
+        FAIL(err, ERR_INPUT, "%s: _class_name is %s, supported: " WAN_CLASS, path, name);
     TRY(refuse_variants(o, path, err));
     TRY(jget_size(o, "num_layers", path, 1024, &layers, err));
     TRY(jget_size(o, "num_attention_heads", path, 1024, &heads, err));
@@ -107,9 +108,6 @@ out:
 }
 
 /* ---- models that lacuna does not run -------------------------------------------------------- */
-
-#define MAX_CONFIG (1 << 20)
-#define WAN_CLASS "WanTransformer3DModel"
 
 /* A longer beginning stands before a shorter one that it contains. */
 static const struct family {

@@ -136,8 +136,7 @@ int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double 
 int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, int64_t k1,
                 double *s, struct err *err);
 
-/* ---- the inner loops of a softmax row, in float and in double (softmax.c) ----------------------
- */
+/* ---- the inner loops of a softmax row, in float and in double (softmax.c) ------------------- */
 
 /* Largest of n values; -inf when n is 0. */
 float row_max_f32(const float *s, int64_t n);
@@ -156,8 +155,7 @@ double exp2_sum_f64(double *s, int64_t n, double m);
  * imitated and its rounding is what matters. n >= 1. */
 void softmax_f64(double *z, int64_t n);
 
-/* ---- pooled maps, which a trace stores instead of N x N probabilities --------------------------
- */
+/* ---- pooled maps, which a trace stores instead of N x N probabilities ----------------------- */
 
 /* Compute the sum and the maximum of p over each cell (a, b) of pool x pool query-key pairs. Pairs
  * outside of the matrix, and in a causal head pairs that are not allowed, do not count:

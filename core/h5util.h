@@ -176,8 +176,7 @@ int h5_open_foreign(const char *path, hid_t *out, struct err *err);
  * now. The caller closes it. */
 int h5_file_descriptor(hid_t file, int *out, struct err *err);
 
-/* ---- byte shuffle and zstd of chunks, outside of HDF5's lock; filter 32015 ---------------------
- */
+/* ---- byte shuffle and zstd of chunks, outside of HDF5's lock; filter 32015 ------------------ */
 
 /* Make filter 32015 known to HDF5 in this process. HDF5's dynamic plug-in is no way out: in a
  * statically linked program it would bring a second copy of the library. */

@@ -112,7 +112,7 @@ int h5_part_create(struct h5_part *p, const char *path, const char *format, int6
     p->path = strdup(path);
     p->part = malloc(strlen(path) + sizeof ".part");
     if (!p->path || !p->part)
-        FAIL(err, ERR_NOMEM, "name of %s", path);
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
     sprintf(p->part, "%s.part", path);
     TRY(claim_part(p, err));
     claimed = true;

@@ -31,8 +31,7 @@ struct maskfile {
     struct open_cell *open; /* cells that still wait for their last range */
 };
 
-/* ---- attributes of a cell: identity, form and geometry -----------------------------------------
- */
+/* ---- attributes of a cell: identity, form and geometry -------------------------------------- */
 
 /* Identity of a cell: its trace, the model's name, these, the parameters. A seed is a bit
  * pattern. */

@@ -429,11 +429,9 @@ static int calib_load(struct method_run *run, const char *path, char id[HASH_TEX
     int rc = 0;
     struct buf file = {0};
     char text[HASH_TEXT_MAX];
-    int64_t n = 0;
 
-    while (run->method->params.table[n].type != OPT_END)
-        n++;
-    TRY(mem_zalloc(&run->given, n, sizeof *run->given, "parameters given", err));
+    TRY(mem_zalloc(&run->given, opt_count(run->method->params.table), sizeof *run->given,
+                   "parameters given", err));
     if (!(run->calib = strdup(path)))
         FAIL(err, ERR_NOMEM, "%s: out of memory", path);
     TRY(buf_read_file(&file, path, (size_t)256 << 20, err));
@@ -766,11 +764,8 @@ static int bind_target(const struct spec *s, const struct budget_target *t, stru
 {
     const struct opt *table = s->method->params.table;
     bool *given = NULL;
-    int64_t n = 0;
     int rc = 0;
-    while (table[n].type != OPT_END)
-        n++;
-    TRY(mem_zalloc(&given, n, sizeof *given, "parameters given", err));
+    TRY(mem_zalloc(&given, opt_count(table), sizeof *given, "parameters given", err));
     for (int k = 0; k < s->n_axes; k++)
         given[s->axes[k].opt - table] = true;
     TRY(mem_alloc(&run->target, 1, sizeof *run->target, "target", err));

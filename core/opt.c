@@ -546,6 +546,14 @@ void opt_value_text(const struct opt *o, const void *obj, struct buf *b)
     }
 }
 
+int64_t opt_count(const struct opt *table)
+{
+    int64_t n = 0;
+    while (table[n].type != OPT_END)
+        n++;
+    return n;
+}
+
 /* Have fields o of a and p of b, which are of one kind, the same text? */
 static int same_text(const struct opt *o, const void *a, const struct opt *p, const void *b,
                      bool *same, struct err *err)

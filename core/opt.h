@@ -125,6 +125,8 @@ int opt_check_required(const struct opt *table, const void *obj, const char *who
 int opt_check_uses(const struct opt *table, const void *obj, const char *who,
                    const char *const *uses, struct err *err);
 
+int64_t opt_count(const struct opt *table);
+
 /* Have two structs of a table the same value in this field, as text? */
 int opt_same(const struct opt *o, const void *a, const void *b, bool *same, struct err *err);
 

@@ -124,8 +124,7 @@ void record_json(const struct record *r, struct buf *line); /* one line with '\n
 int record_parse(const char *line, size_t len, const char *where, struct record *out,
                  struct err *err);
 
-/* ---- records of a set -------------------------------------------------------------------------
- */
+/* ---- records of a set ----------------------------------------------------------------------- */
 
 /* Texts and lists of names that records share: what 10^6 of them hold once each would not fit into
  * memory. */

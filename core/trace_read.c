@@ -635,7 +635,7 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
     TRY(h5_open_file(path, TRACE_FORMAT, TRACE_VERSION_MAJOR, &t->file, err));
     TRY(open_payload(t, path, err));
     if (!(t->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "name of %s", path);
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
     if ((rc = read_structure(t, err)) != 0) {
         err_prefix(err, "%s", path);
         goto out;

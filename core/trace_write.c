@@ -45,8 +45,7 @@ struct trace_writer {
     struct buf content;
 };
 
-/* ---- what a full disk needs, the beginning of a file ------------------------------------------
- */
+/* ---- what a full disk needs, the beginning of a file ---------------------------------------- */
 
 void trace_write_advice(const struct trace_meta *m, bool copy, int sys, char text[TRACE_ADVICE_MAX])
 {
@@ -85,7 +84,7 @@ static int check_space(const char *path, const struct trace_meta *m, const struc
     int rc = 0;
 
     if (!copy)
-        return err_set(err, ERR_NOMEM, "name of %s", path);
+        return err_set(err, ERR_NOMEM, "%s: out of memory", path);
     const char *dir = dirname(copy);
     if (statvfs(dir, &fs) != 0)
         rc = err_sys(err, ERR_IO, "%s: its directory %s", path, dir);

@@ -327,7 +327,7 @@ static int open_search(struct search *s, const struct calib_inside *c, const str
                        struct err *err)
 {
     const struct llm_config *m = &c->m->llm.c;
-    int64_t n = 0, chunk = c->tokens < 2048 ? c->tokens : 2048;
+    int64_t chunk = c->tokens < 2048 ? c->tokens : 2048;
     int rc = 0;
 
     s->c = c;
@@ -335,9 +335,8 @@ static int open_search(struct search *s, const struct calib_inside *c, const str
                                  .params = run->params,
                                  .canonical = run->canonical,
                                  .calib = (char *)(uintptr_t) "the search inside the model"};
-    while (run->method->params.table[n].type != OPT_END)
-        n++;
-    TRY(mem_zalloc(&s->run.given, n, sizeof *s->run.given, "parameters given", err));
+    TRY(mem_zalloc(&s->run.given, opt_count(run->method->params.table), sizeof *s->run.given,
+                   "parameters given", err));
     if (!(s->run.calib_doc = json_pack("{s:[]}", "heads")))
         FAIL(err, ERR_NOMEM, "calibration: out of memory");
     TRY(mem_zalloc(&s->found, m->heads, sizeof(json_t *), "parameters of heads", err));

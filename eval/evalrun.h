@@ -126,8 +126,9 @@ int eval_record_layers(const struct lockstep *l, int stream, struct record *r, s
 /* ---- predictions ---------------------------------------------------------------------------- */
 
 /* DIR/predictions.jsonl: the texts that models answered with, one JSON line per record that has
- * one, under the record's key. */
-/* Open a file for appending. Lines whose record is not in `records` (a run was stopped between the
+ * one, under the record's key.
+ *
+ * Open it for appending. Lines whose record is not in `records` (a run was stopped between the
  * two), and a torn last line, are dropped. fresh: drop all. */
 int predictions_open(const char *path, const struct record_file *records, bool fresh,
                      struct predictions **out, struct err *err);

@@ -6,6 +6,7 @@
 
 #include "core/mem.h"
 #include "core/opt.h"
+#include "core/sort.h"
 #include "core/strmap.h"
 
 #include <math.h>
@@ -251,12 +252,6 @@ out:
     return rc;
 }
 
-static int by_place(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* A number, then names; item i sets name i, in the order of the text. */
 static int draw_track(struct maker *m, struct err *err)
 {
@@ -277,7 +272,7 @@ static int draw_track(struct maker *m, struct err *err)
         snprintf(m->items[i].key, 40, "%s", word);
         places[i] = draw_place(&m->places);
     }
-    qsort(places, (size_t)n, sizeof *places, by_place);
+    sort_f64(places, n);
     for (int64_t i = 0; i < n; i++)
         m->items[i].place = places[i];
     m->n_items = n;

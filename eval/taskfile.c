@@ -195,19 +195,11 @@ out:
     return rc;
 }
 
-static bool has_text(const struct str_list *l, const char *s)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i], s) == 0)
-            return true;
-    return false;
-}
-
 /* An empty text stands in every text, ends it before it begins, and is the likeliest of all. */
 static int refuse_empty(const struct str_list *l, const char *key, const char *where,
                         struct err *err)
 {
-    return has_text(l, "")
+    return str_list_has(l, "")
                ? err_set(err, ERR_INPUT, "%s: \"%s\": a text in it is empty", where, key)
                : 0;
 }
@@ -218,7 +210,7 @@ static int check_choices(const struct question *q, const char *where, struct err
     if (needs && q->choices.n < 2)
         return err_set(err, ERR_INPUT, "%s: metric %s needs \"choices\"", where,
                        text_metric_names[q->metric]);
-    if (needs && !has_text(&q->choices, q->answers.items[0]))
+    if (needs && !str_list_has(&q->choices, q->answers.items[0]))
         return err_set(err, ERR_INPUT, "%s: the answer '%.60s' is none of the choices", where,
                        q->answers.items[0]);
     return 0;

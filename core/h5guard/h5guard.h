@@ -52,8 +52,7 @@ int *h5guard_fd(struct h5guard *g);
 /* Close the descriptor and release everything; accepts NULL. */
 void h5guard_free(struct h5guard *g);
 
-/* ---- the file driver through which libhdf5 reads a guarded file --------------------------------
- */
+/* ---- the file driver through which libhdf5 reads a guarded file ----------------------------- */
 
 /* Open a checked file for reading. The file owns the guard from here on; when opening fails the
  * guard is released. Below zero: h5_fail tells the reason. */

@@ -413,8 +413,7 @@ struct guard_object *guard_object(struct h5guard *g, uint64_t at)
     return &g->objects[i];
 }
 
-/* ---- the driver's side ------------------------------------------------------------------------
- */
+/* ---- the driver's side ---------------------------------------------------------------------- */
 
 /* Claimed bytes of a page over `out`; with `sieve`, zeros over the others. */
 static void lay_over(const struct guard_page *page, size_t from, size_t n, bool sieve, uint8_t *out)
