@@ -478,27 +478,23 @@ int eval_prompt_make(const struct eval_model *m, const struct prompt_spec *spec,
     return prompt_make(spec, file, tokens, depth, sample, seed, count_ids, &c, out, err);
 }
 
-/* Ids that stand behind the haystack. */
+/* Ids that stand behind the haystack, to which the chat text in front of the prompt belongs. */
 static int question_ids(const struct cell_run *c, const char *chat, const struct prompt *p,
                         int64_t all, struct err *err)
 {
-    struct id_list ids = {0};
-    int rc = prompt_ids(c->m, NULL, p->text.data, p->question, &ids, err);
-    int64_t front = ids.n;
-    id_list_free(&ids);
-    if (!rc && chat) { /* the chat text in front belongs to the haystack's side */
-        const char *at = strstr(chat, "{prompt}");
-        struct id_list before = {0};
-        struct buf text = {0};
-        buf_put(&text, chat, (size_t)(at - chat));
-        buf_puts(&text, "{prompt}");
-        rc = buf_check(&text, "chat text", err);
-        rc = rc ? rc : prompt_ids(c->m, buf_str(&text), p->text.data, p->question, &before, err);
-        front = before.n;
-        id_list_free(&before);
-        buf_free(&text);
-    }
-    c->l->question = all > front ? all - front : 0;
+    static const char hole[] = "{prompt}";
+    struct id_list front = {0};
+    struct buf text = {0};
+    int rc = 0;
+
+    if (chat)
+        buf_put(&text, chat, (size_t)(strstr(chat, hole) - chat) + strlen(hole));
+    TRY(buf_check(&text, "chat text", err));
+    TRY(prompt_ids(c->m, chat ? buf_str(&text) : NULL, p->text.data, p->question, &front, err));
+    c->l->question = all > front.n ? all - front.n : 0;
+out:
+    id_list_free(&front);
+    buf_free(&text);
     return rc;
 }
 
