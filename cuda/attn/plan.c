@@ -546,46 +546,44 @@ void attn_plan_free(struct attn_plan *plan)
 
 /* ---- work of a metrics pass ----------------------------------------------------------------- */
 
-/* The tiles of 256 x 128 of a metrics pass, and the items of a dense launch over the same tiles. */
 #define ITEM_MAX 4096 /* tiles: counters of 16 bits */
 
-/* An item in as few pieces as it must have. */
-static void add_metrics_items(struct metrics_plan *plan, const struct attn_item *it)
+/* Each item in the fewest equal pieces of at most `most` units, in the order of the items. */
+static int cut_equally(struct attn_plan *plan, int64_t most, struct err *err)
 {
-    int64_t n = it->end - it->beg, pieces = ceil_div(n, ITEM_MAX);
-    for (int64_t i = 0; i < pieces; i++)
-        plan->items[plan->n_items++] =
-            (struct metrics_item){it->row, (int32_t)(it->beg + i * n / pieces),
-                                  (int32_t)(it->beg + (i + 1) * n / pieces), 0};
+    struct attn_item *items = NULL;
+    int64_t n = 0;
+
+    for (int32_t i = 0; i < plan->n_items; i++)
+        n += ceil_div(plan->items[i].end - plan->items[i].beg, most);
+    int rc = mem_alloc(&items, n, sizeof *items, "work items", err);
+    if (rc)
+        return rc;
+    n = 0;
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        struct attn_item it = plan->items[i];
+        int64_t length = it.end - it.beg, pieces = ceil_div(length, most);
+        for (int64_t k = 0; k < pieces; k++)
+            items[n++] = (struct attn_item){it.row, (int32_t)(it.beg + k * length / pieces),
+                                            (int32_t)(it.beg + (k + 1) * length / pieces), -1};
+    }
+    free(plan->items);
+    plan->items = items;
+    plan->n_items = (int32_t)n;
+    return 0;
 }
 
 /* Each row in equal pieces of at most a multiprocessor's share, the longest first. */
 static int equal_pieces(const struct attn_problem *p, const struct attn_tile *tile, int sms,
                         struct attn_plan *plan, struct err *err)
 {
-    struct attn_item *whole = NULL;
-    int64_t share, n = 0;
     int rc = 0;
 
     TRY(attn_plan_begin(p, tile, NULL, plan, err));
     dense_items(p, plan);
-    whole = plan->items;
-    plan->items = NULL;
-    share = plan->blocks ? ceil_div(plan->blocks, sms) : 1;
-    for (int32_t i = 0; i < plan->n_items; i++)
-        n += ceil_div(whole[i].end, share);
-    TRY(mem_alloc(&plan->items, n, sizeof *plan->items, "work items", err));
-    n = 0;
-    for (int32_t i = 0; i < plan->n_items; i++) {
-        int64_t length = whole[i].end, pieces = ceil_div(length, share);
-        for (int64_t k = 0; k < pieces; k++)
-            plan->items[n++] = (struct attn_item){whole[i].row, (int32_t)(k * length / pieces),
-                                                  (int32_t)((k + 1) * length / pieces), -1};
-    }
-    plan->n_items = (int32_t)n;
-    rc = order_items(plan, 0, INT64_MAX, err);
+    TRY(cut_equally(plan, plan->blocks ? ceil_div(plan->blocks, sms) : 1, err));
+    TRY(order_items(plan, 0, INT64_MAX, err));
 out:
-    free(whole);
     return rc;
 }
 
@@ -597,8 +595,8 @@ int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan
     const struct attn_tile tile = {METRICS_BM, METRICS_BN, 1};
     struct attn_problem head = *p;
     struct attn_plan dense = {0}, equal = {0};
-    const struct attn_plan *best;
-    int64_t n = 0, dense_end, equal_end;
+    struct attn_plan *best;
+    int64_t dense_end, equal_end;
     int rc = 0;
 
     memset(plan, 0, sizeof *plan);
@@ -612,11 +610,10 @@ int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan
     TRY(plan_end(&dense, sms, &dense_end, err));
     TRY(plan_end(&equal, sms, &equal_end, err));
     best = equal_end < dense_end ? &equal : &dense;
-    for (int32_t i = 0; i < best->n_items; i++)
-        n += ceil_div(best->items[i].end - best->items[i].beg, ITEM_MAX);
-    TRY(mem_alloc(&plan->items, n, sizeof *plan->items, "work items", err));
-    for (int32_t i = 0; i < best->n_items; i++)
-        add_metrics_items(plan, best->items + i);
+    TRY(cut_equally(best, ITEM_MAX, err));
+    TRY(mem_alloc(&plan->items, best->n_items, sizeof *plan->items, "work items", err));
+    for (const struct attn_item *it = best->items; it < best->items + best->n_items; it++)
+        plan->items[plan->n_items++] = (struct metrics_item){it->row, it->beg, it->end, 0};
 out:
     attn_plan_free(&dense);
     attn_plan_free(&equal);
