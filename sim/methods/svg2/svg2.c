@@ -27,6 +27,7 @@
 #include "sim/blocks/gpusum.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/svgcommon.h"
+#include "sim/blocks/vslash.h"
 #include "sim/methods/svg2/svg2.h"
 
 #include <limits.h>
@@ -385,47 +386,37 @@ int64_t svg2_prefix(const struct svg2_cut *cut, const float *sorted, int64_t n)
     return kept > least ? kept : least;
 }
 
-struct entry {
-    float p;
-    int32_t b;
-};
-
-static int descending(const void *x, const void *y)
-{
-    const struct entry *a = x, *b = y;
-    if (a->p != b->p)
-        return a->p < b->p ? 1 : -1;
-    return (a->b > b->b) - (a->b < b->b);
-}
-
 int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double scale,
              const struct svg2_cut *cut, uint8_t **map, struct err *err)
 {
-    struct entry *e = NULL;
+    double *weight = NULL;
+    int32_t *order = NULL;
     float *p = NULL;
     uint8_t *out = NULL;
     int64_t k = keys->k;
     int rc = 0;
 
     TRY(mem_zalloc(&out, queries->k * k, 1, "cluster map", err));
-    TRY(mem_alloc(&e, k, sizeof *e, "sorted clusters", err));
+    TRY(mem_alloc(&weight, k, sizeof *weight, "cluster weights", err));
+    TRY(mem_alloc(&order, k, sizeof *order, "sorted clusters", err));
     TRY(mem_alloc(&p, k, sizeof *p, "cluster weights", err));
     for (int64_t a = 0; a < queries->k; a++) {
         svg2_weights(queries->centroids + a * keys->d, keys, scale, cut, p);
         for (int64_t b = 0; b < k; b++)
-            e[b] = (struct entry){p[b], (int32_t)b};
-        qsort(e, (size_t)k, sizeof *e, descending);
-        for (int64_t b = 0; b < k; b++)
-            p[b] = e[b].p;
+            weight[b] = p[b];
+        TRY(order_descending(weight, k, order, err));
+        for (int64_t r = 0; r < k; r++)
+            p[r] = (float)weight[order[r]];
         int64_t kept = svg2_prefix(cut, p, k);
         for (int64_t r = 0; r < kept; r++)
-            out[a * k + e[r].b] = 1;
+            out[a * k + order[r]] = 1;
     }
     *map = out;
     out = NULL;
 out:
     free(out);
-    free(e);
+    free(weight);
+    free(order);
     free(p);
     return rc;
 }
