@@ -1,8 +1,7 @@
 /*
- * blas.c - the few functions of cuBLAS that are used (blas.h). cuBLAS is column-major, so a
+ * blas.c - the few functions of cuBLAS that are used (ops.h). cuBLAS is column-major, so a
  * row-major x w^T is computed with the operands exchanged and w transposed.
  */
-
 #include "cuda/ops.h"
 
 #include <cublas_v2.h>

@@ -12,9 +12,9 @@ BEGIN_C
 #include "core/err.h"
 #include "core/mem.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdint.h>
-#include <cuda.h>
 
 /* 0, or the error of a runtime call. A lost or missing device and too old a driver are ERR_MACHINE,
  * lack of memory is ERR_NOMEM, everything else ERR_RUN. CU: in a function with `rc` and `out:`. */

@@ -7,11 +7,10 @@
 
 #include "core/accel.h"
 #include "cuda/attn/mapplan.h"
-#include "cuda/session.h"
+#include "cuda/device.h"
 #include "cuda/metrics/metrics.h"
 #include "cuda/select/select.h"
 #include "cuda/timer.h"
-#include "cuda/device.h"
 
 #include <pthread.h>
 
@@ -134,8 +133,9 @@ struct attn_tensors run_tensors(const struct session_call *c, const struct attn_
 
 /* ---- hardware counters ---------------------------------------------------------------------- */
 
-/* Of a kernel through CUPTI's Range Profiler (counters.c): how busy the tensor pipe was, and the
- * bytes moved through device memory. Needs one pass, and never runs together with timing. */
+/* Counters of a kernel through CUPTI's Range Profiler (counters.c): how busy the tensor pipe was,
+ * and the bytes moved through device memory. Needs one pass, and never runs together with timing.
+ */
 struct counters;
 
 /* Open the counters of g's GPU. They need libcupti, permission (root, or the driver option

@@ -414,7 +414,7 @@ int tile_count_add(struct tile_count *t, const struct mask *m, struct err *err)
         return rc;
     t->kept += kept;
     t->allowed += allowed;
-    t->rect += ceil_div(m->row1 - m->row0, t->bq) * (ceil_div(m->nk, t->bk));
+    t->rect += ceil_div(m->row1 - m->row0, t->bq) * ceil_div(m->nk, t->bk);
     return 0;
 }
 

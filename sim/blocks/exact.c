@@ -197,11 +197,6 @@ int exact_attend_all(struct exact *e, const struct mask *m, double *out, double 
     return rc == METHOD_SKIP ? exact_attend(e, m, out, lse, err) : rc;
 }
 
-/* ---- the map in pieces ---------------------------------------------------------------------- */
-
-/* Beyond this e^x is not computed by attn_probs; only a foreign normaliser gets there. */
-#define EXP_MOST 600.0
-
 /* ---- rows ----------------------------------------------------------------------------------- */
 
 int map_rows_init(struct map_rows *m, struct exact *e, enum map_what what, struct err *err)
@@ -252,6 +247,9 @@ static void add_max(const double *p, int64_t n, double *max)
     for (int64_t j = 0; j < n; j++)
         max[j] = p[j] > max[j] ? p[j] : max[j];
 }
+
+/* Beyond this e^x is not computed by attn_probs; only a foreign normaliser gets there. */
+#define EXP_MOST 600.0
 
 /* A row under a normaliser that is not its own: scores may lie far above it. */
 static void exp_row(const double *s, int64_t n, double lse, double *p)

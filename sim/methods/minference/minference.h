@@ -41,7 +41,7 @@ struct minf_head {
     struct vslash lists;      /* MINF_VS */
     struct block_map map;     /* MINF_BLOCK */
     double work;              /* share of dense work that a search reached */
-    bool chosen;              /* by minf_choose, or taken */
+    bool chosen;              /* lists or map are made, or taken */
     struct slice_mask given;  /* MINF_VS: the mask that was taken, if it is here */
 };
 

@@ -207,7 +207,7 @@ int64_t radial_reach(const struct radial_rule *r, int64_t d)
     int64_t band = (int64_t)1 << (bit_length(MAX(d, 1)) - 1); /* 2^floor(log2 d) */
     if (band <= r->F)
         return r->F / band - 1;
-    return d % (ceil_div(band, r->F)) == 0 ? 0 : -1;
+    return d % ceil_div(band, r->F) == 0 ? 0 : -1;
 }
 
 void radial_row(const struct radial_rule *r, int64_t i, int64_t k, int64_t j, int64_t *lo,
