@@ -115,7 +115,7 @@ static double normal_p(double n, double plus, double ties)
     return var > 0 ? erfc(fabs(plus - mean) / sqrt(2 * var)) : 1;
 }
 
-int signed_rank_test(const double *d, int64_t n, struct signed_rank *out, struct err *err)
+static int signed_rank_test(const double *d, int64_t n, struct signed_rank *out, struct err *err)
 {
     double *size = NULL, *rank = NULL;
     int64_t *order = NULL, *at = NULL, m = 0;
@@ -191,7 +191,7 @@ static double middle(const double *sorted, int64_t n)
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
-int median_of(const double *x, int64_t n, double *out, struct err *err)
+static int median_of(const double *x, int64_t n, double *out, struct err *err)
 {
     double *y = NULL;
     int rc = mem_alloc(&y, n, sizeof *y, "median", err);
@@ -204,7 +204,7 @@ int median_of(const double *x, int64_t n, double *out, struct err *err)
     return 0;
 }
 
-int median_interval(const double *x, int64_t n, double *low, double *high, struct err *err)
+static int median_interval(const double *x, int64_t n, double *low, double *high, struct err *err)
 {
     double *draw = NULL, *medians = NULL;
     int rc = 0;

@@ -36,12 +36,10 @@ bool stats_differ(const struct stats *a, const struct stats *b);
 struct signed_rank {
     int64_t n;          /* differences other than 0 */
     double plus, minus; /* sums of the ranks of positive and negative differences */
-    double p;           /* two-sided; 1 where n = 0 */
+    double p;           /* two-sided; 1 where n = 0. Exact for n <= 25 (over all 2^n signs of the
+                         * ranks at hand, ties included); above, by the normal approximation with
+                         * tie correction, without continuity correction */
 };
-
-/* p is exact for n <= 25 (over all 2^n signs of the ranks at hand, ties included); above, by the
- * normal approximation with tie correction, without continuity correction. */
-int signed_rank_test(const double *d, int64_t n, struct signed_rank *out, struct err *err);
 
 /* Holm's step-down correction (S. Holm, 1979) in place; values that are NAN are no tests. */
 int holm_correct(double *p, int64_t n, struct err *err);
@@ -50,15 +48,9 @@ int holm_correct(double *p, int64_t n, struct err *err);
  * equal. */
 int spearman(const double *x, const double *y, int64_t n, double *rho, struct err *err);
 
-/* Median of x[0..n), n >= 1. */
-int median_of(const double *x, int64_t n, double *out, struct err *err);
-
-/* 95 % percentile interval of the median over 10,000 resamples of the differences, seed 0. */
-int median_interval(const double *x, int64_t n, double *low, double *high, struct err *err);
-
-/* All of these for paired differences d[0..n), n >= 1. */
+/* Of paired differences d[0..n), n >= 1. */
 struct paired {
-    double median, low, high; /* of the differences, and its interval */
+    double median, low, high; /* and its 95 % percentile interval over 10,000 resamples, seed 0 */
     struct signed_rank test;
 };
 int paired_test(const double *d, int64_t n, struct paired *out, struct err *err);

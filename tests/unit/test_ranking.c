@@ -15,31 +15,31 @@ TEST(signed_ranks_are_exact_for_few_pairs)
     const double ten[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     const double ties[] = {1, 1, -1, 2, 2, 3, -3, 4, 5, 5}; /* all 2^10 signs, counted elsewhere */
     const double zeros[] = {0, 1, 0, 2, 3, 4, 5, -6, 0};
-    struct signed_rank r;
-    assert_ok(signed_rank_test(six, 6, &r, &e), &e);
-    ck_assert(r.plus == 15 && r.minus == 6 && r.n == 6);
-    ck_assert_double_eq(r.p, 0.4375);
-    assert_ok(signed_rank_test(ten, 10, &r, &e), &e);
-    ck_assert_double_eq(r.p, 0.001953125);
-    assert_ok(signed_rank_test(ties, 10, &r, &e), &e);
-    ck_assert_double_eq(r.minus, 8.5);
-    ck_assert_double_eq(r.p, 0.060546875);
-    assert_ok(signed_rank_test(zeros, 9, &r, &e), &e);
-    ck_assert_double_eq(r.p, 0.4375);
-    assert_ok(signed_rank_test(zeros, 1, &r, &e), &e);
-    ck_assert(r.n == 0 && r.p == 1);
+    struct paired r;
+    assert_ok(paired_test(six, 6, &r, &e), &e);
+    ck_assert(r.test.plus == 15 && r.test.minus == 6 && r.test.n == 6);
+    ck_assert_double_eq(r.test.p, 0.4375);
+    assert_ok(paired_test(ten, 10, &r, &e), &e);
+    ck_assert_double_eq(r.test.p, 0.001953125);
+    assert_ok(paired_test(ties, 10, &r, &e), &e);
+    ck_assert_double_eq(r.test.minus, 8.5);
+    ck_assert_double_eq(r.test.p, 0.060546875);
+    assert_ok(paired_test(zeros, 9, &r, &e), &e);
+    ck_assert_double_eq(r.test.p, 0.4375);
+    assert_ok(paired_test(zeros, 1, &r, &e), &e);
+    ck_assert(r.test.n == 0 && r.test.p == 1);
 }
 
 /* SciPy 1.x: wilcoxon(d, zero_method="wilcox", correction=False, mode="approx"). */
 TEST(signed_ranks_of_many_pairs_correct_for_ties)
 {
     double d[40];
-    struct signed_rank r;
+    struct paired r;
     for (int i = 0; i < 40; i++)
         d[i] = i * 37 % 23 - 9 + (i % 3 ? 0.5 : 0);
-    assert_ok(signed_rank_test(d, 40, &r, &e), &e);
-    ck_assert_double_eq(fmin(r.plus, r.minus), 273);
-    ck_assert_double_eq_tol(r.p, 0.06546013430688614, 1e-12);
+    assert_ok(paired_test(d, 40, &r, &e), &e);
+    ck_assert_double_eq(fmin(r.test.plus, r.test.minus), 273);
+    ck_assert_double_eq_tol(r.test.p, 0.06546013430688614, 1e-12);
 }
 
 TEST(holm_steps_down)
@@ -62,16 +62,14 @@ TEST(holm_steps_down)
 TEST(medians_and_their_intervals)
 {
     const double x[] = {5, 1, 4, 2, 3}, same[] = {7, 7, 7};
-    double m, low, high;
-    assert_ok(median_of(x, 5, &m, &e), &e);
-    ck_assert_double_eq(m, 3);
-    assert_ok(median_of(x, 4, &m, &e), &e);
-    ck_assert_double_eq(m, 3); /* of 5, 1, 4, 2 */
+    struct paired r;
+    assert_ok(paired_test(x, 4, &r, &e), &e);
+    ck_assert_double_eq(r.median, 3); /* of 5, 1, 4, 2 */
     /* Of five values the median of a resample is the least with probability 0.058: within 2.5 %. */
-    assert_ok(median_interval(x, 5, &low, &high, &e), &e);
-    ck_assert(low == 1 && high == 5);
-    assert_ok(median_interval(same, 3, &low, &high, &e), &e);
-    ck_assert(low == 7 && high == 7);
+    assert_ok(paired_test(x, 5, &r, &e), &e);
+    ck_assert(r.median == 3 && r.low == 1 && r.high == 5);
+    assert_ok(paired_test(same, 3, &r, &e), &e);
+    ck_assert(r.low == 7 && r.high == 7);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
