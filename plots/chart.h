@@ -44,8 +44,7 @@ struct chart_facets {
 /* What a facet's legend calls a series: without the method that its title names. */
 const char *chart_facet_label(const struct chart_facets *f, const struct series *s);
 
-/* ---- points from elsewhere, such as those that a paper prints
- * ------------------------------------ */
+/* ---- points from elsewhere, such as those that a paper prints ------------------------------- */
 
 struct marks {
     char name[64]; /* in the legend */

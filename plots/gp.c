@@ -64,7 +64,8 @@ static void in_double_quotes(struct buf *b, const char *text)
     buf_puts(b, "\"");
 }
 
-void gp_path(struct buf *b, const char *path)
+/* Quoted, all bytes as they are; the path has no control characters. */
+static void gp_path(struct buf *b, const char *path)
 {
     if (strchr(path, '\'')) {
         in_double_quotes(b, path);

@@ -48,8 +48,7 @@ struct gp {
 };
 
 /* Start a figure. The suffix of path chooses the terminal; another than those of enum gp_type is
- * ERR_USAGE.
- * Sizes outside GP_SIDE_LEAST..GP_SIDE_MOST are ERR_USAGE. style may be NULL. */
+ * ERR_USAGE, and so are sizes outside GP_SIDE_LEAST..GP_SIDE_MOST. style may be NULL. */
 int gp_open(struct gp *g, const char *path, int width, int height, const struct gp_style *style,
             struct err *err);
 void gp_free(struct gp *g);
@@ -57,10 +56,8 @@ void gp_free(struct gp *g);
 /* Append text as a gnuplot string that no text can leave: in single quotes, where gnuplot runs
  * nothing and reads no escapes, or in double quotes with octal escapes when it has a quote itself.
  * Line breaks and tabs become spaces, what is unsafe to show (core/utf8.h) is escaped. Use it
- * together with `noenhanced`. For LaTeX its characters are escaped too. gp_path leaves all bytes as
- * they are; the path has no control characters. */
+ * together with `noenhanced`. For LaTeX its characters are escaped too. */
 void gp_text(const struct gp *g, struct buf *b, const char *text);
-void gp_path(struct buf *b, const char *path);
 
 /* The same for the label of a tic, which is a number format for gnuplot. */
 void gp_tic(const struct gp *g, struct buf *b, const char *text);
@@ -78,11 +75,10 @@ int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct 
 void gp_data_name(struct gp *g, const char *tag);
 
 /* Write the script "<stem>.gp" and, where there is a caption, "<stem>.txt", and run it. When
- * gnuplot ended well and the picture is not empty, script, data and picture take
- * their places together. Otherwise a picture that is already there keeps its script and data; where
- * none is, the new ones take their places all the
- * same. gnuplot missing: ERR_MACHINE; a script error: ERR_RUN with gnuplot's message. SIGINT or
- * SIGTERM: ERR_INTERRUPTED, and nothing is left. */
+ * gnuplot ended well and the picture is not empty, script, data and picture take their places
+ * together. Otherwise a picture that is already there keeps its script and data; where none is, the
+ * new ones take their places all the same. gnuplot missing: ERR_MACHINE; a script error: ERR_RUN
+ * with gnuplot's message. SIGINT or SIGTERM: ERR_INTERRUPTED, and nothing is left. */
 int gp_finish(struct gp *g, struct err *err);
 
 /* Tics of a linear axis 0..n: a step of 1, 2 or 5 times a power of ten with at most `most`

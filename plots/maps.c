@@ -1,6 +1,6 @@
 /*
- * maps.c - the figures of attention maps and masks, heatmap, overlay, mask and steps: which heads
- * of which calls, under which masks; panels in rows and columns, each an image. One data file holds
+ * maps.c - the figures of attention maps and masks, heatmap, overlay and mask: which heads of
+ * which calls, under which masks; panels in rows and columns, each an image. One data file holds
  * the cells of all panels.
  *
  * gnuplot samples images at points, so a panel is a whole number of pixels per whole cell; when a
