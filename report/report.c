@@ -291,7 +291,6 @@ void report_scopes_free(struct report_scopes *s)
 static void begin(struct report *r, const char *style)
 {
     buf_printf(&r->findings, "<li>%s", style);
-    r->n_findings++;
 }
 
 /* The command below a sentence; `options` is text for a shell. */

@@ -26,7 +26,7 @@ struct report {
     bool no_gnuplot; /* set when a figure could not be drawn for want of gnuplot */
     /* Parts of the page's body, in the order in which they stand on it. */
     struct buf findings, explorer, pictures, tables, about;
-    int n_figures, n_tables, n_findings;
+    int n_figures, n_tables;
 };
 
 void report_free(struct report *r);

@@ -288,7 +288,7 @@ TEST(the_page_has_findings_tables_definitions_reasons_and_manifest)
     must_have("<code>lacuna analyze ");
     const char *findings = strstr(buf_str(&page), "id=\"findings\"");
     ck_assert(findings && findings < strstr(buf_str(&page), "id=\"tables\""));
-    ck_assert_int_ge(r.n_findings, 1);
+    ck_assert_ptr_nonnull(strstr(buf_str(&r.findings), "<li>"));
     check_references();
     check_scripts();
     ck_assert_int_eq(r.n_figures, 0);
