@@ -51,7 +51,7 @@ static const struct opt options[] = {
             "Sort rows by a column (its name as in CSV): metrics by their median, the better "
             "first, others upwards; -COLUMN turns the order round."),
     OPT_STR(struct analyze_opts, best, NULL, "COLUMN",
-            "Of the rows that agree in this column, such as method, keep the first by --sort."),
+            "Keep one row for each value of this column, such as method: the first by --sort."),
     OPT_INT(struct analyze_opts, top, "0", 0, 1e9, "", "Keep the first N rows; 0 = all.",
             .arg = "N"),
     OPT_BOOL(struct analyze_opts, wide, "0",
@@ -64,7 +64,7 @@ static const struct opt options[] = {
             "Write to FILE, replacing it, instead of standard output.", .flags = OPT_IDENTITY_NOT,
             .short_name = 'o'),
     OPT_STR(struct analyze_opts, explain, NULL, "TABLE:ROW:COLUMN",
-            "Of the -o directory of `lacuna reproduce`: what is behind a number, as in "
+            "What is behind a number of the -o directory of `lacuna reproduce`, as in "
             "spargeattn:9:HilbertCurve:Sparsity/video-dit."),
     COMMON_OPTS,
     {0},

@@ -107,7 +107,7 @@ static int number_at(const struct chosen *c, int64_t i, size_t offset)
     return x;
 }
 
-/* "0-3,7": a number of the chosen masks of a setting. */
+/* "0-3,7": the values of an int member of the chosen masks of a setting. */
 static void put_range(const struct chosen *c, int setting, size_t offset, struct buf *b)
 {
     int from = -1, last = -2;

@@ -40,8 +40,8 @@ void format_number(double x, struct digits d, int digits, struct buf *b);
 /* " [0.30, 0.95]", Wilson's interval, of a metric that is 0 or 1 of each prompt; else nothing. */
 void format_interval(const struct column *c, const struct stats *s, struct buf *b);
 
-/* Of every column, malloc'd, for so many significant digits; NULL and b->failed when there is no
- * memory. */
+/* The digits of every column, malloc'd, for so many significant digits; NULL and b->failed when
+ * there is no memory. */
 struct digits *format_all_digits(const struct table *t, int digits, struct buf *b);
 
 /* People's text of a cell: "0.1687 +- 0.0213" with `pm` between; a missing cell is "-". A group

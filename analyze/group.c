@@ -341,7 +341,7 @@ bool group_calls(const struct grouping *gs, const struct group *g, const struct 
     return true;
 }
 
-/* Of the calls beside a group. */
+/* Statistics over the calls beside a group. */
 static int stats_of_calls(const struct grouping *gs, const struct group *g, const char *metric,
                           struct stats *out, double **values, struct err *err)
 {

@@ -869,7 +869,7 @@ static int build_of(const struct table_def *def, const struct recset *set,
     TRY(choose_keys(def, set, req, keys, &n_keys, err));
     if (req->pivot) {
         TRY(keys_parse(req->pivot, "--pivot", pivot, &n_pivot, err));
-        /* Of a table's own metrics the first one; what was asked for is shown. */
+        /* A table's own metrics: the first one alone. Those of --columns: all. */
         struct str_list one = {.items = metrics->items, .n = req->columns ? metrics->n : 1};
         TRY(build_pivot(set, keys, n_keys, pivot[0], &one, out, err));
     } else {

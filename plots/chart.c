@@ -163,8 +163,8 @@ static int values_of(const struct grouping *gs, const struct group *g, enum grou
     return n;
 }
 
-/* Of methods inside a model a record is a text, a prompt or a clip. Those count that have one of
- * the metrics; groups with none are not drawn. */
+/* Where methods run inside a model, a record is a text, a prompt or a clip. Those that have one of
+ * the metrics count; groups with none are not drawn. */
 static bool over_tasks(const struct chart *c, struct buf *b)
 {
     const struct grouping *gs = &c->g.gs;
@@ -236,7 +236,7 @@ static bool begins(const struct series_list *l, int i)
     return true;
 }
 
-/* Of n settings those that are drawn: all, or FACET_SERIES from the first to the last. */
+/* Is this one of n settings drawn? All are, or FACET_SERIES from the first to the last. */
 static bool is_drawn(int place, int n)
 {
     int k = n > 1 ? (place * (FACET_SERIES - 1) + n - 2) / (n - 1) : 0;

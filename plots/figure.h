@@ -23,7 +23,7 @@ enum map_source { MAP_AUTO, MAP_COMPUTED, MAP_STORED };
 
 /* Inputs and options of a figure; texts are NULL when not given. Borrowed. */
 struct figure_args {
-    const char *output;                  /* fig.png and the like (gp_suffixes) */
+    const char *output;                  /* fig.png and the like (gp.h) */
     const char *made_by;                 /* command line for the script's comment */
     const struct str_list *inputs;       /* paths of all inputs: none may be overwritten;
                                           * FIGURE_PICTURES reads them */
@@ -88,10 +88,10 @@ struct figure {
     enum figure_input input;
     bool needs_masks; /* --masks must be given as well */
     bool several;     /* takes several traces or pictures, up to FIGURE_TRACES */
-    const char *uses; /* names of the options of some figures that it reads: "metric,x,range" */
+    const char *uses; /* names of the options of some figures that it reads: "metrics,x,range" */
     int (*draw)(const struct figure *f, const struct figure_args *a, struct err *err);
 
-    /* Of records. */
+    /* Of a figure of records: */
     int (*points)(struct chart *c, struct err *err); /* where the drawer's points come from */
     const char *keys;    /* by which records are grouped, beside those that must not be averaged */
     const char *x;       /* against what: the default of --x, or its choices */

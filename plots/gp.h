@@ -81,12 +81,11 @@ void gp_data_name(struct gp *g, const char *tag);
  * with gnuplot's message. SIGINT or SIGTERM: ERR_INTERRUPTED, and nothing is left. */
 int gp_finish(struct gp *g, struct err *err);
 
-/* Tics of a linear axis 0..n: a step of 1, 2 or 5 times a power of ten with at most `most`
- * tics; of token axes a power of two. */
+/* Tics of a linear axis 0..n: a step of 1, 2 or 5 times a power of ten with at most `most` tics;
+ * on a token axis the step is a power of two, on one that counts (layers, heads, steps) a whole
+ * number. */
 double gp_step(double n, int most);
 int64_t gp_token_step(int64_t n, int most);
-
-/* Of an axis that counts (layers, heads, steps): whole ones. */
 double gp_count_step(double n, int most);
 
 #endif

@@ -350,7 +350,7 @@ static int grid_columns(const struct map_figure *f)
     return cols;
 }
 
-/* Of a grid the first row has the heads of columns, of which the later ones are numbers alone:
+/* In a grid the panels of the first row have the heads of columns, the later ones numbers alone:
  * "head 0", "1", "2". */
 static void title_of(const struct map_figure *f, int64_t i, char text[240])
 {
@@ -755,8 +755,8 @@ static int no_call(const struct trace *t, struct err *err)
     return rc;
 }
 
-/* Of a trace the calls of --steps and --branch, by default those of the first call; of each the
- * heads that --layers and --heads name. */
+/* Add the heads that --layers and --heads name, in the trace's calls of --steps and --branch, by
+ * default those of the first call. */
 static int add_heads(struct map_figure *f, int trace, bool steps, struct err *err)
 {
     const struct figure_args *a = f->a;

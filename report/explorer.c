@@ -96,7 +96,7 @@ out:
     return rc;
 }
 
-/* Of a method that ran some steps dense by its own schedule, the sparse ones. */
+/* A method that ran some steps dense by its own schedule is shown by the sparse ones. */
 static int find_settings(struct explorer *e, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
