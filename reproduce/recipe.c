@@ -206,14 +206,13 @@ int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, 
     if (json_integer_value(json_object_get(r->doc, "recipe")) != 1)
         FAIL(err, ERR_INPUT, "%s: this program reads recipes of version 1", path);
     r->id = json_str_or(r->doc, "id", "");
-    r->layout = json_str_or(r->doc, "layout", "");
     take_lists(r);
-    r->item = json_with_id(json_object_get(d->layouts, "tables"), r->layout);
+    r->item = json_with_id(json_object_get(d->layouts, "tables"), r->id);
     r->figure = !r->item;
     if (r->figure)
-        r->item = json_with_id(json_object_get(d->layouts, "figures"), r->layout);
+        r->item = json_with_id(json_object_get(d->layouts, "figures"), r->id);
     if (!r->item)
-        FAIL(err, ERR_INPUT, "%s: layout: layouts.json has no '%s'", path, r->layout);
+        FAIL(err, ERR_INPUT, "%s: id: layouts.json has no '%s'", path, r->id);
     TRY(take_roles(r, d, err));
     TRY(take_jobs(r, d, err));
 out:

@@ -29,8 +29,8 @@ struct recipe_job {
 struct recipe {
     json_t *doc; /* owned; everything else is borrowed from it */
     struct buf path;
-    const char *id, *layout;
-    const json_t *item; /* of layouts.json, borrowed from paper_data */
+    const char *id;
+    const json_t *item; /* of this id in layouts.json, borrowed from paper_data */
     bool figure;
     char needs[8];           /* "TKM" */
     struct recipe_job *jobs; /* owned */

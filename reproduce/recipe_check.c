@@ -115,7 +115,7 @@ static const struct field role_fields[] = {
     MUST(default, TEXT), FIELD(fills, MAP), FIELD(beside_all, ANY), {0}};
 
 static const struct field recipe_fields[] = {
-    MUST(recipe, COUNT), MUST(id, TEXT), MUST(layout, TEXT),
+    MUST(recipe, COUNT), MUST(id, TEXT),
     FIELD(needs, TEXTS, .values = WORDS("T", "K", "M")),
     FIELD(roles, MAP, .in = role_fields),
     FIELD(full, MAP), FIELD(quick, MAP), FIELD(cuda, MAP), FIELD(each, MAP),
@@ -197,7 +197,7 @@ static int check_label(const struct walk *w, const char *pattern, bool row, bool
 {
     if ((row && label_known(w->r, true, pattern)) || (column && label_known(w->r, false, pattern)))
         return 0;
-    return err_set(w->err, ERR_INPUT, "%s: no label of %s is like '%s'", place, w->r->layout,
+    return err_set(w->err, ERR_INPUT, "%s: no label of %s is like '%s'", place, w->r->id,
                    pattern);
 }
 

@@ -987,7 +987,7 @@ TEST(errors_are_compared_at_equal_sparsity)
  */
 
 static const char tiny_recipe[] =
-    "{\"recipe\": 1, \"id\": \"fg-attn:2\", \"layout\": \"fg-attn:2\", \"needs\": [\"T\"],"
+    "{\"recipe\": 1, \"id\": \"fg-attn:2\", \"needs\": [\"T\"],"
     " \"roles\": {\"lm\": {\"default\": \"code-lm\", \"fills\": {\"tiny\": \"Sparsity\"}}},"
     " \"jobs\": {\"ask\": {\"do\": \"prompt\", \"model\": \"lm\", \"args\": \"needle\"},"
     "  \"text\": {\"do\": \"capture\", \"model\": \"lm\", \"args\": \"--prompt {ask}\"},"
