@@ -172,12 +172,6 @@ static inline void accel_attend_head(const struct accel_call *c, const struct ac
     c->heads[h].pairs_exec = 1;
 }
 
-/* The first head of the lists that is no copy. */
-static inline int accel_own_head(const struct accel_call *c, const struct accel_lists *l)
-{
-    return l->first < c->copies ? c->copies : l->first;
-}
-
 /* Numbers of a launch that nobody timed. */
 static inline void accel_untimed(const struct accel_call *c, struct accel_result *r)
 {

@@ -197,18 +197,6 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
     return sum;
 }
 
-/* Is (i, j) in a mask? */
-static inline bool mask_has(const struct mask *m, int64_t i, int64_t j)
-{
-    struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
-    int64_t n = mask_row_spans(m, i, s);
-    bool has = false;
-    for (int64_t k = 0; k < n; k++)
-        has = has || (j >= s[k].lo && j < s[k].hi);
-    free(s);
-    return has;
-}
-
 /* A sink that writes the mask as 0/1 bytes [nq][nk]. */
 static inline int sink_bits(void *ctx, const struct mask *m, const double *out, const double *lse,
                             struct err *err)
