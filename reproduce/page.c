@@ -265,7 +265,7 @@ static int make_path(const char *folder, const char *id, const char *suffix, str
 {
     buf_reset(path);
     buf_printf(path, "../%s/", folder);
-    page_file(id, path);
+    item_file(id, path);
     buf_printf(path, ".%s", suffix);
     return buf_check(path, "path", err);
 }

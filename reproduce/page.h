@@ -144,9 +144,6 @@ int printed_digits(const char *value);
 /* 1536, but 17,776. */
 void count_text(struct buf *b, int64_t n);
 
-/* "spargeattn-9": the name of the files of page "spargeattn:9". */
-void page_file(const char *id, struct buf *b);
-
 /* Writers. */
 int page_md(const struct page *p, struct buf *b, struct err *err);
 int page_tex(const struct page *p, struct buf *b, struct err *err);

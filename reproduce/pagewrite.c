@@ -85,12 +85,6 @@ static bool has_figure(const struct page *p)
     return false;
 }
 
-void page_file(const char *id, struct buf *b)
-{
-    for (const char *c = id; *c; c++)
-        buf_put(b, *c == ':' ? "-" : c, 1);
-}
-
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 /* The blocks; printed numbers of a figure; the claims. */
@@ -380,7 +374,7 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
     lead_text(p, &text);
     put_part(html, PARAGRAPH, &text, b);
     if (has_figure(p)) {
-        page_file(p->recipe->id, &text);
+        item_file(p->recipe->id, &text);
         buf_printf(b,
                    html ? "<p><img src=\"../figures/%s.png\" alt=\"\"></p>\n"
                         : "![](../figures/%s.png)\n\n",
@@ -482,7 +476,7 @@ int page_tex(const struct page *p, struct buf *b, struct err *err)
 {
     struct buf text = {0}, file = {0};
     int rc = 0;
-    page_file(p->recipe->id, &file);
+    item_file(p->recipe->id, &file);
     buf_printf(b, "%% %s\n", buf_str(&p->title));
     TRY(put_floats(p, b, err));
     if (has_figure(p)) {

@@ -229,11 +229,16 @@ void recipe_free(struct recipe *r)
     memset(r, 0, sizeof *r);
 }
 
+void item_file(const char *id, struct buf *b)
+{
+    for (const char *c = id; *c; c++)
+        buf_put(b, *c == ':' ? "-" : c, 1);
+}
+
 int recipe_path(const struct paper_data *d, const char *id, struct buf *path, struct err *err)
 {
     buf_printf(path, "%s/recipes/", buf_str(&d->dir));
-    for (const char *p = id; *p; p++)
-        buf_put(path, *p == ':' ? "-" : p, 1);
+    item_file(id, path);
     buf_puts(path, ".json");
     return buf_check(path, "path of a recipe", err);
 }

@@ -45,6 +45,9 @@ struct recipe {
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err);
 void recipe_free(struct recipe *r);
 
+/* "spargeattn-9": the name of the files of table "spargeattn:9", its recipe and its page. */
+void item_file(const char *id, struct buf *b);
+
 /* Path of the recipe of a table or figure. */
 int recipe_path(const struct paper_data *d, const char *id, struct buf *path, struct err *err);
 

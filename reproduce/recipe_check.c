@@ -77,7 +77,7 @@ static const struct field calibration_fields[] = {
 
 static const struct field match_fields[] = {
     FIELD(length, ANY), FIELD(prompt, TEXT), FIELD(settings, TEXT), FIELD(arith, TEXT),
-    FIELD(calibration, OBJECT, .in = calibration_fields), FIELD(gpu, ANY),
+    FIELD(calibration, OBJECT, .in = calibration_fields),
     FIELD(stands_in, TEXTS), {0}};
 
 static const struct field setting_fields[] = {MUST(name, TEXT), MUST(jobs, JOB), {0}};
