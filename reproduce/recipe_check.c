@@ -197,8 +197,7 @@ static int check_label(const struct walk *w, const char *pattern, bool row, bool
 {
     if ((row && label_known(w->r, true, pattern)) || (column && label_known(w->r, false, pattern)))
         return 0;
-    return err_set(w->err, ERR_INPUT, "%s: no label of %s is like '%s'", place, w->r->id,
-                   pattern);
+    return err_set(w->err, ERR_INPUT, "%s: no label of %s is like '%s'", place, w->r->id, pattern);
 }
 
 static bool has_field(const struct recipe *r, bool rows, const char *field)
