@@ -294,8 +294,8 @@ static int put_setting(struct page *p, struct page_cell *c, const char **reason,
     c->metric[0] = name;
     c->metric[1] = NULL;
     c->state = c->printed ? CELL_BESIDE : CELL_OURS;
-    c->stats = (struct sample_stats){c->value[0], NAN,     NAN,        NAN,           NAN,
-                                     NAN,         prompts, (int64_t)i, OF_CALIBRATION};
+    c->stats =
+        (struct sample_stats){c->value[0], NAN, NAN, NAN, prompts, (int64_t)i, OF_CALIBRATION};
     if (!p->plan->models->m[c->model].paper)
         add_letter(p, c, 'a');
     add_letter(p, c, 'd'); /* what is searched for, and on what, is ours */

@@ -229,9 +229,7 @@ out:
 /* Printed number i of a figure. */
 static bool figure_number(const struct page *p, int64_t i, struct paper_number *out)
 {
-    const json_t *n = json_object_get(p->recipe->item, "numbers");
-    return p->recipe->figure && n &&
-           paper_number_at(p->data, p->recipe->item, json_str_or(n, "table", ""), i, out);
+    return p->recipe->figure && paper_number_at(p->data, p->recipe->item, i, out);
 }
 
 static int make_numbers(const struct page *p, struct table *t, struct err *err)

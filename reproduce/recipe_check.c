@@ -57,8 +57,7 @@ struct walk {
     }
 #define MUST(NAME, TYPE, ...) FIELD(NAME, TYPE, .required = true, ##__VA_ARGS__)
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
-#define STATS                                                                                      \
-    WORDS("mean", "calls", "min", "max", "sum-over-layers", "mean-over-tasks", "sum-over-tasks")
+#define STATS WORDS("mean", "calls", "sum-over-layers", "mean-over-tasks", "sum-over-tasks")
 
 /* clang-format off */
 static const struct field marks_fields[] = {
