@@ -97,10 +97,10 @@ static void add_missing(struct page *p)
             if (t->failed != s->failed || t->left_out != s->left_out ||
                 strcmp(t->reason, s->reason) != 0)
                 continue;
-            if (!str_list_has(&names, name))
-                buf_printf(&b, "%s%s", names.n ? ", " : "", name);
-            if (!str_list_has(&names, name))
-                str_list_add(&names, name);
+            if (str_list_has(&names, name))
+                continue;
+            buf_printf(&b, "%s%s", names.n ? ", " : "", name);
+            str_list_add(&names, name);
         }
         page_note(p, "%s: %s: %s", s->failed ? "Failed" : "Left out", buf_str(&b), s->reason);
         str_list_free(&names);
