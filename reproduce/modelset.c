@@ -248,7 +248,6 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
                        struct err *err)
 {
     for (int i = 0; i < s->n; i++) {
-        struct names all = {0};
         bool used = false;
         for (int k = 0; k < n; k++) {
             const char *role;
@@ -257,7 +256,6 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
             {
                 (void)o;
                 used = used || strcmp(role, s->m[i].role) == 0;
-                names_add(&all, role);
             }
         }
         if (!used)
