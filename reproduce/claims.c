@@ -364,8 +364,7 @@ out:
     return rc;
 }
 
-/* ---- all members
- * ------------------------------------------------------------------------------------- */
+/* ---- all members ----------------------------------------------------------------------------- */
 
 int claim_members(const struct page *p, const struct claim *c, int model, struct members *all,
                   struct err *err)
