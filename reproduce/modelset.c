@@ -20,6 +20,12 @@
 
 /* ---- identity -------------------------------------------------------------------------------- */
 
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static int is_weight(const struct dirent *e)
 {
     size_t len = strlen(e->d_name);
@@ -54,7 +60,7 @@ static int identify(struct model_use *m, struct err *err)
     int n = scandir(m->dir, &files, is_weight, alphasort), rc = 0;
 
     if (n < 0)
-        FAIL(err, ERR_INPUT, "--model %s: no such folder", m->dir);
+        return err_sys(err, ERR_INPUT, "--model %s", m->dir);
     TRY(hash_new(&h, err));
     for (int i = 0; i < n; i++) {
         struct buf path = {0};
@@ -151,6 +157,11 @@ static const char *split_role(const char *text, char role[32])
 static int read_dir(struct model_use *m, const char *path, struct err *err)
 {
     int rc = 0;
+    if (!is_folder(path))
+        return err_set(err, ERR_INPUT,
+                       "--model %s: not a folder; give that of a checkpoint, with config.json and "
+                       "*.safetensors, or a trace by --trace",
+                       path);
     m->dir = realpath(path, NULL);
     if (!m->dir)
         return err_sys(err, ERR_INPUT, "--model %s", path);
@@ -237,7 +248,6 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
                        struct err *err)
 {
     for (int i = 0; i < s->n; i++) {
-        struct names all = {0};
         bool used = false;
         for (int k = 0; k < n; k++) {
             const char *role;
@@ -246,7 +256,6 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
             {
                 (void)o;
                 used = used || strcmp(role, s->m[i].role) == 0;
-                names_add(&all, role);
             }
         }
         if (!used)
@@ -294,12 +303,6 @@ void model_set_free(struct model_set *s)
 
 #define LINE_MAX_BYTES ((size_t)256 << 20)
 #define FILE_MAX_BYTES ((int64_t)16 << 30)
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 /* Another dataset under this name would be asked without a word; what else lines lack the eval
  * says.
