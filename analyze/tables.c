@@ -8,6 +8,7 @@
 #include "analyze/query.h"
 #include "analyze/sheet.h"
 #include "core/mem.h"
+#include "core/sort.h"
 #include "core/strmap.h"
 #include "core/text.h"
 
@@ -258,17 +259,11 @@ static void put_plural(const struct recset *set, enum group_key key, const char 
         buf_printf(b, ", %lld %s", (long long)n, many);
 }
 
-static int by_number(const void *x, const void *y)
-{
-    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-    return (a > b) - (a < b);
-}
-
 /* How many different values id[0..n) holds; it is sorted. */
 static int64_t different(int64_t *id, int64_t n)
 {
     int64_t count = 0;
-    qsort(id, (size_t)n, sizeof *id, by_number);
+    qsort(id, (size_t)n, sizeof *id, compare_i64);
     for (int64_t i = 0; i < n; i++)
         count += i == 0 || id[i] != id[i - 1];
     return count;

@@ -20,6 +20,7 @@
 #include "core/maskfile.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/sort.h"
 #include "plots/cells.h"
 #include "plots/gp.h"
 #include "plots/series.h"
@@ -63,15 +64,9 @@ struct explorer {
 
 /* ---- what there is -------------------------------------------------------------------------- */
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static int64_t index_of(const int64_t *x, int64_t n, int64_t value)
 {
-    const int64_t *p = bsearch(&value, x, (size_t)n, sizeof *x, by_number);
+    const int64_t *p = bsearch(&value, x, (size_t)n, sizeof *x, compare_i64);
     return p ? p - x : -1;
 }
 
