@@ -171,62 +171,6 @@ TEST(stored_and_row_order_are_one)
     is_mean(1, "err_l1_rel", 2, 0.03);
 }
 
-/* ---- judge ----------------------------------------------------------------------------------- */
-
-static void sparge(const char *params, int head, double l1, double sparsity)
-{
-    struct record *r = video("spargeattn", params, 0, 0, head);
-    fixture_metric(r, "err_l1_rel", l1);
-    fixture_metric(r, "sparsity_total", sparsity);
-}
-
-TEST(cells_with_and_without_the_judge_are_paired)
-{
-    sparge("tau=0.9", 0, 0.02, 0.2);
-    sparge("tau=0.9:theta=-1", 0, 0.03, 0.3);
-    sparge("tau=0.9", 1, 0.04, 0.4);
-    sparge("tau=0.9:theta=-1", 1, 0.14, 0.8);
-    sparge("tau=0.9", 2, 0.5, 0.5);           /* no partner */
-    sparge("tau=0.8:theta=-1", 2, 0.5, 0.5);  /* another tau */
-    sparge("tau=0.9:theta=0.3", 1, 0.1, 0.6); /* a second judge for the same cell */
-    build("judge", NULL);
-    ck_assert_int_eq(t.n_rows, 2);
-    is_text(0, "params", "tau=0.9");
-    is_number(0, "n", 2);
-    is_mean(0, "l1_with", 2, 0.03);
-    is_mean(0, "l1_without", 2, 0.085);
-    is_mean(0, "sparsity_with", 2, 0.3);
-    is_mean(0, "sparsity_without", 2, 0.55);
-    is_number(0, "n_filtered", 1);
-    is_mean(0, "l1_with_filtered", 1, 0.04);
-    is_mean(0, "sparsity_without_filtered", 1, 0.8);
-    is_text(1, "params", "tau=0.9:theta=0.3");
-    is_number(1, "n_filtered", 0);
-    ck_assert(!cell(1, "l1_with_filtered")->set);
-    ck_assert(has_note("2 cells have no partner"));
-}
-
-TEST(calibrated_cells_are_paired_by_judge)
-{
-    sparge("calib=abc", 0, 0.02, 0.2);
-    sparge("calib=abc:judge=0", 0, 0.09, 0.3);
-    sparge("calib=xyz", 0, 0.5, 0.5); /* another calibration */
-    build("judge", NULL);
-    ck_assert_int_eq(t.n_rows, 1);
-    is_text(0, "params", "calib=abc");
-    is_mean(0, "l1_with", 1, 0.02);
-    is_mean(0, "l1_without", 1, 0.09);
-    is_number(0, "n_filtered", 1);
-}
-
-TEST(without_pairs_there_is_no_judge_table)
-{
-    sparge("tau=0.9", 0, 0.02, 0.2);
-    sparge("tau=0.8:theta=-1", 0, 0.03, 0.3);
-    assert_fails(try_build("judge", NULL), &e, ERR_INPUT, "theta=-1");
-    ck_assert(!has_judge(&set));
-}
-
 /* ---- stability and samples ------------------------------------------------------------------- */
 
 static void reused(int layer, int head, int age, double iou)
@@ -262,6 +206,13 @@ TEST(stability_goes_by_layer_and_age)
         is_mean(i, "mask_iou", 2, want);
         is_mean(i, "mask_recall", 2, want + 0.05);
     }
+}
+
+static void sparge(const char *params, int head, double l1, double sparsity)
+{
+    struct record *r = video("spargeattn", params, 0, 0, head);
+    fixture_metric(r, "err_l1_rel", l1);
+    fixture_metric(r, "sparsity_total", sparsity);
 }
 
 TEST(tables_of_other_records_say_what_is_missing)
