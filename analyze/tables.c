@@ -220,10 +220,7 @@ static void values_of(const struct recset *set, enum group_key key, struct str_l
             continue;
         buf_reset(&b);
         key_text(&set->r[i], key, &b);
-        int64_t k = 0;
-        while (k < out->n && strcmp(out->items[k], buf_str(&b)) != 0)
-            k++;
-        if (k == out->n)
+        if (!str_list_has(out, buf_str(&b)))
             str_list_add(out, buf_str(&b));
     }
     buf_free(&b);
