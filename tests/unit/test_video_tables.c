@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 FIXTURE(begin, end)
 
@@ -247,15 +246,13 @@ TEST(samples_are_traces)
 static void draw(const char *name, struct buf *data)
 {
     const struct figure *figure = figure_find(name, &e);
-    char path[300], dat[300];
+    const char *path = test_path("fig.png");
     struct stat st;
-    snprintf(path, sizeof path, "%s/%s-%d.png", test_tmpdir(), name, (int)getpid());
-    snprintf(dat, sizeof dat, "%s/%s-%d.dat", test_tmpdir(), name, (int)getpid());
     struct figure_args a = {.output = path, .set = &set, .low = NAN, .high = NAN};
     ck_assert_ptr_nonnull(figure);
     assert_ok(figure_draw(figure, &a, &e), &e);
     ck_assert(stat(path, &st) == 0 && st.st_size > 1000);
-    assert_ok(buf_read_file(data, dat, 1 << 20, &e), &e);
+    assert_ok(buf_read_file(data, test_path("fig.dat"), 1 << 20, &e), &e);
 }
 
 TEST(stability_is_drawn_by_layer)
@@ -271,11 +268,8 @@ TEST(stability_is_drawn_by_layer)
 /* A row per head, a column per step: as many maps in the data as panels. */
 static void draw_steps(const struct trace *trace, const char *layer, const char *head, int panels)
 {
-    char path[300], bin[300];
     struct stat st;
-    snprintf(path, sizeof path, "%s/steps-%d.png", test_tmpdir(), (int)getpid());
-    snprintf(bin, sizeof bin, "%s/steps-%d.bin", test_tmpdir(), (int)getpid());
-    struct figure_args a = {.output = path,
+    struct figure_args a = {.output = test_path("steps.png"),
                             .trace = trace,
                             .layers = layer,
                             .heads = head,
@@ -285,17 +279,17 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
                             .high = NAN};
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     int64_t cells = trace_map_cells(trace, false) * trace_map_cells(trace, true);
-    ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
+    ck_assert(stat(test_path("steps.bin"), &st) == 0 &&
+              st.st_size == panels * cells * (int64_t)sizeof(float));
 }
 
 TEST(maps_of_a_head_over_steps)
 {
     struct trace_meta m = fixture_video(DT_F32);
     OWN(trace_close) struct trace *trace = NULL;
-    char path[300];
+    const char *path = test_path("v.h5");
     int steps = 0, layers = 0, calls = 24;
     m.pool = 4; /* divides the 24 tokens: a sample per cell */
-    snprintf(path, sizeof path, "%s/v-%d.h5", test_tmpdir(), (int)getpid());
     assert_ok(fixture_write(path, &m, calls, &e), &e);
     assert_ok(trace_open(path, &trace, &e), &e);
     for (int i = 0; i < calls; i++) {
