@@ -96,25 +96,33 @@ out:
     return rc;
 }
 
-static int choose(const struct choose_opts *o, const struct str_list *in, struct err *err)
+static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
+    struct choose_opts o = {0};
+    struct str_list in = {0};
     struct choose_request req;
     struct choose_summary sum;
     struct recset set = {0};
     struct buf b = {0};
     struct jw w;
+    bool done;
     int rc = 0;
-    TRY(fill_request(o, &req, err));
-    TRY(recset_load(in, &set, err));
-    TRY(recset_where(&o->where, &set, err));
+
+    TRY(cmd_begin(&cmd_choose, &o, argc, argv, &in, &done, err));
+    if (done)
+        goto out;
+    TRY(check_output(&o, &in, err));
+    TRY(fill_request(&o, &req, err));
+    TRY(recset_load(&in, &set, err));
+    TRY(recset_where(&o.where, &set, err));
     jw_init(&w, &b, 2);
     TRY(choose_plan(&set, &req, &w, &sum, err));
     seal_put(&b, 0);
     buf_puts(&b, "\n");
     TRY(buf_check(&b, "plan", err));
-    if (!o->common.dry_run)
-        TRY(file_write_atomic(o->output, b.data, b.len, err));
-    if (o->common.json)
+    if (!o.common.dry_run)
+        TRY(file_write_atomic(o.output, b.data, b.len, err));
+    if (o.common.json)
         printf("{\"heads\": %lld, \"dense\": %lld}\n", (long long)sum.heads, (long long)sum.dense);
     else if (isnan(sum.cost))
         log_info("%lld heads, %lld of them dense", (long long)sum.heads, (long long)sum.dense);
@@ -124,21 +132,6 @@ static int choose(const struct choose_opts *o, const struct str_list *in, struct
 out:
     recset_free(&set);
     buf_free(&b);
-    return rc;
-}
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
-{
-    struct choose_opts o = {0};
-    struct str_list in = {0};
-    bool done;
-    int rc = 0;
-    TRY(cmd_begin(&cmd_choose, &o, argc, argv, &in, &done, err));
-    if (done)
-        goto out;
-    TRY(check_output(&o, &in, err));
-    TRY(choose(&o, &in, err));
-out:
     str_list_free(&in);
     opt_free(options, &o);
     return rc;

@@ -623,12 +623,10 @@ out:
 static int add_metric_columns(struct table *t, const struct str_list *metrics, bool calls,
                               struct err *err)
 {
+    static const char *const counts[] = {"n", "skip", "error", "calls"};
     int rc = 0;
-    TRY(table_column(t, "n", "n", "", COL_INT, 1, err));
-    TRY(table_column(t, "skip", "skip", "", COL_INT, 1, err));
-    TRY(table_column(t, "error", "error", "", COL_INT, 1, err));
-    if (calls)
-        TRY(table_column(t, "calls", "calls", "", COL_INT, 1, err));
+    for (int i = 0; i < 3 + calls; i++)
+        TRY(table_column(t, counts[i], counts[i], "", COL_INT, 1, err));
     for (int64_t i = 0; i < metrics->n; i++)
         TRY(metric_column(t, metrics->items[i], err));
 out:
