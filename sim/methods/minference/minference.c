@@ -22,6 +22,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/sort.h"
 #include "sim/blocks/judge.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/vslash.h"
