@@ -451,7 +451,7 @@ TEST_N(masks_of_both_classes, 4)
     struct sim_head h;
     struct record r;
     int seen[2] = {0};
-    for (int k = 0; k < 40; k++) {
+    for (int k = 0; k < 16; k++) {
         video_head(4, 9, 10, _i < 2 ? 0 : 12, _i - 1, &h);
         for (int64_t j = 0; j < h.in.x.nk * h.in.x.d; j++)
             h.k[j] = (float)(h.k[j] * (k % 8));
