@@ -491,7 +491,7 @@ int llm_config_read(const char *dir, struct llm_config *c, struct err *err)
 
     memset(c, 0, sizeof *c);
     snprintf(path, sizeof path, "%s/config.json", dir);
-    TRY(json_read_file(path, MAX_CONFIG, &o, err));
+    TRY(json_read_foreign(path, MAX_CONFIG, &o, err));
     if (!json_is_object(o))
         FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
     TRY(find_family(o, path, &f, err));

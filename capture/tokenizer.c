@@ -904,7 +904,7 @@ static int read_config(struct tokenizer *t, const char *dir, struct err *err)
     TRY(io_exists(path, &there, err));
     if (!there)
         return 0;
-    TRY(json_read_file(path, MAX_FILE, &o, err));
+    TRY(json_read_foreign(path, MAX_FILE, &o, err));
     if (!json_is_object(o))
         FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
     TRY(read_flag(t, o, "add_bos_token", "bos_token", path, &t->prefix, err));
@@ -940,7 +940,7 @@ static int read_tokenizer(struct tokenizer *t, const char *path, struct err *err
              "%s does not exist; capture reads tokenizer.json only (a "
              "tokenizer.model has to be converted), or give token ids with --tokens-file",
              path);
-    TRY(json_read_file(path, MAX_FILE, &o, err));
+    TRY(json_read_foreign(path, MAX_FILE, &o, err));
     if (!json_is_object(o))
         FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
     TRY(bpe_read(json_object_get(o, "model"), path, &t->bpe, err));

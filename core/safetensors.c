@@ -233,7 +233,7 @@ static int read_header(struct shard *s, json_t **out, struct err *err)
     if (text[len - 1] != '}')
         FAIL(err, ERR_INPUT, "%s: the header must end with '}' and spaces, found byte 0x%02x",
              s->path, (unsigned char)text[len - 1]);
-    TRY(json_read_text(text, (size_t)len, s->path, out, err));
+    TRY(json_read_foreign_text(text, (size_t)len, s->path, out, err));
 out:
     free(text);
     return rc;
@@ -631,7 +631,7 @@ static int open_index(const char *dir, const char *index, struct st_file **out, 
     int64_t n = 0;
     struct buf path = {0};
 
-    TRY(json_read_file(index, INDEX_MAX, &doc, err));
+    TRY(json_read_foreign(index, INDEX_MAX, &doc, err));
     const json_t *map = json_object_get(doc, "weight_map");
     if (!json_is_object(map))
         FAIL(err, ERR_INPUT, "%s: 'weight_map' must be an object (tensor name -> file name)",
