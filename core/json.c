@@ -185,6 +185,15 @@ out:
     return rc;
 }
 
+/* What a string holds that json_foreign knows: the word of a number, or an escape. */
+static const char *foreign_text(const char *s)
+{
+    const char *word = strncmp(s, FOREIGN, strlen(FOREIGN)) == 0 ? s + strlen(FOREIGN) : "";
+    return *word && strchr("-+0123456789IN", *word)
+               ? word
+               : "a string with \\u0000 or half of a surrogate pair";
+}
+
 static const char *type_text(const json_t *v)
 {
     switch (json_typeof(v)) {
@@ -193,10 +202,7 @@ static const char *type_text(const json_t *v)
     case JSON_ARRAY:
         return "an array";
     case JSON_STRING:
-        return jtext(v) ? "a string"
-               : !strncmp(json_string_value(v), FOREIGN, sizeof FOREIGN - 1)
-                   ? json_string_value(v) + sizeof FOREIGN - 1
-                   : "a string with \\u0000 or half of a surrogate pair";
+        return jtext(v) ? "a string" : foreign_text(json_string_value(v));
     case JSON_INTEGER:
         return "an integer";
     case JSON_REAL:

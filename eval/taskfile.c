@@ -76,8 +76,7 @@ static int get_texts(const json_t *o, const char *key, const char *where, struct
         } else if (jtext(x)) {
             str_list_add(out, jtext(x));
         } else {
-            return err_set(err, ERR_INPUT,
-                           "%s: \"%s\": a text without \\u0000, or a list of texts, was expected",
+            return err_set(err, ERR_INPUT, "%s: \"%s\": a text or a list of texts was expected",
                            where, key);
         }
     }
