@@ -716,7 +716,8 @@ int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct 
 {
     int rc = 0;
     struct buf index = {0}, single = {0};
-    bool sharded, whole;
+    /* diffusers looks for the index first, transformers for the file. */
+    bool sharded, whole, index_first = strcmp(stem, "model") != 0;
 
     buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
     buf_printf(&single, "%s/%s.safetensors", dir, stem);
@@ -724,7 +725,10 @@ int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct 
     TRY(buf_check(&single, dir, err));
     TRY(io_exists(buf_str(&index), &sharded, err));
     TRY(io_exists(buf_str(&single), &whole, err));
-    if (sharded)
+    if (sharded && whole)
+        log_warn("%s: both %s.safetensors and its index are there; the %s is taken", dir, stem,
+                 index_first ? "index" : "file");
+    if (sharded && (index_first || !whole))
         TRY(open_index(dir, buf_str(&index), out, err));
     else if (whole)
         TRY(st_open(buf_str(&single), out, err));
