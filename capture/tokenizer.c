@@ -1276,6 +1276,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
 
     if (bad >= 0)
         FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
+    pretokenizer_doubt(t->pre, text, len);
     TRY(add_all(&w.ids, &t->prefix, err));
     TRY(added_split(t->added, false, text, len, &w.raw, err));
     for (int64_t i = 0; i < w.raw.n; i++) {
@@ -1306,6 +1307,7 @@ int tokenizer_encode_plain(const struct tokenizer *t, const char *text, size_t l
 
     if (bad >= 0)
         FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
+    pretokenizer_doubt(t->pre, text, len);
     if (len > 0) {
         TRY(normalizer_run(t->norm, text, len, &w.normal, err));
         TRY(encode_plain(t, &w, buf_str(&w.normal), w.normal.len, true, err));
