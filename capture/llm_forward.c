@@ -8,6 +8,8 @@
  * the keys of chunks 0..i of the same layer.
  */
 #include "capture/llm_model.h"
+#include "core/intmath.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
 
@@ -242,6 +244,34 @@ out:
     return rc;
 }
 
+/* A head of its own that is not the embedding contradicts tie_word_embeddings: it is taken. */
+static int check_tied(struct llm_model *m, const char *dir, const char *name, struct err *err)
+{
+    const struct st_tensor *head = st_find(m->file, name);
+    const int64_t chunk = 65536;
+    float *a = NULL, *b = NULL;
+    int rc = 0;
+
+    if (!head || head->count != m->embed->count)
+        return 0;
+    TRY(mem_alloc(&a, chunk, sizeof *a, name, err));
+    TRY(mem_alloc(&b, chunk, sizeof *b, name, err));
+    for (int64_t at = 0; at < head->count && m->c.tied; at += chunk) {
+        int64_t n = MIN(chunk, head->count - at);
+        TRY(st_read_f32(m->file, m->embed, at, n, a, err));
+        TRY(st_read_f32(m->file, head, at, n, b, err));
+        m->c.tied = memcmp(a, b, (size_t)n * sizeof *a) == 0;
+    }
+    if (!m->c.tied)
+        log_warn("%s: tie_word_embeddings is true, but %s is not the embedding: it is taken, as in "
+                 "transformers 5",
+                 dir, name);
+out:
+    free(a);
+    free(b);
+    return rc;
+}
+
 int llm_open(const char *dir, struct llm_model *m, struct err *err)
 {
     int rc = 0;
@@ -254,9 +284,11 @@ int llm_open(const char *dir, struct llm_model *m, struct err *err)
                            internlm ? "model.tok_embeddings.weight" : "model.embed_tokens.weight",
                            2, shape, &m->embed, err));
     m->head = m->embed;
+    const char *head = internlm ? "output.weight" : "lm_head.weight";
+    if (m->c.tied)
+        TRY(check_tied(m, dir, head, err));
     if (!m->c.tied)
-        TRY(llm_tensor_require(m, internlm ? "output.weight" : "lm_head.weight", 2, shape, &m->head,
-                               err));
+        TRY(llm_tensor_require(m, head, 2, shape, &m->head, err));
     TRY(llm_tensor_require(m, "model.norm.weight", 1, shape + 1, &m->norm, err));
     if (m->c.dtype == DT_NONE)
         m->c.dtype = m->embed->dtype == DT_F64 ? DT_F32 : m->embed->dtype;

@@ -34,7 +34,7 @@ static int find_bos(struct eval_model *m, int mode, struct err *err)
         goto out;
     if (added)
         m->bos = ids[0];
-    else if (mode == BOS_YES || tokenizer_wants_bos(m->tok))
+    else if (mode == BOS_YES)
         m->bos = (int32_t)m->llm.c.bos;
     if (mode == BOS_YES && m->bos < 0)
         FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", m->dir);
@@ -63,7 +63,7 @@ static int read_eot(struct eval_model *m, const char *file, struct err *err)
     TRY(io_exists(path, &there, err));
     if (!there)
         return 0;
-    TRY(json_read_file(path, MAX_CONFIG, &o, err));
+    TRY(json_read_foreign(path, MAX_CONFIG, &o, err));
     const json_t *eos = json_object_get(o, "eos_token_id");
     add_eot(m, eos);
     for (size_t i = 0; i < json_array_size(eos); i++)
@@ -84,7 +84,7 @@ static int read_domain(struct eval_model *m, struct err *err)
     snprintf(path, sizeof path, "%s/eval.json", m->dir);
     TRY(io_exists(path, &there, err));
     if (there) {
-        TRY(json_read_file(path, MAX_CONFIG, &o, err));
+        TRY(json_read_foreign(path, MAX_CONFIG, &o, err));
         TRY(jget_str_opt(o, "domain", path, &domain, err));
         if (strcmp(domain, "c") != 0 && strcmp(domain, "en") != 0 && strcmp(domain, "source") != 0)
             FAIL(err, ERR_INPUT, "%s: domain: c, en or source was expected, found '%.60s'", path,
