@@ -7,6 +7,7 @@ Four places are replaced together, and the outermost one that fires records; tho
   4. torch.nn.functional.scaled_dot_product_attention.
 Forward hooks on the modules keep a stack: the functions of 2 to 4 are given no module, the top of the stack names it.
 """
+import collections
 import functools
 import inspect
 import re
@@ -52,7 +53,7 @@ class Hooks:
 
     def stack(self):
         if not hasattr(self.local, "stack"):
-            self.local.stack, self.local.depth = [], 0
+            self.local.stack, self.local.depth, self.local.runs = [], 0, collections.Counter()
         return self.local.stack
 
     def path(self, module):
@@ -67,6 +68,9 @@ class Hooks:
 
     def _push(self, module, args, kwargs):
         root = any(module is r for r in self.roots.values())
+        if not self.stack():
+            self.local.runs = collections.Counter()
+        self.local.runs[id(module)] += 1
         self.stack().append(Frame(module, not root and not self._is_attention(module)))
         self.ran.add(id(module))
         if root:
@@ -163,6 +167,7 @@ class Hooks:
         stack = self.stack()
         self.heard.update(id(f.module) for f in stack if not f.plain)
         self.heard.add(id(seen.module))
+        seen.runs = self.local.runs
         frame = next((f for f in reversed(stack) if f.module is seen.module), None)
         if frame is not None:
             seen.element, frame.calls = frame.calls, frame.calls + 1
