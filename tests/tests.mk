@@ -88,6 +88,11 @@ check-numpy: all
 check-torch: all
 	@LACUNA=$(BUILD)/lacuna sh tests/torch/run.sh
 
+# dist/lacuna-*.whl in an environment of its own. Not a part of `check`: pip fetches NumPy and h5py.
+.PHONY: check-wheel
+check-wheel:
+	@MAKE='$(MAKE)' sh tests/harness/wheel.sh
+
 # ---- benchmarks: ratios for a person to read, never a pass or fail -----------------------------
 
 .PHONY: bench
