@@ -73,6 +73,21 @@ for family in FAMILIES:
     setattr(Families, "test_" + family.lower(), family_test(family))
 
 
+class Compiled(Case):
+    def test_a_target_inside_of_compiled_code(self):
+        """Code that was compiled around the target, before the capture or in it, stops at its attention."""
+        model = tiny.language_model("Llama")
+        want, _ = self.capture(model, lambda m: m(tiny.prompt()))
+        want = [[getattr(c, what)(1) for what in "qkv"] for c in want.calls]
+        compiled = torch.compile(model, backend="eager")
+        for _ in range(2):
+            t, report = self.capture(model, lambda m: compiled(tiny.prompt()))
+            for call, arrays in zip(t.calls, want):
+                for what, x in zip("qkv", arrays):
+                    tiny.same(getattr(call, what)(1), x, what, 1e-6)
+            self.assertEqual(report.calls, 2)
+
+
 class SharedLayers(Case):
     """Several layers of a model are one module: its calls are numbered by their order in a forward."""
 

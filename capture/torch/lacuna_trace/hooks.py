@@ -66,6 +66,7 @@ class Hooks:
         """A part of a numbered layer, whatever its class is called: programs have an Attn or a Mixer of their own."""
         return layer_of(path, m) is not None and next(m.children(), None) is not None
 
+    @torch.compiler.disable  # compiled code that contains the target stops here and goes on behind it
     def _push(self, module, args, kwargs):
         root = any(module is r for r in self.roots.values())
         if not self.stack():
@@ -76,6 +77,7 @@ class Hooks:
         if root:
             self.sink.entered(module, args, kwargs)
 
+    @torch.compiler.disable
     def _pop(self, module, args, result):
         stack = self.stack()
         while stack and stack.pop().module is not module:
@@ -144,6 +146,7 @@ class Hooks:
 
     def _around(self, old, see):
         """Call `old`; when it is the outermost function of a module of the target, tell the sink what see() makes of it."""
+        @torch.compiler.disable
         @functools.wraps(old)
         def call(*args, **kwargs):
             stack = self.stack()
