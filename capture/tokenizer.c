@@ -671,7 +671,8 @@ out:
 static void added_sort(struct added_tokens *a)
 {
     strmap_free(&a->place);
-    qsort(a->v, (size_t)a->n, sizeof *a->v, by_first_byte);
+    if (a->n > 0)
+        qsort(a->v, (size_t)a->n, sizeof *a->v, by_first_byte);
     for (int64_t b = 0, i = 0; b <= 256; b++) {
         while (i < a->n && (unsigned char)a->v[i].match[0] < b)
             i++;
@@ -973,7 +974,8 @@ static int declare_by_id(struct tokenizer *t, const json_t *tokens, const char *
         if (end == key || *end || list[n++].id < 0)
             FAIL(err, ERR_INPUT, "%s: added_tokens_decoder: \"%.60s\" is no token id", where, key);
     }
-    qsort(list, (size_t)n, sizeof *list, by_id);
+    if (n > 0)
+        qsort(list, (size_t)n, sizeof *list, by_id);
     for (int64_t i = 0; i < n; i++)
         TRY(declare(t, list[i].token, list[i].id, "added token", where, err));
 out:
