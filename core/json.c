@@ -61,15 +61,21 @@ int json_read_text(const char *text, size_t len, const char *name, json_t **out,
     return 0;
 }
 
-int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err)
+int json_file_by(json_parser *parse, const char *path, size_t max_bytes, json_t **out,
+                 struct err *err)
 {
     int rc = 0;
     struct buf b = {0};
     TRY(buf_read_file(&b, path, max_bytes, err));
-    TRY(json_read_text(buf_str(&b), b.len, path, out, err));
+    TRY(parse(buf_str(&b), b.len, path, out, err));
 out:
     buf_free(&b);
     return rc;
+}
+
+int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err)
+{
+    return json_file_by(json_read_text, path, max_bytes, out, err);
 }
 
 /* What stands for something that jansson cannot hold: U+FFFF U+FFFE, two code points that are no
@@ -176,13 +182,7 @@ out:
 
 int json_read_foreign(const char *path, size_t max_bytes, json_t **out, struct err *err)
 {
-    int rc = 0;
-    struct buf b = {0};
-    TRY(buf_read_file(&b, path, max_bytes, err));
-    TRY(json_read_foreign_text(buf_str(&b), b.len, path, out, err));
-out:
-    buf_free(&b);
-    return rc;
+    return json_file_by(json_read_foreign_text, path, max_bytes, out, err);
 }
 
 /* What a string holds that json_foreign knows: the word of a number, or an escape. */

@@ -36,6 +36,12 @@ int json_read_foreign_text(const char *text, size_t len, const char *name, json_
 bool json_foreign(const char *key);
 const char *jtext(const json_t *v);
 
+/* A whole file of at most max_bytes by any reader of text. */
+typedef int json_parser(const char *text, size_t len, const char *name, json_t **out,
+                        struct err *err);
+int json_file_by(json_parser *parse, const char *path, size_t max_bytes, json_t **out,
+                 struct err *err);
+
 /* Typed look-ups in an object. `where` names the file for messages. When the key is absent or null,
  * the _opt forms leave *out unchanged and the others fail with ERR_INPUT. A wrong type always
  * fails. Strings are borrowed from the object. */
