@@ -60,6 +60,7 @@ static inline void drawn_trace(const struct drawn *d)
     m.n_q = d->trace.n_q;
     m.pool = d->trace.pool;
     assert_ok(fixture_write(test_path("t.h5"), &m, d->trace.layers, &e), &e);
+    trace_close(&t);
     assert_ok(trace_open(test_path("t.h5"), &t, &e), &e);
 }
 
@@ -87,7 +88,8 @@ static inline int draw(const struct drawn *d)
     a.set = &set;
     a.trace = t;
     a.methods = sim_methods;
-    a.low = a.high = NAN;
+    if (a.low == a.high)
+        a.low = a.high = NAN;
     return figure_draw(figure_find(d->figure, &e), &a, &e);
 }
 
