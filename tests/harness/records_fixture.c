@@ -62,6 +62,12 @@ static void take_word(struct record *r, const char *name, const char *value, int
         return;
     if (strcmp(name, "n") == 0)
         r->n_q = r->n_k = atoi(value);
+    else if (strcmp(name, "kv_head") == 0)
+        r->kv_head = atoi(value);
+    else if (strcmp(name, "status") == 0)
+        r->status = strcmp(value, "skip") == 0 ? RECORD_SKIP : RECORD_ERROR;
+    else if (strcmp(name, "backend") == 0)
+        snprintf(r->backend, sizeof r->backend, "%s", value);
     else if (strcmp(name, "trace") == 0)
         snprintf(r->trace, sizeof r->trace, "%s", value);
     else if (strcmp(name, "precision") == 0)
