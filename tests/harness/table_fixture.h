@@ -99,38 +99,35 @@ struct tabled {
     enum err_code fails;  /* with notes[0] in the message */
 };
 
-static inline void is_word(int64_t row, char *word)
+static inline void is_word(const char *name, int64_t row, char *word)
 {
     char *value = word + strcspn(word, ":"), *of;
     if (word[0] == '!') {
-        ck_assert_int_eq(table_find(&t, word + 1), -1);
+        ck_assert_msg(table_find(&t, word + 1) < 0, "%s: there is a column %s", name, word + 1);
         return;
     }
     ck_assert_msg(*value == ':', "%s: COLUMN:VALUE was expected", word);
     *value++ = '\0';
     const struct cell *c = cell(row, word);
     enum column_type type = t.cols[table_find(&t, word)].type;
-    double x = strtod(value, &of);
-    if (type == COL_TEXT)
-        is_text(row, word, value);
-    else if (strcmp(value, "-") == 0)
-        ck_assert_msg(!c->set, "row %d %s: %g, expected nothing", (int)row, word, c->num);
-    else if (isinf(x))
-        ck_assert_msg(c->stats.all_inf, "row %d %s: not infinite", (int)row, word);
-    else if (type == COL_STATS)
-        is_mean(row, word, *of == '/' ? atoi(of + 1) : c->stats.n, x);
-    else
-        is_number(row, word, x);
+    double x = strtod(value, &of), found = type == COL_STATS ? c->stats.mean : c->num;
+    bool ok = type == COL_TEXT                    ? strcmp(c->text, value) == 0
+              : strcmp(value, "-") == 0           ? !c->set
+              : isinf(x)                          ? c->stats.all_inf
+              : *of && atoi(of + 1) != c->stats.n ? false
+                                                  : c->set && fabs(found - x) < 1e-12;
+    ck_assert_msg(ok, "%s, row %d, %s: '%s' %g of %d, expected %s", name, (int)row, word,
+                  c->text ? c->text : "", found, (int)c->stats.n, value);
 }
 
-static inline void are_cells(const char *cells)
+static inline void are_cells(const struct tabled *d)
 {
-    OWN(free_at) char *copy = strdup(cells);
+    OWN(free_at) char *copy = strdup(d->cells ? d->cells : "");
     char *rows = NULL, *words = NULL;
     for (char *p = strtok_r(copy, ";", &rows); p; p = strtok_r(NULL, ";", &rows)) {
         char *number = strtok_r(p, " ", &words);
         for (char *word; (word = strtok_r(NULL, " ", &words)) != NULL;)
-            is_word(atoi(number), word);
+            is_word(d->name, atoi(number), word);
     }
 }
 
@@ -147,7 +144,7 @@ static inline void assert_table(const struct tabled *d)
         return;
     }
     ck_assert_msg(t.n_rows == d->rows, "%s: %d rows", d->name, (int)t.n_rows);
-    are_cells(d->cells ? d->cells : "");
+    are_cells(d);
     for (int i = 0; i < 3 && d->notes[i]; i++)
         ck_assert_msg(d->notes[i][0] == '!' ? !has_note(d->notes[i] + 1) : has_note(d->notes[i]),
                       "%s: note '%s'", d->name, d->notes[i]);
