@@ -72,6 +72,8 @@ static void take_word(struct record *r, const char *name, const char *value, int
         snprintf(r->trace, sizeof r->trace, "%s", value);
     else if (strcmp(name, "precision") == 0)
         snprintf(r->precision, sizeof r->precision, "%s", value);
+    else if (strcmp(name, "reason") == 0)
+        record_text(r, &r->reason, "%s", value);
     else if (strcmp(name, "note") == 0)
         record_note(r, "%s", value);
     else if (strcmp(name, "task") == 0) {
