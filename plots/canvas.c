@@ -39,7 +39,7 @@ static size_t line_length(const char *text, int chars, size_t *next)
         return given;
     n = 0;
     for (const char *p = text; p < text + given && (n <= chars || !end); p++) {
-        if (*p == ' ' || (p[0] == ':' && n < chars)) {
+        if (*p == ' ' || (*p == ':' && (n < chars || !end))) {
             end = (size_t)(p - text) + (*p == ':');
             *next = (size_t)(p - text) + 1;
         }

@@ -268,6 +268,9 @@ TEST(texts_have_as_many_lines_as_they_need)
     canvas_put(&g, &b, "streaming sink=4:window=128", 12, gp_text);
     ck_assert_str_eq(buf_str(&b), "'streaming'.\"\\n\".'sink=4:'.\"\\n\".'window=128'");
     buf_reset(&b);
+    canvas_put(&g, &b, "profile=paper:a=16", 13, gp_text); /* too long at the colon: still there */
+    ck_assert_str_eq(buf_str(&b), "'profile=paper:'.\"\\n\".'a=16'");
+    buf_reset(&b);
     g.type = GP_TEX; /* LaTeX's letters are narrower */
     canvas_put(&g, &b, "attention mass kept", 4, gp_text);
     ck_assert_str_eq(buf_str(&b), "'attention mass kept'");
