@@ -124,7 +124,8 @@ TEST(a_share_is_not_rounded_to_all_or_nothing)
     }
 }
 
-/* Lines are of like length, and a unit stays together; LaTeX's letters are narrower. */
+/* Lines are of like length, a unit stays together, a word that is too long at its colon breaks
+ * there all the same; LaTeX's letters are narrower. */
 TEST(texts_have_as_many_lines_as_they_need)
 {
     static const struct {
@@ -139,11 +140,12 @@ TEST(texts_have_as_many_lines_as_they_need)
          GP_PNG},
         {"streaming sink=4:window=128", 12, "'streaming'.\"\\n\".'sink=4:'.\"\\n\".'window=128'",
          GP_PNG},
+        {"profile=paper:a=16", 13, "'profile=paper:'.\"\\n\".'a=16'", GP_PNG},
         {"attention mass kept", 4, "'attention mass kept'", GP_TEX},
     };
     ck_assert_int_eq(canvas_count_lines("attention mass kept, mean of rows", 40), 1);
     ck_assert_int_eq(canvas_count_lines("attention mass kept, mean of rows", 20), 2);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         struct gp g = {.type = cases[i].type};
         buf_reset(&text);
         canvas_put(&g, &text, cases[i].text, cases[i].width, gp_text);
