@@ -45,8 +45,8 @@ static void entries(struct buf *b)
     setting " head=" head " density_exec=" cost " err_l1_rel=" error ";"
 #define TWO_HEADS                                                                                  \
     RUN("sale:tau=0.02", "0", ".2", ".01")                                                         \
-    RUN("sale:tau=0.01", "0", ".3", ".001") RUN("sale:tau=0.02", "1", ".2", ".03")                 \
-        RUN("sale:tau=0.01", "1", ".3", ".002")
+    RUN("sale:tau=0.01", "0", ".3", ".001")                                                        \
+    RUN("sale:tau=0.02", "1", ".2", ".03") RUN("sale:tau=0.01", "1", ".3", ".002")
 
 static const struct chosen {
     const char *name, *records;

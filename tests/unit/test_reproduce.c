@@ -40,6 +40,7 @@ static void begin(void)
 
 static struct fixture_records f;
 static struct proof proofs[32];
+static struct members all; /* of the claim at hand */
 
 static void forget_records(void)
 {
@@ -49,6 +50,7 @@ static void forget_records(void)
 
 static void end(void)
 {
+    members_free(&all);
     forget_records();
     paper_data_free(&data);
 }
@@ -257,13 +259,12 @@ TEST(every_command_of_a_recipe_is_known)
         tasks.f[i].path = strdup("x");
     for (int k = 0; k < 4; k++)
         for (size_t at = 0; (id = id_at(at)); at++) {
-            struct opened o;
+            OWN(close_recipe) struct opened o;
             open_recipe_as(id, k % 2, k / 2, &o);
             for (int i = 0; i < o.plan.n; i++)
                 if (!o.plan.s[i].left_out)
                     check_step(&o.plan, &o.plan.s[i]);
             n += o.plan.n;
-            close_recipe(&o);
         }
     ck_assert_int_ge(n, 1000);
     task_set_free(&tasks);
@@ -303,7 +304,7 @@ TEST(a_row_picks_its_head_by_a_rule)
     static const char *const want[] = {"ours, least head (layer 1, head 0)",
                                        "ours, median head (layer 0, head 0)",
                                        "ours, largest head (layer 0, head 1)"};
-    struct opened o;
+    OWN(close_recipe) struct opened o;
     int seen = 0;
     open_recipe("sampleattention:5", false, &o);
     fixture_add(&f, "oracle:k=10% cra_mean=.7; oracle:k=10% head=1 cra_mean=.9;"
@@ -323,14 +324,13 @@ TEST(a_row_picks_its_head_by_a_rule)
         seen++;
     }
     ck_assert_int_eq(seen, 3);
-    close_recipe(&o);
 }
 
 /* Rows that a recipe adds are of the model that the job of their numbers runs on, and not of the
  * first that the recipe names. */
 TEST(rows_of_ours_are_of_their_jobs_model)
 {
-    struct opened o;
+    OWN(close_recipe) struct opened o;
     int seen = 0;
     open_recipe("spargeattn:2", true, &o);
     assert_ok(grid_make(&o.page, &e), &e);
@@ -344,7 +344,6 @@ TEST(rows_of_ours_are_of_their_jobs_model)
         seen++;
     }
     ck_assert_int_eq(seen, 2);
-    close_recipe(&o);
 }
 
 /* Each word changed by itself, and what the message says of it. */
@@ -535,9 +534,6 @@ TEST(a_phase_that_is_not_there_takes_no_time)
 /* ---- every claim of every recipe --------------------------------------------------------------
  */
 
-/* Members of the claim at hand. */
-static struct members all;
-
 static void gather(const struct page *p, const struct claim *c)
 {
     members_free(&all);
@@ -552,7 +548,9 @@ static struct claim_row row_of(const struct claim *c)
     return row;
 }
 
-typedef void claim_fn(const struct page *p, const json_t *claim, const struct claim *c);
+typedef void claim_fn(const struct page *p, const struct claim *c);
+
+static const json_t *claim; /* what the function sees */
 
 /* Every claim, or the one of this id, of every recipe or of one, on the shipped models. */
 static int each_claim(const char *recipe, const char *claim_id, claim_fn *fn)
@@ -560,24 +558,24 @@ static int each_claim(const char *recipe, const char *claim_id, claim_fn *fn)
     const char *id;
     int n = 0;
     for (size_t at = 0; (id = id_at(at)); at++) {
-        struct opened o;
-        size_t i;
-        json_t *claim;
         if (recipe && strcmp(id, recipe) != 0)
             continue;
+        OWN(close_recipe) struct opened o;
+        size_t i;
+        json_t *item;
         open_recipe(id, true, &o);
         if (json_array_size(o.recipe.claims))
             assert_ok(grid_make(&o.page, &e), &e);
-        json_array_foreach(o.recipe.claims, i, claim)
+        json_array_foreach(o.recipe.claims, i, item)
         {
             struct claim c;
+            claim = item;
             if (claim_id && strcmp(json_str_or(claim, "id", ""), claim_id) != 0)
                 continue;
             assert_ok(claim_read(json_object_get(claim, "test"), &c, &e), &e);
-            fn(&o.page, claim, &c);
+            fn(&o.page, &c);
             n++;
         }
-        close_recipe(&o);
     }
     return n;
 }
@@ -671,7 +669,7 @@ static void check_unmoved(const struct claim *c)
     unmoved++;
 }
 
-static void check_claim(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_claim(const struct page *p, const struct claim *c)
 {
     static const enum claim_state states[] = {
         [RIGHT] = CLAIM_HOLDS, [WRONG] = CLAIM_HOLDS_NOT, [FEW] = CLAIM_OPEN};
@@ -694,7 +692,6 @@ static void check_claim(const struct page *p, const json_t *claim, const struct 
     }
     if (all.n == 2 && all.m[0].of_setting && c->kind == CLAIM_MORE)
         check_unmoved(c);
-    members_free(&all);
 }
 
 TEST(other_numbers_make_another_answer)
@@ -706,7 +703,7 @@ TEST(other_numbers_make_another_answer)
 
 static int lines;
 
-static void check_printed(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_printed(const struct page *p, const struct claim *c)
 {
     struct printed_claim in;
     claim_on_printed(p, c, &in);
@@ -747,7 +744,7 @@ static const struct changed {
 
 static const struct changed *now;
 
-static void check_changed(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_changed(const struct page *p, const struct claim *c)
 {
     struct printed_claim in;
     struct claim other;
@@ -772,24 +769,20 @@ TEST_EACH(a_contradicted_claim_is_seen, changed)
     ck_assert_int_eq(each_claim(now->recipe, now->claim, check_changed), 1);
 }
 
-static void check_largest(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_largest(const struct page *p, const struct claim *c)
 {
-    (void)claim;
     gather(p, c);
     ck_assert_int_eq(all.n, 1);
     ck_assert_str_eq(all.m[0].label, "32K");
     ck_assert_str_eq(json_str_or(all.m[0].where, "n", ""), "32K");
-    members_free(&all);
 }
 
-static void check_setting(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_setting(const struct page *p, const struct claim *c)
 {
-    (void)claim;
     gather(p, c);
     struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, CLAIM_OPEN);
     ck_assert_str_eq(row.why, "there is no calibration of this");
-    members_free(&all);
 }
 
 TEST(members_are_lengths_or_settings)
@@ -830,14 +823,12 @@ static enum claim_state state_of_clips(const struct page *p, const struct claim 
         ck_assert_int_eq(all.m[k].units.n, 6);
     struct claim_row row = row_of(c);
     ck_assert_int_eq(row.value.n, 6);
-    members_free(&all);
     forget_records();
     return row.state;
 }
 
-static void check_clips(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_clips(const struct page *p, const struct claim *c)
 {
-    (void)claim;
     ck_assert_int_eq(state_of_clips(p, c, 0.1), CLAIM_HOLDS);
     ck_assert_int_eq(state_of_clips(p, c, -0.1), CLAIM_HOLDS_NOT);
 }
@@ -863,10 +854,9 @@ TEST(a_curve_is_read_between_its_points)
  * of the calibration has the sparsity 0.15, or beyond the curve 0.35, and this error. */
 static double calibrated;
 
-static void check_at_equal(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_at_equal(const struct page *p, const struct claim *c)
 {
     struct page own = *p;
-    (void)claim;
     fixture_add(
         &f, "sale:tau=1 head=0..7 sparsity_total=.1 err_l1_rel=.01;"
             "sale:tau=2 head=0..7 sparsity_total=.2 err_l1_rel=.02;"
@@ -882,7 +872,6 @@ static void check_at_equal(const struct page *p, const json_t *claim, const stru
     struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, calibrated > 0.015 ? CLAIM_HOLDS_NOT : CLAIM_HOLDS);
     ck_assert_int_eq(row.value.n, 7);
-    members_free(&all);
     forget_records();
 }
 
