@@ -40,19 +40,6 @@ out:
     return rc;
 }
 
-void capture_model_name(const char *dir, char *name, size_t size)
-{
-    char *real = realpath(dir, NULL);
-    char *path = real ? real : (char *)(uintptr_t)dir;
-    size_t n = strlen(path), a;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    for (a = n; a > 0 && path[a - 1] != '/'; a--)
-        ;
-    snprintf(name, size, "%.*s", (int)(n - a), path + a);
-    free(real);
-}
-
 void capture_computed_by(char *text, size_t size)
 {
     snprintf(text, size, "openblas %s", openblas_kernels());

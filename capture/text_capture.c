@@ -2,6 +2,7 @@
  * text_capture.c - a language model's run over a prompt into a trace.
  */
 #include "capture/capture.h"
+#include "capture/checkpoint.h"
 #include "capture/llm_model.h"
 #include "capture/tokenizer.h"
 #include "capture/trace/trace_tools.h"
@@ -167,8 +168,12 @@ static int fill_meta(struct text_run *r, struct err *err)
     struct trace_meta *m = &r->meta;
     int rc;
 
-    capture_model_name(r->o->model, m->name, sizeof m->name);
+    checkpoint_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "%s", c->architecture);
+    if (c->naming == NAMES_GGUF)
+        checkpoint_types(r->model.file, m->weight_types, sizeof m->weight_types);
+    if (r->n > c->max_positions)
+        m->max_positions = c->max_positions;
     m->layers = c->layers;
     if ((rc = head_select_meta(&r->heads, m, err)) != 0)
         return rc;
@@ -347,6 +352,8 @@ static bool has_weights(const char *dir)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     char path[4096];
+    if (checkpoint_is_gguf(dir))
+        return true;
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
         if (access(path, F_OK) == 0)

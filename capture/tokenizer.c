@@ -4,7 +4,7 @@
  */
 #include "capture/tokenizer.h"
 
-#include "core/fileio.h"
+#include "capture/checkpoint.h"
 #include "capture/pretokenize.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -893,20 +893,15 @@ out:
     return rc;
 }
 
-static int read_config(struct tokenizer *t, const char *dir, struct err *err)
+static int read_config(struct tokenizer *t, const char *model, struct err *err)
 {
-    char path[4096];
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
-    bool there;
     int rc = 0;
 
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
-    TRY(io_exists(path, &there, err));
-    if (!there)
+    TRY(checkpoint_json(model, "tokenizer_config.json", MAX_FILE, path, &o, err));
+    if (!o)
         return 0;
-    TRY(json_read_file(path, MAX_FILE, &o, err));
-    if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
     TRY(read_flag(t, o, "add_bos_token", "bos_token", path, &t->prefix, err));
     TRY(read_flag(t, o, "add_eos_token", "eos_token", path, &t->suffix, err));
     t->silent = false;
@@ -928,21 +923,18 @@ int64_t tokenizer_max_id(const struct tokenizer *t)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int read_tokenizer(struct tokenizer *t, const char *path, struct err *err)
+static int read_tokenizer(struct tokenizer *t, const char *model, struct err *err)
 {
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
-    bool there;
     int rc = 0;
 
-    TRY(io_exists(path, &there, err));
-    if (!there)
+    TRY(checkpoint_json(model, "tokenizer.json", MAX_FILE, path, &o, err));
+    if (!o)
         FAIL(err, ERR_INPUT,
              "%s does not exist; capture reads tokenizer.json only (a "
              "tokenizer.model has to be converted), or give token ids with --tokens-file",
              path);
-    TRY(json_read_file(path, MAX_FILE, &o, err));
-    if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
     TRY(bpe_read(json_object_get(o, "model"), path, &t->bpe, err));
     TRY(normalizer_read(json_object_get(o, "normalizer"), path, &t->norm, err));
     TRY(pretokenizer_read(json_object_get(o, "pre_tokenizer"), path, &t->pre, err));
@@ -954,17 +946,15 @@ out:
     return rc;
 }
 
-int tokenizer_open(const char *dir, struct tokenizer **out, struct err *err)
+int tokenizer_open(const char *model, struct tokenizer **out, struct err *err)
 {
     struct tokenizer *t = NULL;
-    char path[4096];
     int rc = 0;
 
     TRY(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
     t->silent = true;
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    TRY(read_tokenizer(t, path, err));
-    TRY(read_config(t, dir, err));
+    TRY(read_tokenizer(t, model, err));
+    TRY(read_config(t, model, err));
     *out = t;
     t = NULL;
 out:

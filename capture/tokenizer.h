@@ -28,8 +28,9 @@
 
 struct tokenizer;
 
-/* Read DIR/tokenizer.json and, if it is there, DIR/tokenizer_config.json. */
-int tokenizer_open(const char *dir, struct tokenizer **out, struct err *err);
+/* Read tokenizer.json and, if it is there, tokenizer_config.json of a checkpoint
+ * (capture/checkpoint.h). */
+int tokenizer_open(const char *model, struct tokenizer **out, struct err *err);
 void tokenizer_close(struct tokenizer **t);
 
 /* Ids of a text, special tokens by rules 1 and 2 included: malloc'd *ids of *n. *added_bos (may be
