@@ -192,7 +192,7 @@ static const struct damage {
     {CHANGE("GGUF\3\0\0\0", "GGUF\1\0\0\0"), 1000, "GGUF version 1"},
     {CHANGE("GGUF\3\0\0\0", "GGUF\0\0\0\3"), 1000, "a big-endian GGUF file"},
     {CHANGE("", ""), 990, "go past the end of the file"},
-    {CHANGE("", ""), 20, "past the end of the file"},
+    {CHANGE("", ""), 20, "do not fit into the file"},
     {CHANGE("\5\0\0\0\0\0\0\0llama", "\5\0\0\0\0\0\0\0mamba"), 1000,
      "general.architecture mamba is not supported"},
     {CHANGE("llama.block_count", "llama.block_camel"), 1000,
