@@ -10,7 +10,7 @@
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
-    static const char *const names[] = {"types", "llama", "qwen2", "phi3", "glm4"};
+    static const char *const names[] = {"llama", "smollm", "qwen2", "phi3", "glm4"};
     int rc = 0;
     for (int i = 0; !rc && i < 5; i++) {
         char path[64];

@@ -6,6 +6,7 @@
 #include "capture/llm_model.h"
 #include "capture/tokenizer.h"
 #include "core/fileio.h"
+#include "tests/harness/capturerun.h"
 #include "tests/harness/suite.h"
 
 #include <math.h>
@@ -175,6 +176,34 @@ TEST_EACH(token_ids_are_those_of_other_readers, models)
         for (int64_t k = 0; k < n; k++)
             ck_assert_msg(ids[k] == json_integer_value(json_array_get(want, (size_t)k)),
                           "'%s': token %lld is %d", text, (long long)k, ids[k]);
+    }
+}
+
+/* ---- captures -------------------------------------------------------------------------------- */
+
+TEST(a_capture_names_types_and_positions)
+{
+    OWN(trace_close) struct trace *t = NULL;
+    char args[256], out[256];
+
+    snprintf(args, sizeof args, "%s/ids.txt", test_tmpdir());
+    FILE *f = fopen(args, "w");
+    ck_assert(f != NULL);
+    for (int i = 0; i < 300; i++)
+        fprintf(f, "%d ", i);
+    ck_assert(fclose(f) == 0);
+    snprintf(args, sizeof args, "--tokens-file %s/ids.txt", test_tmpdir());
+    for (int n = 256; n <= 300; n += 44) {
+        char tokens[32];
+        trace_close(&t);
+        snprintf(out, sizeof out, "%s/%d.h5", test_tmpdir(), n);
+        snprintf(tokens, sizeof tokens, "--tokens %d", n);
+        assert_ok(capture_run(DATA "smollm.gguf", out, tokens, args, &err), &err);
+        assert_ok(trace_open(out, &t, &err), &err);
+        ck_assert_str_eq(trace_meta(t)->name, "tiny-smollm");
+        ck_assert_str_eq(trace_meta(t)->weight_types, "BF16 (15), F32 (5)");
+        ck_assert_int_eq(trace_meta(t)->max_positions, n > 256 ? 256 : 0);
+        ck_assert_int_eq(trace_meta(t)->dtype, DT_BF16);
     }
 }
 
