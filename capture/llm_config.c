@@ -3,7 +3,7 @@
  */
 #include "capture/llm_config.h"
 
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "capture/wan_config.h"
 #include "core/json.h"
 

@@ -104,7 +104,7 @@ bool llm_has_experts(const struct llm_config *c, int layer);
 /* What no device can do: "" or a text. n tokens. */
 const char *llm_device_lacks(const struct llm_config *c, int64_t n);
 
-/* Read config.json of a checkpoint (capture/checkpoint.h). */
+/* Read config.json of a checkpoint (core/checkpoint.h). */
 int llm_config_read(const char *model, struct llm_config *c, struct err *err);
 
 #endif

@@ -9,7 +9,7 @@
  */
 #include "capture/llm_model.h"
 
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "core/mem.h"
 #include "core/pool.h"
 

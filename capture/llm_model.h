@@ -19,7 +19,7 @@ struct llm_model {
     const struct st_tensor *norm;         /* [hidden], the last one */
 };
 
-/* Open a checkpoint (capture/checkpoint.h); every tensor must be there with its shape. A GGUF file
+/* Open a checkpoint (core/checkpoint.h); every tensor must be there with its shape. A GGUF file
  * must not have others: they would change what is computed. */
 int llm_open(const char *model, struct llm_model *m, struct err *err);
 void llm_close(struct llm_model *m);

@@ -2,7 +2,7 @@
  * text_capture.c - a language model's run over a prompt into a trace.
  */
 #include "capture/capture.h"
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "capture/llm_model.h"
 #include "capture/tokenizer.h"
 #include "capture/trace/trace_tools.h"

@@ -4,7 +4,7 @@
  */
 #include "capture/tokenizer.h"
 
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "capture/pretokenize.h"
 #include "core/json.h"
 #include "core/mem.h"

@@ -29,7 +29,7 @@
 struct tokenizer;
 
 /* Read tokenizer.json and, if it is there, tokenizer_config.json of a checkpoint
- * (capture/checkpoint.h). */
+ * (core/checkpoint.h). */
 int tokenizer_open(const char *model, struct tokenizer **out, struct err *err);
 void tokenizer_close(struct tokenizer **t);
 

@@ -4,7 +4,7 @@
  */
 #include "capture/nn.h"
 #include "capture/capture.h"
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "capture/trace/trace_tools.h"
 #include "capture/video_input.h"
 #include "capture/wan_model.h"

@@ -5,7 +5,7 @@
 #include "eval/evaltask.h"
 
 #include "capture/capture.h"
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "core/json.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "eval/evalrun.h"
 
 #include "capture/capture.h"
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "capture/video_input.h"
 #include "capture/wan_model.h"
 #include "core/clock.h"

@@ -5,7 +5,7 @@
  */
 #include "reproduce/modelset.h"
 
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/hash.h"

@@ -2,7 +2,7 @@
  * fuzz_gguf.c - one GGUF file: header, configuration, tokenizer, tensors.
  */
 #include "tests/fuzz/fuzz.h"
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "capture/llm_model.h"
 #include "capture/tokenizer.h"
 

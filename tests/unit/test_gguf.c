@@ -2,7 +2,7 @@
  * test_gguf.c - GGUF files of the package gguf (tests/data/gguf/make_gguf.py): every type bit for
  * bit, models against transformers, token ids against tokenizers and llama.cpp, damaged files.
  */
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 #include "capture/llm_model.h"
 #include "capture/tokenizer.h"
 #include "core/fileio.h"

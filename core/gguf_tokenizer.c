@@ -5,7 +5,7 @@
  * "gpt2" is byte-level BPE; tokenizer.ggml.pre names the expression that cuts a text. "llama" is
  * SentencePiece's BPE: scores in the place of merges, a space in front, bytes for what is unknown.
  */
-#include "capture/gguf.h"
+#include "core/gguf.h"
 
 #include "core/log.h"
 #include "core/mem.h"

@@ -2,7 +2,7 @@
  * gguf_types.c - element types of GGUF files and what a block of each holds (ggml's block layouts).
  * Every value is a few operations in float32, in the order of ggml's own dequantisation.
  */
-#include "capture/gguf.h"
+#include "core/gguf.h"
 
 #define NUMBERS 32 /* of a block of the simple types */
 #define SUPER 256  /* of the K types */

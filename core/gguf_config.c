@@ -4,7 +4,7 @@
  * Scalings of the rotary embedding that differ by channel are tensors there: rope_freqs (Llama 3.1)
  * and rope_factors_short, rope_factors_long (Phi-3). They divide the frequencies, as LongRoPE's do.
  */
-#include "capture/gguf.h"
+#include "core/gguf.h"
 
 #include "core/fileio.h"
 #include "core/mem.h"

@@ -1,7 +1,7 @@
 /*
  * gguf.c - the header of a GGUF file: counts, typed key-value pairs, the list of tensors.
  */
-#include "capture/gguf.h"
+#include "core/gguf.h"
 
 #include "core/fileio.h"
 #include "core/mem.h"

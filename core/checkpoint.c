@@ -1,6 +1,6 @@
-#include "capture/checkpoint.h"
+#include "core/checkpoint.h"
 
-#include "capture/gguf.h"
+#include "core/gguf.h"
 #include "core/fileio.h"
 #include "core/mem.h"
 
