@@ -7,9 +7,11 @@
 #include "core/clock.h"
 #include "core/text.h"
 #include "core/indexlist.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/gemm.h"
+#include "core/utf8.h"
 
 #include <math.h>
 #include <stdio.h>

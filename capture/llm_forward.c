@@ -10,6 +10,8 @@
 #include "capture/llm_model.h"
 
 #include "core/checkpoint.h"
+#include "core/intmath.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
 
@@ -244,8 +246,36 @@ out:
     return rc;
 }
 
+/* A head of its own that is not the embedding contradicts tie_word_embeddings: it is taken. */
+static int check_tied(struct llm_model *m, const char *model, const char *name, struct err *err)
+{
+    const struct st_tensor *head = st_find(m->file, name);
+    const int64_t chunk = 65536;
+    float *a = NULL, *b = NULL;
+    int rc = 0;
+
+    if (!head || head->count != m->embed->count)
+        return 0;
+    TRY(mem_alloc(&a, chunk, sizeof *a, name, err));
+    TRY(mem_alloc(&b, chunk, sizeof *b, name, err));
+    for (int64_t at = 0; at < head->count && m->c.tied; at += chunk) {
+        int64_t n = MIN(chunk, head->count - at);
+        TRY(st_read_f32(m->file, m->embed, at, n, a, err));
+        TRY(st_read_f32(m->file, head, at, n, b, err));
+        m->c.tied = memcmp(a, b, (size_t)n * sizeof *a) == 0;
+    }
+    if (!m->c.tied)
+        log_warn("%s: tie_word_embeddings is true, but %s is not the embedding: it is taken, as in "
+                 "transformers 5",
+                 model, name);
+out:
+    free(a);
+    free(b);
+    return rc;
+}
+
 /* Embeddings, output matrix and last norm. */
-static int find_ends(struct llm_model *m, struct err *err)
+static int find_ends(struct llm_model *m, const char *model, struct err *err)
 {
     static const char *const names[][3] = {
         [NAMES_LLAMA] = {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"},
@@ -259,6 +289,8 @@ static int find_ends(struct llm_model *m, struct err *err)
 
     TRY(llm_tensor_require(m, name[0], 2, shape, &m->embed, err));
     m->head = m->embed;
+    if (m->c.tied)
+        TRY(check_tied(m, model, name[1], err));
     if (!m->c.tied)
         TRY(llm_tensor_require(m, name[1], 2, shape, &m->head, err));
     TRY(llm_tensor_require(m, name[2], 1, shape + 1, &m->norm, err));
@@ -292,7 +324,7 @@ int llm_open(const char *model, struct llm_model *m, struct err *err)
     memset(m, 0, sizeof *m);
     TRY(llm_config_read(model, &m->c, err));
     TRY(checkpoint_weights(model, &m->file, err));
-    TRY(find_ends(m, err));
+    TRY(find_ends(m, model, err));
     TRY(mem_zalloc(&used, st_count(m->file), sizeof *used, "tensors", err));
     for (int i = 0; i < m->c.layers; i++)
         TRY(llm_layer_check(m, i, used, err));

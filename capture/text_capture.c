@@ -71,7 +71,7 @@ static int encode_prompt(struct text_run *r, const struct buf *text, struct err 
         err_prefix(err, "%s", r->o->prompt);
         goto out;
     }
-    bool want = r->o->bos == 1 || (r->o->bos == 0 && (has_bos || tokenizer_wants_bos(tok)));
+    bool want = r->o->bos == 1 || (r->o->bos == 0 && has_bos);
     if (want && !has_bos && r->model.c.bos < 0)
         FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", r->o->model);
     int64_t skip = has_bos && !want, extra = want && !has_bos;

@@ -3,6 +3,7 @@
 #include "core/gguf.h"
 #include "core/fileio.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,12 +20,15 @@ bool checkpoint_is_gguf(const char *model)
 
 static int json_of_gguf(const char *path, const char *name, json_t **out, struct err *err)
 {
+    bool config = strcmp(name, "config.json") == 0;
     struct gguf g;
-    int rc = gguf_read(path, &g, err);
-    if (!rc && strcmp(name, "config.json") == 0)
-        rc = gguf_config(path, &g, out, err);
-    else if (!rc && strcmp(name, "tokenizer.json") == 0)
-        rc = gguf_tokenizer(path, &g, out, err);
+    int rc;
+
+    if (!config && strcmp(name, "tokenizer.json") != 0)
+        return 0;
+    if ((rc = gguf_read(path, &g, err)))
+        return rc;
+    rc = config ? gguf_config(path, &g, out, err) : gguf_tokenizer(path, &g, out, err);
     gguf_free(&g);
     return rc;
 }
@@ -43,7 +47,7 @@ int checkpoint_json(const char *model, const char *name, size_t max, char *where
     snprintf(where, CHECKPOINT_PATH, "%s/%s", model, name);
     TRY(io_exists(where, &there, err));
     if (there)
-        TRY(json_read_file(where, max, out, err));
+        TRY(json_read_foreign(where, max, out, err));
     if (there && !json_is_object(*out))
         FAIL(err, ERR_INPUT, "%s: not a JSON object", where);
 out:
@@ -66,7 +70,7 @@ int checkpoint_weights(const char *model, struct st_file **out, struct err *err)
     return rc;
 }
 
-/* The last part of a path without what stands behind it. */
+/* The part of a path behind its last slash, without trailing ones. */
 static void last_part(const char *path, char *name, size_t size)
 {
     size_t n = strlen(path), a;
@@ -77,24 +81,41 @@ static void last_part(const char *path, char *name, size_t size)
     snprintf(name, size, "%.*s", (int)(n - a), path + a);
 }
 
+/* A folder's name that says nothing of the model: a common one, or a commit of the hub's cache. */
+static bool says_nothing(const char *name)
+{
+    static const char *const common[] = {"",           ".",     "..",      "hf",      "model",
+                                         "checkpoint", "final", "weights", "snapshot"};
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++)
+        if (strcmp(name, common[i]) == 0)
+            return true;
+    return strlen(name) == 40 && strspn(name, "0123456789abcdef") == 40;
+}
+
 void checkpoint_name(const char *model, char *name, size_t size)
 {
-    char where[CHECKPOINT_PATH];
-    json_t *config = NULL;
+    char path[CHECKPOINT_PATH], *real = realpath(model, NULL);
+    const char *folder = real ? real : model, *given = "", *class = "";
+    const char *hub = strstr(folder, "/models--"), *org = hub ? strstr(hub + 9, "--") : NULL;
+    json_t *o = NULL;
     struct err ignored = {0};
 
-    checkpoint_json(model, "config.json", MAX_CONFIG, where, &config, &ignored);
-    const char *own = json_string_value(json_object_get(config, "_name_or_path"));
-    if (own && own[0] && own[0] != '/' && own[0] != '.') {
-        last_part(own, name, size);
-        for (char *c = name; *c; c++)
-            *c = *c == ' ' ? '-' : *c;
-    } else {
-        char *real = realpath(model, NULL);
-        last_part(real ? real : model, name, size);
-        free(real);
+    if (checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, &ignored) == 0) {
+        given = jtext(json_object_get(o, "_name_or_path"));
+        class = jtext(json_array_get(json_object_get(o, "architectures"), 0));
     }
-    json_decref(config);
+    last_part(given ? given : "", name, size);
+    for (char *c = name; *c; c++)
+        *c = *c == ' ' ? '-' : *c;
+    if (says_nothing(name))
+        last_part(folder, name, size);
+    if (says_nothing(name) && org)
+        snprintf(name, size, "%.*s", (int)strcspn(org + 2, "/"), org + 2);
+    if (says_nothing(name) && class)
+        snprintf(name, size, "%s", class);
+    utf8_make_plain(name);
+    json_decref(o);
+    free(real);
 }
 
 struct share {

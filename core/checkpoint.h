@@ -11,9 +11,9 @@
 /* Is the model a file, and so a GGUF file? */
 bool checkpoint_is_gguf(const char *model);
 
-/* The JSON file `name` (of at most max bytes) of a checkpoint, or what a GGUF file says in its
- * place: config.json, generation_config.json, tokenizer.json. *out = NULL where it is not there.
- * where [CHECKPOINT_PATH] receives its path for messages. */
+/* The JSON file `name` (of at most max bytes) of a checkpoint. In the place of config.json and
+ * tokenizer.json stands what a GGUF file says of them. *out = NULL where it is not there. where
+ * [CHECKPOINT_PATH] receives its path for messages. */
 #define CHECKPOINT_PATH 4096
 int checkpoint_json(const char *model, const char *name, size_t max, char *where, json_t **out,
                     struct err *err);
@@ -21,8 +21,9 @@ int checkpoint_json(const char *model, const char *name, size_t max, char *where
 /* The tensors. */
 int checkpoint_weights(const char *model, struct st_file **out, struct err *err);
 
-/* The model's own name: of a GGUF file general.name, of a directory the last part of config.json's
- * _name_or_path; else the last part of the path. */
+/* The model's own name: general.name of a GGUF file, the last part of _name_or_path in config.json
+ * of a directory; else its folder's name ("." and ".." are resolved) or that of the hub's cache;
+ * else, where the folder is called "hf", "model" or the like, its class. */
 void checkpoint_name(const char *model, char *name, size_t size);
 
 /* Types of the tensors and how many there are of each, the most frequent first: "Q4_1 (210), F32

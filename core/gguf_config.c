@@ -23,7 +23,8 @@ static const struct {
                {"phi3", "Phi3ForCausalLM"},
                {"glm4", "Glm4ForCausalLM"}};
 
-/* Keys behind "ARCHITECTURE." */
+/* Keys behind "ARCHITECTURE."; null where the file has none: its KV heads are then the query heads,
+ * whatever the class has in their place. */
 static const struct key {
     const char *from, *to;
     bool required;
@@ -105,8 +106,7 @@ static int copy_keys(const struct source *s, struct err *err)
         if (!v && keys[i].required)
             return err_set(err, ERR_INPUT, "%s: the key %s.%s is missing", s->path, s->architecture,
                            keys[i].from);
-        if (v)
-            json_object_set(s->out, keys[i].to, (json_t *)(uintptr_t)v);
+        json_object_set(s->out, keys[i].to, v ? (json_t *)(uintptr_t)v : json_null());
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const json_t *v = get(s, refused[i].name);
@@ -213,7 +213,8 @@ static int scaling(const struct source *s, struct err *err)
     json_t *o = json_object();
     int rc = 0;
 
-    number_to(s, "rope.scaling.original_context_length", o, "original_max_position_embeddings");
+    number_to(s, "rope.scaling.original_context_length", s->out,
+              "original_max_position_embeddings");
     number_to(s, "rope.scale_linear", o, "factor");
     number_to(s, "rope.scaling.factor", o, "factor");
     if (by_channel && (strcmp(name, "linear") == 0 || strcmp(name, "yarn") == 0))

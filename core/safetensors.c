@@ -233,7 +233,7 @@ static int read_header(struct shard *s, json_t **out, struct err *err)
     if (text[len - 1] != '}')
         FAIL(err, ERR_INPUT, "%s: the header must end with '}' and spaces, found byte 0x%02x",
              s->path, (unsigned char)text[len - 1]);
-    TRY(json_read_text(text, (size_t)len, s->path, out, err));
+    TRY(json_read_foreign_text(text, (size_t)len, s->path, out, err));
 out:
     free(text);
     return rc;
@@ -684,7 +684,7 @@ static int open_index(const char *dir, const char *index, struct st_file **out, 
     int64_t n = 0;
     struct buf path = {0};
 
-    TRY(json_read_file(index, INDEX_MAX, &doc, err));
+    TRY(json_read_foreign(index, INDEX_MAX, &doc, err));
     const json_t *map = json_object_get(doc, "weight_map");
     if (!json_is_object(map))
         FAIL(err, ERR_INPUT, "%s: 'weight_map' must be an object (tensor name -> file name)",
@@ -814,7 +814,8 @@ int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct 
 {
     int rc = 0;
     struct buf index = {0}, single = {0};
-    bool sharded, whole;
+    /* diffusers looks for the index first, transformers for the file. */
+    bool sharded, whole, index_first = strcmp(stem, "model") != 0;
 
     buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
     buf_printf(&single, "%s/%s.safetensors", dir, stem);
@@ -822,7 +823,10 @@ int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct 
     TRY(buf_check(&single, dir, err));
     TRY(io_exists(buf_str(&index), &sharded, err));
     TRY(io_exists(buf_str(&single), &whole, err));
-    if (sharded)
+    if (sharded && whole)
+        log_warn("%s: both %s.safetensors and its index are there; the %s is taken", dir, stem,
+                 index_first ? "index" : "file");
+    if (sharded && (index_first || !whole))
         TRY(open_index(dir, buf_str(&index), out, err));
     else if (whole)
         TRY(st_open(buf_str(&single), out, err));

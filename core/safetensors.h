@@ -44,8 +44,9 @@ int st_open(const char *path, struct st_file **out, struct err *err);
  * in two of them is ERR_INPUT. */
 int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struct err *err);
 
-/* Open a checkpoint directory: model.safetensors.index.json or model.safetensors, or the same with
- * `stem` instead of "model" (diffusers: "diffusion_pytorch_model"). */
+/* Open a checkpoint directory: model.safetensors.index.json or model.safetensors (the latter where
+ * both are there), or the same with `stem` instead of "model" (diffusers:
+ * "diffusion_pytorch_model"). */
 int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err);
 
 /* A file of another format, with n tensors that the caller found in its header; their names are

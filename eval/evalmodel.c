@@ -34,7 +34,7 @@ static int find_bos(struct eval_model *m, int mode, struct err *err)
         goto out;
     if (added)
         m->bos = ids[0];
-    else if (mode == BOS_YES || tokenizer_wants_bos(m->tok))
+    else if (mode == BOS_YES)
         m->bos = (int32_t)m->llm.c.bos;
     if (mode == BOS_YES && m->bos < 0)
         FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", m->dir);

@@ -73,8 +73,8 @@ static int get_texts(const json_t *o, const char *key, const char *where, struct
         } else if (json_is_real(x)) { /* InfiniteBench's math_find */
             num_text(json_real_value(x), number);
             str_list_add(out, number);
-        } else if (json_is_string(x)) {
-            str_list_add(out, json_string_value(x));
+        } else if (jtext(x)) {
+            str_list_add(out, jtext(x));
         } else {
             return err_set(err, ERR_INPUT, "%s: \"%s\": a text or a list of texts was expected",
                            where, key);
@@ -97,11 +97,10 @@ static const char *const choice_keys[] = {"choices", "all_classes", "options", N
 /* A text of the line; OPTION_A.. are its choices, as in InfiniteBench's prompts. NULL: none. */
 static const char *hole_text(const json_t *o, const char *key)
 {
-    const char *text = json_string_value(json_object_get(o, key)),
-               *list = first_key(o, choice_keys);
+    const char *text = jtext(json_object_get(o, key)), *list = first_key(o, choice_keys);
     if (!text && list && strncmp(key, "OPTION_", 7) == 0 && key[7] >= 'A' && key[7] <= 'Z' &&
         !key[8])
-        text = json_string_value(json_array_get(json_object_get(o, list), (size_t)(key[7] - 'A')));
+        text = jtext(json_array_get(json_object_get(o, list), (size_t)(key[7] - 'A')));
     return text;
 }
 
@@ -293,7 +292,7 @@ int taskfile_read(struct taskfile *f, const char *path, const struct line_defaul
             FAIL(err, ERR_INPUT, "%s is longer than %zu bytes", where, LINE_MAX_BYTES);
         if (len == 0 || strspn(text, " \t\r\n") >= len)
             continue;
-        TRY(json_read_text(text, len, where, &o, err));
+        TRY(json_read_foreign_text(text, len, where, &o, err));
         TRY(mem_grow(&f->q, &f->cap, f->n + 1, sizeof *f->q, "questions", err));
         memset(f->q + f->n, 0, sizeof *f->q);
         f->q[f->n].line = l.number;

@@ -322,8 +322,7 @@ static void chart_facets_note(const struct chart_facets *f, const struct series_
         }
 }
 
-/* ---- marks
- * --------------------------------------------------------------------------------------- */
+/* ---- marks ----------------------------------------------------------------------------------- */
 
 #define MARK_STYLE "points pt 64 lw 1.6 ps 1.1*point_scale lc rgb '#595959'"
 
@@ -382,8 +381,7 @@ void marks_entry(const struct marks *k, struct canvas *p)
         canvas_entry(p, MARK_STYLE, k->name);
 }
 
-/* ---- points
- * -------------------------------------------------------------------------------------- */
+/* ---- points ---------------------------------------------------------------------------------- */
 
 void chart_init(struct chart *c, const struct figure *f, const struct figure_args *a)
 {

@@ -56,7 +56,7 @@ static int identify(struct model_use *m, struct err *err)
     int n = gguf ? 0 : scandir(m->dir, &files, is_weight, alphasort), rc = 0;
 
     if (n < 0)
-        FAIL(err, ERR_INPUT, "--model %s: no such folder", m->dir);
+        return err_sys(err, ERR_INPUT, "--model %s", m->dir);
     TRY(hash_new(&h, err));
     if (gguf)
         TRY(hash_input_file(h, m->dir, "", err));
@@ -87,13 +87,13 @@ static int first_int(const json_t *o, const char *a, const char *b, int otherwis
     return json_is_integer(v) ? (int)json_integer_value(v) : otherwise;
 }
 
-static int read_config(struct model_use *m, struct err *err)
+static int read_config(struct model_use *m, const char *model, struct err *err)
 {
     char path[CHECKPOINT_PATH];
     json_t *o = NULL;
     int rc = 0;
 
-    TRY(checkpoint_json(m->dir, "config.json", (size_t)16 << 20, path, &o, err));
+    TRY(checkpoint_json(model, "config.json", (size_t)16 << 20, path, &o, err));
     if (!o)
         FAIL(err, ERR_INPUT, "%s does not exist", path);
     const char *kind = json_str_or(o, "_class_name", NULL);
@@ -159,7 +159,7 @@ static int read_dir(struct model_use *m, const char *path, struct err *err)
         return err_sys(err, ERR_INPUT, "--model %s", path);
     checkpoint_name(m->dir, m->name, sizeof m->name);
     m->has_weights = true;
-    TRY(read_config(m, err));
+    TRY(read_config(m, path, err));
     TRY(identify(m, err));
 out:
     return rc;
@@ -239,7 +239,6 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
                        struct err *err)
 {
     for (int i = 0; i < s->n; i++) {
-        struct names all = {0};
         bool used = false;
         for (int k = 0; k < n; k++) {
             const char *role;
@@ -248,7 +247,6 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
             {
                 (void)o;
                 used = used || strcmp(role, s->m[i].role) == 0;
-                names_add(&all, role);
             }
         }
         if (!used)

@@ -2,20 +2,12 @@
  * trace_info.c - what a trace holds, as text and as JSON, and what its tensors take.
  */
 #include "capture/trace/trace_tools.h"
+#include "core/text.h"
 #include "core/trace_internal.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static void put_size(struct buf *b, double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    int u = 0;
-    for (; bytes >= 1000 && u < 4; u++)
-        bytes /= 1000;
-    buf_printf(b, u ? "%.3g %s" : "%.0f %s", bytes, units[u]);
-}
 
 static void put_line(struct buf *b, const char *key)
 {
@@ -158,6 +150,7 @@ static void text_calls(const struct trace *t, struct buf *b)
 int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
 {
     struct trace_extent e;
+    char stored[24], bytes[24];
     int rc = trace_extent(t, &e, err);
 
     if (rc)
@@ -168,10 +161,9 @@ int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
     buf_printf(b, "%s\n", trace_id(t));
     put_line(b, "storage");
     buf_printf(b, "%s, ", trace_storage_name(trace_storage(t)));
-    put_size(b, (double)e.stored);
-    buf_printf(b, " in the file, %lld objects of ", (long long)e.objects);
-    put_size(b, (double)e.bytes);
-    buf_puts(b, "\n");
+    bytes_text((double)e.stored, stored);
+    bytes_text((double)e.bytes, bytes);
+    buf_printf(b, "%s in the file, %lld objects of %s\n", stored, (long long)e.objects, bytes);
     text_model(trace_meta(t), b);
     text_run(t, b);
     if (trace_meta(t)->grid_t > 0)

@@ -13,22 +13,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static struct err e;
 static struct fixture_records f;
 static struct recset set;
 static struct buf dat, script, caption;
-static char dir[256];
 
 static void begin(void)
 {
-    static int number;
     memset(&e, 0, sizeof e);
     log_set_level(LOG_ERROR);
     metric_def_methods(sim_methods);
-    snprintf(dir, sizeof dir, "%s/charts-%d-%d", test_tmpdir(), (int)getpid(), number++);
-    assert_ok(make_dirs(dir, &e), &e);
 }
 
 static void end(void)
@@ -42,18 +37,19 @@ FIXTURE(begin, end)
 
 static struct figure_args args(void)
 {
-    static char path[300];
-    snprintf(path, sizeof path, "%s/fig.png", dir);
-    return (struct figure_args){
-        .output = path, .set = &set, .methods = sim_methods, .low = NAN, .high = NAN};
+    return (struct figure_args){.output = test_path("fig.png"),
+                                .set = &set,
+                                .methods = sim_methods,
+                                .low = NAN,
+                                .high = NAN};
 }
 
 static void read_beside(const char *suffix, struct buf *b)
 {
-    char path[300];
-    snprintf(path, sizeof path, "%s/fig.%s", dir, suffix);
+    char name[16];
+    snprintf(name, sizeof name, "fig.%s", suffix);
     buf_reset(b);
-    assert_ok(buf_read_file(b, path, 1 << 20, &e), &e);
+    assert_ok(buf_read_file(b, test_path(name), 1 << 20, &e), &e);
 }
 
 /* Draw from the records made so far (those of an earlier call stay) and read data and script. */
@@ -745,9 +741,7 @@ TEST(paper_has_a_width_in_inches_and_its_legend_below)
 {
     add_many();
     struct figure_args a = args();
-    char path[300];
-    snprintf(path, sizeof path, "%s/fig.pdf", dir);
-    a.output = path;
+    a.output = test_path("fig.pdf");
     a.style = (struct gp_style){.look = LOOK_PAPER};
     a.untitled = true;
     a.metrics = "cra_min";
@@ -759,7 +753,7 @@ TEST(paper_has_a_width_in_inches_and_its_legend_below)
     assert_lacks(&script, "font_title\n"); /* no title */
     assert_has(&caption, "Pairs kept against");
     a.style.font = "Serif";
-    snprintf(path, sizeof path, "%s/fig.eps", dir);
+    a.output = test_path("fig.eps");
     draw("pareto", &a);
     assert_has(&script, "set terminal epscairo");
     assert_has(&script, "font 'Serif,8'");
@@ -769,18 +763,15 @@ TEST(text_for_latex_is_escaped_and_its_lines_stand_beside_it)
 {
     add_many();
     struct figure_args a = args();
-    char path[300], lines[300];
     OWN(buf_free) struct buf tex = {0};
-    snprintf(path, sizeof path, "%s/fig.tex", dir);
-    snprintf(lines, sizeof lines, "%s/fig.pdf", dir);
-    a.output = path;
+    a.output = test_path("fig.tex");
     a.title = "50 % of $x_1$ \\input";
     a.metrics = "cra_min";
     draw("pareto", &a);
     assert_has(&script, "'50 \\% of \\$x\\_1\\$ \\textbackslash{}input'");
     read_beside("tex", &tex);
     assert_has(&tex, "includegraphics");
-    assert_ok(buf_read_file(&tex, lines, 1 << 20, &e), &e);
+    assert_ok(buf_read_file(&tex, test_path("fig.pdf"), 1 << 20, &e), &e);
 }
 
 TEST(settings_with_a_target_have_a_line_of_their_own)

@@ -160,37 +160,6 @@ TEST(what_cannot_be_planned_is_refused)
     assert_fails(choose(CHOOSE_HEAD, 1), &e, ERR_INPUT, "differ in model");
 }
 
-/* ---- exports -------------------------------------------------------------------------------- */
-
-TEST(other_programs_get_what_they_can_hold)
-{
-    OWN(buf_free) struct buf b = {0};
-    OWN(str_list_free) struct str_list left = {0};
-    put("minference", "v=100:s=800", 0, 0.1, 0.01);
-    put("minference", "pattern=ashape:init=64:local=512", 1, 0.1, 0.01);
-    put("minference", "v=100:last_q=32", 2, 0.1, 0.01);
-    put("sale", "tau=0.02", 3, 0.1, 0.01);
-    assert_ok(choose(CHOOSE_HEAD, 1), &e);
-    assert_ok(plan_export(plan, "plan", "minference", &b, &left, &e), &e);
-    json_t *doc = NULL;
-    assert_ok(json_read_text(buf_str(&b), b.len, "export", &doc, &e), &e);
-    json_t *layer = json_array_get(doc, 0), *vs = json_object_get(layer, "0");
-    ck_assert_str_eq(json_string_value(json_array_get(vs, 0)), "vertical_and_slash");
-    ck_assert_double_eq(json_number_value(json_array_get(vs, 1)), 100);
-    ck_assert_double_eq(json_number_value(json_array_get(vs, 2)), 800);
-    ck_assert_str_eq(json_string_value(json_array_get(json_object_get(layer, "1"), 0)),
-                     "stream_llm");
-    ck_assert_int_eq(left.n, 2);
-    ck_assert_str_eq(left.items[0], "layer 0 head 2: minference with last_q");
-    ck_assert_str_eq(left.items[1], "layer 0 head 3: sale");
-    json_decref(doc);
-    buf_reset(&b);
-    assert_ok(plan_export(plan, "plan", "sale", &b, &left, &e), &e);
-    ck_assert(strstr(buf_str(&b), "\"tau\": 0.02") != NULL);
-    assert_fails(plan_export(plan, "plan", "gguf", &b, &left, &e), &e, ERR_USAGE,
-                 "the formats are");
-}
-
 /* ---- the table ------------------------------------------------------------------------------ */
 
 /* Of two single settings only the dearer one meets the limit as often as the plan; on other traces

@@ -56,13 +56,19 @@ struct opened {
 
 static struct task_set tasks; /* none is given, unless a test does */
 
+static void read_recipe(const char *id, struct recipe *r)
+{
+    struct buf path = {0};
+    assert_ok(recipe_path(&data, id, &path, &e), &e);
+    assert_ok(recipe_read(buf_str(&path), &data, r, &e), &e);
+    buf_free(&path);
+}
+
 static void open_recipe_as(const char *id, bool cuda, bool quick, struct opened *o)
 {
     struct str_list none = {0};
-    struct buf path = {0};
     memset(o, 0, sizeof *o);
-    assert_ok(recipe_path(&data, id, &path, &e), &e);
-    assert_ok(recipe_read(buf_str(&path), &data, &o->recipe, &e), &e);
+    read_recipe(id, &o->recipe);
     assert_ok(model_set_make(&none, &none, &o->recipe, 1, &data, &o->models, &e), &e);
     o->plan = (struct plan){.recipes = &o->recipe,
                             .n_recipes = 1,
@@ -75,7 +81,6 @@ static void open_recipe_as(const char *id, bool cuda, bool quick, struct opened 
     assert_ok(plan_expand(&o->plan, &e), &e);
     o->page = (struct page){.plan = &o->plan, .data = &data, .recipe = &o->recipe};
     o->page.evidence.plan = &o->plan;
-    buf_free(&path);
 }
 
 static void open_recipe(const char *id, bool cuda, struct opened *o)
@@ -108,26 +113,12 @@ static const char *id_at(size_t i)
 /* ---- statistics -------------------------------------------------------------------------------
  */
 
-#define LOW                                                                                        \
-    {                                                                                              \
-        .10, .11, .12, .13, .14, .15, .16, .17                                                     \
-    }
-#define HIGH                                                                                       \
-    {                                                                                              \
-        .20, .22, .21, .24, .23, .26, .25, .28                                                     \
-    }
-#define MIXED                                                                                      \
-    {                                                                                              \
-        .30, .01, .32, .02, .31, .03, .29, .02                                                     \
-    }
-#define ALL(x)                                                                                     \
-    {                                                                                              \
-        x, x, x, x, x, x, x, x                                                                     \
-    }
-#define TURNS(x)                                                                                   \
-    {                                                                                              \
-        x, -x, x, -x, x, -x, x, -x                                                                 \
-    }
+/* clang-format off */
+#define LOW {.10, .11, .12, .13, .14, .15, .16, .17}
+#define HIGH {.20, .22, .21, .24, .23, .26, .25, .28}
+#define MIXED {.30, .01, .32, .02, .31, .03, .29, .02}
+#define ALL(x) {x, x, x, x, x, x, x, x}
+#define TURNS(x) {x, -x, x, -x, x, -x, x, -x}
 #define ABOVE NAN /* in the place of the bounds: claim_above */
 
 /* Members with values of n units, and the answer about their number. */
@@ -139,8 +130,7 @@ static const struct sample {
     enum claim_state state;
     bool apart; /* each has units of its own */
 } samples[] = {
-    /* more needs an interval above zero; equal values do not hold; scatter and few heads are open
-     */
+    /* more needs an interval above zero; equal values do not hold; scatter and few heads are open */
     {STAT_DIFFERENCE, 2, 8, {HIGH, LOW}, ABOVE, ABOVE, .10125, CLAIM_HOLDS, false},
     {STAT_DIFFERENCE, 2, 8, {LOW, HIGH}, ABOVE, ABOVE, -.10125, CLAIM_HOLDS_NOT, false},
     {STAT_DIFFERENCE, 2, 8, {LOW, LOW}, ABOVE, ABOVE, 0, CLAIM_HOLDS_NOT, false},
@@ -159,15 +149,7 @@ static const struct sample {
     /* ranks 0 1 3 2 4, the reverse, heads that disagree, and five heads */
     {STAT_RANK, 5, 8, {ALL(0), ALL(1), ALL(3), ALL(2), ALL(4)}, .001, 1, .9, CLAIM_HOLDS, false},
     {STAT_RANK, 5, 8, {ALL(4), ALL(3), ALL(1), ALL(2), ALL(0)}, 0, 1, -.9, CLAIM_HOLDS_NOT, false},
-    {STAT_RANK,
-     5,
-     8,
-     {TURNS(0), TURNS(1), TURNS(2), TURNS(3), TURNS(4)},
-     .001,
-     1,
-     0,
-     CLAIM_OPEN,
-     false},
+    {STAT_RANK, 5, 8, {TURNS(0), TURNS(1), TURNS(2), TURNS(3), TURNS(4)}, .001, 1, 0, CLAIM_OPEN, false},
     {STAT_RANK, 5, 5, {ALL(0), ALL(1), ALL(2), ALL(3), ALL(4)}, .001, 1, 1, CLAIM_OPEN, false},
     /* a spread is between the outer groups, whose units are their own */
     {STAT_SPREAD, 3, 4, {LOW, HIGH, ALL(.17)}, .05, INFINITY, .1025, CLAIM_HOLDS, true},
@@ -175,6 +157,7 @@ static const struct sample {
     {STAT_SPREAD, 3, 4, {LOW, HIGH, ALL(.17)}, .1025, INFINITY, .1025, CLAIM_OPEN, true},
     {STAT_SPREAD, 3, 1, {LOW, HIGH, ALL(.17)}, .05, INFINITY, .1, CLAIM_OPEN, true},
 };
+/* clang-format on */
 
 TEST(an_interval_decides)
 {
@@ -207,14 +190,11 @@ TEST(every_table_and_figure_has_a_recipe)
     size_t n = 0;
     for (; (id = id_at(n)); n++) {
         struct recipe r = {0};
-        struct buf path = {0};
-        assert_ok(recipe_path(&data, id, &path, &e), &e);
-        assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
+        read_recipe(id, &r);
         assert_ok(recipe_check(&r, &e), &e);
         ck_assert_str_eq(r.id, id);
         ck_assert_msg(r.n_jobs > 0 || json_object_get(r.absent, "*"), "%s: no job, no reason", id);
         recipe_free(&r);
-        buf_free(&path);
     }
     ck_assert_uint_eq(n, 22 + 49);
 }
@@ -490,11 +470,8 @@ TEST(without_files_generated_prompts_are_asked)
                         .cuda = true};
     int made = 0, files = 0;
     for (int i = 0; i < N; i++) {
-        struct buf path = {0};
-        assert_ok(recipe_path(&data, ids[i], &path, &e), &e);
-        assert_ok(recipe_read(buf_str(&path), &data, &recipes[i], &e), &e);
+        read_recipe(ids[i], &recipes[i]);
         recipes[i].on_gpu = true;
-        buf_free(&path);
     }
     assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
     assert_ok(task_set_make(&data, &none, &tasks, &e), &e);
@@ -597,6 +574,23 @@ TEST(a_phase_that_is_not_there_takes_no_time)
 /* ---- every claim of every recipe --------------------------------------------------------------
  */
 
+/* Members of the claim at hand. */
+static struct members all;
+
+static void gather(const struct page *p, const struct claim *c)
+{
+    members_free(&all);
+    assert_ok(claim_members(p, c, 0, &all, &e), &e);
+}
+
+/* Its row on these members. */
+static struct claim_row row_of(const struct claim *c)
+{
+    struct claim_row row = {.id = ""};
+    assert_ok(claim_test(c, &all, 0.0005, &row, &e), &e);
+    return row;
+}
+
 typedef void claim_fn(const struct page *p, const json_t *claim, const struct claim *c);
 
 /* Every claim, or the one of this id, of every recipe or of one, on the shipped models. */
@@ -645,9 +639,9 @@ static double bounded(const struct claim *c, double share)
 }
 
 /* The mean of member k under which the claim holds, or with `wrong` does not. */
-static double mean_of(const struct claim *c, const struct members *all, int k, bool wrong)
+static double mean_of(const struct claim *c, int k, bool wrong)
 {
-    bool named = c->x && strcmp(all->m[k].value, c->x) == 0;
+    bool named = c->x && strcmp(all.m[k].value, c->x) == 0;
     double inside = wrong ? (isfinite(c->h) ? c->h + 1 : c->l - 1) : bounded(c, 0.46);
     switch (c->kind) {
     case CLAIM_MOST:
@@ -657,7 +651,7 @@ static double mean_of(const struct claim *c, const struct members *all, int k, b
     case CLAIM_ORDER:
         return c->falls != wrong ? 1 - 0.1 * k : 0.1 * k;
     case CLAIM_FRONT:
-        return 0.5 + better(all->m[k].metric) * (named != wrong ? 0.3 : 0);
+        return 0.5 + better(all.m[k].metric) * (named != wrong ? 0.3 : 0);
     default:
         break;
     }
@@ -667,7 +661,7 @@ static double mean_of(const struct claim *c, const struct members *all, int k, b
     case STAT_SPREAD:
         return wrong ? 0.5 : (c->l + 0.5) * k;
     case STAT_RATIO:
-        return all->n == 2 ? k ? 1 : inside : pow(inside, -k);
+        return all.n == 2 ? k ? 1 : inside : pow(inside, -k);
     case STAT_DIFFERENCE:
         return k ? 1 : 1 + inside;
     default:
@@ -675,10 +669,10 @@ static double mean_of(const struct claim *c, const struct members *all, int k, b
     }
 }
 
-static void fill(const struct claim *c, struct members *all, enum scene scene)
+static void fill(const struct claim *c, enum scene scene)
 {
-    for (int k = 0; k < all->n; k++) {
-        struct unit_values *u = &all->m[k].units;
+    for (int k = 0; k < all.n; k++) {
+        struct unit_values *u = &all.m[k].units;
         free(u->u);
         u->n = scene == FEW ? 5 : 12;
         u->of = "heads";
@@ -687,16 +681,16 @@ static void fill(const struct claim *c, struct members *all, enum scene scene)
         for (int i = 0; i < u->n; i++)
             u->u[i] = (struct unit){.layer = i / 2,
                                     .head = i % 2,
-                                    .sum = mean_of(c, all, k, scene == WRONG) + 1e-6 * i * (i % 3),
+                                    .sum = mean_of(c, k, scene == WRONG) + 1e-6 * i * (i % 3),
                                     .calls = 1};
     }
 }
 
 /* Claims over keys of records have members where records are. */
-static void invent_members(const struct claim *c, struct members *all)
+static void invent_members(const struct claim *c)
 {
     for (int k = 0; k < 6; k++) {
-        struct member *m = &all->m[all->n++];
+        struct member *m = &all.m[all.n++];
         snprintf(m->label, sizeof m->label, "step %d", k);
         snprintf(m->value, sizeof m->value, "%d", k);
         snprintf(m->metric, sizeof m->metric, "%s", c->metric);
@@ -704,14 +698,13 @@ static void invent_members(const struct claim *c, struct members *all)
 }
 
 /* With one number for all settings a comparison of settings is not decided. */
-static void check_unmoved(const struct claim *c, struct members *all)
+static void check_unmoved(const struct claim *c)
 {
-    struct claim_row row = {.id = ""};
-    fill(c, all, RIGHT);
-    for (int k = 1; k < all->n; k++)
-        memcpy(all->m[k].units.u, all->m[0].units.u,
-               (size_t)all->m[0].units.n * sizeof *all->m[0].units.u);
-    assert_ok(claim_test(c, all, 0.0005, &row, &e), &e);
+    fill(c, RIGHT);
+    for (int k = 1; k < all.n; k++)
+        memcpy(all.m[k].units.u, all.m[0].units.u,
+               (size_t)all.m[0].units.n * sizeof *all.m[0].units.u);
+    struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, CLAIM_OPEN);
     ck_assert_str_eq(row.why, "the same in each of 12 heads");
     unmoved++;
@@ -721,32 +714,26 @@ static void check_claim(const struct page *p, const json_t *claim, const struct 
 {
     static const enum claim_state states[] = {
         [RIGHT] = CLAIM_HOLDS, [WRONG] = CLAIM_HOLDS_NOT, [FEW] = CLAIM_OPEN};
-    struct members *all = calloc(1, sizeof *all);
-    ck_assert_ptr_nonnull(all);
-    if (c->labels || c->setting) { /* of no records */
-        free(all);
+    if (c->labels || c->setting) /* of no records */
         return;
-    }
-    assert_ok(claim_members(p, c, 0, all, &e), &e);
-    if (all->n == 0)
-        invent_members(c, all);
+    gather(p, c);
+    if (all.n == 0)
+        invent_members(c);
     for (int i = RIGHT; i <= FEW; i++) {
-        struct claim_row row = {.id = ""};
-        fill(c, all, (enum scene)i);
-        int n = all->n;
+        fill(c, (enum scene)i);
+        int n = all.n;
         if (i == FEW && c->stat == STAT_SPREAD)
-            all->n = 1; /* one group */
-        assert_ok(claim_test(c, all, 0.0005, &row, &e), &e);
-        all->n = n;
+            all.n = 1; /* one group */
+        struct claim_row row = row_of(c);
+        all.n = n;
         ck_assert_msg(row.state == states[i], "%s, claim %s, scene %d: %s, %s %g [%g, %g] %s",
                       p->recipe->id, json_str_or(claim, "id", ""), i, claim_state_names[row.state],
                       row.test, row.value.value, row.value.lo, row.value.hi, row.why);
         ck_assert_int_eq(row.why[0] != '\0', i == FEW);
     }
-    if (all->n == 2 && all->m[0].of_setting && c->kind == CLAIM_MORE)
-        check_unmoved(c, all);
-    members_free(all);
-    free(all);
+    if (all.n == 2 && all.m[0].of_setting && c->kind == CLAIM_MORE)
+        check_unmoved(c);
+    members_free(&all);
 }
 
 TEST(other_numbers_make_another_answer)
@@ -828,29 +815,22 @@ TEST(a_contradicted_claim_is_seen)
 
 static void check_largest(const struct page *p, const json_t *claim, const struct claim *c)
 {
-    struct members *all = calloc(1, sizeof *all);
     (void)claim;
-    ck_assert_ptr_nonnull(all);
-    assert_ok(claim_members(p, c, 0, all, &e), &e);
-    ck_assert_int_eq(all->n, 1);
-    ck_assert_str_eq(all->m[0].label, "32K");
-    ck_assert_str_eq(json_str_or(all->m[0].where, "n", ""), "32K");
-    members_free(all);
-    free(all);
+    gather(p, c);
+    ck_assert_int_eq(all.n, 1);
+    ck_assert_str_eq(all.m[0].label, "32K");
+    ck_assert_str_eq(json_str_or(all.m[0].where, "n", ""), "32K");
+    members_free(&all);
 }
 
 static void check_setting(const struct page *p, const json_t *claim, const struct claim *c)
 {
-    struct members *all = calloc(1, sizeof *all);
-    struct claim_row row = {.id = ""};
     (void)claim;
-    ck_assert_ptr_nonnull(all);
-    assert_ok(claim_members(p, c, 0, all, &e), &e);
-    assert_ok(claim_test(c, all, 0, &row, &e), &e);
+    gather(p, c);
+    struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, CLAIM_OPEN);
     ck_assert_str_eq(row.why, "there is no calibration of this");
-    members_free(all);
-    free(all);
+    members_free(&all);
 }
 
 TEST(members_are_lengths_or_settings)
@@ -859,56 +839,41 @@ TEST(members_are_lengths_or_settings)
     ck_assert_int_eq(each_claim("sampleattention:6", "columns", check_setting), 1);
 }
 
-/* A record of a step of fg-attn:f4: the sample is prompt/seed. */
-static struct record *clip_record(const struct step *s, double share)
-{
-    struct record *r = calloc(1, sizeof *r);
-    const char *sample = step_value(s, "sample"), *size = step_value(s, "size");
-    char task[120];
-    ck_assert_ptr_nonnull(r);
-    record_init(r);
-    record_of_model(r);
-    snprintf(r->method, sizeof r->method, "dense");
-    snprintf(task, sizeof task, "video:size=%s:steps=50:text=%.1s", size, sample);
-    r->task = strdup(task);
-    r->seed = (uint64_t)(sample[2] - '0');
-    r->status = RECORD_OK;
-    assert_ok(record_metric(r, "attn_share", share, &e), &e);
-    return r;
-}
-
-/* The share of attention at three sizes, of six clips: the same prompt and noise are one unit. */
+/* The share of attention at three sizes, of six clips (prompt/seed): the same prompt and noise are
+ * one unit. */
 static enum claim_state state_of_clips(const struct page *p, const struct claim *c, double slope)
 {
-    struct members *all = calloc(1, sizeof *all);
+    struct fixture_records f = {0};
+    struct proof v[18];
     struct page own = *p;
-    struct claim_row row = {.id = ""};
-    ck_assert_ptr_nonnull(all);
-    own.evidence.v = calloc((size_t)p->plan->n, sizeof *own.evidence.v);
-    ck_assert_ptr_nonnull(own.evidence.v);
     for (int i = 0; i < p->plan->n; i++) {
         const struct step *s = &p->plan->s[i];
-        const char *size = step_value(s, "size");
+        const char *sample = step_value(s, "sample"), *size = step_value(s, "size");
+        char task[120];
         if (!size)
             continue;
         int place = strcmp(size, "8x128x192") == 0 ? 0 : strcmp(size, "8x256x384") == 0 ? 1 : 2;
-        own.evidence.v[own.evidence.n++] =
-            (struct proof){clip_record(s, 0.5 + slope * place + 1e-4 * i), i};
+        struct record *r = fixture_record(&f, "dense", "", 0, 0);
+        record_of_model(r);
+        snprintf(task, sizeof task, "video:size=%s:steps=50:text=%.1s", size, sample);
+        r->task = strdup(task);
+        r->seed = (uint64_t)(sample[2] - '0');
+        fixture_metric(r, "attn_share", 0.5 + slope * place + 1e-4 * i);
+        ck_assert_int_le(f.n, 18);
+        v[f.n - 1].step = i;
     }
-    ck_assert_int_eq(own.evidence.n, 18);
-    assert_ok(claim_members(&own, c, 0, all, &e), &e);
-    ck_assert_int_eq(all->n, 3);
+    ck_assert_int_eq(f.n, 18);
+    for (int i = 0; i < 18; i++)
+        v[i].r = &f.r[i];
+    own.evidence = (struct evidence){.plan = p->plan, .v = v, .n = 18};
+    gather(&own, c);
+    ck_assert_int_eq(all.n, 3);
     for (int k = 0; k < 3; k++)
-        ck_assert_int_eq(all->m[k].units.n, 6);
-    assert_ok(claim_test(c, all, 0.0005, &row, &e), &e);
+        ck_assert_int_eq(all.m[k].units.n, 6);
+    struct claim_row row = row_of(c);
     ck_assert_int_eq(row.value.n, 6);
-    for (int64_t i = 0; i < own.evidence.n; i++) {
-        record_free((struct record *)(uintptr_t)own.evidence.v[i].r);
-        free((void *)(uintptr_t)own.evidence.v[i].r);
-    }
-    free(own.evidence.v);
-    members_free(all);
-    free(all);
+    members_free(&all);
+    records_free(f.r, f.n);
     return row.state;
 }
 
@@ -946,11 +911,8 @@ static void check_at_equal(const struct page *p, const json_t *claim, const stru
     struct fixture_records f = {0};
     struct proof v[32];
     struct page own = *p;
-    struct members *all = calloc(1, sizeof *all);
-    struct claim_row row = {.id = ""};
     int run = 0;
     (void)claim;
-    ck_assert_ptr_nonnull(all);
     while (strcmp(step_job(p->plan, &p->plan->s[run])->name, "run") != 0)
         run++;
     for (int i = 0; i < 32; i++) {
@@ -963,15 +925,14 @@ static void check_at_equal(const struct page *p, const json_t *claim, const stru
     for (int i = 0; i < 32; i++)
         v[i] = (struct proof){&f.r[i], run};
     own.evidence = (struct evidence){.plan = p->plan, .v = v, .n = 32};
-    assert_ok(claim_members(&own, c, 0, all, &e), &e);
-    ck_assert_int_eq(all->m[0].units.n, 7); /* without the head beyond the ends */
-    ck_assert_double_eq_tol(all->m[0].units.u[0].sum, 0.015, 1e-12);
-    ck_assert_str_eq(all->m[0].label, "one tau at equal sparsity_total");
-    assert_ok(claim_test(c, all, 0.0005, &row, &e), &e);
+    gather(&own, c);
+    ck_assert_int_eq(all.m[0].units.n, 7); /* without the head beyond the ends */
+    ck_assert_double_eq_tol(all.m[0].units.u[0].sum, 0.015, 1e-12);
+    ck_assert_str_eq(all.m[0].label, "one tau at equal sparsity_total");
+    struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, calibrated > 0.015 ? CLAIM_HOLDS_NOT : CLAIM_HOLDS);
     ck_assert_int_eq(row.value.n, 7);
-    members_free(all);
-    free(all);
+    members_free(&all);
     records_free(f.r, f.n);
 }
 

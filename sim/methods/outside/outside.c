@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method_run.h"
+#include "core/sort.h"
 #include "sim/methods/outside/maskset.h"
 
 #include <stdio.h>
@@ -349,12 +350,6 @@ out:
     return rc;
 }
 
-static int compare_columns(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Row r of both lists, in ascending order, behind col[*n]. Their order in the file is free: a
  * kernel visits the blocks in any order. What is out of range or listed twice given_lists finds. */
 static int flex_row(const struct maskset *s, struct flex_lists l[2], int64_t r, int32_t **col,
@@ -371,7 +366,7 @@ static int flex_row(const struct maskset *s, struct flex_lists l[2], int64_t r, 
         *n += m;
     }
     if (*n > from)
-        qsort(*col + from, (size_t)(*n - from), sizeof **col, compare_columns);
+        qsort(*col + from, (size_t)(*n - from), sizeof **col, compare_i32);
 out:
     return rc;
 }
