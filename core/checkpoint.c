@@ -2,12 +2,13 @@
 
 #include "core/gguf.h"
 #include "core/fileio.h"
-#include "core/mem.h"
 #include "core/utf8.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #define MAX_CONFIG (1 << 20)
@@ -81,34 +82,57 @@ static void last_part(const char *path, char *name, size_t size)
     snprintf(name, size, "%.*s", (int)(n - a), path + a);
 }
 
-/* A folder's name that says nothing of the model: a common one, or a commit of the hub's cache. */
+/* Cut what a GGUF file's name adds to the model's: Llama-3.2-1B-Q4_K_M.gguf, tiny.f16.gguf. */
+static void cut_type(char *name)
+{
+    static const char *const floats[] = {"f16", "f32", "bf16", "fp16", "fp32"};
+    char *end = strrchr(name, '.');
+    bool type;
+
+    if (end && strcasecmp(end, ".gguf") == 0)
+        *end = '\0';
+    end = name + strlen(name);
+    while (end > name && end[-1] != '-' && end[-1] != '.')
+        end--;
+    type = (end[0] == 'q' || end[0] == 'Q') && isdigit((unsigned char)end[1]);
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
+        type |= strcasecmp(end, floats[i]) == 0;
+    if (type && end > name)
+        end[-1] = '\0';
+}
+
+/* A name that says nothing of the model: a common one, or a hash in the cache of the hub or ollama.
+ */
 static bool says_nothing(const char *name)
 {
-    static const char *const common[] = {"",           ".",     "..",      "hf",      "model",
-                                         "checkpoint", "final", "weights", "snapshot"};
+    static const char *const common[] = {
+        "", ".", "..", "hf", "model", "checkpoint", "final", "weights", "snapshot", "ggml-model"};
     for (size_t i = 0; i < sizeof common / sizeof *common; i++)
         if (strcmp(name, common[i]) == 0)
             return true;
-    return strlen(name) == 40 && strspn(name, "0123456789abcdef") == 40;
+    name += strncmp(name, "sha256-", 7) == 0 ? 7 : 0;
+    return strlen(name) >= 40 && name[strspn(name, "0123456789abcdef")] == '\0';
 }
 
 void checkpoint_name(const char *model, char *name, size_t size)
 {
     char path[CHECKPOINT_PATH], *real = realpath(model, NULL);
-    const char *folder = real ? real : model, *given = "", *class = "";
+    const char *folder = real ? real : model, *given = NULL, *class = NULL;
     const char *hub = strstr(folder, "/models--"), *org = hub ? strstr(hub + 9, "--") : NULL;
     json_t *o = NULL;
     struct err ignored = {0};
+    bool gguf = checkpoint_is_gguf(model);
 
     if (checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, &ignored) == 0) {
         given = jtext(json_object_get(o, "_name_or_path"));
         class = jtext(json_array_get(json_object_get(o, "architectures"), 0));
     }
-    last_part(given ? given : "", name, size);
-    for (char *c = name; *c; c++)
-        *c = *c == ' ' ? '-' : *c;
+    given = given ? given : "";
+    last_part(gguf ? model : given, name, size);
+    if (gguf)
+        cut_type(name);
     if (says_nothing(name))
-        last_part(folder, name, size);
+        last_part(gguf ? given : folder, name, size);
     if (says_nothing(name) && org)
         snprintf(name, size, "%.*s", (int)strcspn(org + 2, "/"), org + 2);
     if (says_nothing(name) && class)

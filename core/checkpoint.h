@@ -21,9 +21,10 @@ int checkpoint_json(const char *model, const char *name, size_t max, char *where
 /* The tensors. */
 int checkpoint_weights(const char *model, struct st_file **out, struct err *err);
 
-/* The model's own name: general.name of a GGUF file, the last part of _name_or_path in config.json
- * of a directory; else its folder's name ("." and ".." are resolved) or that of the hub's cache;
- * else, where the folder is called "hf", "model" or the like, its class. */
+/* The model's own name. GGUF: the file's name without the type of the weights, else general.name,
+ * which is often that of a training run. Directory: the last part of _name_or_path in config.json,
+ * else its own name ("." and ".." are resolved). Where these say nothing ("hf", "model", a hash):
+ * the name in the hub's cache, else the class. */
 void checkpoint_name(const char *model, char *name, size_t size);
 
 /* Types of the tensors and how many there are of each, the most frequent first: "Q4_1 (210), F32
