@@ -496,6 +496,16 @@ const char *llm_device_lacks(const struct llm_config *c, int64_t n)
                                               : "";
 }
 
+int llm_bos(const char *model, const struct llm_config *c, int32_t *id, struct err *err)
+{
+    *id = (int32_t)c->bos;
+    return c->bos >= 0
+               ? 0
+               : err_set(err, ERR_USAGE, "%s: --bos yes, but %s", model,
+                         checkpoint_is_gguf(model) ? "the file has no tokenizer.ggml.bos_token_id"
+                                                   : "config.json has no bos_token_id");
+}
+
 static int read_shape(const json_t *o, const struct family *f, const char *path,
                       struct llm_config *c, struct err *err)
 {

@@ -104,6 +104,9 @@ bool llm_has_experts(const struct llm_config *c, int layer);
 /* What no device can do: "" or a text. n tokens. */
 const char *llm_device_lacks(const struct llm_config *c, int64_t n);
 
+/* The beginning-of-text token that --bos yes asks for. */
+int llm_bos(const char *model, const struct llm_config *c, int32_t *id, struct err *err);
+
 /* Read config.json of a checkpoint (core/checkpoint.h). */
 int llm_config_read(const char *model, struct llm_config *c, struct err *err);
 

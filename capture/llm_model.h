@@ -106,7 +106,7 @@ int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, i
                     int64_t n, int states, int kept, struct decoder **out, struct err *err);
 
 /* Bytes of host memory that it allocates for n tokens. */
-int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool);
+int64_t llm_device_bytes(const struct llm_model *m, int64_t n, int64_t pool);
 
 /* ---- the parts of a layer ------------------------------------------------------------------- */
 

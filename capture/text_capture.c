@@ -72,12 +72,10 @@ static int encode_prompt(struct text_run *r, const struct buf *text, struct err 
         goto out;
     }
     bool want = r->o->bos == 1 || (r->o->bos == 0 && has_bos);
-    if (want && !has_bos && r->model.c.bos < 0)
-        FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", r->o->model);
     int64_t skip = has_bos && !want, extra = want && !has_bos;
     TRY(mem_alloc(&r->tokens, n + 1, sizeof *r->tokens, "tokens", err));
     if (extra)
-        r->tokens[0] = (int32_t)r->model.c.bos;
+        TRY(llm_bos(r->o->model, &r->model.c, r->tokens, err));
     memcpy(r->tokens + extra, ids + skip, (size_t)(n - skip) * sizeof *ids);
     r->n = n - skip + extra;
 out:
@@ -334,7 +332,7 @@ static int summarise(struct text_run *r, double seconds, struct err *err)
                                 r->n,
                                 r->n_wanted,
                                 trace_size(&r->meta, r->n_wanted),
-                                r->device ? llm_device_bytes(&r->model.c, r->n, r->meta.pool)
+                                r->device ? llm_device_bytes(&r->model, r->n, r->meta.pool)
                                           : llm_forward_bytes(&r->model.c, r->n, 0, r->meta.pool),
                                 seconds,
                                 NAN,

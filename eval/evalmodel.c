@@ -35,9 +35,7 @@ static int find_bos(struct eval_model *m, int mode, struct err *err)
     if (added)
         m->bos = ids[0];
     else if (mode == BOS_YES)
-        m->bos = (int32_t)m->llm.c.bos;
-    if (mode == BOS_YES && m->bos < 0)
-        FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", m->dir);
+        TRY(llm_bos(m->dir, &m->llm.c, &m->bos, err));
 out:
     free(ids);
     return rc;

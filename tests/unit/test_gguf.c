@@ -204,6 +204,16 @@ TEST_EACH(a_model_is_called_by_its_file, named)
     ck_assert_str_eq(name, named[_i].name);
 }
 
+TEST(a_missing_bos_token_is_named_as_the_format_names_it)
+{
+    const struct llm_config none = {.bos = -1};
+    int32_t id;
+    assert_fails(llm_bos(file_of("llama"), &none, &id, &err), &err, ERR_USAGE,
+                 "llama.gguf: --bos yes, but the file has no tokenizer.ggml.bos_token_id");
+    assert_fails(llm_bos("tests/data", &none, &id, &err), &err, ERR_USAGE,
+                 "tests/data: --bos yes, but config.json has no bos_token_id");
+}
+
 /* ---- captures -------------------------------------------------------------------------------- */
 
 TEST(a_capture_names_types_and_positions)
