@@ -273,20 +273,32 @@ static const struct damage {
      1000, "tensor 'output_norm.weight' is of type 11 (Q3_K)"},
 };
 
-TEST_EACH(damaged_files_are_refused_by_name, damages)
+static const char *changed(const char *model, const struct damage *d)
 {
-    const struct damage *d = &damages[_i];
+    static char path[256];
     OWN(buf_free) struct buf b = {0};
-    OWN(llm_close) struct llm_model m = {0};
-    char path[256];
 
-    assert_ok(buf_read_file(&b, DATA "llama.gguf", 1 << 20, &err), &err);
+    assert_ok(buf_read_file(&b, file_of(model), 1 << 20, &err), &err);
     char *at = memmem(b.data, b.len, d->from, d->len);
-    ck_assert_msg(at != NULL, "row %d", _i);
+    ck_assert_msg(at != NULL, "%s: '%s' is not in the file", model, d->from);
     memcpy(at, d->to, d->len);
     snprintf(path, sizeof path, "%s/x.gguf", test_tmpdir());
-    FILE *f = fopen(path, "wb");
-    ck_assert(f && fwrite(b.data, 1, b.len * (size_t)d->keep / 1000, f) > 0);
-    ck_assert(fclose(f) == 0);
-    assert_fails(llm_open(path, &m, &err), &err, ERR_INPUT, d->message);
+    assert_ok(file_write_atomic(path, b.data, b.len * (size_t)d->keep / 1000, &err), &err);
+    return path;
+}
+
+/* As llama.cpp reads it, not as Qwen2's own class does, which has 32. */
+TEST(absent_kv_heads_are_the_query_heads)
+{
+    const struct damage d = {CHANGE("head_count_kv", "head_count_xx"), 1000, NULL};
+    struct llm_config c;
+    assert_ok(llm_config_read(changed("qwen2", &d), &c, &err), &err);
+    ck_assert_int_eq(c.kv_heads, c.heads);
+}
+
+TEST_EACH(damaged_files_are_refused_by_name, damages)
+{
+    OWN(llm_close) struct llm_model m = {0};
+    assert_fails(llm_open(changed("llama", &damages[_i]), &m, &err), &err, ERR_INPUT,
+                 damages[_i].message);
 }
