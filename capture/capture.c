@@ -42,53 +42,6 @@ out:
     return rc;
 }
 
-/* The part of a path behind its last slash, without trailing ones. */
-static void last_part(const char *path, char *name, size_t size)
-{
-    size_t n = strlen(path), a;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    for (a = n; a > 0 && path[a - 1] != '/'; a--)
-        ;
-    snprintf(name, size, "%.*s", (int)(n - a), path + a);
-}
-
-/* A folder's name that says nothing of the model: a common one, or a commit of the hub's cache. */
-static bool says_nothing(const char *name)
-{
-    static const char *const common[] = {"",           ".",     "..",      "hf",      "model",
-                                         "checkpoint", "final", "weights", "snapshot"};
-    for (size_t i = 0; i < sizeof common / sizeof *common; i++)
-        if (strcmp(name, common[i]) == 0)
-            return true;
-    return strlen(name) == 40 && strspn(name, "0123456789abcdef") == 40;
-}
-
-void capture_model_name(const char *dir, char *name, size_t size)
-{
-    char path[4096], *real = realpath(dir, NULL);
-    const char *folder = real ? real : dir, *given = "", *class = "";
-    const char *hub = strstr(folder, "/models--"), *org = hub ? strstr(hub + 9, "--") : NULL;
-    json_t *o = NULL;
-    struct err ignored = {0};
-
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    if (json_read_foreign(path, (size_t)1 << 20, &o, &ignored) == 0) {
-        given = jtext(json_object_get(o, "_name_or_path"));
-        class = jtext(json_array_get(json_object_get(o, "architectures"), 0));
-    }
-    last_part(given ? given : "", name, size);
-    if (says_nothing(name))
-        last_part(folder, name, size);
-    if (says_nothing(name) && org)
-        snprintf(name, size, "%.*s", (int)strcspn(org + 2, "/"), org + 2);
-    if (says_nothing(name) && class)
-        snprintf(name, size, "%s", class);
-    utf8_make_plain(name);
-    json_decref(o);
-    free(real);
-}
-
 void capture_computed_by(char *text, size_t size)
 {
     snprintf(text, size, "openblas %s", openblas_kernels());

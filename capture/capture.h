@@ -48,11 +48,6 @@ int video_capture(const struct capture_opts *o, const struct denoiser_accel *dev
 int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,
                    struct err *err);
 
-/* The model's name: the last part of _name_or_path in its config.json; else its folder's name ("."
- * and ".." are resolved) or that of the hub's cache; else, where the folder is called "hf", "model"
- * or the like, its class. */
-void capture_model_name(const char *dir, char *name, size_t size);
-
 /* What computes on this processor: "openblas Haswell". */
 void capture_computed_by(char *text, size_t size);
 

@@ -3,6 +3,7 @@
  */
 #include "capture/llm_config.h"
 
+#include "core/checkpoint.h"
 #include "capture/wan_config.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -495,6 +496,16 @@ const char *llm_device_lacks(const struct llm_config *c, int64_t n)
                                               : "";
 }
 
+int llm_bos(const char *model, const struct llm_config *c, int32_t *id, struct err *err)
+{
+    *id = (int32_t)c->bos;
+    return c->bos >= 0
+               ? 0
+               : err_set(err, ERR_USAGE, "%s: --bos yes, but %s", model,
+                         checkpoint_is_gguf(model) ? "the file has no tokenizer.ggml.bos_token_id"
+                                                   : "config.json has no bos_token_id");
+}
+
 static int read_shape(const json_t *o, const struct family *f, const char *path,
                       struct llm_config *c, struct err *err)
 {
@@ -534,23 +545,32 @@ out:
     return rc;
 }
 
-int llm_config_read(const char *dir, struct llm_config *c, struct err *err)
+/* llama.cpp names tensors in its own way, and orders the rows of Llama's q and k for its rotation.
+ */
+static void as_gguf(struct llm_config *c)
 {
-    char path[4096];
+    c->naming = NAMES_GGUF;
+    c->paired_rows = strcmp(c->architecture, "LlamaForCausalLM") == 0;
+}
+
+int llm_config_read(const char *model, struct llm_config *c, struct err *err)
+{
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
     const struct family *f = NULL;
     int rc = 0;
 
     memset(c, 0, sizeof *c);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    TRY(json_read_foreign(path, MAX_CONFIG, &o, err));
-    if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
+    TRY(checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, err));
+    if (!o)
+        FAIL(err, ERR_INPUT, "%s does not exist", path);
     TRY(find_family(o, path, &f, err));
     snprintf(c->architecture, sizeof c->architecture, "%s", f->architecture);
     TRY(refuse_quantised(o, path, err));
     TRY(read_shape(o, f, path, c, err));
     TRY(read_flags(o, f, path, c, err));
+    if (checkpoint_is_gguf(model))
+        as_gguf(c);
     TRY(read_rope(o, f, path, c, err));
     TRY(read_experts(o, f, path, c, err));
     TRY(read_window(o, f, path, c, err));

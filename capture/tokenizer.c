@@ -4,7 +4,7 @@
  */
 #include "capture/tokenizer.h"
 
-#include "core/fileio.h"
+#include "core/checkpoint.h"
 #include "capture/pretokenize.h"
 #include "core/intmath.h"
 #include "core/json.h"
@@ -916,23 +916,6 @@ out:
 
 /* ---- the files beside tokenizer.json --------------------------------------------------------- */
 
-/* DIR/NAME, an object; NULL if it is not there. */
-static int read_beside(const char *dir, const char *name, char path[4096], json_t **out,
-                       struct err *err)
-{
-    bool there;
-    int rc = 0;
-
-    snprintf(path, 4096, "%s/%s", dir, name);
-    TRY(io_exists(path, &there, err));
-    if (there)
-        TRY(json_read_foreign(path, MAX_FILE, out, err));
-    if (there && !json_is_object(*out))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
-out:
-    return rc;
-}
-
 /* `key` names it in messages. */
 static int declare(struct tokenizer *t, const json_t *v, int64_t id, const char *key,
                    const char *where, struct err *err)
@@ -1095,15 +1078,15 @@ static int check_flag(const struct tokenizer *t, const json_t *config, const cha
 
 /* Tokens that stand in files beside tokenizer.json, in the order in which transformers 5 adds them
  * (PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__). */
-static int read_files(struct tokenizer *t, const char *dir, struct err *err)
+static int read_files(struct tokenizer *t, const char *model, struct err *err)
 {
     static const char extra[] = "extra_special_tokens";
-    char path[4096], other[4096];
+    char path[CHECKPOINT_PATH], other[CHECKPOINT_PATH];
     json_t *config = NULL, *map = NULL, *added = NULL;
     bool split = false;
     int rc = 0;
 
-    TRY(read_beside(dir, "tokenizer_config.json", path, &config, err));
+    TRY(checkpoint_json(model, "tokenizer_config.json", MAX_FILE, path, &config, err));
     config = config ? config : json_object();
     const json_t *by_id = json_object_get(config, "added_tokens_decoder");
     TRY(jget_bool_opt(config, "split_special_tokens", path, &split, err));
@@ -1114,7 +1097,7 @@ static int read_files(struct tokenizer *t, const char *dir, struct err *err)
             FAIL(err, ERR_INPUT, "%s: added_tokens_decoder must be an object", path);
         TRY(declare_by_id(t, by_id, path, err));
     } else {
-        TRY(read_beside(dir, "special_tokens_map.json", other, &map, err));
+        TRY(checkpoint_json(model, "special_tokens_map.json", MAX_FILE, other, &map, err));
         json_t *more = json_object_get(map, extra), *first = json_object_get(config, extra);
         if (json_is_array(more) && json_is_array(first)) {
             json_array_extend(first, more);
@@ -1124,11 +1107,11 @@ static int read_files(struct tokenizer *t, const char *dir, struct err *err)
             json_object_del(map, "additional_special_tokens");
         if (map)
             json_object_update(config, map);
-        TRY(read_beside(dir, "added_tokens.json", other, &added, err));
+        TRY(checkpoint_json(model, "added_tokens.json", MAX_FILE, other, &added, err));
         TRY(declare_added(t, added, config, other, err));
         if (map)
             snprintf(path, sizeof path, "%s: tokenizer_config.json and special_tokens_map.json",
-                     dir);
+                     model);
     }
     TRY(declare_named(t, config, path, err));
     added_sort(t->added);
@@ -1148,21 +1131,18 @@ int64_t tokenizer_max_id(const struct tokenizer *t)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int read_tokenizer(struct tokenizer *t, const char *path, struct err *err)
+static int read_tokenizer(struct tokenizer *t, const char *model, struct err *err)
 {
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
-    bool there;
     int rc = 0;
 
-    TRY(io_exists(path, &there, err));
-    if (!there)
+    TRY(checkpoint_json(model, "tokenizer.json", MAX_FILE, path, &o, err));
+    if (!o)
         FAIL(err, ERR_INPUT,
              "%s does not exist; capture reads tokenizer.json only (a "
              "tokenizer.model has to be converted), or give token ids with --tokens-file",
              path);
-    TRY(json_read_foreign(path, MAX_FILE, &o, err));
-    if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
     TRY(bpe_read(json_object_get(o, "model"), path, &t->bpe, err));
     TRY(normalizer_read(json_object_get(o, "normalizer"), path, &t->norm, err));
     TRY(pretokenizer_read(json_object_get(o, "pre_tokenizer"), path, &t->pre, err));
@@ -1174,16 +1154,14 @@ out:
     return rc;
 }
 
-int tokenizer_open(const char *dir, struct tokenizer **out, struct err *err)
+int tokenizer_open(const char *model, struct tokenizer **out, struct err *err)
 {
     struct tokenizer *t = NULL;
-    char path[4096];
     int rc = 0;
 
     TRY(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    TRY(read_tokenizer(t, path, err));
-    TRY(read_files(t, dir, err));
+    TRY(read_tokenizer(t, model, err));
+    TRY(read_files(t, model, err));
     *out = t;
     t = NULL;
 out:

@@ -26,8 +26,8 @@
 
 struct tokenizer;
 
-/* Read DIR/tokenizer.json and what is there of the files above. */
-int tokenizer_open(const char *dir, struct tokenizer **out, struct err *err);
+/* Read tokenizer.json of a checkpoint (core/checkpoint.h) and what is there of the files above. */
+int tokenizer_open(const char *model, struct tokenizer **out, struct err *err);
 void tokenizer_close(struct tokenizer **t);
 
 /* Ids of a text, special tokens included: malloc'd *ids of *n. *added_bos (may be

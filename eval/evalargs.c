@@ -24,7 +24,7 @@ static const char *const precisions[] = {"f32", "f64", NULL};
 const struct opt eval_options[] = {
     OPT_STR(struct eval_opts, model, NULL, "DIR",
             "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face) or Wan 2.1 "
-            "(diffusers).",
+            "(diffusers); or a GGUF file.",
             .flags = OPT_MAIN),
     OPT_AS("method", OPT_LIST, struct eval_opts, methods, NULL,
            .help = "Method, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact attention "

@@ -47,7 +47,7 @@ static const struct opt options[] = {
     OPT_AS("mean", OPT_BOOL, struct plot_opts, a.mean, "0", .help = "Maps: mean weight of a cell instead of the largest."),
     OPT_STR(struct plot_opts, range, NULL, "LOW:HIGH", "Colour range."),
     TEXT(tokens, "MODEL",
-         "Texts of tokens on the axes of a part of at most 96 queries and keys, by the tokenizer of this directory."),
+         "Texts of tokens on the axes of a part of at most 96 queries and keys, by the tokenizer of this checkpoint."),
     OPT_AS("frame", OPT_INT, struct plot_opts, a.frame, "0", .arg = "TOKENS", .max = 1e9,
            .help = "Tokens of a video's frame, for lines between frames (of a trace they are known)."),
     TEXT(title, "TEXT", "Title in place of the figure's own."),

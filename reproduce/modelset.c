@@ -5,6 +5,7 @@
  */
 #include "reproduce/modelset.h"
 
+#include "core/checkpoint.h"
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/hash.h"
@@ -19,12 +20,6 @@
 #define HASHED_MAX ((int64_t)256 << 20)
 
 /* ---- identity -------------------------------------------------------------------------------- */
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 static int is_weight(const struct dirent *e)
 {
@@ -57,11 +52,14 @@ static int identify(struct model_use *m, struct err *err)
 {
     struct dirent **files = NULL;
     struct hash_state *h = NULL;
-    int n = scandir(m->dir, &files, is_weight, alphasort), rc = 0;
+    bool gguf = checkpoint_is_gguf(m->dir);
+    int n = gguf ? 0 : scandir(m->dir, &files, is_weight, alphasort), rc = 0;
 
     if (n < 0)
         return err_sys(err, ERR_INPUT, "--model %s", m->dir);
     TRY(hash_new(&h, err));
+    if (gguf)
+        TRY(hash_input_file(h, m->dir, "", err));
     for (int i = 0; i < n; i++) {
         struct buf path = {0};
         buf_printf(&path, "%s/%s", m->dir, files[i]->d_name);
@@ -89,15 +87,15 @@ static int first_int(const json_t *o, const char *a, const char *b, int otherwis
     return json_is_integer(v) ? (int)json_integer_value(v) : otherwise;
 }
 
-static int read_config(struct model_use *m, struct err *err)
+static int read_config(struct model_use *m, const char *model, struct err *err)
 {
-    struct buf path = {0};
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
     int rc = 0;
 
-    buf_printf(&path, "%s/config.json", m->dir);
-    TRY(buf_check(&path, "path", err));
-    TRY(json_read_file(buf_str(&path), (size_t)16 << 20, &o, err));
+    TRY(checkpoint_json(model, "config.json", (size_t)16 << 20, path, &o, err));
+    if (!o)
+        FAIL(err, ERR_INPUT, "%s does not exist", path);
     const char *kind = json_str_or(o, "_class_name", NULL);
     if (!kind) {
         const json_t *first = json_array_get(json_object_get(o, "architectures"), 0);
@@ -118,10 +116,9 @@ static int read_config(struct model_use *m, struct err *err)
             json_is_integer(p) && json_integer_value(p) > 0 ? (int)json_integer_value(p) : 1;
     }
     if (s->layers < 1 || s->heads < 1 || s->head_dim < 1)
-        FAIL(err, ERR_INPUT, "%s: layers, heads or head dimension are missing", buf_str(&path));
+        FAIL(err, ERR_INPUT, "%s: layers, heads or head dimension are missing", path);
 out:
     json_decref(o);
-    buf_free(&path);
     return rc;
 }
 
@@ -157,18 +154,12 @@ static const char *split_role(const char *text, char role[32])
 static int read_dir(struct model_use *m, const char *path, struct err *err)
 {
     int rc = 0;
-    if (!is_folder(path))
-        return err_set(err, ERR_INPUT,
-                       "--model %s: not a folder; give that of a checkpoint, with config.json and "
-                       "*.safetensors, or a trace by --trace",
-                       path);
     m->dir = realpath(path, NULL);
     if (!m->dir)
         return err_sys(err, ERR_INPUT, "--model %s", path);
-    const char *slash = strrchr(m->dir, '/');
-    snprintf(m->name, sizeof m->name, "%s", slash ? slash + 1 : m->dir);
+    checkpoint_name(m->dir, m->name, sizeof m->name);
     m->has_weights = true;
-    TRY(read_config(m, err));
+    TRY(read_config(m, path, err));
     TRY(identify(m, err));
 out:
     return rc;
@@ -303,6 +294,12 @@ void model_set_free(struct model_set *s)
 
 #define LINE_MAX_BYTES ((size_t)256 << 20)
 #define FILE_MAX_BYTES ((int64_t)16 << 30)
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
 
 /* Another dataset under this name would be asked without a word; what else lines lack the eval
  * says.

@@ -25,6 +25,10 @@ static void text_model(const struct trace_meta *m, struct buf *b)
         put_line(b, "");
         buf_printf(b, "weights %s\n", m->weights_id);
     }
+    if (m->weight_types[0]) {
+        put_line(b, "");
+        buf_printf(b, "stored as %s\n", m->weight_types);
+    }
     put_line(b, "");
     buf_printf(b, "%d layer%s, %d query and %d kv heads, head dim %d", m->layers,
                m->layers == 1 ? "" : "s", m->heads, m->kv_heads, m->head_dim);
@@ -72,6 +76,10 @@ static void text_run(const struct trace *t, struct buf *b)
     buf_printf(b, "%s, %lld queries x %lld keys, seed %lld", m->source, (long long)m->n_q,
                (long long)m->n_k, (long long)m->seed);
     buf_printf(b, m->prompt_id[0] ? ", prompt %s\n" : "\n", m->prompt_id);
+    if (m->max_positions > 0) {
+        put_line(b, "");
+        buf_printf(b, "beyond the model's %lld positions\n", (long long)m->max_positions);
+    }
     struct row_sample s;
     if (trace_rows(t, &s)) {
         put_line(b, "rows");

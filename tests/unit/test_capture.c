@@ -4,6 +4,7 @@
  */
 #include "capture/capture.h"
 #include "capture/trace/trace_tools.h"
+#include "core/checkpoint.h"
 #include "core/fileio.h"
 #include "core/mem.h"
 #include "core/gemm.h"
@@ -464,6 +465,6 @@ TEST_EACH(a_model_has_its_own_name, named)
     snprintf(path, sizeof path, "%s/config.json", dir);
     assert_ok(make_dirs(dir, &err), &err);
     assert_ok(file_write_atomic(path, named[_i].config, strlen(named[_i].config), &err), &err);
-    capture_model_name(dir, name, sizeof name);
+    checkpoint_name(dir, name, sizeof name);
     ck_assert_str_eq(name, named[_i].name);
 }

@@ -830,6 +830,17 @@ out:
     return rc;
 }
 
+/* MInference's table has a pattern for any shape. */
+static int takes(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                 struct err *err)
+{
+    const struct maskset *set = ctx->session;
+    struct state s = {.set = NULL};
+    int rc = set->kind == MASKSET_TABLE ? 0 : prepare(ctx, params, in, &s, err);
+    release(&s);
+    return rc;
+}
+
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
@@ -869,5 +880,5 @@ const struct method method_mask = {
     .report = report,
     .release = release,
     .metrics = metrics,
-    .session = {.open = open_session, .close = close_session},
+    .session = {.open = open_session, .close = close_session, .takes = takes},
 };
