@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -226,7 +227,9 @@ static int execproc_memory(struct execproc *p, int64_t n, void **out, struct err
 {
     if (n > p->mapped) {
         void *at = MAP_FAILED;
-        if (ftruncate(p->memory, n) == 0)
+        struct stat is;
+        /* The program may have made it longer. */
+        if (fstat(p->memory, &is) == 0 && (is.st_size >= n || ftruncate(p->memory, n) == 0))
             at = mremap(p->map, (size_t)p->mapped, (size_t)n, MREMAP_MAYMOVE);
         if (at == MAP_FAILED)
             return err_sys(err, ERR_MACHINE, "%lld bytes shared with a program", (long long)n);
