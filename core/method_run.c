@@ -104,6 +104,11 @@ static int apply_value(const struct opt *table, const char *key, const json_t *v
     struct err why = {0};
     const struct opt *o = opt_find(table, key);
     int rc = 0;
+    if (o && o->flags & OPT_OUTSIDE && !json_is_null(v))
+        return err_set(err, ERR_INPUT,
+                       "%s: \"%s\" names a %s, which a calibration may not: take it out, and set "
+                       "the file's \"sum\" to null",
+                       where, key, o->unit);
     if (o && json_is_null(v) && !o->def && !(o->flags & OPT_REQUIRED))
         buf_puts(&text, o->type == OPT_STR ? "" : "unset");
     else
@@ -461,6 +466,7 @@ struct axis {
 
 struct spec {
     const struct method *method;
+    const char *way_out; /* of a text that may name no file and no command; else NULL */
     char who[96];
     struct axis axes[MOST_KEYS];
     int n_axes;
@@ -568,6 +574,15 @@ static bool is_calib(const struct method *m, const char *key)
     return strcmp(key, "calib") == 0 && !opt_find(m->params.table, key);
 }
 
+/* Data starts nothing and leads to no other file. */
+static int check_rights(const struct spec *s, const char *key, const char *what, struct err *err)
+{
+    if (!s->way_out)
+        return 0;
+    return err_set(err, ERR_USAGE, "%s: %s names a %s, which text from a file may not%s", s->who,
+                   key, what, s->way_out);
+}
+
 static int add_calib(struct spec *s, const char *path, struct err *err)
 {
     if (!s->method->search.calibrate)
@@ -594,13 +609,16 @@ static int add_axis(struct spec *s, const char *part, struct err *err)
     if (eq)
         *eq = '\0';
     if (is_calib(s->method, a->text)) {
-        int rc = add_calib(s, eq ? eq + 1 : NULL, err);
+        int rc = check_rights(s, "calib", "file", err);
+        rc = rc ? rc : add_calib(s, eq ? eq + 1 : NULL, err);
         free(a->text);
         s->n_axes--;
         return rc;
     }
     a->opt = opt_find_or_fail(s->method->params.table, s->who, "", a->text, err);
     if (!a->opt)
+        return ERR_USAGE;
+    if (a->opt->flags & OPT_OUTSIDE && check_rights(s, a->text, a->opt->unit, err))
         return ERR_USAGE;
     for (int i = 0; i < s->n_axes - 1; i++)
         if (s->axes[i].opt == a->opt)
@@ -920,4 +938,29 @@ int method_runs_parse(const struct method *const *methods, const char *text,
 {
     char *one = (char *)(uintptr_t)text;
     return method_runs_parse_all(methods, &one, 1, runs, n, err);
+}
+
+int method_setting_parse(const struct method *const *methods, const char *text, const char *way_out,
+                         struct method_run **run, struct err *err)
+{
+    struct spec s = {.way_out = way_out};
+    const int64_t pick[MOST_KEYS] = {0};
+    int rc = 0;
+
+    *run = NULL;
+    TRY(spec_parse(&s, methods, text, err));
+    bool sweep = false;
+    for (int k = 0; k < s.n_axes; k++)
+        sweep |= s.axes[k].items.n != 1;
+    if (sweep || s.n_targets)
+        FAIL(err, ERR_USAGE, "'%s' is a %s, where one setting was expected", text,
+             sweep ? "sweep" : "target");
+    TRY(mem_alloc(run, 1, sizeof **run, "setting", err));
+    if ((rc = make_run(&s, pick, NULL, *run, err)) != 0) {
+        free(*run);
+        *run = NULL;
+    }
+out:
+    spec_free(&s);
+    return rc;
 }

@@ -425,7 +425,7 @@ struct params {
 static const struct opt options[] = {
     OPT_STR(struct params, cmd, NULL, NULL,
             "Program and arguments; quotes keep words together, no shell is involved.",
-            .flags = OPT_REQUIRED, .unit = "command"),
+            .flags = OPT_REQUIRED | OPT_OUTSIDE, .unit = "command"),
     OPT_STR(struct params, params, "", NULL,
             "Text for the program; part of the setting, as cmd is."),
     OPT_BOOL(struct params, rows, "0",
