@@ -92,7 +92,7 @@ static int entry_text(const json_t *doc, const json_t *entry, const char *where,
         TRY(jget_str_opt(entry, "params", where, &params, err));
     }
     if (strcspn(method, ":@") == 4 && strncmp(method, "plan", 4) == 0)
-        FAIL(err, ERR_INPUT, "%s: a plan within a plan", where);
+        FAIL(err, ERR_INPUT, "%s: a plan within a plan: put its entries into this one", where);
     if (strcmp(method, "dense") == 0 && !*params)
         params = "map=0"; /* statistics of the map are no matter of a plan */
     buf_printf(text, "%s%s%s", method, *params ? ":" : "", params);

@@ -18,7 +18,7 @@ struct params {
     int kind;
     bool sink;
     struct share budget;
-    char *segments;
+    char *segments, *file;
 };
 
 static const char *const kinds[] = {"mean", "max", NULL};
@@ -30,6 +30,7 @@ static const struct opt params_table[] = {
     OPT_BOOL(struct params, sink, "0", "Keep the sink."),
     OPT_SHARE(struct params, budget, "8%", 0, 1e6, "", "Budget."),
     OPT_STR(struct params, segments, "2048", NULL, "Lengths."),
+    OPT_STR(struct params, file, NULL, NULL, "Table.", .flags = OPT_OUTSIDE, .unit = "file"),
     {0},
 };
 
@@ -231,6 +232,55 @@ TEST_EACH(bad_texts_are_refused_and_keep_earlier_runs, bad)
     ck_assert_str_eq(runs[0].canonical, "");
 }
 
+/* ---- text from a file ------------------------------------------------------------------------ */
+
+static const struct {
+    const char *text, *message;
+} no_data[] = {
+    {"exec:cmd=true", "method exec: cmd names a command, which text from a file may not: do that"},
+    {"mask:file=no/such", "method mask: file names a file"},
+    {"minference:pattern=table:table=no/such", "table names a file"},
+    {"plan:file=no/such", "method plan: file names a file"},
+    {"sale:calib=no/such", "method sale: calib names a file"},
+    {"streaming:window=16,64", "is a sweep"},
+    {"streaming:window=16..64/lin3", "is a sweep"},
+    {"streaming@density_elem=0.3", "is a target"},
+    {"streaming:windw=3", "did you mean 'window'"},
+    {"streaming:window=x", "window: 'x' is not valid"},
+};
+
+TEST_EACH(data_names_no_file_and_no_command, no_data)
+{
+    assert_fails(method_setting_parse(test_methods, no_data[_i].text, ": do that", &runs, &e), &e,
+                 ERR_USAGE, no_data[_i].message);
+    ck_assert_ptr_null(runs);
+}
+
+TEST(data_is_a_setting)
+{
+    assert_ok(method_setting_parse(test_methods, "streaming:window=64", ": do that", &runs, &e),
+              &e);
+    n = 1;
+    ck_assert_str_eq(runs[0].canonical, "window=64");
+    end();
+    assert_ok(method_setting_parse(test_methods, "exec:cmd=true", NULL, &runs, &e), &e);
+    ck_assert_str_eq(runs[0].canonical, "cmd=true");
+}
+
+/* What a method opens is a parameter that data may not set. */
+TEST(parameters_that_lead_outside_are_marked)
+{
+    for (const struct method *const *m = test_methods; *m; m++) {
+        bool marked = false;
+        for (const struct opt *o = (*m)->params.table; o->type != OPT_END; o++) {
+            bool names = o->unit && (!strcmp(o->unit, "file") || !strcmp(o->unit, "command"));
+            ck_assert_msg(names == !!(o->flags & OPT_OUTSIDE), "%s: %s", (*m)->name, o->name);
+            marked |= names;
+        }
+        ck_assert_msg(marked || (!(*m)->params.identify && !(*m)->session.open), "%s", (*m)->name);
+    }
+}
+
 /* ---- calibration ----------------------------------------------------------------------------- */
 
 static char calib_path[512], calib_text[600];
@@ -416,6 +466,10 @@ static const struct {
     {"{\"method\":\"tuned\",\"params\":{\"tau\":null},\"heads\":[]}", "\"tau\""},
     {"{\"method\":\"tuned\",\"params\":{\"window\":2000,\"kind\":\"max\"},\"heads\":[]}",
      "params: kind max needs"},
+    {"{\"method\":\"tuned\",\"params\":{\"file\":\"x\"},\"heads\":[]}",
+     "params: \"file\" names a file, which a calibration may not: take it out"},
+    {"{\"method\":\"tuned\",\"heads\":[{\"layer\":0,\"head\":0,\"file\":\"x\"}]}",
+     "layer 0 head 0: \"file\" names a file"},
 };
 
 TEST_EACH(bad_calibration_files_are_bad_input, bad_calib)
