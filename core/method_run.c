@@ -197,12 +197,6 @@ static int check_lengths(const json_t *e, const char *where, struct err *err)
     return 0;
 }
 
-static bool entry_is_of(const json_t *e, int64_t layer, int64_t head)
-{
-    return json_integer_value(json_object_get(e, "layer")) == layer &&
-           json_integer_value(json_object_get(e, "head")) == head;
-}
-
 static const json_t *calib_entry(const struct method_run *run, int64_t layer, int64_t head,
                                  int64_t tokens)
 {
@@ -213,42 +207,27 @@ static const json_t *calib_entry(const struct method_run *run, int64_t layer, in
     json_array_foreach(heads, i, e)
     {
         entry_lengths(e, &from, &below);
-        if (entry_is_of(e, layer, head) && tokens >= from && tokens < below)
+        if (json_integer_value(json_object_get(e, "layer")) == layer &&
+            json_integer_value(json_object_get(e, "head")) == head && tokens >= from &&
+            tokens < below)
             return e;
     }
     return NULL;
 }
 
-/* Is an entry before number `at` of the same head for some of the same lengths? */
-static bool occurs_before(const json_t *heads, size_t at, int64_t layer, int64_t head)
-{
-    int64_t from, below, lo, hi;
-    size_t i;
-    json_t *e;
-    entry_lengths(json_array_get(heads, at), &from, &below);
-    json_array_foreach(heads, i, e)
-    {
-        if (i == at)
-            break;
-        entry_lengths(e, &lo, &hi);
-        if (entry_is_of(e, layer, head) && lo < below && from < hi)
-            return true;
-    }
-    return false;
-}
-
-int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
-                           void **out, struct err *err)
+/* A copy of the run's parameters with those of an entry, or NULL, of a calibration. */
+static int params_with(const struct method_run *run, const json_t *entry, int64_t layer,
+                       int64_t head, void **out, struct err *err)
 {
     const struct method *m = run->method;
     int rc = 0;
     void *params = NULL;
     char where[512];
-    const json_t *entry = run->calib_doc ? calib_entry(run, layer, head, tokens) : NULL;
 
     TRY(method_params_copy(m, run->params, &params, err));
     if (entry) {
-        snprintf(where, sizeof where, "%s: layer %d head %d", run->calib, layer, head);
+        snprintf(where, sizeof where, "%s: layer %lld head %lld", run->calib, (long long)layer,
+                 (long long)head);
         TRY(apply_entry(run, entry, where, params, err));
     }
     struct err why = {0};
@@ -262,6 +241,13 @@ int method_params_for_head(const struct method_run *run, int layer, int head, in
 out:
     method_params_free(m, params);
     return rc;
+}
+
+int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
+                           void **out, struct err *err)
+{
+    const json_t *entry = run->calib_doc ? calib_entry(run, layer, head, tokens) : NULL;
+    return params_with(run, entry, layer, head, out, err);
 }
 
 static bool calib_sets(const struct method_run *run, const char *name)
@@ -312,36 +298,62 @@ static int check_document(const struct method_run *run, struct err *err)
     return 0;
 }
 
+#define MOST_LENGTHS 64
+
+/* Entries of one head hold for lengths of their own. seen: the last entry of every head so far,
+ * before[i]: the one of the same head before entry i, or -1. */
+static int check_place(const json_t *heads, int64_t i, const char *at, struct strmap *seen,
+                       int64_t *before, struct err *err)
+{
+    const json_t *e = json_array_get(heads, (size_t)i);
+    int64_t layer = 0, head = 0, from, below, lo, hi, n = 0;
+    char key[48];
+    int rc = 0;
+
+    TRY(jget_int(e, "layer", at, &layer, err));
+    TRY(jget_int(e, "head", at, &head, err));
+    if (layer < 0 || layer > INT32_MAX || head < 0 || head > INT32_MAX)
+        FAIL(err, ERR_INPUT, "%s: layer %lld head %lld is not a head", at, (long long)layer,
+             (long long)head);
+    TRY(check_lengths(e, at, err));
+    entry_lengths(e, &from, &below);
+    snprintf(key, sizeof key, "%lld %lld", (long long)layer, (long long)head);
+    before[i] = strmap_get(seen, key);
+    for (int64_t k = before[i]; k >= 0; k = before[k]) {
+        entry_lengths(json_array_get(heads, (size_t)k), &lo, &hi);
+        if ((lo < below && from < hi) || ++n == MOST_LENGTHS)
+            FAIL(err, ERR_INPUT, "%s: layer %lld head %lld occurs %s", at, (long long)layer,
+                 (long long)head, n == MOST_LENGTHS ? "more than 64 times" : "twice");
+    }
+    TRY(strmap_put(seen, key, i, err));
+out:
+    return rc;
+}
+
 static int calib_check(const struct method_run *run, struct err *err)
 {
     const json_t *heads = json_object_get(run->calib_doc, "heads");
+    struct strmap seen = {0};
+    int64_t *before = NULL;
     size_t i;
     json_t *e;
+    int rc = 0;
+
+    TRY(mem_alloc(&before, (int64_t)json_array_size(heads), sizeof *before, "calibration", err));
     json_array_foreach(heads, i, e)
     {
         char at[512];
-        int64_t layer = 0, head = 0, from, below;
         void *params = NULL;
-        int rc;
         snprintf(at, sizeof at, "%s: heads[%zu]", run->calib, i);
-        if ((rc = jget_int(e, "layer", at, &layer, err)) ||
-            (rc = jget_int(e, "head", at, &head, err)))
-            return rc;
-        if (layer < 0 || layer > INT32_MAX || head < 0 || head > INT32_MAX)
-            return err_set(err, ERR_INPUT, "%s: layer %lld head %lld is not a head", at,
-                           (long long)layer, (long long)head);
-        if ((rc = check_lengths(e, at, err)))
-            return rc;
-        if (occurs_before(heads, i, layer, head))
-            return err_set(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", at,
-                           (long long)layer, (long long)head);
-        entry_lengths(e, &from, &below);
-        if ((rc = method_params_for_head(run, (int)layer, (int)head, from, &params, err)))
-            return rc;
-        opt_free(run->method->params.table, params);
-        free(params);
+        TRY(check_place(heads, (int64_t)i, at, &seen, before, err));
+        TRY(params_with(run, e, json_integer_value(json_object_get(e, "layer")),
+                        json_integer_value(json_object_get(e, "head")), &params, err));
+        method_params_free(run->method, params);
     }
-    return 0;
+out:
+    strmap_free(&seen);
+    free(before);
+    return rc;
 }
 
 /* What was searched on other data holds for that data alone. */

@@ -479,6 +479,22 @@ TEST_EACH(bad_calibration_files_are_bad_input, bad_calib)
     ck_assert_int_eq(n, 0);
 }
 
+TEST(a_head_has_at_most_64_lengths)
+{
+    for (int k = 64; k <= 65; k++) {
+        OWN(buf_free) struct buf b = {0};
+        buf_puts(&b, "{\"method\":\"tuned\",\"heads\":[");
+        for (int i = 0; i < k; i++)
+            buf_printf(&b, "%s{\"layer\":0,\"head\":0,\"tokens\":[%d,%d]}", i ? "," : "", i, i + 1);
+        buf_puts(&b, "]}");
+        write_calib(buf_str(&b));
+        if (k == 64)
+            assert_ok(parse(calib_text), &e);
+        else
+            assert_fails(parse(calib_text), &e, ERR_INPUT, "occurs more than 64 times");
+    }
+}
+
 TEST(a_head_that_calibration_makes_invalid_is_named)
 {
     write_calib("{\"method\":\"tuned\",\"heads\":[{\"layer\":4,\"head\":2,\"window\":2000,"
