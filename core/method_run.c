@@ -514,17 +514,16 @@ static void range_value(const struct opt *o, double a, double b, bool is_log, in
         str_list_add(items, text);
 }
 
+/* "0.1", "8%" between s and end. */
 static bool range_end(const char *s, const char *end, double *x, bool *percent)
 {
-    char tmp[64], *stop;
-    size_t n = (size_t)(end - s);
-    if (n == 0 || n >= sizeof tmp)
+    char text[64];
+    const char *stop;
+    if (snprintf(text, sizeof text, "%.*s", (int)(end - s), s) >= (int)sizeof text ||
+        !num_read(text, x, &stop))
         return false;
-    memcpy(tmp, s, n);
-    tmp[n] = '\0';
-    *x = strtod(tmp, &stop);
     *percent = *stop == '%';
-    return stop > tmp && stop[*percent] == '\0' && isfinite(*x);
+    return !stop[*percent];
 }
 
 /* Expand "a..b/logN" or "a..b/linN" into items; *is_range = false when the text is none. */

@@ -183,6 +183,8 @@ TEST(equal_runs_are_kept_once)
     assert_ok(parse("plain:tau=0.9"), &e);
     assert_ok(parse("tuned:tau=0.5"), &e);
     ck_assert_int_eq(n, 3);
+    assert_ok(parse("plain:tau=0,-0,0..0/lin1:budget=0%,-0%"), &e);
+    ck_assert_int_eq(n, 4);
 }
 
 TEST(canonical_text_parses_to_itself)
@@ -215,6 +217,9 @@ static const struct {
     {"plain:tau=0.1..0.2/lin99999", "2..10000"},
     {"plain:tau=0..0.2/log3", "positive"},
     {"plain:tau=0.1..2/lin3", "in [0, 1]"},
+    {"plain:tau=0x1", "'0x1' is not valid"},
+    {"plain:tau=0x0..0x1/lin3", "not a range"},
+    {"plain:budget=0x8%", "'0x8%' is not valid"},
     {"plain:budget=1%..9/lin3", "range"},
     {"plain:window=2000:kind=max", "method plain: kind max needs"},
     {"plain:calib=x", "no per-head parameters"},
