@@ -36,6 +36,9 @@ for of in plan:file=p.json plan@density_elem=0.3 plan; do
     plan $of streaming ''
     try -m plan:file=p.json:trust=1 -o x
 done
+# What some editors put in front of a file is named.
+plan dense streaming '' && sed -i '1s/^/\xEF\xBB\xBF/' p.json
+try -m plan:file=p.json -o x
 # A number of a layer costs nothing.
 plan dense streaming window=64 && sed -i 's/"layer":5/"layer":9000000000000000000/' p.json
 try -m plan:file=p.json -o far
