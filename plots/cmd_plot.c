@@ -117,7 +117,8 @@ static int parse_width(const char *text, double units_per_inch, struct figure_ar
     } units[] = {{"in", 1}, {"cm", 1 / 2.54}, {"mm", 1 / 25.4}, {"pt", 1 / 72.27}};
     const char *end;
     double x;
-    for (size_t i = 0; num_read(text, &x, &end) && i < sizeof units / sizeof *units; i++)
+    bool is_number = num_read(text, &x, &end);
+    for (size_t i = 0; is_number && i < sizeof units / sizeof *units; i++)
         if (strcmp(end, units[i].name) == 0 && x * units[i].inches >= 1 &&
             x * units[i].inches <= 100) {
             a->width = (int)lround(x * units[i].inches * units_per_inch);
