@@ -44,9 +44,14 @@ void json_watch_memory(void)
     json_set_alloc_funcs(json_malloc, json_free);
 }
 
+#define BOM "\xEF\xBB\xBF"
+
 int json_read_text(const char *text, size_t len, const char *name, json_t **out, struct err *err)
 {
     json_error_t e;
+    if (len >= 3 && memcmp(text, BOM, 3) == 0)
+        return err_set(err, ERR_INPUT,
+                       "%s begins with a byte order mark: save it as UTF-8 without one", name);
     json_t *doc = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
     if (mem_check_short(NULL) != 0 || (!doc && json_error_code(&e) == json_error_out_of_memory)) {
         json_decref(doc); /* it may lack something */
@@ -159,7 +164,7 @@ int json_read_foreign_text(const char *text, size_t len, const char *name, json_
     struct buf b = {0};
     int rc = 0;
 
-    if (len >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0)
+    if (len >= 3 && memcmp(s, BOM, 3) == 0)
         s += 3;
     while (s < end) {
         size_t n = 0;

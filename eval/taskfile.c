@@ -58,19 +58,19 @@ void taskfile_free(struct taskfile *f)
     memset(f, 0, sizeof *f);
 }
 
-/* A text, a number or a list of them. */
-static int get_texts(const json_t *o, const char *key, const char *where, struct str_list *out,
-                     struct err *err)
+/* A text or a list of texts; with `numbers` also numbers. */
+static int get_texts(const json_t *o, const char *key, bool numbers, const char *where,
+                     struct str_list *out, struct err *err)
 {
     const json_t *v = json_object_get(o, key);
     char number[32];
     size_t n = json_is_array(v) ? json_array_size(v) : v && !json_is_null(v);
     for (size_t i = 0; i < n; i++) {
         const json_t *x = json_is_array(v) ? json_array_get(v, i) : v;
-        if (json_is_integer(x)) {
+        if (numbers && json_is_integer(x)) {
             snprintf(number, sizeof number, "%lld", (long long)json_integer_value(x));
             str_list_add(out, number);
-        } else if (json_is_real(x)) { /* InfiniteBench's math_find */
+        } else if (numbers && json_is_real(x)) { /* InfiniteBench's math_find */
             num_text(json_real_value(x), number);
             str_list_add(out, number);
         } else if (jtext(x)) {
@@ -242,19 +242,19 @@ static int parse_question(const json_t *o, const struct line_defaults *d, const 
         FAIL(err, ERR_INPUT, "%s: the prompt is empty", where);
     TRY(get_metric(q, o, d, where, err));
     if ((key = first_key(o, answers)) != NULL)
-        TRY(get_texts(o, key, where, &q->answers, err));
+        TRY(get_texts(o, key, true, where, &q->answers, err));
     if (q->answers.n == 0)
         FAIL(err, ERR_INPUT, "%s: no \"answers\"", where);
     if (q->metric == TEXT_CONTAINS || q->metric == TEXT_CONTAINS_ALL)
         TRY(refuse_empty(&q->answers, key, where, err));
     if ((key = first_key(o, choice_keys)) != NULL)
-        TRY(get_texts(o, key, where, &q->choices, err));
+        TRY(get_texts(o, key, true, where, &q->choices, err));
     TRY(refuse_empty(&q->choices, key, where, err));
     TRY(check_choices(q, where, err));
     add_letters(q);
     if (q->answers.failed)
         FAIL(err, ERR_NOMEM, "%s: out of memory", where);
-    TRY(get_texts(o, "stop", where, &q->stop, err));
+    TRY(get_texts(o, "stop", false, where, &q->stop, err));
     TRY(refuse_empty(&q->stop, "stop", where, err));
     TRY(jget_size_opt(o, "max_new_tokens", where, 1 << 20, &q->max_new, err));
     TRY(jget_bool_opt(o, "first_line", where, &q->first_line, err));

@@ -707,7 +707,7 @@ static const struct opt options[] = {
     OPT_ENUM(struct params, pattern, "table", TEXTS("table", "vs", "ashape", "block", "trishape"),
              "Pattern of the head; table: from the table, else vertical-slash."),
     OPT_STR(struct params, table, NULL, NULL, "Per-head table in the published JSON layout.",
-            .flags = OPT_CALIB_FIXED, .unit = "file"),
+            .flags = OPT_CALIB_FIXED | OPT_OUTSIDE, .unit = "file"),
     OPT_STR(struct params, table_id, NULL, NULL,
             "Content of the table; filled in, and refused where the file has another.",
             .flags = OPT_CALIB_FIXED, .unit = "checksum"),

@@ -611,7 +611,7 @@ static const struct opt options[] = {
     OPT_STR(
         struct params, file, NULL, NULL,
         "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, HDF5, or MInference's .json.",
-        .flags = OPT_REQUIRED, .unit = "file"),
+        .flags = OPT_REQUIRED | OPT_OUTSIDE, .unit = "file"),
     OPT_STR(struct params, unit, NULL, NULL,
             "Size of the blocks of arrays, such as 64x64; unset: the file says it, or pairs.",
             .unit = "queries x keys"),
