@@ -214,16 +214,10 @@ TEST(same_mask_and_total_time)
     ck_assert(has_note(&r, "select_backend=cuda"));
     ck_assert_double_eq(record_get(&r, "pairs_kept"), record_get(&cpu, "pairs_kept"));
     ck_assert_double_lt(record_get(&cpu, "density_tile"), 1);
-    ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), record_get(&cpu, "err_l2_rel"), 1e-12);
-    ck_assert_double_eq(record_get(&r, "time_select_ns"), 100);
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
-    ck_assert_double_eq(record_get(&r, "select_share"), 0.25);
-    ck_assert_double_eq(record_get(&r, "copies"), 8);
-    ck_assert_double_eq(record_get(&r, "copies_kv"), 4);
-    ck_assert_double_eq(record_get(&r, "counter_copies"), 8);
-    ck_assert_double_eq(record_get(&r, "counter_copies_kv"), 4);
-    ck_assert_double_eq(record_get(&r, "dram_read_bytes"), 64);
-    ck_assert_double_eq(record_get(&r, "speedup"), 3);
+    HAS(&r, 1e-12, "err_l2_rel copies copies_kv counter_copies counter_copies_kv",
+        record_get(&cpu, "err_l2_rel"), 8, 4, 8, 4);
+    HAS(&r, 0, "time_select_ns time_total_ns select_share dram_read_bytes speedup", 100, 400, 0.25,
+        64, 3);
 }
 
 TEST(changed_mask_is_the_one_that_counts)
@@ -295,8 +289,7 @@ TEST(without_gpu_side)
     MUST(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR));
     ck_assert_int_eq(r.status, RECORD_OK);
     ck_assert(has_note(&r, "select_backend=cpu"));
-    ck_assert(isnan(record_get(&r, "time_total_ns")));
-    ck_assert_double_eq(record_get(&r, "time_attend_ns"), 300);
+    HAS(&r, 0, "time_total_ns time_attend_ns", NONE, 300);
     record_free(&r);
     MUST(run(&s, &h, SELECT_GPU, METHOD, &r, ERR));
     ck_assert_int_eq(r.status, RECORD_SKIP);
@@ -327,8 +320,7 @@ TEST(nothing_to_choose_takes_no_time)
     MUST(run(&s, &h, SELECT_GPU, "sampleattention:chunks=22", &r, ERR));
     ck_assert_int_eq(r.status, RECORD_OK);
     ck_assert(has_note(&r, "select_backend=cuda"));
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
-    ck_assert_double_eq(record_get(&r, "select_share"), 0);
+    HAS(&r, 0, "time_total_ns select_share", 300, 0);
     record_free(&r);
     /* A full mask where there is something to choose is no answer. */
     FAILS(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR), ERR_RUN, "no list of blocks");
@@ -348,10 +340,8 @@ TEST(chosen_by_a_rule)
     MUST(run(&s, &h, SELECT_GPU, method, &r, ERR));
     ck_assert(has_note(&r, "select_backend=cuda"));
     ck_assert(has_note(&r, "select_kind=own"));
-    ck_assert(isnan(record_get(&r, "ties")));
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), record_get(&cpu, "pairs_kept"));
-    ck_assert_double_eq(record_get(&r, "tested_kept"), record_get(&cpu, "tested_kept"));
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
+    HAS(&r, 0, "ties pairs_kept tested_kept time_total_ns", NONE, record_get(&cpu, "pairs_kept"),
+        record_get(&cpu, "tested_kept"), 400);
     s.answer = CHANGED;
     MUST(run(&s, &h, SELECT_AUTO, method, &changed, ERR));
     ck_assert_double_gt(record_get(&changed, "tested_kept"), record_get(&cpu, "tested_kept"));
@@ -378,10 +368,7 @@ TEST(static_masks_need_no_gpu_side)
         ck_assert_int_eq(r.status, RECORD_OK);
         ck_assert(has_note(&r, "select_backend=cpu"));
         ck_assert(has_note(&r, "select_kind=static"));
-        ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
-        ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
-        ck_assert_double_eq(record_get(&r, "speedup"), 4);
-        ck_assert(isnan(record_get(&r, "time_build_ns")));
+        HAS(&r, 0, "time_select_ns time_total_ns speedup time_build_ns", 0, 300, 4, NONE);
     }
     ck_assert_int_eq(s.selections, 0); /* nobody was asked */
 }
@@ -405,16 +392,11 @@ TEST(reused_masks_bear_a_share)
     make_head(&h);
     run_at_step(&s, &h, 0, method, &r);
     ck_assert(has_note(&r, "select_kind=own"));
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
-    ck_assert_double_eq(record_get(&r, "time_select_amortised_ns"), 25);
+    HAS(&r, 0, "dense_call time_total_ns time_select_amortised_ns", 1, 400, 25);
     record_free(&r);
     run_at_step(&s, &h, 1, method, &r);
     ck_assert(has_note(&r, "select_kind=reused"));
-    ck_assert_double_eq(record_get(&r, "mask_age"), 1);
-    ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
-    ck_assert_double_eq(record_get(&r, "time_select_amortised_ns"), 25);
+    HAS(&r, 0, "mask_age time_select_ns time_total_ns time_select_amortised_ns", 1, 0, 300, 25);
     ck_assert_int_eq(s.selections, 1);
     record_free(&r);
     s.carry.free(s.carry.data);
@@ -438,8 +420,7 @@ TEST(reused_masks_are_compared)
     ck_assert_double_eq(record_get(&r, "mask_precision"), 1);
     ck_assert_double_lt(record_get(&r, "mask_recall"), 1);
     /* Key 1; the first group has it in any case, as all keys beside its queries. */
-    ck_assert_double_eq(record_get(&r, "mask_diff"), (double)((N + 63) / 64 - 1));
-    ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
+    HAS(&r, 0, "mask_diff time_select_ns", (double)((N + 63) / 64 - 1), 0);
     record_free(&r);
     s.answer = REFUSES;
     run_at_step(&s, &h, 2, method, &r);

@@ -73,10 +73,8 @@ TEST(thresholds_at_the_ends)
     OWN(sim_head_free) struct sim_head h;
     random_square(4, 100, false, &h);
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=1e-300", &h.in, "density_elem"), 1);
-    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "density_elem"), 0);
-    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "rows_empty"), 100);
-    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "err_l1_rel"), 1);
-    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "cra_min"), 0);
+    RUN_HAS("fg-attn:refresh=1:tau=101", &h.in, 0, "density_elem rows_empty err_l1_rel cra_min", 0,
+            100, 1, 0);
 }
 
 /* A lower threshold, a wider unit and a taller group keep all that the other keeps. */
@@ -120,9 +118,8 @@ TEST_N(diagonal_attention_by_hand, 2)
         x[i * D + i] = 16;
     head_of(x, x, n, D, 0.125, &h);
     RUN(r, "fg-attn:refresh=1:M=16", &h.in);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), _i ? 912 : 1024);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), _i ? 912.0 / 3600 : 0.25, 1e-15);
-    ck_assert_double_eq(record_get(&r, "mask_units"), (double)n);
+    HAS(&r, 1e-15, "pairs_kept density_elem mask_units", _i ? 912 : 1024, _i ? 912.0 / 3600 : 0.25,
+        (double)n);
 }
 
 /* Keys on a circle, queries far out along their key: p_ii = 1. */
@@ -150,8 +147,7 @@ TEST_N(identity_attention_keeps_the_groups_own_keys, 2)
     identity_head(cases[_i].n, &h);
     RUN(r, "fg-attn:refresh=1", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)cases[_i].pairs);
-    assert_printed(record_get(&r, "density_elem"), cases[_i].elem, 6);
-    assert_printed(record_get(&r, "density_exec"), cases[_i].exec, 6);
+    HAS(&r, DIGITS(6), "density_elem density_exec", cases[_i].elem, cases[_i].exec);
 }
 
 /* The same counts at the video lengths, from a mask that holds each group's own keys. */
@@ -240,8 +236,7 @@ TEST(causal_groups_keep_their_diagonal_block)
             ck_assert_int_eq(bits[i * 300 + j], j <= i && j / 128 == i / 128);
     free(bits);
     RUN(r, "fg-attn:refresh=1:tau=301", &h.in);
-    ck_assert_double_eq(record_get(&r, "mask_units"), 128 + 128 + 44);
-    ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
+    HAS(&r, 0, "mask_units rows_empty", 128 + 128 + 44, 0);
 }
 
 TEST_N(text_tokens_are_kept, 4)
@@ -287,26 +282,15 @@ TEST(masks_are_made_on_refresh_steps_and_reused)
 
     random_square(12, 96, false, &h);
     run_step(text, &h, 0, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "refresh"), 1);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert(isnan(record_get(&r, "mask_age")));
+    HAS(&r, 0, "refresh dense_call density_elem mask_age", 1, 1, 1, NONE);
     double made = record_get(&r, "mask_density_elem");
     ck_assert_double_lt(made, 1);
     record_free(&r);
     for (int t = 1; t < 4; t++) {
-        run_step(text, &h, t, &carry, &r);
-        ck_assert_double_eq(record_get(&r, "refresh"), 0);
-        ck_assert_double_eq(record_get(&r, "mask_age"), t);
-        ck_assert_double_eq_tol(record_get(&r, "density_elem"), made, 1e-15);
-        record_free(&r);
+        STEP_HAS(text, &h, t, &carry, 1e-15, "refresh mask_age density_elem", 0, t, made);
     }
-    run_step(text, &h, 4, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "refresh"), 1);
-    record_free(&r);
-    run_step(text, &h, 7, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "mask_age"), 3);
-    record_free(&r);
+    STEP_HAS(text, &h, 4, &carry, 0, "refresh", 1);
+    STEP_HAS(text, &h, 7, &carry, 0, "mask_age", 3);
     run_step(text, &h, 9, &carry, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
@@ -334,24 +318,17 @@ TEST(reuse_without_a_refresh_step_is_skipped)
 TEST(dense_layers_and_steps_shift_the_schedule)
 {
     OWN(sim_head_free) struct sim_head h;
-    struct record r;
     struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=3:dense_steps=2:dense_layers=1";
 
     random_square(14, 64, false, &h);
     h.in.layer = 1;
     for (int t = 0; t < 7; t++) {
-        run_step(text, &h, t, &carry, &r);
-        ck_assert_int_eq(r.status, RECORD_OK);
-        ck_assert_double_eq(record_get(&r, "dense_call"), t < 2 || (t - 2) % 3 == 0);
-        ck_assert_double_eq(record_get(&r, "refresh"), t >= 2 && (t - 2) % 3 == 0);
-        record_free(&r);
+        STEP_HAS(text, &h, t, &carry, 0, "dense_call refresh", t < 2 || (t - 2) % 3 == 0,
+                 t >= 2 && (t - 2) % 3 == 0);
     }
     h.in.layer = 0;
-    run_step(text, &h, 3, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    record_free(&r);
+    STEP_HAS(text, &h, 3, &carry, 0, "dense_call density_elem", 1, 1);
     carry.free(carry.data);
 }
 
@@ -480,16 +457,11 @@ TEST_N(golden_masks_of_the_same_step, 8)
     HEAD(h, golden_video, 3, fresh[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "fg-attn:refresh=1:M=%d:tau=%g", fresh[_i].M, fresh[_i].c);
     RUN(r, text, &h.in);
-    ck_assert_double_eq(record_get(&r, "mask_units"), fresh[_i].slices);
-    ck_assert_double_eq_tol(record_get(&r, "density_tile"), fresh[_i].slices / fresh[_i].of, 1e-12);
-    assert_printed(record_get(&r, "density_elem"), fresh[_i].elem, 6);
+    HAS(&r, 1e-12, "mask_units density_tile", fresh[_i].slices, fresh[_i].slices / fresh[_i].of);
+    HAS(&r, DIGITS(6), "density_elem cra_min cra_p1 cra_p5 cra_mean err_l1_rel err_l2_rel",
+        fresh[_i].elem, fresh[_i].min, fresh[_i].p1, fresh[_i].p5, fresh[_i].mean, fresh[_i].l1,
+        fresh[_i].l2);
     assert_printed(record_get(&r, "mask_margin"), fresh[_i].margin, 2);
-    assert_printed(record_get(&r, "cra_min"), fresh[_i].min, 6);
-    assert_printed(record_get(&r, "cra_p1"), fresh[_i].p1, 6);
-    assert_printed(record_get(&r, "cra_p5"), fresh[_i].p5, 6);
-    assert_printed(record_get(&r, "cra_mean"), fresh[_i].mean, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), fresh[_i].l1, 6);
-    assert_printed(record_get(&r, "err_l2_rel"), fresh[_i].l2, 6);
 }
 
 TEST_N(golden_counts_of_groups, 2)
@@ -532,15 +504,13 @@ TEST_N(golden_reuse_after_three_steps, 3)
     ck_assert_double_eq(record_get(&r, "refresh"), 1);
     record_free(&r);
     run_text_carry("fg-attn:compare", &h3.in, &carry, 1, NULL, NULL, &r);
-    assert_printed(record_get(&r, "mask_iou"), cases[_i].iou, 6);
-    ck_assert_double_eq(record_get(&r, "mask_age"), 3);
+    HAS(&r, DIGITS(6), "mask_iou mask_age", cases[_i].iou, 3);
     if (!isnan(cases[_i].both)) {
         double units = record_get(&r, "mask_units");
         ck_assert_double_eq_tol(record_get(&r, "mask_precision") * units, cases[_i].both, 1e-9);
         ck_assert_double_eq_tol(record_get(&r, "mask_recall") * 1081, cases[_i].both, 1e-9);
-        ck_assert_double_eq(record_get(&r, "mask_diff"), cases[_i].either - cases[_i].both);
-        assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
-        assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
+        HAS(&r, DIGITS(6), "mask_diff cra_min err_l1_rel", cases[_i].either - cases[_i].both,
+            cases[_i].min, cases[_i].l1);
     }
     record_free(&r);
     carry.free(carry.data);
@@ -549,12 +519,8 @@ TEST_N(golden_reuse_after_three_steps, 3)
 TEST(golden_pooled)
 {
     struct sim_head h;
-    struct record r;
     MUST(golden_video(3, 0, 0, PREC_F64, &h, ERR));
-    run_text("fg-attn:mode=pooled", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "mask_units"), 695);
-    assert_printed(record_get(&r, "cra_min"), 0.777900, 6);
-    record_free(&r);
+    RUN_HAS("fg-attn:mode=pooled", &h.in, DIGITS(6), "mask_units cra_min", 695, 0.777900);
     uint8_t *pooled = run_bits("fg-attn:mode=pooled", &h.in),
             *cached = run_bits("fg-attn:refresh=1", &h.in);
     ck_assert(subset(pooled, cached, 384 * 384));
@@ -566,10 +532,7 @@ TEST(golden_pooled)
                         288);
     sim_head_free(&h);
     MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
-    run_text("fg-attn:mode=pooled", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "mask_units"), 588);
-    assert_printed(record_get(&r, "cra_min"), 9.48e-7, 3);
-    record_free(&r);
+    RUN_HAS("fg-attn:mode=pooled", &h.in, DIGITS(3), "mask_units cra_min", 588, 9.48e-7);
     sim_head_free(&h);
 }
 

@@ -247,15 +247,11 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
     OWN(free_at) double *keep = calloc((size_t)n, sizeof *keep);
     snprintf(text, sizeof text, "flexprefill:%s", g->options);
     run(h, text, keep, &r);
-    ck_assert_double_eq(record_get(&r, "tokens_columns"), (double)g->t_v);
-    ck_assert_double_eq(record_get(&r, "tokens_slashes"), (double)g->t_s);
-    ck_assert_double_eq(record_get(&r, "columns"), (double)g->k_v);
-    ck_assert_double_eq(record_get(&r, "slashes"), (double)g->k_s);
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)g->blocks * 128 * 128);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), g->native, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->density, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), g->min, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 1e-4);
+    HAS(&r, 1e-6,
+        "tokens_columns tokens_slashes columns slashes pairs_exec density_native density_elem",
+        (double)g->t_v, (double)g->t_s, (double)g->k_v, (double)g->k_s,
+        (double)g->blocks * 128 * 128, g->native, g->density);
+    HAS(&r, 1e-4, "cra_min cra_mean", g->min, g->mean);
     ck_assert_double_eq_tol(record_get(&r, "js_distance"), n == 4096 ? 0.575836 : 0.568627, 1e-5);
     sort_f64(keep, n);
     ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4); /* golden p1 counts from 0 */
@@ -329,10 +325,8 @@ TEST(paper_selects_the_tokens_themselves)
         double *keep = calloc((size_t)c[i].n, sizeof *keep), sampled = 0;
         HEAD(h, golden_sample, c[i].n, PREC_F32);
         run(&h, "flexprefill:profile=paper:gamma=0.9:min_budget=0", keep, &r);
-        ck_assert_double_eq(record_get(&r, "columns"), c[i].cols);
-        ck_assert_double_eq(record_get(&r, "slashes"), c[i].dists);
-        ck_assert_double_eq(record_get(&r, "pairs_exec"), c[i].blocks * 128 * 128);
-        ck_assert_double_eq_tol(record_get(&r, "density_elem"), c[i].density, 1e-6);
+        HAS(&r, 1e-6, "columns slashes pairs_exec density_elem", c[i].cols, c[i].dists,
+            c[i].blocks * 128 * 128, c[i].density);
         ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c[i].mean, 1e-4);
         for (int64_t q = c[i].n - 128; q < c[i].n; q++)
             sampled += keep[q] / 128;
@@ -378,11 +372,7 @@ TEST(frontier_port_on_the_golden_trace)
     ck_assert_int_eq(count, 39);
     flex_scores_free(&s);
     run(&h, "flexprefill:profile=frontier", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "tokens_columns"), 39);
-    ck_assert_double_eq(record_get(&r, "columns"), 512);
-    ck_assert_double_eq(record_get(&r, "slashes"), 512);
-    ck_assert_double_eq(record_get(&r, "list_blocks"), 677);
-    ck_assert_double_eq(record_get(&r, "list_columns"), 6593);
+    HAS(&r, 0, "tokens_columns columns slashes list_blocks list_columns", 39, 512, 512, 677, 6593);
     ck_assert_double_eq_tol(1 - record_get(&r, "density_native"), 0.619226, 1e-6);
     ck_assert_double_eq_tol(1 - record_get(&r, "density_exec"), 0.619226, 1e-6);
     ck_assert_double_lt(record_get(&r, "density_elem"), record_get(&r, "density_exec"));
@@ -525,8 +515,7 @@ TEST(max_budget_limits_both_lists)
     struct record r;
     HEAD(h, golden_sample, 2500, PREC_F32);
     run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "columns"), 3);
-    ck_assert_double_eq(record_get(&r, "slashes"), 3);
+    HAS(&r, 0, "columns slashes", 3, 3);
     record_free(&r);
     run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", NULL, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 300);

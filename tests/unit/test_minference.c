@@ -122,22 +122,16 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
     struct recalls rows = {keep, head_lse(&h->in)};
     snprintf(text, sizeof text, "minference:v=%d:s=%d", g->v, g->s);
     run_text_carry(text, &h->in, NULL, 1, sink_recalls, &rows, &r);
-    ck_assert_double_eq(record_get(&r, "list_blocks"), g->blocks);
-    ck_assert_double_eq(record_get(&r, "list_columns"), g->columns);
-    ck_assert_double_eq_tol(record_get(&r, "density_exec"), g->exec, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->density, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_requested"), g->requested, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), g->min, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 1e-4);
-    ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
+    HAS(&r, 1e-6, "list_blocks list_columns density_exec density_elem density_requested rows_empty",
+        g->blocks, g->columns, g->exec, g->density, g->requested, 0);
+    HAS(&r, 1e-4, "cra_min cra_mean", g->min, g->mean);
     sort_f64(keep, n);
     ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4); /* golden p1 counts from 0 */
     record_free(&r);
     free(keep);
     snprintf(text, sizeof text, "minference:v=%d:s=%d:mask=requested", g->v, g->s);
     run_text(text, &h->in, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->requested, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_requested"), g->requested, 1e-6);
+    HAS(&r, 1e-6, "density_elem density_requested", g->requested, g->requested);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->requested_mean, 1e-4);
     record_free(&r);
 }
@@ -208,8 +202,7 @@ TEST(sizes_are_scaled_then_clamped)
              {"minference:profile=frontier:v=2:s=10", 4, 64}};
     HEAD(h, random_head, 1, 1200, 1200, 16, true, 1, PREC_F32);
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        ck_assert_double_eq(metric_of(c[i].text, &h.in, "columns"), c[i].columns);
-        ck_assert_double_eq(metric_of(c[i].text, &h.in, "slashes"), c[i].slashes);
+        RUN_HAS(c[i].text, &h.in, 0, "columns slashes", c[i].columns, c[i].slashes);
     }
 }
 
@@ -233,8 +226,7 @@ TEST(heads_of_a_group_do_not_depend_on_their_numbers)
     h.in.head = h.in.kv_head = 0; /* K and V repeated to one head each */
     h.in.n_heads = h.in.n_kv_heads = 1;
     RUN(b, "minference:v=40:s=110", &h.in);
-    ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
-    ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
+    HAS(&a, 0, "pairs_kept err_l2_rel", record_get(&b, "pairs_kept"), record_get(&b, "err_l2_rel"));
 }
 
 /* A device that searched the sizes gives columns and distances: the share that they reach is that
@@ -308,8 +300,7 @@ TEST(golden_trace_blocks)
         struct record r;
         HEAD(h, golden_sample, c[i].n, PREC_F32);
         run_text("minference:pattern=block:top=8", &h.in, &r);
-        ck_assert_double_eq(record_get(&r, "pairs_exec"), c[i].blocks * 64 * 64);
-        ck_assert_double_eq_tol(record_get(&r, "density_elem"), c[i].density, 1e-6);
+        HAS(&r, 1e-6, "pairs_exec density_elem", c[i].blocks * 64 * 64, c[i].density);
         ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c[i].mean, 1e-4);
         ck_assert_double_eq_tol(record_get(&r, "density_native"), 2 * 64 * 8.0 / (double)c[i].n,
                                 1e-12);
@@ -373,8 +364,7 @@ TEST(published_native_density_of_blocks)
     HEAD(h, random_head, 3, 2048, 2048, 16, true, 1, PREC_F32);
     RUN(r, "minference:profile=frontier:pattern=block", &h.in);
     /* 128 rows of 16, top 64: 64 * 65 / 2 + 64 * 64 of 128 * 129 / 2. */
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 6176.0 / 8256, 1e-12);
-    ck_assert_double_eq_tol(record_get(&r, "density_tile"), 6176.0 / 8256, 1e-12);
+    HAS(&r, 1e-12, "density_native density_tile", 6176.0 / 8256, 6176.0 / 8256);
 }
 
 TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
@@ -429,10 +419,7 @@ TEST(published_tables)
     write_file("table.json", table, path, sizeof path);
     HEAD(h, random_head, 5, 1000, 1000, 16, true, 1, PREC_F32);
     snprintf(text, sizeof text, "minference:table=%s", path);
-    run_text(text, &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "columns"), 100);
-    ck_assert_double_eq(record_get(&r, "slashes"), 750);
-    record_free(&r);
+    RUN_HAS(text, &h.in, 0, "columns slashes", 100, 750);
     check_table_identity(text, path);
     h.in.head = 1;
     run_text(text, &h.in, &r);

@@ -259,8 +259,7 @@ TEST(uniform_attention_keeps_a_share)
         .branch = "main"};
     MUST(head_init(&h, &in, PREC_F64, ERR));
     ck_assert_double_eq(metric_of("oracle:alpha=0.91", &h.in, "pairs_kept"), 46 * 50);
-    ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_min"), 7.0 / 50, 1e-12);
-    ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_mean"), 7.0 / 50, 1e-12);
+    RUN_HAS("oracle:kind=topk:k=7", &h.in, 1e-12, "cra_min cra_mean", 7.0 / 50, 7.0 / 50);
 }
 
 static const struct {
@@ -288,9 +287,8 @@ TEST_N(golden_video_counts, 4)
     HEAD(h, golden_video, 3, video[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "oracle:alpha=%g", a);
     RUN(r, text, &h.in);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].topp);
-    ck_assert_double_eq(record_get(&r, "row_units_min"), video[_i].row_min);
-    ck_assert_double_eq(record_get(&r, "row_units_max"), video[_i].row_max);
+    HAS(&r, 0, "pairs_kept row_units_min row_units_max", video[_i].topp, video[_i].row_min,
+        video[_i].row_max);
     ck_assert_double_ge(record_get(&r, "cra_min"), a);
     ck_assert(isnan(record_get(&r, "density_exec")));
     snprintf(text, sizeof text, "oracle:kind=mean:alpha=%g", a);
@@ -306,39 +304,21 @@ TEST_N(golden_video_counts, 4)
 TEST(golden_video_errors)
 {
     struct sim_head h;
-    struct record r;
 
     MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
-    run_text("oracle:alpha=0.95", &h.in, &r);
-    assert_printed(record_get(&r, "cra_min"), 0.950011, 6);
-    assert_printed(record_get(&r, "cra_mean"), 0.952628, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), 0.0343640, 6);
-    assert_printed(record_get(&r, "err_l2_rel"), 0.0344841, 6);
-    record_free(&r);
-    run_text("oracle:kind=topk:k=38", &h.in, &r);
-    assert_printed(record_get(&r, "cra_min"), 0.764203, 6);
-    assert_printed(record_get(&r, "cra_mean"), 0.971995, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), 0.0179274, 6);
-    record_free(&r);
-    run_text("oracle:kind=topk:k=20%", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "row_units_max"), 77);
-    assert_printed(record_get(&r, "cra_min"), 0.902015, 6);
-    assert_printed(record_get(&r, "cra_mean"), 0.995365, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), 0.00322473, 6);
-    record_free(&r);
+    RUN_HAS("oracle:alpha=0.95", &h.in, DIGITS(6), "cra_min cra_mean err_l1_rel err_l2_rel",
+            0.950011, 0.952628, 0.0343640, 0.0344841);
+    RUN_HAS("oracle:kind=topk:k=38", &h.in, DIGITS(6), "cra_min cra_mean err_l1_rel", 0.764203,
+            0.971995, 0.0179274);
+    RUN_HAS("oracle:kind=topk:k=20%", &h.in, DIGITS(6), "row_units_max cra_min cra_mean err_l1_rel",
+            77, 0.902015, 0.995365, 0.00322473);
     sim_head_free(&h);
 
     MUST(golden_video(3, 0, 0, PREC_F64, &h, ERR));
-    run_text("oracle:kind=topk:k=38", &h.in, &r);
-    assert_printed(record_get(&r, "cra_min"), 0.334388, 6);
-    assert_printed(record_get(&r, "cra_mean"), 0.449546, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), 0.808276, 6);
-    record_free(&r);
-    run_text("oracle:kind=topk:k=77", &h.in, &r);
-    assert_printed(record_get(&r, "cra_min"), 0.516822, 6);
-    assert_printed(record_get(&r, "cra_mean"), 0.622561, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), 0.567320, 6);
-    record_free(&r);
+    RUN_HAS("oracle:kind=topk:k=38", &h.in, DIGITS(6), "cra_min cra_mean err_l1_rel", 0.334388,
+            0.449546, 0.808276);
+    RUN_HAS("oracle:kind=topk:k=77", &h.in, DIGITS(6), "cra_min cra_mean err_l1_rel", 0.516822,
+            0.622561, 0.567320);
     sim_head_free(&h);
 }
 
@@ -357,8 +337,7 @@ TEST_N(golden_code_sparsity_degree, 4)
     HEAD(h, golden_code_lm, code[_i].layer, code[_i].head, PREC_F64);
     RUN(r, "oracle", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].entries);
-    assert_printed(record_get(&r, "sd_tri"), code[_i].tri, 6);
-    assert_printed(record_get(&r, "sd_sq"), code[_i].sq, 6);
+    HAS(&r, DIGITS(6), "sd_tri sd_sq", code[_i].tri, code[_i].sq);
 }
 
 /* ---- identities ----------------------------------------------------------------------------- */

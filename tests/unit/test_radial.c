@@ -398,9 +398,8 @@ TEST(counts_of_a_run)
     OWN(sim_head_free) struct sim_head h;
     video_head(5, 10, 10, 0, 0, &h);
     RUN(r, "radial:preset=none:block=64:decay=0.5", &h.in);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 28.0 / 64, 1e-15);
-    ck_assert_double_eq_tol(record_get(&r, "density_tile"), 28.0 / 64, 1e-15);
-    ck_assert_double_eq_tol(record_get(&r, "density_exec"), 28.0 * 4096 / 250000, 1e-15);
+    HAS(&r, 1e-15, "density_native density_tile density_exec", 28.0 / 64, 28.0 / 64,
+        28.0 * 4096 / 250000);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "spilled_pairs=4"));
 }
 
@@ -411,8 +410,7 @@ TEST(text_and_padding)
     struct record r;
     video_head(8, 8, 12, 64, 2, &h);
     run_text("radial:preset=none:block=64:decay=0.25", &h.in, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 53.0 / 169, 1e-15);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), 53.0 / 169, 1e-15);
+    HAS(&r, 1e-15, "density_native density_elem", 53.0 / 169, 53.0 / 169);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "kind=hunyuan"));
     record_free(&r);
     sim_head_free(&h);
@@ -439,16 +437,12 @@ TEST(paper_profile_counts_pairs_and_tiles)
     OWN(sim_head_free) struct sim_head h;
     struct record r;
     video_head(4, 8, 12, 0, 0, &h);
-    run_text("radial:preset=none:profile=paper", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 138048);
-    ck_assert_double_eq(record_get(&r, "density_tile"), record_get(&r, "density_tile@128x128"));
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), 9 * 128 * 128);
-    ck_assert_double_eq(record_get(&r, "sparsity_qk"), 1 - record_get(&r, "density_tile"));
-    record_free(&r);
-    run_text("radial:preset=none:profile=paper:sink=0:block=64", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 133344);
-    ck_assert_double_eq(record_get(&r, "density_tile"), record_get(&r, "density_tile@64x64"));
-    record_free(&r);
+    RUN_HAS("radial:preset=none:profile=paper", &h.in, 0,
+            "pairs_kept density_tile pairs_exec sparsity_qk", 138048,
+            record_get(&r, "density_tile@128x128"), 9 * 128 * 128,
+            1 - record_get(&r, "density_tile"));
+    RUN_HAS("radial:preset=none:profile=paper:sink=0:block=64", &h.in, 0, "pairs_kept density_tile",
+            133344, record_get(&r, "density_tile@64x64"));
 }
 
 TEST_N(golden_heads, 4)
@@ -467,11 +461,7 @@ TEST_N(golden_heads, 4)
     HEAD(h, golden_video, 3, cases[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "radial:preset=none:kind=%s:block=64:decay=0.5", cases[_i].kind);
     RUN(r, text, &h.in);
-    assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
-    assert_printed(record_get(&r, "cra_p1"), cases[_i].p1, 6);
-    assert_printed(record_get(&r, "cra_p5"), cases[_i].p5, 6);
-    assert_printed(record_get(&r, "cra_p50"), cases[_i].p50, 6);
-    assert_printed(record_get(&r, "cra_mean"), cases[_i].mean, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
-    assert_printed(record_get(&r, "err_l2_rel"), cases[_i].l2, 6);
+    HAS(&r, DIGITS(6), "cra_min cra_p1 cra_p5 cra_p50 cra_mean err_l1_rel err_l2_rel",
+        cases[_i].min, cases[_i].p1, cases[_i].p5, cases[_i].p50, cases[_i].mean, cases[_i].l1,
+        cases[_i].l2);
 }

@@ -203,13 +203,10 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
     double *keep = calloc((size_t)n, sizeof *keep), pairs = (double)n * (double)(n + 1) / 2;
     snprintf(text, sizeof text, "sampleattention:alpha_c=0.9:alpha_s=0.9%s", g->options);
     run(h, text, keep, &r);
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), g->blocks * 128 * 128);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->density, 1e-6);
+    HAS(&r, 1e-6, "pairs_exec density_elem density_native", g->blocks * 128 * 128, g->density,
+        g->density * pairs / ((double)n * (double)n));
     ck_assert_double_eq_tol(record_get(&r, "density_exec"), g->blocks * 128 * 128 / pairs, 1e-12);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"),
-                            g->density * pairs / ((double)n * (double)n), 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), g->min, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 1e-4);
+    HAS(&r, 1e-4, "cra_min cra_mean", g->min, g->mean);
     /* The golden p1 is entry floor(n / 100), counted from 0, of the ascending list. */
     sort_f64(keep, n);
     ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4);
@@ -239,14 +236,12 @@ TEST(golden_trace_4096)
         check_golden(&h, &rows[i]);
 
     run(&h, "sampleattention:alpha_c=0.9:alpha_s=0.9", NULL, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_exec"), 0.402246, 1e-6);
+    HAS(&r, 1e-6, "density_exec units_forced", 0.402246, 0);
     ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), 0.087674, 1e-4);
-    ck_assert_double_eq(record_get(&r, "units_forced"), 0);
     record_free(&r);
 
     run(&h, "sampleattention", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), 327 * 128 * 128);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), 0.607518, 1e-6);
+    HAS(&r, 1e-6, "pairs_exec density_elem", 327 * 128 * 128, 0.607518);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.980525, 1e-4);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "kc,ks=10,10"));
     record_free(&r);
@@ -425,11 +420,8 @@ TEST(earlier_algorithm_on_the_golden_trace)
     ck_assert_int_eq(v.ncols, 182);
     sample_v2_free(&v);
     run(&h, "sampleattention:profile=v2", NULL, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), 0.251024, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 0.000385, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_p1"), 0.028830, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.848365, 1e-4);
-    ck_assert_double_eq(record_get(&r, "columns"), 182);
+    HAS(&r, 1e-6, "density_elem columns", 0.251024, 182);
+    HAS(&r, 1e-4, "cra_min cra_p1 cra_mean", 0.000385, 0.028830, 0.848365);
 }
 
 TEST(short_prompts_stay_dense)
@@ -554,8 +546,7 @@ TEST(search_reports_what_the_replay_measures)
              c.alpha_s, c.chunks);
     run(&h, text, NULL, &r);
     ck_assert_double_eq_tol(record_get(&r, "density_elem"), c.density, 1e-12);
-    ck_assert_double_eq_tol(record_get(&r, "cra_p1"), c.keep_p1, 1e-9);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c.keep_mean, 1e-9);
+    HAS(&r, 1e-9, "cra_p1 cra_mean", c.keep_p1, c.keep_mean);
     ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), c.error, 1e-6);
     record_free(&r);
 

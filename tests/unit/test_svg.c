@@ -323,9 +323,7 @@ TEST(first_layers_and_steps_are_dense)
     video_head(3, 8, 8, 0, 0, &h);
     h.in.layer = 0;
     RUN(r, "svg1", &h.in);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert(isnan(record_get(&r, "temporal")));
+    HAS(&r, 0, "dense_call density_elem temporal", 1, 1, NONE);
     h.in.layer = 1;
     h.in.step = 9;
     ck_assert_double_eq(metric_of("svg1", &h.in, "dense_call"), 1);
@@ -474,12 +472,9 @@ TEST_N(masks_of_both_classes, 4)
         struct svg_count c;
         MUST(svg_band_count(&b, 0, &c, ERR));
         double side = (double)((n + 127) / 128);
-        ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)c.pairs);
-        ck_assert_double_eq_tol(record_get(&r, "density_tile"), (double)c.tiles / side / side,
-                                1e-15);
-        ck_assert_double_eq_tol(record_get(&r, "density_native"), (double)c.tiles / side / side,
-                                1e-15);
-        ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)(c.tiles * 128 * 128));
+        HAS(&r, 1e-15, "pairs_kept density_tile density_native pairs_exec", (double)c.pairs,
+            (double)c.tiles / side / side, (double)c.tiles / side / side,
+            (double)(c.tiles * 128 * 128));
         seen[temporal]++;
         record_free(&r);
         sim_head_free(&h);
@@ -535,9 +530,7 @@ TEST(a_device_classifies)
         struct svg_band b = {SVG_HUNYUAN, 4, 90, 12, temporal, false, false, width};
         MUST(svg_band_mask(&b, 0, h.in.x.nq, &want, ERR));
         ck_assert_int_eq(mask_lists_differ(&m, &want), 0);
-        ck_assert_double_eq(record_get(&r, "temporal"), temporal);
-        ck_assert_double_eq(record_get(&r, "mse_spatial"), 2.5);
-        ck_assert_double_eq(record_get(&r, "mse_temporal"), temporal ? 1.5 : 3.5);
+        HAS(&r, 0, "temporal mse_spatial mse_temporal", temporal, 2.5, temporal ? 1.5 : 3.5);
     }
     method_runs_free(runs, n_runs);
 }
@@ -562,17 +555,11 @@ TEST_N(golden_classes, 8)
     struct record r;
     HEAD(h, golden_video, cases[_i].step, cases[_i].layer, cases[_i].head, PREC_F64);
     run_text("svg1:rows=all", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "temporal"), cases[_i].is_temporal);
-    assert_printed(record_get(&r, "mse_spatial"), cases[_i].spatial, 7);
-    assert_printed(record_get(&r, "mse_temporal"), cases[_i].temporal, 7);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 102096);
+    HAS(&r, DIGITS(7), "temporal mse_spatial mse_temporal pairs_kept", cases[_i].is_temporal,
+        cases[_i].spatial, cases[_i].temporal, 102096);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), 8.0 / 9, 1e-15);
-    assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
-    assert_printed(record_get(&r, "cra_mean"), cases[_i].mean, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
+    HAS(&r, DIGITS(6), "cra_min cra_mean err_l1_rel", cases[_i].min, cases[_i].mean, cases[_i].l1);
     record_free(&r);
     /* 16-bit classification agrees on these heads. */
-    run_text("svg1:rows=all:arith=bf16", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "class_changed"), 0);
-    record_free(&r);
+    RUN_HAS("svg1:rows=all:arith=bf16", &h.in, 0, "class_changed", 0);
 }

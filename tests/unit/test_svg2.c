@@ -346,12 +346,9 @@ TEST_N(masks_follow_the_clusters, 2)
             ck_assert_int_eq(bits[i * n + j], want);
             pairs += want;
         }
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)pairs);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), record_get(&r, "density_elem"),
-                            1e-14);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
-    ck_assert_double_eq(record_get(&r, "kmeans_iter_q"), (double)q.iterations);
-    ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), (double)k.iterations);
+    HAS(&r, 1e-14, "pairs_kept density_native cold_start kmeans_iter_q kmeans_iter_k",
+        (double)pairs, record_get(&r, "density_elem"), 1, (double)q.iterations,
+        (double)k.iterations);
     int64_t exec = (text + 127) / 128 * ((n + 127) / 128), kept = 0, full = 0;
     for (int a = 0; a < 6; a++) {
         int64_t keys = text;
@@ -362,8 +359,8 @@ TEST_N(masks_follow_the_clusters, 2)
         }
         exec += (q.sizes[a] + 127) / 128 * ((keys + 127) / 128);
     }
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)(exec * 128 * 128));
-    ck_assert_double_eq_tol(record_get(&r, "map_density"), (double)kept / (double)full, 1e-15);
+    HAS(&r, 1e-15, "pairs_exec map_density", (double)(exec * 128 * 128),
+        (double)kept / (double)full);
 }
 
 /* emulate=bf16 rounds a float trace as a bf16 one, whose clusters and map are then the same; it
@@ -391,8 +388,7 @@ TEST_N(one_cluster_or_all_mass_is_dense, 3)
     if (_i == 1)
         snprintf(text, sizeof text, "svg2:preset=none:qc=6:kc=12:top_p=1");
     RUN(r, text, &h.in);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert_double_eq(record_get(&r, "map_density"), 1);
+    HAS(&r, 0, "density_elem map_density", 1, 1);
     ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-14);
 }
 
@@ -451,24 +447,18 @@ TEST(later_steps_start_from_the_last_centroids)
     }
     step_skips(RULE, &h, 5, &carry, "no clusters of step 4");
     step_skips(RULE, &h, 5, NULL, "no clusters of step 4");
-    run_step(RULE ":cold=1", &h, 5, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
-    record_free(&r);
-    run_step(RULE ":cold=1", &h, 6, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 0);
-    record_free(&r);
+    STEP_HAS(RULE ":cold=1", &h, 5, &carry, 0, "cold_start", 1);
+    STEP_HAS(RULE ":cold=1", &h, 6, &carry, 0, "cold_start", 0);
 }
 
 TEST(iterations_are_limited)
 {
     struct sim_head h;
-    struct record r;
     OWN(carry_end) struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
         video_head(50 + (uint64_t)t, 0, 0, &h);
-        run_step(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, &r);
-        ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), t ? 2 : 3);
-        record_free(&r);
+        STEP_HAS(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, 0, "kmeans_iter_k",
+                 t ? 2 : 3);
         sim_head_free(&h);
     }
 }
@@ -478,40 +468,22 @@ TEST(first_steps_and_layers_are_dense)
     static const char *const rule = "svg2:qc=6:kc=12"; /* wan-t2v-720p: 10 of 50 steps, no warm */
     static const char *const warm = "svg2:preset=wan-i2v-480p:qc=6:kc=12";
     OWN(sim_head_free) struct sim_head h;
-    struct record r;
     struct carry carry = {0};
     video_head(8, 0, 0, &h);
-    run_step(rule, &h, 9, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert(isnan(record_get(&r, "cold_start")));
-    record_free(&r);
-    run_step(rule, &h, 10, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 0);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
-    record_free(&r);
+    STEP_HAS(rule, &h, 9, &carry, 0, "dense_call density_elem cold_start", 1, 1, NONE);
+    STEP_HAS(rule, &h, 10, &carry, 0, "dense_call cold_start", 0, 1);
     carry_end(&carry);
     /* With warm the dense steps cluster; one that is missing leaves them dense, later ones skip. */
     for (int t = 0; t < 11; t++) {
-        run_step(warm, &h, t, &carry, &r);
-        ck_assert_double_eq(record_get(&r, "dense_call"), t < 10);
-        ck_assert_double_eq(record_get(&r, "cold_start"), t == 0);
-        record_free(&r);
+        STEP_HAS(warm, &h, t, &carry, 0, "dense_call cold_start", t < 10, t == 0);
     }
-    run_step(warm, &h, 7, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert(isnan(record_get(&r, "cold_start")));
-    record_free(&r);
+    STEP_HAS(warm, &h, 7, &carry, 0, "dense_call cold_start", 1, NONE);
     carry_end(&carry);
     step_skips(warm, &h, 10, &carry, "no clusters of step 9");
-    run_step("svg2:preset=wan-i2v-480p:qc=6:kc=12:warm=0", &h, 10, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
-    record_free(&r);
+    STEP_HAS("svg2:preset=wan-i2v-480p:qc=6:kc=12:warm=0", &h, 10, &carry, 0, "cold_start", 1);
     carry_end(&carry);
     h.in.layer = 0;
-    run_step(rule, &h, 30, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    record_free(&r);
+    STEP_HAS(rule, &h, 30, &carry, 0, "dense_call", 1);
     carry_end(&carry);
 }
 
@@ -565,9 +537,7 @@ TEST(a_device_clusters)
     record_init(&r);
     assert_ok(record_metric(&r, "pairs_allowed", (double)(video * video), &err), &err);
     assert_ok(me->report(state, &r, &err), &err);
-    ck_assert_double_eq(record_get(&r, "kmeans_iter_q"), 5);
-    ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), 6);
-    ck_assert_double_eq(record_get(&r, "clusters_empty_k"), 3);
+    HAS(&r, 0, "kmeans_iter_q kmeans_iter_k clusters_empty_k", 5, 6, 3);
     ck_assert_ptr_nonnull(carry.data);
     method_release(me, state);
 
@@ -740,8 +710,8 @@ TEST(other_methods_keep_their_branches_apart)
     for (int64_t i = 0; i < n; i++) {
         const struct record *same = find(joined, both, &alone[i]);
         reused += record_get(&alone[i], "mask_age") == 15;
-        ck_assert_double_eq(record_get(same, "pairs_kept"), record_get(&alone[i], "pairs_kept"));
-        ck_assert_double_eq(record_get(same, "err_l2_rel"), record_get(&alone[i], "err_l2_rel"));
+        HAS(same, 0, "pairs_kept err_l2_rel", record_get(&alone[i], "pairs_kept"),
+            record_get(&alone[i], "err_l2_rel"));
     }
     ck_assert_int_eq(reused, 12);
     records_free(alone, n);
