@@ -613,25 +613,6 @@ TEST(masks_are_made_once_without_recompute)
     step_skips(SMALL_RULE ":recompute=0", &h, 9, &carry, "step 9 uses the difference of step 8");
 }
 
-TEST(other_inputs_are_skipped)
-{
-    struct sim_head h;
-    struct record r;
-    video_head(10, SMALL, &h);
-    step_skips("chipmunk:local_voxels=3", &h, 0, NULL, "2x2x2 voxels");
-    step_runs("chipmunk:local_voxels=3:profile=clean", &h, 0, NULL);
-    h.in.geom.text_place = 1;
-    step_skips("chipmunk", &h, 0, NULL, "in front");
-    h.in.geom = (struct geometry){0};
-    step_skips("chipmunk", &h, 0, NULL, "video");
-    sim_head_free(&h);
-    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
-    run_step("chipmunk", &h, 0, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    record_free(&r);
-    sim_head_free(&h);
-}
-
 /* Tokens that are in voxel order already are taken as they are, other orders are not undone. */
 TEST(stored_voxel_order_is_used)
 {
@@ -685,18 +666,6 @@ TEST_N(families_have_their_defaults, 3)
     run_step("chipmunk:full_steps=0+1+20", &h, 20, NULL, &a);
     ck_assert_int_eq(a.status, RECORD_OK);
     record_free(&a);
-}
-
-TEST(bad_schedules_are_refused)
-{
-    static const struct {
-        const char *text, *why;
-    } bad[] = {{"chipmunk:full_steps=0+10", "steps 0 and 1 must be full"},
-               {"chipmunk:full_steps=1+2", "steps 0 and 1 must be full"},
-               {"chipmunk:full_steps=0+1+x", "full_steps"},
-               {"chipmunk:full_steps=0+1:full_every=10", "two ways"}};
-    for (int k = 0; k < 4; k++)
-        assert_refused(bad[k].text, bad[k].why);
 }
 
 /* Kernel tiles: 192 rows, lists in steps of 128 keys. */

@@ -557,21 +557,3 @@ TEST(token_order_changes_groups_not_attention)
     ck_assert_double_gt(highest, lowest + 0.01);
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:M=16:permute=row", &h.in, "mask_units"), 5200);
 }
-
-TEST(bad_parameters_are_refused)
-{
-    static const struct {
-        const char *text, *want;
-    } bad[] = {
-        {"fg-attn:M=24", "multiple of 16"},
-        {"fg-attn:M=512", "[16, 256]"},
-        {"fg-attn:width=4", "1, 8, 16, 32, 64 or 128"},
-        {"fg-attn:width=48", "1, 8, 16, 32, 64 or 128"},
-        {"fg-attn:mode=pooled:pool=literal", "needs tau1"},
-        {"fg-attn:mode=pooled:pool=topk", "needs kappa"},
-        {"fg-attn:tau=0", "expected a number > 0"},
-        {"fg-attn:permute=spiral", "hilbert"},
-    };
-    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
-        assert_refused(bad[k].text, bad[k].want);
-}

@@ -437,29 +437,6 @@ TEST_N(bf16_pools_are_those_of_the_kernel, 4)
     ck_assert_double_eq(flex_pooled_score(&f, a, b, 2), 257 * f.scale);
 }
 
-TEST(short_prompts_stay_dense)
-{
-    const struct {
-        int64_t n;
-        const char *text;
-        bool dense;
-    } c[] = {{256, "flexprefill:min_budget=0", true},
-             {257, "flexprefill:min_budget=0", false},
-             {1024, "flexprefill", true},
-             {1025, "flexprefill", false},
-             {64, "flexprefill:block=32:min_budget=0", true},
-             {65, "flexprefill:block=32:min_budget=0", false}};
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 3, c[i].n, c[i].n, 16, true, 1, PREC_F32);
-        run(&h, c[i].text, NULL, &r);
-        ck_assert_int_eq(strstr(buf_str(&r.notes), "pattern=dense") != NULL, c[i].dense);
-        if (c[i].dense)
-            ck_assert_double_eq(record_get(&r, "density_native"), 1);
-        ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
-    }
-}
-
 TEST(budgets_are_monotone)
 {
     struct flex_scores s;
@@ -520,12 +497,4 @@ TEST(max_budget_limits_both_lists)
     run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", NULL, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 300);
     record_free(&r);
-}
-
-TEST(parts_of_a_prompt_are_skipped)
-{
-    for (int causal = 0; causal < 2; causal++) {
-        HEAD(h, random_head, 6, 40, 64, 16, causal, 1, PREC_F32);
-        assert_skips("flexprefill", &h.in, "whole prompts only: 40 queries, 64 keys");
-    }
 }

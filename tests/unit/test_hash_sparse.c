@@ -258,14 +258,3 @@ TEST_N(masks_of_the_video_model, 2)
     ck_assert_double_eq_tol(record_get(&r, "cra_mean") / video[_i].mean, 1, 5e-6);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), video[_i].buckets));
 }
-
-TEST(bad_parameters)
-{
-    assert_refused("hash-sparse:buckets=7", "buckets=7: expected an even number, such as 8");
-    assert_refused("hash-sparse:buckets=0", "buckets");
-    assert_refused("hash-sparse:buckets=130", "buckets");
-    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
-    h.in.x.d = 2;
-    assert_skips("hash-sparse:buckets=6:proj_dir=axes", &h.in,
-                 "proj_dir=axes has no 3 unit vectors in a head of dimension 2");
-}

@@ -459,24 +459,6 @@ TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
                         metric_of("oracle", &h.in, "err_l1_rel"));
 }
 
-TEST(bad_parameters_are_refused)
-{
-    static const struct {
-        const char *text, *want;
-    } bad[] = {
-        {"oracle:kind=topk", "k=10%"},
-        {"oracle:unit=0x1", "ROWSxKEYS"},
-        {"oracle:kind=block:unit=16", "ROWSxKEYS"},
-        {"oracle:unit=16x1", "kind=topp"},
-        {"oracle:forced=corner", "sink-N"},
-        {"oracle:forced=sink-0", "sink-N"},
-        {"oracle:alpha=0", "(0, 1]"},
-        {"oracle:alpha=1.5", "(0, 1]"},
-    };
-    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
-        assert_refused(bad[k].text, bad[k].want);
-}
-
 /* ---- stripes -------------------------------------------------------------------------------- */
 
 TEST(slices_of_rows)
@@ -537,13 +519,4 @@ TEST(stripes_are_the_heaviest_columns)
         sim_head_free(&h);
     }
     ck_assert_double_gt(recall[0], recall[1]); /* the full ranking is the best on average */
-}
-
-TEST(parameters_of_stripes)
-{
-    assert_refused("oracle:kind=stripes", "kind=stripes needs k");
-    assert_refused("oracle:kind=stripes:k=5:chunks=2", "chunks");
-    assert_refused("oracle:kind=topk:k=5:rank=sampled", "rank");
-    assert_refused("oracle:kind=stripes:k=5:forced=diag", "forced");
-    assert_refused("oracle:kind=stripes:k=5:unit=64x64", "unit");
 }

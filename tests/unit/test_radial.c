@@ -295,27 +295,6 @@ static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
     out->in.n_layers = 6;
 }
 
-TEST(other_inputs_are_skipped)
-{
-    struct sim_head h;
-    video_head(3, 4, 5, 0, 0, &h);
-    assert_skips("radial:pad=official", &h.in, "no multiple of the block");
-    h.in.order = "hilbert";
-    assert_skips("radial", &h.in, "raster order");
-    h.in.order = NULL;
-    h.in.geom.h = 5;
-    assert_skips("radial", &h.in, "grid");
-    h.in.geom = (struct geometry){0};
-    assert_skips("radial", &h.in, "video grid");
-    sim_head_free(&h);
-    video_head(3, 4, 5, 4, 1, &h);
-    assert_skips("radial", &h.in, "in front");
-    sim_head_free(&h);
-    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
-    assert_skips("radial", &h.in, "bidirectional only");
-    sim_head_free(&h);
-}
-
 /* 480p and 720p at B = 128 are refused only when the published shape rule is asked for; nothing is
  * computed here, so the heads need no data. */
 TEST(ragged_videos_need_our_padding)

@@ -419,23 +419,6 @@ TEST(masks_are_full_and_counted_in_kernel_tiles)
     record_free(&r);
 }
 
-TEST(unsupported_shapes_are_skipped)
-{
-    struct sim_head h;
-    struct record r;
-    MUST(random_head(1, 32, 32, 129, false, 1, PREC_F32, &h, ERR));
-    run_text_carry("sageattention", &h.in, NULL, 1, NULL, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_ptr_nonnull(strstr(r.reason, "129"));
-    record_free(&r);
-    sim_head_free(&h);
-    MUST(random_head(1, 16, 32, 8, true, 1, PREC_F32, &h, ERR));
-    run_text_carry("sageattention", &h.in, NULL, 1, NULL, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    record_free(&r);
-    sim_head_free(&h);
-}
-
 static double error_of(const char *text, const struct sim_head *h)
 {
     return metric_of(text, &h->in, "err_l1_rel");

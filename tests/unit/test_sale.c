@@ -483,28 +483,6 @@ static void run(const struct sim_head *h, const char *text, struct record *r)
     run_text_carry(text, &h->in, NULL, 1, NULL, NULL, r);
 }
 
-TEST(short_prompts_and_tiny_tau_are_dense)
-{
-    const struct {
-        int64_t n;
-        const char *text;
-        bool dense;
-    } c[] = {{1024, "sale:tau=0.5", true},
-             {1025, "sale:tau=0.5", false},
-             {1025, "sale:tau=9e-6", true},
-             {1025, "sale:tau=0", true},
-             {512, "sale:tau=0.5:dense_below=511", false}};
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 3, c[i].n, c[i].n, 16, true, 1, PREC_F32);
-        run(&h, c[i].text, &r);
-        ck_assert_int_eq(record_get(&r, "sparsity_total") == 0, c[i].dense);
-        ck_assert_int_eq(record_get(&r, "density_native") == 1, c[i].dense);
-        ck_assert_int_eq(strstr(buf_str(&r.notes), "dense=") != NULL, c[i].dense);
-        ck_assert_double_eq(record_get(&r, "rows_empty"), 0); /* every row sees its own key */
-    }
-}
-
 TEST(sparsity_counts_64_by_32_tiles)
 {
     OWN(record_free) struct record r;
@@ -567,25 +545,6 @@ TEST(int8_attention_is_close_on_the_same_mask)
     ck_assert_double_gt(record_get(&sage, "err_cos"), 0.9995);
     ck_assert_double_lt(record_get(&sage, "err_lse_max"), 0.1); /* the key mean is put back */
     ck_assert_double_eq(record_get(&sage, "sparsity_pv"), 0);
-}
-
-TEST(inapplicable_heads_are_skipped)
-{
-    const struct {
-        int64_t nq;
-        int d;
-        bool causal;
-        const char *reason;
-    } c[] = {{64, 16, false, "causal only"},
-             {40, 16, true, "whole prompts only: 40 queries, 64 keys"},
-             {64, 24, true, "head dimension 24 is not a multiple of 16 up to 1024"}};
-    for (int i = 0; i < 3; i++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 3, c[i].nq, 64, c[i].d, c[i].causal, 1, PREC_F32);
-        run(&h, "sale", &r);
-        ck_assert_int_eq(r.status, RECORD_SKIP);
-        ck_assert_str_eq(r.reason, c[i].reason);
-    }
 }
 
 /* ---- calibration ------------------------------------------------------------------------ */

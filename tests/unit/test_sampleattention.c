@@ -373,15 +373,6 @@ TEST(uniform_rows)
     }
 }
 
-TEST(full_budget_is_dense)
-{
-    OWN(record_free) struct record r;
-    HEAD(h, golden_sample, 2100, PREC_F32);
-    run(&h, "sampleattention:alpha_c=1:alpha_s=0:chunks=3", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 1, 1e-6);
-}
-
 /* Entries of a row needed for a share 0.95 of its mass, summed over the rows. */
 static int64_t oracle_entries(int64_t n)
 {
@@ -422,25 +413,6 @@ TEST(earlier_algorithm_on_the_golden_trace)
     run(&h, "sampleattention:profile=v2", NULL, &r);
     HAS(&r, 1e-6, "density_elem columns", 0.251024, 182);
     HAS(&r, 1e-4, "cra_min cra_p1 cra_mean", 0.000385, 0.028830, 0.848365);
-}
-
-TEST(short_prompts_stay_dense)
-{
-    const struct {
-        int64_t n;
-        const char *text;
-        bool dense;
-    } cases[] = {{255, "sampleattention", true},          {256, "sampleattention", false},
-                 {512, "sampleattention:chunks=4", true}, {513, "sampleattention:chunks=4", false},
-                 {127, "sampleattention:block=64", true}, {128, "sampleattention:block=64", false}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 2, cases[i].n, cases[i].n, 16, true, 1, PREC_F32);
-        run(&h, cases[i].text, NULL, &r);
-        ck_assert_int_eq(strstr(buf_str(&r.notes), "fallback=dense") != NULL, cases[i].dense);
-        if (cases[i].dense)
-            ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    }
 }
 
 TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
@@ -487,15 +459,6 @@ TEST(prompt_chunk_uses_absolute_positions)
         record_free(&r);
         sim_head_free(&part);
     }
-}
-
-TEST(bidirectional_heads_are_skipped)
-{
-    OWN(record_free) struct record r;
-    HEAD(h, random_head, 5, 300, 300, 16, false, 1, PREC_F32);
-    run(&h, "sampleattention", NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_str_eq(r.reason, "causal only");
 }
 
 TEST(strict_counts_rows_without_a_key)

@@ -235,14 +235,6 @@ TEST(lambda_is_pv_in_nats)
     ck_assert_double_eq_tol(params_of("lambda=-34.657").pv, 50, 1e-3);
     ck_assert_double_eq_tol(params_of("lambda=-13.863").pv, 20, 1e-3);
     ck_assert(isinf(params_of("pv=off").pv));
-
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    FAILS(method_runs_parse(test_methods, "spargeattn:lambda=-5:pv=7", &runs, &n, ERR), ERR_USAGE,
-          "lambda");
-    FAILS(method_runs_parse(test_methods, "spargeattn:l1=0.1:l2=0.05", &runs, &n, ERR), ERR_USAGE,
-          "l2");
-    method_runs_free(runs, n);
 }
 
 /* ---- whole method --------------------------------------------------------------------------- */
@@ -351,7 +343,6 @@ TEST(empty_rows_exist_in_the_paper_profile_only)
 
 TEST(token_order_changes_masks_not_dense_attention)
 {
-    OWN(record_free) struct record r;
     HEAD(h, golden_video, 3, 5, 0, PREC_F64);
     static const char *const orders[] = {"row", "column", "time", "random", "hilbert"};
     for (int i = 0; i < 5; i++) {
@@ -367,27 +358,6 @@ TEST(token_order_changes_masks_not_dense_attention)
         else
             ck_assert_double_gt(fabs(cra - none), 1e-6);
     }
-    HEAD(text, golden_code_lm, 5, 0, PREC_F32);
-    sparge_record("permute=time", &text, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_ptr_nonnull(strstr(r.reason, "video"));
-}
-
-TEST(causal_rectangles_are_skipped)
-{
-    struct sim_head h;
-    struct record r;
-    MUST(random_head(1, 64, 128, 16, true, 1, PREC_F32, &h, ERR));
-    sparge_record("", &h, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_str_eq(r.reason, "causal needs nq == nk");
-    record_free(&r);
-    sim_head_free(&h);
-    MUST(random_head(1, 64, 128, 16, false, 1, PREC_F32, &h, ERR));
-    sparge_record("", &h, &r);
-    ck_assert_int_eq(r.status, RECORD_OK);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* ---- quantised arithmetic ------------------------------------------------------------------- */

@@ -219,22 +219,6 @@ TEST(bigbird_causal_with_random_blocks)
     }
 }
 
-TEST(bigbird_refuses_what_it_cannot_do)
-{
-    static const struct {
-        const char *text;
-        bool causal;
-        int64_t nq;
-    } cases[] = {
-        {"bigbird", true, 64}, {"bigbird:preset=sample", false, 64}, {"bigbird", false, 40}};
-    for (int k = 0; k < 3; k++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 4, cases[k].nq, 64, 4, cases[k].causal, 1, PREC_F32);
-        run_text_carry(cases[k].text, &h.in, NULL, 1, NULL, NULL, &r);
-        ck_assert_int_eq(r.status, RECORD_SKIP);
-    }
-}
-
 /* ---- longnet -------------------------------------------------------------------------------- */
 
 static const struct {
@@ -604,24 +588,4 @@ TEST(sparse_transformer_counts_from_absolute_positions)
                                                             : local || strided);
             }
     }
-}
-
-TEST(bad_parameters_are_refused)
-{
-    static const struct {
-        const char *text, *want;
-    } bad[] = {
-        {"longformer:global=x", "global"},
-        {"longformer:global=-3", "global"},
-        {"longformer:variant=no-overlap:dilation=2", "dilation"},
-        {"bigbird:block=8", "[16, 128]"},
-        {"bigbird:random=17", "[0, 16]"},
-        {"longnet:segments=5:ratios=1+2", "1 segments and 2 ratios"},
-        {"longnet:segments=0:ratios=1", "above 0"},
-        {"sparse-transformer:pattern=fixed:block=24", "8, 16, 32 or 64"},
-        {"sparse-transformer:pattern=fixed:stride=100", "multiple of block"},
-        {"sparse-transformer:pattern=fixed:verts=3:vertsize=2", "blocks of a chunk"},
-    };
-    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
-        assert_refused(bad[k].text, bad[k].want);
 }

@@ -180,11 +180,6 @@ TEST(dilated_windows_execute_a_band)
     ck_assert_double_lt(record_get(&r, "density_elem"), 0.6 * record_get(&r, "density_exec"));
     record_free(&r);
     sim_head_free(&h);
-    MUST(random_head(2, 64, 64, 4, false, 1, PREC_F32, &h, ERR));
-    run_text_carry("streaming:dilate=dilated2", &h.in, NULL, 1, NULL, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 static const struct {

@@ -262,33 +262,6 @@ static void video_head(int64_t t, int64_t h, int64_t w, int64_t words, int place
     out->in.branch = "cond";
 }
 
-TEST(other_inputs_are_skipped)
-{
-    struct sim_head h;
-    video_head(3, 4, 5, 0, 0, &h);
-    h.in.order = "time";
-    assert_skips("svg1", &h.in, "raster order");
-    h.in.order = NULL;
-    h.in.n_steps = 0;
-    assert_skips("svg1", &h.in, "how many steps");
-    ck_assert_double_eq(metric_of("svg1:dense_steps=0", &h.in, "dense_call"), 0);
-    h.in.geom.h = 5;
-    assert_skips("svg1", &h.in, "grid");
-    h.in.geom.t = 0;
-    assert_skips("svg1", &h.in, "video grid");
-    sim_head_free(&h);
-    video_head(3, 4, 5, 4, 2, &h);
-    assert_skips("svg1:family=wan", &h.in, "no text");
-    assert_skips("svg1:family=cog", &h.in, "in front");
-    sim_head_free(&h);
-    video_head(3, 4, 5, 4, 1, &h);
-    assert_skips("svg1:family=hunyuan", &h.in, "behind");
-    sim_head_free(&h);
-    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
-    assert_skips("svg1", &h.in, "bidirectional only");
-    sim_head_free(&h);
-}
-
 TEST(a_target_below_the_text_share_is_an_error)
 {
     struct sim_head h;
@@ -307,14 +280,6 @@ TEST(a_target_below_the_text_share_is_an_error)
     ck_assert_double_ge(metric_of("svg1:target=0.41", &h.in, "density_elem"), 0.36);
     sim_head_free(&h);
     ck_assert(isnan(svg_width_frames(0.4, 32, 160, 64)));
-}
-
-TEST(bad_rows_are_refused)
-{
-    static const char *const bad[] = {"svg1:rows=0", "svg1:rows=-3", "svg1:rows=some",
-                                      "svg1:rows=1.5"};
-    for (int k = 0; k < 4; k++)
-        assert_refused(bad[k], "a number of rows");
 }
 
 TEST(first_layers_and_steps_are_dense)

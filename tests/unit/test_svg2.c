@@ -614,20 +614,6 @@ TEST(operands_on_a_device_are_bf16)
     method_runs_free(runs, n_runs);
 }
 
-TEST(other_inputs_are_skipped)
-{
-    struct sim_head h;
-    video_head(9, 0, 0, &h);
-    step_skips("svg2:preset=none:qc=6", &h, 0, NULL, "kc=1000 clusters of 192 tokens");
-    step_skips("svg2:preset=none:kc=12", &h, 0, NULL, "qc=200 clusters of 192 tokens");
-    h.in.order = "time";
-    step_skips(RULE, &h, 0, NULL, "raster order");
-    sim_head_free(&h);
-    video_head(9, 5, 1, &h);
-    step_skips(RULE, &h, 0, NULL, "text in front");
-    sim_head_free(&h);
-}
-
 /* ---- guidance branches ---------------------------------------------------------------------- */
 
 /* Records of a replay of the first calls of the fixture's video; `other` may be NULL. */

@@ -420,14 +420,6 @@ TEST_N(equal_blocks_have_equal_masses, 5)
     }
 }
 
-TEST(bad_chunks_are_refused)
-{
-    const char *bad[] = {"xattention:chunk=100", "xattention:chunk=0", "xattention:chunk=-128",
-                         "xattention:chunk=128x", "xattention:chunk=many"};
-    for (int i = 0; i < 5; i++)
-        assert_refused(bad[i], "neither auto nor a multiple of 128");
-}
-
 /* ---- calibration ------------------------------------------------------------------------ */
 
 /* With the exact masses as estimates the rule's threshold is at least 0.9; the written threshold
