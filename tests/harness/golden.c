@@ -246,6 +246,21 @@ out:
     return rc;
 }
 
+int random_video(uint64_t seed, int64_t t, int64_t h, int64_t w, int64_t text, int place,
+                 struct sim_head *out, struct err *err)
+{
+    int64_t n = t * h * w + text;
+    int rc = random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, err);
+    if (rc)
+        return rc;
+    out->in.geom = (struct geometry){t, h, w, text, text ? place : 0};
+    out->in.layer = 7;
+    out->in.n_layers = 40;
+    out->in.n_steps = 50;
+    out->in.branch = "cond";
+    return 0;
+}
+
 float *golden_tensor(const char *path, const char *name, int64_t count)
 {
     struct err err = {0};

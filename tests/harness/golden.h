@@ -42,6 +42,11 @@ double rel_l2(const float *x, const float *want, int64_t n);
 int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, double sigma,
                 enum precision prec, struct sim_head *h, struct err *err);
 
+/* The same with 16 dimensions and sigma 1.5 for a video of this grid, with text in front (place 1)
+ * or behind (2): layer 7 of 40, step 0 of 50. */
+int random_video(uint64_t seed, int64_t t, int64_t h, int64_t w, int64_t text, int place,
+                 struct sim_head *out, struct err *err);
+
 /* HEAD(h, random_head, 1, 64, 64, 16, true, 1, PREC_F64): a head `h` of the block, in a test
  * (tests/harness/suite.h). Any of the functions above that make one, or sim_head_reorder. */
 #define HEAD(h, make, ...)                                                                         \

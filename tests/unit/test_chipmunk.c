@@ -227,24 +227,13 @@ TEST(list_padding_by_hand)
 
 /* ---- masks of a head ------------------------------------------------------------------------ */
 
-static void video_head(uint64_t seed, struct geometry g, struct sim_head *out)
-{
-    int64_t n = g.t * g.h * g.w + g.text;
-    MUST(random_head(seed, n, n, 16, false, 1.3, PREC_F64, out, ERR));
-    out->in.geom = g;
-    out->in.n_layers = 6;
-    out->in.layer = 3;
-    out->in.n_steps = 50;
-    out->in.branch = "cond";
-}
-
-static const struct geometry SMALL = {8, 12, 16, 20, 2}, HALF = {4, 12, 16, 20, 2};
+#define SMALL 8, 12, 16, 20, 2
+#define HALF 4, 12, 16, 20, 2
 
 /* Column sums of an explicit map with the given normaliser, sorted: the kept keys are the largest,
  * the drawn ones and the static ones. */
 TEST_N(masks_follow_explicit_column_sums, 2)
 {
-    OWN(sim_head_free) struct sim_head raw;
     struct chip_shape s;
     OWN(slice_mask_free) struct slice_mask m, fixed;
     struct chip_rule r = rule(0.2, 0, true);
@@ -252,13 +241,13 @@ TEST_N(masks_follow_explicit_column_sums, 2)
     OWN(free_at) double *p = calloc((size_t)n, sizeof *p), *mass = calloc((size_t)n, sizeof *mass);
     OWN(free_at) double *lse = calloc((size_t)n, sizeof *lse);
 
-    video_head(3, SMALL, &raw);
+    HEAD(raw, random_video, 4, SMALL);
     HEAD(h, sim_head_reorder, &raw.in, "voxel:4x6x8", 0);
     for (int64_t i = 0; i < n; i++)
         lse[i] = head_lse(&h.in)[i] + (double)(i % 7) - 900 * (i / CHIP_ROWS == 2);
     r.redraw = _i ? 0.01 : 0;
     r.random_keys = 0.02;
-    chip_shape_of(&SMALL, BOX, &s);
+    chip_shape_of(&(struct geometry){SMALL}, BOX, &s);
     MUST(chip_static(&s, &r, &fixed, ERR));
     MUST(chip_raise(&h.in, lse, lse, ERR));
     MUST(chip_mask(&s, &r, &h.in, lse, 77, &m, &selected, ERR));
@@ -298,14 +287,13 @@ TEST_N(masks_follow_explicit_column_sums, 2)
 /* The published lists end at multiples of 128 with real keys; clean lists do not. */
 TEST(padding_keys_are_real_in_the_official_profile)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct chip_shape s;
     OWN(slice_mask_free) struct slice_mask a, b;
     int64_t before, same;
     struct chip_rule r = rule(0.1, 1, false), without = r;
 
-    video_head(4, SMALL, &h);
-    chip_shape_of(&SMALL, BOX, &s);
+    HEAD(h, random_video, 4, SMALL);
+    chip_shape_of(&(struct geometry){SMALL}, BOX, &s);
     r.redraw = without.redraw = 0.01;
     without.multiple = 1;
     MUST(chip_mask(&s, &r, &h.in, head_lse(&h.in), 5, &a, &before, ERR));
@@ -323,12 +311,11 @@ TEST(padding_keys_are_real_in_the_official_profile)
 
 TEST(steps_follow_the_schedule)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     OWN(carry_end) struct carry carry = {0};
     double made = NAN;
 
-    video_head(5, HALF, &h);
+    HEAD(h, random_video, 5, HALF);
     for (int t = 0; t < 10; t++) {
         bool full = t < 2 || t % 4 == 0;
         run_step(SMALL_RULE, &h, t, &carry, &r);
@@ -354,7 +341,6 @@ TEST(steps_follow_the_schedule)
 TEST(a_device_chooses)
 {
     struct err err = {0};
-    OWN(sim_head_free) struct sim_head h;
     struct method_run *runs = NULL;
     struct carry carry = {0};
     struct method_ctx ctx = {.seed = 1, .carry = &carry};
@@ -367,7 +353,7 @@ TEST(a_device_chooses)
     void *state = NULL;
     char why[160];
 
-    video_head(8, SMALL, &h);
+    HEAD(h, random_video, 8, SMALL);
     int64_t n = h.in.x.nq;
     assert_ok(method_runs_parse(test_methods,
                                 "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0", &runs,
@@ -409,9 +395,8 @@ TEST(a_device_chooses)
 /* Full steps give dense attention bit for bit. */
 TEST(full_steps_are_dense)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
-    video_head(6, HALF, &h);
+    HEAD(h, random_video, 6, HALF);
     int64_t n = h.in.x.nq;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
     run_text_carry(SMALL_RULE, &h.in, NULL, 1, sink_bits, bits, &r);
@@ -427,12 +412,11 @@ TEST_N(constant_inputs_are_exact_with_the_delta, 5)
     static const char *const rules[] = {SMALL_RULE, SMALL_RULE ":profile=clean",
                                         SMALL_RULE ":top_keys=0:random_keys=0",
                                         SMALL_RULE ":recompute=0", SMALL_RULE ":norm=exact"};
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     OWN(carry_end) struct carry with = {0}, without = {0};
     char text[160];
 
-    video_head(7, HALF, &h);
+    HEAD(h, random_video, 7, HALF);
     snprintf(text, sizeof text, "%s:delta=0", rules[_i]);
     for (int t = 0; t < 7; t++) {
         run_step(rules[_i], &h, t, &with, &r);
@@ -490,9 +474,8 @@ TEST(a_device_adds_the_difference)
     int compared = 0;
     for (int t = 0; t < 4; t++) {
         struct method_ctx ctx = {.seed = 1, .carry = &carry};
-        OWN(sim_head_free) struct sim_head h;
         OWN(record_free) struct record a, b;
-        video_head(20 + (uint64_t)t, HALF, &h);
+        HEAD(h, random_video, 20 + (uint64_t)t, HALF);
         run_step(SMALL_RULE, &h, t, &here, &a);
         MUST(run_on_device(&device, &h.in, SMALL_RULE, &ctx, &b, ERR));
         ck_assert_msg(b.status == RECORD_OK, "%s", b.reason);
@@ -516,7 +499,7 @@ TEST_N(all_keys_are_exact_at_every_step, 3)
     struct record r;
     OWN(carry_end) struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
-        video_head(20 + (uint64_t)t, HALF, &h[t]);
+        MUST(random_video(20 + (uint64_t)t, HALF, &h[t], ERR));
         run_step(rules[_i], &h[t], t, &carry, &r);
         ck_assert_double_eq(record_get(&r, "density_elem"), 1);
         ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-13);
@@ -538,7 +521,7 @@ TEST(delta_by_explicit_attention)
     double worst = 0, *p = calloc((size_t)n, sizeof *p);
 
     for (int t = 0; t < 3; t++) {
-        video_head(30 + (uint64_t)t, SMALL, &h[t]);
+        MUST(random_video(30 + (uint64_t)t, SMALL, &h[t], ERR));
         MUST(sim_head_reorder(&h[t].in, "voxel:4x6x8", 0, &v[t], ERR));
         h[t].in.step = t;
         run_text_carry(SMALL_RULE, &h[t].in, &carry, 1, sink_bits, bits, &r);
@@ -574,9 +557,8 @@ TEST(delta_by_explicit_attention)
 
 TEST(missing_steps_are_skipped)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct carry carry = {0};
-    video_head(8, HALF, &h);
+    HEAD(h, random_video, 8, HALF);
     step_skips(SMALL_RULE, &h, 3, &carry, "step 3 uses the mask of step 1");
     step_skips(SMALL_RULE, &h, 3, NULL, "step 3 uses the mask of step 1");
     step_skips(SMALL_RULE, &h, 4, &carry, "step 4 needs the normaliser of step 1");
@@ -598,10 +580,9 @@ TEST(missing_steps_are_skipped)
 /* One mask for the whole run, and a difference of the last full step. */
 TEST(masks_are_made_once_without_recompute)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     OWN(carry_end) struct carry carry = {0};
-    video_head(9, HALF, &h);
+    HEAD(h, random_video, 9, HALF);
     for (int t = 0; t < 7; t++) {
         run_step(SMALL_RULE ":recompute=0", &h, t, &carry, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
@@ -616,10 +597,9 @@ TEST(masks_are_made_once_without_recompute)
 /* Tokens that are in voxel order already are taken as they are, other orders are not undone. */
 TEST(stored_voxel_order_is_used)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record a, b;
     OWN(carry_end) struct carry ca = {0}, cb = {0};
-    video_head(11, HALF, &h);
+    HEAD(h, random_video, 11, HALF);
     HEAD(v, sim_head_reorder, &h.in, "voxel:4x6x8", 0);
     ck_assert_str_eq(v.in.order, "voxel:4x6x8");
     for (int t = 0; t < 3; t++) {
@@ -644,10 +624,9 @@ TEST_N(families_have_their_defaults, 3)
         {"chipmunk:kind=hunyuan", "chipmunk:kind=wan:top_keys=0.05:local_voxels=0:full_every=10"},
         {"chipmunk", "chipmunk:kind=hunyuan"}, /* HALF has joint text */
     };
-    OWN(sim_head_free) struct sim_head h;
     struct record a, b;
     OWN(carry_end) struct carry ca = {0}, cb = {0};
-    video_head(12, HALF, &h);
+    HEAD(h, random_video, 12, HALF);
     for (int t = 0; t < 3; t++) {
         run_step(cases[_i].text, &h, t, &ca, &a);
         run_step(cases[_i].same, &h, t, &cb, &b);
@@ -671,13 +650,12 @@ TEST_N(families_have_their_defaults, 3)
 /* Kernel tiles: 192 rows, lists in steps of 128 keys. */
 TEST(executed_pairs)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     OWN(carry_end) struct carry carry = {0};
     const char *text = SMALL_RULE ":profile=clean";
     int64_t n = 1556;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
-    video_head(13, SMALL, &h);
+    HEAD(h, random_video, 13, SMALL);
     for (int t = 0; t < 3; t++) {
         h.in.step = t;
         run_text_carry(text, &h.in, &carry, 1, sink_bits, bits, &r);

@@ -285,16 +285,6 @@ TEST(paper_closed_form_of_a_frame_pair)
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
-/* A random video head of this grid. */
-static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
-                       struct sim_head *out)
-{
-    int64_t n = t * h * w + text;
-    MUST(random_head(3, n, n, 8, false, 1, PREC_F64, out, ERR));
-    out->in.geom = (struct geometry){t, h, w, text, text ? place : 0};
-    out->in.n_layers = 6;
-}
-
 /* 480p and 720p at B = 128 are refused only when the published shape rule is asked for; nothing is
  * computed here, so the heads need no data. */
 TEST(ragged_videos_need_our_padding)
@@ -339,8 +329,7 @@ TEST_N(presets_keep_layers_and_steps_dense, 8)
                  {"radial:preset=hunyuan-long", 2, 2},
                  {"radial:preset=none", 0, 0},
                  {"radial:preset=wan21:dense_layers=3:dense_steps=5", 3, 5}};
-    OWN(sim_head_free) struct sim_head h;
-    video_head(3, 4, 5, 0, 0, &h);
+    HEAD(h, random_video, 3, 3, 4, 5, 0, 0);
     ck_assert_double_eq(dense_call(cases[_i].text, &h, cases[_i].layers, cases[_i].steps), 0);
     if (cases[_i].layers)
         ck_assert_double_eq(dense_call(cases[_i].text, &h, cases[_i].layers - 1, 49), 1);
@@ -362,8 +351,7 @@ TEST(presets_are_their_parameters)
         {"radial:preset=hunyuan:dense_steps=0", "radial:preset=none:decay=0.95:sink=0:block=128"},
         {"radial:kind=hunyuan:dense_steps=0", "radial:preset=none:kind=hunyuan"},
     };
-    OWN(sim_head_free) struct sim_head h;
-    video_head(12, 16, 16, 0, 0, &h);
+    HEAD(h, random_video, 3, 12, 16, 16, 0, 0);
     h.in.layer = 2;
     for (int k = 0; k < 4; k++)
         ck_assert_double_eq(metric_of(pairs[k][0], &h.in, "pairs_kept"),
@@ -374,8 +362,7 @@ TEST(presets_are_their_parameters)
 
 TEST(counts_of_a_run)
 {
-    OWN(sim_head_free) struct sim_head h;
-    video_head(5, 10, 10, 0, 0, &h);
+    HEAD(h, random_video, 3, 5, 10, 10, 0, 0);
     RUN(r, "radial:preset=none:block=64:decay=0.5", &h.in);
     HAS(&r, 1e-15, "density_native density_tile density_exec", 28.0 / 64, 28.0 / 64,
         28.0 * 4096 / 250000);
@@ -387,14 +374,14 @@ TEST(text_and_padding)
 {
     struct sim_head h;
     struct record r;
-    video_head(8, 8, 12, 64, 2, &h);
+    MUST(random_video(3, 8, 8, 12, 64, 2, &h, ERR));
     run_text("radial:preset=none:block=64:decay=0.25", &h.in, &r);
     HAS(&r, 1e-15, "density_native density_elem", 53.0 / 169, 53.0 / 169);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "kind=hunyuan"));
     record_free(&r);
     sim_head_free(&h);
 
-    video_head(8, 8, 12, 20, 2, &h);
+    MUST(random_video(3, 8, 8, 12, 20, 2, &h, ERR));
     h.in.n_padding = 44;
     run_text("radial:preset=none:block=64:decay=0.25", &h.in, &r);
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 53.0 / 169, 1e-15);
@@ -413,8 +400,7 @@ TEST(text_and_padding)
 
 TEST(paper_profile_counts_pairs_and_tiles)
 {
-    OWN(sim_head_free) struct sim_head h;
-    video_head(4, 8, 12, 0, 0, &h);
+    HEAD(h, random_video, 3, 4, 8, 12, 0, 0);
     RUN(r, "radial:preset=none:profile=paper", &h.in);
     double tile = record_get(&r, "density_tile@128x128");
     HAS(&r, 0, "pairs_kept pairs_exec density_tile sparsity_qk", 138048, 9 * 128 * 128, tile,

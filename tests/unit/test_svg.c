@@ -249,19 +249,6 @@ TEST_N(warm_up_of_layers_and_steps, 8)
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
-static void video_head(int64_t t, int64_t h, int64_t w, int64_t words, int place,
-                       struct sim_head *out)
-{
-    int64_t n = t * h * w + words;
-    MUST(random_head(5, n, n, 16, false, 1.5, PREC_F64, out, ERR));
-    out->in.geom = (struct geometry){t, h, w, words, words ? place : 0};
-    out->in.n_layers = 40;
-    out->in.layer = 7;
-    out->in.n_steps = 50;
-    out->in.step = 30;
-    out->in.branch = "cond";
-}
-
 TEST(a_target_below_the_text_share_is_an_error)
 {
     struct sim_head h;
@@ -269,7 +256,7 @@ TEST(a_target_below_the_text_share_is_an_error)
     int64_t n = 0;
     struct method_ctx ctx = {0};
     struct record r;
-    video_head(2, 8, 8, 32, 2, &h);
+    MUST(random_video(5, 2, 8, 8, 32, 2, &h, ERR));
     record_init(&r);
     MUST(method_runs_parse(test_methods, "svg1:target=0.4", &runs, &n, ERR));
     struct sim_cell cell = {
@@ -284,8 +271,7 @@ TEST(a_target_below_the_text_share_is_an_error)
 
 TEST(first_layers_and_steps_are_dense)
 {
-    OWN(sim_head_free) struct sim_head h;
-    video_head(3, 8, 8, 0, 0, &h);
+    HEAD(h, random_video, 5, 3, 8, 8, 0, 0);
     h.in.layer = 0;
     RUN(r, "svg1", &h.in);
     HAS(&r, 0, "dense_call density_elem temporal", 1, 1, NONE);
@@ -334,12 +320,12 @@ TEST_N(classification_by_explicit_rows, 4)
         {3, 9, 11, 10, 1, {SVG_COG, 3, 99, 10, false, false, true, 1}},
     };
     enum { R = 40 };
-    OWN(sim_head_free) struct sim_head h;
     struct svg_class got, all;
     double want[2] = {0}, whole[2] = {0}, out[16];
     int64_t rows[R];
 
-    video_head(cases[_i].t, cases[_i].h, cases[_i].w, cases[_i].text, cases[_i].place, &h);
+    HEAD(h, random_video, 5, cases[_i].t, cases[_i].h, cases[_i].w, cases[_i].text,
+         cases[_i].place);
     struct svg_band trial[2] = {cases[_i].band, cases[_i].band};
     trial[1].temporal = true;
     int64_t n = h.in.x.nq;
@@ -372,11 +358,10 @@ TEST_N(classification_by_explicit_rows, 4)
 
 TEST(ties_are_spatial)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct svg_class got;
     struct svg_band b[2] = {{SVG_WAN, 2, 30, 0, false, true, false, 60},
                             {SVG_WAN, 2, 30, 0, true, true, false, 60}};
-    video_head(2, 5, 6, 0, 0, &h);
+    HEAD(h, random_video, 5, 2, 5, 6, 0, 0);
     MUST(svg_classify(&h.in, b, NULL, 0, true, &got, ERR));
     ck_assert_double_eq(got.mse[0], got.mse[1]);
     ck_assert(!got.temporal);
@@ -385,8 +370,8 @@ TEST(ties_are_spatial)
 /* Rows depend on the seed and the call, not on the head; the first row_limit ones only. */
 TEST(sampled_rows_are_the_calls_own)
 {
-    OWN(sim_head_free) struct sim_head h;
-    video_head(3, 8, 8, 0, 0, &h);
+    HEAD(h, random_video, 5, 3, 8, 8, 0, 0);
+    h.in.step = 30;
     double one = metric_of("svg1:rows=3", &h.in, "mse_spatial");
     h.in.head = 5;
     ck_assert_double_eq(metric_of("svg1:rows=3", &h.in, "mse_spatial"), one);
@@ -413,7 +398,7 @@ TEST_N(masks_of_both_classes, 4)
     struct record r;
     int seen[2] = {0};
     for (int k = 0; k < 16; k++) {
-        video_head(4, 9, 10, _i < 2 ? 0 : 12, _i - 1, &h);
+        MUST(random_video(5, 4, 9, 10, _i < 2 ? 0 : 12, _i - 1, &h, ERR));
         for (int64_t j = 0; j < h.in.x.nk * h.in.x.d; j++)
             h.k[j] = (float)(h.k[j] * (k % 8));
         OWN(sim_head_free) struct sim_head again;
@@ -479,10 +464,9 @@ static void adopt_class(const struct method_run *run, const struct head_in *in, 
 
 TEST(a_device_classifies)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct method_run *runs = NULL;
     int64_t n_runs = 0;
-    video_head(4, 9, 10, 12, 2, &h);
+    HEAD(h, random_video, 5, 4, 9, 10, 12, 2);
     MUST(method_runs_parse(test_methods, "svg1:preset=none:target=0.45", &runs, &n_runs, ERR));
     for (int temporal = 0; temporal < 2; temporal++) {
         OWN(mask_free) struct mask m = {0}, want = {0};

@@ -284,17 +284,6 @@ TEST(ties_of_the_map_go_to_the_lower_cluster)
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
-static void video_head(uint64_t seed, int64_t words, int place, struct sim_head *out)
-{
-    int64_t n = 4 * 6 * 8 + words;
-    MUST(random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, ERR));
-    out->in.geom = (struct geometry){4, 6, 8, words, words ? place : 0};
-    out->in.n_layers = 40;
-    out->in.layer = 7;
-    out->in.n_steps = 50;
-    out->in.branch = "cond";
-}
-
 static void round_to_bf16(struct sim_head *h)
 {
     h->in.src_dtype = DT_BF16;
@@ -316,7 +305,6 @@ static bool same_bits(const char *text, const struct head_in *in, const uint8_t 
 /* The mask from clusters that are made here with the same start. */
 TEST_N(masks_follow_the_clusters, 2)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
     OWN(kmeans_free) struct kmeans q, k;
     OWN(free_at) uint8_t *map = NULL;
@@ -324,7 +312,7 @@ TEST_N(masks_follow_the_clusters, 2)
     int64_t video = 192, text = _i ? 11 : 0, n = video + text, pairs = 0;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
 
-    video_head(3, text, 2, &h);
+    HEAD(h, random_video, 3, 4, 6, 8, text, 2);
     h.in.head = 5;
     h.in.kv_head = 2;
     MUST(kmeans_init(&q, video, 6, 16, DT_F32, ERR));
@@ -368,8 +356,7 @@ TEST_N(masks_follow_the_clusters, 2)
 TEST(emulation_is_that_of_a_bf16_trace)
 {
     static const char *const same[] = {RULE ":emulate=bf16", RULE ":emulate=bf16:cumsum=bf16"};
-    OWN(sim_head_free) struct sim_head h;
-    video_head(12, 0, 0, &h);
+    HEAD(h, random_video, 12, 4, 6, 8, 0, 0);
     OWN(free_at) uint8_t *emulated = run_bits(same[0], &h.in);
     ck_assert(!same_bits(RULE, &h.in, emulated));
     round_to_bf16(&h);
@@ -381,9 +368,8 @@ TEST_N(one_cluster_or_all_mass_is_dense, 3)
 {
     static const char *const texts[] = {"svg2:preset=none:qc=1:kc=1", RULE ":top_p=1",
                                         RULE ":min_kc=1"};
-    OWN(sim_head_free) struct sim_head h;
     char text[120];
-    video_head(4, 0, 0, &h);
+    HEAD(h, random_video, 4, 4, 6, 8, 0, 0);
     snprintf(text, sizeof text, "%s", texts[_i]);
     if (_i == 1)
         snprintf(text, sizeof text, "svg2:preset=none:qc=6:kc=12:top_p=1");
@@ -395,11 +381,10 @@ TEST_N(one_cluster_or_all_mass_is_dense, 3)
 /* Prompt tokens see and are seen by everything but padding; padding sees padding. */
 TEST(text_is_kept_and_padding_counts_in_the_published_number)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
     int64_t n = 200;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
-    video_head(5, 8, 2, &h);
+    HEAD(h, random_video, 5, 4, 6, 8, 8, 2);
     h.in.n_padding = 24;
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, bits, &r);
     for (int64_t i = 0; i < n; i++)
@@ -414,9 +399,8 @@ TEST(text_is_kept_and_padding_counts_in_the_published_number)
  * heads of one key head then share their masks, since they share the key clusters. */
 TEST(keys_are_clustered_once_per_key_head)
 {
-    OWN(sim_head_free) struct sim_head h;
     const char *text = "svg2:preset=none:qc=1:kc=12:top_p=0.5";
-    video_head(6, 0, 0, &h);
+    HEAD(h, random_video, 6, 4, 6, 8, 0, 0);
     for (int64_t i = 0; i < h.in.x.nq * h.in.x.d; i++)
         h.q[i] += 1;
     h.in.head = 4;
@@ -430,10 +414,9 @@ TEST(keys_are_clustered_once_per_key_head)
 
 TEST(later_steps_start_from_the_last_centroids)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     OWN(carry_end) struct carry carry = {0};
-    video_head(7, 0, 0, &h);
+    HEAD(h, random_video, 7, 4, 6, 8, 0, 0);
     for (int t = 0; t < 4; t++) {
         run_step(RULE, &h, t, &carry, &r);
         ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
@@ -456,7 +439,7 @@ TEST(iterations_are_limited)
     struct sim_head h;
     OWN(carry_end) struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
-        video_head(50 + (uint64_t)t, 0, 0, &h);
+        MUST(random_video(50 + (uint64_t)t, 4, 6, 8, 0, 0, &h, ERR));
         STEP_HAS(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, 0, "kmeans_iter_k",
                  t ? 2 : 3);
         sim_head_free(&h);
@@ -467,9 +450,8 @@ TEST(first_steps_and_layers_are_dense)
 {
     static const char *const rule = "svg2:qc=6:kc=12"; /* wan-t2v-720p: 10 of 50 steps, no warm */
     static const char *const warm = "svg2:preset=wan-i2v-480p:qc=6:kc=12";
-    OWN(sim_head_free) struct sim_head h;
     struct carry carry = {0};
-    video_head(8, 0, 0, &h);
+    HEAD(h, random_video, 8, 4, 6, 8, 0, 0);
     STEP_HAS(rule, &h, 9, &carry, 0, "dense_call density_elem cold_start", 1, 1, NONE);
     STEP_HAS(rule, &h, 10, &carry, 0, "dense_call cold_start", 0, 1);
     carry_end(&carry);
@@ -505,7 +487,6 @@ static void make_own(int64_t video, int64_t d, struct accel_own *own)
 TEST(a_device_clusters)
 {
     struct err err = {0};
-    OWN(sim_head_free) struct sim_head h;
     struct method_run *runs = NULL;
     struct carry carry = {0};
     struct method_ctx ctx = {.seed = 1, .carry = &carry};
@@ -519,7 +500,7 @@ TEST(a_device_clusters)
     char why[160];
     int64_t n = 0;
 
-    video_head(3, 0, 0, &h);
+    HEAD(h, random_video, 3, 4, 6, 8, 0, 0);
     h.in.src_dtype = DT_BF16;
     int64_t video = h.in.x.nq;
     assert_ok(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n, &err),
@@ -580,7 +561,6 @@ TEST(a_device_clusters)
 TEST(operands_on_a_device_are_bf16)
 {
     static const struct accel_operands there = {0};
-    OWN(sim_head_free) struct sim_head h;
     struct method_run *runs = NULL;
     struct method_ctx ctx = {.seed = 1};
     struct rule rule;
@@ -590,7 +570,7 @@ TEST(operands_on_a_device_are_bf16)
     int64_t n = 192, n_runs = 0;
     OWN(record_free) struct record r;
 
-    video_head(12, 0, 0, &h);
+    HEAD(h, random_video, 12, 4, 6, 8, 0, 0);
     OWN(free_at) uint8_t *here = run_bits(RULE, &h.in);
     h.in.x.on_device = &there;
     OWN(free_at) uint8_t *rounded = run_bits(RULE, &h.in);
