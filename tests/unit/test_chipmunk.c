@@ -340,56 +340,35 @@ TEST(steps_follow_the_schedule)
 /* The keys of a device's choice are those of the next step. */
 TEST(a_device_chooses)
 {
-    struct err err = {0};
-    struct method_run *runs = NULL;
-    struct carry carry = {0};
-    struct method_ctx ctx = {.seed = 1, .carry = &carry};
-    int64_t n_runs = 0, selected = 77;
-    struct accel_own own = {&selected, sizeof selected}, none = {0};
-    struct mask choice = {0}, m = {0};
-    struct rule rule;
-    const struct device_choice good = {.lists = &choice, .own = &own},
-                               bad = {.lists = &choice, .own = &none};
-    void *state = NULL;
-    char why[160];
+    static const char *const text = "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0";
+    OWN(carry_end) struct carry carry = {0};
+    OWN(mask_free) struct mask choice = {0}, m = {0};
+    int64_t selected = 77;
 
     HEAD(h, random_video, 8, SMALL);
     int64_t n = h.in.x.nq;
-    assert_ok(method_runs_parse(test_methods,
-                                "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0", &runs,
-                                &n_runs, &err),
-              &err);
-    const struct method *me = runs->method;
-    h.in.step = 1;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert_int_eq(method_origin(me, state).source, SOURCE_OWN);
-    ck_assert(me->device.rule(state, &rule, why));
-    ck_assert_int_eq(rule.of.chip.n, n);
-    const struct chip_given *given = rule.data;
-    for (int64_t i = 0; i < n; i++)
-        ck_assert_double_eq(given->lse[i], head_lse(&h.in)[i]);
-    assert_ok(mask_lists_init(&choice, n, n, 0, n, false, CHIP_ROWS, 1, &err), &err);
+    MUST(mask_lists_init(&choice, n, n, 0, n, false, CHIP_ROWS, 1, ERR));
     for (int64_t g = 0; g < choice.ngroups; g++)
-        assert_ok(mask_lists_add_run(&choice, g, (int32_t)(3 * g), (int32_t)(3 * g + 128), &err),
-                  &err);
+        MUST(mask_lists_add_run(&choice, g, (int32_t)(3 * g), (int32_t)(3 * g + 128), ERR));
     mask_lists_finish(&choice);
-    ck_assert_int_eq(me->device.take(state, &bad, &err), ERR_RUN);
-    assert_ok(me->device.take(state, &good, &err), &err);
-    assert_ok(me->select(state, 0, n, &m, &err), &err);
-    ck_assert_int_eq(m.form, MASK_FULL); /* of the call itself */
-    mask_free(&m);
-    method_release(me, state);
-
-    h.in.step = 2;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert_int_eq(method_origin(me, state).source, SOURCE_REUSED);
-    assert_ok(me->select(state, 0, n, &m, &err), &err);
-    ck_assert_int_eq(mask_lists_differ(&m, &choice), 0);
-    method_release(me, state);
-    mask_free(&m);
-    mask_free(&choice);
-    carry_end(&carry);
-    method_runs_free(runs, n_runs);
+    for (h.in.step = 1; h.in.step <= 2; h.in.step++) {
+        PREPARED(p, text, &h.in, 1, &carry);
+        bool own = h.in.step == 1;
+        ck_assert_int_eq(method_origin(p.me, p.state).source, own ? SOURCE_OWN : SOURCE_REUSED);
+        if (own) {
+            struct rule rule = rule_of(&p);
+            ck_assert_int_eq(rule.of.chip.n, n);
+            ck_assert_mem_eq(((const struct chip_given *)rule.data)->lse, head_lse(&h.in),
+                             (size_t)n * sizeof(double));
+            take_choice(&p, &choice, &(struct accel_own){&selected, sizeof selected});
+        }
+        mask_free(&m);
+        MUST(p.me->select(p.state, 0, n, &m, ERR));
+        if (own)
+            ck_assert_int_eq(m.form, MASK_FULL); /* of the call itself */
+        else
+            ck_assert_int_eq(mask_lists_differ(&m, &choice), 0);
+    }
 }
 
 /* Full steps give dense attention bit for bit. */

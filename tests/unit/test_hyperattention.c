@@ -50,24 +50,10 @@ TEST(merging)
 /* A head of n zero vectors. */
 static double exec_of(const char *text, int64_t n, bool causal)
 {
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {.seed = 1};
-    struct record r;
-    int64_t count = 0;
-    void *state = NULL;
-    float *zero = calloc((size_t)n, sizeof *zero);
+    OWN(free_at) float *zero = calloc((size_t)n, sizeof *zero);
     struct head_in in = one_head(zero, zero, zero, n, n, 1, causal);
-
-    record_init(&r);
-    MUST(method_runs_parse(test_methods, text, &runs, &count, ERR));
-    MUST(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, ERR));
-    struct hyper_plan *plan = state; /* the state begins with it */
-    double pairs = plan->at.pairs;
-    method_release(runs[0].method, state);
-    method_runs_free(runs, count);
-    record_free(&r);
-    free(zero);
-    return pairs;
+    PREPARED(p, text, &in, 1, NULL);
+    return ((const struct hyper_plan *)p.state)->at.pairs; /* the state begins with it */
 }
 
 TEST(pairs_that_are_multiplied)

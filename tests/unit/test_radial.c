@@ -290,23 +290,20 @@ TEST(paper_closed_form_of_a_frame_pair)
 TEST(ragged_videos_need_our_padding)
 {
     static const struct geometry grids[] = {{21, 30, 52, 0, 0}, {21, 45, 80, 0, 0}};
-    for (int k = 0; k < 2; k++)
-        for (int official = 0; official < 2; official++) {
-            struct err err = {0};
-            struct method_run *runs = NULL;
-            struct method_ctx ctx = {0};
-            int64_t n = grids[k].t * grids[k].h * grids[k].w, count = 0;
-            struct head_in in = {
-                .x = {.nq = n, .nk = n, .d = 1, .dv = 1}, .geom = grids[k], .layer = 3, .step = 20};
-            void *state = NULL;
-            assert_ok(method_runs_parse(test_methods, official ? "radial:pad=official" : "radial",
-                                        &runs, &count, &err),
-                      &err);
-            int rc = method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err);
-            ck_assert_int_eq(rc, official ? METHOD_SKIP : 0);
-            method_release(runs[0].method, state);
-            method_runs_free(runs, count);
-        }
+    for (int k = 0; k < 4; k++) {
+        bool official = k & 1;
+        OWN(run_free) struct method_run *run = run_of(official ? "radial:pad=official" : "radial");
+        struct method_ctx ctx = {0};
+        struct geometry g = grids[k / 2];
+        int64_t n = g.t * g.h * g.w;
+        struct head_in in = {
+            .x = {.nq = n, .nk = n, .d = 1, .dv = 1}, .geom = g, .layer = 3, .step = 20};
+        struct err err = {0};
+        void *state = NULL;
+        int rc = method_prepare(run->method, &ctx, run->params, &in, &state, &err);
+        ck_assert_int_eq(rc, official ? METHOD_SKIP : 0);
+        method_release(run->method, state);
+    }
 }
 
 static double dense_call(const char *text, struct sim_head *h, int layer, int step)

@@ -11,13 +11,8 @@ extern const struct method method_sageattention;
 
 static struct sage_params params_of(const char *text)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    struct sage_params p;
-    memcpy(&p, runs[0].params, sizeof p);
-    method_runs_free(runs, n);
-    return p;
+    OWN(run_free) struct method_run *run = run_of(text);
+    return *(const struct sage_params *)run->params;
 }
 
 static struct sage_rules rules_of(const char *text, int d)

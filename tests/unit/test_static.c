@@ -86,20 +86,14 @@ static int64_t random_of(const struct mask *m, int64_t a, int64_t n, int64_t *ou
     return count;
 }
 
-static struct mask bigbird_mask(const char *text, int64_t n, uint64_t seed)
+static struct mask mask_of(const char *text, int64_t n, bool causal, uint64_t seed)
 {
-    struct method_run *runs = NULL;
-    int64_t count = 0;
-    void *state = NULL;
     struct mask m = {0};
-    struct method_ctx ctx = {.seed = seed};
-    struct head_in in = {.x = {.nq = n, .nk = n, .d = 1, .dv = 1, .scale = 1}, .n_heads = 1};
-    MUST(method_runs_parse(test_methods, text, &runs, &count, ERR));
-    MUST(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, ERR));
-    MUST(runs[0].method->select(state, 0, n, &m, ERR));
+    struct head_in in = {.x = {.nq = n, .nk = n, .d = 1, .dv = 1, .scale = 1, .causal = causal},
+                         .n_heads = 1};
+    PREPARED(p, text, &in, seed, NULL);
+    MUST(p.me->select(p.state, 0, n, &m, ERR));
     MUST(mask_check(&m, ERR));
-    method_release(runs[0].method, state);
-    method_runs_free(runs, count);
     return m;
 }
 
@@ -112,7 +106,7 @@ TEST_N(bigbird_counts_and_places, 9)
 {
     int64_t n = bigbird[_i].n, blocks = n / 64;
     for (uint64_t seed = 0; seed < 20; seed++) {
-        OWN(mask_free) struct mask m = bigbird_mask("bigbird", n, seed);
+        OWN(mask_free) struct mask m = mask_of("bigbird", n, false, seed);
         int64_t list[64], doubled = 0, total = m.ptr[blocks], highest = 0;
         for (int64_t a = 1; a < blocks - 1; a++) {
             int64_t r = random_of(&m, a, blocks, list);
@@ -145,7 +139,7 @@ TEST(bigbird_without_random_blocks)
 {
     static const int64_t cases[][2] = {{1024, 100}, {4096, 436}, {8192, 884}, {32768, 3572}};
     for (int k = 0; k < 4; k++) {
-        OWN(mask_free) struct mask m = bigbird_mask("bigbird:random=0", cases[k][0], 1);
+        OWN(mask_free) struct mask m = mask_of("bigbird:random=0", cases[k][0], false, 1);
         ck_assert_int_eq(m.ptr[m.ngroups], cases[k][1]);
     }
 }
@@ -155,13 +149,13 @@ TEST(bigbird_scopes)
 {
     int64_t list[64], far = 0;
     for (uint64_t seed = 0; seed < 40; seed++) {
-        struct mask m = bigbird_mask("bigbird", 8192, seed);
+        struct mask m = mask_of("bigbird", 8192, false, seed);
         for (int64_t k = random_of(&m, 1, 128, list); k-- > 0;)
             ck_assert_int_ne(list[k], 9);
         for (int64_t k = random_of(&m, 9, 128, list); k-- > 0;)
             ck_assert_int_ne(list[k], 1);
         mask_free(&m);
-        m = bigbird_mask("bigbird:rand_scope=uniform", 8192, seed);
+        m = mask_of("bigbird:rand_scope=uniform", 8192, false, seed);
         for (int64_t a = 1; a < 127; a++) {
             int64_t r = random_of(&m, a, 128, list);
             ck_assert_int_eq(r, 3);
@@ -172,7 +166,7 @@ TEST(bigbird_scopes)
     }
     ck_assert_int_gt(far, 40 * 126);
     /* 10 blocks: the code has no plan, every row still gets three. */
-    struct mask m = bigbird_mask("bigbird", 640, 1);
+    struct mask m = mask_of("bigbird", 640, false, 1);
     for (int64_t a = 1; a < 9; a++)
         ck_assert_int_eq(random_of(&m, a, 10, list), 3);
     mask_free(&m);
@@ -181,7 +175,7 @@ TEST(bigbird_scopes)
 TEST(bigbird_depends_on_seed_and_head)
 {
     OWN(mask_free)
-    struct mask a = bigbird_mask("bigbird", 4096, 1), b = bigbird_mask("bigbird", 4096, 2);
+    struct mask a = mask_of("bigbird", 4096, false, 1), b = mask_of("bigbird", 4096, false, 2);
     struct mask_counts c = shape_counts("bigbird", 4096, 4096, false, 1, 4, 1);
     ck_assert_int_eq(a.ptr[64], b.ptr[64]);
     ck_assert_int_ne(memcmp(a.col, b.col, (size_t)a.ptr[64] * sizeof *a.col), 0);
@@ -426,58 +420,45 @@ TEST_N(longnet_is_softmax_with_multiplicities, 5)
     free(got.lse);
 }
 
-/* 10 tokens in segments of 8 with ratio 3, one head: phase 0. The second segment holds tokens 8, 9
- * and six padded ones; every segment is padded to 9. Selected places 0, 3, 6. */
 /* Pairs of all branches and the largest weight, from the masks or, where those stay on a device,
  * from the branches. */
-static void longnet_weights(const struct method_run *run, const struct head_in *in, bool device,
-                            double *sum, double *most)
+static void longnet_weights(const char *text, const struct head_in *in, bool device, double *sum,
+                            double *most)
 {
-    const struct method *me = run->method;
-    struct method_ctx ctx = {0};
-    struct mask m = {0};
-    struct record r;
-    void *state = NULL;
-
-    record_init(&r);
-    MUST(method_prepare(me, &ctx, run->params, in, &state, ERR));
+    OWN(mask_free) struct mask m = {0};
+    OWN(record_free) struct record r;
+    PREPARED(p, text, in, 0, NULL);
     if (device)
-        MUST(me->device.take(state, &(struct device_choice){.exec = &m}, ERR));
+        MUST(p.me->device.take(p.state, &(struct device_choice){.exec = &m}, ERR));
     else
-        MUST(me->select(state, 0, in->x.nq, &m, ERR));
+        MUST(p.me->select(p.state, 0, in->x.nq, &m, ERR));
     ck_assert(m.exec_bq == 1 && m.exec_bk == 1);
-    MUST(me->report(state, &r, ERR));
+    record_init(&r);
+    MUST(p.me->report(p.state, &r, ERR));
     *sum = record_get(&r, "pairs_exec");
     *most = record_get(&r, "weight_max");
-    record_free(&r);
-    mask_free(&m);
-    method_release(me, state);
 }
 
-TEST(longnet_weighs_masks_that_stay_on_a_device)
+TEST_N(longnet_weighs_masks_that_stay_on_a_device, 36)
 {
     static const char *const texts[] = {"longnet:segments=32+100:ratios=1+3",
                                         "longnet:segments=70+300:ratios=2+5",
                                         "longnet:segments=48:ratios=4"};
     static const int64_t sizes[][2] = {{300, 300}, {200, 333}, {333, 200}};
-    for (int k = 0; k < 36; k++) {
-        int64_t nq = sizes[k / 3 % 3][0], nk = sizes[k / 3 % 3][1];
-        struct head_in in = {
-            .x = {.nq = nq, .nk = nk, .d = 1, .dv = 1, .scale = 1, .causal = k / 9 % 2},
-            .head = k / 18 * 5,
-            .n_heads = 6};
-        struct method_run *runs = NULL;
-        double sum[2], most[2];
-        int64_t n = 0;
-        MUST(method_runs_parse(test_methods, texts[k % 3], &runs, &n, ERR));
-        for (int device = 0; device < 2; device++)
-            longnet_weights(runs, &in, device, sum + device, most + device);
-        ck_assert_msg(sum[0] == sum[1] && most[0] == most[1], "case %d: %g, %g and %g, %g", k,
-                      sum[0], most[0], sum[1], most[1]);
-        method_runs_free(runs, n);
-    }
+    int64_t nq = sizes[_i / 3 % 3][0], nk = sizes[_i / 3 % 3][1];
+    struct head_in in = {
+        .x = {.nq = nq, .nk = nk, .d = 1, .dv = 1, .scale = 1, .causal = _i / 9 % 2},
+        .head = _i / 18 * 5,
+        .n_heads = 6};
+    double sum[2], most[2];
+    for (int device = 0; device < 2; device++)
+        longnet_weights(texts[_i % 3], &in, device, sum + device, most + device);
+    ck_assert_msg(sum[0] == sum[1] && most[0] == most[1], "%g, %g and %g, %g", sum[0], most[0],
+                  sum[1], most[1]);
 }
 
+/* 10 tokens in segments of 8 with ratio 3, one head: phase 0. The second segment holds tokens 8, 9
+ * and six padded ones; every segment is padded to 9. Selected places 0, 3, 6. */
 TEST(longnet_counts_the_padding_of_the_code)
 {
     OWN(sim_head_free) struct sim_head h;
@@ -548,26 +529,16 @@ TEST(sparse_transformer_fixed_by_hand)
 
 TEST(sparse_transformer_local_block_layout)
 {
-    static const int64_t cases[][2] = {{32, 63}, {128, 150}};
+    static const struct {
+        const char *text;
+        int64_t tiles;
+    } cases[] = {{"sparse-transformer:pattern=local:stride=32", 63},
+                 {"sparse-transformer:pattern=local:stride=128", 150}};
     for (int k = 0; k < 2; k++) {
-        struct method_run *runs = NULL;
-        int64_t n = 0, tiles, allowed;
-        void *state = NULL;
-        struct mask m = {0};
-        struct method_ctx ctx = {0};
-        struct head_in in = {.x = {.nq = 1024, .nk = 1024, .d = 1, .dv = 1, .causal = true},
-                             .n_heads = 1};
-        char text[64];
-        snprintf(text, sizeof text, "sparse-transformer:pattern=local:stride=%lld",
-                 (long long)cases[k][0]);
-        MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-        MUST(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, ERR));
-        MUST(runs[0].method->select(state, 0, 1024, &m, ERR));
+        OWN(mask_free) struct mask m = mask_of(cases[k].text, 1024, true, 0);
+        int64_t tiles, allowed;
         MUST(mask_tiles_kept(&m, 32, 32, &tiles, &allowed, ERR));
-        ck_assert_int_eq(tiles, cases[k][1]);
-        mask_free(&m);
-        method_release(runs[0].method, state);
-        method_runs_free(runs, n);
+        ck_assert_int_eq(tiles, cases[k].tiles);
     }
 }
 

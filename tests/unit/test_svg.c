@@ -251,21 +251,15 @@ TEST_N(warm_up_of_layers_and_steps, 8)
 
 TEST(a_target_below_the_text_share_is_an_error)
 {
-    struct sim_head h;
-    struct method_run *runs = NULL;
-    int64_t n = 0;
+    OWN(run_free) struct method_run *run = run_of("svg1:target=0.4");
+    OWN(record_free) struct record r;
     struct method_ctx ctx = {0};
-    struct record r;
-    MUST(random_video(5, 2, 8, 8, 32, 2, &h, ERR));
+    HEAD(h, random_video, 5, 2, 8, 8, 32, 2);
+    h.in.step = 30;
     record_init(&r);
-    MUST(method_runs_parse(test_methods, "svg1:target=0.4", &runs, &n, ERR));
-    struct sim_cell cell = {
-        .method = runs[0].method, .params = runs[0].params, .ctx = &ctx, .in = &h.in};
+    struct sim_cell cell = {.method = run->method, .params = run->params, .ctx = &ctx, .in = &h.in};
     FAILS(sim_run(&cell, &r, ERR), ERR_INPUT, "target below text share");
-    record_free(&r);
-    method_runs_free(runs, n);
     ck_assert_double_ge(metric_of("svg1:target=0.41", &h.in, "density_elem"), 0.36);
-    sim_head_free(&h);
     ck_assert(isnan(svg_width_frames(0.4, 32, 160, 64)));
 }
 
@@ -387,6 +381,14 @@ TEST(sampled_rows_are_the_calls_own)
                             1e-14);
 }
 
+static int64_t half_width(const struct record *r)
+{
+    int64_t width = 0;
+    const char *note = strstr(buf_str(&r->notes), "half_width=");
+    ck_assert_int_eq(sscanf(note, "half_width=%" SCNd64, &width), 1);
+    return width;
+}
+
 /* Masks in the order of the trace: kept pairs of either class are those of the band, and the tiles
  * are counted in the order of the head. */
 TEST_N(masks_of_both_classes, 4)
@@ -409,12 +411,14 @@ TEST_N(masks_of_both_classes, 4)
         run_text_carry(methods[_i], &again.in, NULL, 1, sink_bits, bits, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
         bool temporal = record_get(&r, "temporal") == 1;
-        int64_t width;
-        struct svg_band b = {
-            svg_family(0, -1, &again.in), 4, 90, again.in.geom.text, temporal, _i < 2, false, 0};
-        ck_assert_int_eq(
-            sscanf(strstr(buf_str(&r.notes), "half_width="), "half_width=%" SCNd64, &width), 1);
-        b.width = width;
+        struct svg_band b = {svg_family(0, -1, &again.in),
+                             4,
+                             90,
+                             again.in.geom.text,
+                             temporal,
+                             _i < 2,
+                             false,
+                             half_width(&r)};
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < n; j++)
                 ck_assert_int_eq(bits[i * n + j], wants_executed(&b, svg_band_position(&b, i),
@@ -432,56 +436,29 @@ TEST_N(masks_of_both_classes, 4)
     ck_assert_msg(seen[0] && seen[1], "%d spatial, %d temporal", seen[0], seen[1]);
 }
 
-/* A head of svg1 whose class is a device's: temporal or not. */
-static void adopt_class(const struct method_run *run, const struct head_in *in, bool temporal,
-                        struct mask *m, struct record *r)
+/* Spatial or temporal by the choice of a device. */
+TEST_N(a_device_classifies, 2)
 {
-    struct err err = {0};
-    struct method_ctx ctx = {.seed = 1};
-    struct svg1_own numbers = {{2.5, temporal ? 1.5 : 3.5}};
-    struct accel_own own = {&numbers, sizeof numbers}, none = {0};
-    OWN(mask_free) struct mask choice = {0};
-    const struct device_choice good = {.lists = &choice, .own = &own},
-                               bad = {.lists = &choice, .own = &none};
-    struct rule rule;
-    void *state = NULL;
-    char why[160];
-    int64_t n = in->x.nq;
-
-    assert_ok(method_prepare(run->method, &ctx, run->params, in, &state, &err), &err);
-    ck_assert(run->method->device.rule(state, &rule, why));
-    ck_assert_int_eq(rule.of.svg1.frames * rule.of.svg1.frame + rule.of.svg1.text, n);
-    assert_ok(mask_lists_init(&choice, n, n, 0, n, false, n, n, &err), &err);
-    if (temporal)
-        assert_ok(mask_lists_add(&choice, 0, 0, &err), &err);
-    mask_lists_finish(&choice);
-    ck_assert_int_eq(run->method->device.take(state, &bad, &err), ERR_RUN);
-    assert_ok(run->method->device.take(state, &good, &err), &err);
-    assert_ok(run->method->select(state, 0, n, m, &err), &err);
-    assert_ok(run->method->report(state, r, &err), &err);
-    method_release(run->method, state);
-}
-
-TEST(a_device_classifies)
-{
-    struct method_run *runs = NULL;
-    int64_t n_runs = 0;
+    struct svg1_own numbers = {{2.5, _i ? 1.5 : 3.5}};
+    OWN(mask_free) struct mask m = {0}, want = {0}, choice = {0};
+    OWN(record_free) struct record r;
     HEAD(h, random_video, 5, 4, 9, 10, 12, 2);
-    MUST(method_runs_parse(test_methods, "svg1:preset=none:target=0.45", &runs, &n_runs, ERR));
-    for (int temporal = 0; temporal < 2; temporal++) {
-        OWN(mask_free) struct mask m = {0}, want = {0};
-        OWN(record_free) struct record r;
-        record_init(&r);
-        adopt_class(runs, &h.in, temporal, &m, &r);
-        int64_t width = 0;
-        ck_assert_int_eq(
-            sscanf(strstr(buf_str(&r.notes), "half_width="), "half_width=%" SCNd64, &width), 1);
-        struct svg_band b = {SVG_HUNYUAN, 4, 90, 12, temporal, false, false, width};
-        MUST(svg_band_mask(&b, 0, h.in.x.nq, &want, ERR));
-        ck_assert_int_eq(mask_lists_differ(&m, &want), 0);
-        HAS(&r, 0, "temporal mse_spatial mse_temporal", temporal, 2.5, temporal ? 1.5 : 3.5);
-    }
-    method_runs_free(runs, n_runs);
+    int64_t n = h.in.x.nq;
+    PREPARED(p, "svg1:preset=none:target=0.45", &h.in, 1, NULL);
+    struct rule rule = rule_of(&p);
+    ck_assert_int_eq(rule.of.svg1.frames * rule.of.svg1.frame + rule.of.svg1.text, n);
+    MUST(mask_lists_init(&choice, n, n, 0, n, false, n, n, ERR));
+    if (_i)
+        MUST(mask_lists_add(&choice, 0, 0, ERR));
+    mask_lists_finish(&choice);
+    take_choice(&p, &choice, &(struct accel_own){&numbers, sizeof numbers});
+    MUST(p.me->select(p.state, 0, n, &m, ERR));
+    record_init(&r);
+    MUST(p.me->report(p.state, &r, ERR));
+    struct svg_band b = {SVG_HUNYUAN, 4, 90, 12, _i, false, false, half_width(&r)};
+    MUST(svg_band_mask(&b, 0, n, &want, ERR));
+    ck_assert_int_eq(mask_lists_differ(&m, &want), 0);
+    HAS(&r, 0, "temporal mse_spatial mse_temporal", _i, 2.5, _i ? 1.5 : 3.5);
 }
 
 TEST_N(golden_classes, 8)

@@ -484,76 +484,62 @@ static void make_own(int64_t video, int64_t d, struct accel_own *own)
     map[4 + 1] = map[4 + 2] = 1;
 }
 
+#define CLUSTERED "svg2:preset=none:cold=1:qc=3:kc=4"
+
+/* The centroids that the device starts from; NULL: it draws them. */
+static const float *start_of(const struct prepared *p)
+{
+    struct rule rule = rule_of(p);
+    return ((const struct svg2_given *)rule.data)->centroids[0];
+}
+
 TEST(a_device_clusters)
 {
+    OWN(carry_end) struct carry carry = {0};
+    OWN(record_free) struct record r;
+    OWN(mask_free) struct mask m = {0}, choice = {0};
+    struct accel_own own = {0};
     struct err err = {0};
-    struct method_run *runs = NULL;
-    struct carry carry = {0};
-    struct method_ctx ctx = {.seed = 1, .carry = &carry};
-    struct accel_own own = {0}, none = {0};
-    struct mask m = {0}, choice = {0};
-    const struct device_choice good = {.lists = &choice, .own = &own},
-                               bad = {.lists = &choice, .own = &none};
-    struct rule rule;
-    struct record r;
-    void *state = NULL;
-    char why[160];
-    int64_t n = 0;
 
     HEAD(h, random_video, 3, 4, 6, 8, 0, 0);
     h.in.src_dtype = DT_BF16;
     int64_t video = h.in.x.nq;
-    assert_ok(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n, &err),
-              &err);
-    const struct method *me = runs->method;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(me->device.rule(state, &rule, why));
-    ck_assert_int_eq(rule.of.svg2.video, video);
-    ck_assert_ptr_null(((const struct svg2_given *)rule.data)->centroids[0]);
     make_own(video, h.in.x.d, &own);
-    ck_assert_int_eq(me->device.take(state, &bad, &err), ERR_RUN);
-    assert_ok(me->device.take(state, &good, &err), &err);
-    assert_ok(me->select(state, 0, video, &m, &err), &err);
-    ck_assert_int_eq(m.ptr[video], video * video);
-    record_init(&r);
-    assert_ok(record_metric(&r, "pairs_allowed", (double)(video * video), &err), &err);
-    assert_ok(me->report(state, &r, &err), &err);
-    HAS(&r, 0, "kmeans_iter_q kmeans_iter_k clusters_empty_k", 5, 6, 3);
-    ck_assert_ptr_nonnull(carry.data);
-    method_release(me, state);
-
-    /* What the device started from stays, so that it can choose again. */
-    float start[2][3 * 64];
-    size_t bytes = 3 * (size_t)h.in.x.d * sizeof(float);
-    ck_assert_int_le(h.in.x.d, 64);
+    {
+        PREPARED(p, CLUSTERED, &h.in, 1, &carry);
+        ck_assert_int_eq(rule_of(&p).of.svg2.video, video);
+        ck_assert_ptr_null(start_of(&p));
+        take_choice(&p, &choice, &own);
+        MUST(p.me->select(p.state, 0, video, &m, ERR));
+        ck_assert_int_eq(m.ptr[video], video * video);
+        record_init(&r);
+        MUST(record_metric(&r, "pairs_allowed", (double)(video * video), ERR));
+        MUST(p.me->report(p.state, &r, ERR));
+        HAS(&r, 0, "kmeans_iter_q kmeans_iter_k clusters_empty_k", 5, 6, 3);
+        ck_assert_ptr_nonnull(carry.data);
+    }
     h.in.step++;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(me->device.rule(state, &rule, why));
-    memcpy(start[0], ((const struct svg2_given *)rule.data)->centroids[0], bytes);
-    assert_ok(me->device.take(state, &good, &err), &err);
-    memcpy(start[1], ((const struct svg2_given *)rule.data)->centroids[0], bytes);
-    ck_assert_int_eq(memcmp(start[0], start[1], bytes), 0);
-    method_release(me, state);
-
-    /* A label that no cluster has. */
+    { /* What the device started from stays, so that it can choose again. */
+        float start[3 * 16];
+        PREPARED(p, CLUSTERED, &h.in, 1, &carry);
+        memcpy(start, start_of(&p), sizeof start);
+        take_choice(&p, &choice, &own);
+        ck_assert_mem_eq(start, start_of(&p), sizeof start);
+    }
     h.in.step++;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(me->device.rule(state, &rule, why));
-    ck_assert_ptr_nonnull(((const struct svg2_given *)rule.data)->centroids[0]);
-    memset((char *)own.data + sizeof(struct svg2_own) + 7 * h.in.x.d * 4, 9, 1);
-    ck_assert_int_eq(me->device.take(state, &good, &err), ERR_RUN);
-    method_release(me, state);
-
+    { /* A label that no cluster has. */
+        PREPARED(p, CLUSTERED, &h.in, 1, &carry);
+        ck_assert_ptr_nonnull(start_of(&p));
+        memset((char *)own.data + sizeof(struct svg2_own) + 7 * h.in.x.d * 4, 9, 1);
+        ck_assert_int_eq(p.me->device.take(
+                             p.state, &(struct device_choice){.lists = &choice, .own = &own}, &err),
+                         ERR_RUN);
+    }
     h.in.src_dtype = DT_F32;
     h.in.step++;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(!me->device.rule(state, &rule, why));
-    method_release(me, state);
-    carry.free(carry.data);
-    record_free(&r);
-    mask_free(&m);
+    PREPARED(p, CLUSTERED, &h.in, 1, &carry);
+    ck_assert(!p.me->device.rule(p.state, &(struct rule){0}, (char[160]){0}));
     free(own.data);
-    method_runs_free(runs, n);
 }
 
 /* Operands of float32 that lie on a device are bf16 there: it clusters them, and where it does not
@@ -561,13 +547,8 @@ TEST(a_device_clusters)
 TEST(operands_on_a_device_are_bf16)
 {
     static const struct accel_operands there = {0};
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {.seed = 1};
-    struct rule rule;
     struct accel_own own = {0};
-    void *state = NULL;
-    char why[160];
-    int64_t n = 192, n_runs = 0;
+    int64_t n = 192;
     OWN(record_free) struct record r;
 
     HEAD(h, random_video, 12, 4, 6, 8, 0, 0);
@@ -575,23 +556,18 @@ TEST(operands_on_a_device_are_bf16)
     h.in.x.on_device = &there;
     OWN(free_at) uint8_t *rounded = run_bits(RULE, &h.in);
     ck_assert_int_ne(memcmp(here, rounded, (size_t)(n * n)), 0);
-    MUST(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n_runs, ERR));
-    const struct method *me = runs->method;
-    MUST(method_prepare(me, &ctx, runs->params, &h.in, &state, ERR));
-    ck_assert(me->device.rule(state, &rule, why));
-    make_own(h.in.x.nq, h.in.x.d, &own);
-    MUST(me->device.take(state, &(struct device_choice){.own = &own},
-                         ERR)); /* its mask stays there */
+    PREPARED(p, CLUSTERED, &h.in, 1, NULL);
+    rule_of(&p);
+    make_own(n, h.in.x.d, &own);
+    take_choice(&p, NULL, &own); /* its mask stays there */
     record_init(&r);
     MUST(record_metric(&r, "pairs_allowed", (double)(n * n), ERR));
-    MUST(me->report(state, &r, ERR));
-    ck_assert_double_eq(record_get(&r, "map_density"), 1);
-    method_release(me, state);
+    MUST(p.me->report(p.state, &r, ERR));
+    HAS(&r, 0, "map_density", 1);
     h.in.x.on_device = NULL;
     round_to_bf16(&h);
     ck_assert(same_bits(RULE, &h.in, rounded));
     free(own.data);
-    method_runs_free(runs, n_runs);
 }
 
 /* ---- guidance branches ---------------------------------------------------------------------- */
