@@ -289,11 +289,37 @@ static inline double run_p1(const char *text, const struct head_in *in, struct r
     return keep[in->x.nq / 100];
 }
 
+/* The rows from `cut` on as a prompt chunk of their own; tol: they keep what they keep in the whole
+ * prompt. NAN: they may keep more. */
+static inline void assert_chunk_keeps(const char *text, const struct sim_head *whole, int64_t cut,
+                                      double tol)
+{
+    OWN(sim_head_free) struct sim_head part;
+    struct head_in in = whole->in;
+    in.x.nq -= cut;
+    in.x.q = whole->q + cut * in.x.d;
+    MUST(head_init(&part, &in, PREC_F64, ERR));
+    const struct head_in *heads[] = {&whole->in, &part.in};
+    double *keep[2];
+    for (int k = 0; k < 2; k++) {
+        OWN(record_free) struct record r;
+        keep[k] = calloc((size_t)heads[k]->x.nq, sizeof **keep);
+        struct recalls rows = {keep[k], head_lse(heads[k])};
+        run_text_carry(text, heads[k], NULL, 1, sink_recalls, &rows, &r);
+        ck_assert(record_get(&r, "rows_empty") == 0 && record_get(&r, "density_elem") < 1);
+    }
+    for (int64_t q = 0; q < in.x.nq && !isnan(tol); q++)
+        ck_assert_double_eq_tol(keep[1][q], keep[0][q + cut], tol);
+    free(keep[0]);
+    free(keep[1]);
+}
+
 /* ---- numbers -------------------------------------------------------------------------------- */
 
-#define DIGITS(n) (-(double)(n)) /* as a tolerance: that of a number printed with so many digits   \
-                                  */
-#define NONE (-INFINITY)         /* as a metric: the record has none */
+#define DIGITS(n)                                                                                  \
+    (-(double)(n))       /* as a tolerance: that of a number printed with so many digits           \
+                          */
+#define NONE (-INFINITY) /* as a metric: the record has none */
 
 static inline bool is_within(double x, double want, double tol)
 {

@@ -183,37 +183,30 @@ TEST(pure_slash_is_kept_whole_by_cover2_only)
 
 /* ---- whole heads ------------------------------------------------------------------------ */
 
-static void run(const struct sim_head *h, const char *text, double *keep, struct record *r)
-{
-    struct recalls c = {keep, head_lse(&h->in)};
-    run_text_carry(text, &h->in, NULL, 1, keep ? sink_recalls : NULL, &c, r);
-}
-
 struct golden_row {
     const char *options, *lists;
     double blocks, density, min, p1, mean;
 };
+
+static void assert_note(const struct record *r, const char *note)
+{
+    ck_assert_msg(strstr(buf_str(&r->notes), note) != NULL, "notes '%s' lack '%s'",
+                  buf_str(&r->notes), note);
+}
 
 /* Tiles of 128 x 128 times their number is what a kernel executes. */
 static void check_golden(const struct sim_head *h, const struct golden_row *g)
 {
     char text[256];
     OWN(record_free) struct record r;
-    int64_t n = h->in.x.nq;
-    double *keep = calloc((size_t)n, sizeof *keep), pairs = (double)n * (double)(n + 1) / 2;
+    double n = (double)h->in.x.nq, pairs = n * (n + 1) / 2, exec = g->blocks * 128 * 128;
     snprintf(text, sizeof text, "sampleattention:alpha_c=0.9:alpha_s=0.9%s", g->options);
-    run(h, text, keep, &r);
-    HAS(&r, 1e-6, "pairs_exec density_elem density_native", g->blocks * 128 * 128, g->density,
-        g->density * pairs / ((double)n * (double)n));
-    ck_assert_double_eq_tol(record_get(&r, "density_exec"), g->blocks * 128 * 128 / pairs, 1e-12);
+    double p1 = run_p1(text, &h->in, &r);
+    HAS(&r, 1e-6, "pairs_exec density_elem density_exec density_native", exec, g->density,
+        exec / pairs, g->density * pairs / (n * n));
     HAS(&r, 1e-4, "cra_min cra_mean", g->min, g->mean);
-    /* The golden p1 is entry floor(n / 100), counted from 0, of the ascending list. */
-    sort_f64(keep, n);
-    ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_p1"), percentile_sorted(keep, n, 1), 1e-6);
-    ck_assert_msg(strstr(buf_str(&r.notes), g->lists) != NULL, "notes '%s' lack '%s'",
-                  buf_str(&r.notes), g->lists);
-    free(keep);
+    ck_assert_double_eq_tol(p1, g->p1, 1e-4);
+    assert_note(&r, g->lists);
 }
 
 TEST(golden_trace_4096)
@@ -235,15 +228,15 @@ TEST(golden_trace_4096)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_golden(&h, &rows[i]);
 
-    run(&h, "sampleattention:alpha_c=0.9:alpha_s=0.9", NULL, &r);
+    run_text("sampleattention:alpha_c=0.9:alpha_s=0.9", &h.in, &r);
     HAS(&r, 1e-6, "density_exec units_forced", 0.402246, 0);
     ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), 0.087674, 1e-4);
     record_free(&r);
 
-    run(&h, "sampleattention", NULL, &r);
+    run_text("sampleattention", &h.in, &r);
     HAS(&r, 1e-6, "pairs_exec density_elem", 327 * 128 * 128, 0.607518);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.980525, 1e-4);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "kc,ks=10,10"));
+    assert_note(&r, "kc,ks=10,10");
     record_free(&r);
 }
 
@@ -366,8 +359,8 @@ TEST(uniform_rows)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[128];
         snprintf(text, sizeof text, "sampleattention%s", cases[i].options);
-        run(&h, text, NULL, &r);
-        ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), cases[i].lists));
+        run_text(text, &h.in, &r);
+        assert_note(&r, cases[i].lists);
         ck_assert_double_eq(record_get(&r, "pairs_exec"), cases[i].blocks * 128 * 128);
         record_free(&r);
     }
@@ -410,7 +403,7 @@ TEST(earlier_algorithm_on_the_golden_trace)
     ck_assert_int_eq(v.sampled, 205);
     ck_assert_int_eq(v.ncols, 182);
     sample_v2_free(&v);
-    run(&h, "sampleattention:profile=v2", NULL, &r);
+    run_text("sampleattention:profile=v2", &h.in, &r);
     HAS(&r, 1e-6, "density_elem columns", 0.251024, 182);
     HAS(&r, 1e-4, "cra_min cra_p1 cra_mean", 0.000385, 0.028830, 0.848365);
 }
@@ -428,8 +421,8 @@ TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
     HEAD(h, random_head, 3, 1024, 1024, 16, true, 2, PREC_F32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         OWN(record_free) struct record a, b;
-        run(&h, cases[i].text, NULL, &a);
-        run(&h, cases[i].same, NULL, &b);
+        run_text(cases[i].text, &h.in, &a);
+        run_text(cases[i].same, &h.in, &b);
         ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
         ck_assert_str_eq(buf_str(&a.notes), buf_str(&b.notes));
     }
@@ -439,26 +432,10 @@ TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
  * lists are equal, so every row keeps what it keeps in the whole prompt. */
 TEST(prompt_chunk_uses_absolute_positions)
 {
-    enum { N = 1100 };
-    struct sim_head part;
-    struct record r;
-    double keep_whole[N], keep_part[N];
-    HEAD(whole, random_head, 4, N, N, 16, true, 3, PREC_F64);
-    run(&whole, "sampleattention:alpha_c=0.6:alpha_s=0.4", keep_whole, &r);
-    record_free(&r);
     const int64_t cuts[] = {512, 500, 640, 333};
-    for (int i = 0; i < 4; i++) {
-        struct head_in in = whole.in;
-        in.x.nq = N - cuts[i];
-        in.x.q = whole.q + cuts[i] * in.x.d;
-        MUST(head_init(&part, &in, PREC_F64, ERR));
-        run(&part, "sampleattention:alpha_c=0.6:alpha_s=0.4", keep_part, &r);
-        ck_assert_double_lt(record_get(&r, "density_elem"), 1);
-        for (int64_t q = 0; q < in.x.nq; q++)
-            ck_assert_double_eq_tol(keep_part[q], keep_whole[q + cuts[i]], 1e-12);
-        record_free(&r);
-        sim_head_free(&part);
-    }
+    HEAD(whole, random_head, 4, 1100, 1100, 16, true, 3, PREC_F64);
+    for (int i = 0; i < 4; i++)
+        assert_chunk_keeps("sampleattention:alpha_c=0.6:alpha_s=0.4", &whole, cuts[i], 1e-12);
 }
 
 TEST(strict_counts_rows_without_a_key)
@@ -507,7 +484,7 @@ TEST(search_reports_what_the_replay_measures)
     ck_assert_double_ge(c.keep_mean, 0.9);
     snprintf(text, sizeof text, "sampleattention:alpha_c=%g:alpha_s=%g:chunks=%d", c.alpha_c,
              c.alpha_s, c.chunks);
-    run(&h, text, NULL, &r);
+    run_text(text, &h.in, &r);
     ck_assert_double_eq_tol(record_get(&r, "density_elem"), c.density, 1e-12);
     HAS(&r, 1e-9, "cra_p1 cra_mean", c.keep_p1, c.keep_mean);
     ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), c.error, 1e-6);

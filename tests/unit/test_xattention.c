@@ -249,33 +249,25 @@ TEST(golden_trace)
         {4000, 8, 464, 488, 464, 334, 0.876639, 0.010000, 0.407862, 0.977270, 0.632906, 0.928629},
         {4000, 16, 460, 486, 462, 261, 0.868449, 0.004203, 0.256269, 0.971375, 0.496196, 0.803634}};
     for (int i = 0; i < 3; i++) {
-        struct record r;
         char text[128];
-        OWN(free_at) double *keep = calloc((size_t)c[i].n, sizeof *keep);
+        OWN(record_free) struct record r;
         HEAD(h, golden_sample, c[i].n, PREC_F32);
-        struct recalls rows = {keep, head_lse(&h.in)};
         snprintf(text, sizeof text, "xattention:profile=clean:stride=%d", c[i].stride);
-        run_text_carry(text, &h.in, NULL, 1, sink_recalls, &rows, &r);
-        HAS(&r, 1e-12, "pairs_exec density_native", c[i].clean * 128 * 128, c[i].clean / 528);
-        ck_assert_double_eq_tol(record_get(&r, "density_elem"), c[i].density, 1e-6);
+        ck_assert_double_eq_tol(run_p1(text, &h.in, &r), c[i].p1, 1e-4);
+        HAS(&r, 1e-6, "pairs_exec density_native density_elem", c[i].clean * 128 * 128,
+            c[i].clean / 528, c[i].density);
         HAS(&r, 1e-4, "cra_min cra_mean", c[i].min, c[i].mean);
-        if (i == 0) {
-            ck_assert_double_eq_tol(record_get(&r, "density_native"), 0.878788, 1e-6);
-            ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), 0.149017, 1e-4);
-        }
-        sort_f64(keep, c[i].n);
-        ck_assert_double_eq_tol(keep[c[i].n / 100], c[i].p1, 1e-4); /* golden p1 counts from 0 */
-        record_free(&r);
+        if (i == 0)
+            HAS(&r, 1e-4, "err_l2_rel", 0.149017);
         snprintf(text, sizeof text, "xattention:profile=paper:stride=%d", c[i].stride);
-        run_text(text, &h.in, &r);
-        HAS(&r, 1e-6, "pairs_exec density_elem rows_empty", c[i].paper * 128 * 128,
+        RUN(paper, text, &h.in);
+        HAS(&paper, 1e-6, "pairs_exec density_elem rows_empty", c[i].paper * 128 * 128,
             c[i].paper_density, 0);
-        ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c[i].paper_mean, 1e-4);
-        record_free(&r);
+        HAS(&paper, 1e-4, "cra_mean", c[i].paper_mean);
         snprintf(text, sizeof text, "xattention:stride=%d", c[i].stride);
-        ck_assert_double_eq(metric_of(text, &h.in, "pairs_exec"), c[i].one_chunk * 128 * 128);
-        snprintf(text, sizeof text, "xattention:stride=%d:chunk=1024", c[i].stride);
-        ck_assert_double_eq(metric_of(text, &h.in, "pairs_exec"), c[i].chunk1024 * 128 * 128);
+        RUN_HAS(text, &h.in, 0, "pairs_exec", c[i].one_chunk * 128 * 128);
+        strcat(text, ":chunk=1024");
+        RUN_HAS(text, &h.in, 0, "pairs_exec", c[i].chunk1024 * 128 * 128);
     }
 }
 
@@ -348,31 +340,10 @@ TEST(bidirectional_heads)
  * lies between blocks; elsewhere every row still sees its own key. */
 TEST(prompt_chunks)
 {
-    enum { N = 1300 };
-    struct sim_head part;
-    struct record r;
-    double keep_whole[N], keep_part[N];
-    HEAD(whole, random_head, 4, N, N, 16, true, 3, PREC_F64);
-    struct recalls rows = {keep_whole, head_lse(&whole.in)};
-    run_text_carry("xattention:profile=clean:tau=0.5", &whole.in, NULL, 1, sink_recalls, &rows, &r);
-    record_free(&r);
     const int64_t cuts[] = {384, 500, 1299};
-    for (int i = 0; i < 3; i++) {
-        struct head_in in = whole.in;
-        in.x.nq = N - cuts[i];
-        in.x.q = whole.q + cuts[i] * in.x.d;
-        MUST(head_init(&part, &in, PREC_F64, ERR));
-        struct recalls prows = {keep_part, head_lse(&part.in)};
-        run_text_carry("xattention:profile=clean:tau=0.5", &part.in, NULL, 1, sink_recalls, &prows,
-                       &r);
-        ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
-        for (int64_t q = 0; i == 0 && q < in.x.nq; q++)
-            ck_assert_double_eq_tol(keep_part[q], keep_whole[q + cuts[i]], 1e-9);
-        record_free(&r);
-        ck_assert_double_eq(metric_of("xattention:profile=clean:tau=1", &part.in, "density_elem"),
-                            1);
-        sim_head_free(&part);
-    }
+    HEAD(whole, random_head, 4, 1300, 1300, 16, true, 3, PREC_F64);
+    for (int i = 0; i < 3; i++)
+        assert_chunk_keeps("xattention:profile=clean:tau=0.5", &whole, cuts[i], i ? NAN : 1e-9);
 }
 
 TEST(bf16_changes_little)
