@@ -159,6 +159,12 @@ static inline double metric_of(const char *text, const struct head_in *in, const
     return record_get(&r, name);
 }
 
+static inline void assert_note(const struct record *r, const char *note)
+{
+    ck_assert_msg(strstr(buf_str(&r->notes), note) != NULL, "notes '%s' lack '%s'",
+                  buf_str(&r->notes), note);
+}
+
 /* A method that has been prepared for a head: for tests of what comes between its parts. */
 struct prepared {
     struct method_run *run;
@@ -336,22 +342,44 @@ static inline bool is_within(double x, double want, double tol)
                       "%s = %.12g, expected %.12g", #x, printed_x, printed_w);                     \
     } while (0)
 
+/* The next of the names that blanks separate, into name[64]; the rest. NULL: there was none. */
+static inline const char *next_metric(const char *names, char *name)
+{
+    size_t len = strcspn(names, " ");
+    ck_assert_uint_lt(len, 64);
+    memcpy(name, names, len);
+    name[len] = '\0';
+    return len ? names + len + strspn(names + len, " ") : NULL;
+}
+
 static inline void assert_metrics(int line, const struct record *r, double tol, const char *names,
                                   const double *want, size_t n)
 {
+    char name[64];
     size_t k = 0;
-    for (const char *at = names; *at; at += strspn(at, " "), k++) {
-        char name[64] = "";
-        size_t len = strcspn(at, " ");
-        ck_assert_msg(k < n && len < sizeof name, "line %d: %d values of '%s'", line, (int)n,
-                      names);
-        memcpy(name, at, len);
+    for (const char *rest = names; (rest = next_metric(rest, name)); k++) {
+        ck_assert_msg(k < n, "line %d: %d values of '%s'", line, (int)n, names);
         ck_assert_msg(is_within(record_get(r, name), want[k], tol),
                       "line %d: %s = %.12g, expected %.12g", line, name, record_get(r, name),
                       want[k]);
-        at += len;
     }
     ck_assert_msg(k == n, "line %d: %d values of '%s'", line, (int)n, names);
+}
+
+/* Two records agree in these metrics, which both have or neither, within tol (1 + |x|); how many
+ * there are. */
+static inline int assert_agree(const struct record *a, const struct record *b, double tol,
+                               const char *names)
+{
+    char name[64];
+    int both = 0;
+    for (const char *rest = names; (rest = next_metric(rest, name));) {
+        double x = record_get(a, name), y = record_get(b, name);
+        ck_assert_msg((isnan(x) && isnan(y)) || fabs(x - y) <= tol * (1 + fabs(x)),
+                      "%s: %.12g and %.12g", name, x, y);
+        both += !isnan(x);
+    }
+    return both;
 }
 
 /* HAS(&r, 1e-9, "cra_min cra_mean", 0.5, 0.7): metrics of a record within a tolerance of these

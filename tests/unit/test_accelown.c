@@ -224,8 +224,6 @@ static void run(struct accel_session *s, const struct accel *accel, const struct
 
 TEST(same_record_as_on_the_cpu)
 {
-    static const char *const names[] = {"density_elem", "density_exec",  "err_l1_rel", "cra_mean",
-                                        "weight_max",   "mass_est_mean", "mass_est_sd"};
     OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.attended = 0};
     OWN(record_free) struct record gpu;
@@ -234,10 +232,9 @@ TEST(same_record_as_on_the_cpu)
     RUN(cpu, DILATED, &h.in);
     ck_assert_int_eq(s.attended, 1);
     ck_assert_msg(gpu.status == RECORD_OK, "%s", gpu.reason);
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
-        ck_assert_msg(fabs(record_get(&gpu, names[k]) - record_get(&cpu, names[k])) < 1e-9,
-                      "%s: %.12g and %.12g", names[k], record_get(&gpu, names[k]),
-                      record_get(&cpu, names[k]));
+    assert_agree(&gpu, &cpu, 1e-9,
+                 "density_elem density_exec err_l1_rel cra_mean weight_max mass_est_mean "
+                 "mass_est_sd");
     ck_assert(s.asked.of.dilated.n == 2 && s.asked.of.dilated.b[1].w == 128);
     ck_assert_int_eq(s.asked.of.dilated.b[1].phase, 1); /* head 2 of 5, in pairs */
     ck_assert(!s.asked.of.dilated.padded);
@@ -249,9 +246,6 @@ TEST(hashed_as_on_the_cpu)
     static const char *const texts[] = {
         "min_len=30:block=16:samples=24", "min_len=0:block=20:samples=9:exclude=0:official_pad=1",
         "min_len=70:block=32:samples=0:projs=11", "min_len=300:block=32"};
-    static const char *const names[] = {"pairs_kept",    "density_tile", "density_exec",
-                                        "err_l1_rel",    "cra_mean",     "pairs_exec",
-                                        "mass_est_mean", "mass_est_sd"};
     char text[120];
     for (int i = 0; i < 8; i++) {
         struct accel_session s = {.attended = 0};
@@ -265,11 +259,9 @@ TEST(hashed_as_on_the_cpu)
         run(&s, &chooses, &h, text, &gpu);
         RUN(cpu, text, &h.in);
         ck_assert_msg(gpu.status == RECORD_OK, "%s", gpu.reason);
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-            double a = record_get(&gpu, names[k]), b = record_get(&cpu, names[k]);
-            ck_assert_msg((isnan(a) && isnan(b)) || fabs(a - b) < 1e-9, "%s %s: %.12g and %.12g",
-                          text, names[k], a, b);
-        }
+        assert_agree(&gpu, &cpu, 1e-9,
+                     "pairs_kept density_tile density_exec err_l1_rel cra_mean pairs_exec "
+                     "mass_est_mean mass_est_sd");
         const char *squares = strstr(buf_str(&cpu.notes), "squares=");
         ck_assert(strncmp(strstr(buf_str(&gpu.notes), "squares="), squares,
                           strcspn(squares, ",\"")) == 0);

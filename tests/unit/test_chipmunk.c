@@ -311,15 +311,13 @@ TEST(padding_keys_are_real_in_the_official_profile)
 
 TEST(steps_follow_the_schedule)
 {
-    struct record r;
     OWN(carry_end) struct carry carry = {0};
     double made = NAN;
 
     HEAD(h, random_video, 5, HALF);
     for (int t = 0; t < 10; t++) {
         bool full = t < 2 || t % 4 == 0;
-        run_step(SMALL_RULE, &h, t, &carry, &r);
-        ck_assert_msg(r.status == RECORD_OK, "step %d: %s", t, r.reason);
+        STEP(r, SMALL_RULE, &h, t, &carry);
         HAS(&r, 0, "dense_call refresh", full, full && t > 0);
         if (full) {
             HAS(&r, 0, "density_elem err_max", 1, 0);
@@ -331,7 +329,6 @@ TEST(steps_follow_the_schedule)
             ck_assert_double_lt(record_get(&r, "density_native"), made);
             ck_assert_double_eq(record_get(&r, "mask_age"), t < 4 ? t - 1 : t % 4);
         }
-        record_free(&r);
     }
     h.in.layer = 1;
     STEP_HAS(SMALL_RULE, &h, 2, &carry, 0, "dense_call", 1);
@@ -391,22 +388,16 @@ TEST_N(constant_inputs_are_exact_with_the_delta, 5)
     static const char *const rules[] = {SMALL_RULE, SMALL_RULE ":profile=clean",
                                         SMALL_RULE ":top_keys=0:random_keys=0",
                                         SMALL_RULE ":recompute=0", SMALL_RULE ":norm=exact"};
-    struct record r;
     OWN(carry_end) struct carry with = {0}, without = {0};
     char text[160];
 
     HEAD(h, random_video, 7, HALF);
     snprintf(text, sizeof text, "%s:delta=0", rules[_i]);
     for (int t = 0; t < 7; t++) {
-        run_step(rules[_i], &h, t, &with, &r);
-        ck_assert_int_eq(r.status, RECORD_OK);
-        ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-14);
-        record_free(&r);
-        run_step(text, &h, t, &without, &r);
-        ck_assert_int_eq(r.status, RECORD_OK);
+        STEP_HAS(rules[_i], &h, t, &with, 1e-14, "err_l2_rel", 0);
+        STEP(r, text, &h, t, &without);
         if (record_get(&r, "dense_call") == 0)
             ck_assert_double_gt(record_get(&r, "err_l2_rel"), 0.05);
-        record_free(&r);
     }
 }
 
@@ -443,8 +434,6 @@ static int attend_there(struct accel_session *s, const struct accel_call *c,
 /* The device makes the sparse output of full steps, and adds the difference on the others. */
 TEST(a_device_adds_the_difference)
 {
-    static const char *const names[] = {"err_l2_rel",   "err_max",    "err_lse_max",  "cra_mean",
-                                        "density_elem", "dense_call", "delta_l2_rel", "mask_age"};
     static const struct accel there = {
         .name = "there", .supports = accel_supports_all, .attend_call = attend_there};
     struct accel_session session = {0};
@@ -458,12 +447,9 @@ TEST(a_device_adds_the_difference)
         run_step(SMALL_RULE, &h, t, &here, &a);
         MUST(run_on_device(&device, &h.in, SMALL_RULE, &ctx, &b, ERR));
         ck_assert_msg(b.status == RECORD_OK, "%s", b.reason);
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-            double x = record_get(&a, names[k]), y = record_get(&b, names[k]);
-            ck_assert_msg((isnan(x) && isnan(y)) || fabs(x - y) <= 1e-6 * (1 + fabs(x)),
-                          "step %d %s: %.9g and %.9g", t, names[k], x, y);
-            compared += !isnan(x);
-        }
+        compared += assert_agree(&a, &b, 1e-6,
+                                 "err_l2_rel err_max err_lse_max cra_mean density_elem dense_call "
+                                 "delta_l2_rel mask_age");
     }
     ck_assert_int_eq(session.added, 2);        /* steps 2 and 3 */
     ck_assert_int_eq(session.attended, 4 + 1); /* the sparse output of step 1 */
@@ -474,18 +460,13 @@ TEST_N(all_keys_are_exact_at_every_step, 3)
 {
     static const char *const rules[] = {SMALL_RULE ":top_keys=1", SMALL_RULE ":top_keys=1:delta=0",
                                         SMALL_RULE ":top_keys=1:profile=clean"};
-    struct sim_head h[3];
-    struct record r;
     OWN(carry_end) struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
-        MUST(random_video(20 + (uint64_t)t, HALF, &h[t], ERR));
-        run_step(rules[_i], &h[t], t, &carry, &r);
-        ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-        ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-13);
+        HEAD(h, random_video, 20 + (uint64_t)t, HALF);
+        STEP(r, rules[_i], &h, t, &carry);
+        HAS(&r, 1e-13, "density_elem err_l2_rel", 1, 0);
         if (t == 1 && _i != 1)
-            ck_assert_double_le(record_get(&r, "delta_l2_rel"), 1e-14);
-        record_free(&r);
-        sim_head_free(&h[t]);
+            HAS(&r, 1e-14, "delta_l2_rel", 0);
     }
 }
 
@@ -493,19 +474,20 @@ TEST_N(all_keys_are_exact_at_every_step, 3)
 TEST(delta_by_explicit_attention)
 {
     struct sim_head h[3], v[3];
-    struct carry carry = {0};
-    struct record r;
+    OWN(carry_end) struct carry carry = {0};
+    OWN(record_free) struct record r;
     int64_t n = 1556;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
-    double worst = 0, *p = calloc((size_t)n, sizeof *p);
+    OWN(free_at) double *p = calloc((size_t)n, sizeof *p);
+    double worst = 0;
 
     for (int t = 0; t < 3; t++) {
         MUST(random_video(30 + (uint64_t)t, SMALL, &h[t], ERR));
         MUST(sim_head_reorder(&h[t].in, "voxel:4x6x8", 0, &v[t], ERR));
         h[t].in.step = t;
-        run_text_carry(SMALL_RULE, &h[t].in, &carry, 1, sink_bits, bits, &r);
-        if (t < 2)
+        if (t)
             record_free(&r);
+        run_text_carry(SMALL_RULE, &h[t].in, &carry, 1, sink_bits, bits, &r);
     }
     for (int64_t i = 0; i < n; i++) {
         double out[2][16] = {{0}}, sum[2] = {0};
@@ -523,20 +505,17 @@ TEST(delta_by_explicit_attention)
             worst = fmax(worst, fabs(want - head_out(&v[2].in)[i * 16 + c]));
         }
     }
-    ck_assert_double_eq_tol(record_get(&r, "err_max"), worst, 1e-10);
+    HAS(&r, 1e-10, "err_max", worst);
     ck_assert_double_gt(worst, 0.01);
-    record_free(&r);
-    carry_end(&carry);
     for (int t = 0; t < 3; t++) {
         sim_head_free(&h[t]);
         sim_head_free(&v[t]);
     }
-    free(p);
 }
 
 TEST(missing_steps_are_skipped)
 {
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0}, exact = {0}, once = {0};
     HEAD(h, random_video, 8, HALF);
     step_skips(SMALL_RULE, &h, 3, &carry, "step 3 uses the mask of step 1");
     step_skips(SMALL_RULE, &h, 3, NULL, "step 3 uses the mask of step 1");
@@ -546,101 +525,77 @@ TEST(missing_steps_are_skipped)
     step_runs(SMALL_RULE, &h, 8, &carry);
     step_runs(SMALL_RULE, &h, 11, &carry);
     step_skips(SMALL_RULE, &h, 13, &carry, "step 13 uses the mask of step 12");
-    carry_end(&carry);
-    carry = (struct carry){0};
-    step_runs(SMALL_RULE ":norm=exact", &h, 4, &carry);
-    step_runs(SMALL_RULE ":norm=exact", &h, 6, &carry);
-    carry_end(&carry);
-    carry = (struct carry){0};
-    step_skips(SMALL_RULE ":recompute=0", &h, 4, &carry, "step 4 needs the mask of step 1");
-    carry_end(&carry);
+    step_runs(SMALL_RULE ":norm=exact", &h, 4, &exact);
+    step_runs(SMALL_RULE ":norm=exact", &h, 6, &exact);
+    step_skips(SMALL_RULE ":recompute=0", &h, 4, &once, "step 4 needs the mask of step 1");
 }
 
 /* One mask for the whole run, and a difference of the last full step. */
 TEST(masks_are_made_once_without_recompute)
 {
-    struct record r;
     OWN(carry_end) struct carry carry = {0};
     HEAD(h, random_video, 9, HALF);
     for (int t = 0; t < 7; t++) {
-        run_step(SMALL_RULE ":recompute=0", &h, t, &carry, &r);
-        ck_assert_int_eq(r.status, RECORD_OK);
+        STEP(r, SMALL_RULE ":recompute=0", &h, t, &carry);
         ck_assert_double_eq(record_get(&r, "refresh"), t == 1);
         if (t == 2 || t == 5)
             ck_assert_double_eq(record_get(&r, "mask_age"), t - 1);
-        record_free(&r);
     }
     step_skips(SMALL_RULE ":recompute=0", &h, 9, &carry, "step 9 uses the difference of step 8");
+}
+
+/* Both heads' records of three steps are the same. */
+static void assert_same_steps(const char *text, struct sim_head *h, const char *other,
+                              struct sim_head *o)
+{
+    OWN(carry_end) struct carry ca = {0}, cb = {0};
+    for (int t = 0; t < 3; t++) {
+        STEP(a, text, h, t, &ca);
+        STEP(b, other, o, t, &cb);
+        ck_assert_int_eq(assert_agree(&a, &b, 0, "pairs_kept err_l2_rel"), 2);
+    }
 }
 
 /* Tokens that are in voxel order already are taken as they are, other orders are not undone. */
 TEST(stored_voxel_order_is_used)
 {
-    struct record a, b;
-    OWN(carry_end) struct carry ca = {0}, cb = {0};
     HEAD(h, random_video, 11, HALF);
     HEAD(v, sim_head_reorder, &h.in, "voxel:4x6x8", 0);
     ck_assert_str_eq(v.in.order, "voxel:4x6x8");
-    for (int t = 0; t < 3; t++) {
-        run_step(SMALL_RULE, &h, t, &ca, &a);
-        run_step(SMALL_RULE, &v, t, &cb, &b);
-        HAS(&a, 0, "pairs_kept err_l2_rel", record_get(&b, "pairs_kept"),
-            record_get(&b, "err_l2_rel"));
-        record_free(&a);
-        record_free(&b);
-    }
-    run_step(SMALL_RULE ":voxel=4x8x6", &v, 0, NULL, &a);
-    assert_skipped(&a, "already in order 'voxel:4x6x8'");
+    assert_same_steps(SMALL_RULE, &h, SMALL_RULE, &v);
+    step_skips(SMALL_RULE ":voxel=4x8x6", &v, 0, NULL, "already in order 'voxel:4x6x8'");
 }
 
-TEST_N(families_have_their_defaults, 3)
+TEST(families_have_their_defaults)
 {
-    static const struct {
-        const char *text, *same;
-    } cases[] = {
+    static const char *const same[][2] = {
         {"chipmunk:kind=wan:profile=clean",
          "chipmunk:kind=hunyuan:profile=clean:top_keys=0.1:local_voxels=5:full_every=10"},
         {"chipmunk:kind=hunyuan", "chipmunk:kind=wan:top_keys=0.05:local_voxels=0:full_every=10"},
         {"chipmunk", "chipmunk:kind=hunyuan"}, /* HALF has joint text */
     };
-    struct record a, b;
-    OWN(carry_end) struct carry ca = {0}, cb = {0};
     HEAD(h, random_video, 12, HALF);
-    for (int t = 0; t < 3; t++) {
-        run_step(cases[_i].text, &h, t, &ca, &a);
-        run_step(cases[_i].same, &h, t, &cb, &b);
-        ck_assert_int_eq(a.status, RECORD_OK);
-        HAS(&a, 0, "pairs_kept err_l2_rel", record_get(&b, "pairs_kept"),
-            record_get(&b, "err_l2_rel"));
-        record_free(&a);
-        record_free(&b);
-    }
+    for (int k = 0; k < 3; k++)
+        assert_same_steps(same[k][0], &h, same[k][1], &h);
     /* Hunyuan's list has no step 20. */
-    run_step("chipmunk", &h, 20, NULL, &a);
-    assert_skipped(&a, "step 20 uses the mask of step 10");
-    run_step("chipmunk:full_every=5", &h, 20, NULL, &a);
-    ck_assert_int_eq(a.status, RECORD_OK);
-    record_free(&a);
-    run_step("chipmunk:full_steps=0+1+20", &h, 20, NULL, &a);
-    ck_assert_int_eq(a.status, RECORD_OK);
-    record_free(&a);
+    step_skips("chipmunk", &h, 20, NULL, "step 20 uses the mask of step 10");
+    step_runs("chipmunk:full_every=5", &h, 20, NULL);
+    step_runs("chipmunk:full_steps=0+1+20", &h, 20, NULL);
 }
 
 /* Kernel tiles: 192 rows, lists in steps of 128 keys. */
 TEST(executed_pairs)
 {
-    struct record r;
     OWN(carry_end) struct carry carry = {0};
+    OWN(record_free) struct record r;
     const char *text = SMALL_RULE ":profile=clean";
     int64_t n = 1556;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
     HEAD(h, random_video, 13, SMALL);
-    for (int t = 0; t < 3; t++) {
-        h.in.step = t;
-        run_text_carry(text, &h.in, &carry, 1, sink_bits, bits, &r);
-        if (t < 2)
-            record_free(&r);
-    }
+    for (int t = 0; t < 2; t++)
+        step_runs(text, &h, t, &carry);
+    h.in.step = 2;
+    run_text_carry(text, &h.in, &carry, 1, sink_bits, bits, &r);
     int64_t exec = 0, kept = 0;
     for (int64_t r0 = 0; r0 < n; r0 += CHIP_ROWS) {
         int64_t count = 0;
@@ -651,5 +606,4 @@ TEST(executed_pairs)
     }
     HAS(&r, 0, "pairs_kept pairs_exec density_native", (double)kept, (double)exec,
         record_get(&r, "density_elem"));
-    record_free(&r);
 }

@@ -182,16 +182,14 @@ TEST_N(recall_respects_its_bound, 2)
 {
     static const double taus[] = {0.1, 0.3, 0.5, 0.9};
     OWN(sim_head_free) struct sim_head h;
-    struct record r;
     random_square(6, 200, _i & 1, &h);
     for (int k = 0; k < 4; k++) {
         char text[64];
         snprintf(text, sizeof text, "fg-attn:refresh=1:M=16:tau=%g", taus[k]);
-        run_text(text, &h.in, &r);
+        RUN(r, text, &h.in);
         double bound = record_get(&r, "cra_bound"), cra = record_get(&r, "cra_min");
         ck_assert_double_ge(cra, bound);
         ck_assert_double_ge(bound, 1 - taus[k]);
-        record_free(&r);
     }
 }
 
@@ -541,18 +539,16 @@ TEST(golden_pooled)
 TEST(token_order_changes_groups_not_attention)
 {
     static const char *const orders[] = {"column", "time", "random", "hilbert", "voxel-2x4x4"};
-    struct record r;
     double lowest = 1, highest = 0;
     HEAD(h, golden_video, 3, 5, 0, PREC_F64);
     for (int k = 0; k < 5; k++) {
         char text[64];
         snprintf(text, sizeof text, "fg-attn:refresh=1:M=16:permute=%s", orders[k]);
-        run_text(text, &h.in, &r);
+        RUN(r, text, &h.in);
         double d = record_get(&r, "density_elem");
         lowest = fmin(lowest, d);
         highest = fmax(highest, d);
         ck_assert_double_ge(record_get(&r, "cra_min"), record_get(&r, "cra_bound"));
-        record_free(&r);
     }
     ck_assert_double_gt(highest, lowest + 0.01);
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:M=16:permute=row", &h.in, "mask_units"), 5200);

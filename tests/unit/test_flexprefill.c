@@ -272,7 +272,7 @@ TEST(golden_trace_4096)
             check_lists(&h, &rows[i], gamma[i], budget[i]);
     }
     run_text("flexprefill:preset=api:tau=0.6", &h.in, &r);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "pattern=query-aware"));
+    assert_note(&r, "pattern=query-aware");
     record_free(&r);
     /* Logits in bf16: nearly the same columns. */
     run_text("flexprefill:preset=api:emulate=bf16", &h.in, &r);

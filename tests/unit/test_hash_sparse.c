@@ -256,5 +256,5 @@ TEST_N(masks_of_the_video_model, 2)
     ck_assert_double_eq_tol(record_get(&r, "cra_p5") / video[_i].p5, 1, 2e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p50") / video[_i].p50, 1, 5e-6);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean") / video[_i].mean, 1, 5e-6);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), video[_i].buckets));
+    assert_note(&r, video[_i].buckets);
 }

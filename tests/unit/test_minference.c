@@ -276,14 +276,12 @@ TEST(golden_trace_blocks)
     } c[] = {{4096, 484, 0.228822, 0.650597}, {4000, 476, 0.233794, 0.669528}};
     const int row40[] = {0, 5, 18, 28, 30, 31, 34, 35};
     for (int i = 0; i < 2; i++) {
-        struct record r;
         HEAD(h, golden_sample, c[i].n, PREC_F32);
-        run_text("minference:pattern=block:top=8", &h.in, &r);
+        RUN(r, "minference:pattern=block:top=8", &h.in);
         HAS(&r, 1e-6, "pairs_exec density_elem", c[i].blocks * 64 * 64, c[i].density);
         ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c[i].mean, 1e-4);
         ck_assert_double_eq_tol(record_get(&r, "density_native"), 2 * 64 * 8.0 / (double)c[i].n,
                                 1e-12);
-        record_free(&r);
         if (i == 0) {
             struct minf_config m = {.pattern = MINF_BLOCK, .n = 4096, .top = 8, .block = 64};
             OWN(minf_free) struct minf_head b;
@@ -401,7 +399,7 @@ TEST(published_tables)
     check_table_identity(text, path);
     h.in.head = 1;
     run_text(text, &h.in, &r);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "pattern=ashape"));
+    assert_note(&r, "pattern=ashape");
     ck_assert_double_eq(record_get(&r, "pairs_kept"),
                         (double)shape_pairs(MINF_ASHAPE, 1000, 60, 200, 0));
     record_free(&r);
@@ -410,7 +408,7 @@ TEST(published_tables)
     h.in.layer = 1;
     h.in.head = 3;
     run_text(text, &h.in, &r);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "pattern=block"));
+    assert_note(&r, "pattern=block");
     record_free(&r);
     h.in.layer = 5;
     ck_assert_double_eq(metric_of(text, &h.in, "columns"), 1000);

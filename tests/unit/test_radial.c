@@ -363,36 +363,27 @@ TEST(counts_of_a_run)
     RUN(r, "radial:preset=none:block=64:decay=0.5", &h.in);
     HAS(&r, 1e-15, "density_native density_tile density_exec", 28.0 / 64, 28.0 / 64,
         28.0 * 4096 / 250000);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "spilled_pairs=4"));
+    assert_note(&r, "spilled_pairs=4");
 }
 
 /* Text behind the video; padding tokens count in density_native only, as the code prints it. */
 TEST(text_and_padding)
 {
-    struct sim_head h;
-    struct record r;
-    MUST(random_video(3, 8, 8, 12, 64, 2, &h, ERR));
-    run_text("radial:preset=none:block=64:decay=0.25", &h.in, &r);
+    const char *text = "radial:preset=none:block=64:decay=0.25";
+    HEAD(h, random_video, 3, 8, 8, 12, 64, 2);
+    RUN(r, text, &h.in);
     HAS(&r, 1e-15, "density_native density_elem", 53.0 / 169, 53.0 / 169);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "kind=hunyuan"));
-    record_free(&r);
-    sim_head_free(&h);
+    assert_note(&r, "kind=hunyuan");
 
-    MUST(random_video(3, 8, 8, 12, 20, 2, &h, ERR));
-    h.in.n_padding = 44;
-    run_text("radial:preset=none:block=64:decay=0.25", &h.in, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 53.0 / 169, 1e-15);
+    HEAD(padded, random_video, 3, 8, 8, 12, 20, 2);
+    padded.in.n_padding = 44;
     /* 28 blocks between video tokens; text sees and is seen by everything. */
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 28 * 4096 + 20 * 768 * 2 + 20 * 20);
-    record_free(&r);
-    OWN(free_at) uint8_t *bits = calloc(788 * 788, 1);
-    run_text_carry("radial:preset=none:profile=paper", &h.in, NULL, 1, sink_bits, bits, &r);
+    RUN_HAS(text, &padded.in, 1e-15, "density_native pairs_kept", 53.0 / 169,
+            28 * 4096 + 20 * 768 * 2 + 20 * 20);
+    OWN(free_at) uint8_t *bits = run_bits("radial:preset=none:profile=paper", &padded.in);
     for (int i = 0; i < 788; i++)
         for (int j = 0; j < 788; j++)
-            if (i >= 768 || j >= 768)
-                ck_assert(bits[i * 788 + j]);
-    record_free(&r);
-    sim_head_free(&h);
+            ck_assert(bits[i * 788 + j] || (i < 768 && j < 768));
 }
 
 TEST(paper_profile_counts_pairs_and_tiles)

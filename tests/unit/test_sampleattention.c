@@ -188,12 +188,6 @@ struct golden_row {
     double blocks, density, min, p1, mean;
 };
 
-static void assert_note(const struct record *r, const char *note)
-{
-    ck_assert_msg(strstr(buf_str(&r->notes), note) != NULL, "notes '%s' lack '%s'",
-                  buf_str(&r->notes), note);
-}
-
 /* Tiles of 128 x 128 times their number is what a kernel executes. */
 static void check_golden(const struct sim_head *h, const struct golden_row *g)
 {
@@ -345,7 +339,6 @@ TEST(uniform_rows)
     OWN(sample_scores_free) struct sample_scores s;
     OWN(sample_plan_free) struct sample_plan p;
     struct sample_config c = config(1024, 1, 0.3);
-    struct record r;
     HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F64);
     MUST(sample_scores_init(&s, &c, ERR));
     MUST(sample_scores_run(&s, &c, h.in.exact, ERR));
@@ -359,10 +352,9 @@ TEST(uniform_rows)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[128];
         snprintf(text, sizeof text, "sampleattention%s", cases[i].options);
-        run_text(text, &h.in, &r);
+        RUN(r, text, &h.in);
         assert_note(&r, cases[i].lists);
         ck_assert_double_eq(record_get(&r, "pairs_exec"), cases[i].blocks * 128 * 128);
-        record_free(&r);
     }
 }
 
@@ -474,7 +466,6 @@ TEST(strict_counts_rows_without_a_key)
 TEST(search_reports_what_the_replay_measures)
 {
     struct sample_choice c;
-    struct record r;
     char text[128];
     struct sample_config base = config(0, 1, 0);
     HEAD(h, golden_sample, 2100, PREC_F64);
@@ -484,11 +475,10 @@ TEST(search_reports_what_the_replay_measures)
     ck_assert_double_ge(c.keep_mean, 0.9);
     snprintf(text, sizeof text, "sampleattention:alpha_c=%g:alpha_s=%g:chunks=%d", c.alpha_c,
              c.alpha_s, c.chunks);
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     ck_assert_double_eq_tol(record_get(&r, "density_elem"), c.density, 1e-12);
     HAS(&r, 1e-9, "cra_p1 cra_mean", c.keep_p1, c.keep_mean);
     ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), c.error, 1e-6);
-    record_free(&r);
 
     want = (struct sample_target){.p1 = 1.01, .error = 0.05};
     MUST(sample_search(&base, &want, &h.in, 1, &c, NULL, ERR));

@@ -388,7 +388,7 @@ TEST(half_precision_output_is_delivered)
     HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     h.in.src_dtype = DT_BF16;
     sparge_record("arith=sage1", &h, &r);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "out_dtype=bfloat16"));
+    assert_note(&r, "out_dtype=bfloat16");
 }
 
 /* e4m3 drops what lies 2^18.807 below the maximum, so a wider filter changes only the row sum. */

@@ -169,16 +169,14 @@ TEST(dilated_windows_keep_odd_distances)
 TEST(dilated_windows_execute_a_band)
 {
     struct sim_head h;
-    struct record r;
     MUST(random_head(2, 640, 640, 4, true, 1, PREC_F32, &h, ERR));
     RUN_HAS("streaming:dilate=dilated1", &h.in, 0, "pairs_exec pairs_kept", 64 * 64 * 55,
             640 * 641 / 2);
     sim_head_free(&h);
     MUST(random_head(2, 64, 12800, 4, true, 1, PREC_F32, &h, ERR));
-    run_text("streaming:dilate=dilated1", &h.in, &r);
+    RUN(r, "streaming:dilate=dilated1", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 64 * 64 * (129 + 16));
     ck_assert_double_lt(record_get(&r, "density_elem"), 0.6 * record_get(&r, "density_exec"));
-    record_free(&r);
     sim_head_free(&h);
 }
 

@@ -478,14 +478,12 @@ TEST_N(golden_classes, 8)
         {3, 5, 0, 2.216789e-2, 4.652708e-3, 1, 0.385927, 0.955489, 0.0406723},
         {3, 5, 1, 2.262433e-2, 5.443089e-3, 1, 0.339311, 0.953513, 0.0402258},
     };
-    struct record r;
     HEAD(h, golden_video, cases[_i].step, cases[_i].layer, cases[_i].head, PREC_F64);
-    run_text("svg1:rows=all", &h.in, &r);
+    RUN(r, "svg1:rows=all", &h.in);
     HAS(&r, DIGITS(7), "temporal mse_spatial mse_temporal pairs_kept", cases[_i].is_temporal,
         cases[_i].spatial, cases[_i].temporal, 102096);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), 8.0 / 9, 1e-15);
     HAS(&r, DIGITS(6), "cra_min cra_mean err_l1_rel", cases[_i].min, cases[_i].mean, cases[_i].l1);
-    record_free(&r);
     /* 16-bit classification agrees on these heads. */
     RUN_HAS("svg1:rows=all:arith=bf16", &h.in, 0, "class_changed", 0);
 }
