@@ -10,23 +10,12 @@
 
 #include <stdio.h>
 
-static struct head_in shape(int64_t nq, int64_t nk, int d, double scale, bool causal)
-{
-    return (struct head_in){
-        .x = {.nq = nq, .nk = nk, .d = d, .dv = d, .scale = scale, .causal = causal},
-        .n_heads = 1,
-        .n_kv_heads = 1,
-        .n_layers = 1,
-        .branch = "main"};
-}
-
 /* A square bidirectional head of given q, k with v = k. */
 static void head_of(const float *q, const float *k, int64_t n, int d, double scale,
                     struct sim_head *h)
 {
-    struct head_in in = shape(n, n, d, scale, false);
-    in.x.q = q;
-    in.x.k = in.x.v = k;
+    struct head_in in = one_head(q, k, k, n, n, d, false);
+    in.x.scale = scale;
     MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
@@ -274,86 +263,52 @@ TEST(padding_counts_in_n_on_request)
 TEST(masks_are_made_on_refresh_steps_and_reused)
 {
     OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=4";
 
     random_square(12, 96, false, &h);
-    run_step(text, &h, 0, &carry, &r);
+    STEP(r, text, &h, 0, &carry);
     HAS(&r, 0, "refresh dense_call density_elem mask_age", 1, 1, 1, NONE);
     double made = record_get(&r, "mask_density_elem");
     ck_assert_double_lt(made, 1);
-    record_free(&r);
-    for (int t = 1; t < 4; t++) {
+    for (int t = 1; t < 4; t++)
         STEP_HAS(text, &h, t, &carry, 1e-15, "refresh mask_age density_elem", 0, t, made);
-    }
     STEP_HAS(text, &h, 4, &carry, 0, "refresh", 1);
     STEP_HAS(text, &h, 7, &carry, 0, "mask_age", 3);
-    run_step(text, &h, 9, &carry, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
-    record_free(&r);
-    carry.free(carry.data);
-}
-
-TEST(reuse_without_a_refresh_step_is_skipped)
-{
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    struct carry carry = {0};
-    random_square(13, 64, false, &h);
-    run_step("fg-attn", &h, 5, &carry, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
-    record_free(&r);
-    run_step("fg-attn", &h, 5, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    record_free(&r);
-    if (carry.data)
-        carry.free(carry.data);
+    step_skips(text, &h, 9, &carry, "no refresh step in trace");
+    step_skips(text, &h, 5, NULL, "no refresh step in trace");
 }
 
 TEST(dense_layers_and_steps_shift_the_schedule)
 {
     OWN(sim_head_free) struct sim_head h;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=3:dense_steps=2:dense_layers=1";
 
     random_square(14, 64, false, &h);
     h.in.layer = 1;
     for (int t = 0; t < 7; t++) {
-        STEP_HAS(text, &h, t, &carry, 0, "dense_call refresh", t < 2 || (t - 2) % 3 == 0,
-                 t >= 2 && (t - 2) % 3 == 0);
+        bool refresh = t >= 2 && (t - 2) % 3 == 0;
+        STEP_HAS(text, &h, t, &carry, 0, "dense_call refresh", t < 2 || refresh, refresh);
     }
     h.in.layer = 0;
     STEP_HAS(text, &h, 3, &carry, 0, "dense_call density_elem", 1, 1);
-    carry.free(carry.data);
 }
 
 /* With an unchanged head the previous normaliser is the exact one: same masks, one step later. */
 TEST(previous_normaliser_needs_two_dense_steps)
 {
     OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    struct carry exact = {0}, previous = {0};
+    OWN(carry_end) struct carry exact = {0}, previous = {0};
     random_square(15, 64, false, &h);
     for (int t = 0; t < 9; t++) {
-        run_step("fg-attn:M=16:tau=3:refresh=4", &h, t, &exact, &r);
-        double want = record_get(&r, "mask_density_elem");
-        record_free(&r);
-        run_step("fg-attn:M=16:tau=3:refresh=4:norm=previous", &h, t, &previous, &r);
-        ck_assert_int_eq(r.status, RECORD_OK);
-        ck_assert_double_eq(record_get(&r, "dense_call"), t == 1 || t % 4 == 0);
-        if (t > 0)
-            ck_assert_double_eq_tol(record_get(&r, "mask_density_elem"), want, 1e-12);
-        else
-            ck_assert(isnan(record_get(&r, "mask_density_elem")));
+        STEP(want, "fg-attn:M=16:tau=3:refresh=4", &h, t, &exact);
+        STEP(r, "fg-attn:M=16:tau=3:refresh=4:norm=previous", &h, t, &previous);
+        HAS(&r, 1e-12, "dense_call mask_density_elem", t == 1 || t % 4 == 0,
+            t ? record_get(&want, "mask_density_elem") : NONE);
         if (t > 1 && t % 4)
-            ck_assert_double_eq(record_get(&r, "mask_age"), t < 4 ? t - 1 : t % 4);
-        record_free(&r);
+            HAS(&r, 0, "mask_age", t < 4 ? t - 1 : t % 4);
     }
-    exact.free(exact.data);
-    previous.free(previous.data);
 }
 
 /* A normaliser far below the scores makes p huge; it still only has to exceed c/N. */
@@ -404,10 +359,8 @@ TEST(pooled_literal_by_hand)
     static float zero[N * D];
     OWN(sim_head_free) struct sim_head h;
     head_of(zero, zero, N, D, 1 / sqrt(D), &h);
-    ck_assert_double_eq(
-        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.0078125", &h.in, "density_elem"), 1);
-    ck_assert_double_eq(
-        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.008", &h.in, "density_elem"), 0);
+    RUN_HAS("fg-attn:mode=pooled:pool=literal:tau1=0.0078125", &h.in, 0, "density_elem", 1);
+    RUN_HAS("fg-attn:mode=pooled:pool=literal:tau1=0.008", &h.in, 0, "density_elem", 0);
 }
 
 TEST(pooled_topk_by_hand)
@@ -416,13 +369,11 @@ TEST(pooled_topk_by_hand)
     static float zero[N * D];
     OWN(sim_head_free) struct sim_head h;
     head_of(zero, zero, N, D, 1, &h);
-    uint8_t *bits = run_bits("fg-attn:mode=pooled:pool=topk:kappa=0.333", &h.in);
+    OWN(free_at) uint8_t *bits = run_bits("fg-attn:mode=pooled:pool=topk:kappa=0.333", &h.in);
     for (int i = 0; i < N; i += 111)
         for (int j = 0; j < N; j++)
             ck_assert_int_eq(bits[i * N + j], j < 333);
-    free(bits);
-    ck_assert_double_eq(
-        metric_of("fg-attn:mode=pooled:pool=topk:kappa=0.3331", &h.in, "mask_units"), 8 * 334);
+    RUN_HAS("fg-attn:mode=pooled:pool=topk:kappa=0.3331", &h.in, 0, "mask_units", 8 * 334);
 }
 
 /* ---- golden heads --------------------------------------------------------------------------- */
@@ -494,44 +445,31 @@ TEST_N(golden_reuse_after_three_steps, 3)
     } cases[] = {{0, 0, 1068, 1140, 0.936842, 0.982620, 0.0100957},
                  {5, 0, NAN, NAN, 0.998264, NAN, NAN},
                  {5, 1, NAN, NAN, 0.996528, NAN, NAN}};
-    struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     HEAD(h0, golden_video, 0, cases[_i].layer, cases[_i].head, PREC_F64);
     HEAD(h3, golden_video, 3, cases[_i].layer, cases[_i].head, PREC_F64);
-    run_text_carry("fg-attn:compare", &h0.in, &carry, 1, NULL, NULL, &r);
-    ck_assert_double_eq(record_get(&r, "refresh"), 1);
-    record_free(&r);
-    run_text_carry("fg-attn:compare", &h3.in, &carry, 1, NULL, NULL, &r);
+    STEP_HAS("fg-attn:compare", &h0, 0, &carry, 0, "refresh", 1);
+    STEP(r, "fg-attn:compare", &h3, 3, &carry);
     HAS(&r, DIGITS(6), "mask_iou mask_age", cases[_i].iou, 3);
     if (!isnan(cases[_i].both)) {
         double units = record_get(&r, "mask_units");
-        ck_assert_double_eq_tol(record_get(&r, "mask_precision") * units, cases[_i].both, 1e-9);
-        ck_assert_double_eq_tol(record_get(&r, "mask_recall") * 1081, cases[_i].both, 1e-9);
+        HAS(&r, 1e-12, "mask_precision mask_recall", cases[_i].both / units, cases[_i].both / 1081);
         HAS(&r, DIGITS(6), "mask_diff cra_min err_l1_rel", cases[_i].either - cases[_i].both,
             cases[_i].min, cases[_i].l1);
     }
-    record_free(&r);
-    carry.free(carry.data);
 }
 
 TEST(golden_pooled)
 {
-    struct sim_head h;
-    MUST(golden_video(3, 0, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, 0, 0, PREC_F64);
     RUN_HAS("fg-attn:mode=pooled", &h.in, DIGITS(6), "mask_units cra_min", 695, 0.777900);
-    uint8_t *pooled = run_bits("fg-attn:mode=pooled", &h.in),
-            *cached = run_bits("fg-attn:refresh=1", &h.in);
+    RUN_HAS("fg-attn:mode=pooled:pool=literal:tau1=0.02", &h.in, 0, "mask_units", 1112);
+    RUN_HAS("fg-attn:mode=pooled:pool=topk:kappa=0.25", &h.in, 0, "mask_units", 288);
+    OWN(free_at) uint8_t *pooled = run_bits("fg-attn:mode=pooled", &h.in);
+    OWN(free_at) uint8_t *cached = run_bits("fg-attn:refresh=1", &h.in);
     ck_assert(subset(pooled, cached, 384 * 384));
-    free(pooled);
-    free(cached);
-    ck_assert_double_eq(
-        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.02", &h.in, "mask_units"), 1112);
-    ck_assert_double_eq(metric_of("fg-attn:mode=pooled:pool=topk:kappa=0.25", &h.in, "mask_units"),
-                        288);
-    sim_head_free(&h);
-    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
-    RUN_HAS("fg-attn:mode=pooled", &h.in, DIGITS(3), "mask_units cra_min", 588, 9.48e-7);
-    sim_head_free(&h);
+    HEAD(other, golden_video, 3, 5, 0, PREC_F64);
+    RUN_HAS("fg-attn:mode=pooled", &other.in, DIGITS(3), "mask_units cra_min", 588, 9.48e-7);
 }
 
 /* ---- token orders --------------------------------------------------------------------------- */
