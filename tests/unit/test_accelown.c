@@ -202,13 +202,12 @@ static const struct accel chooses = {.name = "cpu",
                                      .select_call = select_hashed};
 static const struct accel unable = {.name = "cpu", .supports = supports, .attend_call = attend};
 
-static void make_head(struct sim_head *h)
+static int some_head(bool causal, struct sim_head *h, struct err *err)
 {
-    OWN(free_at) float *x = normals(5, 3 * N * D);
-    struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
-    in.head = 2;
-    in.n_heads = 5;
-    MUST(head_init(h, &in, PREC_F64, ERR));
+    int rc = random_head(5, N, N, D, causal, 1, PREC_F64, h, err);
+    h->in.head = 2;
+    h->in.n_heads = 5;
+    return rc;
 }
 
 static void run(struct accel_session *s, const struct accel *accel, const struct sim_head *h,
@@ -224,10 +223,9 @@ static void run(struct accel_session *s, const struct accel *accel, const struct
 
 TEST(same_record_as_on_the_cpu)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.attended = 0};
     OWN(record_free) struct record gpu;
-    make_head(&h);
+    HEAD(h, some_head, true);
     run(&s, &able, &h, DILATED, &gpu);
     RUN(cpu, DILATED, &h.in);
     ck_assert_int_eq(s.attended, 1);
@@ -249,12 +247,8 @@ TEST(hashed_as_on_the_cpu)
     char text[120];
     for (int i = 0; i < 8; i++) {
         struct accel_session s = {.attended = 0};
-        OWN(sim_head_free) struct sim_head h;
         OWN(record_free) struct record gpu;
-        make_head(&h);
-        h.in.x.causal = i & 1;
-        exact_free(h.in.exact);
-        exact_init(h.in.exact, &h.in.x, PREC_F64);
+        HEAD(h, some_head, i & 1);
         snprintf(text, sizeof text, "hyperattention:%s", texts[i / 2]);
         run(&s, &chooses, &h, text, &gpu);
         RUN(cpu, text, &h.in);
@@ -275,10 +269,9 @@ TEST(hashed_as_on_the_cpu)
 
 TEST(times_of_operands)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.attended = 0};
     struct record r;
-    make_head(&h);
+    HEAD(h, some_head, true);
     run(&s, &able, &h, "sageattention:version=1", &r);
     ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
     HAS(&r, 0, "time_quant_ns time_total_ns speedup", 2, 3, 2);
@@ -296,10 +289,9 @@ TEST(times_of_operands)
 
 TEST(what_is_skipped)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.refuses = true};
     struct record r;
-    make_head(&h);
+    HEAD(h, some_head, true);
     run(&s, &able, &h, "sageattention", &r);
     assert_skipped(&r, "no such kernels here");
     run(&s, &unable, &h, DILATED, &r);
