@@ -13,6 +13,7 @@
 #include "sim/registry.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/suite.h"
+#include "tests/harness/trace_fixture.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -155,30 +156,11 @@ static const struct accel fake = {.name = "fake",
 static const char *make_trace(const char *name, int d)
 {
     const char *path = test_path(name);
-    struct trace_writer *w = NULL;
-    /* clang-format off */
-    struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = HEADS, .head_dim = d,
-                              .v_dim = d, .scale = 0.2, .causal = true, .positions_applied = true,
-                              .dtype = DT_BF16, .n_q = N, .n_k = N};
-    /* clang-format on */
-    float *x = calloc((size_t)(N * HEADS * d), sizeof *x);
-    snprintf(m.name, sizeof m.name, "random");
-    snprintf(m.source, sizeof m.source, "synthetic");
-    MUST(trace_create(path, &m, LAYERS, true, &w, ERR));
-    for (int l = 0; l < LAYERS; l++) {
-        struct trace_call c = {
-            .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
-        MUST(trace_begin_call(w, &c, ERR));
-        for (int what = 0; what < 3; what++) {
-            for (int i = 0; i < N * HEADS * d; i++)
-                x[i] =
-                    (float)((what ? 1 : 2) * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
-            MUST(trace_put(w, what, 0, N, x, HEADS * d, ERR));
-        }
-        MUST(trace_end_call(w, ERR));
-    }
-    MUST(trace_commit(&w, ERR));
-    free(x);
+    struct trace_meta m = fixture_text(DT_BF16, HEADS, HEADS, N);
+    m.layers = LAYERS;
+    m.head_dim = m.v_dim = d;
+    m.scale = 0.2;
+    MUST(fixture_write_random(path, &m, 2, false, ERR));
     return path;
 }
 

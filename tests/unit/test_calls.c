@@ -15,6 +15,7 @@
 #include "tests/harness/accelrun.h"
 #include "tests/harness/rulechoice.h"
 #include "tests/harness/methodrun.h"
+#include "tests/harness/trace_fixture.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -319,31 +320,11 @@ static const struct accel keeping = {ON_CPU, .can_attend = filters_half, .select
 /* bad: the last layer has a NaN among its keys. */
 static void make_trace(const char *path, bool bad)
 {
-    struct trace_writer *w = NULL;
-    /* clang-format off */
-    struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = KV, .head_dim = D,
-                              .v_dim = D, .scale = 0.25, .causal = true, .positions_applied = true,
-                              .dtype = DT_F32, .n_q = N, .n_k = N};
-    /* clang-format on */
-    float x[N * HEADS * D];
-    snprintf(m.name, sizeof m.name, "random");
-    snprintf(m.source, sizeof m.source, "synthetic");
-    MUST(trace_create(path, &m, LAYERS, true, &w, ERR));
-    for (int l = 0; l < LAYERS; l++) {
-        struct trace_call c = {
-            .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
-        MUST(trace_begin_call(w, &c, ERR));
-        for (int what = 0; what < 3; what++) {
-            int heads = what == TRACE_Q ? HEADS : KV;
-            for (int i = 0; i < N * heads * D; i++)
-                x[i] = (float)(3 * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
-            if (bad && l == LAYERS - 1 && what == TRACE_K)
-                x[N * heads * D - 1] = NAN;
-            MUST(trace_put(w, what, 0, N, x, heads * D, ERR));
-        }
-        MUST(trace_end_call(w, ERR));
-    }
-    MUST(trace_commit(&w, ERR));
+    struct trace_meta m = fixture_text(DT_F32, HEADS, KV, N);
+    m.layers = LAYERS;
+    m.head_dim = m.v_dim = D;
+    m.scale = 0.25;
+    MUST(fixture_write_random(path, &m, 9, bad, ERR));
 }
 
 static const char *trace;
@@ -860,7 +841,7 @@ static int64_t section_bytes;
 static void run_call(const char *text, struct sim_head *h, struct carry *carry, double *choose_ns,
                      struct record *records, struct record *of_call)
 {
-    struct method_run *runs = NULL;
+    OWN(run_free) struct method_run *run = run_of(text);
     struct method_ctx ctx[HEADS];
     struct sim_cell cells[HEADS];
     struct call_outcome out[HEADS];
@@ -870,15 +851,13 @@ static void run_call(const char *text, struct sim_head *h, struct carry *carry, 
                                       .calls = true,
                                       .timed = true,
                                       .section_bytes = section_bytes};
-    int64_t n = 0;
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
     record_init(of_call);
     for (int i = 0; i < HEADS; i++) {
         record_init(records + i);
         records[i].head = i;
         ctx[i] = (struct method_ctx){.seed = 1, .carry = carry + i};
-        cells[i] = (struct sim_cell){.method = runs->method,
-                                     .params = runs->params,
+        cells[i] = (struct sim_cell){.method = run->method,
+                                     .params = run->params,
                                      .ctx = ctx + i,
                                      .in = &h[i].in,
                                      .device = &device};
@@ -894,7 +873,6 @@ static void run_call(const char *text, struct sim_head *h, struct carry *carry, 
                          .record = of_call,
                          .choose_ns = choose_ns};
     MUST(sim_run_call(&c, ERR));
-    method_runs_free(runs, n);
 }
 
 static void free_records(struct record *records, struct record *of_call)

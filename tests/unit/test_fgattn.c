@@ -19,11 +19,6 @@ static void head_of(const float *q, const float *k, int64_t n, int d, double sca
     MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
-static void random_square(uint64_t seed, int64_t n, bool causal, struct sim_head *h)
-{
-    MUST(random_head(seed, n, n, 16, causal, 1.6, PREC_F64, h, ERR));
-}
-
 static bool subset(const uint8_t *a, const uint8_t *b, int64_t n)
 {
     for (int64_t k = 0; k < n; k++)
@@ -38,12 +33,11 @@ TEST_N(slices_follow_an_explicit_map, 6)
 {
     enum { N = 150 };
     static const int widths[] = {1, 8, 32};
-    OWN(sim_head_free) struct sim_head h;
     double p[N * N];
     int width = widths[_i % 3], M = _i < 3 ? 32 : 48;
     char text[80];
 
-    random_square(3, N, false, &h);
+    HEAD(h, random_head, 3, N, N, 16, false, 1.6, PREC_F64);
     MUST(exact_probs(h.in.exact, 0, N, p, ERR));
     snprintf(text, sizeof text, "fg-attn:refresh=1:tau=4:M=%d:width=%d", M, width);
     OWN(free_at) uint8_t *bits = run_bits(text, &h.in);
@@ -59,8 +53,7 @@ TEST_N(slices_follow_an_explicit_map, 6)
 
 TEST(thresholds_at_the_ends)
 {
-    OWN(sim_head_free) struct sim_head h;
-    random_square(4, 100, false, &h);
+    HEAD(h, random_head, 4, 100, 100, 16, false, 1.6, PREC_F64);
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=1e-300", &h.in, "density_elem"), 1);
     RUN_HAS("fg-attn:refresh=1:tau=101", &h.in, 0, "density_elem rows_empty err_l1_rel cra_min", 0,
             100, 1, 0);
@@ -77,8 +70,7 @@ TEST_N(kept_set_is_monotone, 3)
         {"fg-attn:refresh=1:tau=6:M=16", "fg-attn:refresh=1:tau=6:M=32",
          "fg-attn:refresh=1:tau=6:M=64", "fg-attn:refresh=1:tau=6:M=256"},
     };
-    OWN(sim_head_free) struct sim_head h;
-    random_square(5, 140, false, &h);
+    HEAD(h, random_head, 5, 140, 140, 16, false, 1.6, PREC_F64);
     for (int k = 0; k < 3; k++) {
         OWN(free_at)
         uint8_t *small = run_bits(chains[_i][k], &h.in),
@@ -170,8 +162,7 @@ TEST_N(identity_masks_at_video_lengths, 2)
 TEST_N(recall_respects_its_bound, 2)
 {
     static const double taus[] = {0.1, 0.3, 0.5, 0.9};
-    OWN(sim_head_free) struct sim_head h;
-    random_square(6, 200, _i & 1, &h);
+    HEAD(h, random_head, 6, 200, 200, 16, _i & 1, 1.6, PREC_F64);
     for (int k = 0; k < 4; k++) {
         char text[64];
         snprintf(text, sizeof text, "fg-attn:refresh=1:M=16:tau=%g", taus[k]);
@@ -204,8 +195,7 @@ TEST_N(larger_blocks_skip_less_area, 2)
 {
     static const char *const names[] = {"below_b16_area", "below_b32_area", "below_b64_area",
                                         "below_b128_area"};
-    OWN(sim_head_free) struct sim_head h;
-    random_square(8, _i ? 203 : 256, false, &h);
+    HEAD(h, random_head, 8, _i ? 203 : 256, _i ? 203 : 256, 16, false, 1.6, PREC_F64);
     RUN(r, "dense:c=0.5", &h.in);
     for (int k = 0; k < 3; k++)
         ck_assert_double_ge(record_get(&r, names[k]), record_get(&r, names[k + 1]));
@@ -215,22 +205,18 @@ TEST_N(larger_blocks_skip_less_area, 2)
 
 TEST(causal_groups_keep_their_diagonal_block)
 {
-    OWN(sim_head_free) struct sim_head h;
-    random_square(9, 300, true, &h);
-    uint8_t *bits = run_bits("fg-attn:refresh=1:tau=301", &h.in);
+    HEAD(h, random_head, 9, 300, 300, 16, true, 1.6, PREC_F64);
+    OWN(free_at) uint8_t *bits = run_bits("fg-attn:refresh=1:tau=301", &h.in);
     for (int i = 0; i < 300; i++)
         for (int j = 0; j < 300; j++)
             ck_assert_int_eq(bits[i * 300 + j], j <= i && j / 128 == i / 128);
-    free(bits);
-    RUN(r, "fg-attn:refresh=1:tau=301", &h.in);
-    HAS(&r, 0, "mask_units rows_empty", 128 + 128 + 44, 0);
+    RUN_HAS("fg-attn:refresh=1:tau=301", &h.in, 0, "mask_units rows_empty", 128 + 128 + 44, 0);
 }
 
 TEST_N(text_tokens_are_kept, 4)
 {
     enum { N = 160, TEXT = 20 };
-    OWN(sim_head_free) struct sim_head h;
-    random_square(10, N, false, &h);
+    HEAD(h, random_head, 10, N, N, 16, false, 1.6, PREC_F64);
     bool front = _i & 1;
     h.in.geom =
         (struct geometry){.t = 2, .h = 7, .w = 10, .text = TEXT, .text_place = front ? 1 : 2};
@@ -248,8 +234,7 @@ TEST_N(text_tokens_are_kept, 4)
 
 TEST(padding_counts_in_n_on_request)
 {
-    OWN(sim_head_free) struct sim_head h;
-    random_square(11, 128, false, &h);
+    HEAD(h, random_head, 11, 128, 128, 16, false, 1.6, PREC_F64);
     double plain = metric_of("fg-attn:refresh=1:tau=2:M=16", &h.in, "mask_units");
     double half = metric_of("fg-attn:refresh=1:tau=1:M=16", &h.in, "mask_units");
     h.in.n_padding = 128;
@@ -262,11 +247,10 @@ TEST(padding_counts_in_n_on_request)
 
 TEST(masks_are_made_on_refresh_steps_and_reused)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(carry_end) struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=4";
 
-    random_square(12, 96, false, &h);
+    HEAD(h, random_head, 12, 96, 96, 16, false, 1.6, PREC_F64);
     STEP(r, text, &h, 0, &carry);
     HAS(&r, 0, "refresh dense_call density_elem mask_age", 1, 1, 1, NONE);
     double made = record_get(&r, "mask_density_elem");
@@ -281,11 +265,10 @@ TEST(masks_are_made_on_refresh_steps_and_reused)
 
 TEST(dense_layers_and_steps_shift_the_schedule)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(carry_end) struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=3:dense_steps=2:dense_layers=1";
 
-    random_square(14, 64, false, &h);
+    HEAD(h, random_head, 14, 64, 64, 16, false, 1.6, PREC_F64);
     h.in.layer = 1;
     for (int t = 0; t < 7; t++) {
         bool refresh = t >= 2 && (t - 2) % 3 == 0;
@@ -298,9 +281,8 @@ TEST(dense_layers_and_steps_shift_the_schedule)
 /* With an unchanged head the previous normaliser is the exact one: same masks, one step later. */
 TEST(previous_normaliser_needs_two_dense_steps)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(carry_end) struct carry exact = {0}, previous = {0};
-    random_square(15, 64, false, &h);
+    HEAD(h, random_head, 15, 64, 64, 16, false, 1.6, PREC_F64);
     for (int t = 0; t < 9; t++) {
         STEP(want, "fg-attn:M=16:tau=3:refresh=4", &h, t, &exact);
         STEP(r, "fg-attn:M=16:tau=3:refresh=4:norm=previous", &h, t, &previous);
@@ -314,12 +296,11 @@ TEST(previous_normaliser_needs_two_dense_steps)
 /* A normaliser far below the scores makes p huge; it still only has to exceed c/N. */
 TEST(foreign_normalisers_do_not_overflow)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(slice_mask_free) struct slice_mask m;
     struct fg_stats stats;
     double lse[64];
     struct fg_params p = {.M = 16, .width = 1};
-    random_square(16, 64, false, &h);
+    HEAD(h, random_head, 16, 64, 64, 16, false, 1.6, PREC_F64);
     for (int i = 0; i < 64; i++)
         lse[i] = head_lse(&h.in)[i] - 5000;
     MUST(fg_cached_mask(&p, &h.in, 0.5, lse, &m, &stats, ERR));
