@@ -341,27 +341,45 @@ FIXTURE(set_up, NULL)
     "-m dense -m streaming:sink=2:window=40 -m spargeattn:pv=off:tau=0.5:theta=-1 -m oracle"
 enum { RUNS = 4 };
 
-/* `lacuna replay` with these words, on the CPU without a back end; the number of records in dir
- * afterwards. */
-static int64_t replay_on(const struct accel *accel, const char *dir, const char *words,
-                         struct record **out)
+struct set {
+    struct record *records;
+    int64_t count;
+};
+
+static void set_free(struct set *s)
+{
+    records_free(s->records, s->count);
+}
+
+/* `lacuna replay` with these words, on the CPU without a back end; the records in dir afterwards.
+ */
+static struct set replay_on(const struct accel *accel, const char *dir, const char *words)
 {
     const struct app app = {.methods = test_methods, .accel = accel};
     char copy[1200], *argv[60];
+    struct set s;
     int argc = 0;
-    int64_t n = 0;
     snprintf(copy, sizeof copy, "-q --backend %s %s -o %s %s", accel ? "cuda" : "cpu", trace, dir,
              words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
     MUST(cmd_replay.run(&app, argc, argv, ERR));
-    MUST(records_load(dir, out, &n, ERR));
-    return n;
+    MUST(records_load(dir, &s.records, &s.count, ERR));
+    return s;
 }
 
-static int64_t replay(const char *dir, const char *words, struct record **out)
+/* The n records `r` of a replay in the block. */
+#define REPLAYED_ON(accel, r, n, dir, words)                                                       \
+    OWN(set_free) struct set r##_set = replay_on(accel, dir, words);                               \
+    const struct record *r = r##_set.records;                                                      \
+    int64_t n = r##_set.count
+#define REPLAYED(r, n, dir, words) REPLAYED_ON(&fake, r, n, dir, words)
+
+/* Only how many there are. */
+static int64_t replay(const char *dir, const char *words)
 {
-    return replay_on(&fake, dir, words, out);
+    OWN(set_free) struct set s = replay_on(&fake, dir, words);
+    return s.count;
 }
 
 static int64_t count_of(const struct record *r, int64_t n, enum record_scope scope)
@@ -422,9 +440,8 @@ static int same_numbers(const struct record *a, const struct record *b)
 
 TEST(heads_say_what_they_say_one_by_one)
 {
-    struct record *calls, *heads;
     int compared = 0;
-    int64_t n = replay(test_path("calls"), METHODS " --jobs 3", &calls);
+    REPLAYED(calls, n, test_path("calls"), METHODS " --jobs 3");
     ck_assert_int_eq(session.launches, LAYERS * RUNS);
     ck_assert_int_eq(session.n, HEADS);
     ck_assert_int_eq(session.group, HEADS / KV);
@@ -434,7 +451,7 @@ TEST(heads_say_what_they_say_one_by_one)
     ck_assert_int_eq(count_of(calls, n, RECORD_OF_CALL), LAYERS * RUNS);
     ck_assert(masks_differ(calls, n, "spargeattn"));
     ck_assert(masks_differ(calls, n, "oracle"));
-    int64_t m = replay(test_path("heads"), METHODS " --copies 2", &heads);
+    REPLAYED(heads, m, test_path("heads"), METHODS " --copies 2");
     ck_assert_int_eq(m, LAYERS * RUNS * HEADS);
     ck_assert_int_eq(count_of(heads, m, RECORD_OF_HEAD), m);
     for (int64_t i = 0; i < m; i++) {
@@ -450,8 +467,6 @@ TEST(heads_say_what_they_say_one_by_one)
         }
     }
     ck_assert_int_gt(compared, 20 * (int)m);
-    records_free(calls, n);
-    records_free(heads, m);
 }
 
 #define UNITS                                                                                      \
@@ -482,11 +497,10 @@ static void settings_parse(const char *words)
 /* A mask that stays on the device, and its counts alone or a copy come, says what the mask says. */
 TEST(masks_may_stay_on_the_device)
 {
-    struct record *here, *there;
     int compared = 0, planned = 0, built = 0;
     settings_parse(UNITS);
-    int64_t n = replay(test_path("here"), UNITS " --select-backend cpu", &here);
-    int64_t m = replay_on(&keeping, test_path("there"), UNITS, &there);
+    REPLAYED(here, n, test_path("here"), UNITS " --select-backend cpu");
+    REPLAYED_ON(&keeping, there, m, test_path("there"), UNITS);
     ck_assert_int_eq(n, LAYERS * UNIT_RUNS * (HEADS + 1));
     ck_assert_int_eq(m, n);
     ck_assert_int_eq(session.stayed, LAYERS * ALONE * HEADS);
@@ -509,8 +523,6 @@ TEST(masks_may_stay_on_the_device)
     ck_assert_int_ge(planned, LAYERS * (ALONE - BUILT + 2)); /* two have a copy here */
     ck_assert_int_eq(built, LAYERS * BUILT);
     method_runs_free(settings, n_settings);
-    records_free(here, n);
-    records_free(there, m);
 }
 
 /* A head that a calibration left dense attends beside others that skip P V: never skipping is exact
@@ -519,7 +531,6 @@ TEST(a_dense_head_joins_filtered_ones)
 {
     char calib[300], words[400];
     OWN(buf_free) struct buf b = {0};
-    struct record *r;
     snprintf(calib, sizeof calib, "%s/mixed-%d.json", test_tmpdir(), (int)getpid());
     buf_puts(&b, "{\"method\":\"spargeattn\",\"permute\":\"none\",\"params\":{},\"heads\":[");
     for (int i = 0; i < LAYERS * HEADS; i++)
@@ -530,7 +541,7 @@ TEST(a_dense_head_joins_filtered_ones)
     buf_puts(&b, "]}");
     MUST(file_write_atomic(calib, buf_str(&b), b.len, ERR));
     snprintf(words, sizeof words, "-m spargeattn:calib=%s", calib);
-    int64_t n = replay(test_path("mixed"), words, &r);
+    REPLAYED(r, n, test_path("mixed"), words);
     ck_assert_int_eq(n, LAYERS * (HEADS + 1));
     ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), LAYERS * HEADS);
     ck_assert_int_eq(count_of(r, n, RECORD_OF_CALL), LAYERS);
@@ -542,7 +553,6 @@ TEST(a_dense_head_joins_filtered_ones)
         ck_assert_int_eq(record_get(r + i, "density_elem") == 1, r[i].head == 0);
         ck_assert_int_eq(record_get(r + i, "sparsity_pv") == 0, r[i].head == 0);
     }
-    records_free(r, n);
 }
 
 TEST(a_call_has_its_own_times)
@@ -554,8 +564,7 @@ TEST(a_call_has_its_own_times)
                 {"streaming", "static", "cpu", 0, 300},
                 {"spargeattn", "own", "cuda", 100, 400},
                 {"oracle", "own", "cpu", NAN, NAN}};
-    struct record *r;
-    int64_t n = replay(test_path("times"), METHODS, &r);
+    REPLAYED(r, n, test_path("times"), METHODS);
     for (int k = 0; k < RUNS; k++) {
         char note[128];
         struct record like = {.scope = RECORD_OF_CALL, .layer = 1, .head = -1};
@@ -584,7 +593,6 @@ TEST(a_call_has_its_own_times)
         if (want[k].select > 0)
             ck_assert_double_eq(record_get(c, "select_share"), 0.25);
     }
-    records_free(r, n);
 }
 
 static void assert_same_cells(const struct record *a, const struct record *b)
@@ -602,13 +610,11 @@ static void assert_same_cells(const struct record *a, const struct record *b)
 /* The records, and their order, are the same whether the next call is read meanwhile or not. */
 TEST(reading_ahead_changes_nothing)
 {
-    struct record *ahead, *alone;
-    int64_t n = replay(test_path("ahead"), METHODS " --jobs 3", &ahead);
-    ck_assert_int_eq(replay(test_path("alone"), METHODS " --jobs 3 --read-ahead=0", &alone), n);
+    REPLAYED(ahead, n, test_path("ahead"), METHODS " --jobs 3");
+    REPLAYED(alone, m, test_path("alone"), METHODS " --jobs 3 --read-ahead=0");
+    ck_assert_int_eq(m, n);
     for (int64_t i = 0; i < n; i++)
         assert_same_cells(ahead + i, alone + i);
-    records_free(ahead, n);
-    records_free(alone, n);
 }
 
 /* What is wrong with a call that was read ahead is told after the one before it is complete. */
@@ -655,14 +661,12 @@ TEST(ceilings_are_measured_once)
     const char *dir = test_path("ceilings");
     ceilings_measured = 0;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        struct record *r;
         char path[600];
         driver = steps[i].driver;
         snprintf(path, sizeof path, "%s/ceilings-GPU-1.json", dir);
         if (steps[i].damage)
             MUST(file_write_atomic(path, "{\"uuid\":", 8, ERR));
-        int64_t n = replay(dir, steps[i].words, &r);
-        records_free(r, n);
+        replay(dir, steps[i].words);
         ck_assert_int_eq(ceilings_measured, steps[i].measured);
         ck_assert_double_eq(matmul_of(dir), 700 + steps[i].measured - 1);
         ck_assert(access(path, R_OK) == 0);
@@ -673,13 +677,11 @@ TEST(ceilings_are_measured_once)
 /* Of several GPUs the one of the launcher's local rank is asked for, whatever the shard. */
 TEST(the_local_rank_picks_the_gpu)
 {
-    struct record *r;
     setenv("OMPI_COMM_WORLD_RANK", "3", 1);
     setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
     setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
-    int64_t n = replay(test_path("rank"), "-m dense --shard 0/1", &r);
+    replay(test_path("rank"), "-m dense --shard 0/1");
     ck_assert_int_eq(session.local_rank, 1);
-    records_free(r, n);
     unsetenv("OMPI_COMM_WORLD_RANK");
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -699,15 +701,14 @@ TEST(static_masks_are_shared)
                  {"bigbird:preset=sample:random=2:block=32", 0}}; /* drawn for every head */
     char words[100];
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        struct record *shared, *own;
         char name[40];
         snprintf(words, sizeof words, "-m %s --jobs 3", cases[k].method);
         snprintf(name, sizeof name, "shared%zu", k);
-        int64_t n = replay_on(&holding, test_path(name), words, &shared);
+        REPLAYED_ON(&holding, shared, n, test_path(name), words);
         ck_assert_int_eq(n, LAYERS * (HEADS + 1));
         ck_assert_int_eq(session.reused, cases[k].reused);
         snprintf(name, sizeof name, "own%zu", k);
-        int64_t m = replay_on(NULL, test_path(name), words, &own);
+        REPLAYED_ON(NULL, own, m, test_path(name), words);
         ck_assert_int_eq(m, LAYERS * HEADS);
         for (int64_t i = 0; i < m; i++) {
             const struct record *b = find(shared, n, own + i);
@@ -715,8 +716,6 @@ TEST(static_masks_are_shared)
             ck_assert_double_lt(record_get(b, "density_elem"), 1);
             same_numbers(own + i, b);
         }
-        records_free(shared, n);
-        records_free(own, m);
     }
 }
 
@@ -748,53 +747,45 @@ TEST(what_lacks_is_done_again)
     } cases[] = {{"\"scope\":\"call\"", "\"method\":\"dense\"", 1},
                  {"\"head\":2,", "\"method\":\"spargeattn\"", 1}};
     const char *dir = test_path("again");
-    struct record *r;
-    int64_t all = replay(dir, METHODS, &r);
-    records_free(r, all);
-    ck_assert_int_eq(replay(dir, METHODS, &r), all);
+    int64_t all = replay(dir, METHODS);
+    ck_assert_int_eq(replay(dir, METHODS), all);
     ck_assert_int_eq(session.launches, 0);
-    records_free(r, all);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         drop_line(dir, cases[i].one, cases[i].other);
-        ck_assert_int_eq(replay(dir, METHODS, &r), all);
+        ck_assert_int_eq(replay(dir, METHODS), all);
         ck_assert_int_eq(session.launches, cases[i].launches);
         ck_assert_int_eq(session.n, HEADS);
-        records_free(r, all);
     }
     /* Without times there is no call to do. */
     drop_line(dir, cases[0].one, cases[0].other);
-    ck_assert_int_eq(replay(dir, METHODS " --samples 0", &r), all - 1);
+    ck_assert_int_eq(replay(dir, METHODS " --samples 0"), all - 1);
     ck_assert_int_eq(session.launches, 0);
-    records_free(r, all - 1);
 }
 
 /* Layers go to shards whole; where there are fewer layers than shards, groups of heads do. */
 TEST(shards_share_calls)
 {
     static const char *const parts[] = {"0-1", "2-3"};
-    struct record *r;
     char words[200];
     for (int i = 0; i < 2; i++) {
         const char *dir = test_path(i ? "whole1" : "whole0");
         snprintf(words, sizeof words, "-m dense --shard %d/2", i);
-        int64_t n = replay(dir, words, &r);
+        REPLAYED(r, n, dir, words);
         ck_assert_int_eq(n, HEADS + 1);
         ck_assert_int_eq(count_of(r, n, RECORD_OF_CALL), 1);
         ck_assert_str_eq(r[n - 1].heads, "");
-        records_free(r, n);
     }
     for (int i = 0; i < 2; i++) {
         const char *dir = test_path(i ? "part1" : "part0");
         bool seen = false;
         snprintf(words, sizeof words, "-m dense --layers 1 --shard %d/2", i);
-        int64_t n = replay(dir, words, &r);
+        REPLAYED(r, n, dir, words);
         ck_assert_int_eq(n, HEADS / 2 + 1);
         ck_assert_int_eq(session.n, 2);
         ck_assert_int_eq(session.group, 2);
         for (int k = 0; k < 2; k++)
             seen |= strcmp(r[n - 1].heads, parts[k]) == 0;
         ck_assert(seen);
-        records_free(r, n);
     }
 }
 
@@ -807,17 +798,15 @@ TEST(chosen_heads_are_named)
                  {"--heads 1-3", "1-3", 3, 1},
                  {"--heads 2-3", "2-3", 2, 2},
                  {"--heads 0-3", "", 4, 2}};
-    struct record *r;
     char words[200];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *dir = test_path(cases[i].words + 8);
         snprintf(words, sizeof words, "-m dense --layers 0 %s", cases[i].words);
-        int64_t n = replay(dir, words, &r);
+        REPLAYED(r, n, dir, words);
         ck_assert_int_eq(n, cases[i].n + 1);
         ck_assert_int_eq(session.n, cases[i].n);
         ck_assert_int_eq(session.group, cases[i].group);
         ck_assert_str_eq(r[n - 1].heads, cases[i].heads);
-        records_free(r, n);
     }
 }
 
