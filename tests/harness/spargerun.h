@@ -25,6 +25,20 @@ static inline struct sparge_rules rules_of(const char *text, int d)
     return r;
 }
 
+/* The method on a head: OWN(sparge_end) struct sparge *s = sparge_on("tau=0.5", &in); */
+static inline struct sparge *sparge_on(const char *text, const struct head_in *in)
+{
+    struct sparge_params p = params_of(text);
+    struct sparge *s;
+    MUST(sparge_new(&p, in, &s, ERR));
+    return s;
+}
+
+static inline void sparge_end(struct sparge **s)
+{
+    sparge_free(*s);
+}
+
 /* A head for filter 1 alone: no reference, no operands. */
 static inline struct head_in plain_head(const float *q, const float *k, int64_t n, int d,
                                         bool causal)

@@ -80,17 +80,10 @@ TEST(bins_of_theta)
 
 static json_t *calibrated(const char *text, const struct head_in *samples, int n)
 {
-    struct sparge_params p = params_of(text);
-    struct method_ctx ctx = {0};
-    struct buf b = {0};
-    struct jw w;
+    char full[256];
     json_t *doc = NULL;
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    MUST(sparge_calibrate(&ctx, &p, samples, n, &w, ERR));
-    jw_obj_end(&w);
-    MUST(json_read_text(buf_str(&b), b.len, "calibration", &doc, ERR));
-    buf_free(&b);
+    snprintf(full, sizeof full, "spargeattn:%s", text);
+    MUST(calibrate_text(full, samples, n, &doc, ERR));
     return doc;
 }
 
@@ -190,15 +183,9 @@ TEST(dense_is_for_good)
 
 TEST(calibrate_refuses_topk)
 {
-    struct sparge_params p = params_of("select=topk");
-    struct method_ctx ctx = {0};
+    struct head_in in = {.x = {.nq = 4, .nk = 8, .d = 4, .causal = true}};
     struct err err = {0};
-    OWN(buf_free) struct buf b = {0};
-    struct jw w;
-    struct head_in in = {0};
-    jw_init(&w, &b, 0);
-    assert_fails(sparge_calibrate(&ctx, &p, &in, 1, &w, &err), &err, ERR_USAGE, "select=cdf");
-    in.x = (struct attn_in){.nq = 4, .nk = 8, .d = 4, .causal = true};
-    p = params_of("");
-    ck_assert_int_eq(sparge_calibrate(&ctx, &p, &in, 1, &w, &err), METHOD_SKIP);
+    json_t *doc = NULL;
+    FAILS(calibrate_text("spargeattn:select=topk", &in, 1, &doc, ERR), ERR_USAGE, "select=cdf");
+    ck_assert_int_eq(calibrate_text("spargeattn", &in, 1, &doc, &err), METHOD_SKIP);
 }
