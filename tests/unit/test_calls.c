@@ -287,20 +287,8 @@ static int keep_call(struct accel_session *s, const struct accel_call *call, str
 static int map_on_cpu(struct accel_session *s, const struct attn_in *x, uint64_t data,
                       struct accel_map *m, struct err *err)
 {
-    struct exact exact;
-    struct map_below *b = calloc(1, sizeof *b);
-    exact_init(&exact, x, PREC_F64);
-    b->n_c = m->n_c;
-    memcpy(b->c, m->c, (size_t)m->n_c * sizeof *m->c);
-    assert_ok(map_below_run(&exact, b, err), err);
-    for (int u = 0; u < ACCEL_UNITS; u++)
-        for (int i = 0; i < m->n_c; i++) {
-            m->units[u * m->n_c + i] = b->below[u][i];
-            m->pairs[u * m->n_c + i] = b->below_pairs[u][i];
-        }
+    accel_map_below(x, m, err);
     m->p_max = m->sum_err = NAN;
-    exact_free(&exact);
-    free(b);
     return 0;
 }
 

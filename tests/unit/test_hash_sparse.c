@@ -11,21 +11,8 @@ static void head_of(const float *q, const float *k, int64_t nq, int64_t nk, int 
     OWN(free_at) float *v = malloc((size_t)(nk * d) * sizeof *v);
     for (int64_t i = 0; i < nk * d; i++)
         v[i] = 1;
-    struct head_in in = {.x = {.nq = nq,
-                               .nk = nk,
-                               .d = d,
-                               .dv = d,
-                               .q = q,
-                               .k = k,
-                               .v = v,
-                               .scale = 1,
-                               .causal = causal},
-                         .src_dtype = DT_F32,
-                         .n_heads = 1,
-                         .n_kv_heads = 1,
-                         .n_layers = 1,
-                         .timestep = NAN,
-                         .branch = "main"};
+    struct head_in in = one_head(q, k, v, nq, nk, d, causal);
+    in.x.scale = 1;
     MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
@@ -164,14 +151,9 @@ TEST(unit_keys_change_weights_and_no_bucket)
     static const float q[2] = {1, 0}, k[4] = {2, 0, 6, 0}, v[2] = {1, 3};
     OWN(sim_head_free) struct sim_head h;
     double out[2], e = exp(4.0);
-    struct head_in in = {
-        .x = {.nq = 1, .nk = 2, .d = 2, .dv = 1, .q = q, .k = k, .v = v, .scale = 1},
-        .src_dtype = DT_F32,
-        .n_heads = 1,
-        .n_kv_heads = 1,
-        .n_layers = 1,
-        .timestep = NAN,
-        .branch = "main"};
+    struct head_in in = one_head(q, k, v, 1, 2, 2, false);
+    in.x.dv = 1;
+    in.x.scale = 1;
     MUST(head_init(&h, &in, PREC_F64, ERR));
     out[0] = (1 + 3 * e) / (1 + e);
     out[1] = 2;

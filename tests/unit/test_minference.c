@@ -363,26 +363,27 @@ TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
 /* ---- tables and layers ------------------------------------------------------------------ */
 
 /* The content is part of the parameters, so that a changed table is another setting. */
-static void check_table_identity(const char *text, const char *path)
+TEST(tables_are_known_by_their_content)
 {
-    struct method_run *runs = NULL;
+    static const char *const content[] = {"[{}]", "[]"};
+    struct method_run *runs[2];
+    const char *id[2];
+    char path[512], text[600];
+    for (int k = 0; k < 2; k++) {
+        write_file("table.json", content[k], path, sizeof path);
+        snprintf(text, sizeof text, "minference:table=%s", path);
+        runs[k] = run_of(text);
+        id[k] = strstr(runs[k]->canonical, "table_id=");
+        ck_assert_ptr_nonnull(id[k]);
+    }
+    ck_assert_str_ne(id[0], id[1]);
+    run_free(&runs[0]);
+    run_free(&runs[1]);
+    struct method_run *none = NULL;
     int64_t n = 0;
-    char other[600], again[512];
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    write_file("other.json", "[]", again, sizeof again);
-    snprintf(other, sizeof other, "minference:table=%s", again);
-    MUST(method_runs_parse(test_methods, other, &runs, &n, ERR));
-    const char *a = strstr(runs[0].canonical, "table_id="),
-               *b = strstr(runs[1].canonical, "table_id=");
-    ck_assert_ptr_nonnull(a);
-    ck_assert_ptr_nonnull(b);
-    ck_assert_str_ne(a, b);
-    method_runs_free(runs, n);
-    runs = NULL;
-    n = 0;
-    snprintf(other, sizeof other, "minference:table=%s:table_id=0123456789abcdef", path);
-    FAILS(method_runs_parse(test_methods, other, &runs, &n, ERR), ERR_INPUT, "it has changed");
-    method_runs_free(runs, n);
+    strcat(text, ":table_id=0123456789abcdef");
+    FAILS(method_runs_parse(test_methods, text, &none, &n, ERR), ERR_INPUT, "it has changed");
+    method_runs_free(none, n);
 }
 
 TEST(published_tables)
@@ -390,32 +391,26 @@ TEST(published_tables)
     const char *table = "[{\"0\": [\"vertical_and_slash\", 100, 750, 1.5],"
                         " \"1\": [\"stream_llm\", 60, 200, 2.5]},"
                         " {\"3\": [\"block_sparse\", 100, 800, 3]}]";
-    struct record r;
     char path[512], text[600];
     write_file("table.json", table, path, sizeof path);
     HEAD(h, random_head, 5, 1000, 1000, 16, true, 1, PREC_F32);
     snprintf(text, sizeof text, "minference:table=%s", path);
     RUN_HAS(text, &h.in, 0, "columns slashes", 100, 750);
-    check_table_identity(text, path);
     h.in.head = 1;
-    run_text(text, &h.in, &r);
-    assert_note(&r, "pattern=ashape");
-    ck_assert_double_eq(record_get(&r, "pairs_kept"),
-                        (double)shape_pairs(MINF_ASHAPE, 1000, 60, 200, 0));
-    record_free(&r);
+    RUN(shape, text, &h.in);
+    assert_note(&shape, "pattern=ashape");
+    HAS(&shape, 0, "pairs_kept", (double)shape_pairs(MINF_ASHAPE, 1000, 60, 200, 0));
     h.in.head = 7; /* not in the table */
-    ck_assert_double_eq(metric_of(text, &h.in, "columns"), 1000);
+    RUN_HAS(text, &h.in, 0, "columns", 1000);
     h.in.layer = 1;
     h.in.head = 3;
-    run_text(text, &h.in, &r);
-    assert_note(&r, "pattern=block");
-    record_free(&r);
+    RUN(block, text, &h.in);
+    assert_note(&block, "pattern=block");
     h.in.layer = 5;
-    ck_assert_double_eq(metric_of(text, &h.in, "columns"), 1000);
-    snprintf(text, sizeof text, "minference:v=40:s=101:start_layer=6");
-    ck_assert_double_eq(metric_of(text, &h.in, "density_elem"), 1);
+    RUN_HAS(text, &h.in, 0, "columns", 1000);
+    RUN_HAS("minference:v=40:s=101:start_layer=6", &h.in, 0, "density_elem", 1);
     h.in.layer = 6;
-    ck_assert_double_lt(metric_of(text, &h.in, "density_elem"), 1);
+    ck_assert_double_lt(metric_of("minference:v=40:s=101:start_layer=6", &h.in, "density_elem"), 1);
 }
 
 TEST(bad_tables_are_refused)

@@ -158,12 +158,29 @@ static int cell_order(const void *a, const void *b)
     return (x->row > y->row) - (x->row < y->row);
 }
 
-/* Against a full sort, with buffers that force every path: collecting at once, refining, and
- * cutting a bin of equal values. */
+enum { R = 37, C = 41 };
+
+/* The prefix of the matrix is the first `want` cells of the sorted list, with buffers that force
+ * every path: collecting at once, refining, and cutting a bin of equal values. */
+static void check_prefix(const double *v, const struct cell *sorted, int by, double target,
+                         int64_t want)
+{
+    static const int64_t buffers[] = {1 << 20, 100, 5, 0};
+    for (int b = 0; b < 4; b++) {
+        struct matrix m = {v, C, 0.001};
+        struct head_prefix out;
+        MUST(head_prefix_select(matrix_row, &m, R, C, by, target, buffers[b], &out, ERR));
+        if (by == HEAD_BY_SUM)
+            ck_assert_int_eq(out.count, want);
+        for (int64_t k = 0; k < R * C; k++)
+            ck_assert_int_eq(head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col),
+                             k < want);
+    }
+}
+
+/* By sum; by number, where two entries per row count in advance. */
 TEST_N(head_prefix_equals_a_full_sort, 5)
 {
-    enum { R = 37, C = 41 };
-    static const int64_t buffers[] = {1 << 20, 100, 5, 0};
     static double v[R * C];
     static struct cell sorted[R * C];
     double total = 0;
@@ -179,41 +196,10 @@ TEST_N(head_prefix_equals_a_full_sort, 5)
         int64_t want = 0;
         while (want < R * C && sum < target)
             sum += sorted[want++].value;
-        for (int b = 0; b < 4; b++) {
-            struct matrix m = {v, C, 0.001};
-            struct head_prefix out;
-            MUST(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_SUM, target, buffers[b], &out,
-                                    ERR));
-            ck_assert_int_eq(out.count, want);
-            for (int64_t k = 0; k < R * C; k++)
-                ck_assert_int_eq(
-                    head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col), k < want);
-        }
+        check_prefix(v, sorted, HEAD_BY_SUM, target, want);
     }
-}
-
-/* The same by number: two entries per row count in advance. */
-TEST_N(head_prefix_of_a_number_of_entries, 5)
-{
-    enum { R = 37, C = 41 };
-    static const int64_t buffers[] = {1 << 20, 100, 0};
-    static double v[R * C];
-    static struct cell sorted[R * C];
-
-    fill(v, R * C, 100 + (uint64_t)_i);
-    for (int64_t k = 0; k < R * C; k++)
-        sorted[k] = (struct cell){v[k], k / C, k % C};
-    qsort(sorted, R * C, sizeof *sorted, cell_order);
     for (int64_t want = 0; want <= R * C; want += 97)
-        for (int b = 0; b < 3; b++) {
-            struct matrix m = {v, C, 0.001};
-            struct head_prefix out;
-            MUST(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_COUNT, (double)(want + 2 * R),
-                                    buffers[b], &out, ERR));
-            for (int64_t k = 0; k < R * C; k++)
-                ck_assert_int_eq(
-                    head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col), k < want);
-        }
+        check_prefix(v, sorted, HEAD_BY_COUNT, (double)(want + 2 * R), want);
 }
 
 /* ---- the method ----------------------------------------------------------------------------- */
@@ -222,12 +208,8 @@ TEST_N(head_prefix_of_a_number_of_entries, 5)
 static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h)
 {
     float q[64] = {0}, k[64] = {0}, v[64] = {0};
-    struct head_in in = {
-        .x = {.nq = n, .nk = n, .d = (int)n, .dv = (int)n, .q = q, .k = k, .v = v, .scale = 1},
-        .n_heads = 1,
-        .n_kv_heads = 1,
-        .n_layers = 1,
-        .branch = "main"};
+    struct head_in in = one_head(q, k, v, n, n, (int)n, false);
+    in.x.scale = 1;
     for (int64_t i = 0; i < n; i++) {
         q[i * n + i] = v[i * n + i] = 1;
         for (int64_t j = 0; j < n; j++)
@@ -251,12 +233,7 @@ TEST(uniform_attention_keeps_a_share)
     float zero[50 * 4] = {0}, v[50 * 4];
     for (int k = 0; k < 200; k++)
         v[k] = (float)k;
-    struct head_in in = {
-        .x = {.nq = 50, .nk = 50, .d = 4, .dv = 4, .q = zero, .k = zero, .v = v, .scale = 0.5},
-        .n_heads = 1,
-        .n_kv_heads = 1,
-        .n_layers = 1,
-        .branch = "main"};
+    struct head_in in = one_head(zero, zero, v, 50, 50, 4, false);
     MUST(head_init(&h, &in, PREC_F64, ERR));
     ck_assert_double_eq(metric_of("oracle:alpha=0.91", &h.in, "pairs_kept"), 46 * 50);
     RUN_HAS("oracle:kind=topk:k=7", &h.in, 1e-12, "cra_min cra_mean", 7.0 / 50, 7.0 / 50);

@@ -461,12 +461,7 @@ TEST(longnet_counts_the_padding_of_the_code)
     float zero[10 * 16] = {0}, v[10 * 16];
     for (int k = 0; k < 160; k++)
         v[k] = 1;
-    struct head_in in = {
-        .x = {.nq = 10, .nk = 10, .d = 16, .dv = 16, .q = zero, .k = zero, .v = v, .scale = 1},
-        .n_heads = 1,
-        .n_kv_heads = 1,
-        .n_layers = 1,
-        .branch = "main"};
+    struct head_in in = one_head(zero, zero, v, 10, 10, 16, false);
     MUST(head_init(&h, &in, PREC_F64, ERR));
     struct outputs o = outputs_of("longnet:segments=8:ratios=3:official_pad=1", &h.in);
     ck_assert_double_eq_tol(o.lse[0], log(3), 1e-12); /* 0, 3, 6 */
