@@ -84,6 +84,24 @@ const double *head_out(const struct head_in *in)
     return all_rows(exact_out, in);
 }
 
+double weighted_row(const struct attn_in *x, int64_t i, const double *w, double zeros, double *out)
+{
+    double sum = zeros;
+    memset(out, 0, (size_t)x->dv * sizeof *out);
+    for (int64_t j = 0; j < x->nk; j++) {
+        double s = 0;
+        for (int c = 0; c < x->d && w[j] > 0; c++)
+            s += (double)x->q[i * x->d + c] * x->k[j * x->d + c];
+        s = w[j] > 0 ? w[j] * exp(s * x->scale) : 0;
+        sum += s;
+        for (int c = 0; c < x->dv && s > 0; c++)
+            out[c] += s * x->v[j * x->dv + c];
+    }
+    for (int c = 0; c < x->dv && sum > 0; c++)
+        out[c] /= sum;
+    return log(sum);
+}
+
 struct head_in one_head(const float *q, const float *k, const float *v, int64_t nq, int64_t nk,
                         int d, bool causal)
 {

@@ -15,6 +15,10 @@ int head_init(struct sim_head *h, const struct head_in *in, enum precision prec,
 const double *head_lse(const struct head_in *in);
 const double *head_out(const struct head_in *in);
 
+/* Query i over keys of the weights w [nk] and `zeros` keys and values of zeros, by the definition:
+ * out [dv], zeros where there is no key, and the log-sum-exp, then -INFINITY. */
+double weighted_row(const struct attn_in *x, int64_t i, const double *w, double zeros, double *out);
+
 /* q [nq][d], k and v [nk][d], which stay the caller's, as the one head of a text: scale 1/sqrt(d).
  */
 struct head_in one_head(const float *q, const float *k, const float *v, int64_t nq, int64_t nk,

@@ -5,8 +5,8 @@
  * as the methods' CPU sides do; it chooses HyperAttention's mask from the rule as well.
  */
 #include "core/intmath.h"
-#include "sim/methods/hyperattention/hyperplan.h"
 #include "tests/harness/accelrun.h"
+#include "tests/harness/hyperweights.h"
 #include "tests/harness/methodrun.h"
 #include "tests/harness/spargerun.h"
 
@@ -46,57 +46,15 @@ static int weight(const struct own_dilated *d, int64_t i, int64_t j)
     return n;
 }
 
-static void dilated_row(const struct attn_in *x, const struct own_dilated *d, int64_t i,
-                        double *out, double *lse)
+static void dilated_rows(const struct attn_in *x, const struct own_dilated *d, double *out,
+                         double *lse)
 {
-    double sum = 0;
-    memset(out, 0, (size_t)x->dv * sizeof *out);
-    for (int64_t j = 0; j <= i; j++) {
-        int w = weight(d, i, j);
-        double s = 0;
-        for (int c = 0; c < x->d; c++)
-            s += (double)x->q[i * x->d + c] * x->k[j * x->d + c];
-        double e = w * exp(s * x->scale);
-        sum += e;
-        for (int c = 0; c < x->dv; c++)
-            out[c] += e * x->v[j * x->dv + c];
+    double w[N];
+    for (int64_t i = 0; i < x->nq; i++) {
+        for (int64_t j = 0; j < N; j++)
+            w[j] = j <= i ? weight(d, i, j) : 0;
+        lse[i] = weighted_row(x, i, w, 0, out + i * x->dv);
     }
-    for (int c = 0; c < x->dv && sum > 0; c++)
-        out[c] /= sum;
-    *lse = log(sum);
-}
-
-/* Weights of the keys of query i, [nk], and of the zero keys. */
-static double hashed_weights(const struct hyper_plan *p, int64_t i, double *w)
-{
-    struct hyper_part parts[HYPER_PARTS];
-    int n = hyper_parts(p, i, parts);
-    double zeros = 0;
-    memset(w, 0, (size_t)p->nk * sizeof *w);
-    for (int k = 0; k < n; k++) {
-        for (int64_t j = parts[k].lo; j < parts[k].hi; j++)
-            w[j] = 1;
-        if (parts[k].square < 0)
-            continue;
-        const struct own_square *at = p->at.square + parts[k].square;
-        const struct hyper_square *s = p->squares + parts[k].square;
-        const int32_t *keys;
-        int64_t block = hyper_block(p, parts[k].square, parts[k].block, &keys);
-        double share = (double)(at->k1 - at->k0) / (double)p->rule.samples;
-        for (int64_t e = 0; e < block; e++)
-            w[keys[e]] += 1;
-        for (int64_t e = 0; e < s->n_samples; e++)
-            if (!p->rule.exclude || s->samples[e].block != parts[k].block)
-                w[s->samples[e].key] += share * s->samples[e].count;
-        zeros += parts[k].block == at->blocks - 1 ? (double)at->zeros : 0;
-    }
-    return zeros;
-}
-
-static void hashed_plan(struct hyper_plan *p, const struct own_hashed *r, const struct attn_in *x)
-{
-    MUST(hyper_plan_cut(p, r, x, ERR));
-    MUST(hyper_plan_hash(p, x, ERR));
 }
 
 static void hashed_rows(const struct attn_in *x, const struct own_hashed *r, double *out,
@@ -104,22 +62,10 @@ static void hashed_rows(const struct attn_in *x, const struct own_hashed *r, dou
 {
     OWN(hyper_plan_free) struct hyper_plan p;
     double w[N];
-    hashed_plan(&p, r, x);
+    hyper_plan_make(&p, r, x);
     for (int64_t i = 0; i < x->nq; i++) {
-        double sum = hashed_weights(&p, i, w), *o = out + i * x->dv;
-        memset(o, 0, (size_t)x->dv * sizeof *o);
-        for (int64_t j = 0; j < x->nk; j++) {
-            double s = 0;
-            for (int c = 0; c < x->d && w[j] > 0; c++)
-                s += (double)x->q[i * x->d + c] * x->k[j * x->d + c];
-            s = w[j] * exp(s * x->scale);
-            sum += s;
-            for (int c = 0; c < x->dv; c++)
-                o[c] += s * x->v[j * x->dv + c];
-        }
-        for (int c = 0; c < x->dv; c++)
-            o[c] /= sum;
-        lse[i] = log(sum);
+        double zeros = hyper_weights(&p, i, w);
+        lse[i] = weighted_row(x, i, w, zeros, out + i * x->dv);
     }
 }
 
@@ -130,7 +76,7 @@ static int select_hashed(struct accel_session *s, const struct accel_call *call,
     const struct attn_in *x = h->x;
     struct own_hashed r = h->choice.rule->hashed;
     struct mask *m = &h->mask;
-    struct hyper_plan p;
+    OWN(hyper_plan_free) struct hyper_plan p = {0};
     double w[N];
     ck_assert_int_eq(r.head, 0);
     h->answer = 0;
@@ -139,16 +85,15 @@ static int select_hashed(struct accel_session *s, const struct accel_call *call,
         return 0;
     }
     r.head = *(const int32_t *)h->choice.given;
-    hashed_plan(&p, &r, x);
+    hyper_plan_make(&p, &r, x);
     assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
     for (int64_t i = 0; i < x->nq; i++) {
-        hashed_weights(&p, i, w);
+        hyper_weights(&p, i, w);
         for (int64_t j = 0; j < x->nk; j++)
             if (w[j] > 0)
                 assert_ok(mask_lists_add(m, i, (int32_t)j, err), err);
     }
     mask_lists_finish(m);
-    hyper_plan_free(&p);
     return 0;
 }
 
@@ -186,8 +131,8 @@ static int attend(struct accel_session *s, const struct accel_call *c, const str
         hashed_rows(x, &own->of.hashed, h->out, h->lse);
     else
         r->quant = two;
-    for (int64_t i = 0; i < x->nq && own->kind == OWN_DILATED; i++)
-        dilated_row(x, &own->of.dilated, i, h->out + i * x->dv, h->lse + i);
+    if (own->kind == OWN_DILATED)
+        dilated_rows(x, &own->of.dilated, h->out, h->lse);
     for (int64_t i = 0; i < x->nq * x->dv && own->kind == OWN_QUANTISED; i++)
         h->out[i] = h->lse[i / x->dv] = 0;
     return 0;

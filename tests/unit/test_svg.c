@@ -281,24 +281,12 @@ TEST(first_layers_and_steps_are_dense)
 /* Explicit softmax of one row over the keys that a rule wants, times V; 0 without keys. */
 static void masked_row(const struct head_in *in, const struct svg_band *b, int64_t i, double *out)
 {
-    double *s = calloc((size_t)in->x.nk, sizeof *s), sum = 0;
+    OWN(free_at) double *w = calloc((size_t)in->x.nk, sizeof *w);
+    int64_t q = svg_band_position(b, i);
     for (int64_t j = 0; j < in->x.nk; j++)
-        for (int c = 0; c < in->x.d; c++)
-            s[j] +=
-                in->x.scale * (double)in->x.q[i * in->x.d + c] * (double)in->x.k[j * in->x.d + c];
-    memset(out, 0, (size_t)in->x.dv * sizeof *out);
-    for (int64_t j = 0; j < in->x.nk; j++) {
-        int64_t q = svg_band_position(b, i), k = svg_band_position(b, j);
-        if (!(b->trial ? wants_trial(b, q, k) : wants_executed(b, q, k)))
-            continue;
-        double p = exp(s[j]);
-        sum += p;
-        for (int c = 0; c < in->x.dv; c++)
-            out[c] += p * (double)in->x.v[j * in->x.dv + c];
-    }
-    for (int c = 0; c < in->x.dv && sum > 0; c++)
-        out[c] /= sum;
-    free(s);
+        w[j] = b->trial ? wants_trial(b, q, svg_band_position(b, j))
+                        : wants_executed(b, q, svg_band_position(b, j));
+    weighted_row(&in->x, i, w, 0, out);
 }
 
 TEST_N(classification_by_explicit_rows, 4)
