@@ -323,7 +323,6 @@ static void set_up(void)
     if (access(trace, F_OK))
         make_trace(trace, false);
 }
-FIXTURE(set_up, NULL)
 
 #define METHODS                                                                                    \
     "-m dense -m streaming:sink=2:window=40 -m spargeattn:pv=off:tau=0.5:theta=-1 -m oracle"
@@ -548,10 +547,10 @@ TEST(a_call_has_its_own_times)
     static const struct {
         const char *method, *kind, *where;
         double select, total;
-    } want[] = {{"dense", "none", "none", NAN, 300},
+    } want[] = {{"dense", "none", "none", NONE, 300},
                 {"streaming", "static", "cpu", 0, 300},
                 {"spargeattn", "own", "cuda", 100, 400},
-                {"oracle", "own", "cpu", NAN, NAN}};
+                {"oracle", "own", "cpu", NONE, NONE}};
     REPLAYED(r, n, test_path("times"), METHODS);
     for (int k = 0; k < RUNS; k++) {
         char note[128];
@@ -563,23 +562,15 @@ TEST(a_call_has_its_own_times)
                  want[k].kind);
         ck_assert_msg(strstr(buf_str(&c->notes), note) != NULL, "%s", buf_str(&c->notes));
         ck_assert_str_eq(c->heads, "");
-        ck_assert_double_eq(record_get(c, "call_heads"), HEADS);
-        ck_assert_double_eq(record_get(c, "call_heads_kv"), KV);
-        ck_assert_double_eq(record_get(c, "time_attend_ns"), 300);
-        ck_assert_double_eq(record_get(c, "time_dense_ns"), 1200);
+        HAS(c, 0, "call_heads call_heads_kv time_attend_ns time_dense_ns density_elem", HEADS, KV,
+            300, 1200, NONE);
         ck_assert_double_gt(record_get(c, "host_plan_ns"), -1);
-        ck_assert(isnan(record_get(c, "density_elem")));
-        double select = record_get(c, "time_select_ns"), total = record_get(c, "time_total_ns");
-        ck_assert(isnan(want[k].select) ? isnan(select) : select == want[k].select);
-        ck_assert(isnan(want[k].total) ? isnan(total) : total == want[k].total);
-        if (!isnan(total)) {
-            double pairs = HEADS * (N * (N + 1) / 2.0);
-            ck_assert_double_eq(record_get(c, "speedup"), 1200 / total);
-            ck_assert_double_eq_tol(record_get(c, "speed_dense_eq"), 4e-3 * D * pairs / total,
-                                    1e-9);
-        }
+        double total = want[k].total, pairs = HEADS * (N * (N + 1) / 2.0);
+        HAS(c, 0, "time_select_ns time_total_ns", want[k].select, total);
+        if (total > 0)
+            HAS(c, 1e-9, "speedup speed_dense_eq", 1200 / total, 4e-3 * D * pairs / total);
         if (want[k].select > 0)
-            ck_assert_double_eq(record_get(c, "select_share"), 0.25);
+            HAS(c, 0, "select_share", 0.25);
     }
 }
 
@@ -800,23 +791,43 @@ TEST(chosen_heads_are_named)
 
 /* ---- a call by itself ----------------------------------------------------------------------- */
 
-static void make_heads(struct sim_head h[HEADS])
+static struct sim_head h[HEADS];
+static struct carry carry[HEADS];
+
+static void make_heads(void)
 {
-    static float x[3 * N * D];
     for (int k = 0; k < HEADS; k++) {
-        for (int i = 0; i < 3 * N * D; i++)
-            x[i] = (float)(3 * rng_normal(3, (uint64_t)k, (uint64_t)i));
-        struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
-        in.n_heads = in.n_kv_heads = HEADS;
-        MUST(head_init(h + k, &in, PREC_F64, ERR));
+        MUST(random_head((uint64_t)k, N, N, D, true, 3, PREC_F64, h + k, ERR));
+        h[k].in.n_heads = h[k].in.n_kv_heads = HEADS;
     }
 }
 
-/* One call of the heads; carry[HEADS]. */
+static void free_heads(void)
+{
+    for (int k = 0; k < HEADS; k++) {
+        carry_end(carry + k);
+        sim_head_free(h + k);
+    }
+}
+
+FIXTURE(set_up, free_heads)
+
+/* Records of the heads, and of the call. */
+struct outcome {
+    struct record heads[HEADS], call;
+};
+
+static void outcome_free(struct outcome *o)
+{
+    for (int i = 0; i < HEADS; i++)
+        record_free(o->heads + i);
+    record_free(&o->call);
+}
+
 static int64_t section_bytes;
 
-static void run_call(const char *text, struct sim_head *h, struct carry *carry, double *choose_ns,
-                     struct record *records, struct record *of_call)
+/* One call of the heads. */
+static void run_call(const char *text, double *choose_ns, struct outcome *o)
 {
     OWN(run_free) struct method_run *run = run_of(text);
     struct method_ctx ctx[HEADS];
@@ -828,17 +839,17 @@ static void run_call(const char *text, struct sim_head *h, struct carry *carry, 
                                       .calls = true,
                                       .timed = true,
                                       .section_bytes = section_bytes};
-    record_init(of_call);
+    record_init(&o->call);
     for (int i = 0; i < HEADS; i++) {
-        record_init(records + i);
-        records[i].head = i;
+        record_init(o->heads + i);
+        o->heads[i].head = i;
         ctx[i] = (struct method_ctx){.seed = 1, .carry = carry + i};
         cells[i] = (struct sim_cell){.method = run->method,
                                      .params = run->params,
                                      .ctx = ctx + i,
                                      .in = &h[i].in,
                                      .device = &device};
-        out[i] = (struct call_outcome){.record = records + i};
+        out[i] = (struct call_outcome){.record = o->heads + i};
     }
     session = (struct accel_session){.timed = true};
     struct sim_call c = {.cells = cells,
@@ -847,107 +858,75 @@ static void run_call(const char *text, struct sim_head *h, struct carry *carry, 
                          .group = 1,
                          .data = device_numbers(HEADS),
                          .jobs = 2,
-                         .record = of_call,
+                         .record = &o->call,
                          .choose_ns = choose_ns};
     MUST(sim_run_call(&c, ERR));
 }
 
-static void free_records(struct record *records, struct record *of_call)
-{
-    for (int i = 0; i < HEADS; i++)
-        record_free(records + i);
-    record_free(of_call);
-}
-
 /* The others are measured, but they are not the call. */
-static void check_skipped(struct sim_head h[HEADS], const char *why)
+static void check_skipped(const char *why)
 {
-    struct carry carry[HEADS] = {{0}};
-    struct record records[HEADS], of_call;
-    run_call("dense", h, carry, NULL, records, &of_call);
+    OWN(outcome_free) struct outcome o;
+    run_call("dense", NULL, &o);
     ck_assert_int_eq(session.n, HEADS - 1);
     for (int i = 0; i < HEADS; i++)
-        ck_assert_int_eq(records[i].status, i == 2 ? RECORD_SKIP : RECORD_OK);
-    ck_assert_double_eq(record_get(records + 3, "density_elem"), 1);
-    ck_assert_int_eq(of_call.status, RECORD_SKIP);
-    ck_assert_msg(strstr(of_call.reason, why) != NULL, "%s", of_call.reason);
-    ck_assert(isnan(record_get(&of_call, "time_attend_ns")));
-    free_records(records, &of_call);
-    for (int i = 0; i < HEADS; i++)
-        sim_head_free(h + i);
+        ck_assert_int_eq(o.heads[i].status, i == 2 ? RECORD_SKIP : RECORD_OK);
+    HAS(o.heads + 3, 0, "density_elem", 1);
+    ck_assert_int_eq(o.call.status, RECORD_SKIP);
+    ck_assert_msg(strstr(o.call.reason, why) != NULL, "%s", o.call.reason);
+    HAS(&o.call, 0, "time_attend_ns", NONE);
 }
 
 TEST(a_skipped_head_leaves_no_call)
 {
-    struct sim_head h[HEADS];
-    make_heads(h);
+    make_heads();
     h[2].in.x.reach.back = 10;
-    check_skipped(h, "head 2: the GPU kernels know no window");
+    check_skipped("head 2: the GPU kernels know no window");
 }
 
 /* The kernels take whole heads. */
 TEST(sampled_rows_are_not_for_a_device)
 {
-    struct sim_head h[HEADS];
     struct row_sample rows = {0};
-    make_heads(h);
+    make_heads();
     h[2].in.rows = &rows;
-    check_skipped(h, "head 2: the GPU kernels take whole heads: --backend cpu replays sampled");
+    check_skipped("head 2: the GPU kernels take whole heads: --backend cpu replays sampled");
 }
 
 /* Lists that would take too much memory at once are made and attended to in sections. */
 TEST(sections_are_one_call)
 {
     static const char *const method = "streaming:sink=2:window=40";
-    struct sim_head h[HEADS];
-    struct carry carry[HEADS] = {{0}};
-    struct record whole[HEADS], parts[HEADS], of_whole, of_parts;
-    make_heads(h);
-    run_call(method, h, carry, NULL, whole, &of_whole);
+    OWN(outcome_free) struct outcome whole, parts;
+    make_heads();
+    run_call(method, NULL, &whole);
     ck_assert_int_eq(session.launches, 1);
     section_bytes = 1;
-    run_call(method, h, carry, NULL, parts, &of_parts);
+    run_call(method, NULL, &parts);
+    section_bytes = 0;
     ck_assert_int_eq(session.launches, HEADS);
     for (int i = 0; i < HEADS; i++)
-        for (int64_t k = 0; k < record_metrics(&whole[i]); k++)
-            if (!measured(whole[i].names->name[k]))
-                ck_assert_double_eq(whole[i].values[k],
-                                    record_get(parts + i, whole[i].names->name[k]));
-    ck_assert(strstr(buf_str(&of_parts.notes), "sections=4") != NULL);
-    ck_assert(strstr(buf_str(&of_whole.notes), "sections") == NULL);
-    ck_assert_double_eq(record_get(&of_parts, "call_launches"), HEADS);
-    ck_assert_double_eq(record_get(&of_parts, "time_attend_ns"), 300 * HEADS);
-    ck_assert_double_eq(record_get(&of_parts, "time_total_ns"), 300 * HEADS);
-    ck_assert_double_eq(record_get(&of_parts, "time_dense_ns"), 1200);
-    free_records(whole, &of_whole);
-    free_records(parts, &of_parts);
-    section_bytes = 0;
-    for (int i = 0; i < HEADS; i++)
-        sim_head_free(h + i);
+        ck_assert_int_gt(same_numbers(whole.heads + i, parts.heads + i), 20);
+    assert_note(&parts.call, "sections=4");
+    ck_assert(strstr(buf_str(&whole.call.notes), "sections") == NULL);
+    HAS(&parts.call, 0, "call_launches time_attend_ns time_total_ns time_dense_ns", HEADS,
+        300 * HEADS, 300 * HEADS, 1200);
 }
 
 /* The call that chooses pays, those that reuse its masks bear a share in a number of its own. */
 TEST(carried_masks_cost_a_share)
 {
-    struct sim_head h[HEADS];
-    struct carry carry[HEADS] = {{0}};
-    struct record records[HEADS], of_call;
     double choose_ns = 0;
-    make_heads(h);
+    make_heads();
     for (int step = 0; step < 2; step++) {
+        OWN(outcome_free) struct outcome o;
         for (int i = 0; i < HEADS; i++)
             h[i].in.step = step;
-        run_call("fg-attn:refresh=4", h, carry, &choose_ns, records, &of_call);
-        ck_assert_int_eq(of_call.status, RECORD_OK);
-        ck_assert(strstr(buf_str(&of_call.notes), step ? "select_kind=reused" : "select_kind=own"));
+        run_call("fg-attn:refresh=4", &choose_ns, &o);
+        ck_assert_int_eq(o.call.status, RECORD_OK);
+        assert_note(&o.call, step ? "select_kind=reused" : "select_kind=own");
         ck_assert_int_eq(session.selected, step ? 0 : HEADS);
-        ck_assert_double_eq(record_get(&of_call, "time_select_ns"), step ? 0 : 100);
-        ck_assert_double_eq(record_get(&of_call, "time_select_amortised_ns"), 25);
-        ck_assert_double_eq(record_get(&of_call, "dense_call"), !step);
-        free_records(records, &of_call);
-    }
-    for (int i = 0; i < HEADS; i++) {
-        carry_end(carry + i);
-        sim_head_free(h + i);
+        HAS(&o.call, 0, "time_select_ns time_select_amortised_ns dense_call", step ? 0 : 100, 25,
+            !step);
     }
 }
