@@ -117,47 +117,38 @@ static void build(const struct sim_head *h, const struct flex_config *c, struct 
     MUST(flex_plan_build(p, c, s, &h->in, ERR));
 }
 
+/* Both of the block. */
+#define BUILD(p, s, h, c)                                                                          \
+    OWN(flex_scores_free) struct flex_scores s;                                                    \
+    OWN(flex_plan_free) struct flex_plan p;                                                        \
+    build(h, c, &p, &s)
+
 static int64_t row_count(const struct block_map *m, int64_t i)
 {
     int32_t cols[64];
     return block_map_row(m, i, cols);
 }
 
-TEST(uniform_rows)
+TEST_N(uniform_rows, 3)
 {
-    struct flex_scores s;
-    struct flex_plan p;
+    static const struct {
+        double gamma, tau;
+        int64_t blocks, rows[8]; /* kept; per row */
+    } cases[] = {{0.9, 0, 36, {1, 2, 3, 4, 5, 6, 7, 8}},
+                 {0.9, 0.1, 30, {1, 2, 3, 4, 5, 6, 7, 2}},
+                 {0.95, 0.1, 33, {1, 2, 3, 4, 5, 6, 7, 5}}};
     HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F64);
-    struct flex_config c = config(1024, 0.9, 0, 0);
-    build(&h, &c, &p, &s);
-    for (int j = 0; j < 8; j++) {
-        ck_assert_double_eq_tol(s.col[j], j < 7 ? 0.133461662 : 0.065768363, 1e-8);
-        ck_assert_double_eq_tol(s.diag[7 - j], j < 7 ? 0.133461662 : 0.065768363, 1e-8);
+    struct flex_config c = config(1024, cases[_i].gamma, cases[_i].tau, 0);
+    BUILD(p, s, &h, &c);
+    ck_assert_int_eq(p.query_aware, _i > 0);
+    ck_assert_int_eq(block_map_count(&p.map), cases[_i].blocks);
+    for (int i = 0; i < 8; i++) {
+        ck_assert_int_eq(row_count(&p.map, i), cases[_i].rows[i]);
+        ck_assert_double_eq_tol(s.col[i], i < 7 ? 0.133461662 : 0.065768363, 1e-8);
+        ck_assert_double_eq_tol(s.diag[7 - i], i < 7 ? 0.133461662 : 0.065768363, 1e-8);
     }
-    ck_assert_int_eq(p.k_v, 7);
-    ck_assert_int_eq(p.k_s, 7);
+    ck_assert(_i || (p.k_v == 7 && p.k_s == 7));
     ck_assert_double_eq_tol(p.js, 0.071829, 1e-6);
-    ck_assert(!p.query_aware);
-    ck_assert_int_eq(block_map_count(&p.map), 36);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
-
-    const int want[] = {1, 2, 3, 4, 5, 6, 7, 2};
-    c.tau = 0.1;
-    build(&h, &c, &p, &s);
-    ck_assert(p.query_aware);
-    ck_assert_int_eq(block_map_count(&p.map), 30);
-    for (int i = 0; i < 8; i++)
-        ck_assert_int_eq(row_count(&p.map, i), want[i]);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
-
-    c.gamma = 0.95;
-    build(&h, &c, &p, &s);
-    ck_assert_int_eq(block_map_count(&p.map), 33);
-    ck_assert_int_eq(row_count(&p.map, 7), 5);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
 }
 
 /* Rows with all their mass at distance FAR (on themselves before it), pooled estimate uniform. */
@@ -217,9 +208,7 @@ static void check_lists(const struct sim_head *h, const struct golden_row *g, do
                         int64_t min_budget)
 {
     struct flex_config c = config(h->in.x.nk, gamma, 0, min_budget);
-    OWN(flex_scores_free) struct flex_scores s;
-    OWN(flex_plan_free) struct flex_plan p;
-    build(h, &c, &p, &s);
+    BUILD(p, s, h, &c);
     OWN(block_map_free) struct block_map want;
     MUST(block_map_init(&want, c.n, c.n, 128, true, ERR));
     for (int k = 0; g->cols[k] >= 0; k++)
@@ -264,21 +253,18 @@ TEST(golden_trace_4096)
     /* clang-format on */
     const double gamma[] = {0.9, 0.95, 0.9, 0.9};
     const int64_t budget[] = {0, 0, 512, 1024};
-    struct record r;
     HEAD(h, golden_sample, 4096, PREC_F32);
     for (int i = 0; i < 5; i++) {
         check_golden(&h, &rows[i]);
         if (i < 4)
             check_lists(&h, &rows[i], gamma[i], budget[i]);
     }
-    run_text("flexprefill:preset=api:tau=0.6", &h.in, &r);
+    RUN(r, "flexprefill:preset=api:tau=0.6", &h.in);
     assert_note(&r, "pattern=query-aware");
-    record_free(&r);
     /* Logits in bf16: nearly the same columns. */
-    run_text("flexprefill:preset=api:emulate=bf16", &h.in, &r);
-    ck_assert_double_eq_tol(record_get(&r, "tokens_columns"), 104, 5);
-    ck_assert_double_eq_tol(record_get(&r, "js_distance"), 0.575836, 0.01);
-    record_free(&r);
+    RUN(bf16, "flexprefill:preset=api:emulate=bf16", &h.in);
+    HAS(&bf16, 5, "tokens_columns", 104);
+    HAS(&bf16, 0.01, "js_distance", 0.575836);
 }
 
 TEST(golden_trace_4000)
@@ -330,14 +316,11 @@ TEST(paper_selects_the_tokens_themselves)
 
 TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
 {
-    struct flex_scores s;
-    OWN(flex_plan_free) struct flex_plan paper, official;
     HEAD(h, random_head, 2, 1500, 1500, 16, true, 1, PREC_F64);
     struct flex_config c = config(1500, 0.5, 0.8, 0);
-    build(&h, &c, &official, &s);
-    flex_scores_free(&s);
+    BUILD(official, s, &h, &c);
     c.profile = FLEX_PAPER;
-    build(&h, &c, &paper, &s);
+    BUILD(paper, t, &h, &c);
     ck_assert(official.query_aware && paper.query_aware);
     for (int64_t i = 0; i < paper.map.rows; i++)
         ck_assert(block_map_get(&paper.map, i, i));
@@ -348,7 +331,6 @@ TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
         for (int64_t j = 1; j < i; j++)
             more += block_map_get(&paper.map, i, j) - block_map_get(&official.map, i, j);
     ck_assert(more == 0 || more == 1);
-    flex_scores_free(&s);
 }
 
 TEST(frontier_port_on_the_golden_trace)
@@ -430,62 +412,45 @@ TEST_N(bf16_pools_are_those_of_the_kernel, 4)
 
 TEST(budgets_are_monotone)
 {
-    struct flex_scores s;
     int64_t last_v = 0, last_s = 0;
-    struct flex_plan last = {0};
     HEAD(h, golden_sample, 2500, PREC_F32);
     for (double g = 0.5; g < 1; g += 0.07) {
-        OWN(flex_plan_free) struct flex_plan p;
         struct flex_config c = config(2500, g, 0, 0);
-        build(&h, &c, &p, &s);
+        BUILD(p, s, &h, &c);
         ck_assert(p.t_v >= last_v && p.t_s >= last_s);
         last_v = p.t_v;
         last_s = p.t_s;
-        flex_scores_free(&s);
     }
-    for (int64_t budget = 0; budget <= 2048; budget += 256) {
-        struct flex_plan p;
-        struct flex_config c = config(2500, 0.6, 0, budget);
-        build(&h, &c, &p, &s);
-        for (int64_t i = 0; budget > 0 && i < p.map.rows; i++)
+    for (int64_t budget = 256; budget <= 2048; budget += 256) {
+        struct flex_config less = config(2500, 0.6, 0, budget - 256), c = less;
+        c.min_budget = budget;
+        BUILD(last, t, &h, &less);
+        BUILD(p, s, &h, &c);
+        for (int64_t i = 0; i < p.map.rows; i++)
             for (int64_t j = 0; j <= i; j++)
                 ck_assert(block_map_get(&p.map, i, j) || !block_map_get(&last.map, i, j));
-        flex_plan_free(&last);
-        last = p;
-        flex_scores_free(&s);
     }
-    flex_plan_free(&last);
 }
 
-TEST(gamma_1_is_dense_in_every_profile)
+TEST_N(gamma_1_is_dense_in_every_profile, 5)
 {
-    const char *text[] = {"flexprefill:gamma=1:tau=0:min_budget=0",
-                          "flexprefill:gamma=1:tau=0.83:min_budget=0",
-                          "flexprefill:gamma=1:tau=0:min_budget=0:profile=paper",
-                          "flexprefill:gamma=1:tau=0.83:min_budget=0:profile=paper",
-                          "flexprefill:gamma=1:profile=frontier"};
-    OWN(flex_plan_free) struct flex_plan p;
-    OWN(flex_scores_free) struct flex_scores s;
+    static const char *const text[] = {"flexprefill:gamma=1:tau=0:min_budget=0",
+                                       "flexprefill:gamma=1:tau=0.83:min_budget=0",
+                                       "flexprefill:gamma=1:tau=0:min_budget=0:profile=paper",
+                                       "flexprefill:gamma=1:tau=0.83:min_budget=0:profile=paper",
+                                       "flexprefill:gamma=1:profile=frontier"};
     HEAD(h, random_head, 4, 1000, 1000, 16, true, 1, PREC_F32);
-    for (int i = 0; i < 5; i++) {
-        OWN(record_free) struct record r;
-        run_text(text[i], &h.in, &r);
-        ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    }
+    RUN_HAS(text[_i], &h.in, 0, "density_elem", 1);
     struct flex_config c = config(1000, 1, 0, 0);
-    build(&h, &c, &p, &s);
-    ck_assert_int_eq(p.t_v, 1001);
-    ck_assert_int_eq(p.k_v, 8);
+    BUILD(p, s, &h, &c);
+    ck_assert(p.t_v == 1001 && p.k_v == 8);
 }
 
 TEST(max_budget_limits_both_lists)
 {
-    struct record r;
     HEAD(h, golden_sample, 2500, PREC_F32);
-    run_text("flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", &h.in, &r);
-    HAS(&r, 0, "columns slashes", 3, 3);
-    record_free(&r);
-    run_text("flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "columns"), 300);
-    record_free(&r);
+    RUN_HAS("flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", &h.in, 0,
+            "columns slashes", 3, 3);
+    RUN_HAS("flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", &h.in, 0,
+            "columns", 300);
 }
