@@ -152,6 +152,17 @@ static inline int calibrate_text(const char *text, const struct head_in *in, int
     return rc;
 }
 
+/* One number of what it chose. */
+static inline double calibrated(const char *text, const struct head_in *in, int n, const char *key)
+{
+    json_t *doc = NULL;
+    double x;
+    MUST(calibrate_text(text, in, n, &doc, ERR));
+    MUST(jget_num(doc, key, "calibration", &x, ERR));
+    json_decref(doc);
+    return x;
+}
+
 /* One metric of a method on a head. */
 static inline double metric_of(const char *text, const struct head_in *in, const char *name)
 {

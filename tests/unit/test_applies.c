@@ -1,6 +1,6 @@
 /*
  * test_applies.c - what methods do not take: parameters that are refused, heads that are skipped,
- * prompts so short that they stay dense.
+ * prompts so short that they stay dense, the numbers of heads.
  */
 #include "tests/harness/methodrun.h"
 
@@ -167,4 +167,16 @@ TEST_EACH(short_prompts_stay_dense, shorts)
     if (shorts[_i].dense)
         HAS(&r, 0, "density_elem sparsity_total", 1, 0);
     HAS(&r, 0, "rows_empty", 0);
+}
+
+/* K and V repeated to one head each. */
+TEST_N(heads_of_a_group_do_not_depend_on_their_numbers, 2)
+{
+    static const char *const texts[] = {"sale:dense_below=0", "minference:v=40:s=110"};
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
+    RUN(a, texts[_i], &h.in);
+    h.in.head = h.in.kv_head = 0;
+    h.in.n_heads = h.in.n_kv_heads = 1;
+    RUN(b, texts[_i], &h.in);
+    ck_assert_int_eq(assert_agree(&a, &b, 0, "pairs_kept err_l2_rel"), 2);
 }

@@ -198,16 +198,6 @@ TEST(sizes_are_scaled_then_clamped)
     }
 }
 
-TEST(heads_of_a_group_do_not_depend_on_their_numbers)
-{
-    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
-    RUN(a, "minference:v=40:s=110", &h.in);
-    h.in.head = h.in.kv_head = 0; /* K and V repeated to one head each */
-    h.in.n_heads = h.in.n_kv_heads = 1;
-    RUN(b, "minference:v=40:s=110", &h.in);
-    HAS(&a, 0, "pairs_kept err_l2_rel", record_get(&b, "pairs_kept"), record_get(&b, "err_l2_rel"));
-}
-
 /* A device that searched the sizes gives columns and distances: the share that they reach is that
  * of the head that searched here. */
 TEST(a_search_of_a_device_reaches_the_same_share)
@@ -501,8 +491,8 @@ TEST(paper_search_equalises_the_cost)
     }
 }
 
-static int calibrated(const char *text, const struct head_in *in, int n, char *pattern, int64_t *v,
-                      int64_t *s, struct err *err)
+static int found(const char *text, const struct head_in *in, int n, char *pattern, int64_t *v,
+                 int64_t *s, struct err *err)
 {
     json_t *doc = NULL;
     const char *name;
@@ -523,12 +513,12 @@ TEST(calibrate_writes_pattern_and_sizes)
     char pattern[16];
     int64_t v = 0, s = 0;
     HEAD(h, golden_sample, 4096, PREC_F32);
-    MUST(calibrated("minference:search=exact:rows_from=2500", &h.in, 1, pattern, &v, &s, ERR));
+    MUST(found("minference:search=exact:rows_from=2500", &h.in, 1, pattern, &v, &s, ERR));
     ck_assert_str_eq(pattern, "vs");
     ck_assert_int_eq(v, 3500);
     ck_assert_int_eq(s, 100);
     h.in.x.nq = h.in.x.nk = 2600;
-    FAILS(calibrated("minference", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE, "set rows_from");
-    FAILS(calibrated("minference:profile=frontier", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE,
+    FAILS(found("minference", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE, "set rows_from");
+    FAILS(found("minference:profile=frontier", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE,
           "is not calibrated");
 }

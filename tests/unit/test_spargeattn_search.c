@@ -78,7 +78,7 @@ TEST(bins_of_theta)
     ck_assert_double_eq(best.theta, -1 + 3.0 / 16);
 }
 
-static json_t *calibrated(const char *text, const struct head_in *samples, int n)
+static json_t *found(const char *text, const struct head_in *samples, int n)
 {
     char full[256];
     json_t *doc = NULL;
@@ -99,7 +99,7 @@ TEST(calibrated_head_keeps_the_bound)
                                        "arith=sage1:l1=0.3:l2=0.35:tune_pv=0"};
     HEAD(h, golden_video, 0, 0, 0, PREC_F32);
     for (int i = 0; i < 4; i++) {
-        OWN(json_decrefp) json_t *doc = calibrated(text[i], &h.in, 1);
+        OWN(json_decrefp) json_t *doc = found(text[i], &h.in, 1);
         double theta = number(doc, "theta"), tau = number(doc, "tau"), pv = number(doc, "pv");
         ck_assert(json_is_false(json_object_get(doc, "dense")));
         ck_assert_int_eq(json_object_get(doc, "sink") != NULL, i != 2);
@@ -118,7 +118,7 @@ TEST(calibrated_head_keeps_the_bound)
 TEST(impossible_bound_makes_the_head_dense)
 {
     HEAD(h, golden_code_lm, 5, 7, PREC_F32);
-    OWN(json_decrefp) json_t *doc = calibrated("l1=1e-9:l2=2e-9", &h.in, 1);
+    OWN(json_decrefp) json_t *doc = found("l1=1e-9:l2=2e-9", &h.in, 1);
     ck_assert(json_is_true(json_object_get(doc, "dense")));
     ck_assert_double_eq(number(doc, "theta"), 1);
     ck_assert_double_eq(number(doc, "tau"), 1);
@@ -149,11 +149,11 @@ TEST(repeated_samples_change_nothing)
     struct head_in two[2];
     HEAD(h, golden_video, 0, 0, 0, PREC_F32);
     two[0] = two[1] = h.in;
-    OWN(json_decrefp) json_t *one = calibrated("l1=0.3:l2=0.35", two, 1);
+    OWN(json_decrefp) json_t *one = found("l1=0.3:l2=0.35", two, 1);
     for (int step = 0; step < 2; step++) {
         two[1].branch = "other";
         two[1].step = h.in.step + step;
-        OWN(json_decrefp) json_t *doc = calibrated("l1=0.3:l2=0.35", two, 2);
+        OWN(json_decrefp) json_t *doc = found("l1=0.3:l2=0.35", two, 2);
         ck_assert(json_equal(one, doc));
     }
 }
@@ -171,7 +171,7 @@ TEST(dense_is_for_good)
         two[1] = h[!first].in;
         two[1].step = two[0].step + 1;
         OWN(json_decrefp)
-        json_t *alone = calibrated(text, two, 1), *both = calibrated(text, two, 2);
+        json_t *alone = found(text, two, 1), *both = found(text, two, 2);
         bool dense = json_is_true(json_object_get(alone, "dense"));
         ck_assert_int_eq(dense, first == 0);
         if (dense)

@@ -439,25 +439,15 @@ TEST(repository_rule_by_loops)
     ck_assert_double_eq(twice, tau);
 }
 
-static double calibrated_tau(const char *text, const struct head_in *in)
-{
-    json_t *doc = NULL;
-    double tau;
-    MUST(calibrate_text(text, in, 1, &doc, ERR));
-    MUST(jget_num(doc, "tau", "calibration", &tau, ERR));
-    json_decref(doc);
-    return tau;
-}
-
 TEST(steps_stop_at_the_error_bound)
 {
     char text[128];
     HEAD(h, golden_code_lm, 5, 0, PREC_F64);
-    double tau = calibrated_tau("xattention:rule=dp:target_err=0.3:profile=clean", &h.in);
+    double tau = calibrated("xattention:rule=dp:target_err=0.3:profile=clean", &h.in, 1, "tau");
     ck_assert(tau > 0 && tau < 0.9);
     snprintf(text, sizeof text, "xattention:profile=clean:tau=%.17g", tau);
     ck_assert_double_le(metric_of(text, &h.in, "err_l2_rel"), 0.3);
-    tau = calibrated_tau("xattention:rule=dp:target_err=0:profile=clean", &h.in);
+    tau = calibrated("xattention:rule=dp:target_err=0:profile=clean", &h.in, 1, "tau");
     ck_assert_double_eq(tau, 0.9);
-    ck_assert_double_gt(calibrated_tau("xattention:profile=clean", &h.in), 0);
+    ck_assert_double_gt(calibrated("xattention:profile=clean", &h.in, 1, "tau"), 0);
 }
