@@ -217,21 +217,17 @@ TEST(golden_trace_4096)
         {":chunks=1:keep_diag=0:keep_sink=1", "kc,ks=5,5", 206, 0.371247, 0.279077, 0.628847,
          0.962066},
     };
-    struct record r;
     HEAD(h, golden_sample, 4096, PREC_F32);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_golden(&h, &rows[i]);
 
-    run_text("sampleattention:alpha_c=0.9:alpha_s=0.9", &h.in, &r);
+    RUN(r, "sampleattention:alpha_c=0.9:alpha_s=0.9", &h.in);
     HAS(&r, 1e-6, "density_exec units_forced", 0.402246, 0);
-    ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), 0.087674, 1e-4);
-    record_free(&r);
-
-    run_text("sampleattention", &h.in, &r);
-    HAS(&r, 1e-6, "pairs_exec density_elem", 327 * 128 * 128, 0.607518);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.980525, 1e-4);
-    assert_note(&r, "kc,ks=10,10");
-    record_free(&r);
+    HAS(&r, 1e-4, "err_l2_rel", 0.087674);
+    RUN(defaults, "sampleattention", &h.in);
+    HAS(&defaults, 1e-6, "pairs_exec density_elem", 327 * 128 * 128, 0.607518);
+    HAS(&defaults, 1e-4, "cra_mean", 0.980525);
+    assert_note(&defaults, "kc,ks=10,10");
 }
 
 TEST(golden_trace_4000)
@@ -284,48 +280,38 @@ TEST(golden_columns_and_bins)
     }
 }
 
-/* Every block of a is in b. */
-static bool contained(const struct sample_plan *a, const struct sample_plan *b)
+/* Every block that `lo` keeps `hi` keeps, too. */
+static void assert_contained(const struct sample_config *lo, const struct sample_config *hi,
+                             const struct sample_scores *s)
 {
-    for (int64_t i = 0; i < a->nb; i++)
+    OWN(sample_plan_free) struct sample_plan a, b;
+    MUST(sample_plan_build(&a, lo, s, ERR));
+    MUST(sample_plan_build(&b, hi, s, ERR));
+    for (int64_t i = 0; i < a.nb; i++)
         for (int64_t j = 0; j <= i; j++)
-            if (sample_plan_keeps(a, sample_plan_list(a, i), i, j) &&
-                !sample_plan_keeps(b, sample_plan_list(b, i), i, j))
-                return false;
-    return true;
+            ck_assert(!sample_plan_keeps(&a, sample_plan_list(&a, i), i, j) ||
+                      sample_plan_keeps(&b, sample_plan_list(&b, i), i, j));
 }
 
 TEST(masks_are_nested)
 {
     const double alpha[] = {0.3, 0.6, 0.8, 0.9, 0.95, 0.99};
     OWN(sample_scores_free) struct sample_scores s;
-    struct sample_plan a, b;
     struct sample_config c = config(2500, 4, 0.3);
     HEAD(h, golden_sample, 2500, PREC_F32);
     MUST(sample_scores_init(&s, &c, ERR));
     MUST(sample_scores_run(&s, &c, h.in.exact, ERR));
-    for (int i = 0; i < 5; i++)
-        for (int which = 0; which < 2; which++) {
-            struct sample_config lo = config(2500, 4, alpha[i]), hi = lo;
-            *(which ? &hi.alpha_c : &hi.alpha_s) = alpha[i + 1];
-            MUST(sample_plan_build(&a, &lo, &s, ERR));
-            MUST(sample_plan_build(&b, &hi, &s, ERR));
-            ck_assert(contained(&a, &b));
-            sample_plan_free(&b);
-            hi = lo;
-            hi.merge = SAMPLE_UNION;
-            MUST(sample_plan_build(&b, &hi, &s, ERR));
-            ck_assert(contained(&a, &b));
-            sample_plan_free(&b);
-            hi = lo;
-            *(which ? &hi.keep_sink : &lo.keep_diag) = which; /* safe > paper > strict */
-            sample_plan_free(&a);
-            MUST(sample_plan_build(&a, &lo, &s, ERR));
-            MUST(sample_plan_build(&b, &hi, &s, ERR));
-            ck_assert(contained(&a, &b));
-            sample_plan_free(&a);
-            sample_plan_free(&b);
-        }
+    for (int i = 0; i < 5; i++) {
+        struct sample_config lo = config(2500, 4, alpha[i]), strict = lo;
+        struct sample_config more[] = {lo, lo, lo, lo}; /* of columns, of slashes, union, safe */
+        more[0].alpha_c = more[1].alpha_s = alpha[i + 1];
+        more[2].merge = SAMPLE_UNION;
+        more[3].keep_sink = true;
+        for (int k = 0; k < 4; k++)
+            assert_contained(&lo, &more[k], &s);
+        strict.keep_diag = false;
+        assert_contained(&strict, &lo, &s);
+    }
 }
 
 TEST(uniform_rows)
@@ -387,7 +373,6 @@ TEST(oracle_of_the_golden_trace)
 TEST(earlier_algorithm_on_the_golden_trace)
 {
     struct sample_v2 v;
-    OWN(record_free) struct record r;
     HEAD(h, golden_sample, 4096, PREC_F32);
     sample_v2_init(&v, &h.in.x, 0.08, 0.05, 128);
     MUST(sample_v2_choose(&v, 0.95, h.in.exact, ERR));
@@ -395,7 +380,7 @@ TEST(earlier_algorithm_on_the_golden_trace)
     ck_assert_int_eq(v.sampled, 205);
     ck_assert_int_eq(v.ncols, 182);
     sample_v2_free(&v);
-    run_text("sampleattention:profile=v2", &h.in, &r);
+    RUN(r, "sampleattention:profile=v2", &h.in);
     HAS(&r, 1e-6, "density_elem columns", 0.251024, 182);
     HAS(&r, 1e-4, "cra_min cra_p1 cra_mean", 0.000385, 0.028830, 0.848365);
 }
@@ -412,9 +397,8 @@ TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
     };
     HEAD(h, random_head, 3, 1024, 1024, 16, true, 2, PREC_F32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        OWN(record_free) struct record a, b;
-        run_text(cases[i].text, &h.in, &a);
-        run_text(cases[i].same, &h.in, &b);
+        RUN(a, cases[i].text, &h.in);
+        RUN(b, cases[i].same, &h.in);
         ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
         ck_assert_str_eq(buf_str(&a.notes), buf_str(&b.notes));
     }
@@ -430,35 +414,26 @@ TEST(prompt_chunk_uses_absolute_positions)
         assert_chunk_keeps("sampleattention:alpha_c=0.6:alpha_s=0.4", &whole, cuts[i], 1e-12);
 }
 
-TEST(strict_counts_rows_without_a_key)
+/* Column 5 and distance 6 of 8: rows 5, 6, 7; diagonals 6 and 7. Row blocks 0..4 have neither,
+ * unless the diagonal and the sink are forced. */
+TEST_N(strict_counts_rows_without_a_key, 2)
 {
     enum { N = 1024 };
     struct sample_config c = config(N, 1, 0);
     OWN(sample_scores_free) struct sample_scores s;
-    struct sample_plan p;
-    struct mask m = {0};
+    OWN(sample_plan_free) struct sample_plan p;
+    OWN(mask_free) struct mask m = {0};
     struct mask_counts n;
     int64_t forced = 0;
-    HEAD(h, random_head, 6, N, N, 16, true, 1, PREC_F32);
     MUST(sample_scores_init(&s, &c, ERR));
     s.col[5] = s.slash[6] = 1;
-    c.keep_diag = false;
+    c.keep_diag = c.keep_sink = _i;
     MUST(sample_plan_build(&p, &c, &s, ERR));
     MUST(sample_plan_mask(&p, 0, N, &m, &forced, ERR));
     MUST(mask_count(&m, &n, ERR));
-    ck_assert_int_eq(n.rows_empty, 5 * 128); /* row blocks 0..4: no column 5, no diagonal 6 */
-    ck_assert_int_eq(forced, 0);
-    ck_assert_int_eq(n.tiles_kept, 3 + 2 + 1); /* column 5: rows 5, 6, 7; diagonals 6 and 7 */
-    mask_free(&m);
-    sample_plan_free(&p);
-    p.c.keep_diag = c.keep_diag = c.keep_sink = true;
-    MUST(sample_plan_build(&p, &c, &s, ERR));
-    MUST(sample_plan_mask(&p, 0, N, &m, &forced, ERR));
-    MUST(mask_count(&m, &n, ERR));
-    ck_assert_int_eq(n.rows_empty, 0);
-    ck_assert_int_eq(n.tiles_kept - forced, 6);
-    mask_free(&m);
-    sample_plan_free(&p);
+    ck_assert_int_eq(n.rows_empty, _i ? 0 : 5 * 128);
+    ck_assert_int_eq(forced > 0, _i);
+    ck_assert_int_eq(n.tiles_kept - forced, 3 + 2 + 1);
 }
 
 /* ---- offline search --------------------------------------------------------------------- */
@@ -469,6 +444,8 @@ TEST(search_reports_what_the_replay_measures)
     char text[128];
     struct sample_config base = config(0, 1, 0);
     HEAD(h, golden_sample, 2100, PREC_F64);
+    RUN_HAS("sampleattention:alpha_c=1:alpha_s=0:chunks=3", &h.in, 1e-12, "density_elem cra_min", 1,
+            1);
     struct sample_target want = {.mean = 0.9, .fast = true};
     MUST(sample_search(&base, &want, &h.in, 1, &c, NULL, ERR));
     ck_assert(c.met);
@@ -488,22 +465,13 @@ TEST(search_reports_what_the_replay_measures)
 
 TEST(calibrate_writes_a_triple)
 {
-    struct sim_head h[2];
-    json_t *doc = NULL;
-    int64_t chunks;
-    double alpha_c, alpha_s;
-    struct head_in in[2];
-    for (int i = 0; i < 2; i++) {
-        MUST(random_head(7 + i, 600, 600, 16, true, 2, PREC_F32, &h[i], ERR));
-        in[i] = h[i].in;
-    }
-    MUST(calibrate_text("sampleattention:target=spd:target_mean=0.8", in, 2, &doc, ERR));
-    MUST(jget_num(doc, "alpha_c", "calibration", &alpha_c, ERR));
-    MUST(jget_num(doc, "alpha_s", "calibration", &alpha_s, ERR));
-    MUST(jget_int(doc, "chunks", "calibration", &chunks, ERR));
+    const char *text = "sampleattention:target=spd:target_mean=0.8";
+    HEAD(a, random_head, 7, 600, 600, 16, true, 2, PREC_F32);
+    HEAD(b, random_head, 8, 600, 600, 16, true, 2, PREC_F32);
+    const struct head_in in[2] = {a.in, b.in};
+    double alpha_c = calibrated(text, in, 2, "alpha_c"),
+           alpha_s = calibrated(text, in, 2, "alpha_s");
+    double chunks = calibrated(text, in, 2, "chunks");
     ck_assert(alpha_c >= 0.8 && alpha_c <= 1 && alpha_s >= 0.8 && alpha_s <= 1);
     ck_assert(chunks == 1 || chunks == 2 || chunks == 4);
-    json_decref(doc);
-    for (int i = 0; i < 2; i++)
-        sim_head_free(&h[i]);
 }
