@@ -16,21 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The one parameter set of a text: OWN(run_free) struct method_run *run = run_of(text); */
-static inline struct method_run *run_of(const char *text)
-{
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    ck_assert_msg(n == 1, "%s is %d runs", text, (int)n);
-    return runs;
-}
-
-static inline void run_free(struct method_run **run)
-{
-    method_runs_free(*run, 1);
-}
-
 /* Run the one parameter set of `text` on in; the record is filled. With carry (may be NULL) state
  * goes from call to call. */
 static inline void run_text_carry(const char *text, const struct head_in *in, struct carry *carry,

@@ -13,6 +13,7 @@
 #include "sim/registry.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/suite.h"
+#include "tests/harness/testmethods.h"
 #include "tests/harness/trace_fixture.h"
 
 #include <math.h>
@@ -279,17 +280,14 @@ TEST(what_cannot_run_there_says_so)
         struct calibrate c = {
             .device = {.accel = &fake, .session = &session}, .jobs = &job, .n_jobs = 1};
         OWN(trace_close) struct trace *t = NULL;
-        struct method_run *runs = NULL;
-        int64_t n = 0;
+        OWN(run_free) struct method_run *run = run_of(refused[i].method);
         char why[160] = "";
         MUST(trace_open(make_trace("one.h5", refused[i].d), &t, ERR));
-        MUST(method_runs_parse(sim_methods, refused[i].method, &runs, &n, ERR));
-        c.run = runs;
+        c.run = run;
         c.traces = &t;
         c.n_traces = 1;
         ck_assert(!calibrate_on_device(&c, why));
         ck_assert_msg(strstr(why, refused[i].why) != NULL, "%s: %s", refused[i].method, why);
-        method_runs_free(runs, n);
     }
 }
 
@@ -316,11 +314,9 @@ TEST(journals_name_the_back_end)
         .per = CALIBRATE_HEAD, .name = "x", .load = {.precision = PREC_F64, .permute = "none"}};
     struct call_select sel = {"0", "0", NULL, NULL};
     OWN(trace_close) struct trace *t = NULL;
-    struct method_run *runs = NULL;
-    int64_t n = 0;
+    OWN(run_free) struct method_run *run = run_of(searched[0].method);
     MUST(trace_open(make_trace("one.h5", D), &t, ERR));
-    MUST(method_runs_parse(sim_methods, searched[0].method, &runs, &n, ERR));
-    c.run = runs;
+    c.run = run;
     c.traces = &t;
     c.n_traces = 1;
     MUST(calibrate_plan(&c, &sel, NULL, ERR));
@@ -330,5 +326,4 @@ TEST(journals_name_the_back_end)
     c.device = (struct sim_device){.accel = &fake, .session = &session, .metrics = true};
     FAILS(calibrate_execute(&c, part, 1, ERR), ERR_USAGE, "other settings");
     calibrate_free(&c);
-    method_runs_free(runs, n);
 }
