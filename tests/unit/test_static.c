@@ -301,6 +301,12 @@ struct outputs {
     double *out, *lse;
 };
 
+static void outputs_free(struct outputs *o)
+{
+    free(o->out);
+    free(o->lse);
+}
+
 static int keep_outputs(void *ctx, const struct mask *m, const double *out, const double *lse,
                         struct err *err)
 {
@@ -315,9 +321,8 @@ static struct outputs outputs_of(const char *text, const struct head_in *in)
 {
     struct outputs o = {calloc((size_t)(in->x.nq * 16), sizeof(double)),
                         calloc((size_t)in->x.nq, sizeof(double))};
-    struct record r;
+    OWN(record_free) struct record r;
     run_text_carry(text, in, NULL, 1, keep_outputs, &o, &r);
-    record_free(&r);
     return o;
 }
 
@@ -333,27 +338,19 @@ TEST_N(longnet_mixes_branches_by_their_normalisers, 4)
     h.in.head = h.in.kv_head = 1;
     h.in.n_heads = h.in.n_kv_heads = 4;
     snprintf(text, sizeof text, "longnet:segments=24+70:ratios=1+3%s", pad);
-    struct outputs all = outputs_of(text, &h.in), part[2];
+    OWN(outputs_free) struct outputs all = outputs_of(text, &h.in);
     snprintf(text, sizeof text, "longnet:segments=24:ratios=1%s", pad);
-    part[0] = outputs_of(text, &h.in);
+    OWN(outputs_free) struct outputs one = outputs_of(text, &h.in);
     snprintf(text, sizeof text, "longnet:segments=70:ratios=3%s", pad);
-    part[1] = outputs_of(text, &h.in);
+    OWN(outputs_free) struct outputs three = outputs_of(text, &h.in);
     for (int64_t i = 0; i < N; i++) {
-        double top = fmax(part[0].lse[i], part[1].lse[i]), w[2], sum = 0;
-        for (int b = 0; b < 2; b++)
-            sum += w[b] = exp(part[b].lse[i] - top);
-        ck_assert_double_eq_tol(all.lse[i], top + log(sum), 1e-12);
-        for (int c = 0; c < 16; c++)
-            ck_assert_double_eq_tol(
-                all.out[i * 16 + c],
-                (w[0] * part[0].out[i * 16 + c] + w[1] * part[1].out[i * 16 + c]) / sum, 1e-12);
+        double top = fmax(one.lse[i], three.lse[i]);
+        double w = exp(one.lse[i] - top), v = exp(three.lse[i] - top);
+        ck_assert_double_eq_tol(all.lse[i], top + log(w + v), 1e-12);
+        for (int64_t c = 16 * i; c < 16 * i + 16; c++)
+            ck_assert_double_eq_tol(all.out[c], (w * one.out[c] + v * three.out[c]) / (w + v),
+                                    1e-12);
     }
-    for (int b = 0; b < 2; b++) {
-        free(part[b].out);
-        free(part[b].lse);
-    }
-    free(all.out);
-    free(all.lse);
 }
 
 /* Number of branches (w, r) in which positions i and j meet, phases of head 3 of 4. */
@@ -389,7 +386,7 @@ TEST_N(longnet_is_softmax_with_multiplicities, 5)
     h.in.n_heads = h.in.n_kv_heads = 4;
     snprintf(text, sizeof text, "longnet:segments=%d+%d:ratios=%d+%d", (int)branch[0][0],
              (int)branch[1][0], (int)branch[0][1], (int)branch[1][1]);
-    struct outputs got = outputs_of(text, &h.in);
+    OWN(outputs_free) struct outputs got = outputs_of(text, &h.in);
     OWN(free_at) double *w = calloc((size_t)nk, sizeof *w);
     for (int64_t i = 0; i < nq; i++) {
         double out[16];
@@ -401,8 +398,6 @@ TEST_N(longnet_is_softmax_with_multiplicities, 5)
         for (int c = 0; c < 16; c++)
             ck_assert_double_eq_tol(got.out[i * 16 + c], out[c], tol);
     }
-    free(got.out);
-    free(got.lse);
 }
 
 /* Pairs of all branches and the largest weight, from the masks or, where those stay on a device,
@@ -452,14 +447,13 @@ TEST(longnet_counts_the_padding_of_the_code)
         v[k] = 1;
     struct head_in in = one_head(zero, zero, v, 10, 10, 16, false);
     MUST(head_init(&h, &in, PREC_F64, ERR));
+    OWN(outputs_free)
     struct outputs o = outputs_of("longnet:segments=8:ratios=3:official_pad=1", &h.in);
     ck_assert_double_eq_tol(o.lse[0], log(3), 1e-12); /* 0, 3, 6 */
     ck_assert_double_eq_tol(o.out[0], 1, 1e-12);
     ck_assert_double_eq_tol(o.lse[8], log(3), 1e-12); /* 8, and two zero keys */
     ck_assert_double_eq_tol(o.out[8 * 16], 1.0 / 3, 1e-12);
     ck_assert(isinf(o.lse[1]) && o.out[16] == 0);
-    free(o.out);
-    free(o.lse);
 }
 
 /* ---- sparse transformer --------------------------------------------------------------------- */
