@@ -7,9 +7,9 @@
 # absolute), ROOT (the repository) and nothing on standard input. <case>.stdout and <case>.stderr
 # hold what it must print (absent: nothing), <case>.exit its status (absent: 0). In them a line
 # "..." stands for any lines, "*" within a line for any text. --update rewrites what differs.
-# Cases run JOBS at a time (default: one per processor), with the number format and the character
-# set of CASE_LOCALE (default C) and sorting and messages of C. A program of a case may take 300 s of
-# processor time; a case that waits is ended after an hour.
+# Cases run JOBS at a time (default: one more than processors, as some wait), with the number format
+# and the character set of CASE_LOCALE (default C) and sorting and messages of C. A program of a case
+# may take 300 s of processor time; a case that waits is ended after an hour.
 # Prints "N passed, N failed"; exit status 1 if a case failed or none ran.
 set -u
 
@@ -155,7 +155,7 @@ for pattern in "$@"; do
     fi
 done
 sort -u "$tmp/chosen" >"$tmp/names"
-xargs -P "${JOBS:-$(nproc)}" -I{} sh "$0" --one "$update" "$tmp" {} <"$tmp/names"
+xargs -P "${JOBS:-$(($(nproc) + 1))}" -I{} sh "$0" --one "$update" "$tmp" {} <"$tmp/names"
 count=$(wc -l <"$tmp/names")
 passed=$(find "$tmp" -mindepth 2 -maxdepth 2 -name passed | wc -l)
 echo "cli: $passed passed, $((count - passed)) failed"

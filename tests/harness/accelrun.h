@@ -8,6 +8,7 @@
 #include "core/attention.h"
 #include "core/intmath.h"
 #include "core/mem.h"
+#include "sim/blocks/exact.h"
 #include "tests/harness/suite.h"
 
 #include <math.h>
@@ -170,6 +171,23 @@ static inline void accel_attend_head(const struct accel_call *c, const struct ac
     if (c->heads[h].mass)
         accel_measure(c->heads + h, &o, 0);
     c->heads[h].pairs_exec = 1;
+}
+
+/* Units and pairs below each threshold of the map; the largest probability. */
+static inline double accel_map_below(const struct attn_in *x, struct accel_map *m, struct err *err)
+{
+    OWN(exact_free) struct exact exact;
+    OWN(free_at) struct map_below *b = calloc(1, sizeof *b);
+    exact_init(&exact, x, PREC_F64);
+    b->n_c = m->n_c;
+    memcpy(b->c, m->c, (size_t)m->n_c * sizeof *m->c);
+    assert_ok(map_below_run(&exact, b, err), err);
+    for (int u = 0; u < ACCEL_UNITS; u++)
+        for (int i = 0; i < m->n_c; i++) {
+            m->units[u * m->n_c + i] = b->below[u][i];
+            m->pairs[u * m->n_c + i] = b->below_pairs[u][i];
+        }
+    return b->p_max;
 }
 
 /* Numbers of a launch that nobody timed. */

@@ -32,10 +32,7 @@ bool conform_variant(const struct method *m, int k, char text[160])
 
 const struct method *conform_method(const char *text, struct method_run **runs)
 {
-    int64_t n = 0;
-    *runs = NULL;
-    MUST(method_runs_parse(test_methods, text, runs, &n, ERR));
-    ck_assert_msg(n == 1, "%s is %lld runs", text, (long long)n);
+    *runs = run_of(text);
     return (*runs)[0].method;
 }
 

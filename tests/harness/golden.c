@@ -84,6 +84,24 @@ const double *head_out(const struct head_in *in)
     return all_rows(exact_out, in);
 }
 
+double weighted_row(const struct attn_in *x, int64_t i, const double *w, double zeros, double *out)
+{
+    double sum = zeros;
+    memset(out, 0, (size_t)x->dv * sizeof *out);
+    for (int64_t j = 0; j < x->nk; j++) {
+        double s = 0;
+        for (int c = 0; c < x->d && w[j] > 0; c++)
+            s += (double)x->q[i * x->d + c] * x->k[j * x->d + c];
+        s = w[j] > 0 ? w[j] * exp(s * x->scale) : 0;
+        sum += s;
+        for (int c = 0; c < x->dv && s > 0; c++)
+            out[c] += s * x->v[j * x->dv + c];
+    }
+    for (int c = 0; c < x->dv && sum > 0; c++)
+        out[c] /= sum;
+    return log(sum);
+}
+
 struct head_in one_head(const float *q, const float *k, const float *v, int64_t nq, int64_t nk,
                         int d, bool causal)
 {
@@ -244,6 +262,21 @@ int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, doubl
 out:
     data_free(&x);
     return rc;
+}
+
+int random_video(uint64_t seed, int64_t t, int64_t h, int64_t w, int64_t text, int place,
+                 struct sim_head *out, struct err *err)
+{
+    int64_t n = t * h * w + text;
+    int rc = random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, err);
+    if (rc)
+        return rc;
+    out->in.geom = (struct geometry){t, h, w, text, text ? place : 0};
+    out->in.layer = 7;
+    out->in.n_layers = 40;
+    out->in.n_steps = 50;
+    out->in.branch = "cond";
+    return 0;
 }
 
 float *golden_tensor(const char *path, const char *name, int64_t count)

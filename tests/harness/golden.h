@@ -15,6 +15,10 @@ int head_init(struct sim_head *h, const struct head_in *in, enum precision prec,
 const double *head_lse(const struct head_in *in);
 const double *head_out(const struct head_in *in);
 
+/* Query i over keys of the weights w [nk] and `zeros` keys and values of zeros, by the definition:
+ * out [dv], zeros where there is no key, and the log-sum-exp, then -INFINITY. */
+double weighted_row(const struct attn_in *x, int64_t i, const double *w, double zeros, double *out);
+
 /* q [nq][d], k and v [nk][d], which stay the caller's, as the one head of a text: scale 1/sqrt(d).
  */
 struct head_in one_head(const float *q, const float *k, const float *v, int64_t nq, int64_t nk,
@@ -41,6 +45,11 @@ double rel_l2(const float *x, const float *want, int64_t n);
 /* Standard normal q, k, v (times `sigma`) of any shape. */
 int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, double sigma,
                 enum precision prec, struct sim_head *h, struct err *err);
+
+/* The same with 16 dimensions and sigma 1.5 for a video of this grid, with text in front (place 1)
+ * or behind (2): layer 7 of 40, step 0 of 50. */
+int random_video(uint64_t seed, int64_t t, int64_t h, int64_t w, int64_t text, int place,
+                 struct sim_head *out, struct err *err);
 
 /* HEAD(h, random_head, 1, 64, 64, 16, true, 1, PREC_F64): a head `h` of the block, in a test
  * (tests/harness/suite.h). Any of the functions above that make one, or sim_head_reorder. */

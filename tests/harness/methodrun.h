@@ -6,6 +6,7 @@
 
 #include "core/buf.h"
 #include "core/json.h"
+#include "core/sort.h"
 #include "tests/harness/testmethods.h"
 #include "sim/simulate.h"
 #include "tests/harness/golden.h"
@@ -21,21 +22,16 @@ static inline void run_text_carry(const char *text, const struct head_in *in, st
                                   uint64_t seed, sim_sink_fn *sink, void *sink_ctx,
                                   struct record *r)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
+    OWN(run_free) struct method_run *run = run_of(text);
     struct method_ctx ctx = {.seed = seed, .carry = carry};
-
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    ck_assert_int_eq(n, 1);
-    record_init(r);
-    struct sim_cell cell = {.method = runs[0].method,
-                            .params = runs[0].params,
+    struct sim_cell cell = {.method = run->method,
+                            .params = run->params,
                             .ctx = &ctx,
                             .in = in,
                             .sink = sink,
                             .sink_ctx = sink_ctx};
+    record_init(r);
     MUST(sim_run(&cell, r, ERR));
-    method_runs_free(runs, n);
 }
 
 static inline void run_text(const char *text, const struct head_in *in, struct record *r)
@@ -55,16 +51,11 @@ static inline int run_on_device(const struct sim_device *device, const struct he
                                 const char *text, struct method_ctx *ctx, struct record *r,
                                 struct err *err)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, err), err);
-    ck_assert_int_eq(n, 1);
-    record_init(r);
+    OWN(run_free) struct method_run *run = run_of(text);
     struct sim_cell cell = {
-        .method = runs->method, .params = runs->params, .ctx = ctx, .in = in, .device = device};
-    int rc = sim_run(&cell, r, err);
-    method_runs_free(runs, n);
-    return rc;
+        .method = run->method, .params = run->params, .ctx = ctx, .in = in, .device = device};
+    record_init(r);
+    return sim_run(&cell, r, err);
 }
 
 /* The same head at a step of a run whose state goes from call to call. */
@@ -74,6 +65,12 @@ static inline void run_step(const char *text, struct sim_head *h, int step, stru
     h->in.step = step;
     run_text_carry(text, &h->in, carry, 1, NULL, NULL, r);
 }
+
+/* The record `r` of the block, of a step that runs. */
+#define STEP(r, text, h, t, carry)                                                                 \
+    OWN(record_free) struct record r;                                                              \
+    run_step(text, h, t, carry, &r);                                                               \
+    ck_assert_msg(r.status == RECORD_OK, "%s, step %d: skipped: %s", text, (int)(t), r.reason)
 
 /* Free the state that a method left, if any. */
 static inline void carry_end(struct carry *c)
@@ -94,9 +91,7 @@ static inline void assert_skipped(struct record *r, const char *why)
 /* A step that runs, and one that does not apply. */
 static inline void step_runs(const char *text, struct sim_head *h, int step, struct carry *carry)
 {
-    OWN(record_free) struct record r;
-    run_step(text, h, step, carry, &r);
-    ck_assert_msg(r.status == RECORD_OK, "%s, step %d: %s", text, step, r.reason);
+    STEP(r, text, h, step, carry);
 }
 
 static inline void step_skips(const char *text, struct sim_head *h, int step, struct carry *carry,
@@ -129,42 +124,94 @@ static inline void assert_refused(const char *text, const char *why)
 static inline int calibrate_text(const char *text, const struct head_in *in, int n, json_t **doc,
                                  struct err *err)
 {
-    struct err e = {0};
-    struct method_run *runs = NULL;
+    OWN(run_free) struct method_run *run = run_of(text);
+    OWN(buf_free) struct buf b = {0};
     struct method_ctx ctx = {0};
-    struct buf b = {0};
     struct jw w;
-    int64_t n_runs = 0;
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n_runs, &e), &e);
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    int rc = runs[0].method->search.calibrate(&ctx, runs[0].params, in, n, &w, err);
+    int rc = run->method->search.calibrate(&ctx, run->params, in, n, &w, err);
     jw_obj_end(&w);
     if (rc == 0)
-        assert_ok(json_read_text(buf_str(&b), b.len, "calibration", doc, &e), &e);
-    buf_free(&b);
-    method_runs_free(runs, n_runs);
+        MUST(json_read_text(buf_str(&b), b.len, "calibration", doc, ERR));
     return rc;
+}
+
+/* One number of what it chose. */
+static inline double calibrated(const char *text, const struct head_in *in, int n, const char *key)
+{
+    json_t *doc = NULL;
+    double x;
+    MUST(calibrate_text(text, in, n, &doc, ERR));
+    MUST(jget_num(doc, key, "calibration", &x, ERR));
+    json_decref(doc);
+    return x;
 }
 
 /* One metric of a method on a head. */
 static inline double metric_of(const char *text, const struct head_in *in, const char *name)
 {
-    struct record r;
-    run_text(text, in, &r);
-    double x = record_get(&r, name);
-    record_free(&r);
-    return x;
+    RUN(r, text, in);
+    return record_get(&r, name);
+}
+
+static inline void assert_note(const struct record *r, const char *note)
+{
+    ck_assert_msg(strstr(buf_str(&r->notes), note) != NULL, "notes '%s' lack '%s'",
+                  buf_str(&r->notes), note);
+}
+
+/* A method that has been prepared for a head: for tests of what comes between its parts. */
+struct prepared {
+    struct method_run *run;
+    const struct method *me;
+    struct method_ctx ctx;
+    void *state;
+};
+
+static inline void prepare_text(struct prepared *p, const char *text, const struct head_in *in,
+                                uint64_t seed, struct carry *carry)
+{
+    *p = (struct prepared){.run = run_of(text), .ctx = {.seed = seed, .carry = carry}};
+    p->me = p->run->method;
+    MUST(method_prepare(p->me, &p->ctx, p->run->params, in, &p->state, ERR));
+}
+
+static inline void prepared_free(struct prepared *p)
+{
+    method_release(p->me, p->state);
+    method_runs_free(p->run, 1);
+}
+
+#define PREPARED(p, text, in, seed, carry)                                                         \
+    OWN(prepared_free) struct prepared p;                                                          \
+    prepare_text(&p, text, in, seed, carry)
+
+/* What it asks of a device. */
+static inline struct rule rule_of(const struct prepared *p)
+{
+    struct rule rule;
+    char why[160] = "";
+    ck_assert_msg(p->me->device.rule(p->state, &rule, why), "%s: %s", p->me->name, why);
+    return rule;
+}
+
+/* It takes the masks `lists`, with `own` beside them, from a device, and refuses them alone. */
+static inline void take_choice(const struct prepared *p, const struct mask *lists,
+                               const struct accel_own *own)
+{
+    const struct accel_own none = {0};
+    struct err err = {0};
+    ck_assert_int_eq(
+        p->me->device.take(p->state, &(struct device_choice){.lists = lists, .own = &none}, &err),
+        ERR_RUN);
+    MUST(p->me->device.take(p->state, &(struct device_choice){.lists = lists, .own = own}, ERR));
 }
 
 /* Counts of the mask that a method which does not look at the data gives a head of this shape. */
 static inline struct mask_counts shape_counts(const char *text, int64_t nq, int64_t nk, bool causal,
                                               int head, int n_heads, uint64_t seed)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    void *state = NULL;
-    struct method_ctx ctx = {.seed = seed};
     struct mask_counts sum = {0};
     struct head_in in = {.x = {.nq = nq, .nk = nk, .d = 1, .dv = 1, .scale = 1, .causal = causal},
                          .head = head,
@@ -174,15 +221,13 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
                          .n_layers = 1,
                          .branch = "main"};
 
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    const struct method *m = runs[0].method;
-    MUST(method_prepare(m, &ctx, runs[0].params, &in, &state, ERR));
-    int64_t unit = ctx.unit_rows;
+    PREPARED(p, text, &in, seed, NULL);
+    int64_t unit = p.ctx.unit_rows;
     int64_t step = (1024 + unit - 1) / unit * unit;
     for (int64_t r = 0; r < nq; r += step) {
         OWN(mask_free) struct mask mask = {0};
         struct mask_counts c;
-        MUST(m->select(state, r, r + step < nq ? r + step : nq, &mask, ERR));
+        MUST(p.me->select(p.state, r, r + step < nq ? r + step : nq, &mask, ERR));
         MUST(mask_check(&mask, ERR));
         MUST(mask_count(&mask, &c, ERR));
         sum.pairs_kept += c.pairs_kept;
@@ -192,8 +237,6 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
         sum.tiles_allowed += c.tiles_allowed;
         sum.rows_empty += c.rows_empty;
     }
-    method_release(m, state);
-    method_runs_free(runs, n);
     return sum;
 }
 
@@ -238,15 +281,117 @@ static inline int sink_recalls(void *ctx, const struct mask *m, const double *ou
     return 0;
 }
 
+/* Run; the golden traces' first percentile of the recalls, entry n / 100 of the ascending list. */
+static inline double run_p1(const char *text, const struct head_in *in, struct record *r)
+{
+    OWN(free_at) double *keep = calloc((size_t)in->x.nq, sizeof *keep);
+    struct recalls rows = {keep, head_lse(in)};
+    run_text_carry(text, in, NULL, 1, sink_recalls, &rows, r);
+    sort_f64(keep, in->x.nq);
+    return keep[in->x.nq / 100];
+}
+
+/* The rows from `cut` on as a prompt chunk of their own; tol: they keep what they keep in the whole
+ * prompt. NAN: they may keep more. */
+static inline void assert_chunk_keeps(const char *text, const struct sim_head *whole, int64_t cut,
+                                      double tol)
+{
+    OWN(sim_head_free) struct sim_head part;
+    struct head_in in = whole->in;
+    in.x.nq -= cut;
+    in.x.q = whole->q + cut * in.x.d;
+    MUST(head_init(&part, &in, PREC_F64, ERR));
+    const struct head_in *heads[] = {&whole->in, &part.in};
+    double *keep[2];
+    for (int k = 0; k < 2; k++) {
+        OWN(record_free) struct record r;
+        keep[k] = calloc((size_t)heads[k]->x.nq, sizeof **keep);
+        struct recalls rows = {keep[k], head_lse(heads[k])};
+        run_text_carry(text, heads[k], NULL, 1, sink_recalls, &rows, &r);
+        ck_assert(record_get(&r, "rows_empty") == 0 && record_get(&r, "density_elem") < 1);
+    }
+    for (int64_t q = 0; q < in.x.nq && !isnan(tol); q++)
+        ck_assert_double_eq_tol(keep[1][q], keep[0][q + cut], tol);
+    free(keep[0]);
+    free(keep[1]);
+}
+
+/* ---- numbers -------------------------------------------------------------------------------- */
+
+#define DIGITS(n)                                                                                  \
+    (-(double)(n))       /* as a tolerance: that of a number printed with so many digits           \
+                          */
+#define NONE (-INFINITY) /* as a metric: the record has none */
+
+static inline bool is_within(double x, double want, double tol)
+{
+    if (tol < 0)
+        tol = want == 0 ? pow(10, tol) : 0.5000001 * pow(10, floor(log10(fabs(want))) + 1 + tol);
+    return want == NONE ? isnan(x) : fabs(x - want) <= tol;
+}
+
 /* Equal to a number printed with `digits` significant digits. */
 #define assert_printed(x, want, digits)                                                            \
     do {                                                                                           \
         double printed_x = (x), printed_w = (want);                                                \
-        double printed_t =                                                                         \
-            printed_w == 0 ? pow(10, -(digits))                                                    \
-                           : 0.5000001 * pow(10, floor(log10(fabs(printed_w))) + 1 - (digits));    \
-        ck_assert_msg(fabs(printed_x - printed_w) <= printed_t, "%s = %.12g, expected %.12g", #x,  \
-                      printed_x, printed_w);                                                       \
+        ck_assert_msg(is_within(printed_x, printed_w, DIGITS(digits)),                             \
+                      "%s = %.12g, expected %.12g", #x, printed_x, printed_w);                     \
+    } while (0)
+
+/* The next of the names that blanks separate, into name[64]; the rest. NULL: there was none. */
+static inline const char *next_metric(const char *names, char *name)
+{
+    size_t len = strcspn(names, " ");
+    ck_assert_uint_lt(len, 64);
+    memcpy(name, names, len);
+    name[len] = '\0';
+    return len ? names + len + strspn(names + len, " ") : NULL;
+}
+
+static inline void assert_metrics(int line, const struct record *r, double tol, const char *names,
+                                  const double *want, size_t n)
+{
+    char name[64];
+    size_t k = 0;
+    for (const char *rest = names; (rest = next_metric(rest, name)); k++) {
+        ck_assert_msg(k < n, "line %d: %d values of '%s'", line, (int)n, names);
+        ck_assert_msg(is_within(record_get(r, name), want[k], tol),
+                      "line %d: %s = %.12g, expected %.12g", line, name, record_get(r, name),
+                      want[k]);
+    }
+    ck_assert_msg(k == n, "line %d: %d values of '%s'", line, (int)n, names);
+}
+
+/* Two records agree in these metrics, which both have or neither, within tol (1 + |x|); how many
+ * there are. */
+static inline int assert_agree(const struct record *a, const struct record *b, double tol,
+                               const char *names)
+{
+    char name[64];
+    int both = 0;
+    for (const char *rest = names; (rest = next_metric(rest, name));) {
+        double x = record_get(a, name), y = record_get(b, name);
+        ck_assert_msg((isnan(x) && isnan(y)) || fabs(x - y) <= tol * (1 + fabs(x)),
+                      "%s: %.12g and %.12g", name, x, y);
+        both += !isnan(x);
+    }
+    return both;
+}
+
+/* HAS(&r, 1e-9, "cra_min cra_mean", 0.5, 0.7): metrics of a record within a tolerance of these
+ * values, or of those in an array (HAS_ALL). RUN_HAS and STEP_HAS run a setting for that. */
+#define HAS_ALL(r, tol, names, values)                                                             \
+    assert_metrics(__LINE__, r, tol, names, values, sizeof(values) / sizeof(double))
+#define HAS(r, tol, names, ...) HAS_ALL(r, tol, names, ((const double[]){__VA_ARGS__}))
+#define RUN_HAS(text, in, tol, names, ...)                                                         \
+    do {                                                                                           \
+        RUN(run_has_r, text, in);                                                                  \
+        HAS(&run_has_r, tol, names, __VA_ARGS__);                                                  \
+    } while (0)
+#define STEP_HAS(text, h, t, carry, tol, names, ...)                                               \
+    do {                                                                                           \
+        STEP(step_has_r, text, h, t, carry);                                                       \
+        HAS(&step_has_r, tol, names, __VA_ARGS__);                                                 \
     } while (0)
 
 #endif

@@ -11,16 +11,10 @@
 /* "tau=0.5:pv=off" -> parameters. */
 static inline struct sparge_params params_of(const char *text)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
     char full[256];
     snprintf(full, sizeof full, "spargeattn%s%s", text[0] ? ":" : "", text);
-    MUST(method_runs_parse(test_methods, full, &runs, &n, ERR));
-    ck_assert_int_eq(n, 1);
-    struct sparge_params p;
-    memcpy(&p, runs[0].params, sizeof p);
-    method_runs_free(runs, n);
-    return p;
+    OWN(run_free) struct method_run *run = run_of(full);
+    return *(const struct sparge_params *)run->params;
 }
 
 static inline struct sparge_rules rules_of(const char *text, int d)
@@ -29,6 +23,20 @@ static inline struct sparge_rules rules_of(const char *text, int d)
     struct sparge_rules r;
     sparge_resolve(&p, d, &r);
     return r;
+}
+
+/* The method on a head: OWN(sparge_end) struct sparge *s = sparge_on("tau=0.5", &in); */
+static inline struct sparge *sparge_on(const char *text, const struct head_in *in)
+{
+    struct sparge_params p = params_of(text);
+    struct sparge *s;
+    MUST(sparge_new(&p, in, &s, ERR));
+    return s;
+}
+
+static inline void sparge_end(struct sparge **s)
+{
+    sparge_free(*s);
 }
 
 /* A head for filter 1 alone: no reference, no operands. */
@@ -68,11 +76,9 @@ static inline void sparge_record(const char *text, const struct sim_head *h, str
 
 static inline double sparge_metric(const char *text, const struct sim_head *h, const char *name)
 {
-    struct record r;
+    OWN(record_free) struct record r;
     sparge_record(text, h, &r);
-    double x = record_get(&r, name);
-    record_free(&r);
-    return x;
+    return record_get(&r, name);
 }
 
 #endif

@@ -253,6 +253,37 @@ out:
     return rc;
 }
 
+int fixture_write_random(const char *path, const struct trace_meta *m, double sigma, bool bad,
+                         struct err *err)
+{
+    struct trace_writer *w = NULL;
+    float *x = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&x, m->n_k * m->heads * m->head_dim, sizeof *x, "fixture", err));
+    TRY(trace_create(path, m, m->layers, true, &w, err));
+    for (int l = 0; l < m->layers; l++) {
+        struct trace_call c = {
+            .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
+        TRY(trace_begin_call(w, &c, err));
+        for (int what = 0; what <= TRACE_V; what++) {
+            int64_t row = (what == TRACE_Q ? m->heads : m->kv_heads) * m->head_dim;
+            for (int64_t i = 0; i < m->n_k * row; i++)
+                x[i] = (float)(what == TRACE_Q ? sigma : 1) *
+                       (float)rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i);
+            if (bad && l == m->layers - 1 && what == TRACE_K)
+                x[m->n_k * row - 1] = NAN;
+            TRY(trace_put(w, (enum trace_what)what, 0, m->n_k, x, row, err));
+        }
+        TRY(trace_end_call(w, err));
+    }
+    TRY(trace_commit(&w, err));
+out:
+    trace_abort(&w);
+    free(x);
+    return rc;
+}
+
 int64_t hdf5_objects_open(void)
 {
     static const H5I_type_t kinds[] = {H5I_FILE, H5I_GROUP,     H5I_DATASET,

@@ -30,7 +30,11 @@ enum { SCORED_CALLS = 4 };
 int fixture_write_scored(const char *path, struct trace_meta *m, struct err *err);
 struct trace_score fixture_score(const struct trace_meta *m, int call);
 
-/* The same up to the commit. */
+/* A text trace whose q, k, v are standard normal, q times sigma; bad: a NaN is its last key. */
+int fixture_write_random(const char *path, const struct trace_meta *m, double sigma, bool bad,
+                         struct err *err);
+
+/* The same as fixture_write up to the commit. */
 int fixture_begin(const char *path, const struct trace_meta *m, int n_calls,
                   struct trace_writer **out, struct err *err);
 

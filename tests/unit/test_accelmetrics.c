@@ -46,24 +46,11 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
 static int map_on_cpu(struct accel_session *s, const struct attn_in *x, uint64_t data,
                       struct accel_map *m, struct err *err)
 {
-    struct exact exact;
-    struct map_below *b = calloc(1, sizeof *b);
-
     ck_assert_uint_eq(data, s->data); /* the same operands, which are there already */
-    exact_init(&exact, x, PREC_F64);
-    b->n_c = m->n_c;
-    memcpy(b->c, m->c, (size_t)m->n_c * sizeof *m->c);
-    assert_ok(map_below_run(&exact, b, err), err);
-    for (int u = 0; u < ACCEL_UNITS; u++)
-        for (int i = 0; i < m->n_c; i++) {
-            m->units[u * m->n_c + i] = b->below[u][i];
-            m->pairs[u * m->n_c + i] = b->below_pairs[u][i];
-        }
-    m->p_max = m->sums || m->n_c > 1 ? b->p_max : NAN; /* as on a GPU */
+    double p_max = accel_map_below(x, m, err);
+    m->p_max = m->sums || m->n_c > 1 ? p_max : NAN; /* as on a GPU */
     m->sum_err = m->sums ? 0 : NAN;
     s->maps++;
-    exact_free(&exact);
-    free(b);
     return 0;
 }
 
@@ -91,18 +78,14 @@ static const struct accel with_reference = {.name = "cpu",
 
 /* ---- heads ---------------------------------------------------------------------------------- */
 
-static void make_head(int64_t n, bool causal, struct sim_head *h)
+static int grid_head(bool causal, struct sim_head *h, struct err *err)
 {
-    enum { D = 64 };
-    OWN(free_at) float *x = calloc((size_t)(3 * n * D), sizeof *x);
-    for (int64_t i = 0; i < 3 * n * D; i++)
-        x[i] =
-            (float)(1.5 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
-    struct head_in in = one_head(x, x + n * D, x + 2 * n * D, n, n, D, causal);
-    in.n_layers = 4;
+    enum { ROWS = 448 };
+    int rc = random_head(5, ROWS, ROWS, 64, causal, 1, PREC_F64, h, err);
+    h->in.n_layers = 4;
     if (!causal)
-        in.geom = (struct geometry){.t = n / 64, .h = 8, .w = 8};
-    MUST(head_init(h, &in, PREC_F64, ERR));
+        h->in.geom = (struct geometry){.t = ROWS / 64, .h = 8, .w = 8};
+    return rc;
 }
 
 /* Dense rows from the CPU, counted. */
@@ -126,14 +109,21 @@ static int count_dense(void *self, int64_t row0, int64_t row1, double *out, doub
     return attn_rows(ops, &full, out ? out + row0 * x->dv : NULL, lse + row0, err);
 }
 
-static struct head_in counted(const struct sim_head *h, struct dense_rows *d)
+/* Run on the head, whose dense rows are counted. */
+static void run_counted(const struct accel *accel, struct accel_session *session, const char *text,
+                        const struct sim_head *h, struct dense_rows *d, struct record *r)
 {
+    const struct sim_device device = {.accel = accel, .session = session, .metrics = true};
+    OWN(carry_end) struct carry carry = {0};
+    struct method_ctx ctx = {.seed = 1, .carry = &carry};
     struct head_in in = h->in;
     *d = (struct dense_rows){.rows = 0};
     exact_init(&d->exact, &in.x, PREC_F64);
     exact_dense_from(&d->exact, count_dense, d);
     in.exact = &d->exact;
-    return in;
+    MUST(run_on_device(&device, &in, text, &ctx, r, ERR));
+    ck_assert_msg(r->status == RECORD_OK, "%s: %s", text, r->reason);
+    exact_free(&d->exact);
 }
 
 /* ---- records -------------------------------------------------------------------------------- */
@@ -170,35 +160,20 @@ static void same_record(const char *text, const struct sim_head *h, bool maps, b
                         bool p_sums)
 {
     struct accel_session session = {0};
-    struct method_run *runs = NULL;
-    struct record with;
+    OWN(record_free) struct record with;
     struct dense_rows dense;
-    struct head_in in = counted(h, &dense);
-    struct method_ctx ctx = {.seed = 1};
-    const struct sim_device device = {.accel = &on_cpu, .session = &session, .metrics = true};
-    int64_t n = 0;
-
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    record_init(&with);
-    struct sim_cell cell = {
-        .method = runs->method, .params = runs->params, .ctx = &ctx, .in = &in, .device = &device};
-    MUST(sim_run(&cell, &with, ERR));
+    run_counted(&on_cpu, &session, text, h, &dense, &with);
     ck_assert_int_eq(dense.rows, 0);
-    ck_assert_msg(with.status == RECORD_OK, "%s: %s", text, with.reason);
     RUN(without, text, &h->in);
-    compare_records(text, &in, &with, &without, p_max);
+    compare_records(text, &h->in, &with, &without, p_max);
     ck_assert_int_eq(session.maps, maps);
     ck_assert_int_eq(recorded(&with, "p_max"), p_max);
     ck_assert_int_eq(recorded(&with, "p_sum_err"), p_sums);
-    record_free(&with);
-    method_runs_free(runs, n);
-    exact_free(&dense.exact);
 }
 
 TEST_N(records_agree, 2)
 {
-    OWN(sim_head_free) struct sim_head h;
-    make_head(448, _i, &h);
+    HEAD(h, grid_head, _i);
     same_record("dense:c=0.25+0.5+1", &h, true, true, false);
     same_record("dense:c=0.25+0.5+1:sums=1", &h, true, true, true);
     same_record("dense:c=0.5", &h, true, false, false);
@@ -215,41 +190,19 @@ TEST_N(records_agree, 2)
 }
 
 /* A method's questions go to the back end, once per method and head, and none to the CPU. */
-static void device_answers(const char *text, const struct sim_head *h)
+TEST_N(the_device_computes_the_reference, 4)
 {
+    static const char *const texts[] = {"sampleattention", "flexprefill:gamma=0.9:min_budget=0",
+                                        "minference:v=20:s=50", "oracle:alpha=0.9"};
     struct accel_session session = {0};
-    struct method_run *runs = NULL;
-    struct record with;
+    OWN(record_free) struct record with;
     struct dense_rows dense;
-    struct head_in in = counted(h, &dense);
-    struct method_ctx ctx = {.seed = 1};
-    const struct sim_device device = {
-        .accel = &with_reference, .session = &session, .metrics = true};
-    int64_t n = 0;
-
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    record_init(&with);
-    struct sim_cell cell = {
-        .method = runs->method, .params = runs->params, .ctx = &ctx, .in = &in, .device = &device};
-    MUST(sim_run(&cell, &with, ERR));
-    ck_assert_msg(with.status == RECORD_OK, "%s: %s", text, with.reason);
+    HEAD(h, grid_head, true);
+    run_counted(&with_reference, &session, texts[_i], &h, &dense, &with);
     ck_assert_int_eq(dense.rows, 0);
-    ck_assert_msg(session.references == 1, "%s: %d references", text, session.references);
-    RUN(without, text, &h->in);
-    compare_records(text, &in, &with, &without, false);
-    record_free(&with);
-    method_runs_free(runs, n);
-    exact_free(&dense.exact);
-}
-
-TEST(the_device_computes_the_reference)
-{
-    OWN(sim_head_free) struct sim_head h;
-    make_head(448, true, &h);
-    device_answers("sampleattention", &h);
-    device_answers("flexprefill:gamma=0.9:min_budget=0", &h);
-    device_answers("minference:v=20:s=50", &h);
-    device_answers("oracle:alpha=0.9", &h);
+    ck_assert_int_eq(session.references, 1);
+    RUN(without, texts[_i], &h.in);
+    compare_records(texts[_i], &h.in, &with, &without, false);
 }
 
 /* ---- what is asked for ---------------------------------------------------------------------- */
@@ -285,31 +238,12 @@ static const struct {
 
 TEST_EACH(only_what_is_asked_for_is_computed, asked)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct dense_rows dense;
     struct accel_session session = {0};
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {.seed = 1};
-    const struct sim_device device = {.accel = &on_cpu, .session = &session, .metrics = true};
-    struct carry carry = {0};
-    struct record r;
-    int64_t n = 0;
-
-    make_head(448, asked[_i].causal, &h);
-    struct head_in in = counted(&h, &dense);
-    MUST(method_runs_parse(test_methods, asked[_i].text, &runs, &n, ERR));
-    if (runs->method->flags & METHOD_NEEDS_STEPS)
-        ctx.carry = &carry;
-    struct sim_cell cell = {
-        .method = runs->method, .params = runs->params, .ctx = &ctx, .in = &in, .device = &device};
-    record_init(&r);
-    MUST(sim_run(&cell, &r, ERR));
-    ck_assert_msg(r.status == RECORD_OK, "%s: %s", asked[_i].text, r.reason);
+    OWN(record_free) struct record r;
+    struct dense_rows dense;
+    HEAD(h, grid_head, asked[_i].causal);
+    run_counted(&on_cpu, &session, asked[_i].text, &h, &dense, &r);
     ck_assert_msg(dense.rows == asked[_i].rows && dense.out == asked[_i].out,
                   "%s: %lld dense rows%s", asked[_i].text, (long long)dense.rows,
                   dense.out ? " with outputs" : "");
-    record_free(&r);
-    carry_end(&carry);
-    method_runs_free(runs, n);
-    exact_free(&dense.exact);
 }

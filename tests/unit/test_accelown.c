@@ -5,8 +5,8 @@
  * as the methods' CPU sides do; it chooses HyperAttention's mask from the rule as well.
  */
 #include "core/intmath.h"
-#include "sim/methods/hyperattention/hyperplan.h"
 #include "tests/harness/accelrun.h"
+#include "tests/harness/hyperweights.h"
 #include "tests/harness/methodrun.h"
 #include "tests/harness/spargerun.h"
 
@@ -46,57 +46,15 @@ static int weight(const struct own_dilated *d, int64_t i, int64_t j)
     return n;
 }
 
-static void dilated_row(const struct attn_in *x, const struct own_dilated *d, int64_t i,
-                        double *out, double *lse)
+static void dilated_rows(const struct attn_in *x, const struct own_dilated *d, double *out,
+                         double *lse)
 {
-    double sum = 0;
-    memset(out, 0, (size_t)x->dv * sizeof *out);
-    for (int64_t j = 0; j <= i; j++) {
-        int w = weight(d, i, j);
-        double s = 0;
-        for (int c = 0; c < x->d; c++)
-            s += (double)x->q[i * x->d + c] * x->k[j * x->d + c];
-        double e = w * exp(s * x->scale);
-        sum += e;
-        for (int c = 0; c < x->dv; c++)
-            out[c] += e * x->v[j * x->dv + c];
+    double w[N];
+    for (int64_t i = 0; i < x->nq; i++) {
+        for (int64_t j = 0; j < N; j++)
+            w[j] = j <= i ? weight(d, i, j) : 0;
+        lse[i] = weighted_row(x, i, w, 0, out + i * x->dv);
     }
-    for (int c = 0; c < x->dv && sum > 0; c++)
-        out[c] /= sum;
-    *lse = log(sum);
-}
-
-/* Weights of the keys of query i, [nk], and of the zero keys. */
-static double hashed_weights(const struct hyper_plan *p, int64_t i, double *w)
-{
-    struct hyper_part parts[HYPER_PARTS];
-    int n = hyper_parts(p, i, parts);
-    double zeros = 0;
-    memset(w, 0, (size_t)p->nk * sizeof *w);
-    for (int k = 0; k < n; k++) {
-        for (int64_t j = parts[k].lo; j < parts[k].hi; j++)
-            w[j] = 1;
-        if (parts[k].square < 0)
-            continue;
-        const struct own_square *at = p->at.square + parts[k].square;
-        const struct hyper_square *s = p->squares + parts[k].square;
-        const int32_t *keys;
-        int64_t block = hyper_block(p, parts[k].square, parts[k].block, &keys);
-        double share = (double)(at->k1 - at->k0) / (double)p->rule.samples;
-        for (int64_t e = 0; e < block; e++)
-            w[keys[e]] += 1;
-        for (int64_t e = 0; e < s->n_samples; e++)
-            if (!p->rule.exclude || s->samples[e].block != parts[k].block)
-                w[s->samples[e].key] += share * s->samples[e].count;
-        zeros += parts[k].block == at->blocks - 1 ? (double)at->zeros : 0;
-    }
-    return zeros;
-}
-
-static void hashed_plan(struct hyper_plan *p, const struct own_hashed *r, const struct attn_in *x)
-{
-    MUST(hyper_plan_cut(p, r, x, ERR));
-    MUST(hyper_plan_hash(p, x, ERR));
 }
 
 static void hashed_rows(const struct attn_in *x, const struct own_hashed *r, double *out,
@@ -104,22 +62,10 @@ static void hashed_rows(const struct attn_in *x, const struct own_hashed *r, dou
 {
     OWN(hyper_plan_free) struct hyper_plan p;
     double w[N];
-    hashed_plan(&p, r, x);
+    hyper_plan_make(&p, r, x);
     for (int64_t i = 0; i < x->nq; i++) {
-        double sum = hashed_weights(&p, i, w), *o = out + i * x->dv;
-        memset(o, 0, (size_t)x->dv * sizeof *o);
-        for (int64_t j = 0; j < x->nk; j++) {
-            double s = 0;
-            for (int c = 0; c < x->d && w[j] > 0; c++)
-                s += (double)x->q[i * x->d + c] * x->k[j * x->d + c];
-            s = w[j] * exp(s * x->scale);
-            sum += s;
-            for (int c = 0; c < x->dv; c++)
-                o[c] += s * x->v[j * x->dv + c];
-        }
-        for (int c = 0; c < x->dv; c++)
-            o[c] /= sum;
-        lse[i] = log(sum);
+        double zeros = hyper_weights(&p, i, w);
+        lse[i] = weighted_row(x, i, w, zeros, out + i * x->dv);
     }
 }
 
@@ -130,7 +76,7 @@ static int select_hashed(struct accel_session *s, const struct accel_call *call,
     const struct attn_in *x = h->x;
     struct own_hashed r = h->choice.rule->hashed;
     struct mask *m = &h->mask;
-    struct hyper_plan p;
+    OWN(hyper_plan_free) struct hyper_plan p = {0};
     double w[N];
     ck_assert_int_eq(r.head, 0);
     h->answer = 0;
@@ -139,16 +85,15 @@ static int select_hashed(struct accel_session *s, const struct accel_call *call,
         return 0;
     }
     r.head = *(const int32_t *)h->choice.given;
-    hashed_plan(&p, &r, x);
+    hyper_plan_make(&p, &r, x);
     assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
     for (int64_t i = 0; i < x->nq; i++) {
-        hashed_weights(&p, i, w);
+        hyper_weights(&p, i, w);
         for (int64_t j = 0; j < x->nk; j++)
             if (w[j] > 0)
                 assert_ok(mask_lists_add(m, i, (int32_t)j, err), err);
     }
     mask_lists_finish(m);
-    hyper_plan_free(&p);
     return 0;
 }
 
@@ -186,8 +131,8 @@ static int attend(struct accel_session *s, const struct accel_call *c, const str
         hashed_rows(x, &own->of.hashed, h->out, h->lse);
     else
         r->quant = two;
-    for (int64_t i = 0; i < x->nq && own->kind == OWN_DILATED; i++)
-        dilated_row(x, &own->of.dilated, i, h->out + i * x->dv, h->lse + i);
+    if (own->kind == OWN_DILATED)
+        dilated_rows(x, &own->of.dilated, h->out, h->lse);
     for (int64_t i = 0; i < x->nq * x->dv && own->kind == OWN_QUANTISED; i++)
         h->out[i] = h->lse[i / x->dv] = 0;
     return 0;
@@ -202,13 +147,12 @@ static const struct accel chooses = {.name = "cpu",
                                      .select_call = select_hashed};
 static const struct accel unable = {.name = "cpu", .supports = supports, .attend_call = attend};
 
-static void make_head(struct sim_head *h)
+static int some_head(bool causal, struct sim_head *h, struct err *err)
 {
-    OWN(free_at) float *x = normals(5, 3 * N * D);
-    struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
-    in.head = 2;
-    in.n_heads = 5;
-    MUST(head_init(h, &in, PREC_F64, ERR));
+    int rc = random_head(5, N, N, D, causal, 1, PREC_F64, h, err);
+    h->in.head = 2;
+    h->in.n_heads = 5;
+    return rc;
 }
 
 static void run(struct accel_session *s, const struct accel *accel, const struct sim_head *h,
@@ -224,20 +168,16 @@ static void run(struct accel_session *s, const struct accel *accel, const struct
 
 TEST(same_record_as_on_the_cpu)
 {
-    static const char *const names[] = {"density_elem", "density_exec",  "err_l1_rel", "cra_mean",
-                                        "weight_max",   "mass_est_mean", "mass_est_sd"};
-    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.attended = 0};
     OWN(record_free) struct record gpu;
-    make_head(&h);
+    HEAD(h, some_head, true);
     run(&s, &able, &h, DILATED, &gpu);
     RUN(cpu, DILATED, &h.in);
     ck_assert_int_eq(s.attended, 1);
     ck_assert_msg(gpu.status == RECORD_OK, "%s", gpu.reason);
-    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
-        ck_assert_msg(fabs(record_get(&gpu, names[k]) - record_get(&cpu, names[k])) < 1e-9,
-                      "%s: %.12g and %.12g", names[k], record_get(&gpu, names[k]),
-                      record_get(&cpu, names[k]));
+    assert_agree(&gpu, &cpu, 1e-9,
+                 "density_elem density_exec err_l1_rel cra_mean weight_max mass_est_mean "
+                 "mass_est_sd");
     ck_assert(s.asked.of.dilated.n == 2 && s.asked.of.dilated.b[1].w == 128);
     ck_assert_int_eq(s.asked.of.dilated.b[1].phase, 1); /* head 2 of 5, in pairs */
     ck_assert(!s.asked.of.dilated.padded);
@@ -249,33 +189,23 @@ TEST(hashed_as_on_the_cpu)
     static const char *const texts[] = {
         "min_len=30:block=16:samples=24", "min_len=0:block=20:samples=9:exclude=0:official_pad=1",
         "min_len=70:block=32:samples=0:projs=11", "min_len=300:block=32"};
-    static const char *const names[] = {"pairs_kept",    "density_tile", "density_exec",
-                                        "err_l1_rel",    "cra_mean",     "pairs_exec",
-                                        "mass_est_mean", "mass_est_sd"};
     char text[120];
     for (int i = 0; i < 8; i++) {
         struct accel_session s = {.attended = 0};
-        OWN(sim_head_free) struct sim_head h;
         OWN(record_free) struct record gpu;
-        make_head(&h);
-        h.in.x.causal = i & 1;
-        exact_free(h.in.exact);
-        exact_init(h.in.exact, &h.in.x, PREC_F64);
+        HEAD(h, some_head, i & 1);
         snprintf(text, sizeof text, "hyperattention:%s", texts[i / 2]);
         run(&s, &chooses, &h, text, &gpu);
         RUN(cpu, text, &h.in);
         ck_assert_msg(gpu.status == RECORD_OK, "%s", gpu.reason);
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
-            double a = record_get(&gpu, names[k]), b = record_get(&cpu, names[k]);
-            ck_assert_msg((isnan(a) && isnan(b)) || fabs(a - b) < 1e-9, "%s %s: %.12g and %.12g",
-                          text, names[k], a, b);
-        }
+        assert_agree(&gpu, &cpu, 1e-9,
+                     "pairs_kept density_tile density_exec err_l1_rel cra_mean pairs_exec "
+                     "mass_est_mean mass_est_sd");
         const char *squares = strstr(buf_str(&cpu.notes), "squares=");
         ck_assert(strncmp(strstr(buf_str(&gpu.notes), "squares="), squares,
                           strcspn(squares, ",\"")) == 0);
         ck_assert(strstr(buf_str(&gpu.notes), "select_backend=cuda") != NULL);
-        ck_assert_double_eq(record_get(&gpu, "time_select_ns"), 4);
-        ck_assert_double_eq(record_get(&gpu, "time_total_ns"), 5);
+        HAS(&gpu, 0, "time_select_ns time_total_ns", 4, 5);
         bool hashed = i < 6 || !(i & 1);
         ck_assert(!hashed || (s.asked.kind == OWN_HASHED && s.asked.of.hashed.head == 2));
         ck_assert_int_eq(isnan(record_get(&gpu, "mass_est_mean")), i / 2 == 2 || !hashed);
@@ -284,15 +214,12 @@ TEST(hashed_as_on_the_cpu)
 
 TEST(times_of_operands)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.attended = 0};
     struct record r;
-    make_head(&h);
+    HEAD(h, some_head, true);
     run(&s, &able, &h, "sageattention:version=1", &r);
     ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
-    ck_assert_double_eq(record_get(&r, "time_quant_ns"), 2);
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 3);
-    ck_assert_double_eq(record_get(&r, "speedup"), 2);
+    HAS(&r, 0, "time_quant_ns time_total_ns speedup", 2, 3, 2);
     ck_assert_double_eq_tol(record_get(&r, "select_share"), 2.0 / 3, 1e-12);
     const struct own_quantised *q = &s.asked.of.quantised;
     ck_assert(s.asked.kind == OWN_QUANTISED && q->bq == 128 && q->bk == 64 && q->levels == 127);
@@ -307,10 +234,9 @@ TEST(times_of_operands)
 
 TEST(what_is_skipped)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.refuses = true};
     struct record r;
-    make_head(&h);
+    HEAD(h, some_head, true);
     run(&s, &able, &h, "sageattention", &r);
     assert_skipped(&r, "no such kernels here");
     run(&s, &unable, &h, DILATED, &r);

@@ -85,14 +85,10 @@ static void select_on_cpu(const struct accel_session *s, const struct accel_head
                           struct err *err)
 {
     const struct accel_choice *c = &h->choice;
-    struct method_run *run = NULL;
-    int64_t n = 0;
+    OWN(run_free) struct method_run *run = run_of(s->setting);
     ck_assert_ptr_eq(h->x->q, s->in->x.q);
-    if (rule_choose(c, s->in, m))
-        return;
-    assert_ok(method_runs_parse(test_methods, s->setting, &run, &n, err), err);
-    ck_assert(setting_choose(run, n, c, s->in, m));
-    method_runs_free(run, n);
+    if (!rule_choose(c, s->in, m))
+        ck_assert(setting_choose(run, 1, c, s->in, m));
 }
 
 /* Group 1 loses its first block, and the last group gets all that it may see. */
@@ -174,68 +170,56 @@ static const struct accel on_cpu = {.name = "cpu",
 
 #define METHOD "xattention:stride=8:tau=0.5"
 
-static void make_head(struct sim_head *h)
+static struct sim_head h;
+static struct accel_session s;
+
+static void begin(void)
 {
-    enum { D = 16 };
-    OWN(free_at) float *x = calloc((size_t)(3 * N * D), sizeof *x);
-    for (int64_t i = 0; i < 3 * N * D; i++)
-        x[i] = (float)(2 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
-    struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
-    in.n_heads = 12; /* of a call */
-    in.n_kv_heads = 3;
-    MUST(head_init(h, &in, PREC_F64, ERR));
+    MUST(random_head(5, N, N, 16, true, 1, PREC_F64, &h, ERR));
+    h.in.n_heads = 12; /* of a call */
+    h.in.n_kv_heads = 3;
+    s = (struct accel_session){.in = &h.in};
 }
 
-static int run(struct accel_session *s, const struct sim_head *h, enum select_where where,
-               const char *text, struct record *r, struct err *err)
+static void end(void)
 {
-    struct method_ctx ctx = {.seed = 1, .carry = &s->carry};
-    const struct sim_device device = {.accel = &on_cpu, .session = s, .select = where};
-    s->in = &h->in;
-    s->setting = text;
-    s->data = 0;
-    return run_on_device(&device, &h->in, text, &ctx, r, err);
+    carry_end(&s.carry);
+    sim_head_free(&h);
+}
+FIXTURE(begin, end)
+
+static int run(enum select_where where, const char *text, struct record *r, struct err *err)
+{
+    struct method_ctx ctx = {.seed = 1, .carry = &s.carry};
+    const struct sim_device device = {.accel = &on_cpu, .session = &s, .select = where};
+    s.setting = text;
+    s.data = 0;
+    return run_on_device(&device, &h.in, text, &ctx, r, err);
 }
 
-static bool has_note(const struct record *r, const char *note)
-{
-    return strstr(buf_str(&r->notes), note) != NULL;
-}
+/* The record `r` of the block, of a device that answers like this. */
+#define ANSWERED(r, how, where, text)                                                              \
+    OWN(record_free) struct record r;                                                              \
+    s.answer = how;                                                                                \
+    MUST(run(where, text, &r, ERR))
 
 TEST(same_mask_and_total_time)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = SAME};
-    OWN(record_free) struct record r;
-    make_head(&h);
-    MUST(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR));
+    ANSWERED(r, SAME, SELECT_AUTO, METHOD);
     RUN(cpu, METHOD, &h.in);
     ck_assert_int_eq(s.selections, 1);
-    ck_assert(has_note(&r, "select_backend=cuda"));
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), record_get(&cpu, "pairs_kept"));
+    assert_note(&r, "select_backend=cuda");
     ck_assert_double_lt(record_get(&cpu, "density_tile"), 1);
-    ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), record_get(&cpu, "err_l2_rel"), 1e-12);
-    ck_assert_double_eq(record_get(&r, "time_select_ns"), 100);
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
-    ck_assert_double_eq(record_get(&r, "select_share"), 0.25);
-    ck_assert_double_eq(record_get(&r, "copies"), 8);
-    ck_assert_double_eq(record_get(&r, "copies_kv"), 4);
-    ck_assert_double_eq(record_get(&r, "counter_copies"), 8);
-    ck_assert_double_eq(record_get(&r, "counter_copies_kv"), 4);
-    ck_assert_double_eq(record_get(&r, "dram_read_bytes"), 64);
-    ck_assert_double_eq(record_get(&r, "speedup"), 3);
+    assert_agree(&r, &cpu, 1e-12, "pairs_kept err_l2_rel");
+    HAS(&r, 0, "copies copies_kv counter_copies counter_copies_kv dram_read_bytes", 8, 4, 8, 4, 64);
+    HAS(&r, 0, "time_select_ns time_total_ns select_share speedup", 100, 400, 0.25, 3);
 }
 
 TEST(changed_mask_is_the_one_that_counts)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = SAME};
-    OWN(record_free) struct record same, r;
-    make_head(&h);
-    MUST(run(&s, &h, SELECT_AUTO, METHOD, &same, ERR));
+    ANSWERED(same, SAME, SELECT_AUTO, METHOD);
     int64_t before = s.attended;
-    s.answer = CHANGED;
-    MUST(run(&s, &h, SELECT_GPU, METHOD, &r, ERR));
+    ANSWERED(r, CHANGED, SELECT_GPU, METHOD);
     int64_t gained = s.attended + 1 - before; /* blocks of the last group that were left out */
     ck_assert_int_gt(gained, 0);
     double pairs = record_get(&r, "pairs_kept") - record_get(&same, "pairs_kept");
@@ -243,207 +227,133 @@ TEST(changed_mask_is_the_one_that_counts)
     ck_assert_double_ne(record_get(&r, "err_l2_rel"), record_get(&same, "err_l2_rel"));
 }
 
-/* Counts of the mask, as a search takes them, over what the device chose. */
-static void count_mask(struct accel_session *s, const struct sim_head *h, struct record *r)
+/* Pairs of the mask, as a search counts them, over what the device chose. */
+static double count_mask(enum answer answer)
 {
-    const struct sim_device device = {.accel = &on_cpu, .session = s};
-    struct method_ctx ctx = {.seed = 1, .carry = &s->carry};
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    s->in = &h->in;
-    s->setting = METHOD;
-    record_init(r);
-    MUST(method_runs_parse(test_methods, METHOD, &runs, &n, ERR));
-    struct sim_cell cell = {.method = runs->method,
-                            .params = runs->params,
+    OWN(run_free) struct method_run *one = run_of(METHOD);
+    OWN(record_free) struct record r;
+    const struct sim_device device = {.accel = &on_cpu, .session = &s};
+    struct method_ctx ctx = {.seed = 1, .carry = &s.carry};
+    struct sim_cell cell = {.method = one->method,
+                            .params = one->params,
                             .ctx = &ctx,
-                            .in = &h->in,
+                            .in = &h.in,
                             .device = &device,
                             .measure = MEASURE_MASK};
-    MUST(sim_run(&cell, r, ERR));
-    method_runs_free(runs, n);
+    s.answer = answer;
+    record_init(&r);
+    MUST(sim_run(&cell, &r, ERR));
+    return record_get(&r, "pairs_kept");
 }
 
 TEST(counts_alone_are_chosen_untimed)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = SAME};
-    struct record all, counts;
-    make_head(&h);
-    for (int changed = 0; changed < 2; changed++) {
-        s.answer = changed ? CHANGED : SAME;
-        MUST(run(&s, &h, SELECT_AUTO, METHOD, &all, ERR));
+    for (enum answer answer = SAME; answer <= CHANGED; answer++) {
+        ANSWERED(all, answer, SELECT_AUTO, METHOD);
         ck_assert_int_eq(s.asked, COPIES);
-        count_mask(&s, &h, &counts);
+        HAS(&all, 0, "pairs_kept", count_mask(answer));
         ck_assert_int_eq(s.asked, 1);
-        ck_assert_double_eq(record_get(&counts, "pairs_kept"), record_get(&all, "pairs_kept"));
-        record_free(&all);
-        record_free(&counts);
     }
-    s.answer = REFUSES; /* then the method chooses */
-    count_mask(&s, &h, &counts);
-    ck_assert_double_gt(record_get(&counts, "pairs_kept"), 0);
-    record_free(&counts);
+    ck_assert_double_gt(count_mask(REFUSES), 0); /* then the method chooses */
 }
 
 TEST(without_gpu_side)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = REFUSES};
-    struct record r;
-    make_head(&h);
-    MUST(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR));
+    ANSWERED(r, REFUSES, SELECT_AUTO, METHOD);
     ck_assert_int_eq(r.status, RECORD_OK);
-    ck_assert(has_note(&r, "select_backend=cpu"));
-    ck_assert(isnan(record_get(&r, "time_total_ns")));
-    ck_assert_double_eq(record_get(&r, "time_attend_ns"), 300);
-    record_free(&r);
-    MUST(run(&s, &h, SELECT_GPU, METHOD, &r, ERR));
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_str_eq(r.reason, "xattention has no GPU side here");
-    record_free(&r);
+    assert_note(&r, "select_backend=cpu");
+    HAS(&r, 0, "time_total_ns time_attend_ns", NONE, 300);
+    struct record none;
+    MUST(run(SELECT_GPU, METHOD, &none, ERR));
+    assert_skipped(&none, "xattention has no GPU side here");
     ck_assert_int_eq(s.selections, 2);
-    MUST(run(&s, &h, SELECT_CPU, METHOD, &r, ERR));
-    ck_assert(has_note(&r, "select_backend=cpu"));
+    ANSWERED(cpu, REFUSES, SELECT_CPU, METHOD);
+    assert_note(&cpu, "select_backend=cpu");
     ck_assert_int_eq(s.selections, 2); /* it was not asked */
-    record_free(&r);
-}
-
-TEST(other_units_are_an_error)
-{
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = OTHER_UNIT};
-    OWN(record_free) struct record r;
-    make_head(&h);
-    FAILS(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR), ERR_RUN, "units of 64 x 64");
 }
 
 TEST(nothing_to_choose_takes_no_time)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = FULL};
-    struct record r;
-    make_head(&h);
-    MUST(run(&s, &h, SELECT_GPU, "sampleattention:chunks=22", &r, ERR));
+    ANSWERED(r, FULL, SELECT_GPU, "sampleattention:chunks=22");
     ck_assert_int_eq(r.status, RECORD_OK);
-    ck_assert(has_note(&r, "select_backend=cuda"));
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
-    ck_assert_double_eq(record_get(&r, "select_share"), 0);
-    record_free(&r);
-    /* A full mask where there is something to choose is no answer. */
-    FAILS(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR), ERR_RUN, "no list of blocks");
-    record_free(&r);
+    assert_note(&r, "select_backend=cuda");
+    HAS(&r, 0, "time_total_ns select_share", 300, 0);
 }
 
 /* The method does not choose beside the device: it hands out what it was given. */
 TEST(chosen_by_a_rule)
 {
     static const char *const method = "sale:tau=0.05";
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = SAME};
-    struct record r, changed;
-    make_head(&h);
     RUN(cpu, method, &h.in);
     ck_assert_double_lt(record_get(&cpu, "tested_kept"), 1);
-    MUST(run(&s, &h, SELECT_GPU, method, &r, ERR));
-    ck_assert(has_note(&r, "select_backend=cuda"));
-    ck_assert(has_note(&r, "select_kind=own"));
-    ck_assert(isnan(record_get(&r, "ties")));
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), record_get(&cpu, "pairs_kept"));
-    ck_assert_double_eq(record_get(&r, "tested_kept"), record_get(&cpu, "tested_kept"));
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
-    s.answer = CHANGED;
-    MUST(run(&s, &h, SELECT_AUTO, method, &changed, ERR));
+    ANSWERED(r, SAME, SELECT_GPU, method);
+    assert_note(&r, "select_backend=cuda");
+    assert_note(&r, "select_kind=own");
+    ck_assert_int_eq(assert_agree(&r, &cpu, 0, "pairs_kept tested_kept"), 2);
+    HAS(&r, 0, "ties time_total_ns", NONE, 400);
+    ANSWERED(changed, CHANGED, SELECT_AUTO, method);
     ck_assert_double_gt(record_get(&changed, "tested_kept"), record_get(&cpu, "tested_kept"));
-    record_free(&changed);
-    s.answer = OTHER_UNIT;
-    FAILS(run(&s, &h, SELECT_AUTO, "fg-attn:mode=pooled", &changed, ERR), ERR_RUN,
-          "a choice in units of 64 x 64, expected 128 x 1");
-    record_free(&r);
-    record_free(&changed);
+}
+
+static const struct {
+    enum answer answer;
+    const char *text, *why;
+} wrong[] = {
+    {OTHER_UNIT, METHOD, "units of 64 x 64"},
+    {OTHER_UNIT, "fg-attn:mode=pooled", "a choice in units of 64 x 64, expected 128 x 1"},
+    {FULL, METHOD, "no list of blocks"}, /* where there is something to choose */
+};
+
+TEST_EACH(wrong_answers_are_errors, wrong)
+{
+    OWN(record_free) struct record r;
+    s.answer = wrong[_i].answer;
+    FAILS(run(SELECT_AUTO, wrong[_i].text, &r, ERR), ERR_RUN, wrong[_i].why);
 }
 
 /* Nothing runs to choose these masks, so that the total is the attention alone. */
-TEST(static_masks_need_no_gpu_side)
+TEST_N(static_masks_need_no_gpu_side, 3)
 {
     static const char *const settings[] = {"sparse-transformer:pattern=fixed",
                                            "streaming:sink=70:window=200:last=50",
                                            "minference:pattern=ashape:init=70:local=200"};
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = REFUSES};
-    make_head(&h);
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        OWN(record_free) struct record r;
-        MUST(run(&s, &h, SELECT_GPU, settings[i], &r, ERR));
-        ck_assert_int_eq(r.status, RECORD_OK);
-        ck_assert(has_note(&r, "select_backend=cpu"));
-        ck_assert(has_note(&r, "select_kind=static"));
-        ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
-        ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
-        ck_assert_double_eq(record_get(&r, "speedup"), 4);
-        ck_assert(isnan(record_get(&r, "time_build_ns")));
-    }
+    ANSWERED(r, REFUSES, SELECT_GPU, settings[_i]);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    assert_note(&r, "select_backend=cpu");
+    assert_note(&r, "select_kind=static");
+    HAS(&r, 0, "time_select_ns time_total_ns speedup time_build_ns", 0, 300, 4, NONE);
     ck_assert_int_eq(s.selections, 0); /* nobody was asked */
-}
-
-/* One step of a head whose state goes on over the steps. */
-static void run_at_step(struct accel_session *s, struct sim_head *h, int step, const char *method,
-                        struct record *r)
-{
-    h->in.step = step;
-    MUST(run(s, h, SELECT_AUTO, method, r, ERR));
 }
 
 /* A refresh step pays for the choice, the steps that reuse its mask do not; each bears its share in
  * a number of its own. */
 TEST(reused_masks_bear_a_share)
 {
-    static const char *const method = "fg-attn:refresh=4";
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = SAME};
-    struct record r;
-    make_head(&h);
-    run_at_step(&s, &h, 0, method, &r);
-    ck_assert(has_note(&r, "select_kind=own"));
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
-    ck_assert_double_eq(record_get(&r, "time_select_amortised_ns"), 25);
-    record_free(&r);
-    run_at_step(&s, &h, 1, method, &r);
-    ck_assert(has_note(&r, "select_kind=reused"));
-    ck_assert_double_eq(record_get(&r, "mask_age"), 1);
-    ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
-    ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
-    ck_assert_double_eq(record_get(&r, "time_select_amortised_ns"), 25);
+    ANSWERED(made, SAME, SELECT_AUTO, "fg-attn:refresh=4");
+    assert_note(&made, "select_kind=own");
+    HAS(&made, 0, "dense_call time_total_ns time_select_amortised_ns", 1, 400, 25);
+    h.in.step = 1;
+    ANSWERED(r, SAME, SELECT_AUTO, "fg-attn:refresh=4");
+    assert_note(&r, "select_kind=reused");
+    HAS(&r, 0, "mask_age time_select_ns time_total_ns time_select_amortised_ns", 1, 0, 300, 25);
     ck_assert_int_eq(s.selections, 1);
-    record_free(&r);
-    s.carry.free(s.carry.data);
 }
 
 /* The device makes what a reused mask is compared with; the call's time has nothing of that. */
 TEST(reused_masks_are_compared)
 {
     static const char *const method = "fg-attn:refresh=4:M=64:compare=1";
-    OWN(sim_head_free) struct sim_head h;
-    struct accel_session s = {.answer = SAME};
-    struct record r;
-    make_head(&h);
-    run_at_step(&s, &h, 0, method, &r);
+    ANSWERED(made, SAME, SELECT_AUTO, method);
     ck_assert_int_eq(s.selections, 1);
-    ck_assert(isnan(record_get(&r, "mask_iou")));
-    record_free(&r);
-    run_at_step(&s, &h, 1, method, &r);
+    ck_assert(isnan(record_get(&made, "mask_iou")));
+    h.in.step = 1;
+    ANSWERED(r, SAME, SELECT_AUTO, method);
     ck_assert_int_eq(s.selections, 2);
-    ck_assert(has_note(&r, "select_kind=reused"));
-    ck_assert_double_eq(record_get(&r, "mask_precision"), 1);
+    assert_note(&r, "select_kind=reused");
     ck_assert_double_lt(record_get(&r, "mask_recall"), 1);
     /* Key 1; the first group has it in any case, as all keys beside its queries. */
-    ck_assert_double_eq(record_get(&r, "mask_diff"), (double)((N + 63) / 64 - 1));
-    ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
-    record_free(&r);
-    s.answer = REFUSES;
-    run_at_step(&s, &h, 2, method, &r);
-    ck_assert_double_gt(record_get(&r, "mask_margin"), 0); /* of the method's own choice */
-    record_free(&r);
-    s.carry.free(s.carry.data);
+    HAS(&r, 0, "mask_precision mask_diff time_select_ns", 1, (double)((N + 63) / 64 - 1), 0);
+    h.in.step = 2;
+    ANSWERED(own, REFUSES, SELECT_AUTO, method);
+    ck_assert_double_gt(record_get(&own, "mask_margin"), 0); /* of the method's own choice */
 }

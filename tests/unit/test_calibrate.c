@@ -10,6 +10,7 @@
 #include "sim/methods/spargeattn/spargeattn.h"
 #include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
+#include "tests/harness/testmethods.h"
 #include "tests/harness/trace_fixture.h"
 
 #include <math.h>
@@ -59,28 +60,18 @@ static void write_video(const char *path, const char *model)
     MUST(trace_commit(&w, ERR));
 }
 
-static const char *path_of(const char *name)
-{
-    static char paths[4][512];
-    static int next;
-    char *p = paths[next++ % 4];
-    snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
-    return p;
-}
-
 /* A calibration of two traces (the same file twice is a legal set of samples). */
 struct session {
     struct calibrate c;
     struct trace *traces[2];
     struct method_run *runs;
-    int64_t n_runs;
 };
 
 static void session_open(struct session *s, const char *method, int n_traces,
                          const char *const *paths)
 {
     memset(s, 0, sizeof *s);
-    MUST(method_runs_parse(sim_methods, method, &s->runs, &s->n_runs, ERR));
+    s->runs = run_of(method);
     for (int i = 0; i < n_traces; i++)
         MUST(trace_open(paths[i], &s->traces[i], ERR));
     s->c.run = s->runs;
@@ -94,7 +85,7 @@ static void session_close(struct session *s)
     calibrate_free(&s->c);
     trace_close(&s->traces[0]);
     trace_close(&s->traces[1]);
-    method_runs_free(s->runs, s->n_runs);
+    run_free(&s->runs);
 }
 
 static char *written(const struct calibrate *c)
@@ -108,7 +99,7 @@ static char *written(const struct calibrate *c)
 
 TEST(samples_come_by_trace_then_call)
 {
-    const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
+    const char *paths[2] = {test_path("a.h5"), test_path("b.h5")};
     OWN(session_close) struct session s;
     struct call_select all = {"all", "all", "all", ""}, some = {"1", "0", "3", "cond"};
     write_video(paths[0], "m");
@@ -143,7 +134,7 @@ TEST(samples_come_by_trace_then_call)
 
 TEST(models_do_not_mix)
 {
-    const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
+    const char *paths[2] = {test_path("a.h5"), test_path("b.h5")};
     OWN(session_close) struct session s;
     struct call_select all = {NULL, NULL, NULL, NULL};
     write_video(paths[0], "one");
@@ -156,19 +147,18 @@ TEST(models_do_not_mix)
  * replay's parameters come from it. */
 TEST(file_is_applied_to_its_heads)
 {
-    const char *path = path_of("a.h5"), *calib = path_of("calib.json");
-    struct session s;
+    const char *path = test_path("a.h5"), *calib = test_path("calib.json");
     struct call_select sel = {"0", "all", "all", ""};
     char *text[2];
     const char *method = "spargeattn:search=grid:l1=0.3:l2=0.35";
     write_video(path, "m");
     for (int k = 0; k < 2; k++) {
+        OWN(session_close) struct session s;
         session_open(&s, method, 1, &path);
         MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
         MUST(calibrate_execute(&s.c, NULL, k ? 2 : 1, ERR));
         ck_assert_int_eq(calibrate_skipped(&s.c), 0);
         text[k] = written(&s.c);
-        session_close(&s);
     }
     ck_assert_str_eq(text[0], text[1]);
     MUST(file_write_atomic(calib, text[0], strlen(text[0]), ERR));
@@ -183,31 +173,21 @@ TEST(file_is_applied_to_its_heads)
 
     char run[600];
     snprintf(run, sizeof run, "spargeattn:calib=%s", calib);
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    MUST(method_runs_parse(sim_methods, run, &runs, &n, ERR));
-    for (int h = 0; h < 2; h++) {
+    OWN(run_free) struct method_run *one = run_of(run);
+    for (int h = 0; h < 3; h++) { /* layer 1 is not in the file */
         json_t *e = json_array_get(json_object_get(doc, "heads"), (size_t)h);
-        struct sparge_params *p;
         OWN(free_at) void *raw;
-        MUST(method_params_for_head(runs, 0, h, 1000, &raw, ERR));
-        p = raw;
-        ck_assert_double_eq(p->theta, json_number_value(json_object_get(e, "theta")));
-        ck_assert_double_eq(p->tau, json_number_value(json_object_get(e, "tau")));
-        ck_assert_double_eq(p->pv, json_number_value(json_object_get(e, "pv")));
-        ck_assert_int_eq(p->dense, json_is_true(json_object_get(e, "dense")));
-        ck_assert(p->sink);
-        opt_free(runs->method->params.table, raw);
+        MUST(method_params_for_head(one, h == 2, h % 2, 1000, &raw, ERR));
+        const struct sparge_params *p = raw;
+        ck_assert_int_eq(p->sink, e != NULL);
+        ck_assert_double_eq(p->tau, e ? json_number_value(json_object_get(e, "tau")) : 0.98);
+        if (e) {
+            ck_assert_double_eq(p->theta, json_number_value(json_object_get(e, "theta")));
+            ck_assert_double_eq(p->pv, json_number_value(json_object_get(e, "pv")));
+            ck_assert_int_eq(p->dense, json_is_true(json_object_get(e, "dense")));
+        }
+        opt_free(one->method->params.table, raw);
     }
-    struct sparge_params *other;
-    void *raw;
-    MUST(method_params_for_head(runs, 1, 0, 1000, &raw, ERR)); /* not in the file */
-    other = raw;
-    ck_assert_double_eq(other->tau, 0.98);
-    ck_assert(!other->sink);
-    opt_free(runs->method->params.table, raw);
-    free(raw);
-    method_runs_free(runs, n);
     json_decref(doc);
     free(text[0]);
     free(text[1]);
@@ -218,7 +198,7 @@ TEST(file_is_applied_to_its_heads)
 /* A calibration file of a method, with these "params" and one entry of layer 0, head 0. */
 static const char *calib_file(const char *method, const char *params, const char *entry)
 {
-    const char *path = path_of("by-hand.json");
+    const char *path = test_path("by-hand.json");
     struct buf b = {0};
     buf_printf(&b,
                "{\"method\":\"%s\",\"permute\":\"none\",\"params\":%s,\"heads\":[{\"layer\":0,"
@@ -270,16 +250,13 @@ static void assert_applied(const char *method, const char *given, const char *fi
 /* The settings of a run as calibrate_write writes them. */
 static char *settings_json(const char *method)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
+    OWN(run_free) struct method_run *run = run_of(method);
     struct buf b = {0};
     struct jw w;
-    MUST(method_runs_parse(sim_methods, method, &runs, &n, ERR));
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    opt_json(runs->method->params.table, runs->params, &w);
+    opt_json(run->method->params.table, run->params, &w);
     jw_obj_end(&w);
-    method_runs_free(runs, n);
     return b.data;
 }
 
@@ -296,11 +273,11 @@ static const struct {
 /* Heads of a layer, or of the model, are samples of one search and get one result each. */
 TEST(a_layer_or_the_model_shares_parameters)
 {
-    const char *path = path_of("per.h5");
+    const char *path = test_path("per.h5");
     struct call_select sel = {"0,1", "all", "all", ""};
-    struct session s;
     write_video(path, "m");
     for (int per = CALIBRATE_LAYER; per <= CALIBRATE_MODEL; per++) {
+        OWN(session_close) struct session s;
         session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
         s.c.per = (enum calibrate_per)per;
         MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
@@ -319,22 +296,31 @@ TEST(a_layer_or_the_model_shares_parameters)
             ck_assert(json_equal(json_object_get(json_array_get(list, 0), "tau"),
                                  json_object_get(json_array_get(list, (size_t)h), "tau")));
         json_decref(doc);
-        session_close(&s);
     }
+}
+
+/* Calibrate layer 0 with this journal, as far as it does not have it. */
+static int continue_with(const char *method, const char *trace, const char *journal,
+                         struct err *err)
+{
+    OWN(session_close) struct session s;
+    struct call_select sel = {"0", "all", "all", ""};
+    session_open(&s, method, 1, &trace);
+    MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
+    int rc = calibrate_execute(&s.c, journal, 1, err);
+    for (int64_t i = 0; i < s.c.n_jobs && rc == 0; i++)
+        ck_assert_ptr_nonnull(s.c.jobs[i].text);
+    return rc;
 }
 
 /* What the journal has is not searched again; a journal of something else is refused. */
 TEST(a_stopped_calibration_goes_on)
 {
-    const char *path = path_of("stopped.h5"), *part = path_of("stopped.json.journal");
-    struct call_select sel = {"0", "all", "all", ""};
-    struct session s;
+    static const char *const method = "spargeattn:search=grid:l1=0.3:l2=0.35";
+    const char *path = test_path("stopped.h5"), *part = test_path("stopped.json.journal");
     OWN(buf_free) struct buf b = {0};
     write_video(path, "m");
-    session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
-    MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
-    MUST(calibrate_execute(&s.c, part, 1, ERR));
-    session_close(&s);
+    MUST(continue_with(method, path, part, ERR));
     /* As if it had been killed while it wrote the second head, after a first one that no search
      * would give. */
     MUST(buf_read_file(&b, part, 1 << 20, ERR));
@@ -342,39 +328,33 @@ TEST(a_stopped_calibration_goes_on)
     b.len = (size_t)(torn - b.data);
     buf_puts(&b, "{\"job\":1,\"fou");
     MUST(file_write_atomic(part, b.data, b.len, ERR));
-    session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
-    MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
-    MUST(calibrate_execute(&s.c, part, 1, ERR));
-    for (int64_t i = 0; i < s.c.n_jobs; i++)
-        ck_assert_ptr_nonnull(s.c.jobs[i].text);
-    session_close(&s);
+    MUST(continue_with(method, path, part, ERR));
     buf_reset(&b);
     MUST(buf_read_file(&b, part, 1 << 20, ERR));
     int64_t lines = 0;
     for (size_t i = 0; i < b.len; i++)
         lines += b.data[i] == '\n';
     ck_assert_int_eq(lines, 1 + 2); /* the identity and two heads, none twice */
-    session_open(&s, "spargeattn:search=grid:l1=0.31:l2=0.35", 1, &path);
-    MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
-    FAILS(calibrate_execute(&s.c, part, 1, ERR), ERR_USAGE, "other settings");
-    session_close(&s);
+    FAILS(continue_with("spargeattn:search=grid:l1=0.31:l2=0.35", path, part, ERR), ERR_USAGE,
+          "other settings");
 }
 
 TEST(published_bounds_have_names)
 {
-    static const char *const bad[] = {"spargeattn:bounds=flux:l1=0.05",
-                                      "sale:bounds=qwen2.5:theta=1"};
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    MUST(method_runs_parse(sim_methods, "spargeattn:bounds=llama3.1", &runs, &n, ERR));
-    MUST(method_runs_parse(sim_methods, "sale:bounds=qwen2.5", &runs, &n, ERR));
-    const struct opt *l1 = opt_find(runs[0].method->params.table, "l1");
-    const struct opt *theta = opt_find(runs[1].method->params.table, "theta");
-    ck_assert_double_eq(*(double *)((char *)runs[0].params + l1->offset), 0.08);
-    ck_assert_double_eq(*(double *)((char *)runs[1].params + theta->offset), 2.0);
-    for (int i = 0; i < 2; i++)
-        FAILS(method_runs_parse(sim_methods, bad[i], &runs, &n, ERR), ERR_USAGE, "leave");
-    method_runs_free(runs, n);
+    static const struct {
+        const char *text, *name;
+        double value;
+        const char *bad;
+    } cases[] = {{"spargeattn:bounds=llama3.1", "l1", 0.08, "spargeattn:bounds=flux:l1=0.05"},
+                 {"sale:bounds=qwen2.5", "theta", 2.0, "sale:bounds=qwen2.5:theta=1"}};
+    for (int i = 0; i < 2; i++) {
+        OWN(run_free) struct method_run *run = run_of(cases[i].text);
+        const struct opt *o = opt_find(run->method->params.table, cases[i].name);
+        struct method_run *none = NULL;
+        int64_t n = 0;
+        ck_assert_double_eq(*(double *)((char *)run->params + o->offset), cases[i].value);
+        FAILS(method_runs_parse(sim_methods, cases[i].bad, &none, &n, ERR), ERR_USAGE, "leave");
+    }
 }
 
 TEST(given_parameters_win_in_every_method)
@@ -454,21 +434,18 @@ TEST(what_would_change_nothing_is_refused)
 /* The method's own token order counts as the order of the replay. */
 TEST(a_calibration_in_the_methods_own_order_fits)
 {
-    const char *file = path_of("ordered.json");
+    const char *file = test_path("ordered.json");
     static const char text[] = "{\"method\":\"spargeattn\",\"permute\":\"hilbert\",\"params\":"
                                "{\"permute\":\"hilbert\"},\"heads\":[]}";
     char run[700];
-    struct method_run *runs = NULL;
-    int64_t n = 0;
     MUST(file_write_atomic(file, text, strlen(text), ERR));
     snprintf(run, sizeof run, "spargeattn:calib=%s", file);
-    MUST(method_runs_parse(sim_methods, run, &runs, &n, ERR));
+    OWN(run_free) struct method_run *own = run_of(run);
     snprintf(run, sizeof run, "spargeattn:permute=none:calib=%s", file);
-    MUST(method_runs_parse(sim_methods, run, &runs, &n, ERR));
-    MUST(method_calib_fits(&runs[0], "any", "none", ERR));
-    MUST(method_calib_fits(&runs[1], "any", "hilbert", ERR));
-    FAILS(method_calib_fits(&runs[1], "any", "none", ERR), ERR_INPUT, "hilbert");
-    method_runs_free(runs, n);
+    OWN(run_free) struct method_run *none = run_of(run);
+    MUST(method_calib_fits(own, "any", "none", ERR));
+    MUST(method_calib_fits(none, "any", "hilbert", ERR));
+    FAILS(method_calib_fits(none, "any", "none", ERR), ERR_INPUT, "hilbert");
 }
 
 /* A method that skips head 1 and fails on layer 1. */
@@ -489,7 +466,7 @@ TEST(skips_and_failures)
     static const struct method fake = {
         .name = "fake", .params = {.table = none}, .search = {.calibrate = fake_calibrate}};
     struct method_run run = {.method = &fake};
-    const char *path = path_of("a.h5");
+    const char *path = test_path("a.h5");
     OWN(session_close) struct session s;
     struct call_select one = {"0", "all", "0", ""}, both = {"all", "all", "0", ""};
     write_video(path, "m");
@@ -526,7 +503,7 @@ static int command(struct err *err, int argc, const char *const *argv)
 
 TEST(command_refuses)
 {
-    const char *path = path_of("a.h5"), *out = path_of("out.json");
+    const char *path = test_path("a.h5"), *out = test_path("out.json");
     write_video(path, "m");
     FAILS(COMMAND_(ERR, "-q"), ERR_USAGE, "no method");
     FAILS(COMMAND_(ERR, "-q", "spargeattn"), ERR_USAGE, "-o FILE");
@@ -540,8 +517,7 @@ TEST(command_refuses)
     FAILS(COMMAND_(ERR, "-q", "spargeattn", path, "-o", path), ERR_USAGE, "is what is read");
     FAILS(COMMAND_(ERR, "-q", "spargeattn:select=topk", path, "-o", out, "--progress", "none"),
           ERR_USAGE, "select=cdf");
-    char other[600];
-    snprintf(other, sizeof other, "%s/there.json", test_tmpdir());
+    const char *other = test_path("there.json");
     MUST(file_write_atomic(other, "{}", 2, ERR));
     FAILS(COMMAND_(ERR, "-q", "spargeattn", path, "-o", other), ERR_USAGE, "--force");
     FILE *f = fopen(out, "r");
@@ -550,7 +526,7 @@ TEST(command_refuses)
 
 TEST(command_writes_the_file)
 {
-    const char *path = path_of("a.h5"), *out = path_of("out.json");
+    const char *path = test_path("a.h5"), *out = test_path("out.json");
     json_t *doc = NULL;
     write_video(path, "m");
     MUST(COMMAND_(ERR, "-q", "spargeattn:search=grid:permute=hilbert", path, "-o", out, "--layers",

@@ -13,6 +13,8 @@
 #include "sim/registry.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/suite.h"
+#include "tests/harness/testmethods.h"
+#include "tests/harness/trace_fixture.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -155,30 +157,11 @@ static const struct accel fake = {.name = "fake",
 static const char *make_trace(const char *name, int d)
 {
     const char *path = test_path(name);
-    struct trace_writer *w = NULL;
-    /* clang-format off */
-    struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = HEADS, .head_dim = d,
-                              .v_dim = d, .scale = 0.2, .causal = true, .positions_applied = true,
-                              .dtype = DT_BF16, .n_q = N, .n_k = N};
-    /* clang-format on */
-    float *x = calloc((size_t)(N * HEADS * d), sizeof *x);
-    snprintf(m.name, sizeof m.name, "random");
-    snprintf(m.source, sizeof m.source, "synthetic");
-    MUST(trace_create(path, &m, LAYERS, true, &w, ERR));
-    for (int l = 0; l < LAYERS; l++) {
-        struct trace_call c = {
-            .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
-        MUST(trace_begin_call(w, &c, ERR));
-        for (int what = 0; what < 3; what++) {
-            for (int i = 0; i < N * HEADS * d; i++)
-                x[i] =
-                    (float)((what ? 1 : 2) * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
-            MUST(trace_put(w, what, 0, N, x, HEADS * d, ERR));
-        }
-        MUST(trace_end_call(w, ERR));
-    }
-    MUST(trace_commit(&w, ERR));
-    free(x);
+    struct trace_meta m = fixture_text(DT_BF16, HEADS, HEADS, N);
+    m.layers = LAYERS;
+    m.head_dim = m.v_dim = d;
+    m.scale = 0.2;
+    MUST(fixture_write_random(path, &m, 2, false, ERR));
     return path;
 }
 
@@ -297,17 +280,14 @@ TEST(what_cannot_run_there_says_so)
         struct calibrate c = {
             .device = {.accel = &fake, .session = &session}, .jobs = &job, .n_jobs = 1};
         OWN(trace_close) struct trace *t = NULL;
-        struct method_run *runs = NULL;
-        int64_t n = 0;
+        OWN(run_free) struct method_run *run = run_of(refused[i].method);
         char why[160] = "";
         MUST(trace_open(make_trace("one.h5", refused[i].d), &t, ERR));
-        MUST(method_runs_parse(sim_methods, refused[i].method, &runs, &n, ERR));
-        c.run = runs;
+        c.run = run;
         c.traces = &t;
         c.n_traces = 1;
         ck_assert(!calibrate_on_device(&c, why));
         ck_assert_msg(strstr(why, refused[i].why) != NULL, "%s: %s", refused[i].method, why);
-        method_runs_free(runs, n);
     }
 }
 
@@ -334,11 +314,9 @@ TEST(journals_name_the_back_end)
         .per = CALIBRATE_HEAD, .name = "x", .load = {.precision = PREC_F64, .permute = "none"}};
     struct call_select sel = {"0", "0", NULL, NULL};
     OWN(trace_close) struct trace *t = NULL;
-    struct method_run *runs = NULL;
-    int64_t n = 0;
+    OWN(run_free) struct method_run *run = run_of(searched[0].method);
     MUST(trace_open(make_trace("one.h5", D), &t, ERR));
-    MUST(method_runs_parse(sim_methods, searched[0].method, &runs, &n, ERR));
-    c.run = runs;
+    c.run = run;
     c.traces = &t;
     c.n_traces = 1;
     MUST(calibrate_plan(&c, &sel, NULL, ERR));
@@ -348,5 +326,4 @@ TEST(journals_name_the_back_end)
     c.device = (struct sim_device){.accel = &fake, .session = &session, .metrics = true};
     FAILS(calibrate_execute(&c, part, 1, ERR), ERR_USAGE, "other settings");
     calibrate_free(&c);
-    method_runs_free(runs, n);
 }

@@ -15,6 +15,7 @@
 #include "tests/harness/accelrun.h"
 #include "tests/harness/rulechoice.h"
 #include "tests/harness/methodrun.h"
+#include "tests/harness/trace_fixture.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -286,20 +287,8 @@ static int keep_call(struct accel_session *s, const struct accel_call *call, str
 static int map_on_cpu(struct accel_session *s, const struct attn_in *x, uint64_t data,
                       struct accel_map *m, struct err *err)
 {
-    struct exact exact;
-    struct map_below *b = calloc(1, sizeof *b);
-    exact_init(&exact, x, PREC_F64);
-    b->n_c = m->n_c;
-    memcpy(b->c, m->c, (size_t)m->n_c * sizeof *m->c);
-    assert_ok(map_below_run(&exact, b, err), err);
-    for (int u = 0; u < ACCEL_UNITS; u++)
-        for (int i = 0; i < m->n_c; i++) {
-            m->units[u * m->n_c + i] = b->below[u][i];
-            m->pairs[u * m->n_c + i] = b->below_pairs[u][i];
-        }
+    accel_map_below(x, m, err);
     m->p_max = m->sum_err = NAN;
-    exact_free(&exact);
-    free(b);
     return 0;
 }
 
@@ -319,31 +308,11 @@ static const struct accel keeping = {ON_CPU, .can_attend = filters_half, .select
 /* bad: the last layer has a NaN among its keys. */
 static void make_trace(const char *path, bool bad)
 {
-    struct trace_writer *w = NULL;
-    /* clang-format off */
-    struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = KV, .head_dim = D,
-                              .v_dim = D, .scale = 0.25, .causal = true, .positions_applied = true,
-                              .dtype = DT_F32, .n_q = N, .n_k = N};
-    /* clang-format on */
-    float x[N * HEADS * D];
-    snprintf(m.name, sizeof m.name, "random");
-    snprintf(m.source, sizeof m.source, "synthetic");
-    MUST(trace_create(path, &m, LAYERS, true, &w, ERR));
-    for (int l = 0; l < LAYERS; l++) {
-        struct trace_call c = {
-            .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
-        MUST(trace_begin_call(w, &c, ERR));
-        for (int what = 0; what < 3; what++) {
-            int heads = what == TRACE_Q ? HEADS : KV;
-            for (int i = 0; i < N * heads * D; i++)
-                x[i] = (float)(3 * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
-            if (bad && l == LAYERS - 1 && what == TRACE_K)
-                x[N * heads * D - 1] = NAN;
-            MUST(trace_put(w, what, 0, N, x, heads * D, ERR));
-        }
-        MUST(trace_end_call(w, ERR));
-    }
-    MUST(trace_commit(&w, ERR));
+    struct trace_meta m = fixture_text(DT_F32, HEADS, KV, N);
+    m.layers = LAYERS;
+    m.head_dim = m.v_dim = D;
+    m.scale = 0.25;
+    MUST(fixture_write_random(path, &m, 9, bad, ERR));
 }
 
 static const char *trace;
@@ -354,33 +323,50 @@ static void set_up(void)
     if (access(trace, F_OK))
         make_trace(trace, false);
 }
-FIXTURE(set_up, NULL)
 
 #define METHODS                                                                                    \
     "-m dense -m streaming:sink=2:window=40 -m spargeattn:pv=off:tau=0.5:theta=-1 -m oracle"
 enum { RUNS = 4 };
 
-/* `lacuna replay` with these words, on the CPU without a back end; the number of records in dir
- * afterwards. */
-static int64_t replay_on(const struct accel *accel, const char *dir, const char *words,
-                         struct record **out)
+struct set {
+    struct record *records;
+    int64_t count;
+};
+
+static void set_free(struct set *s)
+{
+    records_free(s->records, s->count);
+}
+
+/* `lacuna replay` with these words, on the CPU without a back end; the records in dir afterwards.
+ */
+static struct set replay_on(const struct accel *accel, const char *dir, const char *words)
 {
     const struct app app = {.methods = test_methods, .accel = accel};
     char copy[1200], *argv[60];
+    struct set s;
     int argc = 0;
-    int64_t n = 0;
     snprintf(copy, sizeof copy, "-q --backend %s %s -o %s %s", accel ? "cuda" : "cpu", trace, dir,
              words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
     MUST(cmd_replay.run(&app, argc, argv, ERR));
-    MUST(records_load(dir, out, &n, ERR));
-    return n;
+    MUST(records_load(dir, &s.records, &s.count, ERR));
+    return s;
 }
 
-static int64_t replay(const char *dir, const char *words, struct record **out)
+/* The n records `r` of a replay in the block. */
+#define REPLAYED_ON(accel, r, n, dir, words)                                                       \
+    OWN(set_free) struct set r##_set = replay_on(accel, dir, words);                               \
+    const struct record *r = r##_set.records;                                                      \
+    int64_t n = r##_set.count
+#define REPLAYED(r, n, dir, words) REPLAYED_ON(&fake, r, n, dir, words)
+
+/* Only how many there are. */
+static int64_t replay(const char *dir, const char *words)
 {
-    return replay_on(&fake, dir, words, out);
+    OWN(set_free) struct set s = replay_on(&fake, dir, words);
+    return s.count;
 }
 
 static int64_t count_of(const struct record *r, int64_t n, enum record_scope scope)
@@ -441,9 +427,8 @@ static int same_numbers(const struct record *a, const struct record *b)
 
 TEST(heads_say_what_they_say_one_by_one)
 {
-    struct record *calls, *heads;
     int compared = 0;
-    int64_t n = replay(test_path("calls"), METHODS " --jobs 3", &calls);
+    REPLAYED(calls, n, test_path("calls"), METHODS " --jobs 3");
     ck_assert_int_eq(session.launches, LAYERS * RUNS);
     ck_assert_int_eq(session.n, HEADS);
     ck_assert_int_eq(session.group, HEADS / KV);
@@ -453,7 +438,7 @@ TEST(heads_say_what_they_say_one_by_one)
     ck_assert_int_eq(count_of(calls, n, RECORD_OF_CALL), LAYERS * RUNS);
     ck_assert(masks_differ(calls, n, "spargeattn"));
     ck_assert(masks_differ(calls, n, "oracle"));
-    int64_t m = replay(test_path("heads"), METHODS " --copies 2", &heads);
+    REPLAYED(heads, m, test_path("heads"), METHODS " --copies 2");
     ck_assert_int_eq(m, LAYERS * RUNS * HEADS);
     ck_assert_int_eq(count_of(heads, m, RECORD_OF_HEAD), m);
     for (int64_t i = 0; i < m; i++) {
@@ -469,8 +454,6 @@ TEST(heads_say_what_they_say_one_by_one)
         }
     }
     ck_assert_int_gt(compared, 20 * (int)m);
-    records_free(calls, n);
-    records_free(heads, m);
 }
 
 #define UNITS                                                                                      \
@@ -501,11 +484,10 @@ static void settings_parse(const char *words)
 /* A mask that stays on the device, and its counts alone or a copy come, says what the mask says. */
 TEST(masks_may_stay_on_the_device)
 {
-    struct record *here, *there;
     int compared = 0, planned = 0, built = 0;
     settings_parse(UNITS);
-    int64_t n = replay(test_path("here"), UNITS " --select-backend cpu", &here);
-    int64_t m = replay_on(&keeping, test_path("there"), UNITS, &there);
+    REPLAYED(here, n, test_path("here"), UNITS " --select-backend cpu");
+    REPLAYED_ON(&keeping, there, m, test_path("there"), UNITS);
     ck_assert_int_eq(n, LAYERS * UNIT_RUNS * (HEADS + 1));
     ck_assert_int_eq(m, n);
     ck_assert_int_eq(session.stayed, LAYERS * ALONE * HEADS);
@@ -528,8 +510,6 @@ TEST(masks_may_stay_on_the_device)
     ck_assert_int_ge(planned, LAYERS * (ALONE - BUILT + 2)); /* two have a copy here */
     ck_assert_int_eq(built, LAYERS * BUILT);
     method_runs_free(settings, n_settings);
-    records_free(here, n);
-    records_free(there, m);
 }
 
 /* A head that a calibration left dense attends beside others that skip P V: never skipping is exact
@@ -538,7 +518,6 @@ TEST(a_dense_head_joins_filtered_ones)
 {
     char calib[300], words[400];
     OWN(buf_free) struct buf b = {0};
-    struct record *r;
     snprintf(calib, sizeof calib, "%s/mixed-%d.json", test_tmpdir(), (int)getpid());
     buf_puts(&b, "{\"method\":\"spargeattn\",\"permute\":\"none\",\"params\":{},\"heads\":[");
     for (int i = 0; i < LAYERS * HEADS; i++)
@@ -549,7 +528,7 @@ TEST(a_dense_head_joins_filtered_ones)
     buf_puts(&b, "]}");
     MUST(file_write_atomic(calib, buf_str(&b), b.len, ERR));
     snprintf(words, sizeof words, "-m spargeattn:calib=%s", calib);
-    int64_t n = replay(test_path("mixed"), words, &r);
+    REPLAYED(r, n, test_path("mixed"), words);
     ck_assert_int_eq(n, LAYERS * (HEADS + 1));
     ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), LAYERS * HEADS);
     ck_assert_int_eq(count_of(r, n, RECORD_OF_CALL), LAYERS);
@@ -561,7 +540,6 @@ TEST(a_dense_head_joins_filtered_ones)
         ck_assert_int_eq(record_get(r + i, "density_elem") == 1, r[i].head == 0);
         ck_assert_int_eq(record_get(r + i, "sparsity_pv") == 0, r[i].head == 0);
     }
-    records_free(r, n);
 }
 
 TEST(a_call_has_its_own_times)
@@ -569,12 +547,11 @@ TEST(a_call_has_its_own_times)
     static const struct {
         const char *method, *kind, *where;
         double select, total;
-    } want[] = {{"dense", "none", "none", NAN, 300},
+    } want[] = {{"dense", "none", "none", NONE, 300},
                 {"streaming", "static", "cpu", 0, 300},
                 {"spargeattn", "own", "cuda", 100, 400},
-                {"oracle", "own", "cpu", NAN, NAN}};
-    struct record *r;
-    int64_t n = replay(test_path("times"), METHODS, &r);
+                {"oracle", "own", "cpu", NONE, NONE}};
+    REPLAYED(r, n, test_path("times"), METHODS);
     for (int k = 0; k < RUNS; k++) {
         char note[128];
         struct record like = {.scope = RECORD_OF_CALL, .layer = 1, .head = -1};
@@ -585,25 +562,16 @@ TEST(a_call_has_its_own_times)
                  want[k].kind);
         ck_assert_msg(strstr(buf_str(&c->notes), note) != NULL, "%s", buf_str(&c->notes));
         ck_assert_str_eq(c->heads, "");
-        ck_assert_double_eq(record_get(c, "call_heads"), HEADS);
-        ck_assert_double_eq(record_get(c, "call_heads_kv"), KV);
-        ck_assert_double_eq(record_get(c, "time_attend_ns"), 300);
-        ck_assert_double_eq(record_get(c, "time_dense_ns"), 1200);
+        HAS(c, 0, "call_heads call_heads_kv time_attend_ns time_dense_ns density_elem", HEADS, KV,
+            300, 1200, NONE);
         ck_assert_double_gt(record_get(c, "host_plan_ns"), -1);
-        ck_assert(isnan(record_get(c, "density_elem")));
-        double select = record_get(c, "time_select_ns"), total = record_get(c, "time_total_ns");
-        ck_assert(isnan(want[k].select) ? isnan(select) : select == want[k].select);
-        ck_assert(isnan(want[k].total) ? isnan(total) : total == want[k].total);
-        if (!isnan(total)) {
-            double pairs = HEADS * (N * (N + 1) / 2.0);
-            ck_assert_double_eq(record_get(c, "speedup"), 1200 / total);
-            ck_assert_double_eq_tol(record_get(c, "speed_dense_eq"), 4e-3 * D * pairs / total,
-                                    1e-9);
-        }
+        double total = want[k].total, pairs = HEADS * (N * (N + 1) / 2.0);
+        HAS(c, 0, "time_select_ns time_total_ns", want[k].select, total);
+        if (total > 0)
+            HAS(c, 1e-9, "speedup speed_dense_eq", 1200 / total, 4e-3 * D * pairs / total);
         if (want[k].select > 0)
-            ck_assert_double_eq(record_get(c, "select_share"), 0.25);
+            HAS(c, 0, "select_share", 0.25);
     }
-    records_free(r, n);
 }
 
 static void assert_same_cells(const struct record *a, const struct record *b)
@@ -621,13 +589,11 @@ static void assert_same_cells(const struct record *a, const struct record *b)
 /* The records, and their order, are the same whether the next call is read meanwhile or not. */
 TEST(reading_ahead_changes_nothing)
 {
-    struct record *ahead, *alone;
-    int64_t n = replay(test_path("ahead"), METHODS " --jobs 3", &ahead);
-    ck_assert_int_eq(replay(test_path("alone"), METHODS " --jobs 3 --read-ahead=0", &alone), n);
+    REPLAYED(ahead, n, test_path("ahead"), METHODS " --jobs 3");
+    REPLAYED(alone, m, test_path("alone"), METHODS " --jobs 3 --read-ahead=0");
+    ck_assert_int_eq(m, n);
     for (int64_t i = 0; i < n; i++)
         assert_same_cells(ahead + i, alone + i);
-    records_free(ahead, n);
-    records_free(alone, n);
 }
 
 /* What is wrong with a call that was read ahead is told after the one before it is complete. */
@@ -674,14 +640,12 @@ TEST(ceilings_are_measured_once)
     const char *dir = test_path("ceilings");
     ceilings_measured = 0;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        struct record *r;
         char path[600];
         driver = steps[i].driver;
         snprintf(path, sizeof path, "%s/ceilings-GPU-1.json", dir);
         if (steps[i].damage)
             MUST(file_write_atomic(path, "{\"uuid\":", 8, ERR));
-        int64_t n = replay(dir, steps[i].words, &r);
-        records_free(r, n);
+        replay(dir, steps[i].words);
         ck_assert_int_eq(ceilings_measured, steps[i].measured);
         ck_assert_double_eq(matmul_of(dir), 700 + steps[i].measured - 1);
         ck_assert(access(path, R_OK) == 0);
@@ -692,13 +656,11 @@ TEST(ceilings_are_measured_once)
 /* Of several GPUs the one of the launcher's local rank is asked for, whatever the shard. */
 TEST(the_local_rank_picks_the_gpu)
 {
-    struct record *r;
     setenv("OMPI_COMM_WORLD_RANK", "3", 1);
     setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
     setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
-    int64_t n = replay(test_path("rank"), "-m dense --shard 0/1", &r);
+    replay(test_path("rank"), "-m dense --shard 0/1");
     ck_assert_int_eq(session.local_rank, 1);
-    records_free(r, n);
     unsetenv("OMPI_COMM_WORLD_RANK");
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -718,15 +680,14 @@ TEST(static_masks_are_shared)
                  {"bigbird:preset=sample:random=2:block=32", 0}}; /* drawn for every head */
     char words[100];
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        struct record *shared, *own;
         char name[40];
         snprintf(words, sizeof words, "-m %s --jobs 3", cases[k].method);
         snprintf(name, sizeof name, "shared%zu", k);
-        int64_t n = replay_on(&holding, test_path(name), words, &shared);
+        REPLAYED_ON(&holding, shared, n, test_path(name), words);
         ck_assert_int_eq(n, LAYERS * (HEADS + 1));
         ck_assert_int_eq(session.reused, cases[k].reused);
         snprintf(name, sizeof name, "own%zu", k);
-        int64_t m = replay_on(NULL, test_path(name), words, &own);
+        REPLAYED_ON(NULL, own, m, test_path(name), words);
         ck_assert_int_eq(m, LAYERS * HEADS);
         for (int64_t i = 0; i < m; i++) {
             const struct record *b = find(shared, n, own + i);
@@ -734,8 +695,6 @@ TEST(static_masks_are_shared)
             ck_assert_double_lt(record_get(b, "density_elem"), 1);
             same_numbers(own + i, b);
         }
-        records_free(shared, n);
-        records_free(own, m);
     }
 }
 
@@ -767,53 +726,45 @@ TEST(what_lacks_is_done_again)
     } cases[] = {{"\"scope\":\"call\"", "\"method\":\"dense\"", 1},
                  {"\"head\":2,", "\"method\":\"spargeattn\"", 1}};
     const char *dir = test_path("again");
-    struct record *r;
-    int64_t all = replay(dir, METHODS, &r);
-    records_free(r, all);
-    ck_assert_int_eq(replay(dir, METHODS, &r), all);
+    int64_t all = replay(dir, METHODS);
+    ck_assert_int_eq(replay(dir, METHODS), all);
     ck_assert_int_eq(session.launches, 0);
-    records_free(r, all);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         drop_line(dir, cases[i].one, cases[i].other);
-        ck_assert_int_eq(replay(dir, METHODS, &r), all);
+        ck_assert_int_eq(replay(dir, METHODS), all);
         ck_assert_int_eq(session.launches, cases[i].launches);
         ck_assert_int_eq(session.n, HEADS);
-        records_free(r, all);
     }
     /* Without times there is no call to do. */
     drop_line(dir, cases[0].one, cases[0].other);
-    ck_assert_int_eq(replay(dir, METHODS " --samples 0", &r), all - 1);
+    ck_assert_int_eq(replay(dir, METHODS " --samples 0"), all - 1);
     ck_assert_int_eq(session.launches, 0);
-    records_free(r, all - 1);
 }
 
 /* Layers go to shards whole; where there are fewer layers than shards, groups of heads do. */
 TEST(shards_share_calls)
 {
     static const char *const parts[] = {"0-1", "2-3"};
-    struct record *r;
     char words[200];
     for (int i = 0; i < 2; i++) {
         const char *dir = test_path(i ? "whole1" : "whole0");
         snprintf(words, sizeof words, "-m dense --shard %d/2", i);
-        int64_t n = replay(dir, words, &r);
+        REPLAYED(r, n, dir, words);
         ck_assert_int_eq(n, HEADS + 1);
         ck_assert_int_eq(count_of(r, n, RECORD_OF_CALL), 1);
         ck_assert_str_eq(r[n - 1].heads, "");
-        records_free(r, n);
     }
     for (int i = 0; i < 2; i++) {
         const char *dir = test_path(i ? "part1" : "part0");
         bool seen = false;
         snprintf(words, sizeof words, "-m dense --layers 1 --shard %d/2", i);
-        int64_t n = replay(dir, words, &r);
+        REPLAYED(r, n, dir, words);
         ck_assert_int_eq(n, HEADS / 2 + 1);
         ck_assert_int_eq(session.n, 2);
         ck_assert_int_eq(session.group, 2);
         for (int k = 0; k < 2; k++)
             seen |= strcmp(r[n - 1].heads, parts[k]) == 0;
         ck_assert(seen);
-        records_free(r, n);
     }
 }
 
@@ -826,41 +777,59 @@ TEST(chosen_heads_are_named)
                  {"--heads 1-3", "1-3", 3, 1},
                  {"--heads 2-3", "2-3", 2, 2},
                  {"--heads 0-3", "", 4, 2}};
-    struct record *r;
     char words[200];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *dir = test_path(cases[i].words + 8);
         snprintf(words, sizeof words, "-m dense --layers 0 %s", cases[i].words);
-        int64_t n = replay(dir, words, &r);
+        REPLAYED(r, n, dir, words);
         ck_assert_int_eq(n, cases[i].n + 1);
         ck_assert_int_eq(session.n, cases[i].n);
         ck_assert_int_eq(session.group, cases[i].group);
         ck_assert_str_eq(r[n - 1].heads, cases[i].heads);
-        records_free(r, n);
     }
 }
 
 /* ---- a call by itself ----------------------------------------------------------------------- */
 
-static void make_heads(struct sim_head h[HEADS])
+static struct sim_head h[HEADS];
+static struct carry carry[HEADS];
+
+static void make_heads(void)
 {
-    static float x[3 * N * D];
     for (int k = 0; k < HEADS; k++) {
-        for (int i = 0; i < 3 * N * D; i++)
-            x[i] = (float)(3 * rng_normal(3, (uint64_t)k, (uint64_t)i));
-        struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
-        in.n_heads = in.n_kv_heads = HEADS;
-        MUST(head_init(h + k, &in, PREC_F64, ERR));
+        MUST(random_head((uint64_t)k, N, N, D, true, 3, PREC_F64, h + k, ERR));
+        h[k].in.n_heads = h[k].in.n_kv_heads = HEADS;
     }
 }
 
-/* One call of the heads; carry[HEADS]. */
+static void free_heads(void)
+{
+    for (int k = 0; k < HEADS; k++) {
+        carry_end(carry + k);
+        sim_head_free(h + k);
+    }
+}
+
+FIXTURE(set_up, free_heads)
+
+/* Records of the heads, and of the call. */
+struct outcome {
+    struct record heads[HEADS], call;
+};
+
+static void outcome_free(struct outcome *o)
+{
+    for (int i = 0; i < HEADS; i++)
+        record_free(o->heads + i);
+    record_free(&o->call);
+}
+
 static int64_t section_bytes;
 
-static void run_call(const char *text, struct sim_head *h, struct carry *carry, double *choose_ns,
-                     struct record *records, struct record *of_call)
+/* One call of the heads. */
+static void run_call(const char *text, double *choose_ns, struct outcome *o)
 {
-    struct method_run *runs = NULL;
+    OWN(run_free) struct method_run *run = run_of(text);
     struct method_ctx ctx[HEADS];
     struct sim_cell cells[HEADS];
     struct call_outcome out[HEADS];
@@ -870,19 +839,17 @@ static void run_call(const char *text, struct sim_head *h, struct carry *carry, 
                                       .calls = true,
                                       .timed = true,
                                       .section_bytes = section_bytes};
-    int64_t n = 0;
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    record_init(of_call);
+    record_init(&o->call);
     for (int i = 0; i < HEADS; i++) {
-        record_init(records + i);
-        records[i].head = i;
+        record_init(o->heads + i);
+        o->heads[i].head = i;
         ctx[i] = (struct method_ctx){.seed = 1, .carry = carry + i};
-        cells[i] = (struct sim_cell){.method = runs->method,
-                                     .params = runs->params,
+        cells[i] = (struct sim_cell){.method = run->method,
+                                     .params = run->params,
                                      .ctx = ctx + i,
                                      .in = &h[i].in,
                                      .device = &device};
-        out[i] = (struct call_outcome){.record = records + i};
+        out[i] = (struct call_outcome){.record = o->heads + i};
     }
     session = (struct accel_session){.timed = true};
     struct sim_call c = {.cells = cells,
@@ -891,108 +858,75 @@ static void run_call(const char *text, struct sim_head *h, struct carry *carry, 
                          .group = 1,
                          .data = device_numbers(HEADS),
                          .jobs = 2,
-                         .record = of_call,
+                         .record = &o->call,
                          .choose_ns = choose_ns};
     MUST(sim_run_call(&c, ERR));
-    method_runs_free(runs, n);
-}
-
-static void free_records(struct record *records, struct record *of_call)
-{
-    for (int i = 0; i < HEADS; i++)
-        record_free(records + i);
-    record_free(of_call);
 }
 
 /* The others are measured, but they are not the call. */
-static void check_skipped(struct sim_head h[HEADS], const char *why)
+static void check_skipped(const char *why)
 {
-    struct carry carry[HEADS] = {{0}};
-    struct record records[HEADS], of_call;
-    run_call("dense", h, carry, NULL, records, &of_call);
+    OWN(outcome_free) struct outcome o;
+    run_call("dense", NULL, &o);
     ck_assert_int_eq(session.n, HEADS - 1);
     for (int i = 0; i < HEADS; i++)
-        ck_assert_int_eq(records[i].status, i == 2 ? RECORD_SKIP : RECORD_OK);
-    ck_assert_double_eq(record_get(records + 3, "density_elem"), 1);
-    ck_assert_int_eq(of_call.status, RECORD_SKIP);
-    ck_assert_msg(strstr(of_call.reason, why) != NULL, "%s", of_call.reason);
-    ck_assert(isnan(record_get(&of_call, "time_attend_ns")));
-    free_records(records, &of_call);
-    for (int i = 0; i < HEADS; i++)
-        sim_head_free(h + i);
+        ck_assert_int_eq(o.heads[i].status, i == 2 ? RECORD_SKIP : RECORD_OK);
+    HAS(o.heads + 3, 0, "density_elem", 1);
+    ck_assert_int_eq(o.call.status, RECORD_SKIP);
+    ck_assert_msg(strstr(o.call.reason, why) != NULL, "%s", o.call.reason);
+    HAS(&o.call, 0, "time_attend_ns", NONE);
 }
 
 TEST(a_skipped_head_leaves_no_call)
 {
-    struct sim_head h[HEADS];
-    make_heads(h);
+    make_heads();
     h[2].in.x.reach.back = 10;
-    check_skipped(h, "head 2: the GPU kernels know no window");
+    check_skipped("head 2: the GPU kernels know no window");
 }
 
 /* The kernels take whole heads. */
 TEST(sampled_rows_are_not_for_a_device)
 {
-    struct sim_head h[HEADS];
     struct row_sample rows = {0};
-    make_heads(h);
+    make_heads();
     h[2].in.rows = &rows;
-    check_skipped(h, "head 2: the GPU kernels take whole heads: --backend cpu replays sampled");
+    check_skipped("head 2: the GPU kernels take whole heads: --backend cpu replays sampled");
 }
 
 /* Lists that would take too much memory at once are made and attended to in sections. */
 TEST(sections_are_one_call)
 {
     static const char *const method = "streaming:sink=2:window=40";
-    struct sim_head h[HEADS];
-    struct carry carry[HEADS] = {{0}};
-    struct record whole[HEADS], parts[HEADS], of_whole, of_parts;
-    make_heads(h);
-    run_call(method, h, carry, NULL, whole, &of_whole);
+    OWN(outcome_free) struct outcome whole, parts;
+    make_heads();
+    run_call(method, NULL, &whole);
     ck_assert_int_eq(session.launches, 1);
     section_bytes = 1;
-    run_call(method, h, carry, NULL, parts, &of_parts);
+    run_call(method, NULL, &parts);
+    section_bytes = 0;
     ck_assert_int_eq(session.launches, HEADS);
     for (int i = 0; i < HEADS; i++)
-        for (int64_t k = 0; k < record_metrics(&whole[i]); k++)
-            if (!measured(whole[i].names->name[k]))
-                ck_assert_double_eq(whole[i].values[k],
-                                    record_get(parts + i, whole[i].names->name[k]));
-    ck_assert(strstr(buf_str(&of_parts.notes), "sections=4") != NULL);
-    ck_assert(strstr(buf_str(&of_whole.notes), "sections") == NULL);
-    ck_assert_double_eq(record_get(&of_parts, "call_launches"), HEADS);
-    ck_assert_double_eq(record_get(&of_parts, "time_attend_ns"), 300 * HEADS);
-    ck_assert_double_eq(record_get(&of_parts, "time_total_ns"), 300 * HEADS);
-    ck_assert_double_eq(record_get(&of_parts, "time_dense_ns"), 1200);
-    free_records(whole, &of_whole);
-    free_records(parts, &of_parts);
-    section_bytes = 0;
-    for (int i = 0; i < HEADS; i++)
-        sim_head_free(h + i);
+        ck_assert_int_gt(same_numbers(whole.heads + i, parts.heads + i), 20);
+    assert_note(&parts.call, "sections=4");
+    ck_assert(strstr(buf_str(&whole.call.notes), "sections") == NULL);
+    HAS(&parts.call, 0, "call_launches time_attend_ns time_total_ns time_dense_ns", HEADS,
+        300 * HEADS, 300 * HEADS, 1200);
 }
 
 /* The call that chooses pays, those that reuse its masks bear a share in a number of its own. */
 TEST(carried_masks_cost_a_share)
 {
-    struct sim_head h[HEADS];
-    struct carry carry[HEADS] = {{0}};
-    struct record records[HEADS], of_call;
     double choose_ns = 0;
-    make_heads(h);
+    make_heads();
     for (int step = 0; step < 2; step++) {
+        OWN(outcome_free) struct outcome o;
         for (int i = 0; i < HEADS; i++)
             h[i].in.step = step;
-        run_call("fg-attn:refresh=4", h, carry, &choose_ns, records, &of_call);
-        ck_assert_int_eq(of_call.status, RECORD_OK);
-        ck_assert(strstr(buf_str(&of_call.notes), step ? "select_kind=reused" : "select_kind=own"));
+        run_call("fg-attn:refresh=4", &choose_ns, &o);
+        ck_assert_int_eq(o.call.status, RECORD_OK);
+        assert_note(&o.call, step ? "select_kind=reused" : "select_kind=own");
         ck_assert_int_eq(session.selected, step ? 0 : HEADS);
-        ck_assert_double_eq(record_get(&of_call, "time_select_ns"), step ? 0 : 100);
-        ck_assert_double_eq(record_get(&of_call, "time_select_amortised_ns"), 25);
-        ck_assert_double_eq(record_get(&of_call, "dense_call"), !step);
-        free_records(records, &of_call);
-    }
-    for (int i = 0; i < HEADS; i++) {
-        carry_end(carry + i);
-        sim_head_free(h + i);
+        HAS(&o.call, 0, "time_select_ns time_select_amortised_ns dense_call", step ? 0 : 100, 25,
+            !step);
     }
 }

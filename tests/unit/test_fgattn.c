@@ -10,29 +10,13 @@
 
 #include <stdio.h>
 
-static struct head_in shape(int64_t nq, int64_t nk, int d, double scale, bool causal)
-{
-    return (struct head_in){
-        .x = {.nq = nq, .nk = nk, .d = d, .dv = d, .scale = scale, .causal = causal},
-        .n_heads = 1,
-        .n_kv_heads = 1,
-        .n_layers = 1,
-        .branch = "main"};
-}
-
 /* A square bidirectional head of given q, k with v = k. */
 static void head_of(const float *q, const float *k, int64_t n, int d, double scale,
                     struct sim_head *h)
 {
-    struct head_in in = shape(n, n, d, scale, false);
-    in.x.q = q;
-    in.x.k = in.x.v = k;
+    struct head_in in = one_head(q, k, k, n, n, d, false);
+    in.x.scale = scale;
     MUST(head_init(h, &in, PREC_F64, ERR));
-}
-
-static void random_square(uint64_t seed, int64_t n, bool causal, struct sim_head *h)
-{
-    MUST(random_head(seed, n, n, 16, causal, 1.6, PREC_F64, h, ERR));
 }
 
 static bool subset(const uint8_t *a, const uint8_t *b, int64_t n)
@@ -49,12 +33,11 @@ TEST_N(slices_follow_an_explicit_map, 6)
 {
     enum { N = 150 };
     static const int widths[] = {1, 8, 32};
-    OWN(sim_head_free) struct sim_head h;
     double p[N * N];
     int width = widths[_i % 3], M = _i < 3 ? 32 : 48;
     char text[80];
 
-    random_square(3, N, false, &h);
+    HEAD(h, random_head, 3, N, N, 16, false, 1.6, PREC_F64);
     MUST(exact_probs(h.in.exact, 0, N, p, ERR));
     snprintf(text, sizeof text, "fg-attn:refresh=1:tau=4:M=%d:width=%d", M, width);
     OWN(free_at) uint8_t *bits = run_bits(text, &h.in);
@@ -70,13 +53,10 @@ TEST_N(slices_follow_an_explicit_map, 6)
 
 TEST(thresholds_at_the_ends)
 {
-    OWN(sim_head_free) struct sim_head h;
-    random_square(4, 100, false, &h);
+    HEAD(h, random_head, 4, 100, 100, 16, false, 1.6, PREC_F64);
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=1e-300", &h.in, "density_elem"), 1);
-    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "density_elem"), 0);
-    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "rows_empty"), 100);
-    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "err_l1_rel"), 1);
-    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "cra_min"), 0);
+    RUN_HAS("fg-attn:refresh=1:tau=101", &h.in, 0, "density_elem rows_empty err_l1_rel cra_min", 0,
+            100, 1, 0);
 }
 
 /* A lower threshold, a wider unit and a taller group keep all that the other keeps. */
@@ -90,8 +70,7 @@ TEST_N(kept_set_is_monotone, 3)
         {"fg-attn:refresh=1:tau=6:M=16", "fg-attn:refresh=1:tau=6:M=32",
          "fg-attn:refresh=1:tau=6:M=64", "fg-attn:refresh=1:tau=6:M=256"},
     };
-    OWN(sim_head_free) struct sim_head h;
-    random_square(5, 140, false, &h);
+    HEAD(h, random_head, 5, 140, 140, 16, false, 1.6, PREC_F64);
     for (int k = 0; k < 3; k++) {
         OWN(free_at)
         uint8_t *small = run_bits(chains[_i][k], &h.in),
@@ -120,9 +99,8 @@ TEST_N(diagonal_attention_by_hand, 2)
         x[i * D + i] = 16;
     head_of(x, x, n, D, 0.125, &h);
     RUN(r, "fg-attn:refresh=1:M=16", &h.in);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), _i ? 912 : 1024);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), _i ? 912.0 / 3600 : 0.25, 1e-15);
-    ck_assert_double_eq(record_get(&r, "mask_units"), (double)n);
+    HAS(&r, 1e-15, "pairs_kept density_elem mask_units", _i ? 912 : 1024, _i ? 912.0 / 3600 : 0.25,
+        (double)n);
 }
 
 /* Keys on a circle, queries far out along their key: p_ii = 1. */
@@ -150,8 +128,7 @@ TEST_N(identity_attention_keeps_the_groups_own_keys, 2)
     identity_head(cases[_i].n, &h);
     RUN(r, "fg-attn:refresh=1", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)cases[_i].pairs);
-    assert_printed(record_get(&r, "density_elem"), cases[_i].elem, 6);
-    assert_printed(record_get(&r, "density_exec"), cases[_i].exec, 6);
+    HAS(&r, DIGITS(6), "density_elem density_exec", cases[_i].elem, cases[_i].exec);
 }
 
 /* The same counts at the video lengths, from a mask that holds each group's own keys. */
@@ -185,17 +162,14 @@ TEST_N(identity_masks_at_video_lengths, 2)
 TEST_N(recall_respects_its_bound, 2)
 {
     static const double taus[] = {0.1, 0.3, 0.5, 0.9};
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    random_square(6, 200, _i & 1, &h);
+    HEAD(h, random_head, 6, 200, 200, 16, _i & 1, 1.6, PREC_F64);
     for (int k = 0; k < 4; k++) {
         char text[64];
         snprintf(text, sizeof text, "fg-attn:refresh=1:M=16:tau=%g", taus[k]);
-        run_text(text, &h.in, &r);
+        RUN(r, text, &h.in);
         double bound = record_get(&r, "cra_bound"), cra = record_get(&r, "cra_min");
         ck_assert_double_ge(cra, bound);
         ck_assert_double_ge(bound, 1 - taus[k]);
-        record_free(&r);
     }
 }
 
@@ -221,8 +195,7 @@ TEST_N(larger_blocks_skip_less_area, 2)
 {
     static const char *const names[] = {"below_b16_area", "below_b32_area", "below_b64_area",
                                         "below_b128_area"};
-    OWN(sim_head_free) struct sim_head h;
-    random_square(8, _i ? 203 : 256, false, &h);
+    HEAD(h, random_head, 8, _i ? 203 : 256, _i ? 203 : 256, 16, false, 1.6, PREC_F64);
     RUN(r, "dense:c=0.5", &h.in);
     for (int k = 0; k < 3; k++)
         ck_assert_double_ge(record_get(&r, names[k]), record_get(&r, names[k + 1]));
@@ -232,23 +205,18 @@ TEST_N(larger_blocks_skip_less_area, 2)
 
 TEST(causal_groups_keep_their_diagonal_block)
 {
-    OWN(sim_head_free) struct sim_head h;
-    random_square(9, 300, true, &h);
-    uint8_t *bits = run_bits("fg-attn:refresh=1:tau=301", &h.in);
+    HEAD(h, random_head, 9, 300, 300, 16, true, 1.6, PREC_F64);
+    OWN(free_at) uint8_t *bits = run_bits("fg-attn:refresh=1:tau=301", &h.in);
     for (int i = 0; i < 300; i++)
         for (int j = 0; j < 300; j++)
             ck_assert_int_eq(bits[i * 300 + j], j <= i && j / 128 == i / 128);
-    free(bits);
-    RUN(r, "fg-attn:refresh=1:tau=301", &h.in);
-    ck_assert_double_eq(record_get(&r, "mask_units"), 128 + 128 + 44);
-    ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
+    RUN_HAS("fg-attn:refresh=1:tau=301", &h.in, 0, "mask_units rows_empty", 128 + 128 + 44, 0);
 }
 
 TEST_N(text_tokens_are_kept, 4)
 {
     enum { N = 160, TEXT = 20 };
-    OWN(sim_head_free) struct sim_head h;
-    random_square(10, N, false, &h);
+    HEAD(h, random_head, 10, N, N, 16, false, 1.6, PREC_F64);
     bool front = _i & 1;
     h.in.geom =
         (struct geometry){.t = 2, .h = 7, .w = 10, .text = TEXT, .text_place = front ? 1 : 2};
@@ -266,8 +234,7 @@ TEST_N(text_tokens_are_kept, 4)
 
 TEST(padding_counts_in_n_on_request)
 {
-    OWN(sim_head_free) struct sim_head h;
-    random_square(11, 128, false, &h);
+    HEAD(h, random_head, 11, 128, 128, 16, false, 1.6, PREC_F64);
     double plain = metric_of("fg-attn:refresh=1:tau=2:M=16", &h.in, "mask_units");
     double half = metric_of("fg-attn:refresh=1:tau=1:M=16", &h.in, "mask_units");
     h.in.n_padding = 128;
@@ -280,116 +247,60 @@ TEST(padding_counts_in_n_on_request)
 
 TEST(masks_are_made_on_refresh_steps_and_reused)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=4";
 
-    random_square(12, 96, false, &h);
-    run_step(text, &h, 0, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "refresh"), 1);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert(isnan(record_get(&r, "mask_age")));
+    HEAD(h, random_head, 12, 96, 96, 16, false, 1.6, PREC_F64);
+    STEP(r, text, &h, 0, &carry);
+    HAS(&r, 0, "refresh dense_call density_elem mask_age", 1, 1, 1, NONE);
     double made = record_get(&r, "mask_density_elem");
     ck_assert_double_lt(made, 1);
-    record_free(&r);
-    for (int t = 1; t < 4; t++) {
-        run_step(text, &h, t, &carry, &r);
-        ck_assert_double_eq(record_get(&r, "refresh"), 0);
-        ck_assert_double_eq(record_get(&r, "mask_age"), t);
-        ck_assert_double_eq_tol(record_get(&r, "density_elem"), made, 1e-15);
-        record_free(&r);
-    }
-    run_step(text, &h, 4, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "refresh"), 1);
-    record_free(&r);
-    run_step(text, &h, 7, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "mask_age"), 3);
-    record_free(&r);
-    run_step(text, &h, 9, &carry, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
-    record_free(&r);
-    carry.free(carry.data);
-}
-
-TEST(reuse_without_a_refresh_step_is_skipped)
-{
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    struct carry carry = {0};
-    random_square(13, 64, false, &h);
-    run_step("fg-attn", &h, 5, &carry, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
-    record_free(&r);
-    run_step("fg-attn", &h, 5, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    record_free(&r);
-    if (carry.data)
-        carry.free(carry.data);
+    for (int t = 1; t < 4; t++)
+        STEP_HAS(text, &h, t, &carry, 1e-15, "refresh mask_age density_elem", 0, t, made);
+    STEP_HAS(text, &h, 4, &carry, 0, "refresh", 1);
+    STEP_HAS(text, &h, 7, &carry, 0, "mask_age", 3);
+    step_skips(text, &h, 9, &carry, "no refresh step in trace");
+    step_skips(text, &h, 5, NULL, "no refresh step in trace");
 }
 
 TEST(dense_layers_and_steps_shift_the_schedule)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=3:dense_steps=2:dense_layers=1";
 
-    random_square(14, 64, false, &h);
+    HEAD(h, random_head, 14, 64, 64, 16, false, 1.6, PREC_F64);
     h.in.layer = 1;
     for (int t = 0; t < 7; t++) {
-        run_step(text, &h, t, &carry, &r);
-        ck_assert_int_eq(r.status, RECORD_OK);
-        ck_assert_double_eq(record_get(&r, "dense_call"), t < 2 || (t - 2) % 3 == 0);
-        ck_assert_double_eq(record_get(&r, "refresh"), t >= 2 && (t - 2) % 3 == 0);
-        record_free(&r);
+        bool refresh = t >= 2 && (t - 2) % 3 == 0;
+        STEP_HAS(text, &h, t, &carry, 0, "dense_call refresh", t < 2 || refresh, refresh);
     }
     h.in.layer = 0;
-    run_step(text, &h, 3, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    record_free(&r);
-    carry.free(carry.data);
+    STEP_HAS(text, &h, 3, &carry, 0, "dense_call density_elem", 1, 1);
 }
 
 /* With an unchanged head the previous normaliser is the exact one: same masks, one step later. */
 TEST(previous_normaliser_needs_two_dense_steps)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    struct carry exact = {0}, previous = {0};
-    random_square(15, 64, false, &h);
+    OWN(carry_end) struct carry exact = {0}, previous = {0};
+    HEAD(h, random_head, 15, 64, 64, 16, false, 1.6, PREC_F64);
     for (int t = 0; t < 9; t++) {
-        run_step("fg-attn:M=16:tau=3:refresh=4", &h, t, &exact, &r);
-        double want = record_get(&r, "mask_density_elem");
-        record_free(&r);
-        run_step("fg-attn:M=16:tau=3:refresh=4:norm=previous", &h, t, &previous, &r);
-        ck_assert_int_eq(r.status, RECORD_OK);
-        ck_assert_double_eq(record_get(&r, "dense_call"), t == 1 || t % 4 == 0);
-        if (t > 0)
-            ck_assert_double_eq_tol(record_get(&r, "mask_density_elem"), want, 1e-12);
-        else
-            ck_assert(isnan(record_get(&r, "mask_density_elem")));
+        STEP(want, "fg-attn:M=16:tau=3:refresh=4", &h, t, &exact);
+        STEP(r, "fg-attn:M=16:tau=3:refresh=4:norm=previous", &h, t, &previous);
+        HAS(&r, 1e-12, "dense_call mask_density_elem", t == 1 || t % 4 == 0,
+            t ? record_get(&want, "mask_density_elem") : NONE);
         if (t > 1 && t % 4)
-            ck_assert_double_eq(record_get(&r, "mask_age"), t < 4 ? t - 1 : t % 4);
-        record_free(&r);
+            HAS(&r, 0, "mask_age", t < 4 ? t - 1 : t % 4);
     }
-    exact.free(exact.data);
-    previous.free(previous.data);
 }
 
 /* A normaliser far below the scores makes p huge; it still only has to exceed c/N. */
 TEST(foreign_normalisers_do_not_overflow)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(slice_mask_free) struct slice_mask m;
     struct fg_stats stats;
     double lse[64];
     struct fg_params p = {.M = 16, .width = 1};
-    random_square(16, 64, false, &h);
+    HEAD(h, random_head, 16, 64, 64, 16, false, 1.6, PREC_F64);
     for (int i = 0; i < 64; i++)
         lse[i] = head_lse(&h.in)[i] - 5000;
     MUST(fg_cached_mask(&p, &h.in, 0.5, lse, &m, &stats, ERR));
@@ -429,10 +340,8 @@ TEST(pooled_literal_by_hand)
     static float zero[N * D];
     OWN(sim_head_free) struct sim_head h;
     head_of(zero, zero, N, D, 1 / sqrt(D), &h);
-    ck_assert_double_eq(
-        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.0078125", &h.in, "density_elem"), 1);
-    ck_assert_double_eq(
-        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.008", &h.in, "density_elem"), 0);
+    RUN_HAS("fg-attn:mode=pooled:pool=literal:tau1=0.0078125", &h.in, 0, "density_elem", 1);
+    RUN_HAS("fg-attn:mode=pooled:pool=literal:tau1=0.008", &h.in, 0, "density_elem", 0);
 }
 
 TEST(pooled_topk_by_hand)
@@ -441,13 +350,11 @@ TEST(pooled_topk_by_hand)
     static float zero[N * D];
     OWN(sim_head_free) struct sim_head h;
     head_of(zero, zero, N, D, 1, &h);
-    uint8_t *bits = run_bits("fg-attn:mode=pooled:pool=topk:kappa=0.333", &h.in);
+    OWN(free_at) uint8_t *bits = run_bits("fg-attn:mode=pooled:pool=topk:kappa=0.333", &h.in);
     for (int i = 0; i < N; i += 111)
         for (int j = 0; j < N; j++)
             ck_assert_int_eq(bits[i * N + j], j < 333);
-    free(bits);
-    ck_assert_double_eq(
-        metric_of("fg-attn:mode=pooled:pool=topk:kappa=0.3331", &h.in, "mask_units"), 8 * 334);
+    RUN_HAS("fg-attn:mode=pooled:pool=topk:kappa=0.3331", &h.in, 0, "mask_units", 8 * 334);
 }
 
 /* ---- golden heads --------------------------------------------------------------------------- */
@@ -480,16 +387,11 @@ TEST_N(golden_masks_of_the_same_step, 8)
     HEAD(h, golden_video, 3, fresh[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "fg-attn:refresh=1:M=%d:tau=%g", fresh[_i].M, fresh[_i].c);
     RUN(r, text, &h.in);
-    ck_assert_double_eq(record_get(&r, "mask_units"), fresh[_i].slices);
-    ck_assert_double_eq_tol(record_get(&r, "density_tile"), fresh[_i].slices / fresh[_i].of, 1e-12);
-    assert_printed(record_get(&r, "density_elem"), fresh[_i].elem, 6);
+    HAS(&r, 1e-12, "mask_units density_tile", fresh[_i].slices, fresh[_i].slices / fresh[_i].of);
+    HAS(&r, DIGITS(6), "density_elem cra_min cra_p1 cra_p5 cra_mean err_l1_rel err_l2_rel",
+        fresh[_i].elem, fresh[_i].min, fresh[_i].p1, fresh[_i].p5, fresh[_i].mean, fresh[_i].l1,
+        fresh[_i].l2);
     assert_printed(record_get(&r, "mask_margin"), fresh[_i].margin, 2);
-    assert_printed(record_get(&r, "cra_min"), fresh[_i].min, 6);
-    assert_printed(record_get(&r, "cra_p1"), fresh[_i].p1, 6);
-    assert_printed(record_get(&r, "cra_p5"), fresh[_i].p5, 6);
-    assert_printed(record_get(&r, "cra_mean"), fresh[_i].mean, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), fresh[_i].l1, 6);
-    assert_printed(record_get(&r, "err_l2_rel"), fresh[_i].l2, 6);
 }
 
 TEST_N(golden_counts_of_groups, 2)
@@ -524,53 +426,31 @@ TEST_N(golden_reuse_after_three_steps, 3)
     } cases[] = {{0, 0, 1068, 1140, 0.936842, 0.982620, 0.0100957},
                  {5, 0, NAN, NAN, 0.998264, NAN, NAN},
                  {5, 1, NAN, NAN, 0.996528, NAN, NAN}};
-    struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     HEAD(h0, golden_video, 0, cases[_i].layer, cases[_i].head, PREC_F64);
     HEAD(h3, golden_video, 3, cases[_i].layer, cases[_i].head, PREC_F64);
-    run_text_carry("fg-attn:compare", &h0.in, &carry, 1, NULL, NULL, &r);
-    ck_assert_double_eq(record_get(&r, "refresh"), 1);
-    record_free(&r);
-    run_text_carry("fg-attn:compare", &h3.in, &carry, 1, NULL, NULL, &r);
-    assert_printed(record_get(&r, "mask_iou"), cases[_i].iou, 6);
-    ck_assert_double_eq(record_get(&r, "mask_age"), 3);
+    STEP_HAS("fg-attn:compare", &h0, 0, &carry, 0, "refresh", 1);
+    STEP(r, "fg-attn:compare", &h3, 3, &carry);
+    HAS(&r, DIGITS(6), "mask_iou mask_age", cases[_i].iou, 3);
     if (!isnan(cases[_i].both)) {
         double units = record_get(&r, "mask_units");
-        ck_assert_double_eq_tol(record_get(&r, "mask_precision") * units, cases[_i].both, 1e-9);
-        ck_assert_double_eq_tol(record_get(&r, "mask_recall") * 1081, cases[_i].both, 1e-9);
-        ck_assert_double_eq(record_get(&r, "mask_diff"), cases[_i].either - cases[_i].both);
-        assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
-        assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
+        HAS(&r, 1e-12, "mask_precision mask_recall", cases[_i].both / units, cases[_i].both / 1081);
+        HAS(&r, DIGITS(6), "mask_diff cra_min err_l1_rel", cases[_i].either - cases[_i].both,
+            cases[_i].min, cases[_i].l1);
     }
-    record_free(&r);
-    carry.free(carry.data);
 }
 
 TEST(golden_pooled)
 {
-    struct sim_head h;
-    struct record r;
-    MUST(golden_video(3, 0, 0, PREC_F64, &h, ERR));
-    run_text("fg-attn:mode=pooled", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "mask_units"), 695);
-    assert_printed(record_get(&r, "cra_min"), 0.777900, 6);
-    record_free(&r);
-    uint8_t *pooled = run_bits("fg-attn:mode=pooled", &h.in),
-            *cached = run_bits("fg-attn:refresh=1", &h.in);
+    HEAD(h, golden_video, 3, 0, 0, PREC_F64);
+    RUN_HAS("fg-attn:mode=pooled", &h.in, DIGITS(6), "mask_units cra_min", 695, 0.777900);
+    RUN_HAS("fg-attn:mode=pooled:pool=literal:tau1=0.02", &h.in, 0, "mask_units", 1112);
+    RUN_HAS("fg-attn:mode=pooled:pool=topk:kappa=0.25", &h.in, 0, "mask_units", 288);
+    OWN(free_at) uint8_t *pooled = run_bits("fg-attn:mode=pooled", &h.in);
+    OWN(free_at) uint8_t *cached = run_bits("fg-attn:refresh=1", &h.in);
     ck_assert(subset(pooled, cached, 384 * 384));
-    free(pooled);
-    free(cached);
-    ck_assert_double_eq(
-        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.02", &h.in, "mask_units"), 1112);
-    ck_assert_double_eq(metric_of("fg-attn:mode=pooled:pool=topk:kappa=0.25", &h.in, "mask_units"),
-                        288);
-    sim_head_free(&h);
-    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
-    run_text("fg-attn:mode=pooled", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "mask_units"), 588);
-    assert_printed(record_get(&r, "cra_min"), 9.48e-7, 3);
-    record_free(&r);
-    sim_head_free(&h);
+    HEAD(other, golden_video, 3, 5, 0, PREC_F64);
+    RUN_HAS("fg-attn:mode=pooled", &other.in, DIGITS(3), "mask_units cra_min", 588, 9.48e-7);
 }
 
 /* ---- token orders --------------------------------------------------------------------------- */
@@ -578,37 +458,17 @@ TEST(golden_pooled)
 TEST(token_order_changes_groups_not_attention)
 {
     static const char *const orders[] = {"column", "time", "random", "hilbert", "voxel-2x4x4"};
-    struct record r;
     double lowest = 1, highest = 0;
     HEAD(h, golden_video, 3, 5, 0, PREC_F64);
     for (int k = 0; k < 5; k++) {
         char text[64];
         snprintf(text, sizeof text, "fg-attn:refresh=1:M=16:permute=%s", orders[k]);
-        run_text(text, &h.in, &r);
+        RUN(r, text, &h.in);
         double d = record_get(&r, "density_elem");
         lowest = fmin(lowest, d);
         highest = fmax(highest, d);
         ck_assert_double_ge(record_get(&r, "cra_min"), record_get(&r, "cra_bound"));
-        record_free(&r);
     }
     ck_assert_double_gt(highest, lowest + 0.01);
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:M=16:permute=row", &h.in, "mask_units"), 5200);
-}
-
-TEST(bad_parameters_are_refused)
-{
-    static const struct {
-        const char *text, *want;
-    } bad[] = {
-        {"fg-attn:M=24", "multiple of 16"},
-        {"fg-attn:M=512", "[16, 256]"},
-        {"fg-attn:width=4", "1, 8, 16, 32, 64 or 128"},
-        {"fg-attn:width=48", "1, 8, 16, 32, 64 or 128"},
-        {"fg-attn:mode=pooled:pool=literal", "needs tau1"},
-        {"fg-attn:mode=pooled:pool=topk", "needs kappa"},
-        {"fg-attn:tau=0", "expected a number > 0"},
-        {"fg-attn:permute=spiral", "hilbert"},
-    };
-    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
-        assert_refused(bad[k].text, bad[k].want);
 }

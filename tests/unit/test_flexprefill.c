@@ -117,47 +117,38 @@ static void build(const struct sim_head *h, const struct flex_config *c, struct 
     MUST(flex_plan_build(p, c, s, &h->in, ERR));
 }
 
+/* Both of the block. */
+#define BUILD(p, s, h, c)                                                                          \
+    OWN(flex_scores_free) struct flex_scores s;                                                    \
+    OWN(flex_plan_free) struct flex_plan p;                                                        \
+    build(h, c, &p, &s)
+
 static int64_t row_count(const struct block_map *m, int64_t i)
 {
     int32_t cols[64];
     return block_map_row(m, i, cols);
 }
 
-TEST(uniform_rows)
+TEST_N(uniform_rows, 3)
 {
-    struct flex_scores s;
-    struct flex_plan p;
+    static const struct {
+        double gamma, tau;
+        int64_t blocks, rows[8]; /* kept; per row */
+    } cases[] = {{0.9, 0, 36, {1, 2, 3, 4, 5, 6, 7, 8}},
+                 {0.9, 0.1, 30, {1, 2, 3, 4, 5, 6, 7, 2}},
+                 {0.95, 0.1, 33, {1, 2, 3, 4, 5, 6, 7, 5}}};
     HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F64);
-    struct flex_config c = config(1024, 0.9, 0, 0);
-    build(&h, &c, &p, &s);
-    for (int j = 0; j < 8; j++) {
-        ck_assert_double_eq_tol(s.col[j], j < 7 ? 0.133461662 : 0.065768363, 1e-8);
-        ck_assert_double_eq_tol(s.diag[7 - j], j < 7 ? 0.133461662 : 0.065768363, 1e-8);
+    struct flex_config c = config(1024, cases[_i].gamma, cases[_i].tau, 0);
+    BUILD(p, s, &h, &c);
+    ck_assert_int_eq(p.query_aware, _i > 0);
+    ck_assert_int_eq(block_map_count(&p.map), cases[_i].blocks);
+    for (int i = 0; i < 8; i++) {
+        ck_assert_int_eq(row_count(&p.map, i), cases[_i].rows[i]);
+        ck_assert_double_eq_tol(s.col[i], i < 7 ? 0.133461662 : 0.065768363, 1e-8);
+        ck_assert_double_eq_tol(s.diag[7 - i], i < 7 ? 0.133461662 : 0.065768363, 1e-8);
     }
-    ck_assert_int_eq(p.k_v, 7);
-    ck_assert_int_eq(p.k_s, 7);
+    ck_assert(_i || (p.k_v == 7 && p.k_s == 7));
     ck_assert_double_eq_tol(p.js, 0.071829, 1e-6);
-    ck_assert(!p.query_aware);
-    ck_assert_int_eq(block_map_count(&p.map), 36);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
-
-    const int want[] = {1, 2, 3, 4, 5, 6, 7, 2};
-    c.tau = 0.1;
-    build(&h, &c, &p, &s);
-    ck_assert(p.query_aware);
-    ck_assert_int_eq(block_map_count(&p.map), 30);
-    for (int i = 0; i < 8; i++)
-        ck_assert_int_eq(row_count(&p.map, i), want[i]);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
-
-    c.gamma = 0.95;
-    build(&h, &c, &p, &s);
-    ck_assert_int_eq(block_map_count(&p.map), 33);
-    ck_assert_int_eq(row_count(&p.map, 7), 5);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
 }
 
 /* Rows with all their mass at distance FAR (on themselves before it), pooled estimate uniform. */
@@ -204,12 +195,6 @@ TEST(pure_slash_is_the_weak_spot)
     flex_plan_free(&p);
 }
 
-static void run(const struct sim_head *h, const char *text, double *keep, struct record *r)
-{
-    struct recalls c = {keep, head_lse(&h->in)};
-    run_text_carry(text, &h->in, NULL, 1, keep ? sink_recalls : NULL, &c, r);
-}
-
 struct golden_row {
     const char *options;
     int64_t t_v, t_s, k_v, k_s;
@@ -223,9 +208,7 @@ static void check_lists(const struct sim_head *h, const struct golden_row *g, do
                         int64_t min_budget)
 {
     struct flex_config c = config(h->in.x.nk, gamma, 0, min_budget);
-    OWN(flex_scores_free) struct flex_scores s;
-    OWN(flex_plan_free) struct flex_plan p;
-    build(h, &c, &p, &s);
+    BUILD(p, s, h, &c);
     OWN(block_map_free) struct block_map want;
     MUST(block_map_init(&want, c.n, c.n, 128, true, ERR));
     for (int k = 0; g->cols[k] >= 0; k++)
@@ -243,22 +226,13 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
 {
     char text[160];
     OWN(record_free) struct record r;
-    int64_t n = h->in.x.nq;
-    OWN(free_at) double *keep = calloc((size_t)n, sizeof *keep);
     snprintf(text, sizeof text, "flexprefill:%s", g->options);
-    run(h, text, keep, &r);
-    ck_assert_double_eq(record_get(&r, "tokens_columns"), (double)g->t_v);
-    ck_assert_double_eq(record_get(&r, "tokens_slashes"), (double)g->t_s);
-    ck_assert_double_eq(record_get(&r, "columns"), (double)g->k_v);
-    ck_assert_double_eq(record_get(&r, "slashes"), (double)g->k_s);
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)g->blocks * 128 * 128);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), g->native, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->density, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), g->min, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "js_distance"), n == 4096 ? 0.575836 : 0.568627, 1e-5);
-    sort_f64(keep, n);
-    ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4); /* golden p1 counts from 0 */
+    ck_assert_double_eq_tol(run_p1(text, &h->in, &r), g->p1, 1e-4);
+    HAS(&r, 1e-6, "tokens_columns tokens_slashes columns slashes pairs_exec", (double)g->t_v,
+        (double)g->t_s, (double)g->k_v, (double)g->k_s, (double)g->blocks * 128 * 128);
+    HAS(&r, 1e-6, "density_native density_elem", g->native, g->density);
+    HAS(&r, 1e-4, "cra_min cra_mean", g->min, g->mean);
+    HAS(&r, 1e-5, "js_distance", h->in.x.nq == 4096 ? 0.575836 : 0.568627);
 }
 
 TEST(golden_trace_4096)
@@ -279,21 +253,18 @@ TEST(golden_trace_4096)
     /* clang-format on */
     const double gamma[] = {0.9, 0.95, 0.9, 0.9};
     const int64_t budget[] = {0, 0, 512, 1024};
-    struct record r;
     HEAD(h, golden_sample, 4096, PREC_F32);
     for (int i = 0; i < 5; i++) {
         check_golden(&h, &rows[i]);
         if (i < 4)
             check_lists(&h, &rows[i], gamma[i], budget[i]);
     }
-    run(&h, "flexprefill:preset=api:tau=0.6", NULL, &r);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "pattern=query-aware"));
-    record_free(&r);
+    RUN(r, "flexprefill:preset=api:tau=0.6", &h.in);
+    assert_note(&r, "pattern=query-aware");
     /* Logits in bf16: nearly the same columns. */
-    run(&h, "flexprefill:preset=api:emulate=bf16", NULL, &r);
-    ck_assert_double_eq_tol(record_get(&r, "tokens_columns"), 104, 5);
-    ck_assert_double_eq_tol(record_get(&r, "js_distance"), 0.575836, 0.01);
-    record_free(&r);
+    RUN(bf16, "flexprefill:preset=api:emulate=bf16", &h.in);
+    HAS(&bf16, 5, "tokens_columns", 104);
+    HAS(&bf16, 0.01, "js_distance", 0.575836);
 }
 
 TEST(golden_trace_4000)
@@ -326,33 +297,30 @@ TEST(paper_selects_the_tokens_themselves)
              {4000, 98, 143, 308, 0.569516, 0.980460, 0}};
     for (int i = 0; i < 2; i++) {
         OWN(record_free) struct record r;
-        double *keep = calloc((size_t)c[i].n, sizeof *keep), sampled = 0;
+        OWN(free_at) double *keep = calloc((size_t)c[i].n, sizeof *keep);
+        double sampled = 0;
         HEAD(h, golden_sample, c[i].n, PREC_F32);
-        run(&h, "flexprefill:profile=paper:gamma=0.9:min_budget=0", keep, &r);
-        ck_assert_double_eq(record_get(&r, "columns"), c[i].cols);
-        ck_assert_double_eq(record_get(&r, "slashes"), c[i].dists);
-        ck_assert_double_eq(record_get(&r, "pairs_exec"), c[i].blocks * 128 * 128);
-        ck_assert_double_eq_tol(record_get(&r, "density_elem"), c[i].density, 1e-6);
-        ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c[i].mean, 1e-4);
+        struct recalls rows = {keep, head_lse(&h.in)};
+        run_text_carry("flexprefill:profile=paper:gamma=0.9:min_budget=0", &h.in, NULL, 1,
+                       sink_recalls, &rows, &r);
+        HAS(&r, 1e-6, "columns slashes pairs_exec density_elem", c[i].cols, c[i].dists,
+            c[i].blocks * 128 * 128, c[i].density);
+        HAS(&r, 1e-4, "cra_mean", c[i].mean);
         for (int64_t q = c[i].n - 128; q < c[i].n; q++)
             sampled += keep[q] / 128;
         ck_assert_double_ge(sampled, 0.9);
         if (c[i].sampled > 0)
             ck_assert_double_eq_tol(sampled, c[i].sampled, 1e-4);
-        free(keep);
     }
 }
 
 TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
 {
-    struct flex_scores s;
-    OWN(flex_plan_free) struct flex_plan paper, official;
     HEAD(h, random_head, 2, 1500, 1500, 16, true, 1, PREC_F64);
     struct flex_config c = config(1500, 0.5, 0.8, 0);
-    build(&h, &c, &official, &s);
-    flex_scores_free(&s);
+    BUILD(official, s, &h, &c);
     c.profile = FLEX_PAPER;
-    build(&h, &c, &paper, &s);
+    BUILD(paper, t, &h, &c);
     ck_assert(official.query_aware && paper.query_aware);
     for (int64_t i = 0; i < paper.map.rows; i++)
         ck_assert(block_map_get(&paper.map, i, i));
@@ -363,7 +331,6 @@ TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
         for (int64_t j = 1; j < i; j++)
             more += block_map_get(&paper.map, i, j) - block_map_get(&official.map, i, j);
     ck_assert(more == 0 || more == 1);
-    flex_scores_free(&s);
 }
 
 TEST(frontier_port_on_the_golden_trace)
@@ -377,12 +344,8 @@ TEST(frontier_port_on_the_golden_trace)
     MUST(flex_count(s.ver, 4096, 0.65, true, &count, ERR));
     ck_assert_int_eq(count, 39);
     flex_scores_free(&s);
-    run(&h, "flexprefill:profile=frontier", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "tokens_columns"), 39);
-    ck_assert_double_eq(record_get(&r, "columns"), 512);
-    ck_assert_double_eq(record_get(&r, "slashes"), 512);
-    ck_assert_double_eq(record_get(&r, "list_blocks"), 677);
-    ck_assert_double_eq(record_get(&r, "list_columns"), 6593);
+    run_text("flexprefill:profile=frontier", &h.in, &r);
+    HAS(&r, 0, "tokens_columns columns slashes list_blocks list_columns", 39, 512, 512, 677, 6593);
     ck_assert_double_eq_tol(1 - record_get(&r, "density_native"), 0.619226, 1e-6);
     ck_assert_double_eq_tol(1 - record_get(&r, "density_exec"), 0.619226, 1e-6);
     ck_assert_double_lt(record_get(&r, "density_elem"), record_get(&r, "density_exec"));
@@ -447,96 +410,47 @@ TEST_N(bf16_pools_are_those_of_the_kernel, 4)
     ck_assert_double_eq(flex_pooled_score(&f, a, b, 2), 257 * f.scale);
 }
 
-TEST(short_prompts_stay_dense)
-{
-    const struct {
-        int64_t n;
-        const char *text;
-        bool dense;
-    } c[] = {{256, "flexprefill:min_budget=0", true},
-             {257, "flexprefill:min_budget=0", false},
-             {1024, "flexprefill", true},
-             {1025, "flexprefill", false},
-             {64, "flexprefill:block=32:min_budget=0", true},
-             {65, "flexprefill:block=32:min_budget=0", false}};
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 3, c[i].n, c[i].n, 16, true, 1, PREC_F32);
-        run(&h, c[i].text, NULL, &r);
-        ck_assert_int_eq(strstr(buf_str(&r.notes), "pattern=dense") != NULL, c[i].dense);
-        if (c[i].dense)
-            ck_assert_double_eq(record_get(&r, "density_native"), 1);
-        ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
-    }
-}
-
 TEST(budgets_are_monotone)
 {
-    struct flex_scores s;
     int64_t last_v = 0, last_s = 0;
-    struct flex_plan last = {0};
     HEAD(h, golden_sample, 2500, PREC_F32);
     for (double g = 0.5; g < 1; g += 0.07) {
-        OWN(flex_plan_free) struct flex_plan p;
         struct flex_config c = config(2500, g, 0, 0);
-        build(&h, &c, &p, &s);
+        BUILD(p, s, &h, &c);
         ck_assert(p.t_v >= last_v && p.t_s >= last_s);
         last_v = p.t_v;
         last_s = p.t_s;
-        flex_scores_free(&s);
     }
-    for (int64_t budget = 0; budget <= 2048; budget += 256) {
-        struct flex_plan p;
-        struct flex_config c = config(2500, 0.6, 0, budget);
-        build(&h, &c, &p, &s);
-        for (int64_t i = 0; budget > 0 && i < p.map.rows; i++)
+    for (int64_t budget = 256; budget <= 2048; budget += 256) {
+        struct flex_config less = config(2500, 0.6, 0, budget - 256), c = less;
+        c.min_budget = budget;
+        BUILD(last, t, &h, &less);
+        BUILD(p, s, &h, &c);
+        for (int64_t i = 0; i < p.map.rows; i++)
             for (int64_t j = 0; j <= i; j++)
                 ck_assert(block_map_get(&p.map, i, j) || !block_map_get(&last.map, i, j));
-        flex_plan_free(&last);
-        last = p;
-        flex_scores_free(&s);
     }
-    flex_plan_free(&last);
 }
 
-TEST(gamma_1_is_dense_in_every_profile)
+TEST_N(gamma_1_is_dense_in_every_profile, 5)
 {
-    const char *text[] = {"flexprefill:gamma=1:tau=0:min_budget=0",
-                          "flexprefill:gamma=1:tau=0.83:min_budget=0",
-                          "flexprefill:gamma=1:tau=0:min_budget=0:profile=paper",
-                          "flexprefill:gamma=1:tau=0.83:min_budget=0:profile=paper",
-                          "flexprefill:gamma=1:profile=frontier"};
-    OWN(flex_plan_free) struct flex_plan p;
-    OWN(flex_scores_free) struct flex_scores s;
+    static const char *const text[] = {"flexprefill:gamma=1:tau=0:min_budget=0",
+                                       "flexprefill:gamma=1:tau=0.83:min_budget=0",
+                                       "flexprefill:gamma=1:tau=0:min_budget=0:profile=paper",
+                                       "flexprefill:gamma=1:tau=0.83:min_budget=0:profile=paper",
+                                       "flexprefill:gamma=1:profile=frontier"};
     HEAD(h, random_head, 4, 1000, 1000, 16, true, 1, PREC_F32);
-    for (int i = 0; i < 5; i++) {
-        OWN(record_free) struct record r;
-        run(&h, text[i], NULL, &r);
-        ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    }
+    RUN_HAS(text[_i], &h.in, 0, "density_elem", 1);
     struct flex_config c = config(1000, 1, 0, 0);
-    build(&h, &c, &p, &s);
-    ck_assert_int_eq(p.t_v, 1001);
-    ck_assert_int_eq(p.k_v, 8);
+    BUILD(p, s, &h, &c);
+    ck_assert(p.t_v == 1001 && p.k_v == 8);
 }
 
 TEST(max_budget_limits_both_lists)
 {
-    struct record r;
     HEAD(h, golden_sample, 2500, PREC_F32);
-    run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "columns"), 3);
-    ck_assert_double_eq(record_get(&r, "slashes"), 3);
-    record_free(&r);
-    run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "columns"), 300);
-    record_free(&r);
-}
-
-TEST(parts_of_a_prompt_are_skipped)
-{
-    for (int causal = 0; causal < 2; causal++) {
-        HEAD(h, random_head, 6, 40, 64, 16, causal, 1, PREC_F32);
-        assert_skips("flexprefill", &h.in, "whole prompts only: 40 queries, 64 keys");
-    }
+    RUN_HAS("flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", &h.in, 0,
+            "columns slashes", 3, 3);
+    RUN_HAS("flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", &h.in, 0,
+            "columns", 300);
 }

@@ -4,9 +4,9 @@
  * weights.
  */
 #include "tests/harness/conform.h"
+#include "tests/harness/hyperweights.h"
 
 #include "core/intmath.h"
-#include "sim/methods/hyperattention/hyperplan.h"
 
 TEST(ranks_of_bins)
 {
@@ -50,24 +50,10 @@ TEST(merging)
 /* A head of n zero vectors. */
 static double exec_of(const char *text, int64_t n, bool causal)
 {
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {.seed = 1};
-    struct record r;
-    int64_t count = 0;
-    void *state = NULL;
-    float *zero = calloc((size_t)n, sizeof *zero);
+    OWN(free_at) float *zero = calloc((size_t)n, sizeof *zero);
     struct head_in in = one_head(zero, zero, zero, n, n, 1, causal);
-
-    record_init(&r);
-    MUST(method_runs_parse(test_methods, text, &runs, &count, ERR));
-    MUST(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, ERR));
-    struct hyper_plan *plan = state; /* the state begins with it */
-    double pairs = plan->at.pairs;
-    method_release(runs[0].method, state);
-    method_runs_free(runs, count);
-    record_free(&r);
-    free(zero);
-    return pairs;
+    PREPARED(p, text, &in, 1, NULL);
+    return ((const struct hyper_plan *)p.state)->at.pairs; /* the state begins with it */
 }
 
 TEST(pairs_that_are_multiplied)
@@ -165,32 +151,6 @@ TEST(zero_vectors_keep_their_order)
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
-/* W [nq][nk] of a plan, and the number of zero rows per query. */
-static void weights(const struct hyper_plan *p, double *w, double *zeros)
-{
-    for (int64_t i = 0; i < p->at.nq; i++) {
-        struct hyper_part parts[HYPER_PARTS];
-        int n = hyper_parts(p, i, parts);
-        zeros[i] = 0;
-        for (int k = 0; k < n; k++) {
-            for (int64_t j = parts[k].lo; j < parts[k].hi; j++)
-                w[i * p->nk + j] += 1;
-            if (parts[k].square < 0)
-                continue;
-            const struct own_square *at = p->at.square + parts[k].square;
-            const struct hyper_square *s = p->squares + parts[k].square;
-            for (int64_t e = 0; e < at->k1 - at->k0; e++)
-                if (e / p->rule.block == parts[k].block)
-                    w[i * p->nk + s->keys[e]] += 1;
-            for (int64_t e = 0; e < s->n_samples; e++)
-                if (!p->rule.exclude || s->samples[e].block != parts[k].block)
-                    w[i * p->nk + s->samples[e].key] +=
-                        (double)(at->k1 - at->k0) / (double)p->rule.samples * s->samples[e].count;
-            zeros[i] += parts[k].block == at->blocks - 1 ? (double)at->zeros : 0;
-        }
-    }
-}
-
 static void build(struct hyper_plan *p, const struct own_hashed *rule, const struct head_in *in)
 {
     struct own_hashed r = *rule;
@@ -199,38 +159,27 @@ static void build(struct hyper_plan *p, const struct own_hashed *rule, const str
     r.step = in->step;
     r.head = in->head;
     snprintf(r.branch, sizeof r.branch, "%s", in->branch);
-    MUST(hyper_plan_cut(p, &r, &in->x, ERR));
-    MUST(hyper_plan_hash(p, &in->x, ERR));
+    hyper_plan_make(p, &r, &in->x);
 }
 
 static void assert_weighted(const char *text, const struct own_hashed *c, bool causal)
 {
     enum { N = 129, D = 64 };
-    static double w[N * N], zeros[N];
     OWN(hyper_plan_free) struct hyper_plan p;
     OWN(conform_result_free) struct conform_result res;
     OWN(sim_head_free) struct sim_head h;
 
     conform_head(NORMAL, N, N, causal, PREC_F64, &h);
-    memset(w, 0, sizeof w);
     build(&p, c, &h.in);
-    weights(&p, w, zeros);
     conform_run(text, &h.in, NULL, 5, &res);
     for (int i = 0; i < N; i++) {
-        double sum = zeros[i], o[D] = {0};
-        for (int j = 0; j < N; j++) {
-            double s = 0;
-            ck_assert_int_eq(res.bits[i * N + j], w[i * N + j] > 0);
-            for (int e = 0; e < D; e++)
-                s += (double)h.in.x.q[i * D + e] * h.in.x.k[j * D + e];
-            s = w[i * N + j] * exp(s * h.in.x.scale);
-            sum += s;
-            for (int e = 0; e < D; e++)
-                o[e] += s * h.in.x.v[j * D + e];
-        }
-        ck_assert_double_eq_tol(res.lse[i], log(sum), 1e-10);
+        double w[N], out[D], zeros = hyper_weights(&p, i, w);
+        double lse = weighted_row(&h.in.x, i, w, zeros, out);
+        for (int j = 0; j < N; j++)
+            ck_assert_int_eq(res.bits[i * N + j], w[j] > 0);
+        ck_assert_double_eq_tol(res.lse[i], lse, 1e-10);
         for (int e = 0; e < D; e++)
-            ck_assert_double_eq_tol(res.out[i * D + e], o[e] / sum, 1e-10);
+            ck_assert_double_eq_tol(res.out[i * D + e], out[e], 1e-10);
     }
 }
 
@@ -291,8 +240,7 @@ TEST_N(masks_of_the_shipped_video_model, 4)
     snprintf(text, sizeof text, "hyperattention:min_len=0:samples=0:proj_dir=axes:%s",
              video[_i].text);
     RUN(r, text, &h.in);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].pairs);
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), N * (_i == 2 ? 100. : 64.));
+    HAS(&r, 0, "pairs_kept pairs_exec", video[_i].pairs, N * (_i == 2 ? 100. : 64.));
     ck_assert_double_eq_tol(record_get(&r, "cra_min") / video[_i].min, 1, 5e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p5") / video[_i].p5, 1, 2e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p50") / video[_i].p50, 1, 5e-6);
@@ -321,15 +269,11 @@ TEST(random_numbers_belong_to_the_call)
     hyper_plan_free(&b);
 }
 
-TEST(where_it_does_not_apply)
+/* Five blocks of keys, the last of one; 13 queries each, the last 11. */
+TEST(fewer_queries_than_keys)
 {
-    struct sim_head h;
-    conform_head(NORMAL, 63, 129, true, PREC_F64, &h);
-    assert_skips("hyperattention", &h.in, "as many queries as keys");
-    sim_head_free(&h);
+    OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, 63, 129, false, PREC_F64, &h);
-    RUN(r, "hyperattention:min_len=0:block=32:samples=0", &h.in);
-    /* Five blocks of keys, the last of one; 13 queries each, the last 11. */
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 4 * 13 * 32 + 11);
-    sim_head_free(&h);
+    RUN_HAS("hyperattention:min_len=0:block=32:samples=0", &h.in, 0, "pairs_kept",
+            4 * 13 * 32 + 11);
 }

@@ -5,9 +5,9 @@
 #include "core/mem.h"
 #include "eval/decode.h"
 #include "eval/evaltask.h"
-#include "sim/registry.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/suite.h"
+#include "tests/harness/testmethods.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -320,8 +320,7 @@ struct result {
 /* Two prefills, the second of which is scored: what the first left is not seen. */
 static void run_on(const struct lockstep_on *on, struct eval_how how, struct result *r)
 {
-    struct method_run *runs = NULL;
-    int64_t n_runs = 0;
+    OWN(run_free) struct method_run *run = run_of("streaming:sink=2:window=9");
     struct layer_attn attn;
     struct lockstep l;
     bool top1[MORE];
@@ -330,14 +329,12 @@ static void run_on(const struct lockstep_on *on, struct eval_how how, struct res
     how.precision = PREC_F32;
     how.device = on ? &fake_device : NULL;
     attended = stayed = loads = came = rowed = 0;
-    assert_ok(method_runs_parse(sim_methods, "streaming:sink=2:window=9", &runs, &n_runs, &err),
-              &err);
     assert_ok(mem_zalloc(&how.dense_head, 48, sizeof *how.dense_head, "heads", &err), &err);
     for (int h = 0; h < 8; h++)
         how.dense_head[8 + h] = true; /* a layer */
     how.dense_head[3] = true;
     struct attn_shape shape = eval_model_shape(&m);
-    assert_ok(layer_attn_init(&attn, runs, &how, &shape, "code-lm", 2, &err), &err);
+    assert_ok(layer_attn_init(&attn, run, &how, &shape, "code-lm", 2, &err), &err);
     assert_ok(lockstep_open(&l, &m.llm, &attn, 1, CAP, true, DT_F32, 2, on, &err), &err);
     for (int i = 0; i < 2; i++) {
         lockstep_reset(&l);
@@ -363,7 +360,6 @@ static void run_on(const struct lockstep_on *on, struct eval_how how, struct res
     lockstep_close(&l);
     layer_attn_free(&attn);
     free(how.dense_head);
-    method_runs_free(runs, n_runs);
 }
 
 static void near(const char *what, double x, double want)

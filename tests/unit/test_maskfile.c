@@ -3,6 +3,8 @@
 #include "tests/harness/suite.h"
 #include "tests/harness/trace_fixture.h"
 
+#include "core/buf.h"
+#include "core/fileio.h"
 #include "core/maskfile.h"
 #include "core/pool.h"
 #include "core/rng.h"
@@ -45,33 +47,40 @@ static void random_lists(struct mask *m, uint64_t seed, int64_t n, int64_t row0,
 
 static void assert_same_lists(const struct mask *a, const struct mask *b)
 {
-    ck_assert_int_eq(a->form, b->form);
-    ck_assert_int_eq(a->nq, b->nq);
-    ck_assert_int_eq(a->nk, b->nk);
-    ck_assert_int_eq(a->causal, b->causal);
-    ck_assert_int_eq(a->bq, b->bq);
-    ck_assert_int_eq(a->bk, b->bk);
-    ck_assert_int_eq(a->exec, b->exec);
-    ck_assert_int_eq(a->exec_bq, b->exec_bq);
-    ck_assert_int_eq(a->exec_bk, b->exec_bk);
-    ck_assert_int_eq(a->row0, b->row0);
-    ck_assert_int_eq(a->row1, b->row1);
-    ck_assert_int_eq(a->ngroups, b->ngroups);
-    for (int64_t g = 0; g <= a->ngroups; g++)
-        ck_assert_int_eq(a->ptr[g], b->ptr[g]);
+    ck_assert(a->form == b->form && a->nq == b->nq && a->nk == b->nk && a->causal == b->causal);
+    ck_assert(a->bq == b->bq && a->bk == b->bk && a->exec == b->exec);
+    ck_assert(a->exec_bq == b->exec_bq && a->exec_bk == b->exec_bk);
+    ck_assert(a->row0 == b->row0 && a->row1 == b->row1 && a->ngroups == b->ngroups);
+    ck_assert_mem_eq(a->ptr, b->ptr, (size_t)(a->ngroups + 1) * sizeof *a->ptr);
     if (a->ptr[a->ngroups])
         ck_assert_mem_eq(a->col, b->col, (size_t)a->ptr[a->ngroups] * sizeof *a->col);
 }
 
-/* Two masks keep the same pairs. */
+/* Two masks keep the same pairs in the rows of a. */
 static void assert_same_pairs(const struct mask *a, const struct mask *b)
 {
     struct span x[600], y[600];
-    for (int64_t i = 0; i < a->nq; i++) {
+    for (int64_t i = a->row0; i < a->row1; i++) {
         int64_t n = mask_row_spans(a, i, x);
         ck_assert_int_eq(n, mask_row_spans(b, i, y));
         ck_assert_mem_eq(x, y, (size_t)n * sizeof *x);
     }
+}
+
+static struct maskfile *create(void)
+{
+    struct maskfile *f = NULL;
+    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
+    return f;
+}
+
+/* Commit the file that create() began, and open it: so many cells. */
+static void reopen(struct maskfile **f, int64_t cells)
+{
+    MUST(maskfile_commit(f, ERR));
+    ck_assert_ptr_null(*f);
+    MUST(maskfile_open(test_path("m.h5"), f, ERR));
+    ck_assert_int_eq(maskfile_cells(*f), cells);
 }
 
 static const int64_t units[][3] = {
@@ -80,22 +89,17 @@ static const int64_t units[][3] = {
 TEST_EACH(lists_put_in_ranges_come_back_whole, units)
 {
     int64_t bq = units[_i][0], bk = units[_i][1], n = units[_i][2];
-    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = create();
     OWN(record_free) struct record r = cell(5, "tau=0.9:theta=0.3"), id;
-    struct mask whole, part, back;
+    OWN(mask_free) struct mask whole, back;
 
     random_lists(&whole, 1, n, 0, n, bq, bk);
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < n; row += 2 * bq) {
+        OWN(mask_free) struct mask part;
         random_lists(&part, 1, n, row, row + 2 * bq < n ? row + 2 * bq : n, bq, bk);
         MUST(maskfile_put(f, &r, NULL, &part, ERR));
-        mask_free(&part);
     }
-    MUST(maskfile_commit(&f, ERR));
-    ck_assert_ptr_null(f);
-
-    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
-    ck_assert_int_eq(maskfile_cells(f), 1);
+    reopen(&f, 1);
     MUST(maskfile_cell(f, 0, &id, ERR));
     OWN(buf_free) struct buf want = {0}, have = {0};
     record_key(&r, &want);
@@ -105,26 +109,22 @@ TEST_EACH(lists_put_in_ranges_come_back_whole, units)
     ck_assert(id.timestep == 875.5 && id.kv_head == 1);
     MUST(maskfile_read(f, 0, &back, ERR));
     assert_same_lists(&whole, &back);
-    mask_free(&back);
-    mask_free(&whole);
 }
 
 TEST(bands_and_full_masks_come_back)
 {
-    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = create();
     OWN(record_free) struct record a = cell(0, ""), b = cell(1, "");
     char order[MASKFILE_ORDER];
     struct mask full, band, back;
 
     mask_full(&full, 300, 300, 0, 300, true);
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     MUST(maskfile_put(f, &a, "hilbert", &full, ERR));
     for (int64_t row = 0; row < 300; row += 100) {
         mask_band(&band, 300, 300, row, row + 100, true, (struct band){4, 60, 290});
         MUST(maskfile_put(f, &b, NULL, &band, ERR));
     }
-    MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
+    reopen(&f, 2);
     MUST(maskfile_order(f, 0, order, ERR));
     ck_assert_str_eq(order, "hilbert");
     MUST(maskfile_order(f, 1, order, ERR));
@@ -146,106 +146,91 @@ TEST_N(windows_of_the_model_come_back, 5)
                                            {.chunk = 64},
                                            {.back = 9, .ahead = 3, .chunk = 50},
                                            {.prefix = 150}};
-    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = create();
     OWN(record_free) struct record r = cell(0, "");
     struct mask m, back;
 
     mask_band(&m, 200, 300, 0, 200, _i % 2, (struct band){4, 60, 190});
     mask_within(&m, &reaches[_i]);
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     MUST(maskfile_put(f, &r, NULL, &m, ERR));
-    MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
+    reopen(&f, 1);
     MUST(maskfile_read(f, 0, &back, ERR));
     ck_assert(back.reach.back == m.reach.back && back.reach.ahead == m.reach.ahead &&
               back.reach.chunk == m.reach.chunk && back.reach.prefix == m.reach.prefix);
     assert_same_pairs(&m, &back);
 }
 
-/* Ranges alternate between full and lists; loop index 0 begins with full. */
+/* Rows [row, row + 64) of 333: full or lists in turn; turn 0 begins with full. */
+static void in_turn(struct mask *m, int64_t row, int turn)
+{
+    int64_t end = row + 64 < 333 ? row + 64 : 333;
+    if ((row / 64 + turn) % 2 == 0)
+        mask_full(m, 333, 333, row, end, true);
+    else
+        random_lists(m, 9, 333, row, end, 32, 16);
+}
+
 TEST_N(full_ranges_among_lists_keep_their_pairs, 2)
 {
-    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = create();
     OWN(record_free) struct record r = cell(0, "");
-    struct mask part, back;
-    struct span want[300], have[300];
+    OWN(mask_free) struct mask back;
 
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < 333; row += 64) {
-        int64_t end = row + 64 < 333 ? row + 64 : 333;
-        if ((row / 64 + _i) % 2 == 0)
-            mask_full(&part, 333, 333, row, end, true);
-        else
-            random_lists(&part, 9, 333, row, end, 32, 16);
+        OWN(mask_free) struct mask part;
+        in_turn(&part, row, _i);
         MUST(maskfile_put(f, &r, NULL, &part, ERR));
-        mask_free(&part);
     }
-    MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
+    reopen(&f, 1);
     MUST(maskfile_read(f, 0, &back, ERR));
     for (int64_t row = 0; row < 333; row += 64) {
-        int64_t end = row + 64 < 333 ? row + 64 : 333;
-        if ((row / 64 + _i) % 2 == 0)
-            mask_full(&part, 333, 333, row, end, true);
-        else
-            random_lists(&part, 9, 333, row, end, 32, 16);
-        for (int64_t i = row; i < end; i++) {
-            int64_t n = mask_row_spans(&part, i, want);
-            ck_assert_int_eq(n, mask_row_spans(&back, i, have));
-            ck_assert_mem_eq(want, have, (size_t)n * sizeof *want);
-        }
-        mask_free(&part);
+        OWN(mask_free) struct mask part;
+        in_turn(&part, row, _i);
+        assert_same_pairs(&part, &back);
     }
-    mask_free(&back);
+}
+
+/* Random lists of rows [row0, row1) of 200, put into the file; refused: why. */
+static void put_lists(struct maskfile *f, int head, uint64_t seed, int64_t row0, int64_t row1,
+                      int64_t bq, int64_t bk, const char *refused)
+{
+    OWN(record_free) struct record r = cell(head, "");
+    OWN(mask_free) struct mask m;
+    random_lists(&m, seed, 200, row0, row1, bq, bk);
+    if (refused)
+        FAILS(maskfile_put(f, &r, NULL, &m, ERR), ERR_RUN, refused);
+    else
+        MUST(maskfile_put(f, &r, NULL, &m, ERR));
+}
+
+/* Cell 0 is these lists of all rows. */
+static void assert_lists(struct maskfile *f, uint64_t seed, int64_t bq, int64_t bk)
+{
+    OWN(mask_free) struct mask want, back;
+    random_lists(&want, seed, 200, 0, 200, bq, bk);
+    MUST(maskfile_read(f, 0, &back, ERR));
+    assert_same_lists(&want, &back);
 }
 
 TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
 {
-    OWN(maskfile_close) struct maskfile *f = NULL;
-    OWN(record_free) struct record a = cell(0, ""), b = cell(1, "");
-    struct mask m, back;
-
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
-    random_lists(&m, 1, 200, 0, 64, 64, 64);
-    MUST(maskfile_put(f, &a, NULL, &m, ERR));
-    mask_free(&m);
-    random_lists(&m, 1, 200, 64, 200, 32, 64);
-    FAILS(maskfile_put(f, &a, NULL, &m, ERR), ERR_RUN, "changes at row 64");
-    mask_free(&m);
-    random_lists(&m, 1, 200, 128, 200, 64, 64);
-    FAILS(maskfile_put(f, &b, NULL, &m, ERR), ERR_RUN, "come after row 0");
-    mask_free(&m);
-    random_lists(&m, 1, 200, 0, 200, 64, 64);
-    MUST(maskfile_put(f, &b, NULL, &m, ERR));
-    MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
-    ck_assert_int_eq(maskfile_cells(f), 1);
-    MUST(maskfile_read(f, 0, &back, ERR));
-    assert_same_lists(&m, &back);
-    mask_free(&m);
-    mask_free(&back);
-    FAILS(maskfile_read(f, 1, &back, ERR), ERR_RUN, "cell 1");
+    OWN(maskfile_close) struct maskfile *f = create();
+    put_lists(f, 0, 1, 0, 64, 64, 64, NULL);
+    put_lists(f, 0, 1, 64, 200, 32, 64, "changes at row 64");
+    put_lists(f, 1, 1, 128, 200, 64, 64, "come after row 0");
+    put_lists(f, 1, 1, 0, 200, 64, 64, NULL);
+    reopen(&f, 1);
+    assert_lists(f, 1, 64, 64);
+    FAILS(maskfile_read(f, 1, &(struct mask){0}, ERR), ERR_RUN, "cell 1");
 }
 
 TEST(a_cell_computed_again_replaces_its_first_ranges)
 {
-    OWN(maskfile_close) struct maskfile *f = NULL;
-    OWN(record_free) struct record r = cell(0, "");
-    struct mask m, back;
-
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
-    random_lists(&m, 1, 200, 0, 64, 64, 64);
-    MUST(maskfile_put(f, &r, NULL, &m, ERR));
-    mask_free(&m);
-    random_lists(&m, 2, 200, 0, 200, 16, 1);
-    MUST(maskfile_put(f, &r, NULL, &m, ERR));
-    MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
-    ck_assert_int_eq(maskfile_cells(f), 1);
-    MUST(maskfile_read(f, 0, &back, ERR));
-    assert_same_lists(&m, &back);
-    mask_free(&m);
-    mask_free(&back);
+    OWN(maskfile_close) struct maskfile *f = create();
+    put_lists(f, 0, 1, 0, 64, 64, 64, NULL);
+    put_lists(f, 0, 2, 0, 200, 16, 1, NULL);
+    reopen(&f, 1);
+    assert_lists(f, 2, 16, 1);
 }
 
 #define LONG_N 6400 /* rows of all keys: 6400 * 6401 / 2 entries are beyond the memory limit */
@@ -260,12 +245,11 @@ static void all_keys(struct mask *m, int64_t row0, int64_t row1)
 
 TEST(lists_larger_than_the_memory_limit_are_whole)
 {
-    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = create();
     OWN(record_free) struct record r = cell(0, ""), lost = cell(1, "");
     struct mask m, back;
     struct stat st;
 
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < LONG_N; row += 800) {
         all_keys(&m, row, row + 800);
         MUST(maskfile_put(f, &r, NULL, &m, ERR));
@@ -289,19 +273,16 @@ TEST(lists_larger_than_the_memory_limit_are_whole)
 /* HDF5 reorganises a group that grows beyond its limits, which must never be reached. */
 TEST(thousands_of_cells_are_kept_in_buckets)
 {
-    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = create();
     struct record id;
     struct mask m, back;
 
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     for (int i = 0; i < 1030; i++) {
         OWN(record_free) struct record r = cell(i, "");
         mask_full(&m, 10 + i, 2000, 0, 10 + i, true);
         MUST(maskfile_put(f, &r, NULL, &m, ERR));
     }
-    MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
-    ck_assert_int_eq(maskfile_cells(f), 1030);
+    reopen(&f, 1030);
     for (int i = 0; i < 1030; i += 103) {
         MUST(maskfile_cell(f, i, &id, ERR));
         ck_assert_int_eq(id.head, i);
@@ -326,14 +307,11 @@ static int put_head(void *ctx, int64_t head, int worker, struct err *err)
 
 TEST(threads_may_dump_different_cells)
 {
-    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = create();
     bool seen[24] = {0};
 
-    MUST(maskfile_create(test_path("m.h5"), true, &f, ERR));
     MUST(pool_run(4, 24, put_head, f, ERR));
-    MUST(maskfile_commit(&f, ERR));
-    MUST(maskfile_open(test_path("m.h5"), &f, ERR));
-    ck_assert_int_eq(maskfile_cells(f), 24);
+    reopen(&f, 24);
     for (int i = 0; i < 24; i++) {
         OWN(record_free) struct record id;
         OWN(mask_free) struct mask want, back;
@@ -386,36 +364,34 @@ static bool reads_as(const char *path, const struct mask *want, const char *what
     return rc == 0 && good;
 }
 
+static void write_bytes(const char *path, const void *data, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    ck_assert_uint_eq(fwrite(data, 1, n, f), n);
+    fclose(f);
+}
+
 TEST(a_flipped_byte_is_refused_or_means_nothing)
 {
     OWN(mask_free) struct mask want;
     char what[64];
-    long size, refused = 0;
+    int64_t refused = 0;
 
     random_lists(&want, 1, 200, 0, 200, 16, 8);
     write_one(test_path("m.h5"));
-    FILE *in = fopen(test_path("m.h5"), "rb");
-    fseek(in, 0, SEEK_END);
-    size = ftell(in);
-    rewind(in);
-    OWN(free_at) char *data = malloc((size_t)size);
-    ck_assert_int_eq(fread(data, 1, (size_t)size, in), (size_t)size);
-    fclose(in);
-    for (long at = 0; at < size; at += 13) {
-        data[at] ^= 0x10;
-        FILE *out = fopen(test_path("flip.h5"), "wb");
-        fwrite(data, 1, (size_t)size, out);
-        fclose(out);
-        snprintf(what, sizeof what, "byte %ld", at);
+    OWN(buf_free) struct buf b = {0};
+    MUST(buf_read_file(&b, test_path("m.h5"), 1 << 24, ERR));
+    for (size_t at = 0; at < b.len; at += 13) {
+        b.data[at] ^= 0x10;
+        write_bytes(test_path("flip.h5"), b.data, b.len);
+        snprintf(what, sizeof what, "byte %zu", at);
         refused += !reads_as(test_path("flip.h5"), &want, what);
-        data[at] ^= 0x10;
+        b.data[at] ^= 0x10;
     }
     ck_assert_int_gt(refused, 10);
-    for (long at = 0; at < size; at += 97) {
-        FILE *out = fopen(test_path("cut.h5"), "wb");
-        fwrite(data, 1, (size_t)at, out);
-        fclose(out);
-        ck_assert_msg(!reads_as(test_path("cut.h5"), &want, "cut"), "cut at %ld", at);
+    for (size_t at = 0; at < b.len; at += 97) {
+        write_bytes(test_path("cut.h5"), b.data, at);
+        ck_assert_msg(!reads_as(test_path("cut.h5"), &want, "cut"), "cut at %zu", at);
     }
 }
 
@@ -453,9 +429,7 @@ TEST(other_files_and_unfinished_dumps_are_told_apart)
     FAILS(maskfile_open(test_path("open.h5.part"), &g, ERR), ERR_INPUT, "still being written");
     maskfile_abort(&f);
     ck_assert(access(test_path("open.h5.part"), F_OK) != 0);
-    FILE *text = fopen(test_path("text.h5"), "w");
-    fputs("not a mask dump\n", text);
-    fclose(text);
+    write_bytes(test_path("text.h5"), "not a mask dump\n", 16);
     FAILS(maskfile_open(test_path("text.h5"), &g, ERR), ERR_INPUT, "not an HDF5 file");
     hid_t h = H5Fcreate(test_path("other.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     H5Fclose(h);

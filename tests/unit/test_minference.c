@@ -116,30 +116,16 @@ struct golden_row {
 static void check_golden(const struct sim_head *h, const struct golden_row *g)
 {
     char text[128];
-    struct record r;
-    int64_t n = h->in.x.nq;
-    double *keep = calloc((size_t)n, sizeof *keep);
-    struct recalls rows = {keep, head_lse(&h->in)};
+    OWN(record_free) struct record r;
     snprintf(text, sizeof text, "minference:v=%d:s=%d", g->v, g->s);
-    run_text_carry(text, &h->in, NULL, 1, sink_recalls, &rows, &r);
-    ck_assert_double_eq(record_get(&r, "list_blocks"), g->blocks);
-    ck_assert_double_eq(record_get(&r, "list_columns"), g->columns);
-    ck_assert_double_eq_tol(record_get(&r, "density_exec"), g->exec, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->density, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_requested"), g->requested, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), g->min, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 1e-4);
-    ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
-    sort_f64(keep, n);
-    ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4); /* golden p1 counts from 0 */
-    record_free(&r);
-    free(keep);
-    snprintf(text, sizeof text, "minference:v=%d:s=%d:mask=requested", g->v, g->s);
-    run_text(text, &h->in, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->requested, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_requested"), g->requested, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->requested_mean, 1e-4);
-    record_free(&r);
+    ck_assert_double_eq_tol(run_p1(text, &h->in, &r), g->p1, 1e-4);
+    HAS(&r, 1e-6, "list_blocks list_columns density_exec density_elem density_requested rows_empty",
+        g->blocks, g->columns, g->exec, g->density, g->requested, 0);
+    HAS(&r, 1e-4, "cra_min cra_mean", g->min, g->mean);
+    strcat(text, ":mask=requested");
+    RUN(asked, text, &h->in);
+    HAS(&asked, 1e-6, "density_elem density_requested", g->requested, g->requested);
+    HAS(&asked, 1e-4, "cra_mean", g->requested_mean);
 }
 
 static const struct golden_row GOLDEN[] = {
@@ -208,33 +194,8 @@ TEST(sizes_are_scaled_then_clamped)
              {"minference:profile=frontier:v=2:s=10", 4, 64}};
     HEAD(h, random_head, 1, 1200, 1200, 16, true, 1, PREC_F32);
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        ck_assert_double_eq(metric_of(c[i].text, &h.in, "columns"), c[i].columns);
-        ck_assert_double_eq(metric_of(c[i].text, &h.in, "slashes"), c[i].slashes);
+        RUN_HAS(c[i].text, &h.in, 0, "columns slashes", c[i].columns, c[i].slashes);
     }
-}
-
-TEST(full_sizes_and_odd_lengths)
-{
-    const int64_t n[] = {1, 2, 63, 64, 65, 127, 129, 1000, 4097};
-    for (int i = 0; i < 9; i++) {
-        HEAD(h, random_head, 2, n[i], n[i], 16, true, 1, PREC_F32);
-        ck_assert_double_eq(
-            metric_of("minference:v=2147483647:s=2147483647", &h.in, "density_elem"), 1);
-        ck_assert_double_eq(metric_of("minference:pattern=block", &h.in, "density_elem"), 1);
-        RUN(r, "minference:v=30:s=100", &h.in);
-        ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
-    }
-}
-
-TEST(heads_of_a_group_do_not_depend_on_their_numbers)
-{
-    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
-    RUN(a, "minference:v=40:s=110", &h.in);
-    h.in.head = h.in.kv_head = 0; /* K and V repeated to one head each */
-    h.in.n_heads = h.in.n_kv_heads = 1;
-    RUN(b, "minference:v=40:s=110", &h.in);
-    ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
-    ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
 }
 
 /* A device that searched the sizes gives columns and distances: the share that they reach is that
@@ -305,15 +266,12 @@ TEST(golden_trace_blocks)
     } c[] = {{4096, 484, 0.228822, 0.650597}, {4000, 476, 0.233794, 0.669528}};
     const int row40[] = {0, 5, 18, 28, 30, 31, 34, 35};
     for (int i = 0; i < 2; i++) {
-        struct record r;
         HEAD(h, golden_sample, c[i].n, PREC_F32);
-        run_text("minference:pattern=block:top=8", &h.in, &r);
-        ck_assert_double_eq(record_get(&r, "pairs_exec"), c[i].blocks * 64 * 64);
-        ck_assert_double_eq_tol(record_get(&r, "density_elem"), c[i].density, 1e-6);
+        RUN(r, "minference:pattern=block:top=8", &h.in);
+        HAS(&r, 1e-6, "pairs_exec density_elem", c[i].blocks * 64 * 64, c[i].density);
         ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c[i].mean, 1e-4);
         ck_assert_double_eq_tol(record_get(&r, "density_native"), 2 * 64 * 8.0 / (double)c[i].n,
                                 1e-12);
-        record_free(&r);
         if (i == 0) {
             struct minf_config m = {.pattern = MINF_BLOCK, .n = 4096, .top = 8, .block = 64};
             OWN(minf_free) struct minf_head b;
@@ -373,8 +331,7 @@ TEST(published_native_density_of_blocks)
     HEAD(h, random_head, 3, 2048, 2048, 16, true, 1, PREC_F32);
     RUN(r, "minference:profile=frontier:pattern=block", &h.in);
     /* 128 rows of 16, top 64: 64 * 65 / 2 + 64 * 64 of 128 * 129 / 2. */
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 6176.0 / 8256, 1e-12);
-    ck_assert_double_eq_tol(record_get(&r, "density_tile"), 6176.0 / 8256, 1e-12);
+    HAS(&r, 1e-12, "density_native density_tile", 6176.0 / 8256, 6176.0 / 8256);
 }
 
 TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
@@ -396,27 +353,27 @@ TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
 /* ---- tables and layers ------------------------------------------------------------------ */
 
 /* The content is part of the parameters, so that a changed table is another setting. */
-static void check_table_identity(const char *text, const char *path)
+TEST(tables_are_known_by_their_content)
 {
-    struct method_run *runs = NULL;
+    static const char *const content[] = {"[{}]", "[]"};
+    struct method_run *runs[2];
+    const char *id[2];
+    char path[512], text[600];
+    for (int k = 0; k < 2; k++) {
+        write_file("table.json", content[k], path, sizeof path);
+        snprintf(text, sizeof text, "minference:table=%s", path);
+        runs[k] = run_of(text);
+        id[k] = strstr(runs[k]->canonical, "table_id=");
+        ck_assert_ptr_nonnull(id[k]);
+    }
+    ck_assert_str_ne(id[0], id[1]);
+    run_free(&runs[0]);
+    run_free(&runs[1]);
+    struct method_run *none = NULL;
     int64_t n = 0;
-    char other[600], again[512];
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    write_file("other.json", "[]", again, sizeof again);
-    snprintf(other, sizeof other, "minference:table=%s", again);
-    MUST(method_runs_parse(test_methods, other, &runs, &n, ERR));
-    const char *a = strstr(runs[0].canonical, "table_id="),
-               *b = strstr(runs[1].canonical, "table_id=");
-    ck_assert_ptr_nonnull(a);
-    ck_assert_ptr_nonnull(b);
-    ck_assert_str_ne(a, b);
-    method_runs_free(runs, n);
-    runs = NULL;
-    n = 0;
-    snprintf(other, sizeof other, "minference:table=%s:table_id=0123456789abcdef", path);
-    FAILS(method_runs_parse(test_methods, other, &runs, &n, ERR), ERR_INPUT, "it has changed");
-    method_runs_free(runs, n);
-    assert_refused("minference:table_id=0123456789abcdef", "give table=FILE");
+    strcat(text, ":table_id=0123456789abcdef");
+    FAILS(method_runs_parse(test_methods, text, &none, &n, ERR), ERR_INPUT, "it has changed");
+    method_runs_free(none, n);
 }
 
 TEST(published_tables)
@@ -424,35 +381,26 @@ TEST(published_tables)
     const char *table = "[{\"0\": [\"vertical_and_slash\", 100, 750, 1.5],"
                         " \"1\": [\"stream_llm\", 60, 200, 2.5]},"
                         " {\"3\": [\"block_sparse\", 100, 800, 3]}]";
-    struct record r;
     char path[512], text[600];
     write_file("table.json", table, path, sizeof path);
     HEAD(h, random_head, 5, 1000, 1000, 16, true, 1, PREC_F32);
     snprintf(text, sizeof text, "minference:table=%s", path);
-    run_text(text, &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "columns"), 100);
-    ck_assert_double_eq(record_get(&r, "slashes"), 750);
-    record_free(&r);
-    check_table_identity(text, path);
+    RUN_HAS(text, &h.in, 0, "columns slashes", 100, 750);
     h.in.head = 1;
-    run_text(text, &h.in, &r);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "pattern=ashape"));
-    ck_assert_double_eq(record_get(&r, "pairs_kept"),
-                        (double)shape_pairs(MINF_ASHAPE, 1000, 60, 200, 0));
-    record_free(&r);
+    RUN(shape, text, &h.in);
+    assert_note(&shape, "pattern=ashape");
+    HAS(&shape, 0, "pairs_kept", (double)shape_pairs(MINF_ASHAPE, 1000, 60, 200, 0));
     h.in.head = 7; /* not in the table */
-    ck_assert_double_eq(metric_of(text, &h.in, "columns"), 1000);
+    RUN_HAS(text, &h.in, 0, "columns", 1000);
     h.in.layer = 1;
     h.in.head = 3;
-    run_text(text, &h.in, &r);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "pattern=block"));
-    record_free(&r);
+    RUN(block, text, &h.in);
+    assert_note(&block, "pattern=block");
     h.in.layer = 5;
-    ck_assert_double_eq(metric_of(text, &h.in, "columns"), 1000);
-    snprintf(text, sizeof text, "minference:v=40:s=101:start_layer=6");
-    ck_assert_double_eq(metric_of(text, &h.in, "density_elem"), 1);
+    RUN_HAS(text, &h.in, 0, "columns", 1000);
+    RUN_HAS("minference:v=40:s=101:start_layer=6", &h.in, 0, "density_elem", 1);
     h.in.layer = 6;
-    ck_assert_double_lt(metric_of(text, &h.in, "density_elem"), 1);
+    ck_assert_double_lt(metric_of("minference:v=40:s=101:start_layer=6", &h.in, "density_elem"), 1);
 }
 
 TEST(bad_tables_are_refused)
@@ -470,14 +418,6 @@ TEST(bad_tables_are_refused)
         int64_t v, s;
         write_file("bad.json", bad[i][0], path, sizeof path);
         FAILS(minf_table_entry(path, 0, 0, &pattern, &v, &s, ERR), ERR_INPUT, bad[i][1]);
-    }
-}
-
-TEST(parts_of_a_prompt_are_skipped)
-{
-    for (int causal = 0; causal < 2; causal++) {
-        HEAD(h, random_head, 6, 40, 64, 16, causal, 1, PREC_F32);
-        assert_skips("minference", &h.in, "whole prompts only: 40 queries, 64 keys");
     }
 }
 
@@ -551,8 +491,8 @@ TEST(paper_search_equalises_the_cost)
     }
 }
 
-static int calibrated(const char *text, const struct head_in *in, int n, char *pattern, int64_t *v,
-                      int64_t *s, struct err *err)
+static int found(const char *text, const struct head_in *in, int n, char *pattern, int64_t *v,
+                 int64_t *s, struct err *err)
 {
     json_t *doc = NULL;
     const char *name;
@@ -573,12 +513,12 @@ TEST(calibrate_writes_pattern_and_sizes)
     char pattern[16];
     int64_t v = 0, s = 0;
     HEAD(h, golden_sample, 4096, PREC_F32);
-    MUST(calibrated("minference:search=exact:rows_from=2500", &h.in, 1, pattern, &v, &s, ERR));
+    MUST(found("minference:search=exact:rows_from=2500", &h.in, 1, pattern, &v, &s, ERR));
     ck_assert_str_eq(pattern, "vs");
     ck_assert_int_eq(v, 3500);
     ck_assert_int_eq(s, 100);
     h.in.x.nq = h.in.x.nk = 2600;
-    FAILS(calibrated("minference", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE, "set rows_from");
-    FAILS(calibrated("minference:profile=frontier", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE,
+    FAILS(found("minference", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE, "set rows_from");
+    FAILS(found("minference:profile=frontier", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE,
           "is not calibrated");
 }

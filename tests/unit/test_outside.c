@@ -27,23 +27,21 @@ static bool block_kept(int64_t i, int64_t j)
     return any && j <= i;
 }
 
-static void run(const char *text, struct conform_result *res)
-{
-    OWN(sim_head_free) struct sim_head h;
-    conform_head(NORMAL, N, N, true, PREC_F64, &h);
-    conform_run(text, &h.in, NULL, 1, res);
-}
-
-static void assert_kept(const char *text, bool (*want)(int64_t, int64_t), double dropped)
+/* The mask of a layer's head; pairs that were dropped. */
+static void assert_kept(const char *text, int layer, bool (*want)(int64_t, int64_t), double dropped)
 {
     OWN(conform_result_free) struct conform_result res;
-    run(text, &res);
+    OWN(sim_head_free) struct sim_head h;
+    conform_head(NORMAL, N, N, true, PREC_F64, &h);
+    h.in.layer = layer;
+    conform_run(text, &h.in, NULL, 1, &res);
     ck_assert_msg(res.r.status == RECORD_OK, "%s: %s", text, res.r.reason);
     for (int64_t i = 0; i < N; i++)
         for (int64_t j = 0; j < N; j++)
             ck_assert_msg(res.bits[i * N + j] == want(i, j), "%s: row %lld, key %lld", text,
                           (long long)i, (long long)j);
-    ck_assert_double_eq(record_get(&res.r, "pairs_dropped"), dropped);
+    HAS(&res.r, 0, "pairs_dropped", dropped);
+    ck_assert_int_eq(record_get(&res.r, "rows_empty") > 0, layer == 2);
 }
 
 static bool causal_complement(int64_t i, int64_t j)
@@ -51,35 +49,35 @@ static bool causal_complement(int64_t i, int64_t j)
     return j <= i && !kept(i, j);
 }
 
-TEST(arrays_of_other_programs)
+static const struct {
+    const char *text;
+    int layer;
+    bool (*want)(int64_t, int64_t);
+    double dropped;
+} arrays[] = {
+    {"mask:file=tests/data/masks/five.npy", 3, kept, 0},
+    {"mask:file=tests/data/masks/pairs.npz", 3, kept, 0},
+    {"mask:file=tests/data/masks/pairs.h5", 3, kept, 0},
+    {"mask:file=tests/data/masks/blocks.npz", 3, block_kept, 0},
+    {"mask:file=tests/data/masks/blocks.npz:unit=16x16", 3, block_kept, 0},
+    {"mask:file=tests/data/masks/rows.safetensors:unit=16x16", 3, block_kept, 0},
+    {"mask:file=tests/data/masks/flex.safetensors:unit=16x16", 3, block_kept, 0},
+    /* The complement for layer 2: all pairs after the query, which are dropped. */
+    {"mask:file=tests/data/masks/pairs.npz", 2, causal_complement, N *(N - 1) / 2},
+};
+
+TEST_EACH(arrays_of_other_programs, arrays)
 {
-    assert_kept("mask:file=tests/data/masks/five.npy", kept, 0);
-    assert_kept("mask:file=tests/data/masks/pairs.npz", kept, 0);
-    assert_kept("mask:file=tests/data/masks/pairs.h5", kept, 0);
-    assert_kept("mask:file=tests/data/masks/blocks.npz", block_kept, 0);
-    assert_kept("mask:file=tests/data/masks/blocks.npz:unit=16x16", block_kept, 0);
-    assert_kept("mask:file=tests/data/masks/rows.safetensors:unit=16x16", block_kept, 0);
-    assert_kept("mask:file=tests/data/masks/flex.safetensors:unit=16x16", block_kept, 0);
+    assert_kept(arrays[_i].text, arrays[_i].layer, arrays[_i].want, arrays[_i].dropped);
 }
 
-/* pairs.npz holds the complement for layer 2: all pairs after the query, which are dropped. */
-TEST(pairs_after_the_query_are_dropped)
+TEST(a_head_without_an_array_is_skipped)
 {
-    struct conform_result res;
     OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, N, N, true, PREC_F64, &h);
-    h.in.layer = 2;
-    conform_run("mask:file=tests/data/masks/pairs.npz", &h.in, NULL, 1, &res);
-    for (int64_t i = 0; i < N; i++)
-        for (int64_t j = 0; j < N; j++)
-            ck_assert(res.bits[i * N + j] == causal_complement(i, j));
-    ck_assert_double_eq(record_get(&res.r, "pairs_dropped"), N * (N - 1) / 2);
-    ck_assert(record_get(&res.r, "rows_empty") > 0);
-    conform_result_free(&res);
     h.in.layer = 4;
     assert_skips("mask:file=tests/data/masks/pairs.npz", &h.in,
-                 "has no mask of step 0, branch "
-                 "main, layer 4");
+                 "has no mask of step 0, branch main, layer 4");
 }
 
 /* Everything that the suite demands of a method's mask and numbers, and rows in any ranges. */
@@ -101,22 +99,19 @@ TEST(it_conforms)
 /* The method's error, not that of its parameters. */
 static void fails(const char *text, const char *why)
 {
-    struct err err = {0};
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {0};
+    OWN(run_free) struct method_run *run_it = run_of(text);
     OWN(record_free) struct record r;
     OWN(sim_head_free) struct sim_head h;
-    int64_t n = 0;
+    struct method_ctx ctx = {0};
+    struct err err = {0};
 
     conform_head(NORMAL, N, N, true, PREC_F64, &h);
     record_init(&r);
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
     struct sim_cell cell = {
-        .method = runs[0].method, .params = runs[0].params, .ctx = &ctx, .in = &h.in};
+        .method = run_it->method, .params = run_it->params, .ctx = &ctx, .in = &h.in};
     int rc = sim_run(&cell, &r, &err);
     ck_assert_msg(rc < 0 && strstr(err.msg, why), "%s: %d '%s', wanted '%s'", text, rc, err.msg,
                   why);
-    method_runs_free(runs, n);
 }
 
 static void refused(const char *text, int code, const char *why)
@@ -353,21 +348,19 @@ TEST_N(a_dump_gives_the_same_record, 2)
 TEST(the_identity_has_the_content)
 {
     struct method_run *runs[2];
-    int64_t n[2] = {0};
     uint8_t x[4] = {1, 0, 1, 1};
     const char *path = test_path("a.npy");
     for (int k = 0; k < 2; k++) {
         x[0] = (uint8_t)k;
-        runs[k] = NULL;
         MUST(npy_write(path, DT_BOOL, 2, (int64_t[]){2, 2}, x, ERR));
-        MUST(method_runs_parse(test_methods, with_file(path, ""), &runs[k], &n[k], ERR));
+        runs[k] = run_of(with_file(path, ""));
     }
     ck_assert_str_ne(runs[0]->canonical, runs[1]->canonical);
     char text[700]; /* a canonical text says which content it means */
     snprintf(text, sizeof text, "mask:%s", runs[0]->canonical);
     refused(text, ERR_USAGE, "id=");
-    method_runs_free(runs[0], 1);
-    method_runs_free(runs[1], 1);
+    run_free(&runs[0]);
+    run_free(&runs[1]);
 }
 
 /* MInference's table goes to the method of that name. */

@@ -11,18 +11,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 static struct err e;
 static int saved_stderr;
 static char path[300];
 
-/* Standard error goes to a file until caught(). */
-static void catch_stderr(void)
+static void stderr_to(int fd)
 {
-    memset(&e, 0, sizeof e);
-    snprintf(path, sizeof path, "%s/stderr-%d", test_tmpdir(), (int)getpid());
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     fflush(stderr);
     saved_stderr = dup(STDERR_FILENO);
     ck_assert(fd >= 0 && saved_stderr >= 0);
@@ -30,11 +27,24 @@ static void catch_stderr(void)
     close(fd);
 }
 
-static void caught(struct buf *b)
+static void stderr_back(void)
 {
     fflush(stderr);
     dup2(saved_stderr, STDERR_FILENO);
     close(saved_stderr);
+}
+
+/* Standard error goes to a file until caught(). */
+static void catch_stderr(void)
+{
+    memset(&e, 0, sizeof e);
+    snprintf(path, sizeof path, "%s/stderr-%d", test_tmpdir(), (int)getpid());
+    stderr_to(open(path, O_RDWR | O_CREAT | O_TRUNC, 0600));
+}
+
+static void caught(struct buf *b)
+{
+    stderr_back();
     assert_ok(buf_read_file(b, path, 1 << 20, &e), &e);
 }
 
@@ -76,6 +86,27 @@ TEST(short_work_draws_nothing)
     progress_end(&p);
     caught(&b);
     ck_assert_uint_eq(b.len, 0);
+}
+
+TEST(a_terminal_shows_one_line_that_goes_at_the_end)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_NONBLOCK);
+    char text[512] = "";
+    struct winsize size = {.ws_col = 18};
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
+        printf("skipped: this machine has no pseudo-terminals\n");
+        return;
+    }
+    ck_assert_int_eq(ioctl(master, TIOCSWINSZ, &size), 0);
+    stderr_to(open(ptsname(master), O_RDWR | O_NOCTTY));
+    struct progress *p = progress_start("replay", 4, 4);
+    usleep(1010000);
+    progress_add(p, 2, 2, "layer 1");
+    progress_end(&p);
+    stderr_back();
+    ck_assert_int_gt(read(master, text, sizeof text - 1), 0);
+    close(master);
+    ck_assert_str_eq(text, "\r\033[Kreplay 2/4 (50 %)\r\033[K");
 }
 
 TEST(json_progress_is_one_object_a_line)

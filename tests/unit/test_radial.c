@@ -285,59 +285,25 @@ TEST(paper_closed_form_of_a_frame_pair)
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
-/* A random video head of this grid. */
-static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
-                       struct sim_head *out)
-{
-    int64_t n = t * h * w + text;
-    MUST(random_head(3, n, n, 8, false, 1, PREC_F64, out, ERR));
-    out->in.geom = (struct geometry){t, h, w, text, text ? place : 0};
-    out->in.n_layers = 6;
-}
-
-TEST(other_inputs_are_skipped)
-{
-    struct sim_head h;
-    video_head(3, 4, 5, 0, 0, &h);
-    assert_skips("radial:pad=official", &h.in, "no multiple of the block");
-    h.in.order = "hilbert";
-    assert_skips("radial", &h.in, "raster order");
-    h.in.order = NULL;
-    h.in.geom.h = 5;
-    assert_skips("radial", &h.in, "grid");
-    h.in.geom = (struct geometry){0};
-    assert_skips("radial", &h.in, "video grid");
-    sim_head_free(&h);
-    video_head(3, 4, 5, 4, 1, &h);
-    assert_skips("radial", &h.in, "in front");
-    sim_head_free(&h);
-    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
-    assert_skips("radial", &h.in, "bidirectional only");
-    sim_head_free(&h);
-}
-
 /* 480p and 720p at B = 128 are refused only when the published shape rule is asked for; nothing is
  * computed here, so the heads need no data. */
 TEST(ragged_videos_need_our_padding)
 {
     static const struct geometry grids[] = {{21, 30, 52, 0, 0}, {21, 45, 80, 0, 0}};
-    for (int k = 0; k < 2; k++)
-        for (int official = 0; official < 2; official++) {
-            struct err err = {0};
-            struct method_run *runs = NULL;
-            struct method_ctx ctx = {0};
-            int64_t n = grids[k].t * grids[k].h * grids[k].w, count = 0;
-            struct head_in in = {
-                .x = {.nq = n, .nk = n, .d = 1, .dv = 1}, .geom = grids[k], .layer = 3, .step = 20};
-            void *state = NULL;
-            assert_ok(method_runs_parse(test_methods, official ? "radial:pad=official" : "radial",
-                                        &runs, &count, &err),
-                      &err);
-            int rc = method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err);
-            ck_assert_int_eq(rc, official ? METHOD_SKIP : 0);
-            method_release(runs[0].method, state);
-            method_runs_free(runs, count);
-        }
+    for (int k = 0; k < 4; k++) {
+        bool official = k & 1;
+        OWN(run_free) struct method_run *run = run_of(official ? "radial:pad=official" : "radial");
+        struct method_ctx ctx = {0};
+        struct geometry g = grids[k / 2];
+        int64_t n = g.t * g.h * g.w;
+        struct head_in in = {
+            .x = {.nq = n, .nk = n, .d = 1, .dv = 1}, .geom = g, .layer = 3, .step = 20};
+        struct err err = {0};
+        void *state = NULL;
+        int rc = method_prepare(run->method, &ctx, run->params, &in, &state, &err);
+        ck_assert_int_eq(rc, official ? METHOD_SKIP : 0);
+        method_release(run->method, state);
+    }
 }
 
 static double dense_call(const char *text, struct sim_head *h, int layer, int step)
@@ -360,8 +326,7 @@ TEST_N(presets_keep_layers_and_steps_dense, 8)
                  {"radial:preset=hunyuan-long", 2, 2},
                  {"radial:preset=none", 0, 0},
                  {"radial:preset=wan21:dense_layers=3:dense_steps=5", 3, 5}};
-    OWN(sim_head_free) struct sim_head h;
-    video_head(3, 4, 5, 0, 0, &h);
+    HEAD(h, random_video, 3, 3, 4, 5, 0, 0);
     ck_assert_double_eq(dense_call(cases[_i].text, &h, cases[_i].layers, cases[_i].steps), 0);
     if (cases[_i].layers)
         ck_assert_double_eq(dense_call(cases[_i].text, &h, cases[_i].layers - 1, 49), 1);
@@ -383,8 +348,7 @@ TEST(presets_are_their_parameters)
         {"radial:preset=hunyuan:dense_steps=0", "radial:preset=none:decay=0.95:sink=0:block=128"},
         {"radial:kind=hunyuan:dense_steps=0", "radial:preset=none:kind=hunyuan"},
     };
-    OWN(sim_head_free) struct sim_head h;
-    video_head(12, 16, 16, 0, 0, &h);
+    HEAD(h, random_video, 3, 12, 16, 16, 0, 0);
     h.in.layer = 2;
     for (int k = 0; k < 4; k++)
         ck_assert_double_eq(metric_of(pairs[k][0], &h.in, "pairs_kept"),
@@ -395,60 +359,42 @@ TEST(presets_are_their_parameters)
 
 TEST(counts_of_a_run)
 {
-    OWN(sim_head_free) struct sim_head h;
-    video_head(5, 10, 10, 0, 0, &h);
+    HEAD(h, random_video, 3, 5, 10, 10, 0, 0);
     RUN(r, "radial:preset=none:block=64:decay=0.5", &h.in);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 28.0 / 64, 1e-15);
-    ck_assert_double_eq_tol(record_get(&r, "density_tile"), 28.0 / 64, 1e-15);
-    ck_assert_double_eq_tol(record_get(&r, "density_exec"), 28.0 * 4096 / 250000, 1e-15);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "spilled_pairs=4"));
+    HAS(&r, 1e-15, "density_native density_tile density_exec", 28.0 / 64, 28.0 / 64,
+        28.0 * 4096 / 250000);
+    assert_note(&r, "spilled_pairs=4");
 }
 
 /* Text behind the video; padding tokens count in density_native only, as the code prints it. */
 TEST(text_and_padding)
 {
-    struct sim_head h;
-    struct record r;
-    video_head(8, 8, 12, 64, 2, &h);
-    run_text("radial:preset=none:block=64:decay=0.25", &h.in, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 53.0 / 169, 1e-15);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), 53.0 / 169, 1e-15);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "kind=hunyuan"));
-    record_free(&r);
-    sim_head_free(&h);
+    const char *text = "radial:preset=none:block=64:decay=0.25";
+    HEAD(h, random_video, 3, 8, 8, 12, 64, 2);
+    RUN(r, text, &h.in);
+    HAS(&r, 1e-15, "density_native density_elem", 53.0 / 169, 53.0 / 169);
+    assert_note(&r, "kind=hunyuan");
 
-    video_head(8, 8, 12, 20, 2, &h);
-    h.in.n_padding = 44;
-    run_text("radial:preset=none:block=64:decay=0.25", &h.in, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 53.0 / 169, 1e-15);
+    HEAD(padded, random_video, 3, 8, 8, 12, 20, 2);
+    padded.in.n_padding = 44;
     /* 28 blocks between video tokens; text sees and is seen by everything. */
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 28 * 4096 + 20 * 768 * 2 + 20 * 20);
-    record_free(&r);
-    OWN(free_at) uint8_t *bits = calloc(788 * 788, 1);
-    run_text_carry("radial:preset=none:profile=paper", &h.in, NULL, 1, sink_bits, bits, &r);
+    RUN_HAS(text, &padded.in, 1e-15, "density_native pairs_kept", 53.0 / 169,
+            28 * 4096 + 20 * 768 * 2 + 20 * 20);
+    OWN(free_at) uint8_t *bits = run_bits("radial:preset=none:profile=paper", &padded.in);
     for (int i = 0; i < 788; i++)
         for (int j = 0; j < 788; j++)
-            if (i >= 768 || j >= 768)
-                ck_assert(bits[i * 788 + j]);
-    record_free(&r);
-    sim_head_free(&h);
+            ck_assert(bits[i * 788 + j] || (i < 768 && j < 768));
 }
 
 TEST(paper_profile_counts_pairs_and_tiles)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    video_head(4, 8, 12, 0, 0, &h);
-    run_text("radial:preset=none:profile=paper", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 138048);
-    ck_assert_double_eq(record_get(&r, "density_tile"), record_get(&r, "density_tile@128x128"));
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), 9 * 128 * 128);
-    ck_assert_double_eq(record_get(&r, "sparsity_qk"), 1 - record_get(&r, "density_tile"));
-    record_free(&r);
-    run_text("radial:preset=none:profile=paper:sink=0:block=64", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 133344);
-    ck_assert_double_eq(record_get(&r, "density_tile"), record_get(&r, "density_tile@64x64"));
-    record_free(&r);
+    HEAD(h, random_video, 3, 4, 8, 12, 0, 0);
+    RUN(r, "radial:preset=none:profile=paper", &h.in);
+    double tile = record_get(&r, "density_tile@128x128");
+    HAS(&r, 0, "pairs_kept pairs_exec density_tile sparsity_qk", 138048, 9 * 128 * 128, tile,
+        1 - tile);
+    RUN(fine, "radial:preset=none:profile=paper:sink=0:block=64", &h.in);
+    HAS(&fine, 0, "pairs_kept density_tile", 133344, record_get(&fine, "density_tile@64x64"));
 }
 
 TEST_N(golden_heads, 4)
@@ -467,11 +413,7 @@ TEST_N(golden_heads, 4)
     HEAD(h, golden_video, 3, cases[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "radial:preset=none:kind=%s:block=64:decay=0.5", cases[_i].kind);
     RUN(r, text, &h.in);
-    assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
-    assert_printed(record_get(&r, "cra_p1"), cases[_i].p1, 6);
-    assert_printed(record_get(&r, "cra_p5"), cases[_i].p5, 6);
-    assert_printed(record_get(&r, "cra_p50"), cases[_i].p50, 6);
-    assert_printed(record_get(&r, "cra_mean"), cases[_i].mean, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
-    assert_printed(record_get(&r, "err_l2_rel"), cases[_i].l2, 6);
+    HAS(&r, DIGITS(6), "cra_min cra_p1 cra_p5 cra_p50 cra_mean err_l1_rel err_l2_rel",
+        cases[_i].min, cases[_i].p1, cases[_i].p5, cases[_i].p50, cases[_i].mean, cases[_i].l1,
+        cases[_i].l2);
 }

@@ -11,13 +11,8 @@ extern const struct method method_sageattention;
 
 static struct sage_params params_of(const char *text)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
-    struct sage_params p;
-    memcpy(&p, runs[0].params, sizeof p);
-    method_runs_free(runs, n);
-    return p;
+    OWN(run_free) struct method_run *run = run_of(text);
+    return *(const struct sage_params *)run->params;
 }
 
 static struct sage_rules rules_of(const char *text, int d)
@@ -399,43 +394,17 @@ TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
         h.v[i] = dtype_round(DT_F16, h.v[i]); /* SpargeAttn's V is fp16 before it is e4m3 */
     RUN(a, "spargeattn:theta=1:pv=off:arith=sage2:arch=sm90", &h.in);
     RUN(b, "sageattention:gran=block", &h.in);
-    static const char *const names[] = {"err_l1_rel", "err_l2_rel", "err_max", "err_lse_mean"};
-    for (int i = 0; i < 4; i++)
-        ck_assert_double_eq(record_get(&a, names[i]), record_get(&b, names[i]));
+    assert_agree(&a, &b, 0, "err_l1_rel err_l2_rel err_max err_lse_mean");
 }
 
 TEST(masks_are_full_and_counted_in_kernel_tiles)
 {
-    struct record r;
     HEAD(h, golden_code_lm, 5, 7, PREC_F32);
-    run_text("sageattention", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert_double_eq(record_get(&r, "density_tile"), 1);
-    ck_assert_double_eq(record_get(&r, "sparsity_total"), 0);
-    /* 13 blocks of 64 rows see 49 tiles of 128 keys. */
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), 49.0 * 64 * 128);
-    record_free(&r);
     h.in.src_dtype = DT_BF16;
-    run_text("sageattention", &h.in, &r);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "out_dtype=bfloat16"));
-    record_free(&r);
-}
-
-TEST(unsupported_shapes_are_skipped)
-{
-    struct sim_head h;
-    struct record r;
-    MUST(random_head(1, 32, 32, 129, false, 1, PREC_F32, &h, ERR));
-    run_text_carry("sageattention", &h.in, NULL, 1, NULL, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_ptr_nonnull(strstr(r.reason, "129"));
-    record_free(&r);
-    sim_head_free(&h);
-    MUST(random_head(1, 16, 32, 8, true, 1, PREC_F32, &h, ERR));
-    run_text_carry("sageattention", &h.in, NULL, 1, NULL, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    record_free(&r);
-    sim_head_free(&h);
+    RUN(r, "sageattention", &h.in);
+    /* 13 blocks of 64 rows see 49 tiles of 128 keys. */
+    HAS(&r, 0, "density_elem density_tile sparsity_total pairs_exec", 1, 1, 0, 49.0 * 64 * 128);
+    assert_note(&r, "out_dtype=bfloat16");
 }
 
 static double error_of(const char *text, const struct sim_head *h)

@@ -269,6 +269,12 @@ static void select_all(const struct sim_head *h, const struct sale_config *c, st
     MUST(mask_check(m, ERR));
 }
 
+/* Both of the block. */
+#define SELECT(s, m, h, c)                                                                         \
+    OWN(sale_head_free) struct sale_head s;                                                        \
+    OWN(mask_free) struct mask m;                                                                  \
+    select_all(h, c, &s, &m)
+
 static bool has_block(const struct mask *m, int64_t g, int64_t j)
 {
     for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++)
@@ -290,11 +296,9 @@ static bool kept_by_loops(const struct sale_head *s, int64_t m, int64_t j, const
 static int64_t check_low_bit(const struct sim_head *h, double tau)
 {
     struct sale_config c = official(tau, h->in.x.scale);
-    struct sale_head s;
-    struct mask m;
     float thr[64];
     int64_t dropped = 0;
-    select_all(h, &c, &s, &m);
+    SELECT(s, m, h, &c);
     for (int64_t g = 0; g < m.ngroups; g++) {
         struct sale_regions r = sale_regions(s.z.n, g, c.w);
         sale_row_thresholds(&s, g, thr);
@@ -308,8 +312,6 @@ static int64_t check_low_bit(const struct sim_head *h, double tau)
     ck_assert_int_eq(s.counts.tiles - s.counts.kept, dropped);
     ck_assert_int_eq(s.counts.tested - s.counts.tested_kept, dropped);
     ck_assert_int_eq(s.counts.tiles, tiles_of(s.z.n));
-    mask_free(&m);
-    sale_head_free(&s);
     return dropped;
 }
 
@@ -350,15 +352,13 @@ TEST(largest_dot_product_fits)
 /* bits = 16 and fp32: keep iff max e^(S - m)/l > tau, in double and natural units. */
 TEST(exact_test_equals_the_relative_score)
 {
-    OWN(sale_head_free) struct sale_head s;
-    OWN(mask_free) struct mask m;
     int64_t kept = 0, dropped = 0;
     HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     double scale = h.in.x.scale;
     struct sale_config c = official(0.004, scale);
     c.bits = 16;
     c.f16 = false;
-    select_all(&h, &c, &s, &m);
+    SELECT(s, m, &h, &c);
     for (int64_t g = 4; g < m.ngroups; g++) {
         struct sale_regions r = sale_regions(770, g, 4);
         for (int64_t j = 1; j <= r.mid; j++) {
@@ -390,15 +390,13 @@ TEST(exact_test_equals_the_relative_score)
 TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
 {
     for (int strict = 0; strict < 2; strict++) {
-        OWN(sale_head_free) struct sale_head s;
-        OWN(mask_free) struct mask m;
         HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F32);
         struct sale_config c = official(1.0 / 256, 1);
         c.bits = 16;
         c.f16 = false;
         c.causal_stats = false;
         c.strict = strict;
-        select_all(&h, &c, &s, &m);
+        SELECT(s, m, &h, &c);
         for (int64_t g = 4; g < m.ngroups; g++)
             for (int64_t j = 1; j <= sale_regions(1024, g, 4).mid; j++)
                 ck_assert_int_eq(has_block(&m, g, j), g % 2 == 0 || !strict);
@@ -478,50 +476,18 @@ TEST(wider_estimates_agree_better_with_the_exact_test)
 
 /* ---- whole method ----------------------------------------------------------------------- */
 
-static void run(const struct sim_head *h, const char *text, struct record *r)
-{
-    run_text_carry(text, &h->in, NULL, 1, NULL, NULL, r);
-}
-
-TEST(short_prompts_and_tiny_tau_are_dense)
-{
-    const struct {
-        int64_t n;
-        const char *text;
-        bool dense;
-    } c[] = {{1024, "sale:tau=0.5", true},
-             {1025, "sale:tau=0.5", false},
-             {1025, "sale:tau=9e-6", true},
-             {1025, "sale:tau=0", true},
-             {512, "sale:tau=0.5:dense_below=511", false}};
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 3, c[i].n, c[i].n, 16, true, 1, PREC_F32);
-        run(&h, c[i].text, &r);
-        ck_assert_int_eq(record_get(&r, "sparsity_total") == 0, c[i].dense);
-        ck_assert_int_eq(record_get(&r, "density_native") == 1, c[i].dense);
-        ck_assert_int_eq(strstr(buf_str(&r.notes), "dense=") != NULL, c[i].dense);
-        ck_assert_double_eq(record_get(&r, "rows_empty"), 0); /* every row sees its own key */
-    }
-}
-
 TEST(sparsity_counts_64_by_32_tiles)
 {
-    OWN(record_free) struct record r;
     HEAD(h, random_head, 3, 2048, 2048, 16, true, 0.1, PREC_F32);
-    run(&h, "sale:tau=0.9", &r);
-    ck_assert_double_eq_tol(record_get(&r, "sparsity_total"), 0.79545, 5e-6);
-    ck_assert_double_eq_tol(record_get(&r, "sparsity_total_rect"), 1 - 216.0 / (32 * 64), 1e-12);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), 216.0 / 1056, 1e-12);
-    ck_assert_double_eq_tol(record_get(&r, "tested_share"), 840.0 / 1056, 1e-12);
-    ck_assert_double_eq(record_get(&r, "tested_kept"), 0);
-    ck_assert_double_eq(record_get(&r, "tau"), 0.9);
+    RUN(r, "sale:tau=0.9", &h.in);
+    HAS(&r, 5e-6, "sparsity_total", 0.79545);
+    HAS(&r, 1e-12, "sparsity_total_rect density_native tested_share tested_kept tau",
+        1 - 216.0 / (32 * 64), 216.0 / 1056, 840.0 / 1056, 0, 0.9);
 }
 
 TEST(adding_a_constant_to_the_keys_changes_nothing)
 {
-    OWN(sim_head_free) struct sim_head b;
-    OWN(record_free) struct record ra, rb;
+    OWN(sim_head_free) struct sim_head a2, b;
     HEAD(a, random_head, 4, 1280, 1280, 32, true, 1, PREC_F32);
     /* Sixteenths in pairs x, -x: the mean, hence k', is exact with and without the constant. */
     for (int64_t t = 0; t < 1280; t++)
@@ -535,61 +501,25 @@ TEST(adding_a_constant_to_the_keys_changes_nothing)
         k[i] = a.k[i] + 0.25f * (float)(i % 32);
     in.x.k = k;
     MUST(head_init(&b, &in, PREC_F32, ERR));
-    struct head_in same = a.in;
-    OWN(sim_head_free) struct sim_head a2;
-    MUST(head_init(&a2, &same, PREC_F32, ERR)); /* reference of the new keys */
-    run(&a2, "sale:tau=0.15", &ra);
-    run(&b, "sale:tau=0.15", &rb);
-    ck_assert_double_eq(record_get(&ra, "pairs_kept"), record_get(&rb, "pairs_kept"));
+    MUST(head_init(&a2, &a.in, PREC_F32, ERR)); /* reference of the new keys */
+    RUN(ra, "sale:tau=0.15", &a2.in);
+    RUN(rb, "sale:tau=0.15", &b.in);
     ck_assert_double_gt(record_get(&ra, "sparsity_total"), 0);
-    ck_assert_double_eq_tol(record_get(&ra, "err_l2_rel"), record_get(&rb, "err_l2_rel"), 1e-4);
-    ck_assert_double_eq_tol(record_get(&ra, "cra_min"), record_get(&rb, "cra_min"), 1e-4);
-}
-
-TEST(heads_of_a_group_do_not_depend_on_their_numbers)
-{
-    OWN(record_free) struct record a, b;
-    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
-    run(&h, "sale:dense_below=0", &a);
-    h.in.head = h.in.kv_head = 0; /* K and V repeated to one head each */
-    h.in.n_heads = h.in.n_kv_heads = 1;
-    run(&h, "sale:dense_below=0", &b);
-    ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
-    ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
+    assert_agree(&ra, &rb, 0, "pairs_kept");
+    assert_agree(&ra, &rb, 1e-4, "err_l2_rel cra_min");
 }
 
 TEST(int8_attention_is_close_on_the_same_mask)
 {
-    OWN(record_free) struct record exact, sage;
     HEAD(h, golden_code_lm, 5, 0, PREC_F32);
-    run(&h, "sale:dense_below=0:tau=0", &exact);
-    run(&h, "sale:dense_below=0:tau=0:arith=sage1", &sage);
-    ck_assert_double_le(record_get(&exact, "err_l2_rel"), 1e-5);
-    ck_assert_double_eq(record_get(&sage, "pairs_kept"), record_get(&exact, "pairs_kept"));
+    RUN(exact, "sale:dense_below=0:tau=0", &h.in);
+    RUN(sage, "sale:dense_below=0:tau=0:arith=sage1", &h.in);
+    HAS(&exact, 1e-5, "err_l2_rel", 0);
+    HAS(&sage, 0, "pairs_kept sparsity_pv", record_get(&exact, "pairs_kept"), 0);
     ck_assert_double_gt(record_get(&sage, "err_l2_rel"), 1e-5);
-    ck_assert_double_lt(record_get(&sage, "err_l2_rel"), 0.03);
-    ck_assert_double_gt(record_get(&sage, "err_cos"), 0.9995);
-    ck_assert_double_lt(record_get(&sage, "err_lse_max"), 0.1); /* the key mean is put back */
-    ck_assert_double_eq(record_get(&sage, "sparsity_pv"), 0);
-}
-
-TEST(inapplicable_heads_are_skipped)
-{
-    const struct {
-        int64_t nq;
-        int d;
-        bool causal;
-        const char *reason;
-    } c[] = {{64, 16, false, "causal only"},
-             {40, 16, true, "whole prompts only: 40 queries, 64 keys"},
-             {64, 24, true, "head dimension 24 is not a multiple of 16 up to 1024"}};
-    for (int i = 0; i < 3; i++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 3, c[i].nq, 64, c[i].d, c[i].causal, 1, PREC_F32);
-        run(&h, "sale", &r);
-        ck_assert_int_eq(r.status, RECORD_SKIP);
-        ck_assert_str_eq(r.reason, c[i].reason);
-    }
+    HAS(&sage, 0.03, "err_l2_rel", 0);
+    HAS(&sage, 5e-4, "err_cos", 1);
+    HAS(&sage, 0.1, "err_lse_max", 0); /* the key mean is put back */
 }
 
 /* ---- calibration ------------------------------------------------------------------------ */
@@ -629,35 +559,22 @@ TEST(tau_is_halved_down_to_dense)
     ck_assert_double_eq(tau, 0.002);
 }
 
-static double calibrated_tau(const char *text, const struct head_in *in, int n)
-{
-    json_t *doc = NULL;
-    double tau;
-    MUST(calibrate_text(text, in, n, &doc, ERR));
-    MUST(jget_num(doc, "tau", "calibration", &tau, ERR));
-    json_decref(doc);
-    return tau;
-}
-
 /* The chosen tau is the first whose measured error, a replay with the same local stretch, is within
  * theta. */
 TEST(calibration_agrees_with_the_replayed_error)
 {
-    struct record r;
+    char text[128];
     HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     const struct head_in in[2] = {h.in, h.in};
-    run(&h, "sale:dense_below=0:local=256:tau=0.002", &r);
-    double error = record_get(&r, "err_l1_tok");
+    double error = metric_of("sale:dense_below=0:local=256:tau=0.002", &h.in, "err_l1_tok");
     ck_assert_double_gt(error, 0);
-    record_free(&r);
-    run(&h, "sale:dense_below=0:local=256:tau=0.004", &r);
-    ck_assert_double_gt(record_get(&r, "err_l1_tok"), error);
-    record_free(&r);
-    char text[128];
+    ck_assert_double_gt(metric_of("sale:dense_below=0:local=256:tau=0.004", &h.in, "err_l1_tok"),
+                        error);
     snprintf(text, sizeof text, "sale:dense_below=0:theta=%.6g", error * 1.001);
-    ck_assert_double_eq(calibrated_tau(text, in, 2), 0.002);
-    ck_assert_double_eq(calibrated_tau("sale:dense_below=0:theta=1e6", in, 2), 0.008);
+    ck_assert_double_eq(calibrated(text, in, 2, "tau"), 0.002);
+    ck_assert_double_eq(calibrated("sale:dense_below=0:theta=1e6", in, 2, "tau"), 0.008);
     /* Below 0.002 every block is kept: whether rounding leaves an error depends on the BLAS. */
-    ck_assert_double_eq(calibrated_tau("sale:dense_below=0:theta=1e-9:tau_min=0.0015", in, 2), 0);
-    ck_assert_double_eq(calibrated_tau("sale:dense_below=0:theta=1e6:tau0=0.5", in, 1), 0.5);
+    ck_assert_double_eq(calibrated("sale:dense_below=0:theta=1e-9:tau_min=0.0015", in, 2, "tau"),
+                        0);
+    ck_assert_double_eq(calibrated("sale:dense_below=0:theta=1e6:tau0=0.5", in, 1, "tau"), 0.5);
 }

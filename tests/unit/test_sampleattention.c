@@ -183,12 +183,6 @@ TEST(pure_slash_is_kept_whole_by_cover2_only)
 
 /* ---- whole heads ------------------------------------------------------------------------ */
 
-static void run(const struct sim_head *h, const char *text, double *keep, struct record *r)
-{
-    struct recalls c = {keep, head_lse(&h->in)};
-    run_text_carry(text, &h->in, NULL, 1, keep ? sink_recalls : NULL, &c, r);
-}
-
 struct golden_row {
     const char *options, *lists;
     double blocks, density, min, p1, mean;
@@ -199,24 +193,14 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
 {
     char text[256];
     OWN(record_free) struct record r;
-    int64_t n = h->in.x.nq;
-    double *keep = calloc((size_t)n, sizeof *keep), pairs = (double)n * (double)(n + 1) / 2;
+    double n = (double)h->in.x.nq, pairs = n * (n + 1) / 2, exec = g->blocks * 128 * 128;
     snprintf(text, sizeof text, "sampleattention:alpha_c=0.9:alpha_s=0.9%s", g->options);
-    run(h, text, keep, &r);
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), g->blocks * 128 * 128);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->density, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "density_exec"), g->blocks * 128 * 128 / pairs, 1e-12);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"),
-                            g->density * pairs / ((double)n * (double)n), 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), g->min, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 1e-4);
-    /* The golden p1 is entry floor(n / 100), counted from 0, of the ascending list. */
-    sort_f64(keep, n);
-    ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_p1"), percentile_sorted(keep, n, 1), 1e-6);
-    ck_assert_msg(strstr(buf_str(&r.notes), g->lists) != NULL, "notes '%s' lack '%s'",
-                  buf_str(&r.notes), g->lists);
-    free(keep);
+    double p1 = run_p1(text, &h->in, &r);
+    HAS(&r, 1e-6, "pairs_exec density_elem density_exec density_native", exec, g->density,
+        exec / pairs, g->density * pairs / (n * n));
+    HAS(&r, 1e-4, "cra_min cra_mean", g->min, g->mean);
+    ck_assert_double_eq_tol(p1, g->p1, 1e-4);
+    assert_note(&r, g->lists);
 }
 
 TEST(golden_trace_4096)
@@ -233,23 +217,17 @@ TEST(golden_trace_4096)
         {":chunks=1:keep_diag=0:keep_sink=1", "kc,ks=5,5", 206, 0.371247, 0.279077, 0.628847,
          0.962066},
     };
-    struct record r;
     HEAD(h, golden_sample, 4096, PREC_F32);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_golden(&h, &rows[i]);
 
-    run(&h, "sampleattention:alpha_c=0.9:alpha_s=0.9", NULL, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_exec"), 0.402246, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), 0.087674, 1e-4);
-    ck_assert_double_eq(record_get(&r, "units_forced"), 0);
-    record_free(&r);
-
-    run(&h, "sampleattention", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), 327 * 128 * 128);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), 0.607518, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.980525, 1e-4);
-    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "kc,ks=10,10"));
-    record_free(&r);
+    RUN(r, "sampleattention:alpha_c=0.9:alpha_s=0.9", &h.in);
+    HAS(&r, 1e-6, "density_exec units_forced", 0.402246, 0);
+    HAS(&r, 1e-4, "err_l2_rel", 0.087674);
+    RUN(defaults, "sampleattention", &h.in);
+    HAS(&defaults, 1e-6, "pairs_exec density_elem", 327 * 128 * 128, 0.607518);
+    HAS(&defaults, 1e-4, "cra_mean", 0.980525);
+    assert_note(&defaults, "kc,ks=10,10");
 }
 
 TEST(golden_trace_4000)
@@ -302,48 +280,38 @@ TEST(golden_columns_and_bins)
     }
 }
 
-/* Every block of a is in b. */
-static bool contained(const struct sample_plan *a, const struct sample_plan *b)
+/* Every block that `lo` keeps `hi` keeps, too. */
+static void assert_contained(const struct sample_config *lo, const struct sample_config *hi,
+                             const struct sample_scores *s)
 {
-    for (int64_t i = 0; i < a->nb; i++)
+    OWN(sample_plan_free) struct sample_plan a, b;
+    MUST(sample_plan_build(&a, lo, s, ERR));
+    MUST(sample_plan_build(&b, hi, s, ERR));
+    for (int64_t i = 0; i < a.nb; i++)
         for (int64_t j = 0; j <= i; j++)
-            if (sample_plan_keeps(a, sample_plan_list(a, i), i, j) &&
-                !sample_plan_keeps(b, sample_plan_list(b, i), i, j))
-                return false;
-    return true;
+            ck_assert(!sample_plan_keeps(&a, sample_plan_list(&a, i), i, j) ||
+                      sample_plan_keeps(&b, sample_plan_list(&b, i), i, j));
 }
 
 TEST(masks_are_nested)
 {
     const double alpha[] = {0.3, 0.6, 0.8, 0.9, 0.95, 0.99};
     OWN(sample_scores_free) struct sample_scores s;
-    struct sample_plan a, b;
     struct sample_config c = config(2500, 4, 0.3);
     HEAD(h, golden_sample, 2500, PREC_F32);
     MUST(sample_scores_init(&s, &c, ERR));
     MUST(sample_scores_run(&s, &c, h.in.exact, ERR));
-    for (int i = 0; i < 5; i++)
-        for (int which = 0; which < 2; which++) {
-            struct sample_config lo = config(2500, 4, alpha[i]), hi = lo;
-            *(which ? &hi.alpha_c : &hi.alpha_s) = alpha[i + 1];
-            MUST(sample_plan_build(&a, &lo, &s, ERR));
-            MUST(sample_plan_build(&b, &hi, &s, ERR));
-            ck_assert(contained(&a, &b));
-            sample_plan_free(&b);
-            hi = lo;
-            hi.merge = SAMPLE_UNION;
-            MUST(sample_plan_build(&b, &hi, &s, ERR));
-            ck_assert(contained(&a, &b));
-            sample_plan_free(&b);
-            hi = lo;
-            *(which ? &hi.keep_sink : &lo.keep_diag) = which; /* safe > paper > strict */
-            sample_plan_free(&a);
-            MUST(sample_plan_build(&a, &lo, &s, ERR));
-            MUST(sample_plan_build(&b, &hi, &s, ERR));
-            ck_assert(contained(&a, &b));
-            sample_plan_free(&a);
-            sample_plan_free(&b);
-        }
+    for (int i = 0; i < 5; i++) {
+        struct sample_config lo = config(2500, 4, alpha[i]), strict = lo;
+        struct sample_config more[] = {lo, lo, lo, lo}; /* of columns, of slashes, union, safe */
+        more[0].alpha_c = more[1].alpha_s = alpha[i + 1];
+        more[2].merge = SAMPLE_UNION;
+        more[3].keep_sink = true;
+        for (int k = 0; k < 4; k++)
+            assert_contained(&lo, &more[k], &s);
+        strict.keep_diag = false;
+        assert_contained(&strict, &lo, &s);
+    }
 }
 
 TEST(uniform_rows)
@@ -357,7 +325,6 @@ TEST(uniform_rows)
     OWN(sample_scores_free) struct sample_scores s;
     OWN(sample_plan_free) struct sample_plan p;
     struct sample_config c = config(1024, 1, 0.3);
-    struct record r;
     HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F64);
     MUST(sample_scores_init(&s, &c, ERR));
     MUST(sample_scores_run(&s, &c, h.in.exact, ERR));
@@ -371,20 +338,10 @@ TEST(uniform_rows)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[128];
         snprintf(text, sizeof text, "sampleattention%s", cases[i].options);
-        run(&h, text, NULL, &r);
-        ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), cases[i].lists));
+        RUN(r, text, &h.in);
+        assert_note(&r, cases[i].lists);
         ck_assert_double_eq(record_get(&r, "pairs_exec"), cases[i].blocks * 128 * 128);
-        record_free(&r);
     }
-}
-
-TEST(full_budget_is_dense)
-{
-    OWN(record_free) struct record r;
-    HEAD(h, golden_sample, 2100, PREC_F32);
-    run(&h, "sampleattention:alpha_c=1:alpha_s=0:chunks=3", NULL, &r);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 1, 1e-6);
 }
 
 /* Entries of a row needed for a share 0.95 of its mass, summed over the rows. */
@@ -416,7 +373,6 @@ TEST(oracle_of_the_golden_trace)
 TEST(earlier_algorithm_on_the_golden_trace)
 {
     struct sample_v2 v;
-    OWN(record_free) struct record r;
     HEAD(h, golden_sample, 4096, PREC_F32);
     sample_v2_init(&v, &h.in.x, 0.08, 0.05, 128);
     MUST(sample_v2_choose(&v, 0.95, h.in.exact, ERR));
@@ -424,31 +380,9 @@ TEST(earlier_algorithm_on_the_golden_trace)
     ck_assert_int_eq(v.sampled, 205);
     ck_assert_int_eq(v.ncols, 182);
     sample_v2_free(&v);
-    run(&h, "sampleattention:profile=v2", NULL, &r);
-    ck_assert_double_eq_tol(record_get(&r, "density_elem"), 0.251024, 1e-6);
-    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 0.000385, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_p1"), 0.028830, 1e-4);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.848365, 1e-4);
-    ck_assert_double_eq(record_get(&r, "columns"), 182);
-}
-
-TEST(short_prompts_stay_dense)
-{
-    const struct {
-        int64_t n;
-        const char *text;
-        bool dense;
-    } cases[] = {{255, "sampleattention", true},          {256, "sampleattention", false},
-                 {512, "sampleattention:chunks=4", true}, {513, "sampleattention:chunks=4", false},
-                 {127, "sampleattention:block=64", true}, {128, "sampleattention:block=64", false}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        OWN(record_free) struct record r;
-        HEAD(h, random_head, 2, cases[i].n, cases[i].n, 16, true, 1, PREC_F32);
-        run(&h, cases[i].text, NULL, &r);
-        ck_assert_int_eq(strstr(buf_str(&r.notes), "fallback=dense") != NULL, cases[i].dense);
-        if (cases[i].dense)
-            ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    }
+    RUN(r, "sampleattention:profile=v2", &h.in);
+    HAS(&r, 1e-6, "density_elem columns", 0.251024, 182);
+    HAS(&r, 1e-4, "cra_min cra_p1 cra_mean", 0.000385, 0.028830, 0.848365);
 }
 
 TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
@@ -463,9 +397,8 @@ TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
     };
     HEAD(h, random_head, 3, 1024, 1024, 16, true, 2, PREC_F32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        OWN(record_free) struct record a, b;
-        run(&h, cases[i].text, NULL, &a);
-        run(&h, cases[i].same, NULL, &b);
+        RUN(a, cases[i].text, &h.in);
+        RUN(b, cases[i].same, &h.in);
         ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
         ck_assert_str_eq(buf_str(&a.notes), buf_str(&b.notes));
     }
@@ -475,66 +408,32 @@ TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
  * lists are equal, so every row keeps what it keeps in the whole prompt. */
 TEST(prompt_chunk_uses_absolute_positions)
 {
-    enum { N = 1100 };
-    struct sim_head part;
-    struct record r;
-    double keep_whole[N], keep_part[N];
-    HEAD(whole, random_head, 4, N, N, 16, true, 3, PREC_F64);
-    run(&whole, "sampleattention:alpha_c=0.6:alpha_s=0.4", keep_whole, &r);
-    record_free(&r);
     const int64_t cuts[] = {512, 500, 640, 333};
-    for (int i = 0; i < 4; i++) {
-        struct head_in in = whole.in;
-        in.x.nq = N - cuts[i];
-        in.x.q = whole.q + cuts[i] * in.x.d;
-        MUST(head_init(&part, &in, PREC_F64, ERR));
-        run(&part, "sampleattention:alpha_c=0.6:alpha_s=0.4", keep_part, &r);
-        ck_assert_double_lt(record_get(&r, "density_elem"), 1);
-        for (int64_t q = 0; q < in.x.nq; q++)
-            ck_assert_double_eq_tol(keep_part[q], keep_whole[q + cuts[i]], 1e-12);
-        record_free(&r);
-        sim_head_free(&part);
-    }
+    HEAD(whole, random_head, 4, 1100, 1100, 16, true, 3, PREC_F64);
+    for (int i = 0; i < 4; i++)
+        assert_chunk_keeps("sampleattention:alpha_c=0.6:alpha_s=0.4", &whole, cuts[i], 1e-12);
 }
 
-TEST(bidirectional_heads_are_skipped)
-{
-    OWN(record_free) struct record r;
-    HEAD(h, random_head, 5, 300, 300, 16, false, 1, PREC_F32);
-    run(&h, "sampleattention", NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_str_eq(r.reason, "causal only");
-}
-
-TEST(strict_counts_rows_without_a_key)
+/* Column 5 and distance 6 of 8: rows 5, 6, 7; diagonals 6 and 7. Row blocks 0..4 have neither,
+ * unless the diagonal and the sink are forced. */
+TEST_N(strict_counts_rows_without_a_key, 2)
 {
     enum { N = 1024 };
     struct sample_config c = config(N, 1, 0);
     OWN(sample_scores_free) struct sample_scores s;
-    struct sample_plan p;
-    struct mask m = {0};
+    OWN(sample_plan_free) struct sample_plan p;
+    OWN(mask_free) struct mask m = {0};
     struct mask_counts n;
     int64_t forced = 0;
-    HEAD(h, random_head, 6, N, N, 16, true, 1, PREC_F32);
     MUST(sample_scores_init(&s, &c, ERR));
     s.col[5] = s.slash[6] = 1;
-    c.keep_diag = false;
+    c.keep_diag = c.keep_sink = _i;
     MUST(sample_plan_build(&p, &c, &s, ERR));
     MUST(sample_plan_mask(&p, 0, N, &m, &forced, ERR));
     MUST(mask_count(&m, &n, ERR));
-    ck_assert_int_eq(n.rows_empty, 5 * 128); /* row blocks 0..4: no column 5, no diagonal 6 */
-    ck_assert_int_eq(forced, 0);
-    ck_assert_int_eq(n.tiles_kept, 3 + 2 + 1); /* column 5: rows 5, 6, 7; diagonals 6 and 7 */
-    mask_free(&m);
-    sample_plan_free(&p);
-    p.c.keep_diag = c.keep_diag = c.keep_sink = true;
-    MUST(sample_plan_build(&p, &c, &s, ERR));
-    MUST(sample_plan_mask(&p, 0, N, &m, &forced, ERR));
-    MUST(mask_count(&m, &n, ERR));
-    ck_assert_int_eq(n.rows_empty, 0);
-    ck_assert_int_eq(n.tiles_kept - forced, 6);
-    mask_free(&m);
-    sample_plan_free(&p);
+    ck_assert_int_eq(n.rows_empty, _i ? 0 : 5 * 128);
+    ck_assert_int_eq(forced > 0, _i);
+    ck_assert_int_eq(n.tiles_kept - forced, 3 + 2 + 1);
 }
 
 /* ---- offline search --------------------------------------------------------------------- */
@@ -542,22 +441,21 @@ TEST(strict_counts_rows_without_a_key)
 TEST(search_reports_what_the_replay_measures)
 {
     struct sample_choice c;
-    struct record r;
     char text[128];
     struct sample_config base = config(0, 1, 0);
     HEAD(h, golden_sample, 2100, PREC_F64);
+    RUN_HAS("sampleattention:alpha_c=1:alpha_s=0:chunks=3", &h.in, 1e-12, "density_elem cra_min", 1,
+            1);
     struct sample_target want = {.mean = 0.9, .fast = true};
     MUST(sample_search(&base, &want, &h.in, 1, &c, NULL, ERR));
     ck_assert(c.met);
     ck_assert_double_ge(c.keep_mean, 0.9);
     snprintf(text, sizeof text, "sampleattention:alpha_c=%g:alpha_s=%g:chunks=%d", c.alpha_c,
              c.alpha_s, c.chunks);
-    run(&h, text, NULL, &r);
+    RUN(r, text, &h.in);
     ck_assert_double_eq_tol(record_get(&r, "density_elem"), c.density, 1e-12);
-    ck_assert_double_eq_tol(record_get(&r, "cra_p1"), c.keep_p1, 1e-9);
-    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c.keep_mean, 1e-9);
+    HAS(&r, 1e-9, "cra_p1 cra_mean", c.keep_p1, c.keep_mean);
     ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), c.error, 1e-6);
-    record_free(&r);
 
     want = (struct sample_target){.p1 = 1.01, .error = 0.05};
     MUST(sample_search(&base, &want, &h.in, 1, &c, NULL, ERR));
@@ -567,22 +465,13 @@ TEST(search_reports_what_the_replay_measures)
 
 TEST(calibrate_writes_a_triple)
 {
-    struct sim_head h[2];
-    json_t *doc = NULL;
-    int64_t chunks;
-    double alpha_c, alpha_s;
-    struct head_in in[2];
-    for (int i = 0; i < 2; i++) {
-        MUST(random_head(7 + i, 600, 600, 16, true, 2, PREC_F32, &h[i], ERR));
-        in[i] = h[i].in;
-    }
-    MUST(calibrate_text("sampleattention:target=spd:target_mean=0.8", in, 2, &doc, ERR));
-    MUST(jget_num(doc, "alpha_c", "calibration", &alpha_c, ERR));
-    MUST(jget_num(doc, "alpha_s", "calibration", &alpha_s, ERR));
-    MUST(jget_int(doc, "chunks", "calibration", &chunks, ERR));
+    const char *text = "sampleattention:target=spd:target_mean=0.8";
+    HEAD(a, random_head, 7, 600, 600, 16, true, 2, PREC_F32);
+    HEAD(b, random_head, 8, 600, 600, 16, true, 2, PREC_F32);
+    const struct head_in in[2] = {a.in, b.in};
+    double alpha_c = calibrated(text, in, 2, "alpha_c"),
+           alpha_s = calibrated(text, in, 2, "alpha_s");
+    double chunks = calibrated(text, in, 2, "chunks");
     ck_assert(alpha_c >= 0.8 && alpha_c <= 1 && alpha_s >= 0.8 && alpha_s <= 1);
     ck_assert(chunks == 1 || chunks == 2 || chunks == 4);
-    json_decref(doc);
-    for (int i = 0; i < 2; i++)
-        sim_head_free(&h[i]);
 }

@@ -222,16 +222,13 @@ TEST(causal_topk_counts)
             char text[64];
             snprintf(text, sizeof text, "select=topk:topk=%s:arch=%s", c[i].topk,
                      arch ? "sm90" : "sm80");
-            struct sparge_params p = params_of(text);
-            struct sparge *s;
-            MUST(sparge_new(&p, &in, &s, ERR));
+            OWN(sparge_end) struct sparge *s = sparge_on(text, &in);
             int64_t kept = kept_tiles(s);
             ck_assert_int_eq(kept, c[i].kept);
             ck_assert_double_eq_tol(1 - (double)kept / 4160, c[i].sparsity, 5e-5);
             int64_t native = sparge_native_tiles(s->nq_blocks, s->nk_blocks, true);
             if (arch && i == 0)
                 ck_assert_double_eq_tol(1 - (double)kept / (double)native, 0.2652, 5e-5);
-            sparge_free(s);
         }
 }
 
@@ -239,11 +236,9 @@ TEST(partial_blocks_are_kept)
 {
     OWN(free_at) float *q = normals(1, 200 * 64), *k = normals(2, 200 * 64);
     struct head_in in = plain_head(q, k, 200, 64, false);
-    struct sparge_params p = params_of("theta=-1:tau=0");
-    struct sparge *s;
+    OWN(sparge_end) struct sparge *s = sparge_on("theta=-1:tau=0", &in);
     int32_t col[4];
     double mass;
-    MUST(sparge_new(&p, &in, &s, ERR));
     ck_assert_int_eq(s->nq_blocks, 2);
     ck_assert_int_eq(s->nk_blocks, 4);
     ck_assert_int_eq(sparge_list(s, s->row, 1, col, &mass), 4);
@@ -251,7 +246,6 @@ TEST(partial_blocks_are_kept)
     ck_assert_int_eq(sparge_list(s, s->row, 0, col, &mass), 2);
     ck_assert_int_eq(col[1], 3);
     ck_assert_double_gt(mass, 0);
-    sparge_free(s);
 }
 
 TEST(extreme_budgets_keep_everything)
@@ -262,21 +256,16 @@ TEST(extreme_budgets_keep_everything)
     for (int causal = 0; causal < 2; causal++)
         for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
             struct head_in in = plain_head(q, k, 1920, 8, causal);
-            struct sparge_params p = params_of(text[i]);
-            struct sparge *s;
-            MUST(sparge_new(&p, &in, &s, ERR));
+            OWN(sparge_end) struct sparge *s = sparge_on(text[i], &in);
             ck_assert_int_eq(kept_tiles(s),
                              sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal));
-            sparge_free(s);
         }
 }
 
 TEST(map_rules_by_brute_force)
 {
     HEAD(h, golden_code_lm, 5, 0, PREC_F32);
-    struct sparge_params p = params_of("theta=0.3:tau=0.8:sink=1");
-    struct sparge *s;
-    MUST(sparge_new(&p, &h.in, &s, ERR));
+    OWN(sparge_end) struct sparge *s = sparge_on("theta=0.3:tau=0.8:sink=1", &h.in);
     ck_assert_int_eq(s->nq_blocks, 7);
     int32_t col[16];
     double mass;
@@ -310,7 +299,6 @@ TEST(map_rules_by_brute_force)
         if (mass >= 0)
             ck_assert_double_eq_tol(mass, taken, 1e-6);
     }
-    sparge_free(s);
 }
 
 /* x_i = 1 / (4 (i + 20)). Counts of sums on a GPU, from tests/data/gpu_sums.py; rows = rows of the
@@ -388,33 +376,26 @@ TEST(chunks_of_the_running_sum)
                                    {1 << 20, 1, 1024}, {512, 128, 64},   {2048, 1 << 20, 32}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         ck_assert_int_eq(gpusum_chunk(c[i][0], c[i][1]), c[i][2]);
-    struct sparge *s;
-    struct sparge_params p = params_of("");
     OWN(free_at) float *x = normals(3, 64 * 128 * 8);
     struct head_in in = plain_head(x, x, 64 * 128, 8, false);
     for (int heads = 1; heads <= 8; heads *= 8) {
         in.n_heads = heads; /* 64 query and 128 key blocks */
-        MUST(sparge_new(&p, &in, &s, ERR));
+        OWN(sparge_end) struct sparge *s = sparge_on("", &in);
         ck_assert_int_eq(s->rules.chunk, heads == 1 ? 64 : 32);
-        sparge_free(s);
     }
 }
 
 TEST(input_grid_rounds_the_map)
 {
     HEAD(h, golden_code_lm, 5, 7, PREC_F32);
-    struct sparge_params p = params_of("map_dtype=input");
-    struct sparge *s;
     h.in.src_dtype = DT_BF16;
-    MUST(sparge_new(&p, &h.in, &s, ERR));
-    for (int64_t i = 0; i < s->nk_blocks * 64; i++)
-        ck_assert_float_eq(s->kb.mean[i], dtype_round(DT_BF16, s->kb.mean[i]));
+    OWN(sparge_end) struct sparge *bf16 = sparge_on("map_dtype=input", &h.in);
+    for (int64_t i = 0; i < bf16->nk_blocks * 64; i++)
+        ck_assert_float_eq(bf16->kb.mean[i], dtype_round(DT_BF16, bf16->kb.mean[i]));
     for (int64_t i = 0; i < 770 * 64; i++)
-        ck_assert_float_eq(s->k[i], dtype_round(DT_BF16, s->k[i]));
-    sparge_free(s);
+        ck_assert_float_eq(bf16->k[i], dtype_round(DT_BF16, bf16->k[i]));
     h.in.src_dtype = DT_F32; /* becomes fp16, as in the official code */
-    MUST(sparge_new(&p, &h.in, &s, ERR));
+    OWN(sparge_end) struct sparge *f16 = sparge_on("map_dtype=input", &h.in);
     for (int64_t i = 0; i < 770 * 64; i++)
-        ck_assert_float_eq(s->q[i], dtype_round(DT_F16, h.q[i]));
-    sparge_free(s);
+        ck_assert_float_eq(f16->q[i], dtype_round(DT_F16, h.q[i]));
 }

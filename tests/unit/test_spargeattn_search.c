@@ -78,19 +78,12 @@ TEST(bins_of_theta)
     ck_assert_double_eq(best.theta, -1 + 3.0 / 16);
 }
 
-static json_t *calibrated(const char *text, const struct head_in *samples, int n)
+static json_t *found(const char *text, const struct head_in *samples, int n)
 {
-    struct sparge_params p = params_of(text);
-    struct method_ctx ctx = {0};
-    struct buf b = {0};
-    struct jw w;
+    char full[256];
     json_t *doc = NULL;
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    MUST(sparge_calibrate(&ctx, &p, samples, n, &w, ERR));
-    jw_obj_end(&w);
-    MUST(json_read_text(buf_str(&b), b.len, "calibration", &doc, ERR));
-    buf_free(&b);
+    snprintf(full, sizeof full, "spargeattn:%s", text);
+    MUST(calibrate_text(full, samples, n, &doc, ERR));
     return doc;
 }
 
@@ -106,7 +99,7 @@ TEST(calibrated_head_keeps_the_bound)
                                        "arith=sage1:l1=0.3:l2=0.35:tune_pv=0"};
     HEAD(h, golden_video, 0, 0, 0, PREC_F32);
     for (int i = 0; i < 4; i++) {
-        OWN(json_decrefp) json_t *doc = calibrated(text[i], &h.in, 1);
+        OWN(json_decrefp) json_t *doc = found(text[i], &h.in, 1);
         double theta = number(doc, "theta"), tau = number(doc, "tau"), pv = number(doc, "pv");
         ck_assert(json_is_false(json_object_get(doc, "dense")));
         ck_assert_int_eq(json_object_get(doc, "sink") != NULL, i != 2);
@@ -125,7 +118,7 @@ TEST(calibrated_head_keeps_the_bound)
 TEST(impossible_bound_makes_the_head_dense)
 {
     HEAD(h, golden_code_lm, 5, 7, PREC_F32);
-    OWN(json_decrefp) json_t *doc = calibrated("l1=1e-9:l2=2e-9", &h.in, 1);
+    OWN(json_decrefp) json_t *doc = found("l1=1e-9:l2=2e-9", &h.in, 1);
     ck_assert(json_is_true(json_object_get(doc, "dense")));
     ck_assert_double_eq(number(doc, "theta"), 1);
     ck_assert_double_eq(number(doc, "tau"), 1);
@@ -156,11 +149,11 @@ TEST(repeated_samples_change_nothing)
     struct head_in two[2];
     HEAD(h, golden_video, 0, 0, 0, PREC_F32);
     two[0] = two[1] = h.in;
-    OWN(json_decrefp) json_t *one = calibrated("l1=0.3:l2=0.35", two, 1);
+    OWN(json_decrefp) json_t *one = found("l1=0.3:l2=0.35", two, 1);
     for (int step = 0; step < 2; step++) {
         two[1].branch = "other";
         two[1].step = h.in.step + step;
-        OWN(json_decrefp) json_t *doc = calibrated("l1=0.3:l2=0.35", two, 2);
+        OWN(json_decrefp) json_t *doc = found("l1=0.3:l2=0.35", two, 2);
         ck_assert(json_equal(one, doc));
     }
 }
@@ -178,7 +171,7 @@ TEST(dense_is_for_good)
         two[1] = h[!first].in;
         two[1].step = two[0].step + 1;
         OWN(json_decrefp)
-        json_t *alone = calibrated(text, two, 1), *both = calibrated(text, two, 2);
+        json_t *alone = found(text, two, 1), *both = found(text, two, 2);
         bool dense = json_is_true(json_object_get(alone, "dense"));
         ck_assert_int_eq(dense, first == 0);
         if (dense)
@@ -190,15 +183,9 @@ TEST(dense_is_for_good)
 
 TEST(calibrate_refuses_topk)
 {
-    struct sparge_params p = params_of("select=topk");
-    struct method_ctx ctx = {0};
+    struct head_in in = {.x = {.nq = 4, .nk = 8, .d = 4, .causal = true}};
     struct err err = {0};
-    OWN(buf_free) struct buf b = {0};
-    struct jw w;
-    struct head_in in = {0};
-    jw_init(&w, &b, 0);
-    assert_fails(sparge_calibrate(&ctx, &p, &in, 1, &w, &err), &err, ERR_USAGE, "select=cdf");
-    in.x = (struct attn_in){.nq = 4, .nk = 8, .d = 4, .causal = true};
-    p = params_of("");
-    ck_assert_int_eq(sparge_calibrate(&ctx, &p, &in, 1, &w, &err), METHOD_SKIP);
+    json_t *doc = NULL;
+    FAILS(calibrate_text("spargeattn:select=topk", &in, 1, &doc, ERR), ERR_USAGE, "select=cdf");
+    ck_assert_int_eq(calibrate_text("spargeattn", &in, 1, &doc, &err), METHOD_SKIP);
 }

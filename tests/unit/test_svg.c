@@ -249,83 +249,26 @@ TEST_N(warm_up_of_layers_and_steps, 8)
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
-static void video_head(int64_t t, int64_t h, int64_t w, int64_t words, int place,
-                       struct sim_head *out)
-{
-    int64_t n = t * h * w + words;
-    MUST(random_head(5, n, n, 16, false, 1.5, PREC_F64, out, ERR));
-    out->in.geom = (struct geometry){t, h, w, words, words ? place : 0};
-    out->in.n_layers = 40;
-    out->in.layer = 7;
-    out->in.n_steps = 50;
-    out->in.step = 30;
-    out->in.branch = "cond";
-}
-
-TEST(other_inputs_are_skipped)
-{
-    struct sim_head h;
-    video_head(3, 4, 5, 0, 0, &h);
-    h.in.order = "time";
-    assert_skips("svg1", &h.in, "raster order");
-    h.in.order = NULL;
-    h.in.n_steps = 0;
-    assert_skips("svg1", &h.in, "how many steps");
-    ck_assert_double_eq(metric_of("svg1:dense_steps=0", &h.in, "dense_call"), 0);
-    h.in.geom.h = 5;
-    assert_skips("svg1", &h.in, "grid");
-    h.in.geom.t = 0;
-    assert_skips("svg1", &h.in, "video grid");
-    sim_head_free(&h);
-    video_head(3, 4, 5, 4, 2, &h);
-    assert_skips("svg1:family=wan", &h.in, "no text");
-    assert_skips("svg1:family=cog", &h.in, "in front");
-    sim_head_free(&h);
-    video_head(3, 4, 5, 4, 1, &h);
-    assert_skips("svg1:family=hunyuan", &h.in, "behind");
-    sim_head_free(&h);
-    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
-    assert_skips("svg1", &h.in, "bidirectional only");
-    sim_head_free(&h);
-}
-
 TEST(a_target_below_the_text_share_is_an_error)
 {
-    struct sim_head h;
-    struct method_run *runs = NULL;
-    int64_t n = 0;
+    OWN(run_free) struct method_run *run = run_of("svg1:target=0.4");
+    OWN(record_free) struct record r;
     struct method_ctx ctx = {0};
-    struct record r;
-    video_head(2, 8, 8, 32, 2, &h);
+    HEAD(h, random_video, 5, 2, 8, 8, 32, 2);
+    h.in.step = 30;
     record_init(&r);
-    MUST(method_runs_parse(test_methods, "svg1:target=0.4", &runs, &n, ERR));
-    struct sim_cell cell = {
-        .method = runs[0].method, .params = runs[0].params, .ctx = &ctx, .in = &h.in};
+    struct sim_cell cell = {.method = run->method, .params = run->params, .ctx = &ctx, .in = &h.in};
     FAILS(sim_run(&cell, &r, ERR), ERR_INPUT, "target below text share");
-    record_free(&r);
-    method_runs_free(runs, n);
     ck_assert_double_ge(metric_of("svg1:target=0.41", &h.in, "density_elem"), 0.36);
-    sim_head_free(&h);
     ck_assert(isnan(svg_width_frames(0.4, 32, 160, 64)));
-}
-
-TEST(bad_rows_are_refused)
-{
-    static const char *const bad[] = {"svg1:rows=0", "svg1:rows=-3", "svg1:rows=some",
-                                      "svg1:rows=1.5"};
-    for (int k = 0; k < 4; k++)
-        assert_refused(bad[k], "a number of rows");
 }
 
 TEST(first_layers_and_steps_are_dense)
 {
-    OWN(sim_head_free) struct sim_head h;
-    video_head(3, 8, 8, 0, 0, &h);
+    HEAD(h, random_video, 5, 3, 8, 8, 0, 0);
     h.in.layer = 0;
     RUN(r, "svg1", &h.in);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert(isnan(record_get(&r, "temporal")));
+    HAS(&r, 0, "dense_call density_elem temporal", 1, 1, NONE);
     h.in.layer = 1;
     h.in.step = 9;
     ck_assert_double_eq(metric_of("svg1", &h.in, "dense_call"), 1);
@@ -338,24 +281,12 @@ TEST(first_layers_and_steps_are_dense)
 /* Explicit softmax of one row over the keys that a rule wants, times V; 0 without keys. */
 static void masked_row(const struct head_in *in, const struct svg_band *b, int64_t i, double *out)
 {
-    double *s = calloc((size_t)in->x.nk, sizeof *s), sum = 0;
+    OWN(free_at) double *w = calloc((size_t)in->x.nk, sizeof *w);
+    int64_t q = svg_band_position(b, i);
     for (int64_t j = 0; j < in->x.nk; j++)
-        for (int c = 0; c < in->x.d; c++)
-            s[j] +=
-                in->x.scale * (double)in->x.q[i * in->x.d + c] * (double)in->x.k[j * in->x.d + c];
-    memset(out, 0, (size_t)in->x.dv * sizeof *out);
-    for (int64_t j = 0; j < in->x.nk; j++) {
-        int64_t q = svg_band_position(b, i), k = svg_band_position(b, j);
-        if (!(b->trial ? wants_trial(b, q, k) : wants_executed(b, q, k)))
-            continue;
-        double p = exp(s[j]);
-        sum += p;
-        for (int c = 0; c < in->x.dv; c++)
-            out[c] += p * (double)in->x.v[j * in->x.dv + c];
-    }
-    for (int c = 0; c < in->x.dv && sum > 0; c++)
-        out[c] /= sum;
-    free(s);
+        w[j] = b->trial ? wants_trial(b, q, svg_band_position(b, j))
+                        : wants_executed(b, q, svg_band_position(b, j));
+    weighted_row(&in->x, i, w, 0, out);
 }
 
 TEST_N(classification_by_explicit_rows, 4)
@@ -371,12 +302,12 @@ TEST_N(classification_by_explicit_rows, 4)
         {3, 9, 11, 10, 1, {SVG_COG, 3, 99, 10, false, false, true, 1}},
     };
     enum { R = 40 };
-    OWN(sim_head_free) struct sim_head h;
     struct svg_class got, all;
     double want[2] = {0}, whole[2] = {0}, out[16];
     int64_t rows[R];
 
-    video_head(cases[_i].t, cases[_i].h, cases[_i].w, cases[_i].text, cases[_i].place, &h);
+    HEAD(h, random_video, 5, cases[_i].t, cases[_i].h, cases[_i].w, cases[_i].text,
+         cases[_i].place);
     struct svg_band trial[2] = {cases[_i].band, cases[_i].band};
     trial[1].temporal = true;
     int64_t n = h.in.x.nq;
@@ -409,11 +340,10 @@ TEST_N(classification_by_explicit_rows, 4)
 
 TEST(ties_are_spatial)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct svg_class got;
     struct svg_band b[2] = {{SVG_WAN, 2, 30, 0, false, true, false, 60},
                             {SVG_WAN, 2, 30, 0, true, true, false, 60}};
-    video_head(2, 5, 6, 0, 0, &h);
+    HEAD(h, random_video, 5, 2, 5, 6, 0, 0);
     MUST(svg_classify(&h.in, b, NULL, 0, true, &got, ERR));
     ck_assert_double_eq(got.mse[0], got.mse[1]);
     ck_assert(!got.temporal);
@@ -422,8 +352,8 @@ TEST(ties_are_spatial)
 /* Rows depend on the seed and the call, not on the head; the first row_limit ones only. */
 TEST(sampled_rows_are_the_calls_own)
 {
-    OWN(sim_head_free) struct sim_head h;
-    video_head(3, 8, 8, 0, 0, &h);
+    HEAD(h, random_video, 5, 3, 8, 8, 0, 0);
+    h.in.step = 30;
     double one = metric_of("svg1:rows=3", &h.in, "mse_spatial");
     h.in.head = 5;
     ck_assert_double_eq(metric_of("svg1:rows=3", &h.in, "mse_spatial"), one);
@@ -439,6 +369,14 @@ TEST(sampled_rows_are_the_calls_own)
                             1e-14);
 }
 
+static int64_t half_width(const struct record *r)
+{
+    int64_t width = 0;
+    const char *note = strstr(buf_str(&r->notes), "half_width=");
+    ck_assert_int_eq(sscanf(note, "half_width=%" SCNd64, &width), 1);
+    return width;
+}
+
 /* Masks in the order of the trace: kept pairs of either class are those of the band, and the tiles
  * are counted in the order of the head. */
 TEST_N(masks_of_both_classes, 4)
@@ -450,7 +388,7 @@ TEST_N(masks_of_both_classes, 4)
     struct record r;
     int seen[2] = {0};
     for (int k = 0; k < 16; k++) {
-        video_head(4, 9, 10, _i < 2 ? 0 : 12, _i - 1, &h);
+        MUST(random_video(5, 4, 9, 10, _i < 2 ? 0 : 12, _i - 1, &h, ERR));
         for (int64_t j = 0; j < h.in.x.nk * h.in.x.d; j++)
             h.k[j] = (float)(h.k[j] * (k % 8));
         OWN(sim_head_free) struct sim_head again;
@@ -461,12 +399,14 @@ TEST_N(masks_of_both_classes, 4)
         run_text_carry(methods[_i], &again.in, NULL, 1, sink_bits, bits, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
         bool temporal = record_get(&r, "temporal") == 1;
-        int64_t width;
-        struct svg_band b = {
-            svg_family(0, -1, &again.in), 4, 90, again.in.geom.text, temporal, _i < 2, false, 0};
-        ck_assert_int_eq(
-            sscanf(strstr(buf_str(&r.notes), "half_width="), "half_width=%" SCNd64, &width), 1);
-        b.width = width;
+        struct svg_band b = {svg_family(0, -1, &again.in),
+                             4,
+                             90,
+                             again.in.geom.text,
+                             temporal,
+                             _i < 2,
+                             false,
+                             half_width(&r)};
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j < n; j++)
                 ck_assert_int_eq(bits[i * n + j], wants_executed(&b, svg_band_position(&b, i),
@@ -474,12 +414,9 @@ TEST_N(masks_of_both_classes, 4)
         struct svg_count c;
         MUST(svg_band_count(&b, 0, &c, ERR));
         double side = (double)((n + 127) / 128);
-        ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)c.pairs);
-        ck_assert_double_eq_tol(record_get(&r, "density_tile"), (double)c.tiles / side / side,
-                                1e-15);
-        ck_assert_double_eq_tol(record_get(&r, "density_native"), (double)c.tiles / side / side,
-                                1e-15);
-        ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)(c.tiles * 128 * 128));
+        HAS(&r, 1e-15, "pairs_kept density_tile density_native pairs_exec", (double)c.pairs,
+            (double)c.tiles / side / side, (double)c.tiles / side / side,
+            (double)(c.tiles * 128 * 128));
         seen[temporal]++;
         record_free(&r);
         sim_head_free(&h);
@@ -487,59 +424,29 @@ TEST_N(masks_of_both_classes, 4)
     ck_assert_msg(seen[0] && seen[1], "%d spatial, %d temporal", seen[0], seen[1]);
 }
 
-/* A head of svg1 whose class is a device's: temporal or not. */
-static void adopt_class(const struct method_run *run, const struct head_in *in, bool temporal,
-                        struct mask *m, struct record *r)
+/* Spatial or temporal by the choice of a device. */
+TEST_N(a_device_classifies, 2)
 {
-    struct err err = {0};
-    struct method_ctx ctx = {.seed = 1};
-    struct svg1_own numbers = {{2.5, temporal ? 1.5 : 3.5}};
-    struct accel_own own = {&numbers, sizeof numbers}, none = {0};
-    OWN(mask_free) struct mask choice = {0};
-    const struct device_choice good = {.lists = &choice, .own = &own},
-                               bad = {.lists = &choice, .own = &none};
-    struct rule rule;
-    void *state = NULL;
-    char why[160];
-    int64_t n = in->x.nq;
-
-    assert_ok(method_prepare(run->method, &ctx, run->params, in, &state, &err), &err);
-    ck_assert(run->method->device.rule(state, &rule, why));
+    struct svg1_own numbers = {{2.5, _i ? 1.5 : 3.5}};
+    OWN(mask_free) struct mask m = {0}, want = {0}, choice = {0};
+    OWN(record_free) struct record r;
+    HEAD(h, random_video, 5, 4, 9, 10, 12, 2);
+    int64_t n = h.in.x.nq;
+    PREPARED(p, "svg1:preset=none:target=0.45", &h.in, 1, NULL);
+    struct rule rule = rule_of(&p);
     ck_assert_int_eq(rule.of.svg1.frames * rule.of.svg1.frame + rule.of.svg1.text, n);
-    assert_ok(mask_lists_init(&choice, n, n, 0, n, false, n, n, &err), &err);
-    if (temporal)
-        assert_ok(mask_lists_add(&choice, 0, 0, &err), &err);
+    MUST(mask_lists_init(&choice, n, n, 0, n, false, n, n, ERR));
+    if (_i)
+        MUST(mask_lists_add(&choice, 0, 0, ERR));
     mask_lists_finish(&choice);
-    ck_assert_int_eq(run->method->device.take(state, &bad, &err), ERR_RUN);
-    assert_ok(run->method->device.take(state, &good, &err), &err);
-    assert_ok(run->method->select(state, 0, n, m, &err), &err);
-    assert_ok(run->method->report(state, r, &err), &err);
-    method_release(run->method, state);
-}
-
-TEST(a_device_classifies)
-{
-    OWN(sim_head_free) struct sim_head h;
-    struct method_run *runs = NULL;
-    int64_t n_runs = 0;
-    video_head(4, 9, 10, 12, 2, &h);
-    MUST(method_runs_parse(test_methods, "svg1:preset=none:target=0.45", &runs, &n_runs, ERR));
-    for (int temporal = 0; temporal < 2; temporal++) {
-        OWN(mask_free) struct mask m = {0}, want = {0};
-        OWN(record_free) struct record r;
-        record_init(&r);
-        adopt_class(runs, &h.in, temporal, &m, &r);
-        int64_t width = 0;
-        ck_assert_int_eq(
-            sscanf(strstr(buf_str(&r.notes), "half_width="), "half_width=%" SCNd64, &width), 1);
-        struct svg_band b = {SVG_HUNYUAN, 4, 90, 12, temporal, false, false, width};
-        MUST(svg_band_mask(&b, 0, h.in.x.nq, &want, ERR));
-        ck_assert_int_eq(mask_lists_differ(&m, &want), 0);
-        ck_assert_double_eq(record_get(&r, "temporal"), temporal);
-        ck_assert_double_eq(record_get(&r, "mse_spatial"), 2.5);
-        ck_assert_double_eq(record_get(&r, "mse_temporal"), temporal ? 1.5 : 3.5);
-    }
-    method_runs_free(runs, n_runs);
+    take_choice(&p, &choice, &(struct accel_own){&numbers, sizeof numbers});
+    MUST(p.me->select(p.state, 0, n, &m, ERR));
+    record_init(&r);
+    MUST(p.me->report(p.state, &r, ERR));
+    struct svg_band b = {SVG_HUNYUAN, 4, 90, 12, _i, false, false, half_width(&r)};
+    MUST(svg_band_mask(&b, 0, n, &want, ERR));
+    ck_assert_int_eq(mask_lists_differ(&m, &want), 0);
+    HAS(&r, 0, "temporal mse_spatial mse_temporal", _i, 2.5, _i ? 1.5 : 3.5);
 }
 
 TEST_N(golden_classes, 8)
@@ -559,20 +466,12 @@ TEST_N(golden_classes, 8)
         {3, 5, 0, 2.216789e-2, 4.652708e-3, 1, 0.385927, 0.955489, 0.0406723},
         {3, 5, 1, 2.262433e-2, 5.443089e-3, 1, 0.339311, 0.953513, 0.0402258},
     };
-    struct record r;
     HEAD(h, golden_video, cases[_i].step, cases[_i].layer, cases[_i].head, PREC_F64);
-    run_text("svg1:rows=all", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "temporal"), cases[_i].is_temporal);
-    assert_printed(record_get(&r, "mse_spatial"), cases[_i].spatial, 7);
-    assert_printed(record_get(&r, "mse_temporal"), cases[_i].temporal, 7);
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), 102096);
+    RUN(r, "svg1:rows=all", &h.in);
+    HAS(&r, DIGITS(7), "temporal mse_spatial mse_temporal pairs_kept", cases[_i].is_temporal,
+        cases[_i].spatial, cases[_i].temporal, 102096);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), 8.0 / 9, 1e-15);
-    assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
-    assert_printed(record_get(&r, "cra_mean"), cases[_i].mean, 6);
-    assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
-    record_free(&r);
+    HAS(&r, DIGITS(6), "cra_min cra_mean err_l1_rel", cases[_i].min, cases[_i].mean, cases[_i].l1);
     /* 16-bit classification agrees on these heads. */
-    run_text("svg1:rows=all:arith=bf16", &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "class_changed"), 0);
-    record_free(&r);
+    RUN_HAS("svg1:rows=all:arith=bf16", &h.in, 0, "class_changed", 0);
 }

@@ -284,17 +284,6 @@ TEST(ties_of_the_map_go_to_the_lower_cluster)
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
-static void video_head(uint64_t seed, int64_t words, int place, struct sim_head *out)
-{
-    int64_t n = 4 * 6 * 8 + words;
-    MUST(random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, ERR));
-    out->in.geom = (struct geometry){4, 6, 8, words, words ? place : 0};
-    out->in.n_layers = 40;
-    out->in.layer = 7;
-    out->in.n_steps = 50;
-    out->in.branch = "cond";
-}
-
 static void round_to_bf16(struct sim_head *h)
 {
     h->in.src_dtype = DT_BF16;
@@ -316,7 +305,6 @@ static bool same_bits(const char *text, const struct head_in *in, const uint8_t 
 /* The mask from clusters that are made here with the same start. */
 TEST_N(masks_follow_the_clusters, 2)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
     OWN(kmeans_free) struct kmeans q, k;
     OWN(free_at) uint8_t *map = NULL;
@@ -324,7 +312,7 @@ TEST_N(masks_follow_the_clusters, 2)
     int64_t video = 192, text = _i ? 11 : 0, n = video + text, pairs = 0;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
 
-    video_head(3, text, 2, &h);
+    HEAD(h, random_video, 3, 4, 6, 8, text, 2);
     h.in.head = 5;
     h.in.kv_head = 2;
     MUST(kmeans_init(&q, video, 6, 16, DT_F32, ERR));
@@ -346,12 +334,9 @@ TEST_N(masks_follow_the_clusters, 2)
             ck_assert_int_eq(bits[i * n + j], want);
             pairs += want;
         }
-    ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)pairs);
-    ck_assert_double_eq_tol(record_get(&r, "density_native"), record_get(&r, "density_elem"),
-                            1e-14);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
-    ck_assert_double_eq(record_get(&r, "kmeans_iter_q"), (double)q.iterations);
-    ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), (double)k.iterations);
+    HAS(&r, 1e-14, "pairs_kept density_native cold_start kmeans_iter_q kmeans_iter_k",
+        (double)pairs, record_get(&r, "density_elem"), 1, (double)q.iterations,
+        (double)k.iterations);
     int64_t exec = (text + 127) / 128 * ((n + 127) / 128), kept = 0, full = 0;
     for (int a = 0; a < 6; a++) {
         int64_t keys = text;
@@ -362,8 +347,8 @@ TEST_N(masks_follow_the_clusters, 2)
         }
         exec += (q.sizes[a] + 127) / 128 * ((keys + 127) / 128);
     }
-    ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)(exec * 128 * 128));
-    ck_assert_double_eq_tol(record_get(&r, "map_density"), (double)kept / (double)full, 1e-15);
+    HAS(&r, 1e-15, "pairs_exec map_density", (double)(exec * 128 * 128),
+        (double)kept / (double)full);
 }
 
 /* emulate=bf16 rounds a float trace as a bf16 one, whose clusters and map are then the same; it
@@ -371,8 +356,7 @@ TEST_N(masks_follow_the_clusters, 2)
 TEST(emulation_is_that_of_a_bf16_trace)
 {
     static const char *const same[] = {RULE ":emulate=bf16", RULE ":emulate=bf16:cumsum=bf16"};
-    OWN(sim_head_free) struct sim_head h;
-    video_head(12, 0, 0, &h);
+    HEAD(h, random_video, 12, 4, 6, 8, 0, 0);
     OWN(free_at) uint8_t *emulated = run_bits(same[0], &h.in);
     ck_assert(!same_bits(RULE, &h.in, emulated));
     round_to_bf16(&h);
@@ -382,28 +366,19 @@ TEST(emulation_is_that_of_a_bf16_trace)
 
 TEST_N(one_cluster_or_all_mass_is_dense, 3)
 {
-    static const char *const texts[] = {"svg2:preset=none:qc=1:kc=1", RULE ":top_p=1",
-                                        RULE ":min_kc=1"};
-    OWN(sim_head_free) struct sim_head h;
-    char text[120];
-    video_head(4, 0, 0, &h);
-    snprintf(text, sizeof text, "%s", texts[_i]);
-    if (_i == 1)
-        snprintf(text, sizeof text, "svg2:preset=none:qc=6:kc=12:top_p=1");
-    RUN(r, text, &h.in);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert_double_eq(record_get(&r, "map_density"), 1);
-    ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-14);
+    static const char *const texts[] = {"svg2:preset=none:qc=1:kc=1",
+                                        "svg2:preset=none:qc=6:kc=12:top_p=1", RULE ":min_kc=1"};
+    HEAD(h, random_video, 4, 4, 6, 8, 0, 0);
+    RUN_HAS(texts[_i], &h.in, 1e-14, "density_elem map_density err_l2_rel", 1, 1, 0);
 }
 
 /* Prompt tokens see and are seen by everything but padding; padding sees padding. */
 TEST(text_is_kept_and_padding_counts_in_the_published_number)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
     int64_t n = 200;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
-    video_head(5, 8, 2, &h);
+    HEAD(h, random_video, 5, 4, 6, 8, 8, 2);
     h.in.n_padding = 24;
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, bits, &r);
     for (int64_t i = 0; i < n; i++)
@@ -418,9 +393,8 @@ TEST(text_is_kept_and_padding_counts_in_the_published_number)
  * heads of one key head then share their masks, since they share the key clusters. */
 TEST(keys_are_clustered_once_per_key_head)
 {
-    OWN(sim_head_free) struct sim_head h;
     const char *text = "svg2:preset=none:qc=1:kc=12:top_p=0.5";
-    video_head(6, 0, 0, &h);
+    HEAD(h, random_video, 6, 4, 6, 8, 0, 0);
     for (int64_t i = 0; i < h.in.x.nq * h.in.x.d; i++)
         h.q[i] += 1;
     h.in.head = 4;
@@ -434,42 +408,27 @@ TEST(keys_are_clustered_once_per_key_head)
 
 TEST(later_steps_start_from_the_last_centroids)
 {
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
     OWN(carry_end) struct carry carry = {0};
-    video_head(7, 0, 0, &h);
+    HEAD(h, random_video, 7, 4, 6, 8, 0, 0);
     for (int t = 0; t < 4; t++) {
-        run_step(RULE, &h, t, &carry, &r);
-        ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
-        ck_assert_double_eq(record_get(&r, "cold_start"), t == 0);
+        STEP(r, RULE, &h, t, &carry);
         /* The head does not change: converged at once. */
-        if (t > 0)
-            ck_assert_double_eq(record_get(&r, "kmeans_iter_q"), 1);
-        else
-            ck_assert_double_gt(record_get(&r, "kmeans_iter_q"), 2);
-        record_free(&r);
+        HAS(&r, 0, "cold_start", t == 0);
+        ck_assert_int_eq(record_get(&r, "kmeans_iter_q") == 1, t > 0);
     }
     step_skips(RULE, &h, 5, &carry, "no clusters of step 4");
     step_skips(RULE, &h, 5, NULL, "no clusters of step 4");
-    run_step(RULE ":cold=1", &h, 5, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
-    record_free(&r);
-    run_step(RULE ":cold=1", &h, 6, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 0);
-    record_free(&r);
+    STEP_HAS(RULE ":cold=1", &h, 5, &carry, 0, "cold_start", 1);
+    STEP_HAS(RULE ":cold=1", &h, 6, &carry, 0, "cold_start", 0);
 }
 
 TEST(iterations_are_limited)
 {
-    struct sim_head h;
-    struct record r;
     OWN(carry_end) struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
-        video_head(50 + (uint64_t)t, 0, 0, &h);
-        run_step(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, &r);
-        ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), t ? 2 : 3);
-        record_free(&r);
-        sim_head_free(&h);
+        HEAD(h, random_video, 50 + (uint64_t)t, 4, 6, 8, 0, 0);
+        STEP_HAS(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, 0, "kmeans_iter_k",
+                 t ? 2 : 3);
     }
 }
 
@@ -477,42 +436,18 @@ TEST(first_steps_and_layers_are_dense)
 {
     static const char *const rule = "svg2:qc=6:kc=12"; /* wan-t2v-720p: 10 of 50 steps, no warm */
     static const char *const warm = "svg2:preset=wan-i2v-480p:qc=6:kc=12";
-    OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    struct carry carry = {0};
-    video_head(8, 0, 0, &h);
-    run_step(rule, &h, 9, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-    ck_assert(isnan(record_get(&r, "cold_start")));
-    record_free(&r);
-    run_step(rule, &h, 10, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 0);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
-    record_free(&r);
-    carry_end(&carry);
+    OWN(carry_end) struct carry cold = {0}, carry = {0}, other = {0};
+    HEAD(h, random_video, 8, 4, 6, 8, 0, 0);
+    STEP_HAS(rule, &h, 9, &cold, 0, "dense_call density_elem cold_start", 1, 1, NONE);
+    STEP_HAS(rule, &h, 10, &cold, 0, "dense_call cold_start", 0, 1);
     /* With warm the dense steps cluster; one that is missing leaves them dense, later ones skip. */
-    for (int t = 0; t < 11; t++) {
-        run_step(warm, &h, t, &carry, &r);
-        ck_assert_double_eq(record_get(&r, "dense_call"), t < 10);
-        ck_assert_double_eq(record_get(&r, "cold_start"), t == 0);
-        record_free(&r);
-    }
-    run_step(warm, &h, 7, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    ck_assert(isnan(record_get(&r, "cold_start")));
-    record_free(&r);
-    carry_end(&carry);
-    step_skips(warm, &h, 10, &carry, "no clusters of step 9");
-    run_step("svg2:preset=wan-i2v-480p:qc=6:kc=12:warm=0", &h, 10, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
-    record_free(&r);
-    carry_end(&carry);
+    for (int t = 0; t < 11; t++)
+        STEP_HAS(warm, &h, t, &carry, 0, "dense_call cold_start", t < 10, t == 0);
+    STEP_HAS(warm, &h, 7, &carry, 0, "dense_call cold_start", 1, NONE);
+    step_skips(warm, &h, 10, &other, "no clusters of step 9");
+    STEP_HAS("svg2:preset=wan-i2v-480p:qc=6:kc=12:warm=0", &h, 10, &other, 0, "cold_start", 1);
     h.in.layer = 0;
-    run_step(rule, &h, 30, &carry, &r);
-    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
-    record_free(&r);
-    carry_end(&carry);
+    STEP_HAS(rule, &h, 30, NULL, 0, "dense_call", 1);
 }
 
 /* What a device gives of 3 and 4 clusters, in its layout (core/rules.h): every token in cluster 1,
@@ -530,79 +465,62 @@ static void make_own(int64_t video, int64_t d, struct accel_own *own)
     map[4 + 1] = map[4 + 2] = 1;
 }
 
+#define CLUSTERED "svg2:preset=none:cold=1:qc=3:kc=4"
+
+/* The centroids that the device starts from; NULL: it draws them. */
+static const float *start_of(const struct prepared *p)
+{
+    struct rule rule = rule_of(p);
+    return ((const struct svg2_given *)rule.data)->centroids[0];
+}
+
 TEST(a_device_clusters)
 {
+    OWN(carry_end) struct carry carry = {0};
+    OWN(record_free) struct record r;
+    OWN(mask_free) struct mask m = {0}, choice = {0};
+    struct accel_own own = {0};
     struct err err = {0};
-    OWN(sim_head_free) struct sim_head h;
-    struct method_run *runs = NULL;
-    struct carry carry = {0};
-    struct method_ctx ctx = {.seed = 1, .carry = &carry};
-    struct accel_own own = {0}, none = {0};
-    struct mask m = {0}, choice = {0};
-    const struct device_choice good = {.lists = &choice, .own = &own},
-                               bad = {.lists = &choice, .own = &none};
-    struct rule rule;
-    struct record r;
-    void *state = NULL;
-    char why[160];
-    int64_t n = 0;
 
-    video_head(3, 0, 0, &h);
+    HEAD(h, random_video, 3, 4, 6, 8, 0, 0);
     h.in.src_dtype = DT_BF16;
     int64_t video = h.in.x.nq;
-    assert_ok(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n, &err),
-              &err);
-    const struct method *me = runs->method;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(me->device.rule(state, &rule, why));
-    ck_assert_int_eq(rule.of.svg2.video, video);
-    ck_assert_ptr_null(((const struct svg2_given *)rule.data)->centroids[0]);
     make_own(video, h.in.x.d, &own);
-    ck_assert_int_eq(me->device.take(state, &bad, &err), ERR_RUN);
-    assert_ok(me->device.take(state, &good, &err), &err);
-    assert_ok(me->select(state, 0, video, &m, &err), &err);
-    ck_assert_int_eq(m.ptr[video], video * video);
-    record_init(&r);
-    assert_ok(record_metric(&r, "pairs_allowed", (double)(video * video), &err), &err);
-    assert_ok(me->report(state, &r, &err), &err);
-    ck_assert_double_eq(record_get(&r, "kmeans_iter_q"), 5);
-    ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), 6);
-    ck_assert_double_eq(record_get(&r, "clusters_empty_k"), 3);
-    ck_assert_ptr_nonnull(carry.data);
-    method_release(me, state);
-
-    /* What the device started from stays, so that it can choose again. */
-    float start[2][3 * 64];
-    size_t bytes = 3 * (size_t)h.in.x.d * sizeof(float);
-    ck_assert_int_le(h.in.x.d, 64);
+    {
+        PREPARED(p, CLUSTERED, &h.in, 1, &carry);
+        ck_assert_int_eq(rule_of(&p).of.svg2.video, video);
+        ck_assert_ptr_null(start_of(&p));
+        take_choice(&p, &choice, &own);
+        MUST(p.me->select(p.state, 0, video, &m, ERR));
+        ck_assert_int_eq(m.ptr[video], video * video);
+        record_init(&r);
+        MUST(record_metric(&r, "pairs_allowed", (double)(video * video), ERR));
+        MUST(p.me->report(p.state, &r, ERR));
+        HAS(&r, 0, "kmeans_iter_q kmeans_iter_k clusters_empty_k", 5, 6, 3);
+        ck_assert_ptr_nonnull(carry.data);
+    }
     h.in.step++;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(me->device.rule(state, &rule, why));
-    memcpy(start[0], ((const struct svg2_given *)rule.data)->centroids[0], bytes);
-    assert_ok(me->device.take(state, &good, &err), &err);
-    memcpy(start[1], ((const struct svg2_given *)rule.data)->centroids[0], bytes);
-    ck_assert_int_eq(memcmp(start[0], start[1], bytes), 0);
-    method_release(me, state);
-
-    /* A label that no cluster has. */
+    { /* What the device started from stays, so that it can choose again. */
+        float start[3 * 16];
+        PREPARED(p, CLUSTERED, &h.in, 1, &carry);
+        memcpy(start, start_of(&p), sizeof start);
+        take_choice(&p, &choice, &own);
+        ck_assert_mem_eq(start, start_of(&p), sizeof start);
+    }
     h.in.step++;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(me->device.rule(state, &rule, why));
-    ck_assert_ptr_nonnull(((const struct svg2_given *)rule.data)->centroids[0]);
-    memset((char *)own.data + sizeof(struct svg2_own) + 7 * h.in.x.d * 4, 9, 1);
-    ck_assert_int_eq(me->device.take(state, &good, &err), ERR_RUN);
-    method_release(me, state);
-
+    { /* A label that no cluster has. */
+        PREPARED(p, CLUSTERED, &h.in, 1, &carry);
+        ck_assert_ptr_nonnull(start_of(&p));
+        memset((char *)own.data + sizeof(struct svg2_own) + 7 * h.in.x.d * 4, 9, 1);
+        ck_assert_int_eq(p.me->device.take(
+                             p.state, &(struct device_choice){.lists = &choice, .own = &own}, &err),
+                         ERR_RUN);
+    }
     h.in.src_dtype = DT_F32;
     h.in.step++;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(!me->device.rule(state, &rule, why));
-    method_release(me, state);
-    carry.free(carry.data);
-    record_free(&r);
-    mask_free(&m);
+    PREPARED(p, CLUSTERED, &h.in, 1, &carry);
+    ck_assert(!p.me->device.rule(p.state, &(struct rule){0}, (char[160]){0}));
     free(own.data);
-    method_runs_free(runs, n);
 }
 
 /* Operands of float32 that lie on a device are bf16 there: it clusters them, and where it does not
@@ -610,52 +528,27 @@ TEST(a_device_clusters)
 TEST(operands_on_a_device_are_bf16)
 {
     static const struct accel_operands there = {0};
-    OWN(sim_head_free) struct sim_head h;
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {.seed = 1};
-    struct rule rule;
     struct accel_own own = {0};
-    void *state = NULL;
-    char why[160];
-    int64_t n = 192, n_runs = 0;
+    int64_t n = 192;
     OWN(record_free) struct record r;
 
-    video_head(12, 0, 0, &h);
+    HEAD(h, random_video, 12, 4, 6, 8, 0, 0);
     OWN(free_at) uint8_t *here = run_bits(RULE, &h.in);
     h.in.x.on_device = &there;
     OWN(free_at) uint8_t *rounded = run_bits(RULE, &h.in);
     ck_assert_int_ne(memcmp(here, rounded, (size_t)(n * n)), 0);
-    MUST(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n_runs, ERR));
-    const struct method *me = runs->method;
-    MUST(method_prepare(me, &ctx, runs->params, &h.in, &state, ERR));
-    ck_assert(me->device.rule(state, &rule, why));
-    make_own(h.in.x.nq, h.in.x.d, &own);
-    MUST(me->device.take(state, &(struct device_choice){.own = &own},
-                         ERR)); /* its mask stays there */
+    PREPARED(p, CLUSTERED, &h.in, 1, NULL);
+    rule_of(&p);
+    make_own(n, h.in.x.d, &own);
+    take_choice(&p, NULL, &own); /* its mask stays there */
     record_init(&r);
     MUST(record_metric(&r, "pairs_allowed", (double)(n * n), ERR));
-    MUST(me->report(state, &r, ERR));
-    ck_assert_double_eq(record_get(&r, "map_density"), 1);
-    method_release(me, state);
+    MUST(p.me->report(p.state, &r, ERR));
+    HAS(&r, 0, "map_density", 1);
     h.in.x.on_device = NULL;
     round_to_bf16(&h);
     ck_assert(same_bits(RULE, &h.in, rounded));
     free(own.data);
-    method_runs_free(runs, n_runs);
-}
-
-TEST(other_inputs_are_skipped)
-{
-    struct sim_head h;
-    video_head(9, 0, 0, &h);
-    step_skips("svg2:preset=none:qc=6", &h, 0, NULL, "kc=1000 clusters of 192 tokens");
-    step_skips("svg2:preset=none:kc=12", &h, 0, NULL, "qc=200 clusters of 192 tokens");
-    h.in.order = "time";
-    step_skips(RULE, &h, 0, NULL, "raster order");
-    sim_head_free(&h);
-    video_head(9, 5, 1, &h);
-    step_skips(RULE, &h, 0, NULL, "text in front");
-    sim_head_free(&h);
 }
 
 /* ---- guidance branches ---------------------------------------------------------------------- */
@@ -740,8 +633,8 @@ TEST(other_methods_keep_their_branches_apart)
     for (int64_t i = 0; i < n; i++) {
         const struct record *same = find(joined, both, &alone[i]);
         reused += record_get(&alone[i], "mask_age") == 15;
-        ck_assert_double_eq(record_get(same, "pairs_kept"), record_get(&alone[i], "pairs_kept"));
-        ck_assert_double_eq(record_get(same, "err_l2_rel"), record_get(&alone[i], "err_l2_rel"));
+        HAS(same, 0, "pairs_kept err_l2_rel", record_get(&alone[i], "pairs_kept"),
+            record_get(&alone[i], "err_l2_rel"));
     }
     ck_assert_int_eq(reused, 12);
     records_free(alone, n);

@@ -74,6 +74,28 @@ TEST(scores_are_read_as_written)
 }
 
 /* A file without any of it is one of format 1.0, as before. */
+TEST(a_score_is_told_in_words)
+{
+    static const struct {
+        struct trace_score score;
+        const char *text;
+    } cases[] = {
+        {{.scale = 0.125, .causal = CALL_CAUSAL, .reach = {.back = 16}, .softcap = 50},
+         "scale 0.125, causal, window 16, softcap 50"},
+        {{.causal = CALL_BIDIRECTIONAL,
+          .reach = {.back = 17, .ahead = 5, .chunk = 64, .prefix = 8}},
+         "bidirectional, window_left 16, window_right 4, chunk 64, prefix 8"},
+        {{.text_valid = 8, .sinks = true, .alibi = true, .rel_bias = 1, .bias = 1},
+         "7 valid text tokens, sinks, ALiBi, relative bias, bias"},
+        {{.scale = 0}, ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[TRACE_SCORE_TEXT];
+        trace_score_text(&cases[i].score, text);
+        ck_assert_str_eq(text, cases[i].text);
+    }
+}
+
 TEST(plain_files_stay_of_format_1_0)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 12);
