@@ -3,6 +3,7 @@
  * programs.
  */
 #include "analyze/choose.h"
+#include "analyze/model.h"
 #include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
@@ -18,6 +19,7 @@
 struct choose_opts {
     struct common_opts common;
     struct str_list limits, where;
+    struct model_request model;
     char *cost, *output, *export;
     int per;
     double quantile;
@@ -36,6 +38,7 @@ static const struct opt options[] = {
             "Share of a setting's cells that have to satisfy the limits.", .flags = OPT_MIN_OPEN,
             .arg = "Q"),
     OPT_LIST(struct choose_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
+    MODEL_OPTS(struct choose_opts),
     OPT_STR(struct choose_opts, export, NULL, "FORMAT",
             "Read a plan and write it as minference, flexprefill, spargeattn or sale keeps "
             "parameters per head."),
@@ -135,6 +138,7 @@ static int choose(const struct choose_opts *o, const struct str_list *in, struct
     int rc = 0;
     TRY(fill_request(o, &req, err));
     TRY(recset_load(in, &set, err));
+    TRY(model_apply(&set, &o->model, true, NULL, err));
     TRY(recset_where(&o->where, &set, err));
     jw_init(&w, &b, 2);
     TRY(choose_plan(&set, &req, &w, &sum, err));

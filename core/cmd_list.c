@@ -4,6 +4,7 @@
  * Every registry is turned into a JSON array first, and the text form is printed from that array,
  * so that both forms agree.
  */
+#include "core/gpumodel.h"
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -191,7 +192,8 @@ static int list_kernels(const struct app *app, struct jw *w, struct err *err)
 
 static int list_gpus(const struct app *app, struct jw *w, struct err *err)
 {
-    return app->list_gpus ? app->list_gpus(w, err) : 0;
+    int rc = app->list_gpus ? app->list_gpus(w, err) : 0;
+    return rc ? rc : gpu_models_list(w, err);
 }
 
 static const struct topic {
@@ -201,7 +203,7 @@ static const struct topic {
 } topics[] = {
     {"methods", "method", list_methods, false}, {"metrics", "metric", list_metrics, false},
     {"tables", "table", list_tables, false},    {"figures", "figure", list_figures, false},
-    {"kernels", "kernel", list_kernels, true},  {"gpus", "gpu", list_gpus, true},
+    {"kernels", "kernel", list_kernels, true},  {"gpus", "gpu", list_gpus, false},
 };
 
 /* ---- text ----------------------------------------------------------------------------------- */

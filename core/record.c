@@ -881,3 +881,30 @@ int record_parse_into(struct record_pool *p, const char *line, size_t len, const
         record_free(out);
     return rc;
 }
+
+int record_pool_extend(struct record_pool *p, struct record *r, const struct named_value *v, int n,
+                       struct err *err)
+{
+    struct span names[METRICS_MOST];
+    int64_t had = record_metrics(r);
+    int rc = 0;
+    for (int i = 0; i < n && !r->pooled && !rc; i++)
+        rc = record_metric(r, v[i].name, v[i].value, err);
+    if (!r->pooled || rc)
+        return rc;
+    if (had + n > METRICS_MOST)
+        FAIL(err, ERR_RUN, "a record would have more than %d metrics", METRICS_MOST);
+    for (int64_t i = 0; i < had + n; i++) {
+        const char *name = i < had ? r->names->name[i] : v[i - had].name;
+        names[i] = (struct span){name, strlen(name)};
+    }
+    double *values = realloc(r->values, (size_t)(had + n) * sizeof *values);
+    if (!values)
+        FAIL(err, ERR_NOMEM, "metrics: out of memory");
+    r->values = values;
+    for (int i = 0; i < n; i++)
+        values[had + i] = v[i].value;
+    TRY(pool_names(p, names, had + n, &r->names, err));
+out:
+    return rc;
+}
