@@ -375,7 +375,11 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(recset_load(&dirs, &set, err));
     TRY(model_apply(&set, &o.model, false, &notes, err));
     TRY(recset_where(&o.where, &set, err));
-    def = o.table ? table_def_find(o.table, err) : table_of_set(&set);
+    def = o.table       ? table_def_find(o.table, err)
+          : o.model.gpu ? table_def_find("model", err)
+                        : table_of_set(&set);
+    if (!o.model.gpu && strcmp(def->listed.name, "model") == 0)
+        FAIL(err, ERR_USAGE, "--table model predicts for a GPU: add --gpu NAME (lacuna list gpus)");
     if ((o.at || o.by || o.per) && strcmp(def->listed.name, "ranking") != 0)
         FAIL(err, ERR_USAGE, "--at, --by and --per are of another table: add --table ranking");
     if (o.common.dry_run) {
