@@ -203,7 +203,7 @@ static const struct topic {
 } topics[] = {
     {"methods", "method", list_methods, false}, {"metrics", "metric", list_metrics, false},
     {"tables", "table", list_tables, false},    {"figures", "figure", list_figures, false},
-    {"kernels", "kernel", list_kernels, true},  {"gpus", "gpu", list_gpus, false},
+    {"kernels", "kernel", list_kernels, true},  {"gpus", "gpu", list_gpus, true},
 };
 
 /* ---- text ----------------------------------------------------------------------------------- */
@@ -361,11 +361,15 @@ out:
     return rc;
 }
 
-/* An empty list of GPUs is no error, but it must not be taken for a machine without one. */
+/* GPUs that are only predicted for aside, an empty list is no error, but it must not be taken for a
+ * machine without one. */
 static void explain_empty(const struct app *app, const struct topic *t, const json_t *list)
 {
-    if (!t->needs_cuda || json_array_size(list))
+    size_t i;
+    json_t *entry;
+    if (!t->needs_cuda)
         return;
+    json_array_foreach(list, i, entry) if (!json_object_get(entry, "for")) return;
     if (!app->accel)
         log_warn("this lacuna was built without CUDA: it has no kernels and looks for no GPU "
                  "(build with make CUDA=1)");
