@@ -10,7 +10,7 @@
 
 struct model_request {
     char *gpu;     /* "H200,L40,mine.json"; NULL: nothing is predicted */
-    char *clock;   /* "sustained", "burst" or GHz */
+    char *clock;   /* gpu_model_clock */
     char *what_if; /* gpu_model_change; or NULL */
     char *config;  /* config.json of a language model, for the time to its first token; or NULL */
 };
@@ -24,8 +24,8 @@ struct model_request {
                        "GHz.",                                                                     \
                .arg = "STATE"),                                                                    \
         OPT_AS("what-if", OPT_STR, S, model.what_if, NULL,                                         \
-               .help = "Change the prediction: select=0, balance=1, half=1, sms=N, clock=GHZ, "    \
-                       "copy=GB/S, exp=2x, tensor=2x.",                                            \
+               .help = "Change the prediction: select=0 (choosing is free), balance=1, half=1, "   \
+                       "sms=N, copy=GB/S, exp=2, tensor=2 (twice as fast).",                       \
                .arg = "KEY=VALUE,...")
 
 /* Add metrics *_model to the calls of the set, or, where it has none, to every head those of its

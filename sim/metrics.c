@@ -166,7 +166,7 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
     struct mask_tally t = {0};
     int rc = mask_tally_add(&t, lists, err);
     t.work = (struct mask_work){0};
-    rc = rc ? rc : work_add_units(&t.work, lists, u, err);
+    rc = rc ? rc : work_add(&t.work, lists, u, err);
     if (rc)
         return rc;
     t.counts.pairs_kept = u->pairs;
@@ -185,7 +185,7 @@ int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err)
     TRY(mask_count(m, &one.counts, err));
     TRY(mask_tiles_kept(m, 64, 64, &one.kept64, &one.allowed64, err));
     TRY(mask_tiles_kept(m, 128, 128, &one.kept128, &one.allowed128, err));
-    TRY(work_add(&one.work, m, err));
+    TRY(work_add(&one.work, m, NULL, err));
     mask_tally_join(t, &one);
 out:
     return rc;

@@ -29,12 +29,10 @@ struct mask_work {
     struct work_counts of[WORK_LISTS];
 };
 
-/* Add a mask whose first row is a multiple of 128. */
-int work_add(struct mask_work *w, const struct mask *m, struct err *err);
-
-/* The same of a mask on a device. lists: its geometry. */
-int work_add_units(struct mask_work *w, const struct mask *lists, const struct accel_units *u,
-                   struct err *err);
+/* Add a mask whose first row is a multiple of 128. u: the units of a mask on a device, which has
+ * the geometry of m; NULL: those of m. */
+int work_add(struct mask_work *w, const struct mask *m, const struct accel_units *u,
+             struct err *err);
 
 /* Add other rows, or another head. */
 void work_join(struct mask_work *w, const struct mask_work *more);

@@ -19,7 +19,7 @@ TEST(a_pair_of_rows)
     MUST(mask_lists_add_run(&m, 0, 0, 4, ERR));
     MUST(mask_lists_add_run(&m, 1, 2, 6, ERR));
     mask_lists_finish(&m);
-    MUST(work_add(&w, &m, ERR));
+    MUST(work_add(&w, &m, NULL, ERR));
     const struct work_counts *c = w.of + WORK_64x64;
     ck_assert_int_eq(c->rows, 1);
     ck_assert_int_eq(c->stages, 1);
@@ -128,7 +128,7 @@ TEST_EACH(counts_are_those_of_the_pairs, shapes)
     fill(s, &m, &u, kept);
     for (int64_t i = 0; i < s->nq * s->nk; i++)
         pairs += kept[i];
-    MUST(work_add(&w, &m, ERR));
+    MUST(work_add(&w, &m, NULL, ERR));
     count_plain(&p, 2, 128, &want);
     same(w.of + WORK_128x128, &want);
     ck_assert_int_ge(want.stages * 128 * 128, pairs);
@@ -141,8 +141,8 @@ TEST_EACH(counts_are_those_of_the_pairs, shapes)
     ck_assert_int_eq(w.of[WORK_BITS].stages, w.of[WORK_128x128].stages);
     ck_assert_int_le(w.of[WORK_GATHER].stages, w.of[WORK_128x128].stages);
     if (s->bq % 64 == 0 && s->bk % 64 == 0) {
-        MUST(work_add_units(&of_map, &m, &u, ERR));
-        for (int i = 0; i < WORK_LISTS; i++)
+        MUST(work_add(&of_map, &m, &u, ERR));
+        for (int i = 0; i < WORK_BITS; i++) /* as block lists */
             same(w.of + i, of_map.of + i);
     }
     mask_free(&m);
@@ -160,7 +160,7 @@ TEST(bits_and_gathered_keys)
     MUST(mask_lists_add_run(&m, 0, 130, 140, ERR));
     MUST(mask_lists_add_run(&m, 0, 500, 512, ERR));
     mask_lists_finish(&m);
-    MUST(work_add(&w, &m, ERR));
+    MUST(work_add(&w, &m, NULL, ERR));
     ck_assert_int_eq(w.of[WORK_BITS].stages, 3);
     ck_assert_int_eq(w.of[WORK_BITS].masked, 2);
     ck_assert_int_eq(w.of[WORK_GATHER].stages, 2);
@@ -177,8 +177,8 @@ TEST(a_call_is_the_sum_of_its_heads)
     MUST(mask_lists_init(&part, 256, 256, 128, 256, true, 128, 128, ERR));
     MUST(mask_lists_add_run(&part, 0, 1, 2, ERR));
     mask_lists_finish(&part);
-    MUST(work_add(&w, &full, ERR));
-    MUST(work_add(&head, &part, ERR));
+    MUST(work_add(&w, &full, NULL, ERR));
+    MUST(work_add(&head, &part, NULL, ERR));
     record_init(&r);
     MUST(work_record(&w, 128, &r, ERR));
     ck_assert_int_eq(record_metrics(&r), 0);
