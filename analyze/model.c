@@ -51,9 +51,9 @@ static bool read_work(const struct record *r, const char *lists, struct work_cou
     for (int i = 0; i < 6; i++) {
         snprintf(name, sizeof name, "work_%s@%s", what[i], lists);
         n[i] = record_get(r, name);
+        if (isnan(n[i]))
+            return false;
     }
-    if (isnan(n[0]))
-        return false;
     *w = (struct work_counts){(int64_t)n[0], (int64_t)n[1], (int64_t)n[2],
                               (int64_t)n[3], (int64_t)n[4], (int64_t)n[5]};
     return true;
@@ -212,6 +212,15 @@ static int put(struct recset *set, struct record *r, const struct model *m,
     return record_pool_extend(set->pool, r, v, n, err);
 }
 
+/* The part of a call that is a head's, by its stages. */
+static double part_of(const struct call *c, const struct record *r, const int64_t *at, int64_t n)
+{
+    struct call own = call_of(r, at, 1, c->lists);
+    double all = (double)(2 * c->w->stages + c->w->half + c->w->rows);
+    double mine = (double)(2 * own.w->stages + own.w->half + own.w->rows);
+    return c->lists && all > 0 ? mine / all : 1.0 / (double)n;
+}
+
 /* Predict the call of the records at[0..n), and give each its numbers. */
 static int apply(struct recset *set, struct record *r, const int64_t *at, int64_t n,
                  struct model *m, struct err *err)
@@ -227,11 +236,8 @@ static int apply(struct recset *set, struct record *r, const int64_t *at, int64_
         m->predicted += !why;
         m->unpriced += !why && isnan(p.select);
         for (int64_t k = 0; k < n && !why; k++) {
-            struct call own = call_of(r, at + k, 1, c.lists);
-            double mine = (double)(2 * own.w->stages + own.w->half + own.w->rows);
-            double all = (double)(2 * c.w->stages + c.w->half + c.w->rows);
-            double part = c.lists && all > 0 ? mine / all : 1.0 / (double)n;
-            TRY(put(set, r + at[k], m, m->gpu + i, &p, m->share ? part : 1, err));
+            double part = m->share ? part_of(&c, r, at + k, n) : 1;
+            TRY(put(set, r + at[k], m, m->gpu + i, &p, part, err));
         }
     }
 out:
@@ -300,11 +306,8 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
              (long long)(m->left_out + m->predicted), m->why);
     if (m->left_out)
         str_list_add(notes, text);
-    snprintf(text, sizeof text,
-             "no total for %lld calls: choosing by these methods is not measured",
-             (long long)m->unpriced);
     if (m->unpriced)
-        str_list_add(notes, text);
+        str_list_add(notes, "no total where choosing by the method is not measured");
     if (m->layers > 0)
         str_list_add(notes,
                      "time to first token: linear layers and attention alone, a lower bound");
