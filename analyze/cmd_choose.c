@@ -117,6 +117,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(check_output(&o, &in, err));
     TRY(fill_request(&o, &req, err));
     TRY(recset_load(&in, &set, err));
+    if (!o.model.gpu && strstr(req.cost, "_model"))
+        FAIL(err, ERR_USAGE, "--cost %s is predicted for a GPU: add --gpu NAME (lacuna list gpus)",
+             req.cost);
     TRY(model_apply(&set, &o.model, true, NULL, err));
     TRY(recset_where(&o.where, &set, err));
     jw_init(&w, &b, 2);
