@@ -8,13 +8,14 @@
 #include "core/opt.h"
 #include "core/text.h"
 
-#include <dirent.h>
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define FILE_MOST ((size_t)1 << 20)
+#define GPU_MODELS 64
 
 /* ---- work ----------------------------------------------------------------------------------- */
 
@@ -97,69 +98,65 @@ out:
     return rc;
 }
 
-/* The folder, and the names in it, sorted. */
-static int known_gpus(struct buf *dir, struct str_list *out, struct err *err)
+/* The files of datasets/gpus, sorted. Release with globfree. */
+static int known_gpus(glob_t *files, struct err *err)
 {
-    struct dirent **files = NULL;
-    int rc = datadir_find("gpus", dir, err);
-    int n = rc ? 0 : scandir(buf_str(dir), &files, NULL, alphasort);
-    for (int i = 0; i < n; i++) {
-        char *dot = strrchr(files[i]->d_name, '.');
-        if (dot && strcmp(dot, ".json") == 0) {
-            *dot = '\0';
-            str_list_add(out, files[i]->d_name);
-        }
-        free(files[i]);
-    }
-    free(files);
-    return rc ? rc : out->failed ? err_set(err, ERR_NOMEM, "names of GPUs: out of memory") : 0;
+    struct buf pattern = {0};
+    int rc = 0;
+    TRY(datadir_find("gpus", &pattern, err));
+    buf_puts(&pattern, "/*.json");
+    TRY(buf_check(&pattern, "gpus", err));
+    if (glob(buf_str(&pattern), 0, NULL, files))
+        FAIL(err, ERR_INPUT, "%s: no file of a GPU", buf_str(&pattern));
+out:
+    buf_free(&pattern);
+    return rc;
 }
 
 int gpu_model_load(const char *name, struct gpu_model *g, struct err *err)
 {
-    struct buf path = {0};
-    struct str_list known = {0};
-    struct names all = {0};
+    struct gpu_model all[GPU_MODELS];
+    struct names known = {0};
+    glob_t files = {0};
     int rc = 0;
     if (strchr(name, '/') || strstr(name, ".json"))
         return read_gpu(name, g, err);
-    TRY(known_gpus(&path, &known, err));
-    for (int64_t i = 0; i < known.n; i++)
-        names_add(&all, known.items[i]);
-    if (!str_list_has(&known, name))
-        TRY(names_unknown(&all, "GPU", name, err));
-    buf_printf(&path, "/%s.json", name);
-    TRY(buf_check(&path, "path", err));
-    TRY(read_gpu(buf_str(&path), g, err));
+    TRY(known_gpus(&files, err));
+    for (size_t i = 0; i < files.gl_pathc && i < GPU_MODELS; i++) {
+        TRY(read_gpu(files.gl_pathv[i], all + i, err));
+        names_add(&known, all[i].name);
+        if (strcmp(all[i].name, name) == 0) {
+            *g = all[i];
+            goto out;
+        }
+    }
+    TRY(names_unknown(&known, "GPU", name, err));
 out:
-    str_list_free(&known);
-    buf_free(&path);
+    globfree(&files);
     return rc;
 }
 
 int gpu_models_list(struct jw *w, struct err *err)
 {
-    struct buf dir = {0};
-    struct str_list known = {0};
+    glob_t files = {0};
     int rc = 0;
-    TRY(known_gpus(&dir, &known, err));
-    for (int64_t i = 0; i < known.n; i++) {
+    TRY(known_gpus(&files, err));
+    for (size_t i = 0; i < files.gl_pathc; i++) {
         struct gpu_model g;
         char text[160];
-        TRY(gpu_model_load(known.items[i], &g, err));
+        TRY(read_gpu(files.gl_pathv[i], &g, err));
         snprintf(text, sizeof text,
                  "sm_%.0f, %.0f multiprocessors, %.0f TFLOP/s at %.2f GHz, %.0f GB/s; clock states "
                  "%smeasured",
                  g.sm, g.sms, g.peak, g.rated, g.memory, g.sustained.f0 > 0 ? "" : "not ");
         jw_obj(w);
-        jw_kstr(w, "name", known.items[i]);
+        jw_kstr(w, "name", g.name);
         jw_kstr(w, "summary", text);
         jw_kstr(w, "for", "analyze --table model --gpu");
         jw_obj_end(w);
     }
 out:
-    str_list_free(&known);
-    buf_free(&dir);
+    globfree(&files);
     return rc;
 }
 
