@@ -186,27 +186,31 @@ static double first_token_ns(const struct model *m, const struct gpu_model *g,
 static int put(struct recset *set, struct record *r, const struct model *m,
                const struct gpu_model *g, const struct prediction *p, double part, struct err *err)
 {
-    static const char *const bounds[] = {"tensor", "softmax", "chain", "row", "waves", "memory"};
     double total = p->attend.ns + p->select;
-    struct named_value v[8 + GPU_BOUNDS] = {
-        {"time_attend_ns_model", part * p->attend.ns},
-        {"time_dense_ns_model", part * p->dense.ns},
-        {"time_select_ns_model", part * p->select},
-        {"time_total_ns_model", part * total},
-        {"speedup_model", p->dense.ns / total},
-        {"clock_model", p->attend.ghz},
-        {"ttft_ns_model", first_token_ns(m, g, p, r->n_q)},
-        {"model_quotient", p->attend.ns / record_get(r, "time_attend_ns")}};
-    char names[8 + GPU_BOUNDS][METRIC_NAME];
+    enum gpu_bound bound = p->attend.bound;
+    struct named_value v[] = {{"time_attend_ns_model", part * p->attend.ns},
+                              {"time_dense_ns_model", part * p->dense.ns},
+                              {"time_select_ns_model", part * p->select},
+                              {"time_total_ns_model", part * total},
+                              {"speedup_model", p->dense.ns / total},
+                              {"clock_model", p->attend.ghz},
+                              {"ttft_ns_model", first_token_ns(m, g, p, r->n_q)},
+                              {"model_quotient", p->attend.ns / record_get(r, "time_attend_ns")},
+                              {"bound_model@tensor", bound == BOUND_TENSOR},
+                              {"bound_model@softmax", bound == BOUND_SOFTMAX},
+                              {"bound_model@chain", bound == BOUND_CHAIN},
+                              {"bound_model@row", bound == BOUND_ROW},
+                              {"bound_model@waves", bound == BOUND_WAVES},
+                              {"bound_model@memory", bound == BOUND_MEMORY}};
+    enum { MOST = sizeof v / sizeof *v };
+    char names[MOST][METRIC_NAME];
     int n = 0;
-    for (int i = 0; i < 8 + GPU_BOUNDS; i++) {
-        bool bound = i >= 8;
-        if (!bound && isnan(v[i].value))
+    for (int i = 0; i < MOST; i++) {
+        if (isnan(v[i].value))
             continue;
-        snprintf(names[n], METRIC_NAME, "%s%s%s%s", bound ? "bound_model@" : v[i].name,
-                 bound ? bounds[i - 8] : "", m->n > 1 ? "@" : "", m->n > 1 ? g->name : "");
-        v[n].value = bound ? (int)p->attend.bound == i - 8 : v[i].value;
-        v[n].name = names[n];
+        snprintf(names[n], METRIC_NAME, "%s%s%s", v[i].name, m->n > 1 ? "@" : "",
+                 m->n > 1 ? g->name : "");
+        v[n] = (struct named_value){names[n], v[i].value};
         n++;
     }
     return record_pool_extend(set->pool, r, v, n, err);

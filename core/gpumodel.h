@@ -97,7 +97,6 @@ const struct kernel_model *kernel_model_find(const struct kernel_models *m,
 
 /* What decides how long a launch takes. */
 enum gpu_bound { BOUND_TENSOR, BOUND_SOFTMAX, BOUND_CHAIN, BOUND_ROW, BOUND_WAVES, BOUND_MEMORY };
-#define GPU_BOUNDS 6
 
 struct gpu_launch {
     double mean, cycles, ghz, ns; /* mean of the multiprocessors; of the last one */
