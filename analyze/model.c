@@ -331,8 +331,9 @@ int model_apply(struct recset *set, const struct model_request *q, bool share,
     TRY(open_model(q, &m, err));
     for (int64_t i = 0; i < set->n_calls && !share; i++)
         TRY(apply(set, set->calls, &i, 1, &m, err));
-    if (share || !set->n_calls)
-        TRY(grouping_make(set, keys, sizeof keys / sizeof *keys, 0, NULL, NULL, &gs, err));
+    if (set->n) /* the same calls, and those of a CPU */
+        m.predicted = m.left_out = m.unpriced = 0;
+    TRY(grouping_make(set, keys, sizeof keys / sizeof *keys, 0, NULL, NULL, &gs, err));
     for (int64_t i = 0; i < gs.n; i++)
         TRY(apply(set, set->r, gs.g[i].at, gs.g[i].n, &m, err));
     if (!m.predicted)

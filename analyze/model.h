@@ -28,10 +28,9 @@ struct model_request {
                        "sms=N, copy=GB/S, exp=2, tensor=2 (twice as fast).",                       \
                .arg = "KEY=VALUE,...")
 
-/* Add metrics *_model to the calls of the set, or, where it has none, to every head those of its
- * whole call; share: to every head its part of the call. With several GPUs their names end in
- * "@GPU". Sentences for the reader go to *notes. ERR_USAGE; ERR_INPUT when nothing can be
- * predicted. */
+/* Add metrics *_model: to calls, and to every head those of its whole call; share: to every head
+ * its part of the call. With several GPUs their names end in "@GPU". Sentences for the reader go to
+ * *notes. ERR_USAGE; ERR_INPUT when nothing can be predicted. */
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err);
 

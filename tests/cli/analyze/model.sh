@@ -21,6 +21,8 @@ of_call dense 4096 16 '"time_attend_ns":195000,"notes":"kernel=hd128-dense"' >ca
 of_call xattention 16384 32 '"time_attend_ns":1250000,"work_rows@128x128":4096,"work_stages@128x128":106496,"work_masked@128x128":0,"work_half@128x128":0,"work_longest@128x128":26,"work_shortest@128x128":26,"notes":"select_kind=own"' >>calls/records.jsonl
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 --beside measured --group method --format csv | cut -d, -f1,5,11,17 | rounded
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 | grep -c measured_ || true
+echo "-- heads of a CPU beside calls of a GPU"
+"$LACUNA" analyze calls run --gpu H200 --columns time_attend_ns_model --group n_q,method --format csv | cut -d, -f1,2,6 | rounded
 for bad in "--gpu H20" "--gpu B200" "--gpu H200 --clock fast" "--gpu H200 --what-if l2=2"; do
     "$LACUNA" analyze run --table model $bad
 done
