@@ -146,9 +146,9 @@ int gpu_models_list(struct jw *w, struct err *err)
         char text[160];
         TRY(read_gpu(files.gl_pathv[i], &g, err));
         snprintf(text, sizeof text,
-                 "sm_%.0f, %.0f multiprocessors, %.0f TFLOP/s at %.2f GHz, %.0f GB/s; clock states "
-                 "%smeasured",
-                 g.sm, g.sms, g.peak, g.rated, g.memory, g.sustained.f0 > 0 ? "" : "not ");
+                 "for --gpu: sm_%.0f, %.0f multiprocessors, %.0f TFLOP/s at %.2f GHz, %.0f GB/s%s",
+                 g.sm, g.sms, g.peak, g.rated, g.memory,
+                 g.sustained.f0 > 0 ? "; clock measured" : "");
         jw_obj(w);
         jw_kstr(w, "name", g.name);
         jw_kstr(w, "summary", text);

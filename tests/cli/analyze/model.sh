@@ -23,6 +23,7 @@ of_call xattention 16384 32 '"time_attend_ns":1250000,"work_rows@128x128":4096,"
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 | grep -c measured_ || true
 echo "-- heads of a CPU beside calls of a GPU"
 "$LACUNA" analyze calls run --gpu H200 --columns time_attend_ns_model --group n_q,method --format csv | cut -d, -f1,2,6 | rounded
+# shellcheck disable=SC2086 # several words
 for bad in "--gpu H20" "--gpu B200" "--gpu H200 --clock fast" "--gpu H200 --what-if l2=2"; do
     "$LACUNA" analyze run --table model $bad
 done
