@@ -1,6 +1,7 @@
 /*
  * cmd_analyze.c - `lacuna analyze`: records to a table.
  */
+#include "analyze/model.h"
 #include "analyze/format.h"
 #include "analyze/query.h"
 #include "analyze/table.h"
@@ -22,9 +23,14 @@ struct analyze_opts {
     struct common_opts common;
     char *table, *group, *columns, *pivot, *sort, *best, *format, *output, *at, *by, *per, *explain;
     struct str_list where;
+    struct model_request model;
+    int beside;
     int64_t top;
     bool wide;
 };
+
+#define BESIDE "time_attend_ns,time_attend_ns_model*,model_quotient*"
+static const char *const besides[] = {"nothing", "measured", NULL};
 
 static const struct opt options[] = {
     OPT_STR(struct analyze_opts, table, NULL, "NAME",
@@ -63,6 +69,12 @@ static const struct opt options[] = {
     OPT_STR(struct analyze_opts, output, NULL, "FILE",
             "Write to FILE, replacing it, instead of standard output.", .flags = OPT_IDENTITY_NOT,
             .short_name = 'o'),
+    MODEL_OPTS(struct analyze_opts),
+    OPT_AS("config", OPT_STR, struct analyze_opts, model.config, NULL,
+           .help = "config.json of a language model: predict the time to its first token, too.",
+           .arg = "FILE"),
+    OPT_ENUM(struct analyze_opts, beside, "nothing", besides,
+             "measured: show measured times beside predicted ones, and the quotient."),
     OPT_STR(struct analyze_opts, explain, NULL, "TABLE:ROW:COLUMN",
             "What is behind a number of the -o directory of `lacuna reproduce`, as in "
             "spargeattn:9:HilbertCurve:Sparsity/video-dit."),
@@ -336,7 +348,7 @@ static int name_fitting(const struct recset *set, struct err *err)
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct analyze_opts o = {0};
-    struct str_list dirs = {0};
+    struct str_list dirs = {0}, notes = {0};
     struct recset set = {0};
     struct table t = {0};
     const struct table_def *def;
@@ -361,14 +373,21 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (unknown)
         warn_suffix(o.output, unknown);
     TRY(recset_load(&dirs, &set, err));
+    TRY(model_apply(&set, &o.model, false, &notes, err));
     TRY(recset_where(&o.where, &set, err));
-    def = o.table ? table_def_find(o.table, err) : table_of_set(&set);
+    def = o.table       ? table_def_find(o.table, err)
+          : o.model.gpu ? table_def_find("model", err)
+                        : table_of_set(&set);
+    if (!o.model.gpu && strcmp(def->listed.name, "model") == 0)
+        FAIL(err, ERR_USAGE, "--table model predicts for a GPU: add --gpu NAME (lacuna list gpus)");
     if ((o.at || o.by || o.per) && strcmp(def->listed.name, "ranking") != 0)
         FAIL(err, ERR_USAGE, "--at, --by and --per are of another table: add --table ranking");
     if (o.common.dry_run) {
         say_plan(def, &set, f, o.output);
         goto out;
     }
+    if (o.beside && !o.columns && !(o.columns = strdup(BESIDE)))
+        FAIL(err, ERR_NOMEM, "--beside: out of memory");
     struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, o.per, 0};
     struct row_opts rows = {o.sort, o.best, o.top};
     rc = table_build(def, &set, &req, &t, err);
@@ -378,12 +397,15 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         goto out;
     for (int64_t i = 0; i < o.where.n; i++)
         table_note(&t, "only records with %s", o.where.items[i]);
+    for (int64_t i = 0; i < notes.n; i++)
+        table_note(&t, "%s", notes.items[i]);
     TRY(table_choose_rows(&t, &rows, err));
     TRY(write_table(&t, f, &o, err));
 out:
     table_free(&t);
     recset_free(&set);
     str_list_free(&dirs);
+    str_list_free(&notes);
     opt_free(options, &o);
     return rc;
 }

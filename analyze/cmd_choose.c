@@ -2,6 +2,7 @@
  * cmd_choose.c - `lacuna choose`: from records to a plan.
  */
 #include "analyze/choose.h"
+#include "analyze/model.h"
 #include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
@@ -17,6 +18,7 @@
 struct choose_opts {
     struct common_opts common;
     struct str_list limits, where;
+    struct model_request model;
     char *cost, *output;
     int per;
     double quantile;
@@ -35,6 +37,7 @@ static const struct opt options[] = {
             "Share of a setting's cells that have to satisfy the limits.", .flags = OPT_MIN_OPEN,
             .arg = "Q"),
     OPT_LIST(struct choose_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
+    MODEL_OPTS(struct choose_opts),
     OPT_STR(struct choose_opts, output, NULL, "FILE", "Plan to write (JSON).",
             .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
     COMMON_OPTS,
@@ -114,6 +117,10 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(check_output(&o, &in, err));
     TRY(fill_request(&o, &req, err));
     TRY(recset_load(&in, &set, err));
+    if (!o.model.gpu && strstr(req.cost, "_model"))
+        FAIL(err, ERR_USAGE, "--cost %s is predicted for a GPU: add --gpu NAME (lacuna list gpus)",
+             req.cost);
+    TRY(model_apply(&set, &o.model, true, NULL, err));
     TRY(recset_where(&o.where, &set, err));
     jw_init(&w, &b, 2);
     TRY(choose_plan(&set, &req, &w, &sum, err));

@@ -91,6 +91,12 @@ struct accel_map {
     struct accel_time time; /* of the pass, without the dense reference */
 };
 
+/* A row of tiles of such a mask: tiles with a kept pair, those of them that lack an allowed one,
+ * and keys that some query of the row keeps. */
+struct accel_tile_row {
+    int32_t tiles, partial, keys;
+};
+
 /* Counts of a mask that stays on the device, in units of bq x bk. Only the first member is set
  * unless it does stay. */
 struct accel_units {
@@ -101,8 +107,11 @@ struct accel_units {
     int64_t empty;                /* query rows that keep no pair */
     int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles after gathering kept keys; 0 if
                        * the kernels take the units as block lists */
+    struct accel_tile_row *tile_rows; /* [ceil(nq / ACCEL_TILE)], the caller's to free; NULL if the
+                                       * kernels take the units as block lists */
     int64_t words;
-    uint32_t *map; /* [groups][words]: a bit per unit, the caller's to free; NULL unless `fetch` */
+    uint32_t *map; /* [groups][words]: a bit per unit, the caller's to free; of units that are no
+                    * blocks of the kernels NULL unless `fetch` */
 };
 
 /* What a device's choice gives beside the mask; core/rules.h says for each method what it is. */

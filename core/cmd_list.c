@@ -4,6 +4,7 @@
  * Every registry is turned into a JSON array first, and the text form is printed from that array,
  * so that both forms agree.
  */
+#include "core/gpumodel.h"
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -191,7 +192,8 @@ static int list_kernels(const struct app *app, struct jw *w, struct err *err)
 
 static int list_gpus(const struct app *app, struct jw *w, struct err *err)
 {
-    return app->list_gpus ? app->list_gpus(w, err) : 0;
+    int rc = app->list_gpus ? app->list_gpus(w, err) : 0;
+    return rc ? rc : gpu_models_list(w, err);
 }
 
 static const struct topic {
@@ -359,11 +361,15 @@ out:
     return rc;
 }
 
-/* An empty list of GPUs is no error, but it must not be taken for a machine without one. */
+/* GPUs that are only predicted for aside, an empty list is no error, but it must not be taken for a
+ * machine without one. */
 static void explain_empty(const struct app *app, const struct topic *t, const json_t *list)
 {
-    if (!t->needs_cuda || json_array_size(list))
+    size_t i;
+    json_t *entry;
+    if (!t->needs_cuda)
         return;
+    json_array_foreach(list, i, entry) if (!json_object_get(entry, "for")) return;
     if (!app->accel)
         log_warn("this lacuna was built without CUDA: it has no kernels and looks for no GPU "
                  "(build with make CUDA=1)");

@@ -881,3 +881,26 @@ int record_parse_into(struct record_pool *p, const char *line, size_t len, const
         record_free(out);
     return rc;
 }
+
+int record_pool_extend(struct record_pool *p, struct record *r, const struct named_value *v, int n,
+                       struct err *err)
+{
+    struct span names[METRICS_MOST];
+    int64_t had = record_metrics(r), cap = had;
+    int rc = 0;
+    for (int i = 0; i < n && !r->pooled; i++)
+        TRY(record_metric(r, v[i].name, v[i].value, err));
+    if (!r->pooled)
+        return 0;
+    if (had + n > METRICS_MOST)
+        FAIL(err, ERR_RUN, "a record would have more than %d metrics", METRICS_MOST);
+    TRY(mem_grow(&r->values, &cap, had + n, sizeof *r->values, "metrics", err));
+    for (int64_t i = 0; i < had + n; i++) {
+        const char *name = i < had ? r->names->name[i] : v[i - had].name;
+        names[i] = (struct span){name, strlen(name)};
+        r->values[i] = i < had ? r->values[i] : v[i - had].value;
+    }
+    TRY(pool_names(p, names, had + n, &r->names, err));
+out:
+    return rc;
+}

@@ -132,6 +132,10 @@ struct record_pool;
 int record_pool_new(struct record_pool **out, struct err *err);
 void record_pool_free(struct record_pool **p); /* after its records */
 
+/* Append n metrics, of the pool if the record is. The names must be new to it. */
+int record_pool_extend(struct record_pool *p, struct record *r, const struct named_value *v, int n,
+                       struct err *err);
+
 /* record_parse into the pool. A line as record_json writes it is read without a tree of JSON. */
 int record_parse_into(struct record_pool *p, const char *line, size_t len, const char *where,
                       struct record *out, struct err *err);

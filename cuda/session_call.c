@@ -240,17 +240,24 @@ static void fill_units(const struct select_lists *l, const struct map_totals *t,
                               .tiles = {(int64_t)t->kept128}};
 }
 
-/* Tiles that gathered keys of every head would fill. */
-static int count_gathered(struct accel_session *s, const struct choosing *c, struct err *err)
+/* The rows of tiles of every head, and the tiles that gathered keys would fill. */
+static int count_tiles(struct accel_session *s, const struct choosing *c, struct err *err)
 {
     const struct tile_rows *r = &s->kept.rows;
+    const int32_t *from[] = {r->place, r->partial, r->keys};
     int64_t rows = c->call->n * r->groups;
     int32_t *n = NULL;
     int rc = 0;
-    TRY(mem_alloc(&n, rows, sizeof *n, "tiles of rows", err));
-    TRY(gpu_get(&s->gpu, n, r->keys, rows * 4, err));
-    for (int64_t i = 0; i < rows; i++)
-        c->choices[i / r->groups].keep_on_device->tiles[1] += ceil_div(n[i], ACCEL_TILE);
+    TRY(mem_alloc(&n, 3 * rows, sizeof *n, "tiles of rows", err));
+    for (int k = 0; k < 3; k++)
+        TRY(gpu_get(&s->gpu, n + k * rows, from[k], rows * 4, err));
+    for (int64_t i = 0; i < rows; i++) {
+        struct accel_units *u = c->choices[i / r->groups].keep_on_device;
+        if (i % r->groups == 0)
+            TRY(mem_alloc(&u->tile_rows, r->groups, sizeof *u->tile_rows, "tiles of rows", err));
+        u->tile_rows[i % r->groups] = (struct accel_tile_row){n[i], n[rows + i], n[2 * rows + i]};
+        u->tiles[1] += ceil_div(n[2 * rows + i], ACCEL_TILE);
+    }
 out:
     free(n);
     return rc;
@@ -276,7 +283,7 @@ static int count_kept(struct accel_session *s, const struct choosing *c, struct 
         fill_units(l, totals + i, count + i * l->groups, u);
     }
     if (!blocks)
-        TRY(count_gathered(s, c, err));
+        TRY(count_tiles(s, c, err));
 out:
     free(totals);
     free(count);
@@ -319,7 +326,7 @@ static int fetch_maps(struct accel_session *s, const struct choosing *c,
         struct accel_units *u = choice->keep_on_device;
         if (choice->own)
             TRY(select_fetch_own(&s->gpu, job, i, choice->own, err));
-        if (!choice->fetch)
+        if (!choice->fetch && !are_blocks(l))
             continue;
         u->words = l->words;
         TRY(mem_alloc(&u->map, n, sizeof *u->map, "map of a mask", err));

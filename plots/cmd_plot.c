@@ -1,6 +1,7 @@
 /*
  * cmd_plot.c - `lacuna plot`: records, traces and masks to figures.
  */
+#include "analyze/model.h"
 #include "analyze/group.h"
 #include "analyze/inputs.h"
 #include "analyze/query.h"
@@ -19,6 +20,7 @@ struct plot_opts {
     struct figure_args a;
     char *size, *range, *masks, *width;
     struct str_list where;
+    struct model_request model;
 };
 
 static const char *const style_names[] = {"screen", "paper", "slide", NULL}; /* enum gp_look */
@@ -38,6 +40,7 @@ static const struct opt options[] = {
     TEXT(method, "NAMES", "Only these methods (shell patterns, comma-separated)."),
     TEXT(params, "PATTERN", "Only parameters (canonical text) that match this shell pattern; defaults: none set."),
     ROW("where", OPT_LIST, where, .short_name = 'w', .arg = "CONDITION", .help = WHERE_HELP),
+    MODEL_OPTS(struct plot_opts),
     TEXT(metrics, "LIST", "What is drawn; several, comma-separated, where the figure has a panel for each."),
     TEXT(against, "METHOD[:PARAMS]", "Draw the difference to this method."),
     TEXT(x, "NAME", "What is on the x axis: a key, parameter or metric."),
@@ -222,9 +225,13 @@ static int open_inputs(const struct figure *f, const struct plot_opts *o,
     int rc = 0;
     if (f->input == FIGURE_RECORDS) {
         TRY(recset_load(paths, &in->set, err));
+        TRY(model_apply(&in->set, &o->model, false, NULL, err));
         TRY(recset_where(&o->where, &in->set, err));
         goto out;
     }
+    if (o->model.gpu)
+        FAIL(err, ERR_USAGE, "figure %s draws no records, so --gpu predicts nothing here",
+             f->listed.name);
     if (o->where.n)
         FAIL(err, ERR_USAGE, "figure %s draws no records, so --where chooses nothing here",
              f->listed.name);

@@ -130,6 +130,7 @@ void mask_tally_join(struct mask_tally *t, const struct mask_tally *more)
     int64_t exec = more->counts.pairs_exec;
     sum_tally(t, more, 1);
     t->counts.pairs_exec = exec < 0 ? -1 : t->counts.pairs_exec + exec;
+    work_join(&t->work, &more->work);
 }
 
 static void add_tally(struct metrics_acc *a, const struct mask_tally *t, double tiles_pv)
@@ -164,6 +165,8 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
 {
     struct mask_tally t = {0};
     int rc = mask_tally_add(&t, lists, err);
+    t.work = (struct mask_work){0};
+    rc = rc ? rc : work_add(&t.work, lists, u, err);
     if (rc)
         return rc;
     t.counts.pairs_kept = u->pairs;
@@ -177,11 +180,12 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
 
 int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err)
 {
-    struct mask_tally one;
+    struct mask_tally one = {.work = {0}};
     int rc = 0;
     TRY(mask_count(m, &one.counts, err));
     TRY(mask_tiles_kept(m, 64, 64, &one.kept64, &one.allowed64, err));
     TRY(mask_tiles_kept(m, 128, 128, &one.kept128, &one.allowed128, err));
+    TRY(work_add(&one.work, m, NULL, err));
     mask_tally_join(t, &one);
 out:
     return rc;
@@ -268,7 +272,8 @@ int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct r
     exec_figure(a, &f);
     if (a->tally.counts.pairs_exec >= 0)
         figure(&f, "pairs_exec", (double)a->tally.counts.pairs_exec);
-    return put_all(r, f.v, f.n, err);
+    int rc = put_all(r, f.v, f.n, err);
+    return rc ? rc : work_record(&a->tally.work, a->dv, r, err);
 }
 
 static double sum_of(const double *x, int64_t n)

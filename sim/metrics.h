@@ -8,6 +8,7 @@
 #include "core/accel.h"
 #include "core/mask.h"
 #include "core/record.h"
+#include "sim/work.h"
 
 #include <stdint.h>
 
@@ -15,6 +16,7 @@
 struct mask_tally {
     struct mask_counts counts;
     int64_t kept64, allowed64, kept128, allowed128; /* tiles of 64 x 64, 128 x 128 */
+    struct mask_work work;                          /* not of sampled rows */
 };
 int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err);
 void mask_tally_join(struct mask_tally *t, const struct mask_tally *more);

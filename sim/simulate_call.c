@@ -141,6 +141,7 @@ static void free_choice(struct head *h)
         free(c->masks);
     free(c->units.count);
     free(c->units.map);
+    free(c->units.tile_rows);
     mask_free(&c->lists);
     free(c->own.data);
 }
@@ -964,6 +965,7 @@ static int conclude(struct calling *k, struct err *err)
     const struct record *first = k->c->heads[0].record;
     struct record *r = k->c->record;
     static const char *const facts[] = {"dense_call", "refresh", "mask_age"};
+    struct mask_work work = {0};
     int rc = 0;
 
     for (int i = 0; i < k->c->n; i++) {
@@ -977,6 +979,10 @@ static int conclude(struct calling *k, struct err *err)
             record_text(r, &r->reason, "head %d: %.400s", own->head, own->reason);
         }
     }
+    for (int i = 0; i < k->c->n; i++)
+        work_join(&work, &k->heads[i].run.acc.tally.work);
+    if (r->status == RECORD_OK)
+        TRY(work_record(&work, k->c->cells->in->x.dv, r, err));
     for (size_t f = 0; f < sizeof facts / sizeof *facts && r->status == RECORD_OK; f++) {
         double value = record_get(first, facts[f]);
         bool same = value == value;

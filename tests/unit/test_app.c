@@ -81,6 +81,6 @@ TEST(an_empty_list_of_gpus_says_why)
     assert_in(printed(&without, &cmd_list, "kernels"), "built without CUDA");
     assert_in(printed(&idle, &cmd_list, "gpus"), "no GPU: the NVIDIA driver is missing");
     const char *text = printed(&with, &cmd_list, "gpus");
-    assert_in(text, "GPU 0  sm_90");
+    assert_in(text, "GPU 0      sm_90");
     ck_assert_ptr_null(strstr(text, "CUDA"));
 }

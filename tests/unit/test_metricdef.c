@@ -76,7 +76,6 @@ TEST(levels_belong_to_their_number)
 {
     ck_assert_str_eq(metric_def_find("density_tile@128x64")->name, "density_tile");
     ck_assert_str_eq(metric_def_find("below_b64@0.25")->name, "below_b64");
-    ck_assert_ptr_null(metric_def_find("time_total_ns_model")); /* there is no cost model */
     ck_assert_ptr_null(metric_def_find("time_total_nsx"));
     ck_assert_ptr_null(metric_def_find("density"));
     ck_assert_ptr_null(metric_def_find(""));

@@ -292,11 +292,12 @@ TEST(kept_shares_of_masks_match_counting)
 
 /* ---- figures ------------------------------------------------------------------------------- */
 
-/* Figures of one setting, of parameters by name, or of a model with methods inside: they have tests
- * of their own. */
+/* Figures of one setting, of parameters by name, of a model with methods inside, or of times: they
+ * have tests of their own. */
 static bool wants_more(const char *figure)
 {
-    static const char *const names[] = {"means", "sweep", "needle", "growth", "inside", "tradeoff"};
+    static const char *const names[] = {"means",  "sweep",    "needle", "growth",
+                                        "inside", "tradeoff", "speeds"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(figure, names[i]) == 0)
             return true;

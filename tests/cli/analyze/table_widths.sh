@@ -73,6 +73,7 @@ for dir in text video 'video hilbert' equal inside clips sampled 'both bothinsid
     for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
         # shellcheck disable=SC2086 # several directories
         set -- $dir --table "$t"
+        [ "$t" != model ] || set -- "$@" --gpu H200
         "$LACUNA" analyze "$@" -f csv >/dev/null 2>&1 || continue # no data
         made="$made $t"
         check "$@"

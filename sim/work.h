@@ -1,0 +1,45 @@
+/*
+ * work.h - what the GPU kernels have to do for a mask: rows of tiles and stages
+ * (doc/architecture.md), exact integers for the cost model (core/gpumodel.h). They follow from the
+ * mask alone.
+ */
+#ifndef LACUNA_WORK_H
+#define LACUNA_WORK_H
+
+#include "core/accel.h"
+#include "core/gpumodel.h"
+#include "core/mask.h"
+#include "core/record.h"
+
+enum work_lists {
+    WORK_128x128,
+    WORK_128x64,
+    WORK_64x64,
+    WORK_WIDE_128x128, /* stages of 192 keys, as kernels of 64 channels have them */
+    WORK_WIDE_128x64,
+    WORK_BITS,
+    WORK_GATHER,
+    WORK_LISTS
+};
+
+/* Zeroed: nothing counted. */
+struct mask_work {
+    int64_t unit_q, unit_k; /* of which all masks are made; 0: every pair is kept */
+    bool lost;              /* of some mask nothing is known */
+    struct work_counts of[WORK_LISTS];
+};
+
+/* Add a mask whose first row is a multiple of 128. u: the units of a mask on a device, which has
+ * the geometry of m; NULL: those of m. */
+int work_add(struct mask_work *w, const struct mask *m, const struct accel_units *u,
+             struct err *err);
+
+/* Add other rows, or another head. */
+void work_join(struct mask_work *w, const struct mask_work *more);
+
+/* Record work_rows@LISTS and so on, with the lists that the kernels of d channels take such masks
+ * as: blocks of 128x128, 128x64 or 64x64, or both bits and gather. Nothing where every pair is
+ * kept. */
+int work_record(const struct mask_work *w, int64_t d, struct record *r, struct err *err);
+
+#endif

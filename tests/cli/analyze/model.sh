@@ -1,0 +1,34 @@
+# Times that the cost model predicts from the masks of a replay. Numbers are worked out by hand.
+exec 2>&1
+rounded() { awk -F, -v OFS=, '{ for (i = 2; i <= NF; i++) if ($i + 0 == $i) $i = sprintf("%.4g", $i); print }'; }
+"$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/CONTRIBUTING.md" --tokens 512 --layers 0 -o c.h5 -q
+"$LACUNA" replay c.h5 -m dense -m streaming:sink=64:window=128 -m sageattention --precision f32 -o run -q
+grep -c _model run/records.jsonl
+"$LACUNA" analyze run --table model --gpu H200,L40 --columns 'speedup_model*' --format csv | cut -d, -f1-8 | head -1
+"$LACUNA" analyze run --table model --gpu H200 | sed -n '/predicted/p;/no prediction/,$p'
+echo "-- 24 rows of 192 queries, 2 to 4 stages of 2291 cycles: the longest takes 12676.9 cycles at 1.670 GHz, the launch 1100 ns"
+"$LACUNA" analyze run --gpu H200 --columns time_attend_ns_model,clock_model --format csv | cut -d, -f1,6,12 | sed -n 1,2p | rounded
+echo "-- 6 layers of 8690 ns and 2 x 512 x 1523712 operations at 0.9 x 132 x 4096 x 1.670 GHz"
+"$LACUNA" analyze run --gpu H200 --config "$ROOT/datasets/models/code-lm/config.json" --columns ttft_ns_model --format csv | cut -d, -f1,6 | sed -n 1,2p | rounded
+echo "-- beside measured times of calls: 4096 rows of 26 stages, and dense attention of 512 rows"
+of_call() { # METHOD N HEADS MEMBERS
+    printf '{"scope":"call","trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timestep":null,"layer":0,"head":-1,'
+    printf '"heads":"","method":"%s","params":"","seed":0,"backend":"cuda","precision":"f32","permute":"none","n_q":%s,"n_k":%s,' "$1" "$2" "$2"
+    printf '"d":128,"causal":false,"status":"ok","call_heads":%s,"call_heads_kv":%s,%s}\n' "$3" "$3" "$4"
+}
+mkdir calls
+of_call dense 4096 16 '"time_attend_ns":195000,"notes":"kernel=hd128-dense"' >calls/records.jsonl
+of_call xattention 16384 32 '"time_attend_ns":1250000,"work_rows@128x128":4096,"work_stages@128x128":106496,"work_masked@128x128":0,"work_half@128x128":0,"work_longest@128x128":26,"work_shortest@128x128":26,"notes":"select_kind=own"' >>calls/records.jsonl
+"$LACUNA" analyze calls --gpu H200 --clock 1.392 --beside measured --group method --format csv | cut -d, -f1,5,11,17 | rounded
+"$LACUNA" analyze calls --gpu H200 --clock 1.392 | grep -c measured_ || true
+echo "-- heads of a CPU beside calls of a GPU"
+"$LACUNA" analyze calls run --gpu H200 --columns time_attend_ns_model --group n_q,method --format csv | cut -d, -f1,2,6 | rounded
+# shellcheck disable=SC2086 # several words
+for bad in "--gpu H20" "--gpu B200" "--gpu H200 --clock fast" "--gpu H200 --what-if l2=2"; do
+    "$LACUNA" analyze run --table model $bad
+done
+"$LACUNA" analyze run --table model
+echo "-- a plan by predicted cost, and a figure"
+"$LACUNA" choose run -l 'err_l1_rel<=10' --cost time_total_ns_model --gpu L40 -o plan.json
+"$LACUNA" choose run -l 'err_l1_rel<=10' --cost time_total_ns_model -o other.json
+"$LACUNA" plot speeds run --gpu H200,L40 --metrics speedup_model@H200,speedup_model@L40 -o speeds.svg && ls speeds.svg
