@@ -77,6 +77,10 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
             c->stat = stats[i].stat;
             c->set = json_object_get(test, stats[i].name);
         }
+    c->heads = c->stat == STAT_SPREAD && json_is_string(c->set) &&
+               strcmp(json_string_value(c->set), "head") == 0;
+    if (c->heads)
+        c->stat = STAT_MEAN;
     return 0;
 }
 
@@ -197,7 +201,29 @@ static int add_member(const struct gathering *g, const char *metric, const char 
         snprintf(m->label, sizeof m->label, "%s", key ? label_of(g->p, value) : metric);
     snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
     struct choice choice = choice_of(g, metric, m->where);
+    m->job = choice.job;
     return evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
+}
+
+/* The largest less the smallest head of every layer: a head's number means nothing in another. */
+static int add_layers(const struct gathering *g, const char *metric)
+{
+    int rc = add_member(g, metric, NULL, NULL);
+    struct unit_values *v = &g->all->m[g->all->n - 1].units;
+    int64_t layers = 0;
+    for (int64_t i = 0, end; !rc && i < v->n; i = end) {
+        double low = INFINITY, high = -INFINITY;
+        for (end = i; end < v->n && v->u[end].layer == v->u[i].layer; end++) {
+            low = fmin(low, unit_mean(&v->u[end]));
+            high = fmax(high, unit_mean(&v->u[end]));
+        }
+        if (end > i + 1)
+            v->u[layers++] =
+                (struct unit){.layer = v->u[i].layer, .head = -1, .sum = high - low, .calls = 1};
+    }
+    v->n = layers;
+    v->of = "layers";
+    return rc;
 }
 
 static int by_number(const void *a, const void *b)
@@ -384,6 +410,8 @@ int claim_members(const struct page *p, const struct claim *c, int model, struct
         TRY(add_list(&g, metric));
         if (at && all->n == 2)
             TRY(read_at_equal(&g, at));
+    } else if (c->heads) {
+        TRY(add_layers(&g, metric));
     } else {
         TRY(c->set ? add_set(&g, metric) : add_member(&g, metric, NULL, NULL));
     }
@@ -581,6 +609,16 @@ static bool is_unmoved(const struct claim *c, const struct members *all)
     return compares && all->n > 1 && all->m[0].units.n > 0 && same_units(all, true);
 }
 
+/* Grades that are all the best, or all the worst ones. */
+static bool is_saturated(const struct member *m)
+{
+    double first = unit_mean(&m->units.u[0]);
+    bool grade = strstr(m->metric, "score") || strstr(m->metric, "_acc");
+    for (int64_t i = 1; i < m->units.n; i++)
+        grade = grade && unit_mean(&m->units.u[i]) == first;
+    return grade && (first == 0 || first == 1 || first == 100);
+}
+
 /* How many members a claim needs. */
 static int least_members(const struct claim *c)
 {
@@ -598,8 +636,9 @@ static void put_test(const struct claim *c, char *out, size_t size)
                                         [STAT_RATIO] = "A / B",
                                         [STAT_SPREAD] = "largest - smallest",
                                         [STAT_RANK] = "rank correlation"};
-    const char *name =
-        json_is_string(c->set) && c->stat == STAT_RATIO ? "each / next, mean" : names[c->stat];
+    const char *name = c->heads ? "largest - smallest head of a layer"
+                       : json_is_string(c->set) && c->stat == STAT_RATIO ? "each / next, mean"
+                                                                         : names[c->stat];
     if (c->kind == CLAIM_FRONT)
         snprintf(out, size, "A - B, of the first metric");
     else if (c->kind != CLAIM_WITHIN)
@@ -640,6 +679,11 @@ static void say_why(const struct claim *c, const struct members *all, const stru
 {
     if (all->reason[0])
         snprintf(row->why, sizeof row->why, "%s", all->reason);
+    else if (is_unmoved(c, all) && is_saturated(&all->m[0]))
+        snprintf(row->why, sizeof row->why,
+                 "all of %lld %s have the grade %g everywhere, which tells nothing apart",
+                 (long long)all->m[0].units.n, all->m[0].units.of,
+                 unit_mean(&all->m[0].units.u[0]));
     else if (is_unmoved(c, all))
         snprintf(row->why, sizeof row->why, "the same in each of %lld %s",
                  (long long)all->m[0].units.n, all->m[0].units.of);

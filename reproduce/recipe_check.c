@@ -75,8 +75,8 @@ static const struct field calibration_fields[] = {
     FIELD(per, TEXT, .values = WORDS("head", "layer", "model")), FIELD(inputs, COUNT), {0}};
 
 static const struct field match_fields[] = {
-    FIELD(length, ANY), FIELD(prompt, TEXT), FIELD(settings, TEXT), FIELD(arith, TEXT),
-    FIELD(calibration, OBJECT, .in = calibration_fields),
+    FIELD(length, ANY), FIELD(prompt, ANY), FIELD(settings, ANY), FIELD(arith, TEXT),
+    FIELD(gpu, TEXT), FIELD(calibration, OBJECT, .in = calibration_fields),
     FIELD(stands_in, TEXTS), {0}};
 
 static const struct field setting_fields[] = {MUST(name, TEXT), MUST(jobs, JOB), {0}};
@@ -423,6 +423,12 @@ static int check_set(const struct recipe *r, const struct claim *c, struct err *
         return !c->x || json_has_text(c->set, c->x)
                    ? 0
                    : err_set(err, ERR_INPUT, "no such member: '%s'", c->x);
+    bool ordered = c->kind == CLAIM_ORDER || c->stat == STAT_RANK;
+    if (name && ((strcmp(name, "head") == 0 && !c->heads) ||
+                 (strcmp(name, "trace") == 0 && (ordered || c->x))))
+        return err_set(err, ERR_INPUT,
+                       "%s: the number of a %s means nothing, so that only `spread` is for it",
+                       name, name);
     if (name && claim_record_key(name))
         return 0;
     bool cases = name && strcmp(name, "cases") == 0;
@@ -449,6 +455,8 @@ static int check_claim(const struct recipe *r, const json_t *test, struct err *e
         FAIL(err, ERR_INPUT, "setting: no rule of `ours` shows '%s'", c.setting);
     if (c.kind == CLAIM_FRONT && json_array_size(both) != 2)
         FAIL(err, ERR_INPUT, "metrics: two were expected");
+    if (at && c.metric && strcmp(json_string_value(at), c.metric) == 0)
+        FAIL(err, ERR_INPUT, "at_equal: %s is equal by construction", c.metric);
     if (c.set || c.kind != CLAIM_WITHIN || c.stat != STAT_MEAN)
         TRY(check_set(r, &c, err));
 out:
