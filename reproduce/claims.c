@@ -987,6 +987,15 @@ static void note_one_prompt(struct page *p, int model, const struct claim_row *r
         page_note(p, "%s read one prompt here: intervals cover %s only", row->model, row->of);
 }
 
+/* Why numbers of the shipped model contradict the paper, as the recipe says it. */
+static void note_cause(struct page *p, const json_t *claim, int model, const struct claim_row *row)
+{
+    const char *cause = json_str_or(claim, "cause", NULL);
+    if (cause && row->state != CLAIM_HOLDS && isfinite(row->value.value) &&
+        !p->plan->models->m[model].given)
+        page_note(p, "Why '%s' does not show on %s: %s", row->text, row->model, cause);
+}
+
 static int test_on_model(struct page *p, const struct claim *c, int model, struct claim_row *row,
                          struct err *err)
 {
@@ -1021,9 +1030,10 @@ static int add_row(struct page *p, const json_t *claim, int model, const char *n
                               .of = "heads",
                               .state = CLAIM_OPEN};
     put_printed(p, &c, row);
-    if (model >= 0)
+    if (model >= 0) {
         TRY(test_on_model(p, &c, model, row, err));
-    else if (!c.labels)
+        note_cause(p, claim, model, row);
+    } else if (!c.labels)
         snprintf(row->why, sizeof row->why, "needs %s", *needs == 'K' ? "a GPU" : "eval");
 out:
     return rc;

@@ -398,6 +398,14 @@ static int sum_over_layers(const struct evidence *e, const struct choice *c, con
     return 0;
 }
 
+static double largest(const struct unit_values *v)
+{
+    double most = -INFINITY;
+    for (int64_t i = 0; i < v->n; i++)
+        most = fmax(most, unit_mean(&v->u[i]));
+    return most;
+}
+
 static int spread(const struct unit_values *v, bool by_calls, struct sample_stats *o,
                   struct err *err)
 {
@@ -443,7 +451,10 @@ int evidence_stat(const struct evidence *e, const struct choice *c, const char *
         goto out;
     if (tasks)
         weigh_tasks(&v, stat[0] == 's');
-    TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
+    if (strcmp(stat, "largest") == 0)
+        out->value = largest(&v);
+    else
+        TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
     if (tasks)
         out->sd = NAN;
     out->units = v.n;

@@ -131,7 +131,7 @@ void unit_values_free(struct unit_values *v);
 
 /* stat: "mean", "calls" (mean over calls, as "cases" are counted), "sum-over-layers" (the
  * expression over sums of unit means), "mean-over-tasks", "sum-over-tasks" (of the means of each
- * task). units = 0: no value. */
+ * task), "largest" (of the units). units = 0: no value. */
 int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
                   const char *stat, struct sample_stats *out, struct err *err);
 

@@ -79,7 +79,7 @@ static void legend_text(const struct page *p, struct buf *b)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* The blocks; printed numbers of a figure; the claims. */
+/* The blocks and the claims. */
 struct page_tables {
     struct table *t; /* owned */
     int n;
@@ -218,24 +218,6 @@ out:
     return rc;
 }
 
-/* Printed number i of a figure. */
-static bool figure_number(const struct page *p, int64_t i, struct paper_number *out)
-{
-    return p->recipe->figure && paper_number_at(p->data, p->recipe->item, i, out);
-}
-
-static int make_numbers(const struct page *p, struct table *t, struct err *err)
-{
-    static const char *const titles[] = {"row", "column", "printed", "unit"};
-    struct paper_number x;
-    int rc = 0;
-    TRY(add_columns(t, titles, 4, err));
-    for (int64_t i = 0; figure_number(p, i, &x); i++)
-        TRY(add_row(t, (const char *const[]){x.row, x.column, x.value, x.unit}, 4, err));
-out:
-    return rc;
-}
-
 /* Numbers below 0.01, such as errors, need more digits than shares. */
 static int digits_of(const struct claim_row *r)
 {
@@ -284,16 +266,11 @@ out:
 /* Free `out` also after a failure. */
 static int make_tables(const struct page *p, struct page_tables *out, struct err *err)
 {
-    struct paper_number x;
     int rc = 0;
-    TRY(mem_zalloc(&out->t, p->n_blocks + 2, sizeof *out->t, "tables", err));
+    TRY(mem_zalloc(&out->t, p->n_blocks + 1, sizeof *out->t, "tables", err));
     for (int i = 0; i < p->n_blocks; i++) {
         table_init(&out->t[out->n++], "page", "Printed / ours");
         TRY(make_block(p, &p->blocks[i], &out->t[i], err));
-    }
-    if (figure_number(p, 0, &x)) {
-        table_init(&out->t[out->n++], "printed", "Printed numbers");
-        TRY(make_numbers(p, &out->t[out->n - 1], err));
     }
     if (p->n_claims) {
         table_init(&out->t[out->n++], "claims", "Claims");

@@ -284,7 +284,8 @@ static int check_recipe(const struct page *p, struct err *err)
     size_t i;
     json_t *claim;
     for (const struct page_cell *c = NULL; (c = next_cell(p, c));)
-        if (c->rule && c->model >= 0 && c->job >= 0 && !json_object_get(c->rule, "setting") &&
+        if (c->rule && c->metric[0] && c->model >= 0 && c->job >= 0 &&
+            !json_object_get(c->rule, "setting") &&
             check_choice(p, c->model, c->job, c->where, OR_NONE, err))
             return err_prefix(err, "%s: ours: '%s', '%s'", path, c->row->path, c->column->path);
     for (int m = 0; m < p->plan->models->n; m++)

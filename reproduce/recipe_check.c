@@ -57,7 +57,8 @@ struct walk {
     }
 #define MUST(NAME, TYPE, ...) FIELD(NAME, TYPE, .required = true, ##__VA_ARGS__)
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
-#define STATS WORDS("mean", "calls", "sum-over-layers", "mean-over-tasks", "sum-over-tasks")
+#define STATS                                                                                      \
+    WORDS("mean", "calls", "sum-over-layers", "mean-over-tasks", "sum-over-tasks", "largest")
 
 /* clang-format off */
 static const struct field marks_fields[] = {
@@ -108,7 +109,7 @@ static const struct field test_fields[] = {
 static const struct field claim_fields[] = {
     MUST(id, TEXT), MUST(text, TEXT),
     MUST(test, OBJECT, .in = test_fields),
-    FIELD(needs, TEXT, .values = WORDS("K", "M")), {0}};
+    FIELD(cause, TEXT), FIELD(needs, TEXT, .values = WORDS("K", "M")), {0}};
 
 static const struct field role_fields[] = {
     MUST(default, TEXT), FIELD(fills, MAP), FIELD(beside_all, ANY), {0}};
@@ -173,7 +174,7 @@ static const json_t *entry_at(const struct recipe *r, bool rows, size_t at)
 /* Does the pattern meet a row's or a column's label, levels joined with '/'? */
 static bool label_known(const struct recipe *r, bool rows, const char *pattern)
 {
-    bool hit = r->figure || strcmp(pattern, "*") == 0;
+    bool hit = strcmp(pattern, "*") == 0;
     const json_t *o;
     for (size_t at = 0; !hit && (o = entry_at(r, rows, at)); at++) {
         const json_t *head = json_object_get(o, "head");
