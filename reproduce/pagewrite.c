@@ -133,15 +133,15 @@ static void put_letters(const char *letters, struct buf *b)
         buf_printf(b, " (%s)", letters);
 }
 
-/* A label's levels in one text; a number of the paper in place of {label}. */
+/* A label's levels in one text, `between` them; a number of the paper in place of {label}. */
 static void label_text(const struct page *p, const struct grid_entry *e, int from, int to,
-                       struct buf *out)
+                       const char *between, struct buf *out)
 {
     const json_t *cell = json_object_get(e->j, "label_cell");
     for (int k = from; k < to && k < e->levels; k++) {
         const char *text = e->level[k], *at = strstr(text, "{label}");
         struct paper_number x;
-        buf_puts(out, k > from ? " " : "");
+        buf_puts(out, k > from ? between : "");
         buf_put(out, text, at ? (size_t)(at - text) : strlen(text));
         if (!at)
             continue;
@@ -169,7 +169,7 @@ static int put_columns(const struct page *p, const struct page_block *b, struct 
         const struct grid_entry *e = &b->columns.e[c];
         const char *arrow = json_str_or(e->j, "arrow", "");
         buf_reset(&text);
-        label_text(p, e, 0, e->levels, &text);
+        label_text(p, e, 0, e->levels, " ", &text);
         buf_puts(&text, strcmp(arrow, "up") == 0 ? " \u2191" : arrow[0] ? " \u2193" : "");
         put_letters(shared_letters(b, e), &text);
         title = buf_str(&text);
@@ -188,7 +188,7 @@ static int put_row(const struct page *p, const struct page_block *b, int row, st
     TRY(table_row(t, err));
     for (int k = 0; k < stubs; k++) {
         buf_reset(&text);
-        label_text(p, &b->rows.e[row], k, k + 1, &text);
+        label_text(p, &b->rows.e[row], k, k + 1, " ", &text);
         if (k == 0)
             put_letters(shared_letters(b, &b->rows.e[row]), &text);
         TRY(table_text(t, k, buf_str(&text), err));
@@ -481,14 +481,16 @@ static int put_line(const struct page *p, const struct page_cell *c, struct tabl
                               (double)c->stats.calls};
     struct paper_number x;
     char block[32], text[5][32] = {{0}};
+    struct buf row = {0};
     bool has = cell_printed(p, c, 0, &x);
+    label_text(p, c->row, 0, c->row->levels, "/", &row);
     snprintf(block, sizeof block, "%td", c->block - p->blocks + 1);
     for (int i = 0; i < 5; i++)
         if (c->ours && isfinite(numbers[i]))
             snprintf(text[i], sizeof text[i], "%.6g", numbers[i]);
     const char *const texts[] = {p->recipe->id,
                                  block,
-                                 c->row->path,
+                                 buf_str(&row),
                                  c->column->path,
                                  c->printed,
                                  has ? x.unit : "",
@@ -503,7 +505,10 @@ static int put_line(const struct page *p, const struct page_cell *c, struct tabl
                                  c->ours ? p->plan->models->m[c->model].name : "",
                                  c->n_jobs ? c->jobs[0] : "",
                                  c->reason};
-    return add_row(t, texts, 17, err);
+    int rc = add_row(t, texts, 17, err);
+    rc = rc ? rc : buf_check(&row, "page", err);
+    buf_free(&row);
+    return rc;
 }
 
 int page_csv(const struct page *p, struct buf *b, struct err *err)

@@ -868,6 +868,48 @@ TEST(a_curve_is_read_between_its_points)
     ck_assert_double_eq(curve_at(zero, 2, 0.25), 0.5); /* which 0 has none of */
 }
 
+/* Heads 0 and 1 have the same mean over layers, and differ by 0.4 within each. */
+static void check_heads(const struct page *p, const struct claim *c)
+{
+    struct page own = *p;
+    fixture_add(&f, "spargeattn:pv=9 layer=0..5 head=0..1");
+    for (int i = 0; i < f.n; i++)
+        fixture_metric(&f.r[i], "sparsity_total",
+                       (f.r[i].layer < 3) == (f.r[i].head == 0) ? 0.2 : 0.6);
+    own.evidence = given(p->plan, step_of(p->plan, "run"));
+    gather(&own, c);
+    struct claim_row row = row_of(c);
+    ck_assert_int_eq(row.value.n, 6);
+    ck_assert_str_eq(row.of, "layers");
+    ck_assert_double_eq_tol(row.value.value, 0.4, 1e-12);
+    ck_assert_int_eq(row.state, CLAIM_HOLDS);
+    forget_records();
+}
+
+TEST(heads_are_compared_within_their_layer)
+{
+    ck_assert_int_eq(each_claim("spargeattn:f17", "heads", check_heads), 1);
+}
+
+/* All needles found, with and without the method. */
+static void check_saturated(const struct page *p, const struct claim *c)
+{
+    gather(p, c);
+    fill(c, RIGHT);
+    for (int k = 0; k < all.n; k++)
+        for (int i = 0; i < all.m[k].units.n; i++)
+            all.m[k].units.u[i].sum = 1;
+    struct claim_row row = row_of(c);
+    ck_assert_int_eq(row.state, CLAIM_OPEN);
+    ck_assert_str_eq(row.why,
+                     "all of 12 heads have the grade 1 everywhere, which tells nothing apart");
+}
+
+TEST(the_best_grade_everywhere_tells_nothing_apart)
+{
+    ck_assert_int_eq(each_claim("spargeattn:f9", "score", check_saturated), 1);
+}
+
 /* Eight heads with tau 1, 2, 3 and a calibration: at sparsity 0.1 tau the error is 0.01 tau; a head
  * of the calibration has the sparsity 0.15, or beyond the curve 0.35, and this error. */
 static double calibrated;
