@@ -147,6 +147,8 @@ static int add_notes(struct page *p, struct err *err)
     json_object_foreach((json_t *)p->recipe->absent, pattern, v)
     {
         bool all = strcmp(pattern, "*") == 0;
+        if (p->recipe->figure && p->n_blocks) /* its rows say it */
+            break;
         page_note(p, "No number of ours%s%s: %s", all ? "" : " for ", all ? "" : pattern,
                   json_string_value(v));
     }

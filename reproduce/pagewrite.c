@@ -175,9 +175,20 @@ static int put_columns(const struct page *p, const struct page_block *b, struct 
         title = buf_str(&text);
         TRY(add_columns(t, &title, 1, err));
     }
+    title = "no number of ours, because";
+    if (p->recipe->figure)
+        TRY(add_columns(t, &title, 1, err));
 out:
     buf_free(&text);
     return rc;
+}
+
+/* Why a printed number of a list has none of ours beside it; "": it has. */
+static const char *reason_here(const struct page_cell *c)
+{
+    return c->state == CELL_PRINTED && c->reason && strncmp(c->reason, "ours stands", 11) != 0
+               ? c->reason
+               : "";
 }
 
 static int put_row(const struct page *p, const struct page_block *b, int row, struct table *t,
@@ -201,6 +212,8 @@ static int put_row(const struct page *p, const struct page_block *b, int row, st
         buf_puts(&text, c->printed || c->ours ? "" : "-");
         put_letters(cell_letters(c), &text);
         TRY(table_text(t, stubs + k, buf_str(&text), err));
+        if (k == 0 && p->recipe->figure)
+            TRY(table_text(t, stubs + b->columns.n, reason_here(c), err));
     }
 out:
     buf_free(&text);

@@ -272,6 +272,37 @@ TEST(every_command_of_a_recipe_is_known)
     task_set_free(&tasks);
 }
 
+/* Every number of a figure and of a text has a row of its own, two with one label as well. */
+TEST(lists_place_every_printed_number)
+{
+    int n = 0;
+    size_t i;
+    json_t *o;
+    json_array_foreach(json_object_get(data.layouts, "figures"), i, o)
+    {
+        const json_t *rows =
+            json_object_get(json_array_get(json_object_get(o, "blocks"), 0), "rows");
+        struct recipe r = {.id = json_str_or(o, "id", ""), .item = o, .figure = true};
+        struct model_set models = {0};
+        struct plan plan = {.recipes = &r, .n_recipes = 1, .models = &models};
+        struct page page = {.plan = &plan, .data = &data, .recipe = &r};
+        struct paper_number x, y;
+        int64_t at = 0;
+        assert_ok(grid_make(&page, &e), &e);
+        for (struct page_cell *c = NULL; (c = next_cell(&page, c)); at++) {
+            ck_assert(cell_printed(&page, c, 0, &x));
+            ck_assert(paper_number_at(&data, o, at, &y));
+            ck_assert_str_eq(x.value, y.value);
+            ck_assert_str_eq(c->row->level[0], y.row);
+        }
+        ck_assert_int_eq(at, json_array_size(rows));
+        ck_assert(!paper_number_at(&data, o, at, &y) || at == 0);
+        n += (int)at;
+        grid_free(&page);
+    }
+    ck_assert_int_eq(n, 1092 - 841);
+}
+
 /* Numbers that the layouts place, each once; the csv files hold 841 in numbered tables. */
 TEST(layouts_place_every_printed_number)
 {
