@@ -52,7 +52,7 @@ exec awk '
         grade = f[at["ours"]] != "" || reason ~ /^ours stands in / ? 3 : reason ~ /drawing has/ ? 2 : reason != ""
         gsub(/[ |\/%×x]+/, " ", printed)
         n = split(printed, parts, " ")
-        for (i = 1; i <= n; i++) if (parts[i] ~ /^[-+]?[0-9.]/) note(id, parts[i], grade)
+        for (i = 1; i <= n; i++) if (match(parts[i], /^[-+]?[0-9.]+/)) note(id, substr(parts[i], 1, RLENGTH), grade)
         if (match(row, /\([0-9.]+\)$/) && !((id, row, FILENAME) in labels)) {
             labels[id, row, FILENAME] # a number in the label; ours has a column of its own
             note(id, substr(row, RSTART + 1, RLENGTH - 2), 1, id SUBSEP f[at["block"]])
