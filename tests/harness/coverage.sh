@@ -33,6 +33,7 @@ exec awk '
     FNR == 1 { delete at; n = split_csv($0, f); for (i = 1; i <= n; i++) at[f[i]] = i; next }
     "value" in at { # the numbers of a paper, read after the pages
         split_csv($0, f)
+        if (f[at["value"]] == "") next # two results that a paper marks as missing
         paper = FILENAME; sub(/.*\//, "", paper); sub(/\.csv$/, "", paper)
         table = f[at["table"]]; if (sub(/^(figures? |fig)/, "", table)) table = "f" table
         class = f[at["needs"]] == "traces" ? "T" : f[at["needs"]] == "model" ? "M" : f[at["needs"]] == "kernel" ? "K" : "S"
@@ -50,6 +51,7 @@ exec awk '
         if (f[at["ours"]] != "" && f[at["column"]] == "Sparsity") extra[id, f[at["block"]]]
         if (printed == "") next
         grade = f[at["ours"]] != "" || reason ~ /^ours stands in / ? 3 : reason ~ /drawing has/ ? 2 : reason != ""
+        if (printed !~ /^[-+]?[0-9.]/) { note(id, printed, grade); next }
         gsub(/[ |\/%×x]+/, " ", printed)
         n = split(printed, parts, " ")
         for (i = 1; i <= n; i++) if (match(parts[i], /^[-+]?[0-9.]+/)) note(id, substr(parts[i], 1, RLENGTH), grade)
