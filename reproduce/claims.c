@@ -50,6 +50,7 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
                         .metric = json_str_or(test, "metric", NULL),
                         .setting = json_str_or(test, "setting", NULL),
                         .labels = json_str_or(test, "labels", NULL),
+                        .at_equal = json_str_or(test, "at_equal", NULL),
                         .last = json_is_true(json_object_get(test, "last")),
                         .least = json_object_get(test, "setting") ? 1 : CLAIM_MIN_UNITS};
     for (size_t i = 0; i < COUNT(kinds); i++) {
@@ -285,82 +286,47 @@ out:
 }
 
 /* ---- at equal cost ---------------------------------------------------------------------------
- * `at_equal: METRIC`: A is a case of several settings, whose curve is read per unit where METRIC is
- * what B has there; B is one setting. Units beyond the curve's ends are left out.
+ * `at_equal: METRIC`: A is a case of several settings, whose means make a curve; it is read where
+ * METRIC has the mean of B, a case of one setting. Members as STAT_AT_EQUAL takes them.
  */
 
-#define SETTINGS_MOST 32
-
-/* The curve of one unit. */
-struct curve {
-    struct curve_point p[SETTINGS_MOST];
-    int64_t n;
-};
-
-/* One setting is a point of every unit's curve. */
-static int add_points(const struct page *p, const struct choice *one, const char *at,
-                      const char *metric, const struct unit_values *units, struct curve *curves,
-                      struct err *err)
+/* Records of `where` with these parameters, unless NULL. */
+static int add_point(const struct gathering *g, const char *metric, const json_t *where,
+                     const char *params)
 {
-    struct unit_values x = {0}, y = {0};
-    int rc = 0;
-    TRY(evidence_units(&p->evidence, one, at, &x, err));
-    TRY(evidence_units(&p->evidence, one, metric, &y, err));
-    for (int64_t i = 0; i < units->n; i++) {
-        struct curve *c = &curves[i];
-        const struct unit *u = &units->u[i];
-        struct curve_point new = {unit_mean(unit_at(&x, u->layer, u->head)),
-                                  unit_mean(unit_at(&y, u->layer, u->head))};
-        if (isfinite(new.x) && isfinite(new.y) && c->n < SETTINGS_MOST)
-            c->p[c->n++] = new;
-    }
-out:
-    unit_values_free(&x);
-    unit_values_free(&y);
-    return rc;
+    struct member *m = NULL;
+    int rc = new_member(g, metric, &m);
+    if (rc)
+        return rc;
+    m->where = json_deep_copy(where);
+    if (params)
+        json_object_set_new(m->where, "params", json_string(params));
+    struct choice choice = choice_of(g, metric, m->where);
+    return evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
 }
 
-static int read_at_equal(const struct gathering *g, const char *at)
+/* [A, B] becomes [B, METRIC of B, a setting of A, METRIC of it, ...]. */
+static int read_at_equal(const struct gathering *g)
 {
-    const struct page *p = g->p;
-    struct err *err = g->err;
-    struct member *a = &g->all->m[0];
-    struct choice one = choice_of(g, a->metric, g->all->m[1].where);
-    json_t *where = json_deep_copy(a->where);
-    struct curve *curves = NULL;
-    struct unit_values x = {0};
+    struct members *all = g->all;
+    struct member a = all->m[0];
+    const struct choice of_a = choice_of(g, a.metric, a.where);
     struct str_list params = {0};
-    size_t len = strlen(a->label);
     int rc = 0;
-    TRY(evidence_units(&p->evidence, &one, at, &x, err));
-    TRY(mem_zalloc(&curves, x.n + 1, sizeof *curves, "curve", err));
-    one.where = a->where;
-    for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &one, v));)
-        if (v->r->params && !str_list_has(&params, v->r->params))
-            str_list_add(&params, v->r->params);
-    one.where = where;
+    all->m[0] = all->m[1];
+    all->n = 1;
+    for (const struct proof *v = NULL; (v = next_proof(&g->p->evidence, &of_a, v));)
+        add_value(&params, v->r->params);
+    TRY(add_point(g, g->c->at_equal, all->m[0].where, NULL));
     for (int64_t i = 0; i < params.n; i++) {
-        json_object_set_new(where, "params", json_string(params.items[i]));
-        TRY(add_points(p, &one, at, a->metric, &x, curves, err));
+        TRY(add_point(g, a.metric, a.where, params.items[i]));
+        TRY(add_point(g, g->c->at_equal, a.where, params.items[i]));
     }
-    a->units.n = 0;
-    a->units.of = x.of;
-    for (int64_t i = 0; i < x.n; i++) {
-        double y = curve_at(curves[i].p, curves[i].n, unit_mean(&x.u[i]));
-        if (!isfinite(y))
-            continue;
-        x.u[a->units.n++] =
-            (struct unit){.layer = x.u[i].layer, .head = x.u[i].head, .sum = y, .calls = 1};
-    }
-    free(a->units.u); /* the units of B with A's numbers */
-    a->units.u = x.u;
-    x.u = NULL;
-    snprintf(a->label + len, sizeof a->label - len, " at equal %s", at);
+    snprintf(all->m[1].label, sizeof a.label, "%.50s at equal %.30s", a.label, g->c->at_equal);
 out:
-    json_decref(where);
+    json_decref(a.where);
+    unit_values_free(&a.units);
     str_list_free(&params);
-    free(curves);
-    unit_values_free(&x);
     return rc;
 }
 
@@ -370,7 +336,7 @@ int claim_members(const struct page *p, const struct claim *c, int model, struct
                   struct err *err)
 {
     const struct gathering g = {p, c, model, all, err};
-    const char *at = json_str_or(c->test, "at_equal", NULL), *metric = c->metric ? c->metric : "";
+    const char *metric = c->metric ? c->metric : "";
     size_t i;
     json_t *v;
     int rc = 0;
@@ -382,8 +348,8 @@ int claim_members(const struct page *p, const struct claim *c, int model, struct
             TRY(add_set(&g, json_string_value(v)));
     } else if (json_is_array(c->set)) {
         TRY(add_list(&g, metric));
-        if (at && all->n == 2)
-            TRY(read_at_equal(&g, at));
+        if (c->at_equal && all->n == 2)
+            TRY(read_at_equal(&g));
     } else {
         TRY(c->set ? add_set(&g, metric) : add_member(&g, metric, NULL, NULL));
     }
@@ -481,7 +447,11 @@ static int compare(const struct claim *c, bool apart, double tie, int tests, str
     struct claim_sample s;
     int rc = 0;
     TRY(sample_make(x->m, x->n, apart, &s, err));
-    TRY(claim_estimate(&s, within ? c->stat : STAT_DIFFERENCE, tests, &x->e, err));
+    TRY(claim_estimate(&s,
+                       c->at_equal ? STAT_AT_EQUAL
+                       : within    ? c->stat
+                                   : STAT_DIFFERENCE,
+                       tests, &x->e, err));
     for (int g = 0; g < x->n; g++)
         x->mean[g] = mean_of(&s, g);
     x->state =
@@ -620,6 +590,13 @@ static void name_sides(const struct claim *c, const struct comparison *w, struct
         a = w->mean[g] > w->mean[a] ? g : a;
         b = w->mean[g] < w->mean[b] ? g : b;
     }
+    if (c->at_equal) {
+        snprintf(row->a, sizeof row->a, "%s", w->m[1]->label);
+        snprintf(row->b, sizeof row->b, "%s", w->m[0]->label);
+        row->mean[0] = w->e.value + w->mean[0];
+        row->mean[1] = w->mean[0];
+        return;
+    }
     if (c->kind == CLAIM_MORE && w->n == 4) {
         snprintf(row->a, sizeof row->a, "%.60s - %.60s", w->m[0]->label, w->m[1]->label);
         snprintf(row->b, sizeof row->b, "%.60s - %.60s", w->m[2]->label, w->m[3]->label);
@@ -650,6 +627,8 @@ static void say_why(const struct claim *c, const struct members *all, const stru
         snprintf(row->why, sizeof row->why, "no record has the numbers");
     else if (w->e.n < c->least)
         snprintf(row->why, sizeof row->why, "it takes %d %s", c->least, row->of);
+    else if (c->at_equal && !isfinite(w->e.lo))
+        snprintf(row->why, sizeof row->why, "%s is beyond the ends of the curve", row->b);
     else if (!isfinite(w->e.value))
         snprintf(row->why, sizeof row->why, "%s is 0, which has no ratio", row->b);
 }

@@ -37,6 +37,7 @@ struct claim {
     const char *x, *metric; /* X of MOST and FRONT; the metric, or NULL */
     const char *setting;    /* members are what calibrations found; NULL: of records */
     const char *labels;     /* "row", "column": of printed labels alone; NULL: of records */
+    const char *at_equal;   /* of MORE: the metric in which A's curve and B are equal, or NULL */
     bool last;              /* of a set only its last member */
     int least;              /* units that an answer needs */
 };

@@ -297,6 +297,16 @@ out:
 
 #define RESAMPLES 10000
 
+/* See STAT_AT_EQUAL. */
+static double above_at_equal(const double *m, int n)
+{
+    struct curve_point p[CLAIM_MEMBERS];
+    int points = n / 2 - 1;
+    for (int i = 0; i < points; i++)
+        p[i] = (struct curve_point){m[2 * i + 3], m[2 * i + 2]};
+    return curve_at(p, points, m[1]) - m[0];
+}
+
 static int statistic(const double *m, int n, enum claim_stat stat, double *out, struct err *err)
 {
     double most = m[0], least = m[0], place[CLAIM_MEMBERS];
@@ -313,6 +323,8 @@ static int statistic(const double *m, int n, enum claim_stat stat, double *out, 
     }
     if (stat == STAT_SPREAD)
         *out = most - least;
+    if (stat == STAT_AT_EQUAL)
+        *out = above_at_equal(m, n);
     if (stat == STAT_RANK) {
         rc = spearman(m, place, n, out, err);
         *out = isfinite(*out) ? *out : 0; /* all are equal */
@@ -361,6 +373,10 @@ int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests
     for (int64_t k = 0; k < RESAMPLES; k++) {
         resample(s, k, m);
         TRY(statistic(m, s->members, stat, &drawn[k], err));
+        if (isnan(drawn[k])) {
+            out->lo = out->hi = out->wide_hi = NAN;
+            goto out;
+        }
     }
     sort_f64(drawn, RESAMPLES);
     out->lo = drawn[RESAMPLES - 1 - upper_end(0.95)];

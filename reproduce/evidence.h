@@ -71,6 +71,8 @@ enum claim_stat {
     STAT_RATIO,      /* A / B; of more members the geometric mean of each by the next */
     STAT_SPREAD,     /* largest - smallest */
     STAT_RANK,       /* Spearman's rho of the means with their order; at least 5 members */
+    STAT_AT_EQUAL,   /* of y_B, x_B, y_1, x_1, y_2, x_2, ...: the curve of the points (x_i, y_i) at
+                      * x_B, less y_B; NAN beyond its ends */
 };
 
 struct claim_estimate {
@@ -79,7 +81,8 @@ struct claim_estimate {
     int64_t n;            /* units */
 };
 
-/* `tests`: how many comparisons the claim makes. n = 0 where a member has no unit. */
+/* `tests`: how many comparisons the claim makes. n = 0 where a member has no unit; the interval is
+ * NAN where a resample has no number. */
 int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests,
                    struct claim_estimate *out, struct err *err);
 
