@@ -51,6 +51,7 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
                         .setting = json_str_or(test, "setting", NULL),
                         .labels = json_str_or(test, "labels", NULL),
                         .at_equal = json_str_or(test, "at_equal", NULL),
+                        .weight = json_str_or(test, "weight", NULL),
                         .last = json_is_true(json_object_get(test, "last")),
                         .least = json_object_get(test, "setting") ? 1 : CLAIM_MIN_UNITS};
     for (size_t i = 0; i < COUNT(kinds); i++) {
@@ -88,6 +89,7 @@ void members_free(struct members *m)
 {
     for (int i = 0; i < m->n; i++) {
         json_decref(m->m[i].where);
+        unit_values_free(&m->m[i].weights);
         if (m->m[i].units.u != &m->m[i].one)
             unit_values_free(&m->m[i].units);
     }
@@ -198,7 +200,10 @@ static int add_member(const struct gathering *g, const char *metric, const char 
         snprintf(m->label, sizeof m->label, "%s", key ? label_of(g->p, value) : metric);
     snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
     struct choice choice = choice_of(g, metric, m->where);
-    return evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
+    rc = evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
+    if (!rc && g->c->weight)
+        rc = evidence_units(&g->p->evidence, &choice, g->c->weight, &m->weights, g->err);
+    return rc;
 }
 
 static int by_number(const void *a, const void *b)
@@ -382,8 +387,10 @@ enum claim_state claim_inside(const struct claim_estimate *e, double l, double h
 
 static void sample_free(struct claim_sample *s)
 {
-    for (int g = 0; g < s->members; g++)
+    for (int g = 0; g < s->members; g++) {
         free(s->x[g]);
+        free(s->w[g]);
+    }
 }
 
 static bool all_have(const struct member *const *m, int n, const struct unit *u)
@@ -402,10 +409,15 @@ static int sample_make(const struct member *const *m, int n, bool apart, struct 
     *s = (struct claim_sample){.members = n, .paired = !apart};
     for (int g = 0; g < n; g++) {
         const struct unit_values *of = &m[apart ? g : 0]->units;
+        const struct unit_values *weights = &m[g]->weights;
         TRY(mem_alloc(&s->x[g], of->n + 1, sizeof *s->x[g], "values", err));
+        if (weights->n)
+            TRY(mem_alloc(&s->w[g], of->n + 1, sizeof *s->w[g], "weights", err));
         for (int64_t i = 0; i < of->n; i++) {
             if (!apart && !all_have(m, n, &of->u[i]))
                 continue;
+            if (s->w[g])
+                s->w[g][s->n[g]] = unit_mean(unit_at(weights, of->u[i].layer, of->u[i].head));
             s->x[g][s->n[g]++] = unit_mean(unit_at(&m[g]->units, of->u[i].layer, of->u[i].head));
         }
     }
@@ -420,14 +432,6 @@ static bool same_units(const struct members *all, bool values)
     for (int k = 1; k < all->n && same; k++)
         same = units_equal(&all->m[k].units, &all->m[0].units, values);
     return same;
-}
-
-static double mean_of(const struct claim_sample *s, int g)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < s->n[g]; i++)
-        sum += s->x[g][i];
-    return s->n[g] ? sum / (double)s->n[g] : NAN;
 }
 
 /* One comparison of a claim. */
@@ -453,7 +457,7 @@ static int compare(const struct claim *c, bool apart, double tie, int tests, str
                                    : STAT_DIFFERENCE,
                        tests, &x->e, err));
     for (int g = 0; g < x->n; g++)
-        x->mean[g] = mean_of(&s, g);
+        x->mean[g] = claim_mean(&s, g);
     x->state =
         within ? claim_inside(&x->e, c->l, c->h, c->least) : claim_above(&x->e, tie, c->least);
     x->margin = within ? fmin(c->h - x->e.value, x->e.value - c->l) : x->e.value;

@@ -883,9 +883,9 @@ static void check_at_equal(const struct page *p, const struct claim *c)
     if (beyond) {
         ck_assert_str_eq(row.why, "calibrated is beyond the ends of the curve");
     } else {
-        ck_assert_double_eq_tol(row.value.value, 0.0175 - calibrated, 1e-12);
-        ck_assert_double_eq_tol(row.mean[0], 0.0175, 1e-12);
-        ck_assert_double_eq_tol(row.mean[1], calibrated, 1e-12);
+        ck_assert_double_eq_tol(row.value.value, 1.75 - 100 * calibrated, 1e-12);
+        ck_assert_double_eq_tol(row.mean[0], 1.75, 1e-12);
+        ck_assert_double_eq_tol(row.mean[1], 100 * calibrated, 1e-12);
     }
     forget_records();
 }
@@ -897,6 +897,33 @@ TEST(errors_are_compared_at_equal_mean_sparsity)
     beyond = true;
     each_claim("sale:calib", NULL, check_at_equal);
     beyond = false;
+}
+
+/* Two layers whose ratios are 4 and 1, and the ratio of the sums 400 / 160. */
+static void check_weight(const struct page *p, const struct claim *c)
+{
+    struct page own = *p;
+    fixture_add(&f, "sale layer=0 time_dense_ns=320 time_total_ns=80;"
+                    "sale layer=1 time_dense_ns=80 time_total_ns=80;"
+                    "flexprefill layer=0..1 time_dense_ns=200 time_total_ns=100;"
+                    "minference layer=0..1 time_dense_ns=200 time_total_ns=200;"
+                    "spargeattn layer=0..1 time_dense_ns=200 time_total_ns=200");
+    own.evidence = given(p->plan, step_of(p->plan, "run"));
+    gather(&own, c);
+    struct claim_row row = row_of(c);
+    ck_assert_str_eq(row.a, "SALE");
+    ck_assert_str_eq(row.b, "Flex");
+    ck_assert_double_eq_tol(row.mean[0], 2.5, 1e-12);
+    ck_assert_double_eq_tol(row.mean[1], 2, 1e-12);
+    ck_assert_double_eq_tol(row.value.value, 0.5, 1e-12);
+    ck_assert_double_eq_tol(row.value.lo, -1, 1e-12); /* layer 1 twice */
+    ck_assert_double_eq_tol(row.value.hi, 2, 1e-12);
+    forget_records();
+}
+
+TEST(ratios_are_those_of_the_sums)
+{
+    ck_assert_int_eq(each_claim("sale:1", "speed", check_weight), 1);
 }
 
 /* ---- verdicts ----------------------------------------------------------------------------------
