@@ -38,6 +38,8 @@ struct claim {
     const char *x, *metric; /* X of MOST and FRONT; the metric, or NULL */
     const char *setting;    /* members are what calibrations found; NULL: of records */
     const char *labels;     /* "row", "column": of printed labels alone; NULL: of records */
+    const char *at_equal;   /* of MORE: the metric in which A's curve and B are equal, or NULL */
+    const char *weight;     /* means over units are weighted by this metric; NULL: they are not */
     bool last;              /* of a set only its last member */
     int least;              /* units that an answer needs */
 };
@@ -52,8 +54,8 @@ struct member {
     json_t *where;   /* owned */
     int job;         /* of the recipe, whose records it is of; -1: any */
     bool of_setting; /* of a variable or a case, so that equal numbers say nothing */
-    struct unit_values units;
-    struct unit one; /* the only unit of a member that is one number */
+    struct unit_values units, weights; /* weights: n = 0 where there are none */
+    struct unit one;                   /* the only unit of a member that is one number */
 };
 
 struct members {

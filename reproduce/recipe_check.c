@@ -72,7 +72,7 @@ static const struct field job_fields[] = {
     FIELD(series, WHERES), FIELD(marks, OBJECT, .in = marks_fields), FIELD(tasks, TEXT), {0}};
 
 static const struct field calibration_fields[] = {
-    FIELD(l1, NUMBER), FIELD(l2, NUMBER),
+    FIELD(l1, NUMBER), FIELD(l2, NUMBER), FIELD(theta, NUMBER),
     FIELD(per, TEXT, .values = WORDS("head", "layer", "model")), FIELD(inputs, COUNT), {0}};
 
 static const struct field match_fields[] = {
@@ -103,7 +103,7 @@ static const struct field test_fields[] = {
     FIELD(least, TEXT), FIELD(within, RANGE), FIELD(front, TEXT),
     FIELD(difference, TEXTS), FIELD(ratio, ANY), FIELD(spread, TEXT), FIELD(rank, TEXT),
     FIELD(of, ANY), FIELD(last, FLAG), FIELD(metric, METRIC), FIELD(metrics, METRIC),
-    FIELD(job, JOB), FIELD(where, WHERE), FIELD(at_equal, METRIC), FIELD(setting, TEXT),
+    FIELD(job, JOB), FIELD(where, WHERE), FIELD(at_equal, METRIC), FIELD(weight, METRIC), FIELD(setting, TEXT),
     FIELD(labels, TEXT, .values = WORDS("row", "column")), {0}};
 
 static const struct field claim_fields[] = {

@@ -646,6 +646,9 @@ static double bounded(const struct claim *c, double share)
                                             : c->h - share;
 }
 
+/* Of a curve at 0.5 between two points; B, which is below it or above it, stands in front. */
+static const double at_equal[] = {NAN, 0.5, 0.5, 0.1, 0.5, 0.9};
+
 /* The mean of member k under which the claim holds, or with `wrong` does not. */
 static double mean_of(const struct claim *c, int k, bool wrong)
 {
@@ -655,7 +658,7 @@ static double mean_of(const struct claim *c, int k, bool wrong)
     case CLAIM_MOST:
         return (named != wrong) != c->falls ? 0.9 : 0.1;
     case CLAIM_MORE:
-        return (k == 0) != wrong ? 0.9 : 0.1;
+        return c->at_equal && k ? at_equal[k] : (k == 0) != (wrong != !!c->at_equal) ? 0.9 : 0.1;
     case CLAIM_ORDER:
         return c->falls != wrong ? 1 - 0.1 * k : 0.1 * k;
     case CLAIM_FRONT:
@@ -694,10 +697,10 @@ static void fill(const struct claim *c, enum scene scene)
     }
 }
 
-/* Claims over keys of records have members where records are. */
-static void invent_members(const struct claim *c)
+/* Claims over keys of records have members where records are, and so do the points of a curve. */
+static void invent_members(const struct claim *c, int n)
 {
-    for (int k = 0; k < 6; k++) {
+    for (int k = 0; k < n; k++) {
         struct member *m = &all.m[all.n++];
         snprintf(m->label, sizeof m->label, "step %d", k);
         snprintf(m->value, sizeof m->value, "%d", k);
@@ -726,7 +729,9 @@ static void check_claim(const struct page *p, const struct claim *c)
         return;
     gather(p, c);
     if (all.n == 0)
-        invent_members(c);
+        invent_members(c, 6);
+    if (c->at_equal)
+        invent_members(c, 4);
     for (int i = RIGHT; i <= FEW; i++) {
         fill(c, (enum scene)i);
         int n = all.n;
@@ -941,37 +946,75 @@ TEST(the_best_grade_everywhere_tells_nothing_apart)
     ck_assert_int_eq(each_claim("spargeattn:f9", "score", check_saturated), 1);
 }
 
-/* Eight heads with tau 1, 2, 3 and a calibration: at sparsity 0.1 tau the error is 0.01 tau; a head
- * of the calibration has the sparsity 0.15, or beyond the curve 0.35, and this error. */
+/* Eight heads with tau 1, 2, the default and a calibration: at sparsity 0.1 i the error is 0.01 i.
+ * The calibration has the mean sparsity 0.175, where the curve of means has the error 0.0175, or
+ * one beyond the curve, and this error. */
 static double calibrated;
+static bool beyond;
 
 static void check_at_equal(const struct page *p, const struct claim *c)
 {
     struct page own = *p;
-    fixture_add(
-        &f, "sale:tau=1 head=0..7 sparsity_total=.1 err_l1_rel=.01;"
-            "sale:tau=2 head=0..7 sparsity_total=.2 err_l1_rel=.02;"
-            "sale:tau=3 head=0..7 sparsity_total=.3 err_l1_rel=.03;"
-            "sale:calib=77 head=0..6 sparsity_total=.15; sale:calib=77 head=7 sparsity_total=.35");
+    fixture_add(&f, "sale:tau=1 head=0..7 sparsity_total=.1 err_l1_rel=.01;"
+                    "sale:tau=2 head=0..7 sparsity_total=.2 err_l1_rel=.02;"
+                    "sale: head=0..7 sparsity_total=.3 err_l1_rel=.03");
+    fixture_add(&f, beyond ? "sale:calib=77 head=0..7 sparsity_total=.4"
+                           : "sale:calib=77 head=0..6 sparsity_total=.15;"
+                             "sale:calib=77 head=7 sparsity_total=.35");
     for (int i = 24; i < 32; i++)
         fixture_metric(&f.r[i], "err_l1_rel", calibrated);
     own.evidence = given(p->plan, step_of(p->plan, "run"));
     gather(&own, c);
-    ck_assert_int_eq(all.m[0].units.n, 7); /* without the head beyond the ends */
-    ck_assert_double_eq_tol(all.m[0].units.u[0].sum, 0.015, 1e-12);
-    ck_assert_str_eq(all.m[0].label, "one tau at equal sparsity_total");
     struct claim_row row = row_of(c);
-    ck_assert_int_eq(row.state, calibrated > 0.015 ? CLAIM_HOLDS_NOT : CLAIM_HOLDS);
-    ck_assert_int_eq(row.value.n, 7);
+    ck_assert_str_eq(row.a, "one tau at equal sparsity_total");
+    ck_assert_int_eq(row.state, beyond                ? CLAIM_OPEN
+                                : calibrated > 0.0175 ? CLAIM_HOLDS_NOT
+                                                      : CLAIM_HOLDS);
+    ck_assert_int_eq(row.value.n, 8);
+    if (beyond) {
+        ck_assert_str_eq(row.why, "calibrated is beyond the ends of the curve");
+    } else {
+        ck_assert_double_eq_tol(row.value.value, 1.75 - 100 * calibrated, 1e-12);
+        ck_assert_double_eq_tol(row.mean[0], 1.75, 1e-12);
+        ck_assert_double_eq_tol(row.mean[1], 100 * calibrated, 1e-12);
+    }
     forget_records();
 }
 
-TEST(errors_are_compared_at_equal_sparsity)
+TEST(errors_are_compared_at_equal_mean_sparsity)
 {
-    calibrated = 0.005;
-    ck_assert_int_ge(each_claim("sale:calib", NULL, check_at_equal), 1);
-    calibrated = 0.02;
+    for (calibrated = 0.005; calibrated < 0.03; calibrated += 0.02)
+        ck_assert_int_eq(each_claim("sale:calib", NULL, check_at_equal), 1);
+    beyond = true;
     each_claim("sale:calib", NULL, check_at_equal);
+    beyond = false;
+}
+
+/* Two layers whose ratios are 4 and 1, and the ratio of the sums 400 / 160. */
+static void check_weight(const struct page *p, const struct claim *c)
+{
+    struct page own = *p;
+    fixture_add(&f, "sale layer=0 time_dense_ns=320 time_total_ns=80;"
+                    "sale layer=1 time_dense_ns=80 time_total_ns=80;"
+                    "flexprefill layer=0..1 time_dense_ns=200 time_total_ns=100;"
+                    "minference layer=0..1 time_dense_ns=200 time_total_ns=200;"
+                    "spargeattn layer=0..1 time_dense_ns=200 time_total_ns=200");
+    own.evidence = given(p->plan, step_of(p->plan, "run"));
+    gather(&own, c);
+    struct claim_row row = row_of(c);
+    ck_assert_str_eq(row.a, "SALE");
+    ck_assert_str_eq(row.b, "Flex");
+    ck_assert_double_eq_tol(row.mean[0], 2.5, 1e-12);
+    ck_assert_double_eq_tol(row.mean[1], 2, 1e-12);
+    ck_assert_double_eq_tol(row.value.value, 0.5, 1e-12);
+    ck_assert_double_eq_tol(row.value.lo, -1, 1e-12); /* layer 1 twice */
+    ck_assert_double_eq_tol(row.value.hi, 2, 1e-12);
+    forget_records();
+}
+
+TEST(ratios_are_those_of_the_sums)
+{
+    ck_assert_int_eq(each_claim("sale:1", "speed", check_weight), 1);
 }
 
 /* ---- verdicts ----------------------------------------------------------------------------------
