@@ -18,6 +18,7 @@ struct reproduce_opts {
     struct common_opts c;
     char *output;
     struct str_list model, trace, tasks;
+    char *lengths;
     int backend, style;
     int64_t parallel;
     bool quick, list;
@@ -30,10 +31,14 @@ static const struct opt options[] = {
     OPT_STR(struct reproduce_opts, output, NULL, "DIR",
             "Folder for pages, figures and jobs; an interrupted run continues there.",
             .short_name = 'o'),
-    OPT_LIST(struct reproduce_opts, model, NULL, "[ROLE=]DIR",
-             "Checkpoint or GGUF file in place of the shipped one of its role (lm, dit). "
-             "Repeatable.",
-             .short_name = 'm'),
+    OPT_LIST(
+        struct reproduce_opts, model, NULL, "[NAME=]DIR",
+        "Checkpoint or GGUF file in place of the shipped one of its role (lm, dit). A NAME of "
+        "the papers' models (llama-3.1-8b) puts its numbers into that one's cells. Repeatable.",
+        .short_name = 'm'),
+    OPT_STR(struct reproduce_opts, lengths, NULL, "LIST",
+            "Lengths of texts in place of the recipes', as in 8K,48K,128K; a table of one length "
+            "takes the nearest to the paper's. paper: those that the papers print."),
     OPT_LIST(struct reproduce_opts, trace, NULL, "[ROLE=]T.h5",
              "Trace that exists, in place of captures of a model. Repeatable."),
     OPT_LIST(struct reproduce_opts, tasks, NULL, "DIR",
@@ -314,6 +319,8 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     TRY(enter(s, err));
     for (int i = 0; i < s->n_recipes; i++)
         s->recipes[i].on_gpu = s->o.backend == 1;
+    for (int i = 0; s->o.lengths && i < s->n_recipes; i++)
+        TRY(recipe_set_lengths(&s->recipes[i], s->o.lengths, err));
     s->plan = (struct plan){.app = s->app,
                             .style = styles[s->o.style],
                             .recipes = s->recipes,
@@ -321,6 +328,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .models = &s->models,
                             .tasks = &s->tasks,
                             .quick = s->o.quick,
+                            .lengths = s->o.lengths,
                             .cuda = s->o.backend == 1,
                             .no_gnuplot = !program_found("gnuplot")};
     TRY(plan_expand(&s->plan, err));

@@ -12,11 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void free_levels(struct grid_entry *e)
+{
+    for (int k = 0; k < e->levels; k++)
+        free(e->level[k]);
+}
+
 static void free_axis(struct grid_axis *a)
 {
     for (int i = 0; i < a->n; i++) {
-        for (int k = 0; k < a->e[i].levels; k++)
-            free(a->e[i].level[k]);
+        free_levels(&a->e[i]);
         free(a->e[i].path);
     }
     free(a->e);
@@ -151,17 +156,40 @@ static void take_axis(const json_t *all, const char *label, struct grid_axis *a)
 
 /* ---- our models ------------------------------------------------------------------------------ */
 
-/* Is the label one that some model of the role fills? "*" stands for every label. */
+/* Is the label one that some model of the role fills? */
 static bool fills(const json_t *map, const char *label)
 {
     const char *id;
     json_t *v;
     json_object_foreach((json_t *)map, id, v)
     {
-        if (json_is_string(v) && strcmp(json_string_value(v), label) == 0)
+        if (json_has_text(v, label))
             return true;
     }
     return false;
+}
+
+/* What a model fills; NULL: no cells of the paper. */
+static const json_t *cells_of(const json_t *map, const struct model_use *m)
+{
+    return json_object_get(map, json_str_or(m->fills, "id", ""));
+}
+
+/* Does the recipe add entries with the name of a role's model? */
+static bool has_extra(const struct recipe *r, const char *role)
+{
+    char name[40];
+    size_t i, k;
+    json_t *o, *part;
+    bool has = false;
+    snprintf(name, sizeof name, "{%s}", role);
+    json_array_foreach(r->extra, i, o)
+    {
+        const json_t *label = json_object_get(o, "label");
+        has = has || (json_is_string(label) && strstr(json_string_value(label), name));
+        json_array_foreach(label, k, part) has = has || strstr(json_string_value(part), name);
+    }
+    return has;
 }
 
 /* The level of an axis at which the models of the papers stand, -1: none. */
@@ -211,20 +239,26 @@ static int siblings_end(const struct grid_axis *a, int i, int level, const json_
     return k;
 }
 
-/* A model of the papers fills its own entries; any other gets entries beside them. */
-static void place_model(struct grid_axis *a, int level, const struct model_use *m, int model,
-                        const json_t *map)
+/* A model of the papers fills its own entries; with `copies` any other gets entries beside them. */
+static void place_model(struct grid_axis *a, int level, const char *name, int model,
+                        const json_t *map, const json_t *own, bool copies)
 {
-    const char *own = m->paper ? json_str_or(map, json_str_or(m->paper, "id", ""), NULL) : NULL;
     for (int i = 0; i < a->n; i++) {
         struct grid_entry *e = &a->e[i];
         if (!e->printed || level >= e->levels || !fills(map, e->level[level]))
             continue;
-        if (own && strcmp(e->level[level], own) == 0)
+        if (own && json_has_text(own, e->level[level]))
             e->model = model;
-        else if (!own && !has_own(a, model, e, level))
-            copy_entry(a, i, siblings_end(a, i, level, map), level, m->name, model);
+        else if (!own && copies && !has_own(a, model, e, level))
+            copy_entry(a, i, siblings_end(a, i, level, map), level, name, model);
     }
+}
+
+/* The table is of this model alone. */
+static void fill_all(struct grid_axis *a, int model)
+{
+    for (int i = 0; i < a->n; i++)
+        a->e[i].model = a->e[i].printed ? model : a->e[i].model;
 }
 
 /* The paper's table names no model: every column gets one of ours beside it. */
@@ -247,11 +281,15 @@ static void place_models(struct page *p, struct page_block *b)
         const json_t *role = json_object_get(p->recipe->roles, m->role);
         const json_t *map = json_object_get(role, "fills");
         const json_t *beside = json_object_get(role, "beside_all");
+        const json_t *own = cells_of(map, m);
         int column = model_level(&b->columns, map), row = model_level(&b->rows, map);
-        if (column >= 0)
-            place_model(&b->columns, column, m, i, map);
+        bool copies = !has_extra(p->recipe, m->role);
+        if (own && json_has_text(own, "*"))
+            fill_all(&b->columns, i);
+        else if (column >= 0)
+            place_model(&b->columns, column, m->name, i, map, own, copies);
         else if (row >= 0)
-            place_model(&b->rows, row, m, i, map);
+            place_model(&b->rows, row, m->name, i, map, own, copies);
         /* true: always; "tasks": when a file was given that one of the recipe's jobs reads */
         else if (json_is_true(beside) || (json_is_string(beside) && page_has_files(p)))
             place_beside_all(&b->columns, m, i);
@@ -279,8 +317,10 @@ static void place_length(struct grid_axis *a, double n, const char *label)
     }
     if (a->n == 0)
         return;
+    int model = a->e[0].model;
     struct grid_entry *e = insert(a, at, a->e[0].j);
     e->length = n;
+    e->model = model;
     e->level[e->levels++] = strdup(label);
 }
 
@@ -331,6 +371,44 @@ out:
     return rc;
 }
 
+/* The first model of a role whose numbers stand in no cells of the paper; -1: none. */
+static int other_model(const struct page *p, const char *role)
+{
+    const json_t *map = json_object_get(json_object_get(p->recipe->roles, role), "fills");
+    for (int i = 0; i < p->plan->models->n; i++) {
+        const struct model_use *m = &p->plan->models->m[i];
+        if (strcmp(m->role, role) == 0 && !cells_of(map, m))
+            return i;
+    }
+    return -1;
+}
+
+/* Put names into an added entry's labels: of {role} other_model's, whose entry it is, of {variable}
+ * its value. false: there is no such model, and no entry. */
+static bool name_extra(const struct page *p, struct grid_axis *a, struct grid_entry *e)
+{
+    bool there = true;
+    for (int i = 0; i < e->levels; i++) {
+        const char *text = e->level[i];
+        struct buf b = {0};
+        struct template_word w;
+        while (template_next(&text, &w)) {
+            const char *value = json_string_value(plan_variable(p->plan, p->at, -1, w.name));
+            buf_put(&b, w.literal, w.len);
+            if (json_object_get(p->recipe->roles, w.name)) {
+                e->model = other_model(p, w.name);
+                value = e->model >= 0 ? p->plan->models->m[e->model].name : NULL;
+                there = there && value;
+            }
+            buf_puts(&b, value ? value : "");
+        }
+        a->failed = a->failed || b.failed;
+        free(e->level[i]);
+        e->level[i] = b.data;
+    }
+    return there;
+}
+
 /* Entries that the recipe adds: to every block, or to the one that it says, counted from 1. Those
  * that need a GPU are left out without one: nothing is printed that they would stand beside. */
 static int place_extra(struct page *p, struct page_block *b, struct err *err)
@@ -349,6 +427,11 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
         struct grid_entry *e = insert(a, a->n, o);
         e->extra = true;
         set_label(e, json_object_get(o, "label"));
+        if (!name_extra(p, a, e)) {
+            free_levels(e);
+            a->n--;
+            continue;
+        }
         if (json_object_get(o, "pick"))
             TRY(pick_head(p, json_object_get(o, "pick"), e, err));
     }

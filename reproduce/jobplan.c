@@ -92,11 +92,22 @@ static bool chooses_input(const struct recipe *r, const char *variable)
     return false;
 }
 
-/* Value number i of a variable for a model; NULL behind the last. */
-static const char *value_at(struct plan *p, const struct recipe *r, const struct model_use *m,
-                            const char *variable, size_t i)
+const json_t *plan_variable(const struct plan *p, int recipe, int model, const char *name)
 {
-    const json_t *v = recipe_variable(r, p->quick, variable);
+    const json_t *v = recipe_variable(&p->recipes[recipe], p->quick, name);
+    const struct model_use *m = model >= 0 ? &p->models->m[model] : NULL;
+    const json_t *own =
+        m && !p->quick && strcmp(name, "size") == 0 ? json_object_get(m->fills, "size") : NULL;
+    return !own || json_is_array(v) ? (own ? own : v)
+                                    : json_array_get(own, json_array_size(own) - 1);
+}
+
+/* Value number i of a variable for a model; NULL behind the last. */
+static const char *value_at(struct plan *p, int recipe, int model, const char *variable, size_t i)
+{
+    const struct model_use *m = model >= 0 ? &p->models->m[model] : NULL;
+    const struct recipe *r = &p->recipes[recipe];
+    const json_t *v = plan_variable(p, recipe, model, variable);
     if (m && m->trace && chooses_input(r, variable)) {
         char text[32];
         if (i)
@@ -175,7 +186,6 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
 {
     const struct recipe *r = &p->recipes[recipe];
     const struct recipe_job *j = &r->jobs[job];
-    const struct model_use *m = model >= 0 ? &p->models->m[model] : NULL;
     size_t n = json_array_size(j->each), at[STEP_VARS] = {0};
     int rc = 0;
 
@@ -190,7 +200,7 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
         s->model = model;
         for (size_t i = 0; i < n; i++) {
             const char *name = json_string_value(json_array_get(j->each, i));
-            s->var[i] = (struct step_var){name, value_at(p, r, m, name, at[i])};
+            s->var[i] = (struct step_var){name, value_at(p, recipe, model, name, at[i])};
             if (!s->var[i].value)
                 FAIL(err, ERR_INPUT, "%s: variable '%s' has no value", buf_str(&r->path), name);
         }
@@ -200,7 +210,7 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
         size_t k = n;
         while (k > 0) {
             const char *name = json_string_value(json_array_get(j->each, k - 1));
-            if (value_at(p, r, m, name, ++at[k - 1]))
+            if (value_at(p, recipe, model, name, ++at[k - 1]))
                 break;
             at[--k] = 0;
         }

@@ -39,8 +39,9 @@ struct plan {
     const struct model_set *models;
     const struct task_set *tasks; /* NULL: none is looked for */
     bool quick, cuda, no_gnuplot;
-    const char *style; /* of drawings: "paper", "slide", "screen" */
-    struct step *s;    /* owned; inputs stand before what reads them */
+    const char *lengths; /* that the recipes' were set to, or NULL */
+    const char *style;   /* of drawings: "paper", "slide", "screen" */
+    struct step *s;      /* owned; inputs stand before what reads them */
     int n;
     int64_t cap;
     struct str_list texts; /* values that were made here */
@@ -69,6 +70,10 @@ bool step_is_first(const struct plan *p, const struct step *s);
 /* Is its result a time, so that nothing else may run beside it? */
 bool step_timed(const struct plan *p, const struct step *s);
 const char *step_value(const struct step *s, const char *variable); /* NULL: has none */
+
+/* The value of a variable for a model: the recipe's; of a video model of the papers its own size of
+ * clips. */
+const json_t *plan_variable(const struct plan *p, int recipe, int model, const char *name);
 
 /* "order=hilbert n=4K"; "" without variables. */
 void step_text(const struct step *s, struct buf *b);

@@ -141,7 +141,7 @@ const json_t *shape_paper_model(const struct paper_data *d, const struct shape *
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* "ROLE=PATH" or "PATH". */
+/* "NAME=PATH" or "PATH". */
 static const char *split_role(const char *text, char role[32])
 {
     const char *eq = strchr(text, '='), *slash = strchr(text, '/');
@@ -197,6 +197,11 @@ static int add_model(struct model_set *s, const char *text, const char *role, bo
     const char *path = role ? text : split_role(text, m->role);
     TRY(trace ? read_trace(m, path, err) : read_dir(m, path, err));
     m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
+    m->fills = m->role[0] ? json_with_id(d->models, m->role) : NULL;
+    if (m->fills) /* a name of the papers, and no role */
+        m->role[0] = '\0';
+    else
+        m->fills = m->paper;
     if (role || !m->role[0])
         snprintf(m->role, sizeof m->role, "%s", role ? role : m->causal ? "lm" : "dit");
 out:

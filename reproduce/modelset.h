@@ -28,6 +28,7 @@ struct model_use {
     int patch[3];        /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
     int64_t n;           /* a trace's tokens */
     const json_t *paper; /* the model of the papers that this is, or NULL */
+    const json_t *fills; /* whose cells it fills: that one, or the one that --model names */
 };
 
 struct model_set {
@@ -36,8 +37,9 @@ struct model_set {
     int64_t cap;
 };
 
-/* Add what the texts of --model ([ROLE=]DIR) and --trace ([ROLE=]FILE) say, then the default of
- * every role of the recipes that has none of them. */
+/* Add what the texts of --model ([NAME=]DIR, a role or the id of a model of models.json) and
+ * --trace ([ROLE=]FILE) say, then the default of every role of the recipes that has none of them.
+ */
 int model_set_make(const struct str_list *dirs, const struct str_list *traces,
                    const struct recipe *recipes, int n_recipes, const struct paper_data *d,
                    struct model_set *out, struct err *err);

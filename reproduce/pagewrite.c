@@ -45,6 +45,8 @@ static void put_command(const struct page *p, struct buf *b)
             buf_printf(b, " --%s %s=%s", m->trace ? "trace" : "model", m->role,
                        slash ? slash + 1 : path);
     }
+    if (p->plan->lengths)
+        buf_printf(b, " --lengths %s", p->plan->lengths);
     buf_puts(b, page_has_files(p) ? " --tasks DIR -o DIR" : " -o DIR");
 }
 

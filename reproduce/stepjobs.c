@@ -84,7 +84,7 @@ static int fill(const struct plan *p, const struct step *s, const char *text, st
         int job = recipe_job_find(r, w.name);
         buf_put(out, w.literal, w.len);
         if (!value)
-            value = json_string_value(recipe_variable(r, p->quick, w.name));
+            value = json_string_value(plan_variable(p, s->recipe, s->model, w.name));
         if (strcmp(w.name, "out") == 0) /* the job's own folder */
             buf_puts(out, "{}");
         else if (job >= 0)

@@ -559,6 +559,41 @@ TEST(lengths_end_with_the_positions)
         recipe_free(&recipes[i]);
 }
 
+/* A list takes all lengths, a single length the one nearest to the paper's; `paper` takes the
+ * paper's, whatever else is asked for. */
+TEST(lengths_take_the_place_of_the_recipes)
+{
+    static const struct {
+        const char *id, *lengths, *name, *want;
+    } cases[] = {
+        {"spargeattn:7", "8K,48K", "n", "[\"8K\",\"48K\"]"},
+        {"spargeattn:7", "paper", "n", "[\"8K\",\"16K\",\"24K\",\"48K\",\"128K\"]"},
+        {"spargeattn:6", "8K,48K,200K", "n", "[\"200K\"]"},
+        {"spargeattn:11", "8K,48K", "n", "[\"48K\"]"}, /* twice 24K; 8K is a third */
+        {"spargeattn:1", "4K,8K", "grid", "\"4K,8K\""},
+        {"sale:3", "4K,8K", "kvn", "\"8K\""},
+        {"sale:3", "4K,8K", "sale", "\"profile=paper\""},
+        {"fg-attn:2", "4K", "size", "\"16x64x96\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        OWN(recipe_free) struct recipe r = {0};
+        read_recipe(cases[i].id, &r);
+        assert_ok(recipe_set_lengths(&r, cases[i].lengths, &e), &e);
+        OWN(free_at)
+        char *have =
+            json_dumps(recipe_variable(&r, true, cases[i].name), JSON_ENCODE_ANY | JSON_COMPACT);
+        ck_assert_str_eq(have, cases[i].want);
+    }
+}
+
+TEST_N(lengths_are_numbers, 3)
+{
+    static const char *const texts[] = {"8K,many", "", "0"};
+    OWN(recipe_free) struct recipe r = {0};
+    read_recipe("spargeattn:7", &r);
+    assert_fails(recipe_set_lengths(&r, texts[_i], &e), &e, ERR_USAGE, "--lengths");
+}
+
 /* Three prompts of one task and one of another: grades have different names, and each task counts
  * the same. */
 TEST(every_task_counts_the_same)
@@ -955,11 +990,11 @@ static const char tiny_recipe[] =
 
 /* What may be another than the paper's. */
 static const struct situation {
-    const char *name; /* of the model; NULL: the paper's */
-    bool no_weights, given, quick, other_shape;
-    int64_t n;                /* 0: 64 */
-    int heads;                /* of the 8 that the model has; 0: all */
-    const char *params, *own; /* NULL: as published, no heads of its own */
+    const char *name;                                  /* of the model; NULL: the paper's */
+    bool no_weights, given, quick, other_shape, named; /* named: by --model tiny=DIR */
+    int64_t n;                                         /* 0: 64 */
+    int heads;                                         /* of the 8 that the model has; 0: all */
+    const char *params, *own;                          /* NULL: as published, no heads of its own */
     double value;
     const char *letters;
     enum cell_state state;
@@ -971,6 +1006,7 @@ static const struct situation {
     /* The name of a paper's model changes nothing: shape, length and settings do. */
     {.name = "CogVideoX-2b", .value = .228, .letters = "", .state = CELL_AGREES},
     {.name = "tiny", .other_shape = true, .value = .228, .letters = "ab", .state = CELL_OURS},
+    {.other_shape = true, .named = true, .value = .228, .letters = "ab", .state = CELL_BESIDE},
     {.name = "CogVideoX-2b",
      .no_weights = true,
      .given = true,
@@ -1030,12 +1066,13 @@ TEST_EACH(agreement_needs_every_condition, situations)
     snprintf(m.name, sizeof m.name, "%s", s->name ? s->name : "tiny");
     m.trace = s->given ? (char[]){"t.h5"} : NULL;
     m.paper = m.has_weights ? shape_paper_model(&data, &m.shape) : NULL;
+    m.fills = s->named ? json_with_id(data.models, "tiny") : m.paper;
     add_situation(s);
     page.evidence = given(&plan, 0);
     assert_ok(grid_make(&page, &e), &e);
     assert_ok(page_fill(&page, &e), &e);
     struct page_block *b = &page.blocks[0];
-    bool own = s->no_weights || s->other_shape; /* none of the papers' models */
+    bool own = s->no_weights || (s->other_shape && !s->named); /* none of the papers' models */
     const struct page_cell *c = page_cell_at(b, 1, own ? 1 : 0);
     ck_assert_msg(c->ours != NULL, "no value: %s", c->reason ? c->reason : "");
     ck_assert_str_eq(c->letters, s->letters);
