@@ -7,8 +7,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/text.h"
 #include "reproduce/page.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,7 @@ struct reproduce_opts {
     char *lengths;
     int backend, style;
     int64_t parallel;
+    double disk;
     bool quick, list;
 };
 
@@ -51,6 +54,9 @@ static const struct opt options[] = {
     OPT_INT(struct reproduce_opts, parallel, NULL, 1, 64, "jobs",
             "Jobs that run side by side and share the threads of --jobs; those whose result is a "
             "time run alone (default: one for every 4 threads, with cuda 3 for every 4)."),
+    OPT_NUM(struct reproduce_opts, disk, NULL, 0.001, 1e6, "GB",
+            "Room for traces: they are made in turns that fit into it, and deleted when they are "
+            "read (default: all are kept)."),
     OPT_ENUM(struct reproduce_opts, style, "paper", styles,
              "Drawings: 8 pt for a column of a paper, without title; 18 pt; for the screen."),
     OPT_BOOL(struct reproduce_opts, list, "0", "List tables and figures with what they need."),
@@ -276,6 +282,18 @@ static int at_once(const struct session *s)
     return n < 1 ? 1 : n > 64 ? 64 : n;
 }
 
+static void set_backend(struct session *s, bool cuda)
+{
+    for (int i = 0; i < s->n_recipes; i++)
+        s->recipes[i].on_gpu = cuda;
+}
+
+/* Bytes for traces; 0: no limit. */
+static double room_of(const struct session *s)
+{
+    return s->o.disk > 0 ? s->o.disk * 1e9 : 0;
+}
+
 static void warn_undrawn(const struct plan *p)
 {
     int n = 0;
@@ -287,12 +305,73 @@ static void warn_undrawn(const struct plan *p)
                  n, n == 1 ? " is" : "s are");
 }
 
+/* What the same tables cost with other options. */
+static int put_other(struct session *s, bool quick, bool cuda, struct buf *b, struct err *err)
+{
+    struct plan p = s->plan;
+    struct cost cost = {0};
+    int rc = 0;
+    p.s = NULL;
+    p.n = 0;
+    p.cap = 0;
+    p.texts = (struct str_list){0};
+    p.quick = quick;
+    p.cuda = cuda;
+    set_backend(s, cuda);
+    TRY(plan_expand(&p, err));
+    plan_look(&p);
+    plan_cost(&p, cmd_jobs(&s->o.c), &cost);
+    buf_printf(b, "  %s%s: ", quick ? "--quick" : "",
+               !cuda   ? ""
+               : quick ? " --backend cuda"
+                       : "--backend cuda");
+    cost_text(&cost, b);
+    buf_puts(b, cuda ? ", on an H100\n" : "\n");
+out:
+    set_backend(s, s->plan.cuda);
+    plan_free(&p);
+    return rc;
+}
+
+/* How it could take less, where it takes hours or much of a disk. */
+static int put_advice(struct session *s, struct buf *b, struct err *err)
+{
+    struct cost all = {0};
+    double least, has = disk_free("."), room = room_of(s);
+    char text[3][24];
+    int rc = 0;
+    plan_cost(&s->plan, cmd_jobs(&s->o.c), &all);
+    if (all.seconds < 1800 && all.bytes < 10e9)
+        return 0;
+    bytes_text(has, text[0]);
+    buf_printf(b, "free on this disk: %s\n", has < 0 ? "not known" : text[0]);
+    if (!s->plan.quick)
+        TRY(put_other(s, true, s->plan.cuda, b, err));
+    if (!s->plan.cuda)
+        TRY(put_other(s, s->plan.quick, true, b, err));
+    TRY(plan_least_disk(&s->plan, &least, err));
+    bytes_text(least, text[1]);
+    bytes_text(room, text[2]);
+    if (room > 0)
+        buf_printf(b, "  with --disk: %s of traces at a time, %s are the least\n", text[2],
+                   text[1]);
+    else if (least < all.bytes)
+        buf_printf(b, "  --disk %.0f: %s of traces at a time, made in turns and deleted\n",
+                   ceil(least / 1e9), text[1]);
+out:
+    return rc;
+}
+
 static int print_plan(struct session *s, struct err *err)
 {
     struct buf b = {0};
+    int rc = 0;
     plan_look(&s->plan);
     plan_text(&s->plan, cmd_jobs(&s->o.c), &b);
-    return print(&b, err);
+    rc = put_advice(s, &b, err);
+    if (rc)
+        buf_free(&b);
+    return rc ? rc : print(&b, err);
 }
 
 static int reproduce(struct session *s, const struct str_list *items, struct err *err)
@@ -305,7 +384,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
         FAIL(err, ERR_USAGE, "reproduce: --seed: the recipes fix the seeds of their jobs");
     if (s->o.c.json && s->o.c.dry_run)
         FAIL(err, ERR_USAGE, "reproduce: the plan of --dry-run is text; leave --json out");
-    if (s->o.backend == 1 && !s->app->accel)
+    if (s->o.backend == 1 && !s->app->accel && !s->o.c.dry_run)
         FAIL(err, ERR_MACHINE, "reproduce: this program was built without CUDA");
     TRY(paper_data_load(&s->data, err));
     TRY(read_recipes(s, items, err));
@@ -317,8 +396,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                        err));
     TRY(task_set_make(&s->data, &s->o.tasks, &s->tasks, err));
     TRY(enter(s, err));
-    for (int i = 0; i < s->n_recipes; i++)
-        s->recipes[i].on_gpu = s->o.backend == 1;
+    set_backend(s, s->o.backend == 1);
     for (int i = 0; s->o.lengths && i < s->n_recipes; i++)
         TRY(recipe_set_lengths(&s->recipes[i], s->o.lengths, err));
     s->plan = (struct plan){.app = s->app,
@@ -336,7 +414,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
         TRY(print_plan(s, err));
         goto out;
     }
-    const struct make_opts make = {at_once(s), cmd_jobs(&s->o.c)};
+    const struct make_opts make = {at_once(s), cmd_jobs(&s->o.c), room_of(s)};
     TRY(jobs_run(&s->plan, &make, err));
     for (int i = 0; i < s->n_recipes; i++) {
         bool changed = false;

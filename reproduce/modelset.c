@@ -29,8 +29,8 @@ static int is_weight(const struct dirent *e)
 }
 
 /* Add a file to a hash by name, size and content; one above 256 MiB by its time of change instead
- * of its content. */
-static int hash_input_file(struct hash_state *h, const char *path, const char *name,
+ * of its content. Its size is added to *bytes. */
+static int hash_input_file(struct hash_state *h, const char *path, const char *name, int64_t *bytes,
                            struct err *err)
 {
     struct stat st;
@@ -40,6 +40,7 @@ static int hash_input_file(struct hash_state *h, const char *path, const char *n
         return err_sys(err, ERR_INPUT, "%s", path);
     hash_update(h, name, strlen(name) + 1);
     hash_update(h, &st.st_size, sizeof st.st_size);
+    *bytes += st.st_size;
     if (st.st_size > HASHED_MAX)
         hash_update(h, &st.st_mtim, sizeof st.st_mtim);
     else if ((rc = buf_read_file(&text, path, (size_t)HASHED_MAX, err)) == 0)
@@ -59,11 +60,11 @@ static int identify(struct model_use *m, struct err *err)
         return err_sys(err, ERR_INPUT, "--model %s", m->dir);
     TRY(hash_new(&h, err));
     if (gguf)
-        TRY(hash_input_file(h, m->dir, "", err));
+        TRY(hash_input_file(h, m->dir, "", &m->bytes, err));
     for (int i = 0; i < n; i++) {
         struct buf path = {0};
         buf_printf(&path, "%s/%s", m->dir, files[i]->d_name);
-        rc = hash_input_file(h, buf_str(&path), files[i]->d_name, err);
+        rc = hash_input_file(h, buf_str(&path), files[i]->d_name, &m->bytes, err);
         buf_free(&path);
         if (rc)
             goto out;
@@ -110,6 +111,7 @@ static int read_config(struct model_use *m, const char *model, struct err *err)
     s->head_dim =
         first_int(o, "head_dim", "attention_head_dim", s->heads > 0 ? hidden / s->heads : 0);
     m->causal = strstr(kind, "CausalLM") != NULL;
+    m->value_bytes = strcmp(json_str_or(o, "torch_dtype", ""), "float32") == 0 ? 4 : 2;
     m->positions = m->causal ? first_int(o, "max_position_embeddings", NULL, 0) : 0;
     for (int i = 0; i < 3; i++) {
         const json_t *p = json_array_get(json_object_get(o, "patch_size"), (size_t)i);
@@ -343,6 +345,7 @@ static int look_in(struct task_file *f, const char *folder, bool *has, struct er
     struct buf path = {0};
     struct hash_state *h = NULL;
     struct stat st;
+    int64_t bytes = 0;
     int rc = 0;
     buf_printf(&path, "%s/%s", folder, f->file);
     TRY(buf_check(&path, "path", err));
@@ -357,7 +360,7 @@ static int look_in(struct task_file *f, const char *folder, bool *has, struct er
         FAIL(err, ERR_NOMEM, "tasks: out of memory");
     TRY(check_dataset(f, err));
     TRY(hash_new(&h, err));
-    TRY(hash_input_file(h, f->path, f->file, err));
+    TRY(hash_input_file(h, f->path, f->file, &bytes, err));
     hash_text(hash_digest(h), f->hash);
 out:
     hash_free(h);

@@ -27,6 +27,8 @@ struct model_use {
     struct shape shape;
     int patch[3];        /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
     int64_t n;           /* a trace's tokens */
+    int64_t bytes;       /* of the files of a checkpoint */
+    int value_bytes;     /* of a value in its captures */
     const json_t *paper; /* the model of the papers that this is, or NULL */
     const json_t *fills; /* whose cells it fills: that one, or the one that --model names */
 };
