@@ -20,7 +20,7 @@ struct reproduce_opts {
     struct common_opts c;
     char *output;
     struct str_list model, trace, tasks;
-    char *lengths;
+    char *lengths, *chat;
     int backend, style;
     int64_t parallel;
     double disk;
@@ -42,6 +42,9 @@ static const struct opt options[] = {
     OPT_STR(struct reproduce_opts, lengths, NULL, "LIST",
             "Lengths of texts in place of the recipes', as in 8K,48K,128K; a table of one length "
             "takes the nearest to the paper's. paper: those that the papers print."),
+    OPT_STR(struct reproduce_opts, chat, "auto", "TEXT",
+            "Text with {prompt} in it around each prompt of a language model of --model. auto: as "
+            "its chat template (Llama 3.1, Qwen2.5, ChatML); none."),
     OPT_LIST(struct reproduce_opts, trace, NULL, "[ROLE=]T.h5",
              "Trace that exists, in place of captures of a model. Repeatable."),
     OPT_LIST(struct reproduce_opts, tasks, NULL, "DIR",
@@ -394,6 +397,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     }
     TRY(model_set_make(&s->o.model, &s->o.trace, s->recipes, s->n_recipes, &s->data, &s->models,
                        err));
+    TRY(model_set_chat(&s->models, &s->data, s->o.chat, err));
     TRY(task_set_make(&s->data, &s->o.tasks, &s->tasks, err));
     TRY(enter(s, err));
     set_backend(s, s->o.backend == 1);

@@ -9,12 +9,14 @@
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/hash.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Reading a checkpoint of many gigabytes to find that nothing is to be done would take minutes. */
 #define HASHED_MAX ((int64_t)256 << 20)
@@ -292,9 +294,81 @@ void model_set_free(struct model_set *s)
     for (int i = 0; i < s->n; i++) {
         free(s->m[i].dir);
         free(s->m[i].trace);
+        free(s->m[i].chat);
     }
     free(s->m);
     memset(s, 0, sizeof *s);
+}
+
+/* ---- chat ------------------------------------------------------------------------------------
+ */
+
+/* The template of a checkpoint's tokenizer, in its configuration or in a file; empty: it has none.
+ */
+static int read_template(const char *dir, struct buf *out, struct err *err)
+{
+    char path[CHECKPOINT_PATH];
+    json_t *o = NULL;
+    int rc = 0;
+    TRY(checkpoint_json(dir, "tokenizer_config.json", (size_t)16 << 20, path, &o, err));
+    json_t *t = json_object_get(o, "chat_template");
+    json_t *first = json_object_get(json_array_get(t, 0), "template");
+    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    if (json_is_string(t) || json_is_string(first))
+        buf_puts(out, json_string_value(json_is_string(t) ? t : first));
+    else if (access(path, F_OK) == 0)
+        TRY(buf_read_file(out, path, (size_t)1 << 20, err));
+    rc = buf_check(out, "chat template", err);
+out:
+    json_decref(o);
+    return rc;
+}
+
+static int find_chat(struct model_use *m, const struct paper_data *d, struct err *err)
+{
+    struct buf template = {0};
+    size_t i;
+    json_t *o;
+    int rc = 0;
+    TRY(read_template(m->dir, &template, err));
+    json_array_foreach(d->models, i, o)
+    {
+        const char *sign = json_str_or(o, "sign", NULL);
+        if (sign && strstr(buf_str(&template), sign)) {
+            m->chat = strdup(json_str_or(o, "chat", ""));
+            if (!m->chat)
+                FAIL(err, ERR_NOMEM, "chat: out of memory");
+            goto out;
+        }
+    }
+    if (template.len)
+        log_warn(
+            "%s: its chat template is not one that reproduce knows, and prompts stand without "
+            "it; --chat TEXT with {prompt} in it puts a text around them, --chat none is silent",
+            m->name);
+out:
+    buf_free(&template);
+    return rc;
+}
+
+int model_set_chat(struct model_set *s, const struct paper_data *d, const char *chat,
+                   struct err *err)
+{
+    bool find = strcmp(chat, "auto") == 0, none = strcmp(chat, "none") == 0;
+    int rc = 0;
+    if (!find && !none && !strstr(chat, "{prompt}"))
+        FAIL(err, ERR_USAGE, "reproduce: --chat: the text has no {prompt}");
+    for (int i = 0; i < s->n && !none; i++) {
+        struct model_use *m = &s->m[i];
+        if (!m->given || !m->causal || !m->dir)
+            continue;
+        if (find)
+            TRY(find_chat(m, d, err));
+        else if (!(m->chat = strdup(chat)))
+            FAIL(err, ERR_NOMEM, "chat: out of memory");
+    }
+out:
+    return rc;
 }
 
 /* ---- files of benchmarks ----------------------------------------------------------------------

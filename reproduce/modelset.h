@@ -19,6 +19,7 @@ struct model_use {
     char role[32], name[128];
     char *dir;        /* owned; checkpoint, NULL for a trace */
     char *trace;      /* owned; NULL for a checkpoint */
+    char *chat;       /* owned; text with {prompt} in it around every prompt, or NULL */
     char id[40];      /* of the checkpoint's files or the trace's content */
     bool given;       /* by an option, not the default of a role */
     bool has_weights; /* the weights are known by hash */
@@ -46,6 +47,11 @@ int model_set_make(const struct str_list *dirs, const struct str_list *traces,
                    const struct recipe *recipes, int n_recipes, const struct paper_data *d,
                    struct model_set *out, struct err *err);
 void model_set_free(struct model_set *s);
+
+/* Text around the prompts of the given language models: "auto" is the one of models.json for each
+ * model's chat template, "none" none, else the text itself. ERR_USAGE: it has no {prompt}. */
+int model_set_chat(struct model_set *s, const struct paper_data *d, const char *chat,
+                   struct err *err);
 
 /* The model of models.json with this shape; NULL: it is none of the papers' models. */
 const json_t *shape_paper_model(const struct paper_data *d, const struct shape *s);

@@ -148,6 +148,9 @@ static int add_notes(struct page *p, struct err *err)
         page_note(p, "No number of ours%s%s: %s", all ? "" : " for ", all ? "" : pattern,
                   json_string_value(v));
     }
+    for (int i = 0; i < p->plan->models->n; i++)
+        if (p->plan->models->m[i].chat && page_uses(p, -1, i))
+            page_note(p, "Prompts of %s stand in a chat text", p->plan->models->m[i].name);
     add_missing(p);
     add_missing_files(p);
     return p->notes.failed ? err_set(err, ERR_NOMEM, "page: out of memory") : 0;

@@ -42,7 +42,8 @@ static void put_command(const struct page *p, struct buf *b)
         const struct model_use *m = &set->m[i];
         const char *path = m->trace ? m->trace : m->dir, *slash = strrchr(path, '/');
         if (m->given && json_object_get(p->recipe->roles, m->role))
-            buf_printf(b, " --%s %s=%s", m->trace ? "trace" : "model", m->role,
+            buf_printf(b, " --%s %s=%s", m->trace ? "trace" : "model",
+                       m->fills == m->paper ? m->role : json_str_or(m->fills, "id", ""),
                        slash ? slash + 1 : path);
     }
     if (p->plan->lengths)

@@ -285,6 +285,13 @@ out:
     return rc;
 }
 
+/* Does it make prompts, or ask them? A text that is read as it is stands without. */
+static bool takes_chat(const struct plan *p, const struct step *s)
+{
+    const struct recipe_job *j = step_job(p, s);
+    return j->kind == DO_PROMPT || (j->kind == DO_EVAL && (s->task || strstr(j->args, "--depth ")));
+}
+
 static int make_commands(struct making *m, struct err *err)
 {
     enum job_do kind = step_job(m->p, m->s)->kind;
@@ -307,6 +314,8 @@ static int make_commands(struct making *m, struct err *err)
         put_file(m, m->s->task->path, m->s->task->hash);
     }
     TRY(put_args(m, err));
+    if (m->s->model >= 0 && m->p->models->m[m->s->model].chat && takes_chat(m->p, m->s))
+        put_option(m, "--chat", m->p->models->m[m->s->model].chat);
     if (m->p->cuda && kind != DO_PROMPT)
         put_option(m, kind == DO_CAPTURE || kind == DO_EVAL ? "--device" : "--backend", "cuda");
     if (m->p->cuda && kind == DO_REPLAY && !step_timed(m->p, m->s))
