@@ -173,6 +173,11 @@ bool step_missing(const struct plan *p, int i);
 void step_cost(const struct plan *p, const struct step *s, int threads, struct cost *c);
 void plan_cost(const struct plan *p, int threads, struct cost *c);
 
+/* What a table costs with the papers' models and lengths on an H100: "`lacuna reproduce ...`: with
+ * llama-3.1-8b about 2:10 h, 64 GB on an H100"; nothing where the recipe has no job. */
+int own_model_text(const struct plan *p, int recipe, const struct paper_data *d, struct buf *b,
+                   struct err *err);
+
 /* "2:10 h, 64 GB" */
 void cost_text(const struct cost *c, struct buf *b);
 

@@ -300,6 +300,62 @@ void model_set_free(struct model_set *s)
     memset(s, 0, sizeof *s);
 }
 
+/* ---- models that are not here -----------------------------------------------------------------
+ */
+
+/* Is it a model that lacuna runs, in a role, among those that `fills` names (NULL: any)? */
+static bool is_candidate(const json_t *o, const char *role, const json_t *fills)
+{
+    bool video = json_object_get(o, "size") != NULL;
+    return json_object_get(o, "gb") && video == (strcmp(role, "dit") == 0) &&
+           (!fills || json_object_get(fills, json_str_or(o, "id", "")));
+}
+
+static const json_t *candidate(const struct paper_data *d, const char *role, const json_t *fills)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(d->models, i, o)
+    {
+        if (is_candidate(o, role, fills))
+            return o;
+    }
+    return NULL;
+}
+
+int model_set_of_papers(const struct recipe *r, const struct paper_data *d, struct model_set *out,
+                        struct err *err)
+{
+    const char *role;
+    json_t *o;
+    json_object_foreach((json_t *)r->roles, role, o)
+    {
+        const json_t *paper = candidate(d, role, json_object_get(o, "fills"));
+        paper = paper ? paper : candidate(d, role, NULL);
+        int rc =
+            paper ? mem_grow(&out->m, &out->cap, out->n + 1, sizeof *out->m, "models", err) : 0;
+        if (rc)
+            return rc;
+        if (!paper)
+            continue;
+        struct model_use *m = &out->m[out->n++];
+        *m = (struct model_use){.dir = strdup("DIR"), .has_weights = true, .value_bytes = 2};
+        m->paper = m->fills = paper;
+        snprintf(m->role, sizeof m->role, "%s", role);
+        snprintf(m->name, sizeof m->name, "%s", json_str_or(paper, "id", ""));
+        m->causal = !json_object_get(paper, "size");
+        m->positions = first_int(paper, "positions", NULL, 0);
+        m->bytes = (int64_t)(1e9 * json_number_value(json_object_get(paper, "gb")));
+        m->shape = (struct shape){
+            "", first_int(paper, "layers", NULL, 0), first_int(paper, "heads", NULL, 0),
+            first_int(paper, "kv_heads", NULL, 0), first_int(paper, "head_dim", NULL, 0)};
+        memcpy(m->patch, (int[]){1, 2, 2}, sizeof m->patch);
+        if (!m->dir)
+            return err_set(err, ERR_NOMEM, "models: out of memory");
+    }
+    return 0;
+}
+
 /* ---- chat ------------------------------------------------------------------------------------
  */
 

@@ -48,6 +48,11 @@ int model_set_make(const struct str_list *dirs, const struct str_list *traces,
                    struct model_set *out, struct err *err);
 void model_set_free(struct model_set *s);
 
+/* In each role of a recipe the first model of the papers that fills its cells and that lacuna runs,
+ * else the first one of that kind in models.json: as if it were there, without a checkpoint. */
+int model_set_of_papers(const struct recipe *r, const struct paper_data *d, struct model_set *out,
+                        struct err *err);
+
 /* Text around the prompts of the given language models: "auto" is the one of models.json for each
  * model's chat template, "none" none, else the text itself. ERR_USAGE: it has no {prompt}. */
 int model_set_chat(struct model_set *s, const struct paper_data *d, const char *chat,

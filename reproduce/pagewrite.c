@@ -318,6 +318,14 @@ static void free_tables(struct page_tables *t)
 
 enum part { TITLE, PARAGRAPH, NOTE, COMMAND, PARTS };
 
+static bool has_given(const struct page *p)
+{
+    for (int i = 0; i < p->plan->models->n; i++)
+        if (p->plan->models->m[i].given && page_uses(p, -1, i))
+            return true;
+    return false;
+}
+
 /* What stands before and behind a text. */
 static const char *const marks[2][PARTS][2] = {
     {{"## ", "\n\n"}, {"", "\n\n"}, {"- ", "\n"}, {"- Made by: `", "`\n"}},
@@ -388,6 +396,12 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
     put_part(html, NOTE, &text, b);
     put_command(p, &text);
     put_part(html, COMMAND, &text, b);
+    if (p->recipe->n_jobs && !has_given(p)) {
+        buf_puts(&text, "Of a model of yours: ");
+        TRY(own_model_text(p->plan, p->at, p->data, &text, err));
+        buf_puts(&text, ".");
+        put_part(html, NOTE, &text, b);
+    }
     buf_puts(b, html ? "</ul>\n" : "");
     rc = buf_check(b, "page", err);
 out:

@@ -8,6 +8,7 @@
 #include "reproduce/jobplan.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,4 +218,47 @@ void plan_text(const struct plan *p, int threads, struct buf *b)
                    "; on %d threads of a processor without other work; work that tables share "
                    "counts once\n",
                    threads);
+}
+
+int own_model_text(const struct plan *p, int recipe, const struct paper_data *d, struct buf *b,
+                   struct err *err)
+{
+    struct recipe r = p->recipes[recipe];
+    struct model_set models = {0};
+    struct plan q = *p;
+    struct cost all = {0};
+    double least = 0;
+    int rc = 0;
+    if (!r.n_jobs)
+        return 0;
+    r.on_gpu = true;
+    r.lengths = (json_t *)(uintptr_t)r.paper;
+    q.recipes = &r;
+    q.n_recipes = 1;
+    q.models = &models;
+    q.quick = false;
+    q.cuda = true;
+    q.s = NULL;
+    q.n = 0;
+    q.cap = 0;
+    q.texts = (struct str_list){0};
+    TRY(model_set_of_papers(&r, d, &models, err));
+    TRY(plan_expand(&q, err));
+    plan_cost(&q, 1, &all);
+    TRY(plan_least_disk(&q, &least, err));
+    buf_printf(b, "`lacuna reproduce %s", r.id);
+    for (int i = 0; i < models.n; i++)
+        buf_printf(b, " --model %s=DIR", models.m[i].role);
+    buf_printf(b, "%s --backend cuda -o DIR`: with", r.paper ? " --lengths paper" : "");
+    for (int i = 0; i < models.n; i++)
+        buf_printf(b, "%s %s", i ? " and" : "", models.m[i].name);
+    buf_puts(b, " about ");
+    cost_text(&all, b);
+    buf_puts(b, " on an H100");
+    if (least > 1e9 && least < 0.9 * all.bytes)
+        buf_printf(b, "; --disk %.0f makes its traces in turns of that many GB", ceil(least / 1e9));
+out:
+    plan_free(&q);
+    model_set_free(&models);
+    return rc;
 }

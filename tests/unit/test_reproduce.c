@@ -594,6 +594,21 @@ TEST_N(lengths_are_numbers, 3)
     assert_fails(recipe_set_lengths(&r, texts[_i], &e), &e, ERR_USAGE, "--lengths");
 }
 
+/* Pages say what a table costs with the papers' models: a command and more than nothing. */
+TEST(a_table_has_a_price)
+{
+    struct plan plan = {.app = &app, .tasks = &tasks, .style = "paper", .n_recipes = 1};
+    for (size_t i = 0; id_at(i); i++) {
+        OWN(recipe_free) struct recipe r = {0};
+        OWN(buf_free) struct buf b = {0};
+        read_recipe(id_at(i), &r);
+        plan.recipes = &r;
+        assert_ok(own_model_text(&plan, 0, &data, &b, &e), &e);
+        ck_assert_int_eq(b.len > 0, r.n_jobs > 0);
+        ck_assert(!r.n_jobs || (strstr(buf_str(&b), "=DIR") && !strstr(buf_str(&b), " 0 s,")));
+    }
+}
+
 /* Three prompts of one task and one of another: grades have different names, and each task counts
  * the same. */
 TEST(every_task_counts_the_same)
