@@ -444,21 +444,13 @@ out:
     return rc;
 }
 
-static bool has_model(const struct grid_axis *a)
-{
-    for (int i = 0; i < a->n; i++)
-        if (a->e[i].model >= 0)
-            return true;
-    return false;
-}
-
 /* Whose number of ours stands in a cell, -1: nobody's. Where the paper's labels leave no place for
  * a model, ours stands in entries of its own (lengths, extra rows): they are of the model that
  * their job runs on, else of the first, and so is what a recipe adds beside the models. */
 static int model_of(const struct page *p, const struct page_cell *c)
 {
     int model = c->column->model >= 0 ? c->column->model : c->row->model;
-    bool rows = has_model(&c->block->rows), columns = has_model(&c->block->columns);
+    bool rows = axis_has_models(&c->block->rows), columns = axis_has_models(&c->block->columns);
     if (model >= 0 || (c->row->printed && c->column->printed) || (rows && !c->row->extra) ||
         (columns && !c->column->extra))
         return model;
