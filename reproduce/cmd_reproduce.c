@@ -91,7 +91,8 @@ const struct command cmd_reproduce = {
     "\n"
     "Examples:\n"
     "  lacuna reproduce spargeattn:9 fg-attn:2 --quick -o out/papers\n"
-    "  lacuna reproduce sampleattention --model ~/models/Llama-3.1-8B --backend cuda -o out/llama\n"
+    "  lacuna reproduce sampleattention --model ~/models/Llama-3.1-8B --lengths paper \\\n"
+    "      --backend cuda --disk 60 -o out/llama\n"
     "  lacuna reproduce --list\n",
 };
 
