@@ -335,15 +335,15 @@ static int unfilled_reason(const struct page *p, struct page_cell *c, struct err
     json_object_foreach((json_t *)p->recipe->roles, role, o)
         json_object_foreach(json_object_get(o, "fills"), id, label)
     {
-        const char *want = json_string_value(label);
-        for (int k = 0; want && k < LABEL_LEVELS; k++) {
-            bool row = k < c->row->levels && strcmp(c->row->level[k], want) == 0;
-            bool column = k < c->column->levels && strcmp(c->column->level[k], want) == 0;
+        bool all = json_has_text(label, "*");
+        for (int k = 0; k < LABEL_LEVELS; k++) {
+            bool row = k < c->row->levels && json_has_text(label, c->row->level[k]);
+            bool column = k < c->column->levels && json_has_text(label, c->column->level[k]);
             char text[160];
-            if (!row && !column)
+            if (!row && !column && !all)
                 continue;
             const json_t *m = json_with_id(p->data->models, id);
-            bool runs = !json_is_false(json_object_get(m, "runs"));
+            bool runs = json_object_get(m, "gb") != NULL;
             if (!runs && c->job >= 0 && p->recipe->jobs[c->job].kind == DO_EVAL)
                 snprintf(text, sizeof text, "lacuna has no runner for %s", id);
             else if (!runs)
@@ -478,21 +478,13 @@ out:
     return rc;
 }
 
-static bool has_model(const struct grid_axis *a)
-{
-    for (int i = 0; i < a->n; i++)
-        if (a->e[i].model >= 0)
-            return true;
-    return false;
-}
-
 /* Whose number of ours stands in a cell, -1: nobody's. Where the paper's labels leave no place for
  * a model, ours stands in entries of its own (lengths, extra rows): they are of the model that
  * their job runs on, else of the first, and so is what a recipe adds beside the models. */
 static int model_of(const struct page *p, const struct page_cell *c)
 {
     int model = c->column->model >= 0 ? c->column->model : c->row->model;
-    bool rows = has_model(&c->block->rows), columns = has_model(&c->block->columns);
+    bool rows = axis_has_models(&c->block->rows), columns = axis_has_models(&c->block->columns);
     if (model >= 0 || (c->row->printed && c->column->printed) || (rows && !c->row->extra) ||
         (columns && !c->column->extra))
         return model;
@@ -503,7 +495,7 @@ static int model_of(const struct page *p, const struct page_cell *c)
 /* A cell with a model and a rule. */
 static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
 {
-    const char *reason = NULL;
+    const char *reason = NULL, *without = NULL;
     int steps = 0, rc = 0;
     if (json_object_get(c->rule, "setting")) {
         TRY(put_setting(p, c, &reason, err));
@@ -513,12 +505,13 @@ static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
         bool behind = stands_behind(s, c, c->model);
         steps += behind;
         reason = behind && (s->failed || s->left_out) ? s->reason : reason;
+        without = behind && s->reason[0] ? s->reason : without;
     }
     TRY(missing_files(p, c, c->model, err));
     if (!reason)
         TRY(put_value(p, c, err));
     if (!c->ours)
-        TRY(set_reason(c, reason ? reason : missing_reason(c->metric[0], steps > 0), err));
+        TRY(set_reason(c, without ? without : missing_reason(c->metric[0], steps > 0), err));
     if (c->ours)
         TRY(page_judge(p, c, err));
     p->failed = p->failed || reason;

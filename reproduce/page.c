@@ -85,13 +85,13 @@ static void add_missing_files(struct page *p)
     buf_free(&b);
 }
 
-/* Jobs that were left out or failed, those with one reason in one note. */
+/* Jobs that were left out, as a whole or in part, or failed, those with one reason in one note. */
 static void add_missing(struct page *p)
 {
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
         struct str_list names = {0};
         struct buf b = {0};
-        if ((!s->failed && !s->left_out) || step_lacks_file(s))
+        if (!s->reason[0] || step_lacks_file(s))
             continue;
         p->failed = p->failed || s->failed;
         for (const struct step *t = NULL; (t = next_step(p->plan, p->at, t));) {
@@ -152,6 +152,9 @@ static int add_notes(struct page *p, struct err *err)
         page_note(p, "No number of ours%s%s: %s", all ? "" : " for ", all ? "" : pattern,
                   json_string_value(v));
     }
+    for (int i = 0; i < p->plan->models->n; i++)
+        if (p->plan->models->m[i].chat && page_uses(p, -1, i))
+            page_note(p, "Prompts of %s stand in a chat text", p->plan->models->m[i].name);
     add_missing(p);
     add_missing_files(p);
     return p->notes.failed ? err_set(err, ERR_NOMEM, "page: out of memory") : 0;

@@ -42,9 +42,12 @@ static void put_command(const struct page *p, struct buf *b)
         const struct model_use *m = &set->m[i];
         const char *path = m->trace ? m->trace : m->dir, *slash = strrchr(path, '/');
         if (m->given && json_object_get(p->recipe->roles, m->role))
-            buf_printf(b, " --%s %s=%s", m->trace ? "trace" : "model", m->role,
+            buf_printf(b, " --%s %s=%s", m->trace ? "trace" : "model",
+                       m->fills == m->paper ? m->role : json_str_or(m->fills, "id", ""),
                        slash ? slash + 1 : path);
     }
+    if (p->plan->lengths)
+        buf_printf(b, " --lengths %s", p->plan->lengths);
     buf_puts(b, page_has_files(p) ? " --tasks DIR -o DIR" : " -o DIR");
 }
 
@@ -305,6 +308,14 @@ static void free_tables(struct page_tables *t)
 
 enum part { TITLE, PARAGRAPH, NOTE, COMMAND, PARTS };
 
+static bool has_given(const struct page *p)
+{
+    for (int i = 0; i < p->plan->models->n; i++)
+        if (p->plan->models->m[i].given && page_uses(p, -1, i))
+            return true;
+    return false;
+}
+
 /* What stands before and behind a text. */
 static const char *const marks[2][PARTS][2] = {
     {{"## ", "\n\n"}, {"", "\n\n"}, {"- ", "\n"}, {"- Made by: `", "`\n"}},
@@ -375,6 +386,12 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
     put_part(html, NOTE, &text, b);
     put_command(p, &text);
     put_part(html, COMMAND, &text, b);
+    if (p->recipe->n_jobs && !has_given(p)) {
+        buf_puts(&text, "Of a model of yours: ");
+        TRY(own_model_text(p->plan, p->at, p->data, &text, err));
+        buf_puts(&text, ".");
+        put_part(html, NOTE, &text, b);
+    }
     buf_puts(b, html ? "</ul>\n" : "");
     rc = buf_check(b, "page", err);
 out:

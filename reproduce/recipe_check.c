@@ -118,7 +118,7 @@ static const struct field recipe_fields[] = {
     MUST(recipe, COUNT), MUST(id, TEXT),
     FIELD(needs, TEXTS, .values = WORDS("T", "K", "M")),
     FIELD(roles, MAP, .in = role_fields),
-    FIELD(full, MAP), FIELD(quick, MAP), FIELD(cuda, MAP), FIELD(each, MAP),
+    FIELD(full, MAP), FIELD(quick, MAP), FIELD(cuda, MAP), FIELD(paper, MAP), FIELD(each, MAP),
     FIELD(jobs, MAP, .in = job_fields), FIELD(ours, OBJECTS, .in = ours_fields),
     FIELD(match, OBJECT, .in = match_fields), FIELD(claims, OBJECTS, .in = claim_fields),
     FIELD(absent, LABELS), FIELD(cases, WHERES), FIELD(extra, OBJECTS, .in = extra_fields),

@@ -552,6 +552,112 @@ static struct sample_stats stat_of(const char *metric, const char *stat)
     return s;
 }
 
+/* A command keeps those lengths of a list that the model has positions for; a step of one length
+ * beyond them is left out with what reads it, and a drawing of several lengths shows the others. */
+TEST(lengths_end_with_the_positions)
+{
+    static const char *const ids[] = {"sampleattention:4", "sampleattention:f11b", "sale:speedup"};
+    static const struct {
+        const char *job, *n; /* NULL: every step of the job */
+        const char *tokens;  /* of its command; NULL: it is left out */
+    } want[] = {{"ask", "4K", "4K"},
+                {"ask", "8K", "8K"},
+                {"ask", "16K", NULL},
+                {"run", "32K", NULL},
+                {"ask", NULL, "8K"}};
+    enum { N = sizeof ids / sizeof *ids };
+    struct recipe recipes[N] = {{0}};
+    struct model_set models = {0};
+    struct str_list none = {0};
+    struct plan plan = {.app = &app,
+                        .recipes = recipes,
+                        .n_recipes = N,
+                        .models = &models,
+                        .style = "paper",
+                        .cuda = true};
+    int seen = 0, drawn = 0;
+    for (int i = 0; i < N; i++) {
+        read_recipe(ids[i], &recipes[i]);
+        recipes[i].on_gpu = true;
+    }
+    assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
+    ck_assert_int_eq(models.m[0].positions, 32768);
+    models.m[0].positions = 8192;
+    assert_ok(plan_expand(&plan, &e), &e);
+    for (int i = 0; i < plan.n; i++) {
+        const struct step *s = &plan.s[i];
+        const char *name = step_job(&plan, s)->name, *n = step_value(s, "n");
+        drawn += strcmp(name, "drawing") == 0 && !s->left_out && s->n_in == 1;
+        for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
+            if (strcmp(name, want[k].job) != 0 ||
+                (n && want[k].n ? strcmp(n, want[k].n) != 0 : n != want[k].n))
+                continue;
+            seen++;
+            ck_assert_int_eq(s->left_out, !want[k].tokens);
+            if (want[k].tokens)
+                ck_assert(str_list_has(&s->argv[0], want[k].tokens));
+            if (!want[k].tokens || !n)
+                ck_assert_ptr_nonnull(strstr(s->reason, "beyond the 8192 positions of code-lm"));
+        }
+    }
+    ck_assert_int_eq(seen, 8); /* 4K once; 8K, 16K and 32K of two tables; a list */
+    ck_assert_int_eq(drawn, 2);
+    plan_free(&plan);
+    model_set_free(&models);
+    for (int i = 0; i < N; i++)
+        recipe_free(&recipes[i]);
+}
+
+/* A list takes all lengths, a single length the one nearest to the paper's; `paper` takes the
+ * paper's, whatever else is asked for. */
+TEST(lengths_take_the_place_of_the_recipes)
+{
+    static const struct {
+        const char *id, *lengths, *name, *want;
+    } cases[] = {
+        {"spargeattn:7", "8K,48K", "n", "[\"8K\",\"48K\"]"},
+        {"spargeattn:7", "paper", "n", "[\"8K\",\"16K\",\"24K\",\"48K\",\"128K\"]"},
+        {"spargeattn:6", "8K,48K,200K", "n", "[\"200K\"]"},
+        {"spargeattn:11", "8K,48K", "n", "[\"48K\"]"}, /* twice 24K; 8K is a third */
+        {"spargeattn:1", "4K,8K", "grid", "\"4K,8K\""},
+        {"sale:3", "4K,8K", "kvn", "\"8K\""},
+        {"sale:3", "4K,8K", "sale", "\"profile=paper\""},
+        {"fg-attn:2", "4K", "size", "\"16x64x96\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        OWN(recipe_free) struct recipe r = {0};
+        read_recipe(cases[i].id, &r);
+        assert_ok(recipe_set_lengths(&r, cases[i].lengths, &e), &e);
+        OWN(free_at)
+        char *have =
+            json_dumps(recipe_variable(&r, true, cases[i].name), JSON_ENCODE_ANY | JSON_COMPACT);
+        ck_assert_str_eq(have, cases[i].want);
+    }
+}
+
+TEST_N(lengths_are_numbers, 3)
+{
+    static const char *const texts[] = {"8K,many", "", "0"};
+    OWN(recipe_free) struct recipe r = {0};
+    read_recipe("spargeattn:7", &r);
+    assert_fails(recipe_set_lengths(&r, texts[_i], &e), &e, ERR_USAGE, "--lengths");
+}
+
+/* Pages say what a table costs with the papers' models: a command and more than nothing. */
+TEST(a_table_has_a_price)
+{
+    struct plan plan = {.app = &app, .tasks = &tasks, .style = "paper", .n_recipes = 1};
+    for (size_t i = 0; id_at(i); i++) {
+        OWN(recipe_free) struct recipe r = {0};
+        OWN(buf_free) struct buf b = {0};
+        read_recipe(id_at(i), &r);
+        plan.recipes = &r;
+        assert_ok(own_model_text(&plan, 0, &data, &b, &e), &e);
+        ck_assert_int_eq(b.len > 0, r.n_jobs > 0);
+        ck_assert(!r.n_jobs || (strstr(buf_str(&b), "=DIR") && !strstr(buf_str(&b), " 0 s,")));
+    }
+}
+
 /* Three prompts of one task and one of another: grades have different names, and each task counts
  * the same. */
 TEST(every_task_counts_the_same)
@@ -1033,13 +1139,13 @@ static const char tiny_recipe[] =
 
 /* What may be another than the paper's. */
 static const struct situation {
-    const char *name; /* of the model; NULL: the paper's */
-    bool no_weights, given, quick, other_shape;
-    int64_t n;                /* 0: 64 */
-    int heads;                /* of the 8 that the model has; 0: all */
-    const char *method;       /* NULL: spargeattn */
-    const char *metric;       /* NULL: that of the table */
-    const char *params, *own; /* NULL: as published, no heads of its own */
+    const char *name;                                  /* of the model; NULL: the paper's */
+    bool no_weights, given, quick, other_shape, named; /* named: by --model tiny=DIR */
+    int64_t n;                                         /* 0: 64 */
+    int heads;                                         /* of the 8 that the model has; 0: all */
+    const char *method;                                /* NULL: spargeattn */
+    const char *metric;                                /* NULL: that of the table */
+    const char *params, *own;                          /* NULL: as published, no heads of its own */
     double value;
     const char *letters;
     enum cell_state state;
@@ -1051,6 +1157,7 @@ static const struct situation {
     /* The name of a paper's model changes nothing: shape, length and settings do. */
     {.name = "CogVideoX-2b", .value = .228, .letters = "", .state = CELL_AGREES},
     {.name = "tiny", .other_shape = true, .value = .228, .letters = "ab", .state = CELL_OURS},
+    {.other_shape = true, .named = true, .value = .228, .letters = "ab", .state = CELL_BESIDE},
     {.name = "CogVideoX-2b",
      .no_weights = true,
      .given = true,
@@ -1125,12 +1232,13 @@ TEST_EACH(agreement_needs_every_condition, situations)
     snprintf(m.name, sizeof m.name, "%s", s->name ? s->name : "tiny");
     m.trace = s->given ? (char[]){"t.h5"} : NULL;
     m.paper = m.has_weights ? shape_paper_model(&data, &m.shape) : NULL;
+    m.fills = s->named ? json_with_id(data.models, "tiny") : m.paper;
     add_situation(s);
     page.evidence = given(&plan, 0);
     assert_ok(grid_make(&page, &e), &e);
     assert_ok(page_fill(&page, &e), &e);
     struct page_block *b = &page.blocks[0];
-    bool own = s->no_weights || s->other_shape; /* none of the papers' models */
+    bool own = s->no_weights || (s->other_shape && !s->named); /* none of the papers' models */
     const struct page_cell *c = page_cell_at(b, 1, own ? 1 : 0);
     ck_assert_msg(c->ours != NULL, "no value: %s", c->reason ? c->reason : "");
     ck_assert_str_eq(c->letters, s->letters ? s->letters : "");
