@@ -231,6 +231,24 @@ static const char *cannot(const struct plan *p, const struct step *s, char text[
                            : "needs eval, the method inside the model (--backend cuda)";
 }
 
+/* A model's positions end its lengths: the step goes without longer ones, or is left out. */
+static int end_lengths(const struct plan *p, struct step *s, struct err *err)
+{
+    struct buf fit = {0}, beyond = {0};
+    int rc = 0;
+    TRY(step_lengths(p, s, &fit, &beyond, err));
+    if (beyond.len) {
+        const struct model_use *m = &p->models->m[s->model];
+        snprintf(s->reason, sizeof s->reason, "beyond the %lld positions of %s (%s tokens)",
+                 (long long)m->positions, m->name, buf_str(&beyond));
+        s->left_out = !fit.len;
+    }
+out:
+    buf_free(&fit);
+    buf_free(&beyond);
+    return rc;
+}
+
 bool step_reads(const struct step *s, int input)
 {
     for (int i = 0; i < s->n_in; i++)
@@ -239,18 +257,48 @@ bool step_reads(const struct step *s, int input)
     return false;
 }
 
-/* Leave out what cannot be done here, what reads it, and inputs that nothing else reads. */
-static void leave_out(struct plan *p)
+/* Do without inputs that are left out where another of the same job is made. The reason of one
+ * that is missed; NULL: none is. */
+static const char *drop_inputs(const struct plan *p, struct step *s)
 {
+    int n = 0, n_from = 0;
+    const char *why = NULL;
+    for (int i = 0; i < s->n_in; i++) {
+        const struct step *in = &p->s[s->in[i]];
+        bool other = false;
+        for (int k = 0; k < s->n_in && in->left_out; k++)
+            other = other || (p->s[s->in[k]].job == in->job && !p->s[s->in[k]].left_out);
+        if (in->left_out && !other)
+            why = in->reason;
+    }
+    for (int i = 0; i < s->n_in && !why; i++)
+        if (!p->s[s->in[i]].left_out) {
+            n_from += i < s->n_from;
+            s->in[n++] = s->in[i];
+        }
+    if (!why) {
+        s->n_in = n;
+        s->n_from = n_from;
+    }
+    return why;
+}
+
+/* Leave out what cannot be done here, what reads it, and inputs that nothing else reads. */
+static int leave_out(struct plan *p, struct err *err)
+{
+    int rc = 0;
     for (int i = 0; i < p->n; i++) {
         struct step *s = &p->s[i];
         char text[200];
         const char *why = cannot(p, s, text);
-        for (int k = 0; k < s->n_in && !why; k++)
-            why = p->s[s->in[k]].left_out ? p->s[s->in[k]].reason : NULL;
-        s->left_out = why != NULL;
-        if (why)
+        if (!why)
+            TRY(end_lengths(p, s, err));
+        if (!why && !s->left_out)
+            why = drop_inputs(p, s);
+        if (why) {
+            s->left_out = true;
             snprintf(s->reason, sizeof s->reason, "%s", why);
+        }
     }
     for (int i = p->n - 1; i >= 0; i--) {
         struct step *s = &p->s[i];
@@ -269,6 +317,8 @@ static void leave_out(struct plan *p)
         s->left_out = true;
         memmove(s->reason, p->s[last].reason, sizeof s->reason);
     }
+out:
+    return rc;
 }
 
 int plan_expand(struct plan *p, struct err *err)
@@ -286,7 +336,7 @@ int plan_expand(struct plan *p, struct err *err)
                     TRY(expand_job(p, i, j, m, first, err));
         }
     }
-    leave_out(p);
+    TRY(leave_out(p, err));
     TRY(plan_jobs(p, err));
 out:
     return rc;
@@ -397,7 +447,7 @@ static void job_line(const struct plan *p, int recipe, int job, int threads, dou
         n++;
         done += s->done;
         out += s->left_out;
-        why = s->left_out ? s->reason : why;
+        why = s->reason[0] ? s->reason : why;
         if (s->n_vars && values.len < 50) {
             buf_puts(&values, values.len ? ", " : "");
             step_text(s, &values);
@@ -413,6 +463,8 @@ static void job_line(const struct plan *p, int recipe, int job, int threads, dou
         buf_printf(b, ", %.0f s, %s", cost[0], size);
     if (out)
         buf_printf(b, ", %d %s", out, why);
+    else if (why[0])
+        buf_printf(b, ", in part %s", why);
     buf_puts(b, "\n");
     buf_free(&values);
     all[0] += cost[0];

@@ -29,7 +29,7 @@ struct step {
     bool postponed;          /* left out, but its inputs are made: a drawing without gnuplot */
     bool done;               /* the folder is there */
     bool failed;             /* its job, or one that it reads, has failed */
-    char reason[300];        /* why it failed or was left out */
+    char reason[300];        /* why it failed or was left out, or lengths that it goes without */
 };
 
 struct plan {
@@ -81,6 +81,11 @@ bool step_lacks_file(const struct step *s);
 
 /* The dataset that a step asks questions of. */
 int step_find_task(struct plan *p, struct step *s, struct err *err);
+
+/* The lengths that a command names, "4K,8K", as far as the model has positions for them, and those
+ * beyond. Both stay empty where it names none. */
+int step_lengths(const struct plan *p, const struct step *s, struct buf *fit, struct buf *beyond,
+                 struct err *err);
 
 /* IDs and commands of all steps. */
 int plan_jobs(struct plan *p, struct err *err);

@@ -110,6 +110,7 @@ static int read_config(struct model_use *m, const char *model, struct err *err)
     s->head_dim =
         first_int(o, "head_dim", "attention_head_dim", s->heads > 0 ? hidden / s->heads : 0);
     m->causal = strstr(kind, "CausalLM") != NULL;
+    m->positions = m->causal ? first_int(o, "max_position_embeddings", NULL, 0) : 0;
     for (int i = 0; i < 3; i++) {
         const json_t *p = json_array_get(json_object_get(o, "patch_size"), (size_t)i);
         m->patch[i] =

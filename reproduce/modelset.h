@@ -23,6 +23,7 @@ struct model_use {
     bool given;       /* by an option, not the default of a role */
     bool has_weights; /* the weights are known by hash */
     bool causal;
+    int64_t positions; /* of a language model; 0: its configuration does not say */
     struct shape shape;
     int patch[3];        /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
     int64_t n;           /* a trace's tokens */

@@ -469,7 +469,7 @@ static int model_of(const struct page *p, const struct page_cell *c)
 /* A cell with a model and a rule. */
 static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
 {
-    const char *reason = NULL;
+    const char *reason = NULL, *without = NULL;
     int steps = 0, rc = 0;
     if (json_object_get(c->rule, "setting")) {
         TRY(put_setting(p, c, &reason, err));
@@ -479,12 +479,13 @@ static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
         bool behind = stands_behind(s, c, c->model);
         steps += behind;
         reason = behind && (s->failed || s->left_out) ? s->reason : reason;
+        without = behind && s->reason[0] ? s->reason : without;
     }
     TRY(missing_files(p, c, c->model, err));
     if (!reason)
         TRY(put_value(p, c, err));
     if (!c->ours)
-        TRY(set_reason(c, reason ? reason : missing_reason(c->metric[0], steps > 0), err));
+        TRY(set_reason(c, without ? without : missing_reason(c->metric[0], steps > 0), err));
     if (c->ours)
         TRY(page_judge(p, c, err));
     p->failed = p->failed || reason;

@@ -83,13 +83,13 @@ static void add_missing_files(struct page *p)
     buf_free(&b);
 }
 
-/* Jobs that were left out or failed, those with one reason in one note. */
+/* Jobs that were left out, as a whole or in part, or failed, those with one reason in one note. */
 static void add_missing(struct page *p)
 {
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
         struct str_list names = {0};
         struct buf b = {0};
-        if ((!s->failed && !s->left_out) || step_lacks_file(s))
+        if (!s->reason[0] || step_lacks_file(s))
             continue;
         p->failed = p->failed || s->failed;
         for (const struct step *t = NULL; (t = next_step(p->plan, p->at, t));) {

@@ -114,6 +114,32 @@ out:
     return rc;
 }
 
+int step_lengths(const struct plan *p, const struct step *s, struct buf *fit, struct buf *beyond,
+                 struct err *err)
+{
+    const char *at = strstr(step_job(p, s)->args, "--tokens ");
+    int64_t positions = s->model >= 0 ? p->models->m[s->model].positions : 0;
+    struct buf word = {0}, all = {0};
+    char *rest = NULL;
+    int rc = 0;
+    if (!at)
+        return 0;
+    at += strlen("--tokens ");
+    buf_put(&word, at, strcspn(at, " "));
+    TRY(buf_check(&word, "words", err));
+    TRY(fill(p, s, buf_str(&word), &all, err));
+    for (char *n = strtok_r(all.data, ",", &rest); n; n = strtok_r(NULL, ",", &rest)) {
+        struct buf *to = positions && size_value(n) > (double)positions ? beyond : fit;
+        buf_printf(to, "%s%s", to->len ? "," : "", n);
+    }
+    TRY(buf_check(fit, "lengths", err));
+    TRY(buf_check(beyond, "lengths", err));
+out:
+    buf_free(&word);
+    buf_free(&all);
+    return rc;
+}
+
 int step_methods(const struct plan *p, const struct step *s, struct str_list *texts,
                  struct err *err)
 {
@@ -193,19 +219,22 @@ static void put_inputs(const struct making *m)
 
 static int put_args(const struct making *m, struct err *err)
 {
-    struct buf text = {0};
+    struct buf text = {0}, fit = {0}, beyond = {0};
     struct str_list words = {0};
     int rc = 0;
+    TRY(step_lengths(m->p, m->s, &fit, &beyond, err));
     TRY(fill(m->p, m->s, step_job(m->p, m->s)->args, &text, err));
     if (text.len)
         TRY(words_split(buf_str(&text), &words, err));
     if (m->s->task)
         TRY(task_file_options(m->s->task, &words, err));
     for (int64_t i = 0; i < words.n; i++)
-        put(m, words.items[i]);
+        put(m, i && strcmp(words.items[i - 1], "--tokens") == 0 ? buf_str(&fit) : words.items[i]);
 out:
     str_list_free(&words);
     buf_free(&text);
+    buf_free(&fit);
+    buf_free(&beyond);
     return rc;
 }
 

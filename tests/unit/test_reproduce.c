@@ -503,6 +503,62 @@ static struct sample_stats stat_of(const char *metric, const char *stat)
     return s;
 }
 
+/* A command keeps those lengths of a list that the model has positions for; a step of one length
+ * beyond them is left out with what reads it, and a drawing of several lengths shows the others. */
+TEST(lengths_end_with_the_positions)
+{
+    static const char *const ids[] = {"sampleattention:4", "sampleattention:f11b", "sale:speedup"};
+    static const struct {
+        const char *job, *n; /* NULL: every step of the job */
+        const char *tokens;  /* of its command; NULL: it is left out */
+    } want[] = {{"ask", "4K", "4K"},
+                {"ask", "8K", "8K"},
+                {"ask", "16K", NULL},
+                {"run", "32K", NULL},
+                {"ask", NULL, "8K"}};
+    enum { N = sizeof ids / sizeof *ids };
+    struct recipe recipes[N] = {{0}};
+    struct model_set models = {0};
+    struct str_list none = {0};
+    struct plan plan = {.app = &app,
+                        .recipes = recipes,
+                        .n_recipes = N,
+                        .models = &models,
+                        .style = "paper",
+                        .cuda = true};
+    int seen = 0, drawn = 0;
+    for (int i = 0; i < N; i++) {
+        read_recipe(ids[i], &recipes[i]);
+        recipes[i].on_gpu = true;
+    }
+    assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
+    ck_assert_int_eq(models.m[0].positions, 32768);
+    models.m[0].positions = 8192;
+    assert_ok(plan_expand(&plan, &e), &e);
+    for (int i = 0; i < plan.n; i++) {
+        const struct step *s = &plan.s[i];
+        const char *name = step_job(&plan, s)->name, *n = step_value(s, "n");
+        drawn += strcmp(name, "drawing") == 0 && !s->left_out && s->n_in == 1;
+        for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
+            if (strcmp(name, want[k].job) != 0 ||
+                (n && want[k].n ? strcmp(n, want[k].n) != 0 : n != want[k].n))
+                continue;
+            seen++;
+            ck_assert_int_eq(s->left_out, !want[k].tokens);
+            if (want[k].tokens)
+                ck_assert(str_list_has(&s->argv[0], want[k].tokens));
+            if (!want[k].tokens || !n)
+                ck_assert_ptr_nonnull(strstr(s->reason, "beyond the 8192 positions of code-lm"));
+        }
+    }
+    ck_assert_int_eq(seen, 8); /* 4K once; 8K, 16K and 32K of two tables; a list */
+    ck_assert_int_eq(drawn, 2);
+    plan_free(&plan);
+    model_set_free(&models);
+    for (int i = 0; i < N; i++)
+        recipe_free(&recipes[i]);
+}
+
 /* Three prompts of one task and one of another: grades have different names, and each task counts
  * the same. */
 TEST(every_task_counts_the_same)
