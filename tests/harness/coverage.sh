@@ -3,7 +3,7 @@
 # given: a line per paper and class (T traces, M in the model, K kernel times, S settings). beside: a
 # number of ours in the cell, or in a place of the same meaning; drawn: in the drawing; reason: the
 # page says why there is none. Fails where a printed number is on no page, or has neither.
-#     tests/harness/coverage.sh doc/reproduce/*.csv doc/reproduce/cuda/*.csv
+#     sh tests/harness/coverage.sh doc/reproduce/*.csv doc/reproduce/cuda/*.csv
 set -e
 data=$(dirname "$0")/../../datasets/paper
 exec awk '
