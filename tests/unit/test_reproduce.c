@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COMMAND(id) extern const struct command cmd_##id;
 #include "commands.def"
@@ -1138,7 +1139,8 @@ static const char tiny_recipe[] =
     "  \"text\": {\"do\": \"capture\", \"model\": \"lm\", \"args\": \"--prompt {ask}\"},"
     "  \"run\": {\"do\": \"replay\", \"from\": [\"text\"], \"methods\": [\"dense\"]}},"
     " \"ours\": [{\"job\": \"run\"%s}],"
-    " \"match\": {\"length\": \"model\", \"prompt\": \"needle\", \"arith\": \"sage1\","
+    " \"match\": {\"length\": \"model\", \"prompt\": \"needle\", \"arith\": \"sage1\", \"gpu\": "
+    "\"*H100*\","
     "  \"settings\": [\"spargeattn:profile=paper\", \"flexprefill:gamma=0.95\"],"
     "  \"calibration\": {\"l1\": 0.05, \"per\": \"layer\", \"inputs\": 5}}}";
 
@@ -1150,7 +1152,8 @@ static const struct situation {
     int heads;                                         /* of the 8 that the model has; 0: all */
     const char *method;                                /* NULL: spargeattn */
     const char *metric;                                /* NULL: that of the table */
-    const char *params, *own;                          /* NULL: as published, no heads of its own */
+    const char *gpu;          /* of the job's manifest; NULL: it has none */
+    const char *params, *own; /* NULL: as published, no heads of its own */
     double value;
     const char *letters;
     enum cell_state state;
@@ -1198,6 +1201,13 @@ static const struct situation {
      .state = CELL_BESIDE},
     {.own = "1", .value = .228, .letters = "e", .state = CELL_BESIDE},
     {.params = "profile=paper:arith=sage1", .value = .228, .letters = "e", .state = CELL_BESIDE},
+    {.metric = "time_total_ns", .value = .228, .letters = "f", .state = CELL_BESIDE},
+    {.metric = "time_total_ns",
+     .gpu = "NVIDIA H200",
+     .value = .228,
+     .letters = "f",
+     .state = CELL_BESIDE},
+    {.metric = "time_total_ns", .gpu = "NVIDIA H100 PCIe", .value = .228, .state = CELL_AGREES},
     {.heads = 7, .value = .228, .letters = "h", .state = CELL_BESIDE},
     {.quick = true, .value = .228, .letters = "q", .state = CELL_BESIDE},
 };
@@ -1213,6 +1223,21 @@ static void add_situation(const struct situation *s)
         record_note(r, "calib_search=l1=0.05:l2=0.06;calib_per=layer;calib_inputs=5");
         record_note(r, "calib_own=%s", s->own ? s->own : "0");
     }
+}
+
+/* The manifest of a job that ran on this GPU, in the folder of the tests' files, which is the
+ * current one from here on. */
+static void write_manifest(const char *gpu, char *id, size_t size)
+{
+    OWN(buf_free) struct buf text = {0};
+    char folder[1024];
+    snprintf(folder, sizeof folder, "%s", test_path("manifest.json"));
+    snprintf(id, size, "job");
+    *strrchr(folder, '/') = '\0';
+    ck_assert_int_eq(chdir(folder), 0);
+    assert_ok(make_dirs("job", &e), &e);
+    buf_printf(&text, "{\"gpu\": {\"name\": \"%s\"}}", gpu);
+    assert_ok(file_write_atomic("job/manifest.json", text.data, text.len, &e), &e);
 }
 
 TEST_EACH(agreement_needs_every_condition, situations)
@@ -1231,7 +1256,10 @@ TEST_EACH(agreement_needs_every_condition, situations)
                                                  "architecture", "Tiny", "layers", 2, "heads", 4,
                                                  "kv_heads", 4, "head_dim", 8, "n", 64));
     OWN(buf_free) struct buf text = {0};
-    buf_printf(&text, tiny_recipe, s->metric ? ", \"metric\": \"err_l1_rel\"" : "");
+    char metric[60] = "";
+    if (s->metric)
+        snprintf(metric, sizeof metric, ", \"metric\": \"%s\"", s->metric);
+    buf_printf(&text, tiny_recipe, metric);
     assert_ok(file_write_atomic(test_path("tiny.json"), text.data, text.len, &e), &e);
     assert_ok(recipe_read(test_path("tiny.json"), &data, &r, &e), &e);
     snprintf(m.name, sizeof m.name, "%s", s->name ? s->name : "tiny");
@@ -1239,9 +1267,14 @@ TEST_EACH(agreement_needs_every_condition, situations)
     m.paper = m.has_weights ? shape_paper_model(&data, &m.shape) : NULL;
     m.fills = s->named ? json_with_id(data.models, "tiny") : m.paper;
     add_situation(s);
+    char here[1024];
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    if (s->gpu)
+        write_manifest(s->gpu, step.id, sizeof step.id);
     page.evidence = given(&plan, 0);
     assert_ok(grid_make(&page, &e), &e);
     assert_ok(page_fill(&page, &e), &e);
+    ck_assert_int_eq(chdir(here), 0);
     struct page_block *b = &page.blocks[0];
     bool own = s->no_weights || (s->other_shape && !s->named); /* none of the papers' models */
     const struct page_cell *c = page_cell_at(b, 1, own ? 1 : 0);
