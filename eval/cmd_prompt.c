@@ -33,8 +33,10 @@ static const struct opt options[] = {
     OPT_INT(struct prompt_opts, sample, "0", 0, 1e9, "", "Number of the sample.", .arg = "N"),
     OPT_STR(struct prompt_opts, haystack, NULL, "FILE",
             "Hide things between the lines of this text instead of generated ones."),
-    OPT_STR(struct prompt_opts, chat, NULL, "TEXT",
-            "Count this text with {prompt} in it too; it is not written."),
+    OPT_STR(
+        struct prompt_opts, chat, NULL, "TEXT",
+        "Text with {prompt} in it that is counted and put around the prompt; in the line of --json "
+        "it is not, because eval --chat puts it there."),
     OPT_ENUM(struct prompt_opts, bos, "auto", bos_values,
              "Whether a beginning-of-text token counts."),
     OPT_AS("output", OPT_STR, struct prompt_opts, out, NULL,
@@ -93,6 +95,16 @@ static int task_line(const struct prompt_spec *s, const struct prompt *p, struct
     return buf_check(b, "task line", err);
 }
 
+/* The chat text with the prompt in it. */
+static void put_chat(const char *chat, const struct buf *prompt, struct buf *b)
+{
+    static const char hole[] = "{prompt}";
+    const char *at = strstr(chat, hole);
+    buf_put(b, chat, (size_t)(at - chat));
+    buf_put(b, prompt->data, prompt->len);
+    buf_puts(b, at + strlen(hole));
+}
+
 static int write_prompt(const struct prompt_opts *o, const struct prompt_spec *s,
                         const struct prompt *p, struct err *err)
 {
@@ -100,10 +112,12 @@ static int write_prompt(const struct prompt_opts *o, const struct prompt_spec *s
     const struct buf *text = &p->text;
     int rc = 0;
 
-    if (o->c.json) {
+    if (o->c.json)
         TRY(task_line(s, p, &line, err));
-        text = &line;
-    }
+    else if (o->chat)
+        put_chat(o->chat, &p->text, &line);
+    TRY(buf_check(&line, "prompt", err));
+    text = line.len ? &line : text;
     if (o->out)
         TRY(file_write_atomic(o->out, text->data, text->len, err));
     else if (fwrite(text->data, 1, text->len, stdout) != text->len)

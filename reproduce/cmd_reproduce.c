@@ -7,8 +7,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/text.h"
 #include "reproduce/page.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +20,10 @@ struct reproduce_opts {
     struct common_opts c;
     char *output;
     struct str_list model, trace, tasks;
+    char *lengths, *chat;
     int backend, style;
     int64_t parallel;
+    double disk;
     bool quick, list;
 };
 
@@ -30,10 +34,17 @@ static const struct opt options[] = {
     OPT_STR(struct reproduce_opts, output, NULL, "DIR",
             "Folder for pages, figures and jobs; an interrupted run continues there.",
             .short_name = 'o'),
-    OPT_LIST(struct reproduce_opts, model, NULL, "[ROLE=]DIR",
-             "Checkpoint or GGUF file in place of the shipped one of its role (lm, dit). "
-             "Repeatable.",
-             .short_name = 'm'),
+    OPT_LIST(
+        struct reproduce_opts, model, NULL, "[NAME=]DIR",
+        "Checkpoint or GGUF file in place of the shipped one of its role (lm, dit). A NAME of "
+        "the papers' models (llama-3.1-8b) puts its numbers into that one's cells. Repeatable.",
+        .short_name = 'm'),
+    OPT_STR(struct reproduce_opts, lengths, NULL, "LIST",
+            "Lengths of texts in place of the recipes', as in 8K,48K,128K; a table of one length "
+            "takes the nearest to the paper's. paper: those that the papers print."),
+    OPT_STR(struct reproduce_opts, chat, "auto", "TEXT",
+            "Text with {prompt} in it around each prompt of a language model of --model. auto: as "
+            "its chat template (Llama 3.1, Qwen2.5, ChatML); none."),
     OPT_LIST(struct reproduce_opts, trace, NULL, "[ROLE=]T.h5",
              "Trace that exists, in place of captures of a model. Repeatable."),
     OPT_LIST(struct reproduce_opts, tasks, NULL, "DIR",
@@ -46,6 +57,9 @@ static const struct opt options[] = {
     OPT_INT(struct reproduce_opts, parallel, NULL, 1, 64, "jobs",
             "Jobs that run side by side and share the threads of --jobs; those whose result is a "
             "time run alone (default: one for every 4 threads, with cuda 3 for every 4)."),
+    OPT_NUM(struct reproduce_opts, disk, NULL, 0.001, 1e6, "GB",
+            "Room for traces: they are made in turns that fit into it, and deleted when they are "
+            "read (default: all are kept)."),
     OPT_ENUM(struct reproduce_opts, style, "paper", styles,
              "Drawings: 8 pt for a column of a paper, without title; 18 pt; for the screen."),
     OPT_BOOL(struct reproduce_opts, list, "0", "List tables and figures with what they need."),
@@ -77,7 +91,8 @@ const struct command cmd_reproduce = {
     "\n"
     "Examples:\n"
     "  lacuna reproduce spargeattn:9 fg-attn:2 --quick -o out/papers\n"
-    "  lacuna reproduce sampleattention --model ~/models/Llama-3.1-8B --backend cuda -o out/llama\n"
+    "  lacuna reproduce sampleattention --model ~/models/Llama-3.1-8B --lengths paper \\\n"
+    "      --backend cuda --disk 60 -o out/llama\n"
     "  lacuna reproduce --list\n",
 };
 
@@ -271,6 +286,18 @@ static int at_once(const struct session *s)
     return n < 1 ? 1 : n > 64 ? 64 : n;
 }
 
+static void set_backend(struct session *s, bool cuda)
+{
+    for (int i = 0; i < s->n_recipes; i++)
+        s->recipes[i].on_gpu = cuda;
+}
+
+/* Bytes for traces; 0: no limit. */
+static double room_of(const struct session *s)
+{
+    return s->o.disk > 0 ? s->o.disk * 1e9 : 0;
+}
+
 static void warn_undrawn(const struct plan *p)
 {
     int n = 0;
@@ -282,12 +309,73 @@ static void warn_undrawn(const struct plan *p)
                  n, n == 1 ? " is" : "s are");
 }
 
+/* What the same tables cost with other options. */
+static int put_other(struct session *s, bool quick, bool cuda, struct buf *b, struct err *err)
+{
+    struct plan p = s->plan;
+    struct cost cost = {0};
+    int rc = 0;
+    p.s = NULL;
+    p.n = 0;
+    p.cap = 0;
+    p.texts = (struct str_list){0};
+    p.quick = quick;
+    p.cuda = cuda;
+    set_backend(s, cuda);
+    TRY(plan_expand(&p, err));
+    plan_look(&p);
+    plan_cost(&p, cmd_jobs(&s->o.c), &cost);
+    buf_printf(b, "  %s%s: ", quick ? "--quick" : "",
+               !cuda   ? ""
+               : quick ? " --backend cuda"
+                       : "--backend cuda");
+    cost_text(&cost, b);
+    buf_puts(b, cuda ? ", on an H100\n" : "\n");
+out:
+    set_backend(s, s->plan.cuda);
+    plan_free(&p);
+    return rc;
+}
+
+/* How it could take less, where it takes hours or much of a disk. */
+static int put_advice(struct session *s, struct buf *b, struct err *err)
+{
+    struct cost all = {0};
+    double least, has = disk_free("."), room = room_of(s);
+    char text[3][24];
+    int rc = 0;
+    plan_cost(&s->plan, cmd_jobs(&s->o.c), &all);
+    if (all.seconds < 1800 && all.bytes < 10e9)
+        return 0;
+    bytes_text(has, text[0]);
+    buf_printf(b, "free on this disk: %s\n", has < 0 ? "not known" : text[0]);
+    if (!s->plan.quick)
+        TRY(put_other(s, true, s->plan.cuda, b, err));
+    if (!s->plan.cuda)
+        TRY(put_other(s, s->plan.quick, true, b, err));
+    TRY(plan_least_disk(&s->plan, &least, err));
+    bytes_text(least, text[1]);
+    bytes_text(room, text[2]);
+    if (room > 0)
+        buf_printf(b, "  with --disk: %s of traces at a time, %s are the least\n", text[2],
+                   text[1]);
+    else if (least < all.bytes)
+        buf_printf(b, "  --disk %.0f: %s of traces at a time, made in turns and deleted\n",
+                   ceil(least / 1e9), text[1]);
+out:
+    return rc;
+}
+
 static int print_plan(struct session *s, struct err *err)
 {
     struct buf b = {0};
+    int rc = 0;
     plan_look(&s->plan);
     plan_text(&s->plan, cmd_jobs(&s->o.c), &b);
-    return print(&b, err);
+    rc = put_advice(s, &b, err);
+    if (rc)
+        buf_free(&b);
+    return rc ? rc : print(&b, err);
 }
 
 static int reproduce(struct session *s, const struct str_list *items, struct err *err)
@@ -300,7 +388,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
         FAIL(err, ERR_USAGE, "reproduce: --seed: the recipes fix the seeds of their jobs");
     if (s->o.c.json && s->o.c.dry_run)
         FAIL(err, ERR_USAGE, "reproduce: the plan of --dry-run is text; leave --json out");
-    if (s->o.backend == 1 && !s->app->accel)
+    if (s->o.backend == 1 && !s->app->accel && !s->o.c.dry_run)
         FAIL(err, ERR_MACHINE, "reproduce: this program was built without CUDA");
     TRY(paper_data_load(&s->data, err));
     TRY(read_recipes(s, items, err));
@@ -310,10 +398,12 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     }
     TRY(model_set_make(&s->o.model, &s->o.trace, s->recipes, s->n_recipes, &s->data, &s->models,
                        err));
+    TRY(model_set_chat(&s->models, &s->data, s->o.chat, err));
     TRY(task_set_make(&s->data, &s->o.tasks, &s->tasks, err));
     TRY(enter(s, err));
-    for (int i = 0; i < s->n_recipes; i++)
-        s->recipes[i].on_gpu = s->o.backend == 1;
+    set_backend(s, s->o.backend == 1);
+    for (int i = 0; s->o.lengths && i < s->n_recipes; i++)
+        TRY(recipe_set_lengths(&s->recipes[i], s->o.lengths, err));
     s->plan = (struct plan){.app = s->app,
                             .style = styles[s->o.style],
                             .recipes = s->recipes,
@@ -321,14 +411,16 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .models = &s->models,
                             .tasks = &s->tasks,
                             .quick = s->o.quick,
+                            .lengths = s->o.lengths,
                             .cuda = s->o.backend == 1,
                             .no_gnuplot = !program_found("gnuplot")};
     TRY(plan_expand(&s->plan, err));
+    TRY(plan_check(&s->plan, &s->data, err));
     if (s->o.c.dry_run) {
         TRY(print_plan(s, err));
         goto out;
     }
-    const struct make_opts make = {at_once(s), cmd_jobs(&s->o.c)};
+    const struct make_opts make = {at_once(s), cmd_jobs(&s->o.c), room_of(s)};
     TRY(jobs_run(&s->plan, &make, err));
     for (int i = 0; i < s->n_recipes; i++) {
         bool changed = false;

@@ -89,25 +89,40 @@ bool entry_field(const struct grid_entry *e, const char *field, char *text, size
     return json_text(e->j, field, text, size);
 }
 
+bool axis_has_models(const struct grid_axis *a)
+{
+    for (int i = 0; i < a->n; i++)
+        if (a->e[i].model >= 0 && !a->e[i].named)
+            return true;
+    return false;
+}
+
 /* "ours, least (layer 2, head 5)/Sparsity": the levels, with the head that was picked. */
-static int name_entries(struct grid_axis *a, struct err *err)
+static int name_entries(const struct page *p, struct grid_axis *a, struct err *err)
 {
     int rc = 0;
     for (int i = 0; i < a->n; i++) {
         struct grid_entry *e = &a->e[i];
         char **last = &e->level[e->levels - 1];
-        struct buf path = {0}, picked = {0};
+        struct buf path = {0}, label = {0};
         if (e->picked) {
-            buf_printf(&picked, "%s (layer %d, head %d)", *last, e->layer, e->head);
+            buf_printf(&label, "%s (layer %d, head %d)", *last, e->layer, e->head);
             free(*last);
-            *last = picked.data;
+            *last = label.data;
         }
         for (int k = 0; k < e->levels; k++)
             buf_printf(&path, "%s%s", k ? "/" : "", e->level[k] ? e->level[k] : "");
         buf_puts(&path, "");
         e->path = path.data;
-        TRY(buf_check(&picked, "label", err));
+        TRY(buf_check(&label, "label", err));
         TRY(buf_check(&path, "label", err));
+        if (!e->named)
+            continue;
+        label = (struct buf){0};
+        buf_printf(&label, "%s, %s", *last, p->plan->models->m[e->model].name);
+        free(*last);
+        *last = label.data;
+        TRY(buf_check(&label, "label", err));
     }
 out:
     return rc;
@@ -151,14 +166,53 @@ static void take_axis(const json_t *all, const char *label, struct grid_axis *a)
 
 /* ---- our models ------------------------------------------------------------------------------ */
 
-/* Is the label one that some model of the role fills? "*" stands for every label. */
+/* Is the label one that some model of the role fills? */
 static bool fills(const json_t *map, const char *label)
 {
     const char *id;
     json_t *v;
     json_object_foreach((json_t *)map, id, v)
     {
-        if (json_is_string(v) && strcmp(json_string_value(v), label) == 0)
+        if (json_has_text(v, label))
+            return true;
+    }
+    return false;
+}
+
+/* What a model fills; NULL: no cells of the paper. */
+static const json_t *cells_of(const json_t *map, const struct model_use *m)
+{
+    return json_object_get(map, json_str_or(m->fills, "id", ""));
+}
+
+/* The role whose model the label of an added entry names; NULL: none. */
+static const char *label_role(const struct recipe *r, const json_t *entry)
+{
+    const json_t *label = json_object_get(entry, "label"), *v;
+    const char *role, *found = NULL;
+    char name[40];
+    size_t k;
+    json_object_foreach((json_t *)r->roles, role, v)
+    {
+        json_t *part;
+        snprintf(name, sizeof name, "{%s}", role);
+        if (json_is_string(label) && strstr(json_string_value(label), name))
+            found = role;
+        json_array_foreach(label, k, part) found =
+            strstr(json_string_value(part), name) ? role : found;
+    }
+    return found;
+}
+
+/* Does the recipe add entries with the name of a role's model? */
+static bool has_extra(const struct recipe *r, const char *role)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(r->extra, i, o)
+    {
+        const char *named = label_role(r, o);
+        if (named && strcmp(named, role) == 0)
             return true;
     }
     return false;
@@ -211,20 +265,26 @@ static int siblings_end(const struct grid_axis *a, int i, int level, const json_
     return k;
 }
 
-/* A model of the papers fills its own entries; any other gets entries beside them. */
-static void place_model(struct grid_axis *a, int level, const struct model_use *m, int model,
-                        const json_t *map)
+/* A model of the papers fills its own entries; with `copies` any other gets entries beside them. */
+static void place_model(struct grid_axis *a, int level, const char *name, int model,
+                        const json_t *map, const json_t *own, bool copies)
 {
-    const char *own = m->paper ? json_str_or(map, json_str_or(m->paper, "id", ""), NULL) : NULL;
     for (int i = 0; i < a->n; i++) {
         struct grid_entry *e = &a->e[i];
         if (!e->printed || level >= e->levels || !fills(map, e->level[level]))
             continue;
-        if (own && strcmp(e->level[level], own) == 0)
+        if (own && json_has_text(own, e->level[level]))
             e->model = model;
-        else if (!own && !has_own(a, model, e, level))
-            copy_entry(a, i, siblings_end(a, i, level, map), level, m->name, model);
+        else if (!own && copies && !has_own(a, model, e, level))
+            copy_entry(a, i, siblings_end(a, i, level, map), level, name, model);
     }
+}
+
+/* The table is of this model alone. */
+static void fill_all(struct grid_axis *a, int model)
+{
+    for (int i = 0; i < a->n; i++)
+        a->e[i].model = a->e[i].printed ? model : a->e[i].model;
 }
 
 /* The paper's table names no model: every column gets one of ours beside it. */
@@ -240,6 +300,18 @@ static void place_beside_all(struct grid_axis *a, const struct model_use *m, int
     }
 }
 
+/* Does a model of this role fill all columns? */
+static bool is_filled(const struct page *p, const char *role)
+{
+    const json_t *map = json_object_get(json_object_get(p->recipe->roles, role), "fills");
+    for (int i = 0; i < p->plan->models->n; i++) {
+        const struct model_use *m = &p->plan->models->m[i];
+        if (strcmp(m->role, role) == 0 && json_has_text(cells_of(map, m), "*"))
+            return true;
+    }
+    return false;
+}
+
 static void place_models(struct page *p, struct page_block *b)
 {
     for (int i = 0; i < p->plan->models->n; i++) {
@@ -247,13 +319,18 @@ static void place_models(struct page *p, struct page_block *b)
         const json_t *role = json_object_get(p->recipe->roles, m->role);
         const json_t *map = json_object_get(role, "fills");
         const json_t *beside = json_object_get(role, "beside_all");
+        const json_t *own = cells_of(map, m);
         int column = model_level(&b->columns, map), row = model_level(&b->rows, map);
-        if (column >= 0)
-            place_model(&b->columns, column, m, i, map);
+        bool copies = !has_extra(p->recipe, m->role);
+        if (own && json_has_text(own, "*"))
+            fill_all(&b->columns, i);
+        else if (column >= 0)
+            place_model(&b->columns, column, m->name, i, map, own, copies);
         else if (row >= 0)
-            place_model(&b->rows, row, m, i, map);
+            place_model(&b->rows, row, m->name, i, map, own, copies);
         /* true: always; "tasks": when a file was given that one of the recipe's jobs reads */
-        else if (json_is_true(beside) || (json_is_string(beside) && page_has_files(p)))
+        else if (json_is_true(beside) || (json_is_string(beside) && page_has_files(p)) ||
+                 is_filled(p, m->role))
             place_beside_all(&b->columns, m, i);
     }
 }
@@ -279,8 +356,10 @@ static void place_length(struct grid_axis *a, double n, const char *label)
     }
     if (a->n == 0)
         return;
+    int model = a->e[0].model;
     struct grid_entry *e = insert(a, at, a->e[0].j);
     e->length = n;
+    e->model = model;
     e->level[e->levels++] = strdup(label);
 }
 
@@ -305,12 +384,12 @@ static int by_mean(const void *a, const void *b)
 }
 
 /* {"by": METRIC, "job", "where", "rank": least, median or largest}: the head of that rank among
- * those of the first model; of an even number the lower of the two in the middle. While there is
- * no record no head is known. */
+ * those of the entry's model, or of the first one; of an even number the lower of the two in the
+ * middle. While there is no record no head is known. */
 static int pick_head(const struct page *p, const json_t *pick, struct grid_entry *e,
                      struct err *err)
 {
-    struct choice c = {page_first_model(p, -1),
+    struct choice c = {e->model >= 0 ? e->model : page_first_model(p, -1),
                        recipe_job_find(p->recipe, json_str_or(pick, "job", "")),
                        json_object_get(pick, "where"), NULL};
     const char *rank = json_str_or(pick, "rank", "");
@@ -331,13 +410,62 @@ out:
     return rc;
 }
 
-/* Entries that the recipe adds: to every block, or to the one that it says, counted from 1. Those
- * that need a GPU are left out without one: nothing is printed that they would stand beside. */
+/* Put names into an added entry's labels: of {role} the model's, of {variable} its value. */
+static void name_extra(const struct page *p, struct grid_axis *a, struct grid_entry *e)
+{
+    for (int i = 0; i < e->levels; i++) {
+        const char *text = e->level[i];
+        struct buf b = {0};
+        struct template_word w;
+        while (template_next(&text, &w)) {
+            const char *value = json_string_value(plan_variable(p->plan, p->at, -1, w.name));
+            if (e->model >= 0 && json_object_get(p->recipe->roles, w.name))
+                value = p->plan->models->m[e->model].name;
+            buf_put(&b, w.literal, w.len);
+            buf_puts(&b, value ? value : "");
+        }
+        a->failed = a->failed || b.failed;
+        free(e->level[i]);
+        e->level[i] = b.data;
+    }
+}
+
+/* An entry that the recipe adds, of a model or of none (-1). */
+static int add_extra(struct page *p, struct grid_axis *a, const json_t *o, int model, bool named,
+                     struct err *err)
+{
+    struct grid_entry *e = insert(a, a->n, o);
+    e->extra = true;
+    e->model = model;
+    e->named = named;
+    set_label(e, json_object_get(o, "label"));
+    name_extra(p, a, e);
+    return json_object_get(o, "pick") ? pick_head(p, json_object_get(o, "pick"), e, err) : 0;
+}
+
+/* Whose entries are those that the recipe adds? Of the role that the label names all models that
+ * fill no cells of the paper; where several share a table without a place of their own, each. */
+static bool has_entry(const struct page *p, const json_t *o, int model, bool shared)
+{
+    const struct model_use *m = &p->plan->models->m[model];
+    const char *role = label_role(p->recipe, o);
+    if (!role)
+        return shared && page_uses(p, -1, model);
+    return strcmp(m->role, role) == 0 &&
+           !cells_of(json_object_get(json_object_get(p->recipe->roles, role), "fills"), m);
+}
+
+/* To every block, or to the one that it says, counted from 1. Entries that need a GPU are left out
+ * without one: nothing is printed that they would stand beside. */
 static int place_extra(struct page *p, struct page_block *b, struct err *err)
 {
+    bool placed = axis_has_models(&b->rows) || axis_has_models(&b->columns);
     size_t i;
     json_t *o;
-    int rc = 0;
+    int used = 0, rc = 0;
+    for (int m = 0; m < p->plan->models->n; m++)
+        used += page_uses(p, -1, m);
+    bool shared = !placed && used > 1 && json_object_size(p->recipe->roles) == 1;
     json_array_foreach(p->recipe->extra, i, o)
     {
         struct grid_axis *a =
@@ -346,11 +474,11 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
         if ((block && json_integer_value(block) != p->n_blocks) ||
             (json_object_get(o, "needs") && !p->plan->cuda))
             continue;
-        struct grid_entry *e = insert(a, a->n, o);
-        e->extra = true;
-        set_label(e, json_object_get(o, "label"));
-        if (json_object_get(o, "pick"))
-            TRY(pick_head(p, json_object_get(o, "pick"), e, err));
+        for (int m = 0; m < p->plan->models->n; m++)
+            if (has_entry(p, o, m, shared))
+                TRY(add_extra(p, a, o, m, !label_role(p->recipe, o), err));
+        if (!shared && !label_role(p->recipe, o))
+            TRY(add_extra(p, a, o, -1, false, err));
     }
 out:
     return rc;
@@ -396,8 +524,8 @@ int grid_make(struct page *p, struct err *err)
         TRY(place_extra(p, b, err));
         if (b->rows.failed || b->columns.failed)
             FAIL(err, ERR_NOMEM, "rows and columns: out of memory");
-        TRY(name_entries(&b->columns, err));
-        TRY(name_entries(&b->rows, err));
+        TRY(name_entries(p, &b->columns, err));
+        TRY(name_entries(p, &b->rows, err));
         TRY(mem_zalloc(&b->cell, (int64_t)b->rows.n * b->columns.n, sizeof *b->cell, "cells", err));
         for (int k = 0; k < b->rows.n * b->columns.n; k++) {
             struct page_cell *c = &b->cell[k];

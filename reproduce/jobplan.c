@@ -1,12 +1,11 @@
 /*
- * jobplan.c - the steps of all recipes, and what those that are missing cost.
+ * jobplan.c - the steps of all recipes.
  */
 #include "reproduce/jobplan.h"
 
 #include "core/text.h"
 #include "core/mem.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,11 +91,22 @@ static bool chooses_input(const struct recipe *r, const char *variable)
     return false;
 }
 
-/* Value number i of a variable for a model; NULL behind the last. */
-static const char *value_at(struct plan *p, const struct recipe *r, const struct model_use *m,
-                            const char *variable, size_t i)
+const json_t *plan_variable(const struct plan *p, int recipe, int model, const char *name)
 {
-    const json_t *v = recipe_variable(r, p->quick, variable);
+    const json_t *v = recipe_variable(&p->recipes[recipe], p->quick, name);
+    const struct model_use *m = model >= 0 ? &p->models->m[model] : NULL;
+    const json_t *own =
+        m && !p->quick && strcmp(name, "size") == 0 ? json_object_get(m->fills, "size") : NULL;
+    return !own || json_is_array(v) ? (own ? own : v)
+                                    : json_array_get(own, json_array_size(own) - 1);
+}
+
+/* Value number i of a variable for a model; NULL behind the last. */
+static const char *value_at(struct plan *p, int recipe, int model, const char *variable, size_t i)
+{
+    const struct model_use *m = model >= 0 ? &p->models->m[model] : NULL;
+    const struct recipe *r = &p->recipes[recipe];
+    const json_t *v = plan_variable(p, recipe, model, variable);
     if (m && m->trace && chooses_input(r, variable)) {
         char text[32];
         if (i)
@@ -175,7 +185,6 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
 {
     const struct recipe *r = &p->recipes[recipe];
     const struct recipe_job *j = &r->jobs[job];
-    const struct model_use *m = model >= 0 ? &p->models->m[model] : NULL;
     size_t n = json_array_size(j->each), at[STEP_VARS] = {0};
     int rc = 0;
 
@@ -190,7 +199,7 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
         s->model = model;
         for (size_t i = 0; i < n; i++) {
             const char *name = json_string_value(json_array_get(j->each, i));
-            s->var[i] = (struct step_var){name, value_at(p, r, m, name, at[i])};
+            s->var[i] = (struct step_var){name, value_at(p, recipe, model, name, at[i])};
             if (!s->var[i].value)
                 FAIL(err, ERR_INPUT, "%s: variable '%s' has no value", buf_str(&r->path), name);
         }
@@ -200,7 +209,7 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
         size_t k = n;
         while (k > 0) {
             const char *name = json_string_value(json_array_get(j->each, k - 1));
-            if (value_at(p, r, m, name, ++at[k - 1]))
+            if (value_at(p, recipe, model, name, ++at[k - 1]))
                 break;
             at[--k] = 0;
         }
@@ -231,6 +240,24 @@ static const char *cannot(const struct plan *p, const struct step *s, char text[
                            : "needs eval, the method inside the model (--backend cuda)";
 }
 
+/* A model's positions end its lengths: the step goes without longer ones, or is left out. */
+static int end_lengths(const struct plan *p, struct step *s, struct err *err)
+{
+    struct buf fit = {0}, beyond = {0};
+    int rc = 0;
+    TRY(step_lengths(p, s, &fit, &beyond, err));
+    if (beyond.len) {
+        const struct model_use *m = &p->models->m[s->model];
+        snprintf(s->reason, sizeof s->reason, "beyond the %lld positions of %s (%s tokens)",
+                 (long long)m->positions, m->name, buf_str(&beyond));
+        s->left_out = !fit.len;
+    }
+out:
+    buf_free(&fit);
+    buf_free(&beyond);
+    return rc;
+}
+
 bool step_reads(const struct step *s, int input)
 {
     for (int i = 0; i < s->n_in; i++)
@@ -239,18 +266,48 @@ bool step_reads(const struct step *s, int input)
     return false;
 }
 
-/* Leave out what cannot be done here, what reads it, and inputs that nothing else reads. */
-static void leave_out(struct plan *p)
+/* Do without inputs that are left out where another of the same job is made. The reason of one
+ * that is missed; NULL: none is. */
+static const char *drop_inputs(const struct plan *p, struct step *s)
 {
+    int n = 0, n_from = 0;
+    const char *why = NULL;
+    for (int i = 0; i < s->n_in; i++) {
+        const struct step *in = &p->s[s->in[i]];
+        bool other = false;
+        for (int k = 0; k < s->n_in && in->left_out; k++)
+            other = other || (p->s[s->in[k]].job == in->job && !p->s[s->in[k]].left_out);
+        if (in->left_out && !other)
+            why = in->reason;
+    }
+    for (int i = 0; i < s->n_in && !why; i++)
+        if (!p->s[s->in[i]].left_out) {
+            n_from += i < s->n_from;
+            s->in[n++] = s->in[i];
+        }
+    if (!why) {
+        s->n_in = n;
+        s->n_from = n_from;
+    }
+    return why;
+}
+
+/* Leave out what cannot be done here, what reads it, and inputs that nothing else reads. */
+static int leave_out(struct plan *p, struct err *err)
+{
+    int rc = 0;
     for (int i = 0; i < p->n; i++) {
         struct step *s = &p->s[i];
         char text[200];
         const char *why = cannot(p, s, text);
-        for (int k = 0; k < s->n_in && !why; k++)
-            why = p->s[s->in[k]].left_out ? p->s[s->in[k]].reason : NULL;
-        s->left_out = why != NULL;
-        if (why)
+        if (!why)
+            TRY(end_lengths(p, s, err));
+        if (!why && !s->left_out)
+            why = drop_inputs(p, s);
+        if (why) {
+            s->left_out = true;
             snprintf(s->reason, sizeof s->reason, "%s", why);
+        }
     }
     for (int i = p->n - 1; i >= 0; i--) {
         struct step *s = &p->s[i];
@@ -269,6 +326,8 @@ static void leave_out(struct plan *p)
         s->left_out = true;
         memmove(s->reason, p->s[last].reason, sizeof s->reason);
     }
+out:
+    return rc;
 }
 
 int plan_expand(struct plan *p, struct err *err)
@@ -286,7 +345,7 @@ int plan_expand(struct plan *p, struct err *err)
                     TRY(expand_job(p, i, j, m, first, err));
         }
     }
-    leave_out(p);
+    TRY(leave_out(p, err));
     TRY(plan_jobs(p, err));
 out:
     return rc;
@@ -302,134 +361,4 @@ void plan_free(struct plan *p)
     free(p->s);
     str_list_free(&p->texts);
     memset(p, 0, sizeof *p);
-}
-
-/* ---- what it will cost ------------------------------------------------------------------------
- * seconds = allowed pairs x layers x heads x calls x settings x time per pair, and a second for
- * each job.
- */
-
-/* Nanoseconds per allowed pair of a head: one thread of a processor with --precision f32; an H200.
- */
-static const double pair_ns[DO_COUNT][2] = {[DO_CAPTURE] = {4, 0.01},
-                                            [DO_CALIBRATE] = {100, 3},
-                                            [DO_REPLAY] = {20, 0.5},
-                                            [DO_EVAL] = {20, 1}};
-
-/* Bytes of records per head. */
-#define RECORD_BYTES 1500
-
-/* The word behind an option in the commands of a step or of a step that it reads; "": none. */
-static const char *option_of(const struct plan *p, const struct step *s, const char *name)
-{
-    const struct str_list *a = &s->argv[0];
-    for (int64_t i = 0; i + 1 < a->n; i++)
-        if (strcmp(a->items[i], name) == 0)
-            return a->items[i + 1];
-    for (int i = 0; i < s->n_in; i++) {
-        const char *v = option_of(p, &p->s[s->in[i]], name);
-        if (v[0])
-            return v;
-    }
-    return "";
-}
-
-static double tokens_of(const struct plan *p, const struct step *s, const struct model_use *m)
-{
-    int t, h, w;
-    if (m->trace)
-        return (double)m->n;
-    if (sscanf(option_of(p, s, "--size"), "%dx%dx%d", &t, &h, &w) == 3)
-        return (double)t / m->patch[0] * h / m->patch[1] * w / m->patch[2];
-    double n = size_value(option_of(p, s, "--tokens"));
-    return isfinite(n) ? n : 4096;
-}
-
-static double count_of(const char *list)
-{
-    double n = 1;
-    for (; *list; list++)
-        n += *list == ',';
-    return n;
-}
-
-/* Adds seconds and bytes of a step; its settings are methods with lists of parameters. */
-static void estimate(const struct plan *p, const struct step *s, int threads, double cost[2])
-{
-    const struct recipe_job *j = step_job(p, s);
-    double runs = 0;
-    size_t i;
-    json_t *v;
-    cost[0] += 1;
-    if (s->model < 0) {
-        cost[1] += 1e5;
-        return;
-    }
-    const struct model_use *m = &p->models->m[s->model];
-    double n = tokens_of(p, s, m), heads = (double)m->shape.layers * m->shape.heads;
-    const char *steps = option_of(p, s, j->kind == DO_REPLAY ? "--steps" : "--capture-steps");
-    double calls = count_of(steps) * (j->kind != DO_CAPTURE && s->n_from ? s->n_from : 1);
-    json_array_foreach(j->methods, i, v) runs += calls * count_of(json_string_value(v));
-    if (j->kind == DO_CAPTURE && !m->causal) /* every denoising step up to the last */
-        runs = 1 + atof(strrchr(steps, ',') ? strrchr(steps, ',') + 1 : steps);
-    runs = runs > 0 ? runs : calls;
-    cost[0] += n * n * (m->causal ? 0.5 : 1) * heads * runs * 1e-9 *
-               (p->cuda ? pair_ns[j->kind][1] : pair_ns[j->kind][0] / threads);
-    cost[1] += j->kind == DO_CAPTURE ? calls * m->shape.layers * n * m->shape.head_dim * 2 *
-                                           (m->shape.heads + 2.0 * m->shape.kv_heads)
-               : j->kind == DO_REPLAY || j->kind == DO_EVAL ? runs * heads * RECORD_BYTES
-                                                            : 1e5;
-}
-
-/* Steps of one job of a recipe: how many are done, and what the others cost that no step before
- * stands for. */
-static void job_line(const struct plan *p, int recipe, int job, int threads, double all[2],
-                     struct buf *b)
-{
-    int n = 0, done = 0, out = 0;
-    double cost[2] = {0, 0};
-    const char *why = "";
-    struct buf values = {0};
-    char size[24];
-    for (const struct step *s = NULL; (s = next_step(p, recipe, s));) {
-        if (s->job != job)
-            continue;
-        n++;
-        done += s->done;
-        out += s->left_out;
-        why = s->left_out ? s->reason : why;
-        if (s->n_vars && values.len < 50) {
-            buf_puts(&values, values.len ? ", " : "");
-            step_text(s, &values);
-        }
-        if (!s->done && !s->left_out && step_is_first(p, s))
-            estimate(p, s, threads, cost);
-    }
-    const struct recipe_job *j = &p->recipes[recipe].jobs[job];
-    bytes_text(cost[1], size);
-    buf_printf(b, "  %-10s %-9s %-52.52s %d of %d done", j->name, job_do_names[j->kind],
-               buf_str(&values), done, n);
-    if (done + out < n)
-        buf_printf(b, ", %.0f s, %s", cost[0], size);
-    if (out)
-        buf_printf(b, ", %d %s", out, why);
-    buf_puts(b, "\n");
-    buf_free(&values);
-    all[0] += cost[0];
-    all[1] += cost[1];
-}
-
-void plan_text(const struct plan *p, int threads, struct buf *b)
-{
-    double all[2] = {0, 0};
-    char size[24];
-    for (int r = 0; r < p->n_recipes; r++) {
-        buf_printf(b, "%s%s%s\n", p->recipes[r].id, p->quick ? "  --quick" : "",
-                   p->recipes[r].n_jobs ? "" : "  printed numbers and reasons only");
-        for (int j = 0; j < p->recipes[r].n_jobs; j++)
-            job_line(p, r, j, threads, all, b);
-    }
-    bytes_text(all[1], size);
-    buf_printf(b, "total about %.2f hours, %s; work that tables share counts once; GPU: %s\n",
-               all[0] / 3600, size, p->cuda ? "yes" : "no");
 }

@@ -26,6 +26,15 @@
 /* ---- what is missing -------------------------------------------------------------------------
  */
 
+/* Does a missing step read it, or a drawing that is postponed? */
+static bool is_read(const struct plan *p, int i, bool postponed)
+{
+    for (int k = i + 1; k < p->n; k++)
+        if (step_reads(&p->s[k], i) && (step_missing(p, k) || (postponed && p->s[k].postponed)))
+            return true;
+    return false;
+}
+
 void plan_look(struct plan *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -37,21 +46,34 @@ void plan_look(struct plan *p)
         snprintf(s->reason, sizeof s->reason,
                  "gnuplot was not found; the same command draws where it is");
     }
+    for (int i = p->n - 1; i >= 0; i--) {
+        struct step *s = &p->s[i];
+        if (s->done && s->id[0] && step_job(p, s)->kind == DO_CAPTURE && trace_deleted(s))
+            s->done = !is_read(p, i, false);
+    }
 }
 
-/* Prompts and captures are made for jobs that read them and are missing themselves. */
-static bool is_missing(const struct plan *p, int i)
+bool step_missing(const struct plan *p, int i)
 {
     const struct step *s = &p->s[i];
     enum job_do kind = step_job(p, s)->kind;
     if (s->done || s->left_out)
         return false;
-    if (kind != DO_PROMPT && kind != DO_CAPTURE)
-        return true;
-    for (int k = i + 1; k < p->n; k++)
-        if (step_reads(&p->s[k], i) && (is_missing(p, k) || p->s[k].postponed))
-            return true;
-    return false;
+    return (kind != DO_PROMPT && kind != DO_CAPTURE) || is_read(p, i, true);
+}
+
+/* A capture whose trace was deleted is made again: its folder goes. */
+static void remove_deleted(const struct plan *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct step *s = &p->s[i];
+        char log[64];
+        if (s->done || step_job(p, s)->kind != DO_CAPTURE || !s->id[0] || !trace_deleted(s))
+            continue;
+        snprintf(log, sizeof log, "%s/log.txt", s->id);
+        unlink(log);
+        rmdir(s->id);
+    }
 }
 
 enum phase { SIDE_BY_SIDE, TIMED, DRAWINGS, PHASES };
@@ -139,7 +161,7 @@ static int write_makefile(const struct plan *p, struct err *err)
     buf_puts(&b, "# Written by lacuna reproduce. A target is the folder of a job.\n"
                  "export LACUNA ?= lacuna\nTHREADS := 1\nall:\n");
     for (int i = 0; i < p->n; i++) {
-        if (!is_missing(p, i) || strstr(buf_str(&goals), p->s[i].id))
+        if (!step_missing(p, i) || strstr(buf_str(&goals), p->s[i].id))
             continue;
         buf_printf(&goals, " %s", p->s[i].id);
         put_rule(p, &p->s[i], &b);
@@ -273,7 +295,7 @@ static void find_failures(struct plan *p)
         struct step *s = &p->s[i];
         const struct step *cause = NULL;
         struct buf name = {0};
-        if (!is_missing(p, i))
+        if (!step_missing(p, i))
             continue;
         s->failed = true;
         for (int k = 0; k < s->n_in && !cause; k++)
@@ -364,7 +386,8 @@ static const char *series_of(const struct plan *p, const struct recipe_job *j, i
     return NULL;
 }
 
-/* The record with the names that the drawing shows; a named bar needs no parameters. */
+/* The record with the names that the drawing shows. Of a named line parameters are told only where
+ * its points are settings. */
 static void put_record(const struct plan *p, const struct recipe_job *j, int step,
                        const struct calibrations *c, const struct record *r, struct buf *lines)
 {
@@ -373,7 +396,7 @@ static void put_record(const struct plan *p, const struct recipe_job *j, int ste
     struct buf params = {0};
     if (name)
         snprintf(shown.method, sizeof shown.method, "%s", name);
-    if (!name || strcmp(j->figure, "bars") != 0)
+    if (!name || strcmp(j->figure, "pareto") == 0)
         put_params(c, r->params ? r->params : "", &params);
     shown.params = (char *)(uintptr_t)buf_str(&params);
     record_json(&shown, lines);
@@ -423,7 +446,7 @@ out:
 static bool is_goal(const struct plan *p, int i, enum phase phase)
 {
     const struct step *s = &p->s[i];
-    bool ready = is_missing(p, i) && phase_of(p, s) == phase;
+    bool ready = s->now && step_missing(p, i) && phase_of(p, s) == phase;
     for (int k = 0; k < s->n_in; k++)
         ready = ready && (phase == SIDE_BY_SIDE || p->s[s->in[k]].done);
     return ready;
@@ -459,7 +482,7 @@ int jobs_run(struct plan *p, const struct make_opts *o, struct err *err)
     int fd = -1, rc = 0;
     plan_look(p);
     for (int i = 0; i < p->n && !any; i++)
-        any = is_missing(p, i);
+        any = step_missing(p, i);
     if (!any)
         return 0;
     if (!program_found("make"))
@@ -469,9 +492,17 @@ int jobs_run(struct plan *p, const struct make_opts *o, struct err *err)
     TRY(lock_jobs(&fd, err));
     unlink("make.log"); /* of the last run */
     plan_look(p);
-    TRY(write_makefile(p, err));
-    for (int i = 0; i < PHASES; i++)
-        TRY(run_phase(p, (enum phase)i, o, err));
+    TRY(disk_check(p, o->room, err));
+    for (;;) {
+        TRY(turn_next(p, o->room, &any, err));
+        if (!any)
+            break;
+        remove_deleted(p);
+        TRY(write_makefile(p, err));
+        for (int i = 0; i < PHASES; i++)
+            TRY(run_phase(p, (enum phase)i, o, err));
+        turn_end(p, o->room);
+    }
     find_failures(p);
 out:
     if (fd >= 0)

@@ -9,12 +9,14 @@
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/hash.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* Reading a checkpoint of many gigabytes to find that nothing is to be done would take minutes. */
 #define HASHED_MAX ((int64_t)256 << 20)
@@ -29,8 +31,8 @@ static int is_weight(const struct dirent *e)
 }
 
 /* Add a file to a hash by name, size and content; one above 256 MiB by its time of change instead
- * of its content. */
-static int hash_input_file(struct hash_state *h, const char *path, const char *name,
+ * of its content. Its size is added to *bytes. */
+static int hash_input_file(struct hash_state *h, const char *path, const char *name, int64_t *bytes,
                            struct err *err)
 {
     struct stat st;
@@ -40,6 +42,7 @@ static int hash_input_file(struct hash_state *h, const char *path, const char *n
         return err_sys(err, ERR_INPUT, "%s", path);
     hash_update(h, name, strlen(name) + 1);
     hash_update(h, &st.st_size, sizeof st.st_size);
+    *bytes += st.st_size;
     if (st.st_size > HASHED_MAX)
         hash_update(h, &st.st_mtim, sizeof st.st_mtim);
     else if ((rc = buf_read_file(&text, path, (size_t)HASHED_MAX, err)) == 0)
@@ -59,11 +62,11 @@ static int identify(struct model_use *m, struct err *err)
         return err_sys(err, ERR_INPUT, "--model %s", m->dir);
     TRY(hash_new(&h, err));
     if (gguf)
-        TRY(hash_input_file(h, m->dir, "", err));
+        TRY(hash_input_file(h, m->dir, "", &m->bytes, err));
     for (int i = 0; i < n; i++) {
         struct buf path = {0};
         buf_printf(&path, "%s/%s", m->dir, files[i]->d_name);
-        rc = hash_input_file(h, buf_str(&path), files[i]->d_name, err);
+        rc = hash_input_file(h, buf_str(&path), files[i]->d_name, &m->bytes, err);
         buf_free(&path);
         if (rc)
             goto out;
@@ -110,6 +113,8 @@ static int read_config(struct model_use *m, const char *model, struct err *err)
     s->head_dim =
         first_int(o, "head_dim", "attention_head_dim", s->heads > 0 ? hidden / s->heads : 0);
     m->causal = strstr(kind, "CausalLM") != NULL;
+    m->value_bytes = strcmp(json_str_or(o, "torch_dtype", ""), "float32") == 0 ? 4 : 2;
+    m->positions = m->causal ? first_int(o, "max_position_embeddings", NULL, 0) : 0;
     for (int i = 0; i < 3; i++) {
         const json_t *p = json_array_get(json_object_get(o, "patch_size"), (size_t)i);
         m->patch[i] =
@@ -140,7 +145,7 @@ const json_t *shape_paper_model(const struct paper_data *d, const struct shape *
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-/* "ROLE=PATH" or "PATH". */
+/* "NAME=PATH" or "PATH". */
 static const char *split_role(const char *text, char role[32])
 {
     const char *eq = strchr(text, '='), *slash = strchr(text, '/');
@@ -196,6 +201,11 @@ static int add_model(struct model_set *s, const char *text, const char *role, bo
     const char *path = role ? text : split_role(text, m->role);
     TRY(trace ? read_trace(m, path, err) : read_dir(m, path, err));
     m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
+    m->fills = m->role[0] ? json_with_id(d->models, m->role) : NULL;
+    if (m->fills) /* a name of the papers, and no role */
+        m->role[0] = '\0';
+    else
+        m->fills = m->paper;
     if (role || !m->role[0])
         snprintf(m->role, sizeof m->role, "%s", role ? role : m->causal ? "lm" : "dit");
 out:
@@ -284,9 +294,137 @@ void model_set_free(struct model_set *s)
     for (int i = 0; i < s->n; i++) {
         free(s->m[i].dir);
         free(s->m[i].trace);
+        free(s->m[i].chat);
     }
     free(s->m);
     memset(s, 0, sizeof *s);
+}
+
+/* ---- models that are not here -----------------------------------------------------------------
+ */
+
+/* Is it a model that lacuna runs, in a role, among those that `fills` names (NULL: any)? */
+static bool is_candidate(const json_t *o, const char *role, const json_t *fills)
+{
+    bool video = json_object_get(o, "size") != NULL;
+    return json_object_get(o, "gb") && video == (strcmp(role, "dit") == 0) &&
+           (!fills || json_object_get(fills, json_str_or(o, "id", "")));
+}
+
+static const json_t *candidate(const struct paper_data *d, const char *role, const json_t *fills)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(d->models, i, o)
+    {
+        if (is_candidate(o, role, fills))
+            return o;
+    }
+    return NULL;
+}
+
+int model_set_of_papers(const struct recipe *r, const struct paper_data *d, struct model_set *out,
+                        struct err *err)
+{
+    const char *role;
+    json_t *o;
+    json_object_foreach((json_t *)r->roles, role, o)
+    {
+        const json_t *paper = candidate(d, role, json_object_get(o, "fills"));
+        paper = paper ? paper : candidate(d, role, NULL);
+        int rc =
+            paper ? mem_grow(&out->m, &out->cap, out->n + 1, sizeof *out->m, "models", err) : 0;
+        if (rc)
+            return rc;
+        if (!paper)
+            continue;
+        struct model_use *m = &out->m[out->n++];
+        *m = (struct model_use){.dir = strdup("DIR"), .has_weights = true, .value_bytes = 2};
+        m->paper = m->fills = paper;
+        snprintf(m->role, sizeof m->role, "%s", role);
+        snprintf(m->name, sizeof m->name, "%s", json_str_or(paper, "id", ""));
+        m->causal = !json_object_get(paper, "size");
+        m->positions = first_int(paper, "positions", NULL, 0);
+        m->bytes = (int64_t)(1e9 * json_number_value(json_object_get(paper, "gb")));
+        m->shape = (struct shape){
+            "", first_int(paper, "layers", NULL, 0), first_int(paper, "heads", NULL, 0),
+            first_int(paper, "kv_heads", NULL, 0), first_int(paper, "head_dim", NULL, 0)};
+        memcpy(m->patch, (int[]){1, 2, 2}, sizeof m->patch);
+        if (!m->dir)
+            return err_set(err, ERR_NOMEM, "models: out of memory");
+    }
+    return 0;
+}
+
+/* ---- chat ------------------------------------------------------------------------------------
+ */
+
+/* The template of a checkpoint's tokenizer, in its configuration or in a file; empty: it has none.
+ */
+static int read_template(const char *dir, struct buf *out, struct err *err)
+{
+    char path[CHECKPOINT_PATH];
+    json_t *o = NULL;
+    int rc = 0;
+    TRY(checkpoint_json(dir, "tokenizer_config.json", (size_t)16 << 20, path, &o, err));
+    json_t *t = json_object_get(o, "chat_template");
+    json_t *first = json_object_get(json_array_get(t, 0), "template");
+    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    if (json_is_string(t) || json_is_string(first))
+        buf_puts(out, json_string_value(json_is_string(t) ? t : first));
+    else if (access(path, F_OK) == 0)
+        TRY(buf_read_file(out, path, (size_t)1 << 20, err));
+    rc = buf_check(out, "chat template", err);
+out:
+    json_decref(o);
+    return rc;
+}
+
+static int find_chat(struct model_use *m, const struct paper_data *d, struct err *err)
+{
+    struct buf template = {0};
+    size_t i;
+    json_t *o;
+    int rc = 0;
+    TRY(read_template(m->dir, &template, err));
+    json_array_foreach(d->models, i, o)
+    {
+        const char *sign = json_str_or(o, "sign", NULL);
+        if (sign && strstr(buf_str(&template), sign)) {
+            m->chat = strdup(json_str_or(o, "chat", ""));
+            if (!m->chat)
+                FAIL(err, ERR_NOMEM, "chat: out of memory");
+            goto out;
+        }
+    }
+    if (template.len)
+        log_warn(
+            "%s: its chat template is not one that reproduce knows, and prompts stand without "
+            "it; --chat TEXT with {prompt} in it puts a text around them, --chat none is silent",
+            m->name);
+out:
+    buf_free(&template);
+    return rc;
+}
+
+int model_set_chat(struct model_set *s, const struct paper_data *d, const char *chat,
+                   struct err *err)
+{
+    bool find = strcmp(chat, "auto") == 0, none = strcmp(chat, "none") == 0;
+    int rc = 0;
+    if (!find && !none && !strstr(chat, "{prompt}"))
+        FAIL(err, ERR_USAGE, "reproduce: --chat: the text has no {prompt}");
+    for (int i = 0; i < s->n && !none; i++) {
+        struct model_use *m = &s->m[i];
+        if (!m->given || !m->causal || !m->dir)
+            continue;
+        if (find)
+            TRY(find_chat(m, d, err));
+        else if (!(m->chat = strdup(chat)))
+            FAIL(err, ERR_NOMEM, "chat: out of memory");
+    }
+out:
+    return rc;
 }
 
 /* ---- files of benchmarks ----------------------------------------------------------------------
@@ -337,6 +475,7 @@ static int look_in(struct task_file *f, const char *folder, bool *has, struct er
     struct buf path = {0};
     struct hash_state *h = NULL;
     struct stat st;
+    int64_t bytes = 0;
     int rc = 0;
     buf_printf(&path, "%s/%s", folder, f->file);
     TRY(buf_check(&path, "path", err));
@@ -351,7 +490,7 @@ static int look_in(struct task_file *f, const char *folder, bool *has, struct er
         FAIL(err, ERR_NOMEM, "tasks: out of memory");
     TRY(check_dataset(f, err));
     TRY(hash_new(&h, err));
-    TRY(hash_input_file(h, f->path, f->file, err));
+    TRY(hash_input_file(h, f->path, f->file, &bytes, err));
     hash_text(hash_digest(h), f->hash);
 out:
     hash_free(h);

@@ -19,14 +19,19 @@ struct model_use {
     char role[32], name[128];
     char *dir;        /* owned; checkpoint, NULL for a trace */
     char *trace;      /* owned; NULL for a checkpoint */
+    char *chat;       /* owned; text with {prompt} in it around every prompt, or NULL */
     char id[40];      /* of the checkpoint's files or the trace's content */
     bool given;       /* by an option, not the default of a role */
     bool has_weights; /* the weights are known by hash */
     bool causal;
+    int64_t positions; /* of a language model; 0: its configuration does not say */
     struct shape shape;
     int patch[3];        /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
     int64_t n;           /* a trace's tokens */
+    int64_t bytes;       /* of the files of a checkpoint */
+    int value_bytes;     /* of a value in its captures */
     const json_t *paper; /* the model of the papers that this is, or NULL */
+    const json_t *fills; /* whose cells it fills: that one, or the one that --model names */
 };
 
 struct model_set {
@@ -35,12 +40,23 @@ struct model_set {
     int64_t cap;
 };
 
-/* Add what the texts of --model ([ROLE=]DIR) and --trace ([ROLE=]FILE) say, then the default of
- * every role of the recipes that has none of them. */
+/* Add what the texts of --model ([NAME=]DIR, a role or the id of a model of models.json) and
+ * --trace ([ROLE=]FILE) say, then the default of every role of the recipes that has none of them.
+ */
 int model_set_make(const struct str_list *dirs, const struct str_list *traces,
                    const struct recipe *recipes, int n_recipes, const struct paper_data *d,
                    struct model_set *out, struct err *err);
 void model_set_free(struct model_set *s);
+
+/* In each role of a recipe the first model of the papers that fills its cells and that lacuna runs,
+ * else the first one of that kind in models.json: as if it were there, without a checkpoint. */
+int model_set_of_papers(const struct recipe *r, const struct paper_data *d, struct model_set *out,
+                        struct err *err);
+
+/* Text around the prompts of the given language models: "auto" is the one of models.json for each
+ * model's chat template, "none" none, else the text itself. ERR_USAGE: it has no {prompt}. */
+int model_set_chat(struct model_set *s, const struct paper_data *d, const char *chat,
+                   struct err *err);
 
 /* The model of models.json with this shape; NULL: it is none of the papers' models. */
 const json_t *shape_paper_model(const struct paper_data *d, const struct shape *s);

@@ -41,9 +41,12 @@ static void expand(const char *text, const char *row, const char *column, char *
 bool cell_printed(const struct page *p, const struct page_cell *c, int k, struct paper_number *out)
 {
     const json_t *part = json_array_get(json_object_get(c->block->j, "cell"), (size_t)k);
+    const json_t *at = json_object_get(c->row->j, "at"); /* of a list */
     char row[300], column[300];
     if (!part || !c->row->printed || !c->column->printed)
         return false;
+    if (at)
+        return k == 0 && paper_number_at(p->data, p->recipe->item, json_integer_value(at), out);
     const char *row_key = json_str_or(c->row->j, "csv", "");
     const char *column_key = json_str_or(c->column->j, "csv", "");
     expand(json_str_or(part, "row", ""), row_key, column_key, row, sizeof row);
@@ -112,6 +115,8 @@ json_t *rule_where(const json_t *rule, const struct page_cell *c)
 double cell_scale(const struct page_cell *c)
 {
     const json_t *v = json_object_get(extra_of(c), "scale");
+    if (!json_is_number(v))
+        v = json_object_get(c->row->j, "scale");
     if (!json_is_number(v))
         v = json_object_get(c->block->j, "scale");
     return json_is_number(v) ? json_number_value(v) : 1;
@@ -322,6 +327,35 @@ static const char *absent_reason(const struct page *p, const struct page_cell *c
     return NULL;
 }
 
+/* Why nothing of ours stands in a place of the table that no given model fills: which one would. */
+static int unfilled_reason(const struct page *p, struct page_cell *c, struct err *err)
+{
+    const char *role, *id;
+    json_t *o, *label;
+    json_object_foreach((json_t *)p->recipe->roles, role, o)
+        json_object_foreach(json_object_get(o, "fills"), id, label)
+    {
+        bool all = json_has_text(label, "*");
+        for (int k = 0; k < LABEL_LEVELS; k++) {
+            bool row = k < c->row->levels && json_has_text(label, c->row->level[k]);
+            bool column = k < c->column->levels && json_has_text(label, c->column->level[k]);
+            char text[160];
+            if (!row && !column && !all)
+                continue;
+            const json_t *m = json_with_id(p->data->models, id);
+            bool runs = json_object_get(m, "gb") != NULL;
+            if (!runs && c->job >= 0 && p->recipe->jobs[c->job].kind == DO_EVAL)
+                snprintf(text, sizeof text, "lacuna has no runner for %s", id);
+            else if (!runs)
+                snprintf(text, sizeof text, "needs a trace of %s (--trace %s=T.h5)", id, role);
+            else
+                snprintf(text, sizeof text, "needs a checkpoint of %s (--model %s=DIR)", id, role);
+            return set_reason(c, text, err);
+        }
+    }
+    return set_reason(c, "no recipe fills this place: lacuna runs no model of it", err);
+}
+
 /* Is the step one of those behind a cell of this model? */
 static bool stands_behind(const struct step *s, const struct page_cell *c, int model)
 {
@@ -444,21 +478,13 @@ out:
     return rc;
 }
 
-static bool has_model(const struct grid_axis *a)
-{
-    for (int i = 0; i < a->n; i++)
-        if (a->e[i].model >= 0)
-            return true;
-    return false;
-}
-
 /* Whose number of ours stands in a cell, -1: nobody's. Where the paper's labels leave no place for
  * a model, ours stands in entries of its own (lengths, extra rows): they are of the model that
  * their job runs on, else of the first, and so is what a recipe adds beside the models. */
 static int model_of(const struct page *p, const struct page_cell *c)
 {
     int model = c->column->model >= 0 ? c->column->model : c->row->model;
-    bool rows = has_model(&c->block->rows), columns = has_model(&c->block->columns);
+    bool rows = axis_has_models(&c->block->rows), columns = axis_has_models(&c->block->columns);
     if (model >= 0 || (c->row->printed && c->column->printed) || (rows && !c->row->extra) ||
         (columns && !c->column->extra))
         return model;
@@ -469,7 +495,7 @@ static int model_of(const struct page *p, const struct page_cell *c)
 /* A cell with a model and a rule. */
 static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
 {
-    const char *reason = NULL;
+    const char *reason = NULL, *without = NULL;
     int steps = 0, rc = 0;
     if (json_object_get(c->rule, "setting")) {
         TRY(put_setting(p, c, &reason, err));
@@ -479,12 +505,13 @@ static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
         bool behind = stands_behind(s, c, c->model);
         steps += behind;
         reason = behind && (s->failed || s->left_out) ? s->reason : reason;
+        without = behind && s->reason[0] ? s->reason : without;
     }
     TRY(missing_files(p, c, c->model, err));
     if (!reason)
         TRY(put_value(p, c, err));
     if (!c->ours)
-        TRY(set_reason(c, reason ? reason : missing_reason(c->metric[0], steps > 0), err));
+        TRY(set_reason(c, without ? without : missing_reason(c->metric[0], steps > 0), err));
     if (c->ours)
         TRY(page_judge(p, c, err));
     p->failed = p->failed || reason;
@@ -506,10 +533,10 @@ static int fill_cell(struct page *p, struct page_cell *c, struct err *err)
     if (why || c->model < 0) {
         if (!why && c->printed && c->job >= 0 && p->recipe->jobs[c->job].tasks)
             TRY(missing_files(p, c, page_first_model(p, -1), err));
-        if (!why && p->recipe->n_jobs)
-            why = "no checkpoint of this model was given";
+        if (!why && p->recipe->n_jobs && c->printed && c->rule)
+            TRY(unfilled_reason(p, c, err));
         if (c->printed || c->model >= 0)
-            rc = set_reason(c, why ? why : missing_reason(c->metric[0], false), err);
+            TRY(set_reason(c, why ? why : missing_reason(c->metric[0], false), err));
     } else if (c->rule && (c->metric[0] || json_object_get(c->rule, "setting"))) {
         rc = fill_ours(p, c, err);
     } else {
@@ -519,11 +546,42 @@ out:
     return rc;
 }
 
+/* Does a number of ours stand for a printed one: by the same rule and conditions, of another model;
+ * or where heads are picked, in the same column? */
+static bool stands_for(const struct page_cell *o, const struct page_cell *c)
+{
+    if (o->block != c->block || !o->ours || !o->metric[0])
+        return false;
+    if (!c->rule)
+        return o->row->picked && o->column == c->column;
+    return o->rule == c->rule && json_equal(o->where, c->where) && c->metric[0] &&
+           strcmp(o->metric[0], c->metric[0]) == 0;
+}
+
+static const struct page_cell *beside(const struct page *p, const struct page_cell *c)
+{
+    for (const struct page_cell *o = NULL; (o = next_cell(p, o));)
+        if (stands_for(o, c))
+            return o;
+    return NULL;
+}
+
 int page_fill(struct page *p, struct err *err)
 {
     int rc = 0;
     for (struct page_cell *c = NULL; (c = next_cell(p, c));)
         TRY(fill_cell(p, c, err));
+    for (struct page_cell *c = NULL; (c = next_cell(p, c));) {
+        const struct page_cell *o = c->state == CELL_PRINTED ? beside(p, c) : NULL;
+        if (!o)
+            continue;
+        char text[300];
+        snprintf(text, sizeof text, "ours stands in %s",
+                 o->column == c->column ? o->row->path : o->column->path);
+        free(c->reason);
+        c->reason = NULL;
+        TRY(set_reason(c, text, err));
+    }
 out:
     return rc;
 }

@@ -31,11 +31,13 @@ static void make_title(struct page *p)
     static const char *const names[PAPERS] = {"SpargeAttn", "SampleAttention", "SALE", "FG-Attn"};
     const char *id = p->recipe->id, *item = strchr(id, ':') + 1;
     bool number = p->recipe->figure && item[0] == 'f' && isdigit((unsigned char)item[1]);
+    bool text = strcmp(item, "text") == 0;
     for (int i = 0; i < PAPERS; i++)
         if (strncmp(id, paper_ids[i], (size_t)(item - id) - 1) == 0)
             buf_printf(&p->title, "%s, %s %s", names[i],
                        !p->recipe->figure ? "Table"
                        : number           ? "Figure"
+                       : text             ? "numbers in the"
                                           : "figure",
                        item + number);
 }
@@ -83,13 +85,13 @@ static void add_missing_files(struct page *p)
     buf_free(&b);
 }
 
-/* Jobs that were left out or failed, those with one reason in one note. */
+/* Jobs that were left out, as a whole or in part, or failed, those with one reason in one note. */
 static void add_missing(struct page *p)
 {
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
         struct str_list names = {0};
         struct buf b = {0};
-        if ((!s->failed && !s->left_out) || step_lacks_file(s))
+        if (!s->reason[0] || step_lacks_file(s))
             continue;
         p->failed = p->failed || s->failed;
         for (const struct step *t = NULL; (t = next_step(p->plan, p->at, t));) {
@@ -145,9 +147,14 @@ static int add_notes(struct page *p, struct err *err)
     json_object_foreach((json_t *)p->recipe->absent, pattern, v)
     {
         bool all = strcmp(pattern, "*") == 0;
+        if (p->recipe->figure && p->n_blocks) /* its rows say it */
+            break;
         page_note(p, "No number of ours%s%s: %s", all ? "" : " for ", all ? "" : pattern,
                   json_string_value(v));
     }
+    for (int i = 0; i < p->plan->models->n; i++)
+        if (p->plan->models->m[i].chat && page_uses(p, -1, i))
+            page_note(p, "Prompts of %s stand in a chat text", p->plan->models->m[i].name);
     add_missing(p);
     add_missing_files(p);
     return p->notes.failed ? err_set(err, ERR_NOMEM, "page: out of memory") : 0;

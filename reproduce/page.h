@@ -18,6 +18,7 @@ struct grid_entry {
     bool printed; /* the paper has it */
     bool extra;   /* of the recipe's `extra` */
     bool picked;  /* numbers of this head alone, chosen by the entry's rule `pick` */
+    bool named;   /* one of several models has it: the label shows whose it is, the path does not */
     int layer, head;
     double length; /* of ours-only lengths; NAN: that of j */
     int model;     /* whose numbers of ours stand here; -1: every model's that has no own entry */
@@ -94,6 +95,8 @@ void page_note(struct page *p, const char *fmt, ...) __attribute__((format(print
 /* grid.c: rows and columns of the printed table, of our models, lengths and extra entries. */
 int grid_make(struct page *p, struct err *err);
 void grid_free(struct page *p);
+/* Does a row or column belong to a model, but for those that stand for each of several? */
+bool axis_has_models(const struct grid_axis *a);
 /* A field of the entry's object as text; "length" is that of ours where it is. */
 bool entry_field(const struct grid_entry *e, const char *field, char *text, size_t size);
 struct page_cell *page_cell_at(const struct page_block *b, int row, int column);
@@ -140,6 +143,10 @@ const char *letter_text(char c);
 
 /* claims.c: a row per claim and model. */
 int page_claims(struct page *p, struct err *err);
+
+/* plan_check.c: are the cells and claims of every recipe of one setting each, and can the claims
+ * fail? ERR_INPUT naming file, place and fix. */
+int plan_check(const struct plan *p, const struct paper_data *d, struct err *err);
 
 /* How many digits the printed text has behind the point. */
 int printed_digits(const char *value);

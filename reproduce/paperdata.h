@@ -1,6 +1,7 @@
 /*
  * paperdata.h - what the papers print and how: datasets/paper/layouts.json (rows, columns and
- * labels of tables, which numbers a figure has), models.json (shapes of the papers' models) and the
+ * labels of tables; of figures and of the text, whose numbers stand in no table, a list with a row
+ * for each is made of the csv), models.json (shapes of the papers' models) and the
  * numbers of PAPER.csv; tasks.json, files of benchmarks that a user may have.
  */
 #ifndef LACUNA_PAPERDATA_H
@@ -11,7 +12,7 @@
 #include "core/json.h"
 
 #define PAPERS 4
-#define PAPER_FIELDS 5
+#define PAPER_FIELDS 6
 extern const char *const paper_ids[PAPERS + 1]; /* "spargeattn", ...; NULL behind the last */
 
 struct paper_data {
@@ -25,7 +26,7 @@ struct paper_data {
 
 /* One printed number; borrowed. */
 struct paper_number {
-    const char *table, *row, *column, *value, *unit;
+    const char *table, *row, *column, *value, *unit, *note;
 };
 
 /* Read all files of datasets/paper. Free `d` (zeroed before) also after a failure. */
@@ -54,7 +55,8 @@ const char *json_str_or(const json_t *o, const char *key, const char *otherwise)
 
 /* The printed numbers of a figure on its axes, as `plot --marks` takes them: "printed
  * (LABEL)=X:Y,..." of the rows that `row` matches, whose '*' stands for X, in `column`. Each has
- * the unit of the axis. None, another unit, an X or a value that is no number: ERR_INPUT. */
+ * the unit of the axis, or is in %, where the axis counts shares. None, another unit, an X or a
+ * value that is no number: ERR_INPUT. */
 int paper_marks(const struct paper_data *d, const json_t *item, const json_t *marks,
                 struct buf *out, struct err *err);
 

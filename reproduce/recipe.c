@@ -6,6 +6,7 @@
 #include "core/fileio.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,12 +27,78 @@ int recipe_job_find(const struct recipe *r, const char *name)
 
 const json_t *recipe_variable(const struct recipe *r, bool quick, const char *name)
 {
-    const json_t *v = r->on_gpu ? json_object_get(r->cuda, name) : NULL;
+    const json_t *v = json_object_get(r->lengths, name);
+    if (!v && r->on_gpu)
+        v = json_object_get(r->cuda, name);
     if (!v && quick)
         v = json_object_get(r->quick, name);
     if (!v)
         v = json_object_get(r->full, name);
     return v ? v : json_object_get(r->each, name);
+}
+
+/* ---- lengths ---------------------------------------------------------------------------------
+ */
+
+/* The length nearest to the paper's, by their ratio. */
+static const char *nearest(const struct str_list *lengths, const char *paper)
+{
+    int64_t best = 0;
+    double d = INFINITY;
+    for (int64_t i = 0; i < lengths->n; i++) {
+        double far = fabs(log(size_value(lengths->items[i]) / size_value(paper)));
+        best = far < d ? i : best;
+        d = fmin(d, far);
+    }
+    return lengths->items[best];
+}
+
+/* In the place of a variable of `paper`; `text`: all lengths, with commas. */
+static json_t *lengths_value(const json_t *paper, const struct str_list *lengths, const char *text)
+{
+    json_t *list = json_array();
+    const char *one = json_string_value(paper);
+    if (one) {
+        json_decref(list);
+        return json_string(strchr(one, ',') ? text : nearest(lengths, one));
+    }
+    if (json_array_size(paper) == 1)
+        json_array_append_new(
+            list, json_string(nearest(lengths, json_string_value(json_array_get(paper, 0)))));
+    for (int64_t i = 0; i < lengths->n && json_array_size(paper) > 1; i++)
+        json_array_append_new(list, json_string(lengths->items[i]));
+    return list;
+}
+
+int recipe_set_lengths(struct recipe *r, const char *lengths, struct err *err)
+{
+    struct str_list all = {0};
+    char *text = strdup(lengths), *rest = NULL;
+    const char *name;
+    json_t *v;
+    int rc = 0;
+    r->lengths = json_object();
+    if (!text || !r->lengths)
+        FAIL(err, ERR_NOMEM, "lengths: out of memory");
+    for (char *n = strtok_r(text, ",", &rest); n; n = strtok_r(NULL, ",", &rest)) {
+        if (strcmp(lengths, "paper") != 0 && !(size_value(n) >= 1))
+            FAIL(err, ERR_USAGE, "reproduce: --lengths: '%s' is no length such as 48K, nor `paper`",
+                 n);
+        str_list_add(&all, n);
+    }
+    if (!all.n)
+        FAIL(err, ERR_USAGE, "reproduce: --lengths: a length such as 48K was expected, or `paper`");
+    json_object_foreach((json_t *)r->paper, name, v)
+    {
+        v = strcmp(lengths, "paper") == 0 ? json_incref(v) : lengths_value(v, &all, lengths);
+        json_object_set_new(r->lengths, name, v);
+    }
+    if (all.failed || json_object_size(r->lengths) < json_object_size(r->paper))
+        FAIL(err, ERR_NOMEM, "lengths: out of memory");
+out:
+    free(text);
+    str_list_free(&all);
+    return rc;
 }
 
 bool template_next(const char **text, struct template_word *w)
@@ -178,13 +245,35 @@ static int take_roles(struct recipe *r, const struct paper_data *d, struct err *
     return 0;
 }
 
+/* Lengths, of variables that `full` has in the same form: one, or a list. */
+static int check_paper(const struct recipe *r, struct err *err)
+{
+    const char *name;
+    json_t *v, *item;
+    size_t i;
+    json_object_foreach((json_t *)r->paper, name, v)
+    {
+        const json_t *full = json_object_get(r->full, name);
+        bool fits = full && json_typeof(v) == json_typeof(full) &&
+                    (json_array_size(v) || json_is_string(v));
+        json_array_foreach(v, i, item) fits =
+            fits && json_is_string(item) && isfinite(size_value(json_string_value(item)));
+        if (!fits)
+            return err_set(err, ERR_INPUT,
+                           "%s: paper: '%s' was expected to be lengths in the form of `full`",
+                           buf_str(&r->path), name);
+    }
+    return 0;
+}
+
 static void take_lists(struct recipe *r)
 {
-    const json_t **const lists[] = {&r->roles,  &r->full,  &r->quick, &r->cuda,
-                                    &r->each,   &r->ours,  &r->match, &r->claims,
-                                    &r->absent, &r->cases, &r->extra, &r->notes};
-    static const char *const names[] = {"roles", "full",   "quick",  "cuda",  "each",  "ours",
-                                        "match", "claims", "absent", "cases", "extra", "notes"};
+    const json_t **const lists[] = {&r->roles, &r->full,  &r->quick, &r->cuda,   &r->paper,
+                                    &r->each,  &r->ours,  &r->match, &r->claims, &r->absent,
+                                    &r->cases, &r->extra, &r->notes};
+    static const char *const names[] = {"roles", "full",  "quick", "cuda",   "paper",
+                                        "each",  "ours",  "match", "claims", "absent",
+                                        "cases", "extra", "notes"};
     const json_t *needs = json_object_get(r->doc, "needs");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         *lists[i] = json_object_get(r->doc, names[i]);
@@ -210,6 +299,7 @@ int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, 
     if (!r->item)
         FAIL(err, ERR_INPUT, "%s: id: layouts.json has no '%s'", path, r->id);
     TRY(take_roles(r, d, err));
+    TRY(check_paper(r, err));
     TRY(take_jobs(r, d, err));
 out:
     return rc;
@@ -220,6 +310,7 @@ void recipe_free(struct recipe *r)
     for (int i = 0; i < r->n_jobs; i++)
         buf_free(&r->jobs[i].marks);
     free(r->jobs);
+    json_decref(r->lengths);
     json_decref(r->doc);
     buf_free(&r->path);
     memset(r, 0, sizeof *r);

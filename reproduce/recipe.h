@@ -35,9 +35,10 @@ struct recipe {
     char needs[8];           /* "TKM" */
     struct recipe_job *jobs; /* owned */
     int n_jobs;
-    const json_t *roles, *full, *quick, *cuda, *each, *ours, *match, *claims, *absent, *cases,
-        *extra, *notes;
-    bool on_gpu; /* set by whoever runs it: variables of `cuda` win */
+    const json_t *roles, *full, *quick, *cuda, *paper, *each, *ours, *match, *claims, *absent,
+        *cases, *extra, *notes;
+    bool on_gpu;     /* set by whoever runs it: variables of `cuda` win */
+    json_t *lengths; /* owned: variables that recipe_set_lengths sets, before all others; or NULL */
 };
 
 /* Read and check the form: unknown fields, jobs, variables and labels are ERR_INPUT that names file
@@ -58,6 +59,10 @@ int recipe_check(const struct recipe *r, struct err *err);
 int recipe_check_form(const json_t *doc, const char *path, struct err *err);
 
 int recipe_job_find(const struct recipe *r, const char *name); /* -1: none */
+
+/* Lengths in place of the recipe's, such as "8K,48K,128K", or "paper": those that the paper prints.
+ * Variables of `paper` take them: a list all, a single length the one nearest to the paper's. */
+int recipe_set_lengths(struct recipe *r, const char *lengths, struct err *err);
 
 /* The value of a variable: a string, or an array of them; NULL: no such variable. */
 const json_t *recipe_variable(const struct recipe *r, bool quick, const char *name);

@@ -40,7 +40,9 @@ bool step_timed(const struct plan *p, const struct step *s)
 
 void step_output(const struct plan *p, const struct step *s, struct buf *path)
 {
-    if (!s->id[0])
+    if (s->left_out)
+        buf_puts(path, "left out");
+    else if (!s->id[0])
         buf_puts(path, p->models->m[s->model].trace);
     else if (step_has_records(p, s))
         buf_puts(path, s->id);
@@ -84,7 +86,7 @@ static int fill(const struct plan *p, const struct step *s, const char *text, st
         int job = recipe_job_find(r, w.name);
         buf_put(out, w.literal, w.len);
         if (!value)
-            value = json_string_value(recipe_variable(r, p->quick, w.name));
+            value = json_string_value(plan_variable(p, s->recipe, s->model, w.name));
         if (strcmp(w.name, "out") == 0) /* the job's own folder */
             buf_puts(out, "{}");
         else if (job >= 0)
@@ -111,6 +113,32 @@ int step_find_task(struct plan *p, struct step *s, struct err *err)
     s->task = task_set_find(p->tasks, buf_str(&id));
 out:
     buf_free(&id);
+    return rc;
+}
+
+int step_lengths(const struct plan *p, const struct step *s, struct buf *fit, struct buf *beyond,
+                 struct err *err)
+{
+    const char *at = strstr(step_job(p, s)->args, "--tokens ");
+    int64_t positions = s->model >= 0 ? p->models->m[s->model].positions : 0;
+    struct buf word = {0}, all = {0};
+    char *rest = NULL;
+    int rc = 0;
+    if (!at)
+        return 0;
+    at += strlen("--tokens ");
+    buf_put(&word, at, strcspn(at, " "));
+    TRY(buf_check(&word, "words", err));
+    TRY(fill(p, s, buf_str(&word), &all, err));
+    for (char *n = strtok_r(all.data, ",", &rest); n; n = strtok_r(NULL, ",", &rest)) {
+        struct buf *to = positions && size_value(n) > (double)positions ? beyond : fit;
+        buf_printf(to, "%s%s", to->len ? "," : "", n);
+    }
+    TRY(buf_check(fit, "lengths", err));
+    TRY(buf_check(beyond, "lengths", err));
+out:
+    buf_free(&word);
+    buf_free(&all);
     return rc;
 }
 
@@ -193,19 +221,22 @@ static void put_inputs(const struct making *m)
 
 static int put_args(const struct making *m, struct err *err)
 {
-    struct buf text = {0};
+    struct buf text = {0}, fit = {0}, beyond = {0};
     struct str_list words = {0};
     int rc = 0;
+    TRY(step_lengths(m->p, m->s, &fit, &beyond, err));
     TRY(fill(m->p, m->s, step_job(m->p, m->s)->args, &text, err));
     if (text.len)
         TRY(words_split(buf_str(&text), &words, err));
     if (m->s->task)
         TRY(task_file_options(m->s->task, &words, err));
     for (int64_t i = 0; i < words.n; i++)
-        put(m, words.items[i]);
+        put(m, i && strcmp(words.items[i - 1], "--tokens") == 0 ? buf_str(&fit) : words.items[i]);
 out:
     str_list_free(&words);
     buf_free(&text);
+    buf_free(&fit);
+    buf_free(&beyond);
     return rc;
 }
 
@@ -256,6 +287,13 @@ out:
     return rc;
 }
 
+/* Does it make prompts, or ask them? A text that is read as it is stands without. */
+static bool takes_chat(const struct plan *p, const struct step *s)
+{
+    const struct recipe_job *j = step_job(p, s);
+    return j->kind == DO_PROMPT || (j->kind == DO_EVAL && (s->task || strstr(j->args, "--depth ")));
+}
+
 static int make_commands(struct making *m, struct err *err)
 {
     enum job_do kind = step_job(m->p, m->s)->kind;
@@ -278,6 +316,8 @@ static int make_commands(struct making *m, struct err *err)
         put_file(m, m->s->task->path, m->s->task->hash);
     }
     TRY(put_args(m, err));
+    if (m->s->model >= 0 && m->p->models->m[m->s->model].chat && takes_chat(m->p, m->s))
+        put_option(m, "--chat", m->p->models->m[m->s->model].chat);
     if (m->p->cuda && kind != DO_PROMPT)
         put_option(m, kind == DO_CAPTURE || kind == DO_EVAL ? "--device" : "--backend", "cuda");
     if (m->p->cuda && kind == DO_REPLAY && !step_timed(m->p, m->s))
