@@ -11,6 +11,7 @@
 #include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1014,6 +1015,34 @@ TEST(a_curve_is_read_between_its_points)
     ck_assert_double_nan(curve_at(p, 3, 0.41));
     struct curve_point zero[] = {{0, 0}, {1, 2}};
     ck_assert_double_eq(curve_at(zero, 2, 0.25), 0.5); /* which 0 has none of */
+}
+
+/* Printed cells without a model of theirs: what would fill them. */
+static const struct {
+    const char *recipe, *row, *column, *reason;
+} reasons[] = {
+    {"spargeattn:9", "Random", "Sim-q/Mochi", "needs a trace of mochi-1 (--trace dit=T.h5)"},
+    {"spargeattn:7", "Sparsity", "128K", "needs a checkpoint of llama-3.1-8b (--model lm=DIR)"},
+    {"spargeattn:1", "Mochi (22K)/Full-Attention", "Speed (1/t)",
+     "no recipe fills this place: lacuna runs no model of it"},
+    {"spargeattn:1", "Mochi (22K)/Full-Attention", "FScore", "a trained judge: printed only"},
+    {"fg-attn:text", "Wan 14B, short video/*", "Printed", "wall clock of Wan 2.1 on an H100"},
+};
+
+TEST_EACH(a_printed_number_says_what_would_fill_it, reasons)
+{
+    OWN(close_recipe) struct opened o;
+    int seen = 0;
+    open_recipe(reasons[_i].recipe, true, &o);
+    assert_ok(grid_make(&o.page, &e), &e);
+    assert_ok(page_fill(&o.page, &e), &e);
+    for (const struct page_cell *c = NULL; (c = next_cell(&o.page, c));)
+        if (fnmatch(reasons[_i].row, c->row->path, 0) == 0 &&
+            strcmp(c->column->path, reasons[_i].column) == 0) {
+            ck_assert_str_eq(c->reason ? c->reason : "", reasons[_i].reason);
+            seen++;
+        }
+    ck_assert_int_eq(seen, 1);
 }
 
 /* Heads 0 and 1 have the same mean over layers, and differ by 0.4 within each. */
