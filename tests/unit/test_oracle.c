@@ -523,3 +523,18 @@ TEST_N(strips_are_the_heaviest_columns_and_slashes, 2)
     ck_assert_double_gt(recall[0], recall[1]);
     sim_head_free(&h);
 }
+
+/* 3 columns, 5 slashes: the keys one behind the query have a mass of 1.6, column 0 has 1.1. */
+TEST(slashes_lie_on_both_sides_of_a_bidirectional_head)
+{
+    static const double p[] = {0.1, 0.8, 0.1, 0.1, 0.1, 0.8, 0.9, 0.05, 0.05};
+    OWN(sim_head_free) struct sim_head h;
+    uint8_t bits[9] = {0};
+    head_of_probabilities(p, 3, &h);
+    ck_assert_double_eq(metric_of("oracle:kind=strips:k=1", &h.in, "pairs_kept"), 2);
+    OWN(record_free) struct record r;
+    run_text_carry("oracle:kind=strips:k=25%", &h.in, NULL, 1, sink_bits, bits, &r);
+    ck_assert_mem_eq(bits, ((uint8_t[]){1, 1, 0, 1, 0, 1, 1, 0, 0}), 9);
+    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 0.9, 1e-6);
+    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "columns=1;slashes=1;rows=3"));
+}
