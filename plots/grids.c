@@ -260,32 +260,47 @@ out:
     return rc;
 }
 
-/* The title of a panel: what tells its setting from the others, below the method; of prompts also
- * the density that it had. */
-static int panel_title(struct chart *c, int panel, struct buf *b, struct err *err)
+/* The mean of a metric over a panel's cells, weighted by their prompts; NAN: no prompt has it. */
+static int panel_mean(struct chart *c, int panel, const char *metric, double *mean, struct err *err)
 {
-    const struct series *k = &c->l.s[panel];
-    size_t method = strlen(k->method);
     double sum = 0;
     int64_t n = 0;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        struct stats s;
+        if (setting_of(c, c->g.gs.g[i].first, err) != panel)
+            continue;
+        int rc = group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err);
+        if (rc)
+            return rc;
+        sum += s.n ? s.mean * (double)s.n : 0;
+        n += s.n;
+    }
+    *mean = n ? sum / (double)n : NAN;
+    return 0;
+}
+
+/* The title of a panel: what tells its setting from the others, below the method; of prompts also
+ * the mean over all, the density and, where it was timed, the speed-up that the setting had. */
+static int panel_title(struct chart *c, int panel, struct buf *b, struct err *err)
+{
+    static const char *const names[] = {"mean", "density", "speed-up"};
+    const char *const metrics[] = {c->metric, "density_elem", "attn_speedup"};
+    const struct series *k = &c->l.s[panel];
+    size_t method = strlen(k->method);
     if (c->grid.upwards)
         return 0;
     if (strncmp(k->label, k->method, method) == 0 && k->label[method] == ' ')
         buf_printf(b, "%s\n%s", k->method, k->label + method + 1);
     else
         buf_puts(b, k->label);
-    for (int64_t i = 0; c->grid.grade && i < c->g.gs.n; i++) {
-        struct stats s;
-        if (setting_of(c, c->g.gs.g[i].first, err) != panel)
-            continue;
-        int rc = group_stats(&c->g.gs, &c->g.gs.g[i], "density_elem", &s, NULL, err);
+    for (int i = 0; i < 3 && c->grid.grade; i++) {
+        double mean;
+        int rc = panel_mean(c, panel, metrics[i], &mean, err);
         if (rc)
             return rc;
-        sum += s.n ? s.mean * (double)s.n : 0;
-        n += s.n;
+        if (!isnan(mean))
+            buf_printf(b, "\n%s %.3g", names[i], mean);
     }
-    if (n)
-        buf_printf(b, "\ndensity %.3g", sum / (double)n);
     return buf_check(b, "titles", err);
 }
 

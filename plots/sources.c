@@ -303,7 +303,7 @@ static void x_name(const struct chart *c, const struct axis *x, struct buf *b)
         buf_puts(b, "target of ");
         chart_metric_name(x->x + 1, b);
     } else
-        buf_printf(b, "%s", x->key == KEY_STEP ? "denoising step" : x->x);
+        buf_puts(b, x->key == KEY_STEP ? "denoising step" : x->key == KEY_N_Q ? "tokens" : x->x);
     if (o && o->unit && o->unit[0])
         buf_printf(b, " [%s]", o->unit);
 }

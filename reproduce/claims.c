@@ -50,6 +50,8 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
                         .metric = json_str_or(test, "metric", NULL),
                         .setting = json_str_or(test, "setting", NULL),
                         .labels = json_str_or(test, "labels", NULL),
+                        .at_equal = json_str_or(test, "at_equal", NULL),
+                        .weight = json_str_or(test, "weight", NULL),
                         .last = json_is_true(json_object_get(test, "last")),
                         .least = json_object_get(test, "setting") ? 1 : CLAIM_MIN_UNITS};
     for (size_t i = 0; i < COUNT(kinds); i++) {
@@ -77,6 +79,10 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
             c->stat = stats[i].stat;
             c->set = json_object_get(test, stats[i].name);
         }
+    c->heads = c->stat == STAT_SPREAD && json_is_string(c->set) &&
+               strcmp(json_string_value(c->set), "head") == 0;
+    if (c->heads)
+        c->stat = STAT_MEAN;
     return 0;
 }
 
@@ -87,6 +93,7 @@ void members_free(struct members *m)
 {
     for (int i = 0; i < m->n; i++) {
         json_decref(m->m[i].where);
+        unit_values_free(&m->m[i].weights);
         if (m->m[i].units.u != &m->m[i].one)
             unit_values_free(&m->m[i].units);
     }
@@ -197,7 +204,32 @@ static int add_member(const struct gathering *g, const char *metric, const char 
         snprintf(m->label, sizeof m->label, "%s", key ? label_of(g->p, value) : metric);
     snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
     struct choice choice = choice_of(g, metric, m->where);
-    return evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
+    m->job = choice.job;
+    rc = evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
+    if (!rc && g->c->weight)
+        rc = evidence_units(&g->p->evidence, &choice, g->c->weight, &m->weights, g->err);
+    return rc;
+}
+
+/* The largest less the smallest head of every layer: a head's number means nothing in another. */
+static int add_layers(const struct gathering *g, const char *metric)
+{
+    int rc = add_member(g, metric, NULL, NULL);
+    struct unit_values *v = &g->all->m[g->all->n - 1].units;
+    int64_t layers = 0;
+    for (int64_t i = 0, end; !rc && i < v->n; i = end) {
+        double low = INFINITY, high = -INFINITY;
+        for (end = i; end < v->n && v->u[end].layer == v->u[i].layer; end++) {
+            low = fmin(low, unit_mean(&v->u[end]));
+            high = fmax(high, unit_mean(&v->u[end]));
+        }
+        if (end > i + 1)
+            v->u[layers++] =
+                (struct unit){.layer = v->u[i].layer, .head = -1, .sum = high - low, .calls = 1};
+    }
+    v->n = layers;
+    v->of = "layers";
+    return rc;
 }
 
 static int by_number(const void *a, const void *b)
@@ -285,82 +317,47 @@ out:
 }
 
 /* ---- at equal cost ---------------------------------------------------------------------------
- * `at_equal: METRIC`: A is a case of several settings, whose curve is read per unit where METRIC is
- * what B has there; B is one setting. Units beyond the curve's ends are left out.
+ * `at_equal: METRIC`: A is a case of several settings, whose means make a curve; it is read where
+ * METRIC has the mean of B, a case of one setting. Members as STAT_AT_EQUAL takes them.
  */
 
-#define SETTINGS_MOST 32
-
-/* The curve of one unit. */
-struct curve {
-    struct curve_point p[SETTINGS_MOST];
-    int64_t n;
-};
-
-/* One setting is a point of every unit's curve. */
-static int add_points(const struct page *p, const struct choice *one, const char *at,
-                      const char *metric, const struct unit_values *units, struct curve *curves,
-                      struct err *err)
+/* Records of `where` with these parameters, unless NULL. */
+static int add_point(const struct gathering *g, const char *metric, const json_t *where,
+                     const char *params)
 {
-    struct unit_values x = {0}, y = {0};
-    int rc = 0;
-    TRY(evidence_units(&p->evidence, one, at, &x, err));
-    TRY(evidence_units(&p->evidence, one, metric, &y, err));
-    for (int64_t i = 0; i < units->n; i++) {
-        struct curve *c = &curves[i];
-        const struct unit *u = &units->u[i];
-        struct curve_point new = {unit_mean(unit_at(&x, u->layer, u->head)),
-                                  unit_mean(unit_at(&y, u->layer, u->head))};
-        if (isfinite(new.x) && isfinite(new.y) && c->n < SETTINGS_MOST)
-            c->p[c->n++] = new;
-    }
-out:
-    unit_values_free(&x);
-    unit_values_free(&y);
-    return rc;
+    struct member *m = NULL;
+    int rc = new_member(g, metric, &m);
+    if (rc)
+        return rc;
+    m->where = json_deep_copy(where);
+    if (params)
+        json_object_set_new(m->where, "params", json_string(params));
+    struct choice choice = choice_of(g, metric, m->where);
+    return evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
 }
 
-static int read_at_equal(const struct gathering *g, const char *at)
+/* [A, B] becomes [B, METRIC of B, a setting of A, METRIC of it, ...]. */
+static int read_at_equal(const struct gathering *g)
 {
-    const struct page *p = g->p;
-    struct err *err = g->err;
-    struct member *a = &g->all->m[0];
-    struct choice one = choice_of(g, a->metric, g->all->m[1].where);
-    json_t *where = json_deep_copy(a->where);
-    struct curve *curves = NULL;
-    struct unit_values x = {0};
+    struct members *all = g->all;
+    struct member a = all->m[0];
+    const struct choice of_a = choice_of(g, a.metric, a.where);
     struct str_list params = {0};
-    size_t len = strlen(a->label);
     int rc = 0;
-    TRY(evidence_units(&p->evidence, &one, at, &x, err));
-    TRY(mem_zalloc(&curves, x.n + 1, sizeof *curves, "curve", err));
-    one.where = a->where;
-    for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &one, v));)
-        if (v->r->params && !str_list_has(&params, v->r->params))
-            str_list_add(&params, v->r->params);
-    one.where = where;
+    all->m[0] = all->m[1];
+    all->n = 1;
+    for (const struct proof *v = NULL; (v = next_proof(&g->p->evidence, &of_a, v));)
+        add_value(&params, v->r->params);
+    TRY(add_point(g, g->c->at_equal, all->m[0].where, NULL));
     for (int64_t i = 0; i < params.n; i++) {
-        json_object_set_new(where, "params", json_string(params.items[i]));
-        TRY(add_points(p, &one, at, a->metric, &x, curves, err));
+        TRY(add_point(g, a.metric, a.where, params.items[i]));
+        TRY(add_point(g, g->c->at_equal, a.where, params.items[i]));
     }
-    a->units.n = 0;
-    a->units.of = x.of;
-    for (int64_t i = 0; i < x.n; i++) {
-        double y = curve_at(curves[i].p, curves[i].n, unit_mean(&x.u[i]));
-        if (!isfinite(y))
-            continue;
-        x.u[a->units.n++] =
-            (struct unit){.layer = x.u[i].layer, .head = x.u[i].head, .sum = y, .calls = 1};
-    }
-    free(a->units.u); /* the units of B with A's numbers */
-    a->units.u = x.u;
-    x.u = NULL;
-    snprintf(a->label + len, sizeof a->label - len, " at equal %s", at);
+    snprintf(all->m[1].label, sizeof a.label, "%.50s at equal %.30s", a.label, g->c->at_equal);
 out:
-    json_decref(where);
+    json_decref(a.where);
+    unit_values_free(&a.units);
     str_list_free(&params);
-    free(curves);
-    unit_values_free(&x);
     return rc;
 }
 
@@ -370,7 +367,7 @@ int claim_members(const struct page *p, const struct claim *c, int model, struct
                   struct err *err)
 {
     const struct gathering g = {p, c, model, all, err};
-    const char *at = json_str_or(c->test, "at_equal", NULL), *metric = c->metric ? c->metric : "";
+    const char *metric = c->metric ? c->metric : "";
     size_t i;
     json_t *v;
     int rc = 0;
@@ -382,8 +379,10 @@ int claim_members(const struct page *p, const struct claim *c, int model, struct
             TRY(add_set(&g, json_string_value(v)));
     } else if (json_is_array(c->set)) {
         TRY(add_list(&g, metric));
-        if (at && all->n == 2)
-            TRY(read_at_equal(&g, at));
+        if (c->at_equal && all->n == 2)
+            TRY(read_at_equal(&g));
+    } else if (c->heads) {
+        TRY(add_layers(&g, metric));
     } else {
         TRY(c->set ? add_set(&g, metric) : add_member(&g, metric, NULL, NULL));
     }
@@ -416,8 +415,10 @@ enum claim_state claim_inside(const struct claim_estimate *e, double l, double h
 
 static void sample_free(struct claim_sample *s)
 {
-    for (int g = 0; g < s->members; g++)
+    for (int g = 0; g < s->members; g++) {
         free(s->x[g]);
+        free(s->w[g]);
+    }
 }
 
 static bool all_have(const struct member *const *m, int n, const struct unit *u)
@@ -436,10 +437,15 @@ static int sample_make(const struct member *const *m, int n, bool apart, struct 
     *s = (struct claim_sample){.members = n, .paired = !apart};
     for (int g = 0; g < n; g++) {
         const struct unit_values *of = &m[apart ? g : 0]->units;
+        const struct unit_values *weights = &m[g]->weights;
         TRY(mem_alloc(&s->x[g], of->n + 1, sizeof *s->x[g], "values", err));
+        if (weights->n)
+            TRY(mem_alloc(&s->w[g], of->n + 1, sizeof *s->w[g], "weights", err));
         for (int64_t i = 0; i < of->n; i++) {
             if (!apart && !all_have(m, n, &of->u[i]))
                 continue;
+            if (s->w[g])
+                s->w[g][s->n[g]] = unit_mean(unit_at(weights, of->u[i].layer, of->u[i].head));
             s->x[g][s->n[g]++] = unit_mean(unit_at(&m[g]->units, of->u[i].layer, of->u[i].head));
         }
     }
@@ -454,14 +460,6 @@ static bool same_units(const struct members *all, bool values)
     for (int k = 1; k < all->n && same; k++)
         same = units_equal(&all->m[k].units, &all->m[0].units, values);
     return same;
-}
-
-static double mean_of(const struct claim_sample *s, int g)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < s->n[g]; i++)
-        sum += s->x[g][i];
-    return s->n[g] ? sum / (double)s->n[g] : NAN;
 }
 
 /* One comparison of a claim. */
@@ -481,9 +479,13 @@ static int compare(const struct claim *c, bool apart, double tie, int tests, str
     struct claim_sample s;
     int rc = 0;
     TRY(sample_make(x->m, x->n, apart, &s, err));
-    TRY(claim_estimate(&s, within ? c->stat : STAT_DIFFERENCE, tests, &x->e, err));
+    TRY(claim_estimate(&s,
+                       c->at_equal ? STAT_AT_EQUAL
+                       : within    ? c->stat
+                                   : STAT_DIFFERENCE,
+                       tests, &x->e, err));
     for (int g = 0; g < x->n; g++)
-        x->mean[g] = mean_of(&s, g);
+        x->mean[g] = claim_mean(&s, g);
     x->state =
         within ? claim_inside(&x->e, c->l, c->h, c->least) : claim_above(&x->e, tie, c->least);
     x->margin = within ? fmin(c->h - x->e.value, x->e.value - c->l) : x->e.value;
@@ -581,6 +583,16 @@ static bool is_unmoved(const struct claim *c, const struct members *all)
     return compares && all->n > 1 && all->m[0].units.n > 0 && same_units(all, true);
 }
 
+/* Grades that are all the best, or all the worst ones. */
+static bool is_saturated(const struct member *m)
+{
+    double first = unit_mean(&m->units.u[0]);
+    bool grade = strstr(m->metric, "score") || strstr(m->metric, "_acc");
+    for (int64_t i = 1; i < m->units.n; i++)
+        grade = grade && unit_mean(&m->units.u[i]) == first;
+    return grade && (first == 0 || first == 1 || first == 100);
+}
+
 /* How many members a claim needs. */
 static int least_members(const struct claim *c)
 {
@@ -598,8 +610,9 @@ static void put_test(const struct claim *c, char *out, size_t size)
                                         [STAT_RATIO] = "A / B",
                                         [STAT_SPREAD] = "largest - smallest",
                                         [STAT_RANK] = "rank correlation"};
-    const char *name =
-        json_is_string(c->set) && c->stat == STAT_RATIO ? "each / next, mean" : names[c->stat];
+    const char *name = c->heads ? "largest - smallest head of a layer"
+                       : json_is_string(c->set) && c->stat == STAT_RATIO ? "each / next, mean"
+                                                                         : names[c->stat];
     if (c->kind == CLAIM_FRONT)
         snprintf(out, size, "A - B, of the first metric");
     else if (c->kind != CLAIM_WITHIN)
@@ -619,6 +632,13 @@ static void name_sides(const struct claim *c, const struct comparison *w, struct
     for (int g = 0; g < w->n && c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD; g++) {
         a = w->mean[g] > w->mean[a] ? g : a;
         b = w->mean[g] < w->mean[b] ? g : b;
+    }
+    if (c->at_equal) {
+        snprintf(row->a, sizeof row->a, "%s", w->m[1]->label);
+        snprintf(row->b, sizeof row->b, "%s", w->m[0]->label);
+        row->mean[0] = w->e.value + w->mean[0];
+        row->mean[1] = w->mean[0];
+        return;
     }
     if (c->kind == CLAIM_MORE && w->n == 4) {
         snprintf(row->a, sizeof row->a, "%.60s - %.60s", w->m[0]->label, w->m[1]->label);
@@ -640,6 +660,11 @@ static void say_why(const struct claim *c, const struct members *all, const stru
 {
     if (all->reason[0])
         snprintf(row->why, sizeof row->why, "%s", all->reason);
+    else if (is_unmoved(c, all) && is_saturated(&all->m[0]))
+        snprintf(row->why, sizeof row->why,
+                 "all of %lld %s have the grade %g everywhere, which tells nothing apart",
+                 (long long)all->m[0].units.n, all->m[0].units.of,
+                 unit_mean(&all->m[0].units.u[0]));
     else if (is_unmoved(c, all))
         snprintf(row->why, sizeof row->why, "the same in each of %lld %s",
                  (long long)all->m[0].units.n, all->m[0].units.of);
@@ -650,6 +675,8 @@ static void say_why(const struct claim *c, const struct members *all, const stru
         snprintf(row->why, sizeof row->why, "no record has the numbers");
     else if (w->e.n < c->least)
         snprintf(row->why, sizeof row->why, "it takes %d %s", c->least, row->of);
+    else if (c->at_equal && !isfinite(w->e.lo))
+        snprintf(row->why, sizeof row->why, "%s is beyond the ends of the curve", row->b);
     else if (!isfinite(w->e.value))
         snprintf(row->why, sizeof row->why, "%s is 0, which has no ratio", row->b);
 }
@@ -943,6 +970,15 @@ static void note_one_prompt(struct page *p, int model, const struct claim_row *r
         page_note(p, "%s read one prompt here: intervals cover %s only", row->model, row->of);
 }
 
+/* Why numbers of the shipped model contradict the paper, as the recipe says it. */
+static void note_cause(struct page *p, const json_t *claim, int model, const struct claim_row *row)
+{
+    const char *cause = json_str_or(claim, "cause", NULL);
+    if (cause && row->state != CLAIM_HOLDS && isfinite(row->value.value) &&
+        !p->plan->models->m[model].given)
+        page_note(p, "Why '%s' does not show on %s: %s", row->text, row->model, cause);
+}
+
 static int test_on_model(struct page *p, const struct claim *c, int model, struct claim_row *row,
                          struct err *err)
 {
@@ -977,9 +1013,10 @@ static int add_row(struct page *p, const json_t *claim, int model, const char *n
                               .of = "heads",
                               .state = CLAIM_OPEN};
     put_printed(p, &c, row);
-    if (model >= 0)
+    if (model >= 0) {
         TRY(test_on_model(p, &c, model, row, err));
-    else if (!c.labels)
+        note_cause(p, claim, model, row);
+    } else if (!c.labels)
         snprintf(row->why, sizeof row->why, "needs %s", *needs == 'K' ? "a GPU" : "eval");
 out:
     return rc;

@@ -32,11 +32,14 @@ struct claim {
     enum claim_kind kind;
     bool falls;           /* of ORDER and MOST: downwards */
     enum claim_stat stat; /* of WITHIN */
+    bool heads;           /* ... the number is the spread over the heads of a layer */
     double l, h;          /* of WITHIN */
     const json_t *set;    /* the members: a list of names, or the name of a set; NULL: the metric */
     const char *x, *metric; /* X of MOST and FRONT; the metric, or NULL */
     const char *setting;    /* members are what calibrations found; NULL: of records */
     const char *labels;     /* "row", "column": of printed labels alone; NULL: of records */
+    const char *at_equal;   /* of MORE: the metric in which A's curve and B are equal, or NULL */
+    const char *weight;     /* means over units are weighted by this metric; NULL: they are not */
     bool last;              /* of a set only its last member */
     int least;              /* units that an answer needs */
 };
@@ -49,9 +52,10 @@ int claim_read(const json_t *test, struct claim *c, struct err *err);
 struct member {
     char label[96], value[96], metric[64];
     json_t *where;   /* owned */
+    int job;         /* of the recipe, whose records it is of; -1: any */
     bool of_setting; /* of a variable or a case, so that equal numbers say nothing */
-    struct unit_values units;
-    struct unit one; /* the only unit of a member that is one number */
+    struct unit_values units, weights; /* weights: n = 0 where there are none */
+    struct unit one;                   /* the only unit of a member that is one number */
 };
 
 struct members {

@@ -415,6 +415,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .cuda = s->o.backend == 1,
                             .no_gnuplot = !program_found("gnuplot")};
     TRY(plan_expand(&s->plan, err));
+    TRY(plan_check(&s->plan, &s->data, err));
     if (s->o.c.dry_run) {
         TRY(print_plan(s, err));
         goto out;

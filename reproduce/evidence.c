@@ -297,6 +297,16 @@ out:
 
 #define RESAMPLES 10000
 
+/* See STAT_AT_EQUAL. */
+static double above_at_equal(const double *m, int n)
+{
+    struct curve_point p[CLAIM_MEMBERS];
+    int points = n / 2 - 1;
+    for (int i = 0; i < points; i++)
+        p[i] = (struct curve_point){m[2 * i + 3], m[2 * i + 2]};
+    return curve_at(p, points, m[1]) - m[0];
+}
+
 static int statistic(const double *m, int n, enum claim_stat stat, double *out, struct err *err)
 {
     double most = m[0], least = m[0], place[CLAIM_MEMBERS];
@@ -313,6 +323,8 @@ static int statistic(const double *m, int n, enum claim_stat stat, double *out, 
     }
     if (stat == STAT_SPREAD)
         *out = most - least;
+    if (stat == STAT_AT_EQUAL)
+        *out = above_at_equal(m, n);
     if (stat == STAT_RANK) {
         rc = spearman(m, place, n, out, err);
         *out = isfinite(*out) ? *out : 0; /* all are equal */
@@ -326,16 +338,38 @@ static int upper_end(double level)
     return (int)ceil((1 + level) / 2 * (RESAMPLES - 1));
 }
 
+/* Resamples without a number lie beyond either end. */
+static double end_at(const double *sorted, int64_t n, int64_t at)
+{
+    return at >= 0 && at < n ? sorted[at] : NAN;
+}
+
+double claim_mean(const struct claim_sample *s, int g)
+{
+    double sum = 0, weight = 0;
+    for (int64_t i = 0; i < s->n[g]; i++) {
+        double w = s->w[g] ? s->w[g][i] : 1;
+        sum += w * s->x[g][i];
+        weight += w;
+    }
+    return weight > 0 ? sum / weight : NAN;
+}
+
 /* Means of resample k; paired members are drawn together. */
 static void resample(const struct claim_sample *s, int64_t k, double *m)
 {
     uint64_t draw = 0;
     for (int g = 0; g < s->members; g++) {
+        double weight = 0;
         draw = s->paired ? 0 : draw;
         m[g] = 0;
-        for (int64_t i = 0; i < s->n[g]; i++)
-            m[g] += s->x[g][rng_below(0, (uint64_t)k, draw++, (uint64_t)s->n[g])];
-        m[g] /= (double)s->n[g];
+        for (int64_t i = 0; i < s->n[g]; i++) {
+            uint64_t unit = rng_below(0, (uint64_t)k, draw++, (uint64_t)s->n[g]);
+            double w = s->w[g] ? s->w[g][unit] : 1;
+            m[g] += w * s->x[g][unit];
+            weight += w;
+        }
+        m[g] /= weight;
     }
 }
 
@@ -343,12 +377,11 @@ int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests
                    struct claim_estimate *out, struct err *err)
 {
     double m[CLAIM_MEMBERS] = {0}, *drawn = NULL;
+    int64_t n = 0; /* resamples with a number */
     int rc = 0;
     *out = (struct claim_estimate){NAN, NAN, NAN, NAN, 0};
     for (int g = 0; g < s->members; g++) {
-        m[g] = 0;
-        for (int64_t i = 0; i < s->n[g]; i++)
-            m[g] += s->x[g][i] / (double)s->n[g];
+        m[g] = claim_mean(s, g);
         if (s->n[g] < 1)
             return 0;
         out->n = s->paired ? s->n[g] : out->n + s->n[g];
@@ -360,12 +393,13 @@ int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests
     TRY(mem_alloc(&drawn, RESAMPLES, sizeof *drawn, "resamples", err));
     for (int64_t k = 0; k < RESAMPLES; k++) {
         resample(s, k, m);
-        TRY(statistic(m, s->members, stat, &drawn[k], err));
+        TRY(statistic(m, s->members, stat, &drawn[n], err));
+        n += !isnan(drawn[n]);
     }
-    sort_f64(drawn, RESAMPLES);
-    out->lo = drawn[RESAMPLES - 1 - upper_end(0.95)];
-    out->hi = drawn[upper_end(0.95)];
-    out->wide_hi = drawn[upper_end(1 - 0.05 / tests)];
+    sort_f64(drawn, n);
+    out->lo = end_at(drawn, n, n - 1 - upper_end(0.95));
+    out->hi = end_at(drawn, n, upper_end(0.95));
+    out->wide_hi = end_at(drawn, n, upper_end(1 - 0.05 / tests));
 out:
     free(drawn);
     return rc;
@@ -396,6 +430,14 @@ static int sum_over_layers(const struct evidence *e, const struct choice *c, con
     out->value = number.n ? expr_of(&number, sum) : NAN;
     out->units = isfinite(out->value) ? out->units : 0;
     return 0;
+}
+
+static double largest(const struct unit_values *v)
+{
+    double most = -INFINITY;
+    for (int64_t i = 0; i < v->n; i++)
+        most = fmax(most, unit_mean(&v->u[i]));
+    return most;
 }
 
 static int spread(const struct unit_values *v, bool by_calls, struct sample_stats *o,
@@ -443,7 +485,10 @@ int evidence_stat(const struct evidence *e, const struct choice *c, const char *
         goto out;
     if (tasks)
         weigh_tasks(&v, stat[0] == 's');
-    TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
+    if (strcmp(stat, "largest") == 0)
+        out->value = largest(&v);
+    else
+        TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
     if (tasks)
         out->sd = NAN;
     out->units = v.n;

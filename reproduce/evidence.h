@@ -58,7 +58,7 @@ bool value_fits(const char *key, const char *have, const char *want);
 /* Values of the members of a claim: x[g] has n[g] units; paired: all members have the same units.
  */
 struct claim_sample {
-    double *x[CLAIM_MEMBERS];
+    double *x[CLAIM_MEMBERS], *w[CLAIM_MEMBERS]; /* w: weights of the units; NULL: all 1 */
     int64_t n[CLAIM_MEMBERS];
     int members;
     bool paired;
@@ -71,6 +71,8 @@ enum claim_stat {
     STAT_RATIO,      /* A / B; of more members the geometric mean of each by the next */
     STAT_SPREAD,     /* largest - smallest */
     STAT_RANK,       /* Spearman's rho of the means with their order; at least 5 members */
+    STAT_AT_EQUAL,   /* of y_B, x_B, y_1, x_1, y_2, x_2, ...: the curve of the points (x_i, y_i) at
+                      * x_B, less y_B; NAN beyond its ends */
 };
 
 struct claim_estimate {
@@ -79,7 +81,12 @@ struct claim_estimate {
     int64_t n;            /* units */
 };
 
-/* `tests`: how many comparisons the claim makes. n = 0 where a member has no unit. */
+/* The mean of a member over its units; NAN without one. */
+double claim_mean(const struct claim_sample *s, int g);
+
+/* `tests`: how many comparisons the claim makes. n = 0 where a member has no unit. Resamples
+ * without a number, such as those beyond a curve, are taken to lie beyond both ends of the
+ * interval, which is NAN where they are too many. */
 int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests,
                    struct claim_estimate *out, struct err *err);
 
@@ -131,7 +138,7 @@ void unit_values_free(struct unit_values *v);
 
 /* stat: "mean", "calls" (mean over calls, as "cases" are counted), "sum-over-layers" (the
  * expression over sums of unit means), "mean-over-tasks", "sum-over-tasks" (of the means of each
- * task). units = 0: no value. */
+ * task), "largest" (of the units). units = 0: no value. */
 int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
                   const char *stat, struct sample_stats *out, struct err *err);
 

@@ -386,7 +386,8 @@ static const char *series_of(const struct plan *p, const struct recipe_job *j, i
     return NULL;
 }
 
-/* The record with the names that the drawing shows; a named bar needs no parameters. */
+/* The record with the names that the drawing shows. Of a named line parameters are told only where
+ * its points are settings. */
 static void put_record(const struct plan *p, const struct recipe_job *j, int step,
                        const struct calibrations *c, const struct record *r, struct buf *lines)
 {
@@ -395,7 +396,7 @@ static void put_record(const struct plan *p, const struct recipe_job *j, int ste
     struct buf params = {0};
     if (name)
         snprintf(shown.method, sizeof shown.method, "%s", name);
-    if (!name || strcmp(j->figure, "bars") != 0)
+    if (!name || strcmp(j->figure, "pareto") == 0)
         put_params(c, r->params ? r->params : "", &params);
     shown.params = (char *)(uintptr_t)buf_str(&params);
     record_json(&shown, lines);

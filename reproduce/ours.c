@@ -41,9 +41,12 @@ static void expand(const char *text, const char *row, const char *column, char *
 bool cell_printed(const struct page *p, const struct page_cell *c, int k, struct paper_number *out)
 {
     const json_t *part = json_array_get(json_object_get(c->block->j, "cell"), (size_t)k);
+    const json_t *at = json_object_get(c->row->j, "at"); /* of a list */
     char row[300], column[300];
     if (!part || !c->row->printed || !c->column->printed)
         return false;
+    if (at)
+        return k == 0 && paper_number_at(p->data, p->recipe->item, json_integer_value(at), out);
     const char *row_key = json_str_or(c->row->j, "csv", "");
     const char *column_key = json_str_or(c->column->j, "csv", "");
     expand(json_str_or(part, "row", ""), row_key, column_key, row, sizeof row);
@@ -112,6 +115,8 @@ json_t *rule_where(const json_t *rule, const struct page_cell *c)
 double cell_scale(const struct page_cell *c)
 {
     const json_t *v = json_object_get(extra_of(c), "scale");
+    if (!json_is_number(v))
+        v = json_object_get(c->row->j, "scale");
     if (!json_is_number(v))
         v = json_object_get(c->block->j, "scale");
     return json_is_number(v) ? json_number_value(v) : 1;
@@ -322,6 +327,35 @@ static const char *absent_reason(const struct page *p, const struct page_cell *c
     return NULL;
 }
 
+/* Why nothing of ours stands in a place of the table that no given model fills: which one would. */
+static int unfilled_reason(const struct page *p, struct page_cell *c, struct err *err)
+{
+    const char *role, *id;
+    json_t *o, *label;
+    json_object_foreach((json_t *)p->recipe->roles, role, o)
+        json_object_foreach(json_object_get(o, "fills"), id, label)
+    {
+        const char *want = json_string_value(label);
+        for (int k = 0; want && k < LABEL_LEVELS; k++) {
+            bool row = k < c->row->levels && strcmp(c->row->level[k], want) == 0;
+            bool column = k < c->column->levels && strcmp(c->column->level[k], want) == 0;
+            char text[160];
+            if (!row && !column)
+                continue;
+            const json_t *m = json_with_id(p->data->models, id);
+            bool runs = json_object_get(m, "gb") != NULL;
+            if (!runs && c->job >= 0 && p->recipe->jobs[c->job].kind == DO_EVAL)
+                snprintf(text, sizeof text, "lacuna has no runner for %s", id);
+            else if (!runs)
+                snprintf(text, sizeof text, "needs a trace of %s (--trace %s=T.h5)", id, role);
+            else
+                snprintf(text, sizeof text, "needs a checkpoint of %s (--model %s=DIR)", id, role);
+            return set_reason(c, text, err);
+        }
+    }
+    return set_reason(c, "no recipe fills this place: lacuna runs no model of it", err);
+}
+
 /* Is the step one of those behind a cell of this model? */
 static bool stands_behind(const struct step *s, const struct page_cell *c, int model)
 {
@@ -499,10 +533,10 @@ static int fill_cell(struct page *p, struct page_cell *c, struct err *err)
     if (why || c->model < 0) {
         if (!why && c->printed && c->job >= 0 && p->recipe->jobs[c->job].tasks)
             TRY(missing_files(p, c, page_first_model(p, -1), err));
-        if (!why && p->recipe->n_jobs)
-            why = "no checkpoint of this model was given";
+        if (!why && p->recipe->n_jobs && c->printed && c->rule)
+            TRY(unfilled_reason(p, c, err));
         if (c->printed || c->model >= 0)
-            rc = set_reason(c, why ? why : missing_reason(c->metric[0], false), err);
+            TRY(set_reason(c, why ? why : missing_reason(c->metric[0], false), err));
     } else if (c->rule && (c->metric[0] || json_object_get(c->rule, "setting"))) {
         rc = fill_ours(p, c, err);
     } else {
@@ -512,11 +546,33 @@ out:
     return rc;
 }
 
+/* The cell of another model, by the same rule and conditions, that has a number of ours. */
+static const struct page_cell *beside(const struct page *p, const struct page_cell *c)
+{
+    for (const struct page_cell *o = NULL; (o = next_cell(p, o));)
+        if (o->block == c->block && o->ours && o->rule == c->rule && c->rule &&
+            json_equal(o->where, c->where) && o->metric[0] && c->metric[0] &&
+            strcmp(o->metric[0], c->metric[0]) == 0)
+            return o;
+    return NULL;
+}
+
 int page_fill(struct page *p, struct err *err)
 {
     int rc = 0;
     for (struct page_cell *c = NULL; (c = next_cell(p, c));)
         TRY(fill_cell(p, c, err));
+    for (struct page_cell *c = NULL; (c = next_cell(p, c));) {
+        const struct page_cell *o = c->state == CELL_PRINTED ? beside(p, c) : NULL;
+        if (!o)
+            continue;
+        char text[300];
+        snprintf(text, sizeof text, "ours stands in %s",
+                 o->column == c->column ? o->row->path : o->column->path);
+        free(c->reason);
+        c->reason = NULL;
+        TRY(set_reason(c, text, err));
+    }
 out:
     return rc;
 }

@@ -31,11 +31,13 @@ static void make_title(struct page *p)
     static const char *const names[PAPERS] = {"SpargeAttn", "SampleAttention", "SALE", "FG-Attn"};
     const char *id = p->recipe->id, *item = strchr(id, ':') + 1;
     bool number = p->recipe->figure && item[0] == 'f' && isdigit((unsigned char)item[1]);
+    bool text = strcmp(item, "text") == 0;
     for (int i = 0; i < PAPERS; i++)
         if (strncmp(id, paper_ids[i], (size_t)(item - id) - 1) == 0)
             buf_printf(&p->title, "%s, %s %s", names[i],
                        !p->recipe->figure ? "Table"
                        : number           ? "Figure"
+                       : text             ? "numbers in the"
                                           : "figure",
                        item + number);
 }
@@ -145,6 +147,8 @@ static int add_notes(struct page *p, struct err *err)
     json_object_foreach((json_t *)p->recipe->absent, pattern, v)
     {
         bool all = strcmp(pattern, "*") == 0;
+        if (p->recipe->figure && p->n_blocks) /* its rows say it */
+            break;
         page_note(p, "No number of ours%s%s: %s", all ? "" : " for ", all ? "" : pattern,
                   json_string_value(v));
     }

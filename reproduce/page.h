@@ -144,6 +144,10 @@ const char *letter_text(char c);
 /* claims.c: a row per claim and model. */
 int page_claims(struct page *p, struct err *err);
 
+/* plan_check.c: are the cells and claims of every recipe of one setting each, and can the claims
+ * fail? ERR_INPUT naming file, place and fix. */
+int plan_check(const struct plan *p, const struct paper_data *d, struct err *err);
+
 /* How many digits the printed text has behind the point. */
 int printed_digits(const char *value);
 /* 1536, but 17,776. */

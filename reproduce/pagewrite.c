@@ -82,7 +82,7 @@ static void legend_text(const struct page *p, struct buf *b)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-/* The blocks; printed numbers of a figure; the claims. */
+/* The blocks and the claims. */
 struct page_tables {
     struct table *t; /* owned */
     int n;
@@ -136,15 +136,15 @@ static void put_letters(const char *letters, struct buf *b)
         buf_printf(b, " (%s)", letters);
 }
 
-/* A label's levels in one text; a number of the paper in place of {label}. */
+/* A label's levels in one text, `between` them; a number of the paper in place of {label}. */
 static void label_text(const struct page *p, const struct grid_entry *e, int from, int to,
-                       struct buf *out)
+                       const char *between, struct buf *out)
 {
     const json_t *cell = json_object_get(e->j, "label_cell");
     for (int k = from; k < to && k < e->levels; k++) {
         const char *text = e->level[k], *at = strstr(text, "{label}");
         struct paper_number x;
-        buf_puts(out, k > from ? " " : "");
+        buf_puts(out, k > from ? between : "");
         buf_put(out, text, at ? (size_t)(at - text) : strlen(text));
         if (!at)
             continue;
@@ -172,15 +172,26 @@ static int put_columns(const struct page *p, const struct page_block *b, struct 
         const struct grid_entry *e = &b->columns.e[c];
         const char *arrow = json_str_or(e->j, "arrow", "");
         buf_reset(&text);
-        label_text(p, e, 0, e->levels, &text);
+        label_text(p, e, 0, e->levels, " ", &text);
         buf_puts(&text, strcmp(arrow, "up") == 0 ? " \u2191" : arrow[0] ? " \u2193" : "");
         put_letters(shared_letters(b, e), &text);
         title = buf_str(&text);
         TRY(add_columns(t, &title, 1, err));
     }
+    title = "no number of ours, because";
+    if (p->recipe->figure)
+        TRY(add_columns(t, &title, 1, err));
 out:
     buf_free(&text);
     return rc;
+}
+
+/* Why a printed number of a list has none of ours beside it; "": it has. */
+static const char *reason_here(const struct page_cell *c)
+{
+    return c->state == CELL_PRINTED && c->reason && strncmp(c->reason, "ours stands", 11) != 0
+               ? c->reason
+               : "";
 }
 
 static int put_row(const struct page *p, const struct page_block *b, int row, struct table *t,
@@ -191,7 +202,7 @@ static int put_row(const struct page *p, const struct page_block *b, int row, st
     TRY(table_row(t, err));
     for (int k = 0; k < stubs; k++) {
         buf_reset(&text);
-        label_text(p, &b->rows.e[row], k, k + 1, &text);
+        label_text(p, &b->rows.e[row], k, k + 1, " ", &text);
         if (k == 0)
             put_letters(shared_letters(b, &b->rows.e[row]), &text);
         TRY(table_text(t, k, buf_str(&text), err));
@@ -204,6 +215,8 @@ static int put_row(const struct page *p, const struct page_block *b, int row, st
         buf_puts(&text, c->printed || c->ours ? "" : "-");
         put_letters(cell_letters(c), &text);
         TRY(table_text(t, stubs + k, buf_str(&text), err));
+        if (k == 0 && p->recipe->figure)
+            TRY(table_text(t, stubs + b->columns.n, reason_here(c), err));
     }
 out:
     buf_free(&text);
@@ -217,24 +230,6 @@ static int make_block(const struct page *p, const struct page_block *b, struct t
     TRY(put_columns(p, b, t, err));
     for (int r = 0; r < b->rows.n; r++)
         TRY(put_row(p, b, r, t, err));
-out:
-    return rc;
-}
-
-/* Printed number i of a figure. */
-static bool figure_number(const struct page *p, int64_t i, struct paper_number *out)
-{
-    return p->recipe->figure && paper_number_at(p->data, p->recipe->item, i, out);
-}
-
-static int make_numbers(const struct page *p, struct table *t, struct err *err)
-{
-    static const char *const titles[] = {"row", "column", "printed", "unit"};
-    struct paper_number x;
-    int rc = 0;
-    TRY(add_columns(t, titles, 4, err));
-    for (int64_t i = 0; figure_number(p, i, &x); i++)
-        TRY(add_row(t, (const char *const[]){x.row, x.column, x.value, x.unit}, 4, err));
 out:
     return rc;
 }
@@ -287,16 +282,11 @@ out:
 /* Free `out` also after a failure. */
 static int make_tables(const struct page *p, struct page_tables *out, struct err *err)
 {
-    struct paper_number x;
     int rc = 0;
-    TRY(mem_zalloc(&out->t, p->n_blocks + 2, sizeof *out->t, "tables", err));
+    TRY(mem_zalloc(&out->t, p->n_blocks + 1, sizeof *out->t, "tables", err));
     for (int i = 0; i < p->n_blocks; i++) {
         table_init(&out->t[out->n++], "page", "Printed / ours");
         TRY(make_block(p, &p->blocks[i], &out->t[i], err));
-    }
-    if (figure_number(p, 0, &x)) {
-        table_init(&out->t[out->n++], "printed", "Printed numbers");
-        TRY(make_numbers(p, &out->t[out->n - 1], err));
     }
     if (p->n_claims) {
         table_init(&out->t[out->n++], "claims", "Claims");
@@ -521,14 +511,16 @@ static int put_line(const struct page *p, const struct page_cell *c, struct tabl
                               (double)c->stats.calls};
     struct paper_number x;
     char block[32], text[5][32] = {{0}};
+    struct buf row = {0};
     bool has = cell_printed(p, c, 0, &x);
+    label_text(p, c->row, 0, c->row->levels, "/", &row);
     snprintf(block, sizeof block, "%td", c->block - p->blocks + 1);
     for (int i = 0; i < 5; i++)
         if (c->ours && isfinite(numbers[i]))
             snprintf(text[i], sizeof text[i], "%.6g", numbers[i]);
     const char *const texts[] = {p->recipe->id,
                                  block,
-                                 c->row->path,
+                                 buf_str(&row),
                                  c->column->path,
                                  c->printed,
                                  has ? x.unit : "",
@@ -543,7 +535,10 @@ static int put_line(const struct page *p, const struct page_cell *c, struct tabl
                                  c->ours ? p->plan->models->m[c->model].name : "",
                                  c->n_jobs ? c->jobs[0] : "",
                                  c->reason};
-    return add_row(t, texts, 17, err);
+    int rc = add_row(t, texts, 17, err);
+    rc = rc ? rc : buf_check(&row, "page", err);
+    buf_free(&row);
+    return rc;
 }
 
 int page_csv(const struct page *p, struct buf *b, struct err *err)

@@ -16,7 +16,7 @@ const char *const paper_ids[PAPERS + 1] = {"spargeattn", "sampleattention", "sal
 
 #define FILE_MAX ((size_t)8 << 20)
 
-static const char *const fields[PAPER_FIELDS] = {"table", "row", "column", "value", "unit"};
+static const char *const fields[PAPER_FIELDS] = {"table", "row", "column", "value", "unit", "note"};
 
 static int read_json(struct paper_data *d, const char *name, json_t **out, struct err *err)
 {
@@ -60,6 +60,55 @@ out:
     return rc;
 }
 
+/* ---- numbers that stand in no table ---------------------------------------------------------- */
+
+/* A row of a list: its label, of the text with what the csv notes on it; `at`, the place of its
+ * number; `number`, the first one in its label; how it is printed. */
+static json_t *list_row(const struct paper_number *x, int64_t at, bool text)
+{
+    bool plain = strcmp(x->unit, "fraction") == 0 || strcmp(x->unit, "1") == 0;
+    const char *digits = x->row + strcspn(x->row, "0123456789");
+    json_t *row = json_pack("{s:[s,s],s:I,s:s+,s:s%}", "label", x->row, x->column, "at",
+                            (json_int_t)at, "suffix", plain ? "" : " ", plain ? "" : x->unit,
+                            "number", digits, strspn(digits, "0123456789"));
+    if (text)
+        json_array_append_new(json_object_get(row, "label"), json_string(x->note));
+    if (strcmp(x->unit, "%") == 0)
+        json_object_set_new(row, "scale", json_integer(100));
+    return row;
+}
+
+/* A figure whose numbers the csv has gets them as a block of one column. */
+static int add_list(const struct paper_data *d, json_t *item, struct err *err)
+{
+    bool text = strcmp(json_str_or(item, "table", ""), "text") == 0;
+    struct paper_number x;
+    json_t *rows, *stub;
+    if (!paper_number_at(d, item, 0, &x))
+        return 0;
+    json_t *block = json_pack("{s:[s,s],s:[{}],s:[{s:[s]}],s:[]}", "stub", "row", "column", "cell",
+                              "columns", "head", "Printed", "rows");
+    rows = json_object_get(block, "rows");
+    stub = json_object_get(block, "stub");
+    if (text)
+        json_array_append_new(stub, json_string("note"));
+    for (int64_t i = 0; paper_number_at(d, item, i, &x); i++)
+        json_array_append_new(rows, list_row(&x, i, text));
+    if (!block || json_object_set_new(item, "blocks", json_pack("[o]", block)))
+        return err_set(err, ERR_NOMEM, "layouts.json: out of memory");
+    return 0;
+}
+
+static int add_lists(struct paper_data *d, struct err *err)
+{
+    size_t i;
+    json_t *item;
+    int rc = 0;
+    json_array_foreach(json_object_get(d->layouts, "figures"), i, item) rc =
+        rc ? rc : add_list(d, item, err);
+    return rc;
+}
+
 int paper_data_load(struct paper_data *d, struct err *err)
 {
     json_t *models = NULL, *tasks = NULL;
@@ -79,6 +128,7 @@ int paper_data_load(struct paper_data *d, struct err *err)
         FAIL(err, ERR_INPUT, "%s/tasks.json: no list 'tasks'", buf_str(&d->dir));
     for (int p = 0; p < PAPERS; p++)
         TRY(read_csv(d, p, err));
+    TRY(add_lists(d, err));
 out:
     json_decref(models);
     json_decref(tasks);
@@ -131,7 +181,7 @@ static struct paper_number number_of(const struct paper_data *d, int p, int64_t 
 {
     char *const *f = d->csv[p].row[row];
     const int64_t *at = d->at[p];
-    return (struct paper_number){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]]};
+    return (struct paper_number){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]], f[at[5]]};
 }
 
 bool paper_number_at(const struct paper_data *d, const json_t *item, int64_t i,

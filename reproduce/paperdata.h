@@ -1,6 +1,7 @@
 /*
  * paperdata.h - what the papers print and how: datasets/paper/layouts.json (rows, columns and
- * labels of tables, which numbers a figure has), models.json (shapes of the papers' models) and the
+ * labels of tables; of figures and of the text, whose numbers stand in no table, a list with a row
+ * for each is made of the csv), models.json (shapes of the papers' models) and the
  * numbers of PAPER.csv; tasks.json, files of benchmarks that a user may have.
  */
 #ifndef LACUNA_PAPERDATA_H
@@ -11,7 +12,7 @@
 #include "core/json.h"
 
 #define PAPERS 4
-#define PAPER_FIELDS 5
+#define PAPER_FIELDS 6
 extern const char *const paper_ids[PAPERS + 1]; /* "spargeattn", ...; NULL behind the last */
 
 struct paper_data {
@@ -25,7 +26,7 @@ struct paper_data {
 
 /* One printed number; borrowed. */
 struct paper_number {
-    const char *table, *row, *column, *value, *unit;
+    const char *table, *row, *column, *value, *unit, *note;
 };
 
 /* Read all files of datasets/paper. Free `d` (zeroed before) also after a failure. */

@@ -57,7 +57,8 @@ struct walk {
     }
 #define MUST(NAME, TYPE, ...) FIELD(NAME, TYPE, .required = true, ##__VA_ARGS__)
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
-#define STATS WORDS("mean", "calls", "sum-over-layers", "mean-over-tasks", "sum-over-tasks")
+#define STATS                                                                                      \
+    WORDS("mean", "calls", "sum-over-layers", "mean-over-tasks", "sum-over-tasks", "largest")
 
 /* clang-format off */
 static const struct field marks_fields[] = {
@@ -71,12 +72,12 @@ static const struct field job_fields[] = {
     FIELD(series, WHERES), FIELD(marks, OBJECT, .in = marks_fields), FIELD(tasks, TEXT), {0}};
 
 static const struct field calibration_fields[] = {
-    FIELD(l1, NUMBER), FIELD(l2, NUMBER),
+    FIELD(l1, NUMBER), FIELD(l2, NUMBER), FIELD(theta, NUMBER),
     FIELD(per, TEXT, .values = WORDS("head", "layer", "model")), FIELD(inputs, COUNT), {0}};
 
 static const struct field match_fields[] = {
-    FIELD(length, ANY), FIELD(prompt, TEXT), FIELD(settings, TEXT), FIELD(arith, TEXT),
-    FIELD(calibration, OBJECT, .in = calibration_fields),
+    FIELD(length, ANY), FIELD(prompt, ANY), FIELD(settings, ANY), FIELD(arith, TEXT),
+    FIELD(gpu, TEXT), FIELD(calibration, OBJECT, .in = calibration_fields),
     FIELD(stands_in, TEXTS), {0}};
 
 static const struct field setting_fields[] = {MUST(name, TEXT), MUST(jobs, JOB), {0}};
@@ -102,13 +103,13 @@ static const struct field test_fields[] = {
     FIELD(least, TEXT), FIELD(within, RANGE), FIELD(front, TEXT),
     FIELD(difference, TEXTS), FIELD(ratio, ANY), FIELD(spread, TEXT), FIELD(rank, TEXT),
     FIELD(of, ANY), FIELD(last, FLAG), FIELD(metric, METRIC), FIELD(metrics, METRIC),
-    FIELD(job, JOB), FIELD(where, WHERE), FIELD(at_equal, METRIC), FIELD(setting, TEXT),
+    FIELD(job, JOB), FIELD(where, WHERE), FIELD(at_equal, METRIC), FIELD(weight, METRIC), FIELD(setting, TEXT),
     FIELD(labels, TEXT, .values = WORDS("row", "column")), {0}};
 
 static const struct field claim_fields[] = {
     MUST(id, TEXT), MUST(text, TEXT),
     MUST(test, OBJECT, .in = test_fields),
-    FIELD(needs, TEXT, .values = WORDS("K", "M")), {0}};
+    FIELD(cause, TEXT), FIELD(needs, TEXT, .values = WORDS("K", "M")), {0}};
 
 static const struct field role_fields[] = {
     MUST(default, TEXT), FIELD(fills, MAP), FIELD(beside_all, ANY), {0}};
@@ -173,7 +174,7 @@ static const json_t *entry_at(const struct recipe *r, bool rows, size_t at)
 /* Does the pattern meet a row's or a column's label, levels joined with '/'? */
 static bool label_known(const struct recipe *r, bool rows, const char *pattern)
 {
-    bool hit = r->figure || strcmp(pattern, "*") == 0;
+    bool hit = strcmp(pattern, "*") == 0;
     const json_t *o;
     for (size_t at = 0; !hit && (o = entry_at(r, rows, at)); at++) {
         const json_t *head = json_object_get(o, "head");
@@ -423,6 +424,12 @@ static int check_set(const struct recipe *r, const struct claim *c, struct err *
         return !c->x || json_has_text(c->set, c->x)
                    ? 0
                    : err_set(err, ERR_INPUT, "no such member: '%s'", c->x);
+    bool ordered = c->kind == CLAIM_ORDER || c->stat == STAT_RANK;
+    if (name && ((strcmp(name, "head") == 0 && !c->heads) ||
+                 (strcmp(name, "trace") == 0 && (ordered || c->x))))
+        return err_set(err, ERR_INPUT,
+                       "%s: the number of a %s means nothing, so that only `spread` is for it",
+                       name, name);
     if (name && claim_record_key(name))
         return 0;
     bool cases = name && strcmp(name, "cases") == 0;
@@ -449,6 +456,8 @@ static int check_claim(const struct recipe *r, const json_t *test, struct err *e
         FAIL(err, ERR_INPUT, "setting: no rule of `ours` shows '%s'", c.setting);
     if (c.kind == CLAIM_FRONT && json_array_size(both) != 2)
         FAIL(err, ERR_INPUT, "metrics: two were expected");
+    if (at && c.metric && strcmp(json_string_value(at), c.metric) == 0)
+        FAIL(err, ERR_INPUT, "at_equal: %s is equal by construction", c.metric);
     if (c.set || c.kind != CLAIM_WITHIN || c.stat != STAT_MEAN)
         TRY(check_set(r, &c, err));
 out:

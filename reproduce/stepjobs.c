@@ -40,7 +40,9 @@ bool step_timed(const struct plan *p, const struct step *s)
 
 void step_output(const struct plan *p, const struct step *s, struct buf *path)
 {
-    if (!s->id[0])
+    if (s->left_out)
+        buf_puts(path, "left out");
+    else if (!s->id[0])
         buf_puts(path, p->models->m[s->model].trace);
     else if (step_has_records(p, s))
         buf_puts(path, s->id);

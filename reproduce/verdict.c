@@ -6,6 +6,8 @@
 #include "reproduce/page.h"
 
 #include "analyze/params.h"
+#include "core/fileio.h"
+#include "core/metricdef.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -20,7 +22,7 @@ const char *letter_text(char c)
                                         "other prompts",
                                         "other settings or arithmetic",
                                         "other calibration",
-                                        "other GPU or dense baseline",
+                                        "other GPU",
                                         "a metric that stands in for the paper's",
                                         "a selection of layers or heads",
                                         "quick"};
@@ -93,10 +95,24 @@ static bool length_fits(const struct page *p, const struct model_use *m, const s
            near(n, strtod(text, NULL) / 1024);
 }
 
-/* The kind of prompt behind a model's records: the task of the prompt job. */
-static bool prompt_fits(const struct page *p, const struct model_use *m)
+/* The kind of prompt that the paper names for a cell: a text, or by patterns of its labels. */
+static const char *prompt_wanted(const struct page *p, const struct page_cell *c)
 {
-    const char *want = json_str_or(p->recipe->match, "prompt", "");
+    const json_t *want = json_object_get(p->recipe->match, "prompt");
+    const char *pattern;
+    json_t *v;
+    json_object_foreach((json_t *)want, pattern, v)
+    {
+        if (fnmatch(pattern, c->column->path, 0) == 0 || fnmatch(pattern, c->row->path, 0) == 0)
+            return json_string_value(v);
+    }
+    return json_is_string(want) ? json_string_value(want) : "";
+}
+
+/* The kind of prompt behind a model's records: the task of the prompt job. */
+static bool prompt_fits(const struct page *p, const struct model_use *m, const struct page_cell *c)
+{
+    const char *want = prompt_wanted(p, c);
     if (!m->causal)
         return m->paper && strcmp(want, "text-to-video") == 0 && !m->trace;
     if (m->trace)
@@ -133,27 +149,46 @@ static bool words_in(const char *a, const char *b)
     return true;
 }
 
-static bool settings_fit(const struct page *p, const struct record *r)
+/* Setting k that the paper names: the first is of its own method, others of its baselines. */
+static const char *setting_at(const json_t *want, size_t k)
 {
-    const char *want = json_str_or(p->recipe->match, "settings", NULL);
-    const char *arith = json_str_or(p->recipe->match, "arith", NULL);
-    const char *params = r->params ? r->params : "";
-    char own[64] = "exact";
-    struct buf have = {0};
-    bool fits = want != NULL;
-    const char *at = params_value(params, "arith");
-    if (at)
-        snprintf(own, sizeof own, "%.*s", (int)params_value_len(at), at);
-    buf_printf(&have, "%s%s%s", r->method, params[0] ? ":" : "", params);
+    return json_string_value(json_is_array(want) ? json_array_get(want, k) : k ? NULL : want);
+}
+
+/* Does the record have this setting, of a method with its parameters? */
+static bool has_setting(const struct record *r, const char *want)
+{
     size_t n = strlen(r->method);
-    if (want && strcmp(r->method, "dense") != 0)
-        fits = strncmp(want, r->method, n) == 0 && (!want[n] || want[n] == ':') &&
-               words_in(want, buf_str(&have)) && words_in(buf_str(&have), want) &&
-               (!arith || strcmp(arith, own) == 0);
-    else if (want && strchr(want, ' '))
-        fits = false;
+    struct buf have = {0};
+    buf_printf(&have, "%s%s%s", r->method, r->params && r->params[0] ? ":" : "",
+               r->params ? r->params : "");
+    bool fits = strncmp(want, r->method, n) == 0 && (!want[n] || want[n] == ':') &&
+                words_in(want, buf_str(&have)) && words_in(buf_str(&have), want);
     buf_free(&have);
     return fits;
+}
+
+/* A count of what a mask keeps is no number of an arithmetic. */
+static bool arith_counts(const struct page_cell *c)
+{
+    const struct metric_def *d = metric_def_find(c->metric[0]);
+    return !d || d->noise != NOISE_NONE;
+}
+
+static bool settings_fit(const struct page *p, const struct page_cell *c, const struct record *r)
+{
+    const json_t *all = json_object_get(p->recipe->match, "settings");
+    const char *arith = json_str_or(p->recipe->match, "arith", NULL), *want;
+    const char *at = params_value(r->params ? r->params : "", "arith");
+    char own[64] = "exact";
+    if (strcmp(r->method, "dense") == 0)
+        return all && !strchr(setting_at(all, 0), ' ');
+    if (at)
+        snprintf(own, sizeof own, "%.*s", (int)params_value_len(at), at);
+    for (size_t k = 0; (want = setting_at(all, k)); k++)
+        if (has_setting(r, want))
+            return k || !arith || !arith_counts(c) || strcmp(arith, own) == 0;
+    return false;
 }
 
 static void note_text(const struct record *r, const char *key, char *text, size_t size)
@@ -163,15 +198,18 @@ static void note_text(const struct record *r, const char *key, char *text, size_
     snprintf(text, size, "%.*s", (int)len, value ? value : "");
 }
 
-/* Bounds, granularity and number of inputs as published, none of them a measured one. */
+/* Bounds, granularity and number of inputs as published, none of them a measured one; of methods
+ * without a calibration nothing. */
 static bool calibration_fits(const struct page *p, const struct record *r)
 {
     const json_t *want = json_object_get(p->recipe->match, "calibration");
+    const char *of = setting_at(json_object_get(p->recipe->match, "settings"), 0);
+    size_t n = strlen(r->method);
     char search[200], own[8], name[40], have[40], text[40], bound[90];
     const char *key;
     json_t *v;
     if (!want || !r->params || !strstr(r->params, "calib="))
-        return !want || strcmp(r->method, "dense") == 0;
+        return !want || !of || strncmp(of, r->method, n) != 0 || (of[n] && of[n] != ':');
     note_text(r, "calib_search", search, sizeof search);
     note_text(r, "calib_own", own, sizeof own);
     json_object_foreach((json_t *)want, key, v)
@@ -186,7 +224,24 @@ static bool calibration_fits(const struct page *p, const struct record *r)
     return strcmp(own, "0") == 0;
 }
 
-/* Does the metric stand in for the paper's: by the recipe, or because a rule has another one? */
+/* Was it measured on the paper's GPU, which the manifest of its job tells? */
+static bool gpu_fits(const struct page *p, const struct page_cell *c)
+{
+    const char *want = json_str_or(p->recipe->match, "gpu", NULL);
+    struct buf path = {0};
+    struct err ignored = {0};
+    json_t *manifest = NULL;
+    bool fits = false;
+    buf_printf(&path, "%s/manifest.json", c->n_jobs ? c->jobs[0] : "");
+    if (want && c->n_jobs &&
+        json_read_file(buf_str(&path), (size_t)1 << 26, &manifest, &ignored) == 0)
+        fits = fnmatch(want, json_str_or(json_object_get(manifest, "gpu"), "name", ""), 0) == 0;
+    json_decref(manifest);
+    buf_free(&path);
+    return fits;
+}
+
+/* Does the metric stand in for the paper's? */
 static bool stands_in(const struct page *p, const struct page_cell *c)
 {
     size_t i;
@@ -197,7 +252,7 @@ static bool stands_in(const struct page *p, const struct page_cell *c)
         if (fnmatch(pattern, c->row->path, 0) == 0 || fnmatch(pattern, c->column->path, 0) == 0)
             return true;
     }
-    return json_object_get(c->rule, "metric") != NULL;
+    return false;
 }
 
 /* ---- verdict --------------------------------------------------------------------------------- */
@@ -250,10 +305,10 @@ int page_judge(struct page *p, struct page_cell *c, struct err *err)
     } letters[] = {
         {'a', !m->paper || !m->has_weights},
         {'b', is_of_file(first) ? cut : !length_fits(p, m, c, (double)first->n_q)},
-        {'c', !is_of_file(first) && !prompt_fits(p, m)},
-        {'d', !settings_fit(p, first)},
+        {'c', !is_of_file(first) && !prompt_fits(p, m, c)},
+        {'d', !settings_fit(p, c, first)},
         {'e', !calibration_fits(p, first)},
-        {'f', metric_is_time(c->metric[0])},
+        {'f', metric_is_time(c->metric[0]) && !gpu_fits(p, c)},
         {'g', stands_in(p, c)},
         {'h', c->stats.units < units_of_model(m, c)},
         {'q', p->quick},

@@ -30,7 +30,7 @@ $at["cra_mean"] == "" { next }
     tile = $at["density_tile"] + 0
     if ($at["method"] == "oracle") {
         u = "1x1"
-        if (params ~ /stripes/)
+        if (params ~ /kind=columns/)
             next
         if (match(params, /unit=[0-9x]+/))
             u = substr(params, RSTART + 5, RLENGTH - 5)

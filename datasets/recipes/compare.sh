@@ -68,7 +68,7 @@ mkdir -p "$out"
         for u in $units; do
             echo "oracle:kind=block:scope=head:unit=$u@density_elem=$t"
         done
-        echo "oracle:kind=stripes@density_elem=$t"
+        echo "oracle:kind=columns@density_elem=$t"
         for m in $methods; do
             echo "$m@density_elem=$t"
         done

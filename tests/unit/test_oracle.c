@@ -498,73 +498,96 @@ TEST(bad_parameters_are_refused)
         assert_refused(bad[k].text, bad[k].want);
 }
 
-/* ---- stripes -------------------------------------------------------------------------------- */
+/* ---- columns and slashes -------------------------------------------------------------------- */
 
-TEST(slices_of_rows)
+TEST(rows_that_rank)
 {
-    static const int64_t want[][5] = {/* rows, chunks, slice, first row, end */
-                                      {1000, 1, 0, 872, 1000}, {1000, 2, 0, 384, 512},
-                                      {1000, 2, 1, 872, 1000}, {100, 1, 0, 0, 100},
-                                      {300, 2, 0, 128, 256},   {300, 2, 1, 256, 300}};
+    static const int64_t want[][6] = {/* rows, those that rank, chunks, chunk, first row, end */
+                                      {1000, 128, 1, 0, 872, 1000}, {1000, 128, 2, 0, 436, 500},
+                                      {1000, 129, 2, 1, 935, 1000}, {100, 100, 1, 0, 0, 100},
+                                      {100, 100, 3, 0, 0, 33},      {100, 100, 3, 1, 33, 66}};
     for (int k = 0; k < 6; k++) {
         int64_t r0, r1;
-        stripe_slice(want[k][0], want[k][1], want[k][2], &r0, &r1);
-        ck_assert_int_eq(r0, want[k][3]);
-        ck_assert_int_eq(r1, want[k][4]);
+        ranking_rows(want[k][0], want[k][1], want[k][2], want[k][3], &r0, &r1);
+        ck_assert_int_eq(r0, want[k][4]);
+        ck_assert_int_eq(r1, want[k][5]);
     }
 }
 
-/* Columns ranked by the explicit map of a head of the shipped model, all rows or the last 128. */
-TEST(stripes_are_the_heaviest_columns)
+enum { STRIPS_N = 770, STRIPS = 2 * STRIPS_N };
+
+/* Is pair (i, j) on one of the strips? Column j is strip j, distance e strip STRIPS_N + e. */
+static bool on_strip(const bool *kept, int i, int j)
 {
-    enum { N = 770, K = 77 };
-    static double p[N], mass[N];
-    static uint8_t bits[N * N];
+    return j <= i && (kept[j] || kept[STRIPS_N + i - j]);
+}
+
+/* Strips of the explicit map p of n rows, the first `k` of all in order of mass. */
+static void heaviest_strips(const double *p, int from, int strips, int k, bool *kept)
+{
+    static double mass[STRIPS];
+    memset(mass, 0, sizeof mass);
+    for (int i = from; i < STRIPS_N; i++)
+        for (int j = 0; j <= i; j++) {
+            mass[j] += p[i * STRIPS_N + j];
+            mass[STRIPS_N + i - j] += p[i * STRIPS_N + j];
+        }
+    memset(kept, 0, STRIPS * sizeof *kept);
+    for (int e; k > 0; k--) {
+        int best = -1;
+        for (e = 0; e < strips; e++)
+            if (!kept[e] && (best < 0 || mass[e] > mass[best]))
+                best = e;
+        kept[best] = true;
+    }
+}
+
+/* Against the explicit map of a head of the shipped model, ranked by all rows or the last 24. */
+TEST_N(strips_are_the_heaviest_columns_and_slashes, 2)
+{
+    static const char *const text[] = {"oracle:kind=columns:k=10%", "oracle:kind=strips:k=10%"};
+    static const int count[] = {77, 154};
+    static double p[STRIPS_N * STRIPS_N];
+    static uint8_t bits[STRIPS_N * STRIPS_N];
     struct sim_head h;
     double recall[2];
+    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
+    for (int i = 0; i < STRIPS_N; i++)
+        MUST(exact_probs(h.in.exact, i, i + 1, p + i * STRIPS_N, ERR));
     for (int sampled = 0; sampled < 2; sampled++) {
         OWN(record_free) struct record r;
-        double lightest = INFINITY, heaviest = 0, sum = 0;
-        int columns = 0;
-        MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
-        memset(mass, 0, sizeof mass);
-        for (int i = sampled ? N - 128 : 0; i < N; i++) {
-            MUST(exact_probs(h.in.exact, i, i + 1, p, ERR));
-            for (int j = 0; j < N; j++)
-                mass[j] += p[j];
-        }
-        run_text_carry(sampled ? "oracle:kind=stripes:k=10%:rank=sampled"
-                               : "oracle:kind=stripes:k=10%",
-                       &h.in, NULL, 1, sink_bits, bits, &r);
-        for (int j = 0; j < N; j++) { /* the last row sees every column */
-            bool kept = bits[(N - 1) * N + j];
-            columns += kept;
-            lightest = kept ? fmin(lightest, mass[j]) : lightest;
-            heaviest = kept ? heaviest : fmax(heaviest, mass[j]);
-        }
-        for (int i = 0; i < N; i++) {
-            MUST(exact_probs(h.in.exact, i, i + 1, p, ERR));
-            for (int j = 0; j < N; j++) {
-                ck_assert_int_eq(bits[i * N + j], bits[(N - 1) * N + j] && j <= i);
-                sum += bits[i * N + j] ? p[j] : 0;
+        bool kept[STRIPS];
+        char setting[64], note[64];
+        int columns = 0, pairs = 0;
+        double sum = 0;
+        snprintf(setting, sizeof setting, "%s%s", text[_i], sampled ? ":rows=3%" : "");
+        heaviest_strips(p, sampled ? STRIPS_N - 24 : 0, _i ? STRIPS : STRIPS_N, count[_i], kept);
+        run_text_carry(setting, &h.in, NULL, 1, sink_bits, bits, &r);
+        for (int i = 0; i < STRIPS_N; i++)
+            for (int j = 0; j < STRIPS_N; j++) {
+                ck_assert_int_eq(bits[i * STRIPS_N + j], on_strip(kept, i, j));
+                sum += on_strip(kept, i, j) ? p[i * STRIPS_N + j] : 0;
+                pairs += on_strip(kept, i, j);
             }
-        }
-        ck_assert_int_eq(columns, K);
-        ck_assert_double_ge(lightest, heaviest);
-        ck_assert_double_eq_tol(record_get(&r, "cra_mean"), sum / N, 1e-12);
-        ck_assert_ptr_nonnull(
-            strstr(buf_str(&r.notes), sampled ? "columns=77;rows=128" : "columns=77;rows=770"));
-        recall[sampled] = sum / N;
-        sim_head_free(&h);
+        for (int j = 0; j < STRIPS_N; j++)
+            columns += kept[j];
+        snprintf(note, sizeof note, "columns=%d;slashes=%d;rows=%d", columns, count[_i] - columns,
+                 sampled ? 24 : STRIPS_N);
+        ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), note));
+        ck_assert_double_eq_tol(record_get(&r, "cra_mean"), sum / STRIPS_N, 1e-12);
+        ck_assert_double_eq_tol(record_get(&r, "density_elem"),
+                                pairs / (STRIPS_N * (STRIPS_N + 1) / 2.0), 1e-12);
+        recall[sampled] = sum / STRIPS_N;
     }
-    ck_assert_double_gt(recall[0], recall[1]); /* the full ranking is the best on average */
+    ck_assert_double_gt(recall[0], recall[1]);
+    sim_head_free(&h);
 }
 
-TEST(parameters_of_stripes)
+TEST(parameters_of_strips)
 {
-    assert_refused("oracle:kind=stripes", "kind=stripes needs k");
-    assert_refused("oracle:kind=stripes:k=5:chunks=2", "chunks");
-    assert_refused("oracle:kind=topk:k=5:rank=sampled", "rank");
-    assert_refused("oracle:kind=stripes:k=5:forced=diag", "forced");
-    assert_refused("oracle:kind=stripes:k=5:unit=64x64", "unit");
+    assert_refused("oracle:kind=columns", "kind=columns needs k");
+    assert_refused("oracle:kind=strips", "kind=strips needs k");
+    assert_refused("oracle:kind=topk:k=5:rows=5%", "rows");
+    assert_refused("oracle:kind=strips:k=5:forced=diag", "forced");
+    assert_refused("oracle:kind=strips:k=5:unit=64x64", "unit");
 }

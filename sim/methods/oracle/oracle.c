@@ -10,8 +10,10 @@
  *   block      the same over b_q x b_k blocks, per query block (scope=qblock, by mass only) or over
  *              the head
  *   value      rows ranked by p_ij |v_j - o_i|, prefix with mass >= alpha
- *   stripes    the k key columns with the largest mass in all rows, or in sampled ones, for all
- *              queries (SampleAttention, table 5)
+ *   columns    the k key columns with the largest mass in all rows, or in sampled ones, for all
+ *              queries
+ *   strips     the same over columns and slashes, which are pairs of equal query-key distance
+ *              (SampleAttention, table 5)
  *
  * CRA, cumulative residual attention, is min_i of the kept mass (SampleAttention, arXiv
  * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
@@ -253,31 +255,33 @@ out:
 /* A running sum this close to its target may fall on the other side in float arithmetic. */
 #define TIE 1e-6
 
+#define COLUMN_ROWS 128 /* query rows that share a list of columns */
+
 /* Entries that a head-wide prefix may sort at once (24 bytes each). */
 #define HEAD_BUFFER ((int64_t)1 << 21)
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-enum kind { KIND_TOPK, KIND_TOPP, KIND_MEAN, KIND_BLOCK, KIND_VALUE, KIND_STRIPES };
-enum rank { RANK_FULL, RANK_SAMPLED };
+enum kind { KIND_TOPK, KIND_TOPP, KIND_MEAN, KIND_BLOCK, KIND_VALUE, KIND_COLUMNS, KIND_STRIPS };
 enum scope { SCOPE_QBLOCK, SCOPE_HEAD };
 enum forced { FORCED_NONE, FORCED_DIAG, FORCED_SINK, FORCED_WINDOW };
 
 struct params {
-    int kind, scope, rank;
+    int kind, scope;
     int64_t chunks;
-    struct share k;
+    struct share k, rows;
     double alpha;
     char *unit, *forced;
 };
 
-static const char *const kinds[] = {"topk", "topp", "mean", "block", "value", "stripes", NULL};
+static const char *const kinds[] = {"topk",  "topp",    "mean",   "block",
+                                    "value", "columns", "strips", NULL};
 
 static const struct opt options[] = {
     OPT_ENUM(struct params, kind, "topp", kinds, "what is kept together and what is guaranteed"),
     OPT_SHARE(
         struct params, k, NULL, 1, 1e9, "keys",
-        "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all; "
+        "topk: keys kept per row, a share of those that it sees; columns, strips: a share of all; "
         "mean, and block with scope=head: units of the head that are kept, in place of alpha"),
     OPT_NUM(struct params, alpha, "0.95", 0, 1, "mass share", "probability mass to be reached",
             .flags = OPT_MIN_OPEN),
@@ -285,9 +289,9 @@ static const struct opt options[] = {
             "block: query rows x keys of a unit, such as 128x1 or 64x64", .unit = "tokens"),
     OPT_ENUM(struct params, scope, "qblock", TEXTS("qblock", "head"),
              "block: the target holds per query block or over the head"),
-    OPT_ENUM(struct params, rank, "full", TEXTS("full", "sampled"),
-             "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"),
-    OPT_INT(struct params, chunks, "1", 1, 1e6, "", "stripes, rank=sampled: slices"),
+    OPT_SHARE(struct params, rows, "100%", 1, 1e9, "queries",
+              "columns, strips: rows whose mass ranks them, the last ones of each chunk"),
+    OPT_INT(struct params, chunks, "1", 1, 1e6, "", "columns, strips: equal parts of the rows"),
     OPT_STR(struct params, forced, "none", NULL,
             "entries kept in advance that count towards the target: none, diag, sink-N, window-N"),
     {0},
@@ -334,7 +338,8 @@ static int validate(void *params, struct err *err)
     int rc = parse_params(p, &parsed, err);
     if (rc)
         return rc;
-    if ((p->kind == KIND_TOPK || p->kind == KIND_STRIPES) && isnan(p->k.value))
+    bool strips = p->kind == KIND_COLUMNS || p->kind == KIND_STRIPS;
+    if ((p->kind == KIND_TOPK || strips) && isnan(p->k.value))
         return err_set(err, ERR_USAGE, "kind=%s needs k, a count or a share such as k=10%%",
                        kinds[p->kind]);
     if (!isnan(p->k.value) && p->alpha != 0.95)
@@ -365,8 +370,8 @@ struct state {
     int64_t ties, row_min, row_max;
     struct slice_mask given; /* the mask of a device that chose; bits NULL: none did, or it stays */
     bool chosen;             /* a device chose */
-    int32_t *stripes;        /* [n_stripes] columns, ascending */
-    int64_t n_stripes, stripe_rows;
+    uint8_t *strips;         /* [nk columns, then nq + nk - 1 slashes] kept? */
+    int64_t kept[2], ranked_by; /* columns and slashes; rows that ranked them */
 };
 
 static void release(void *state)
@@ -376,7 +381,7 @@ static void release(void *state)
     prefix_work_free(s->work);
     free(s->rank);
     free(s->mass);
-    free(s->stripes);
+    free(s->strips);
     slice_mask_free(&s->given);
 }
 
@@ -585,52 +590,78 @@ out:
     return rc;
 }
 
-/* ---- stripes -------------------------------------------------------------------------------- */
+/* ---- columns and slashes -------------------------------------------------------------------- */
 
-/* End of chunk i, rounded up to whole slices; the last one ends with the rows. */
-static int64_t chunk_end(int64_t n, int64_t chunks, int64_t i)
+void ranking_rows(int64_t n, int64_t rows, int64_t chunks, int64_t i, int64_t *row0, int64_t *row1)
 {
-    int64_t end = (i + 1) * n / chunks;
-    end = ceil_div(end, STRIPE_ROWS) * STRIPE_ROWS;
-    return i + 1 == chunks || end > n ? n : end;
+    int64_t before = i * n / chunks;
+    *row1 = (i + 1) * n / chunks;
+    *row0 = MAX(before, *row1 - ceil_div(rows, chunks));
 }
 
-void stripe_slice(int64_t n, int64_t chunks, int64_t i, int64_t *row0, int64_t *row1)
+/* Slash of key j in row i: its place behind the columns. */
+static int64_t slash_of(const struct attn_in *x, int64_t i, int64_t j)
 {
-    int64_t before = i ? chunk_end(n, chunks, i - 1) : 0;
-    *row1 = chunk_end(n, chunks, i);
-    *row0 = *row1 - before > STRIPE_ROWS ? *row1 - STRIPE_ROWS : before;
+    return x->nk + i + x->nk - 1 - j;
 }
 
-/* The `count` columns with the largest mass, of equal ones the lower, ascending into keys [count];
- * returned in *n. chunks = 0: all rows. *rows is how many rows were looked at. */
-static int stripes_choose(const struct head_in *in, int64_t chunks, int64_t count, int32_t *keys,
-                          int64_t *n, int64_t *rows, struct err *err)
+/* Add the rows that rank to the masses of columns and, of strips, slashes. */
+static int strip_masses(struct state *s, double *mass, struct err *err)
 {
-    struct prefix_work *work = NULL;
-    struct prefix top;
-    int64_t nq = in->x.nq, nk = in->x.nk, row0, row1;
+    const struct attn_in *x = &s->in.x;
+    int64_t rows = MIN(share_resolve(s->params->rows, x->nq), x->nq), chunks = s->params->chunks;
+    int rc = 0;
+    for (int64_t c = 0; c < chunks; c++) {
+        int64_t row0, row1;
+        ranking_rows(x->nq, rows, chunks, c, &row0, &row1);
+        s->ranked_by += row1 - row0;
+        for (int64_t i = row0; i < row1; i++) {
+            const double *p;
+            TRY(map_rows_get(&s->rows, i, &p, err));
+            add_row(p, x->nk, mass);
+            for (int64_t j = 0; j < x->nk && s->kind == KIND_STRIPS; j++)
+                mass[slash_of(x, i, j)] += p[j];
+        }
+    }
+out:
+    return rc;
+}
+
+/* The k strips of largest mass; of equal ones columns before slashes, then the lower key or the
+ * smaller distance. */
+static int choose_strips(struct state *s, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    bool slashes = s->kind == KIND_STRIPS;
+    int64_t n = slashes ? 2 * x->nk + x->nq - 1 : x->nk;
+    int64_t ahead = slashes && x->causal ? x->nq - 1 : 0; /* slashes behind the diagonal */
     double *mass = NULL;
+    struct prefix top;
     int rc = 0;
 
-    *n = *rows = 0;
-    TRY(mem_zalloc(&mass, nk, sizeof *mass, "mass of columns", err));
-    TRY(prefix_work_new(&work, err));
-    for (int64_t i = 0; i < (chunks ? chunks : 1); i++) {
-        row0 = 0;
-        row1 = nq;
-        if (chunks)
-            stripe_slice(nq, chunks, i, &row0, &row1);
-        TRY(column_mass(in, row0, row1, mass, err));
-        *rows += row1 - row0;
+    TRY(mem_zalloc(&mass, n, sizeof *mass, "mass of columns and slashes", err));
+    TRY(mem_alloc(&s->strips, n, sizeof *s->strips, "kept columns and slashes", err));
+    TRY(strip_masses(s, mass, err));
+    for (int64_t e = 0; e < ahead; e++)
+        mass[x->nk + e] = NAN;
+    TRY(prefix_topk(s->work, mass, n, share_resolve(s->params->k, n - ahead), &top, err));
+    for (int64_t e = 0; e < n; e++) {
+        s->strips[e] = prefix_has(&top, mass[e], e);
+        s->kept[e >= x->nk] += s->strips[e];
     }
-    TRY(prefix_topk(work, mass, nk, count, &top, err));
-    for (int64_t j = 0; j < nk; j++)
-        if (prefix_has(&top, mass[j], j))
-            keys[(*n)++] = (int32_t)j;
 out:
-    prefix_work_free(work);
     free(mass);
+    return rc;
+}
+
+static int group_of_strips(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+                           struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    bool slashes = s->kind == KIND_STRIPS;
+    int rc = 0;
+    EMIT(m, g, attn_limit(x, r1 - 1), s->strips[c] || (slashes && s->strips[slash_of(x, r0, c)]),
+         rc, err);
     return rc;
 }
 
@@ -648,18 +679,6 @@ static int prepare_storage(struct state *s, struct err *err)
     TRY(mem_alloc(&s->mass, x->nk, sizeof(double), "masses of units", err));
 out:
     return rc;
-}
-
-/* All queries share the columns; groups of rows only keep the lists short. */
-static int choose_stripes(struct state *s, struct err *err)
-{
-    const struct params *p = s->params;
-    int64_t nk = s->in.x.nk, count = MIN(share_resolve(p->k, nk), nk);
-    int rc = mem_alloc(&s->stripes, count, sizeof *s->stripes, "columns", err);
-    s->unit.bq = MIN(STRIPE_ROWS, s->in.x.nq);
-    return rc ? rc
-              : stripes_choose(&s->in, p->rank == RANK_SAMPLED ? p->chunks : 0, count, s->stripes,
-                               &s->n_stripes, &s->stripe_rows, err);
 }
 
 /* Units with an allowed pair. */
@@ -693,20 +712,23 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->params = params;
     s->in = *in;
     s->kind = (enum kind)s->params->kind;
+    bool strips = s->kind == KIND_COLUMNS || s->kind == KIND_STRIPS;
     if (s->kind == KIND_VALUE)
         exact_expect_out(in->exact);
     s->row_min = INT64_MAX;
     s->head_wide =
         s->kind == KIND_MEAN || (s->kind == KIND_BLOCK && s->params->scope == SCOPE_HEAD);
-    if (s->head_wide || s->kind == KIND_STRIPES)
+    if (s->head_wide || strips)
         rc = method_all_rows(ctx, in, "a choice for the whole head");
     if (rc)
         goto out;
     TRY(parse_params(s->params, &s->unit, err));
     TRY(prepare_storage(s, err));
     s->pending = s->head_wide;
-    if (s->kind == KIND_STRIPES)
-        TRY(choose_stripes(s, err));
+    if (s->kind == KIND_COLUMNS) /* all queries share them: taller groups keep the lists short */
+        s->unit.bq = MIN(COLUMN_ROWS, in->x.nq);
+    if (strips)
+        TRY(choose_strips(s, err));
     ctx->unit_rows = s->unit.bq;
 out:
     return rc;
@@ -717,13 +739,8 @@ static int select_group(struct state *s, struct mask *m, int64_t g, int64_t r0, 
 {
     if (attn_limit(&s->in.x, r1 - 1) == 0)
         return 0;
-    if (s->kind == KIND_STRIPES) {
-        int rc = 0;
-        for (int64_t e = 0; e < s->n_stripes && !rc; e++)
-            if (s->stripes[e] < attn_limit(&s->in.x, r1 - 1))
-                rc = mask_lists_add(m, g, s->stripes[e], err);
-        return rc;
-    }
+    if (s->strips)
+        return group_of_strips(s, m, g, r0, r1, err);
     if (s->head_wide)
         return group_of_head(s, m, g, r0, r1, err);
     if (s->kind == KIND_TOPK)
@@ -825,9 +842,9 @@ static int report(void *state, struct record *r, struct err *err)
     struct state *s = state;
     int rc = 0;
 
-    if (s->kind == KIND_STRIPES) {
-        record_note(r, "columns=%lld;rows=%lld", (long long)s->n_stripes,
-                    (long long)s->stripe_rows);
+    if (s->strips) {
+        record_note(r, "columns=%lld;slashes=%lld;rows=%lld", (long long)s->kept[0],
+                    (long long)s->kept[1], (long long)s->ranked_by);
         return 0;
     }
     if (s->kind != KIND_TOPK && !s->head_wide && !s->chosen)
@@ -852,7 +869,8 @@ static const struct metric_def metrics[] = {
 static bool may_be_empty(const void *params)
 {
     const struct params *p = params;
-    return p->kind == KIND_MEAN || p->kind == KIND_BLOCK || p->kind == KIND_STRIPES;
+    return p->kind == KIND_MEAN || p->kind == KIND_BLOCK || p->kind == KIND_COLUMNS ||
+           p->kind == KIND_STRIPS;
 }
 
 const struct method method_oracle = {
@@ -864,11 +882,11 @@ const struct method method_oracle = {
     .params = {.table = options,
                .size = sizeof(struct params),
                .scopes = PARAM_SCOPES(
-                   {"k", "kind=topk|stripes|mean|block"}, {"rank", "kind=stripes"},
-                   {"chunks", "rank=sampled"}, {"forced", "kind=topk|topp|mean|block|value"},
+                   {"k", "kind=topk|columns|strips|mean|block"}, {"rows", "kind=columns|strips"},
+                   {"chunks", "kind=columns|strips"}, {"forced", "kind=topk|topp|mean|block|value"},
                    {"alpha", "kind=topp|mean|block|value"}, {"scope", "kind=block"}),
                .budget = BUDGET_PARAMS(
-                   BUDGET_BY(BUDGET_LIN, "k", .only = "kind=topk|stripes|mean", .lo = 1e-6,
+                   BUDGET_BY(BUDGET_LIN, "k", .only = "kind=topk|columns|strips|mean", .lo = 1e-6,
                              .hi = 1),
                    BUDGET_BY(BUDGET_LIN, "k", .only = "kind=block scope=head", .lo = 1e-6, .hi = 1),
                    BUDGET_BY(BUDGET_COMPLEMENT, "alpha")),
@@ -887,7 +905,8 @@ const struct method method_oracle = {
                   "kind=mean:alpha=0.6", "kind=mean:k=15%", "kind=value:forced=sink-2",
                   "kind=block:unit=16x16", "kind=block:unit=128x1:scope=head",
                   "kind=block:unit=16x16:scope=head:k=25%:forced=diag", "kind=block:unit=500x500",
-                  "kind=stripes:k=10%", "kind=stripes:k=30:rank=sampled:chunks=2"),
+                  "kind=columns:k=10%", "kind=columns:k=30:rows=50%:chunks=2", "kind=strips:k=10%",
+                  "kind=strips:k=30:rows=9"),
               .budgets = METHOD_BUDGETS(
                   {"alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
                   {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
@@ -895,5 +914,6 @@ const struct method method_oracle = {
                   {"kind=mean:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
                   {"kind=block:unit=16x8:scope=head:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
                   {"kind=block:unit=16x8:alpha=%s", {"0.2", "0.5", "0.8", "0.95", "1"}},
-                  {"kind=stripes:k=%s", {"1", "2.5%", "20%", "80%", "100%"}})},
+                  {"kind=columns:k=%s", {"1", "2.5%", "20%", "80%", "100%"}},
+                  {"kind=strips:k=%s", {"1", "2.5%", "20%", "80%", "100%"}})},
 };

@@ -53,16 +53,9 @@ enum head_measure { HEAD_BY_SUM, HEAD_BY_COUNT };
 int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, enum head_measure by,
                        double target, int64_t buffer, struct head_prefix *out, struct err *err);
 
-/* ---- stripes --------------------------------------------------------------------------------- */
+/* ---- columns and slashes --------------------------------------------------------------------- */
 
-/* Whole key columns, the best by their mass in all rows or in sampled ones.
- *
- * Q. Zhu et al., SampleAttention, arXiv:2406.15486, table 5: how much is lost when columns are
- * ranked by sampled rows. The slices are those of the method, 128 rows at the end of each chunk. */
-
-#define STRIPE_ROWS 128
-
-/* Rows [*row0, *row1) of slice i of `chunks` of n rows. */
-void stripe_slice(int64_t n, int64_t chunks, int64_t i, int64_t *row0, int64_t *row1);
+/* Rows [*row0, *row1) of chunk i of `chunks` equal ones of n rows: the last ceil(rows / chunks). */
+void ranking_rows(int64_t n, int64_t rows, int64_t chunks, int64_t i, int64_t *row0, int64_t *row1);
 
 #endif

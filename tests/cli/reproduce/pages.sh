@@ -20,12 +20,12 @@ for f in out/pages/*.html; do
 done
 grep -o 'Made by: .*' out/pages/fg-attn-2.md
 grep -o 'open: below_b64 .* ratio' out/pages/fg-attn-2.md
-"$LACUNA" reproduce sampleattention:3 sampleattention:4 spargeattn:f1 --quick --trace lm=t.h5 -o out -q
+"$LACUNA" reproduce sampleattention:3 sampleattention:4 fg-attn:f2 --quick --trace lm=t.h5 -o out -q
 grep -o '([a-z]*q)' out/pages/sampleattention-4.html | sort | uniq -c | sed 's/^ *//'
 grep -c 'fg-attn:2</a> Block sparsity' out/index.html # of the call before
 "$LACUNA" analyze out --explain 'sampleattention:3:code-lm/(0.90,0.90):1' | grep -E '^(metric|second_metric|job|where)'
 "$LACUNA" analyze out --explain 'sampleattention:4:256:ours, alpha 0.90' | grep '^where'
-"$LACUNA" analyze out --explain spargeattn:f1:a:b
+"$LACUNA" analyze out --explain fg-attn:f2:a:b
 if command -v pdflatex >/dev/null && kpsewhich booktabs.sty graphicx.sty >/dev/null; then
     for f in out/pages/*.tex; do
         printf '%s\n' '\documentclass[twocolumn,10pt]{article}' '\usepackage{booktabs,graphicx}' \
