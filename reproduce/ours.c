@@ -335,12 +335,12 @@ static int unfilled_reason(const struct page *p, struct page_cell *c, struct err
     json_object_foreach((json_t *)p->recipe->roles, role, o)
         json_object_foreach(json_object_get(o, "fills"), id, label)
     {
-        const char *want = json_string_value(label);
-        for (int k = 0; want && k < LABEL_LEVELS; k++) {
-            bool row = k < c->row->levels && strcmp(c->row->level[k], want) == 0;
-            bool column = k < c->column->levels && strcmp(c->column->level[k], want) == 0;
+        bool all = json_has_text(label, "*");
+        for (int k = 0; k < LABEL_LEVELS; k++) {
+            bool row = k < c->row->levels && json_has_text(label, c->row->level[k]);
+            bool column = k < c->column->levels && json_has_text(label, c->column->level[k]);
             char text[160];
-            if (!row && !column)
+            if (!row && !column && !all)
                 continue;
             const json_t *m = json_with_id(p->data->models, id);
             bool runs = json_object_get(m, "gb") != NULL;
@@ -546,13 +546,22 @@ out:
     return rc;
 }
 
-/* The cell of another model, by the same rule and conditions, that has a number of ours. */
+/* Does a number of ours stand for a printed one: by the same rule and conditions, of another model;
+ * or where heads are picked, in the same column? */
+static bool stands_for(const struct page_cell *o, const struct page_cell *c)
+{
+    if (o->block != c->block || !o->ours || !o->metric[0])
+        return false;
+    if (!c->rule)
+        return o->row->picked && o->column == c->column;
+    return o->rule == c->rule && json_equal(o->where, c->where) && c->metric[0] &&
+           strcmp(o->metric[0], c->metric[0]) == 0;
+}
+
 static const struct page_cell *beside(const struct page *p, const struct page_cell *c)
 {
     for (const struct page_cell *o = NULL; (o = next_cell(p, o));)
-        if (o->block == c->block && o->ours && o->rule == c->rule && c->rule &&
-            json_equal(o->where, c->where) && o->metric[0] && c->metric[0] &&
-            strcmp(o->metric[0], c->metric[0]) == 0)
+        if (stands_for(o, c))
             return o;
     return NULL;
 }

@@ -279,7 +279,10 @@ int paper_marks(const struct paper_data *d, const json_t *item, const json_t *ma
         if (end == x.value || *end || !isfinite(y) || strcmp(x.unit, unit) != 0)
             return err_set(err, ERR_INPUT, "%s: marks: '%s' prints '%s' %s, not a number in %s", id,
                            x.row, x.value, x.unit, unit);
-        buf_printf(out, "%s%.10g:%s", n++ ? "," : "", size_value(text), x.value);
+        if (strcmp(unit, "%") == 0) /* axes count shares */
+            buf_printf(out, "%s%.10g:%.10g", n++ ? "," : "", size_value(text), y / 100);
+        else
+            buf_printf(out, "%s%.10g:%s", n++ ? "," : "", size_value(text), x.value);
     }
     return n ? buf_check(out, "marks", err)
              : err_set(err, ERR_INPUT, "%s: marks: no printed number has row '%s', column '%s'", id,

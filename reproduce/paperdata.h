@@ -55,7 +55,8 @@ const char *json_str_or(const json_t *o, const char *key, const char *otherwise)
 
 /* The printed numbers of a figure on its axes, as `plot --marks` takes them: "printed
  * (LABEL)=X:Y,..." of the rows that `row` matches, whose '*' stands for X, in `column`. Each has
- * the unit of the axis. None, another unit, an X or a value that is no number: ERR_INPUT. */
+ * the unit of the axis, or is in %, where the axis counts shares. None, another unit, an X or a
+ * value that is no number: ERR_INPUT. */
 int paper_marks(const struct paper_data *d, const json_t *item, const json_t *marks,
                 struct buf *out, struct err *err);
 

@@ -449,27 +449,32 @@ TEST_EACH(what_a_recipe_misspells_is_named, misspelt)
                   "%s -> %s: %d '%s'", from, to, rc, e.msg);
 }
 
-/* Marks of figure 11b of SampleAttention: row, unit of the axis and what comes of it. */
+/* Marks of figures 11a and 11b of SampleAttention: row, column, unit of the printed numbers and
+ * what comes of it. */
 static const struct {
-    const char *row, *unit;
+    const char *id, *column, *row, *unit;
     int rc;
     const char *text;
 } marked[] = {
-    {"GLM4-9B, N = *", "x", 0,
+    {"sampleattention:f11b", "TTFT speedup", "GLM4-9B, N = *", "x", 0,
      "printed (GLM4-9B)=32768:1.15,65536:1.60,131072:1.95,262144:2.86,524288:3.94,1048576:5.29"},
-    {"GLM4-9B, N = *", "ms", ERR_INPUT, "not a number in ms"},
-    {"GLM4-9B, M = *", "x", ERR_INPUT, "no printed number has row 'GLM4-9B, M = *'"},
-    {"GLM4-9B, *", "x", ERR_INPUT, "no printed number"}, /* "N = 32K" is no x */
+    {"sampleattention:f11b", "TTFT speedup", "GLM4-9B, N = *", "ms", ERR_INPUT,
+     "not a number in ms"},
+    {"sampleattention:f11b", "TTFT speedup", "GLM4-9B, M = *", "x", ERR_INPUT,
+     "no printed number has row 'GLM4-9B, M = *'"},
+    {"sampleattention:f11b", "TTFT speedup", "GLM4-9B, *", "x", ERR_INPUT,
+     "no printed number"}, /* "N = 32K" is no x */
+    {"sampleattention:f11a", "share of sampling in attention time", "GLM4-9B (40 layers), N = *",
+     "%", 0, "printed (GLM4-9B)=131072:0.216"},
 };
 
 TEST_EACH(printed_numbers_are_marks_where_the_axes_are_theirs, marked)
 {
     OWN(buf_free) struct buf b = {0};
     OWN(json_decrefp)
-    json_t *marks = json_pack("{s:s,s:s,s:s,s:s}", "row", marked[_i].row, "column", "TTFT speedup",
-                              "unit", marked[_i].unit, "label", "GLM4-9B");
-    const json_t *figure =
-        json_with_id(json_object_get(data.layouts, "figures"), "sampleattention:f11b");
+    json_t *marks = json_pack("{s:s,s:s,s:s,s:s}", "row", marked[_i].row, "column",
+                              marked[_i].column, "unit", marked[_i].unit, "label", "GLM4-9B");
+    const json_t *figure = json_with_id(json_object_get(data.layouts, "figures"), marked[_i].id);
     ck_assert_int_eq(paper_marks(&data, figure, marks, &b, &e), marked[_i].rc);
     ck_assert_msg(strstr(marked[_i].rc ? e.msg : buf_str(&b), marked[_i].text) != NULL, "%s, %s",
                   buf_str(&b), e.msg);
