@@ -20,7 +20,7 @@ echo "exit $?"
 # rows, columns and states of ours; printed numbers whose file is missing have its name
 tr -d '\r' <out/pages/sampleattention-2.csv | cut -d, -f2-4,7,13-15,17- | sed -n '/^1,Ours,Task Type.Code/p; /^1,Full.*Single-Doc/p; /^2,Ours,Retr.Pass/p; /^1,Ours,[nA]/p' | sed "s/,[0-9.]\{1,\},ours/,N,ours/"
 grep -o 'Files that were not given.*' out/pages/sampleattention-2.md
-grep -o 'reproduce sampleattention:2 .*DIR' out/pages/sampleattention-2.md
+grep -o 'reproduce sampleattention:2 --quick .*DIR' out/pages/sampleattention-2.md
 count() { find out/jobs -mindepth 2 -name log.txt | wc -l; }
 echo "$(count) jobs"
 mv files moved # a file counts by its content, not by its place
