@@ -31,6 +31,8 @@ defaults="dense sageattention streaming:sink=4:window=1024 streaming:sink=0:wind
     bigbird:preset=sample sparse-transformer oracle oracle:kind=block:unit=64x64"
 budgets="streaming:sink=4 sale sampleattention spargeattn:theta=-1 spargeattn:theta=-1:sink=1 xattention
     flexprefill:min_budget=128 minference fg-attn:mode=pooled oracle"
+asked="streaming:sink=4:window=1024 sale sampleattention spargeattn spargeattn:sink=1 spargeattn:theta=-1:tau=0.9
+    xattention flexprefill minference:v=500:s=1000 fg-attn:mode=pooled oracle"
 choices="streaming:sink=4:window=64,256,1024 minference:pattern=block:top=4,8,16,32 xattention:tau=0.5,0.7,0.9,0.97
     spargeattn:theta=-1:tau=0.7,0.9,0.98 spargeattn:theta=-1:sink=1:tau=0.7,0.9,0.98 sale:tau=0.1,0.02,0.004
     sampleattention:alpha_c=0.8,0.9,0.95 flexprefill:gamma=0.8,0.9,0.95:min_budget=128
@@ -56,9 +58,9 @@ at=@density_elem=0.1,0.2,0.3:per=model
     capture prose "$prose" $n
     inside text --task "$prose" -n $n --windows 1 $(each "" $defaults)
     replay beside "$out/prose.h5" $(each "" $defaults)
-    inside needles --task needle -n $needles --trials $trials $(each "" $defaults)
-    replay found "$out/prose.h5" $(each $at $budgets)
-    inside equal --task "$prose" -n $n --windows 1 $(each $at $budgets) --found "$out/found"
+    inside needles --task needle -n $needles --trials $trials $(each "" $asked)
+    [ "$2" = cpu ] ||
+        "$LACUNA" replay "$out/prose.h5" $(each "" $defaults) --backend cuda --samples 5 --layers 2,8,14,20,26 -o "$out/time"
 
     # A plan that is chosen on prose, replayed on code and tried inside the model on both.
     capture prose-half "$prose" $half
@@ -67,17 +69,18 @@ at=@density_elem=0.1,0.2,0.3:per=model
     for t in "$prose" "$code"; do
         inside planned --task "$t" -n $half --windows 1 -m "plan:file=$out/plan/plan.json" $(each "" $choices)
     done
-    [ "$2" = cpu ] ||
-        "$LACUNA" replay "$out/prose.h5" $(each "" $defaults) --backend cuda --samples 5 --layers 2,8,14,20,26 -o "$out/time"
-    inside needles --task needle -n $needles --trials $trials $(each $at $budgets) --found "$out/found"
+
+    # One parameter for all heads, searched in the replay: the slow part.
+    replay found "$out/prose.h5" $(each $at $budgets)
+    inside equal --task "$prose" -n $n --windows 1 $(each $at $budgets) --found "$out/found"
 
     likelihood=density_elem,ppl,kl_mean,top1_agree
     table beside "$out/beside" --columns density_elem,cra_mean,cra_p1,err_l1_rel
-    table found "$out/found" --pivot target --columns density_elem,cra_mean,err_l1_rel
     table text "$out/text" --table eval --columns $likelihood
-    table equal "$out/equal" --table eval --columns $likelihood
+    table inside "$out/beside" "$out/text" --table inside
     table needles "$out/needles" --group tokens,method,params --columns needle_acc,answer_nll,density_elem
     table planned "$out/planned" --table eval --group task,method,params --columns $likelihood
-    table inside "$out/plan/run" "$out/planned" --table inside
+    table found "$out/found" --pivot target --columns density_elem,cra_mean,err_l1_rel
+    table equal "$out/equal" --table eval --columns $likelihood
     [ "$2" = cpu ] || table time "$out/time" --table time
 }
