@@ -2,7 +2,7 @@
 # plan.sh OUT FROM.h5 OTHER.h5 [OPTIONS of lacuna replay]
 #
 # A plan that is chosen on one prompt and replayed on another, beside the best single setting
-# (doc/results.md). Writes OUT/plan.json and OUT/plan.txt. LACUNA is the program, LIMIT the limit, METHODS
+# (doc/smollm2.md). Writes OUT/plan.json and OUT/plan.txt. LACUNA is the program, LIMIT the limit, METHODS
 # other settings (-m METHOD ...).
 set -eu
 if [ $# -lt 3 ]; then
