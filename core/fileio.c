@@ -175,6 +175,13 @@ int refuse_input(const char *out, const char *input, struct err *err)
     return err_set(err, ERR_USAGE, "%s is what is read: name another file for the result", out);
 }
 
+int refuse_existing(const char *path, bool force, struct err *err)
+{
+    if (force || access(path, F_OK) != 0)
+        return 0;
+    return err_set(err, ERR_USAGE, "%s exists; give --force to replace it", path);
+}
+
 int io_exists(const char *path, bool *there, struct err *err)
 {
     *there = access(path, F_OK) == 0;
@@ -278,29 +285,52 @@ static bool is_part_of(const char *name, const char *base)
            strcmp(name + n + 1 + TAG, ".part") == 0;
 }
 
-static void remove_if_free(int dir, const char *name)
+/* May it be removed? The descriptor holds it meanwhile; close it where it is not negative. */
+static bool is_free(int dir, const char *name, int *fd)
 {
-    int fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
-        unlinkat(dir, name, 0);
-    if (fd >= 0)
-        close(fd);
+    *fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    return *fd >= 0 && fstat(*fd, &st) == 0 && S_ISREG(st.st_mode) &&
+           flock(*fd, LOCK_EX | LOCK_NB) == 0;
 }
 
-/* A convenience: what cannot be removed stays. */
-static void remove_stale(const char *target)
+/* Looks for parts of a target, or removes those without a writer. A convenience: what cannot be
+ * removed stays. */
+static enum io_part_state scan_parts(const char *target, bool clear, char found[NAME_MAX + 1])
 {
+    enum io_part_state state = IO_PART_NONE;
     char *copy = strdup(target), *dir = directory_of(target);
     DIR *d = dir ? opendir(dir) : NULL;
     const char *base = copy ? basename(copy) : NULL;
-    for (struct dirent *e; d && base && (e = readdir(d));)
-        if (is_part_of(e->d_name, base))
-            remove_if_free(dirfd(d), e->d_name);
+    int fd;
+    for (struct dirent *e; d && base && state != IO_PART_LIVE && (e = readdir(d));) {
+        if (!is_part_of(e->d_name, base))
+            continue;
+        bool stale = is_free(dirfd(d), e->d_name, &fd);
+        if (clear && stale)
+            unlinkat(dirfd(d), e->d_name, 0);
+        if (!clear) {
+            state = !stale && fd >= 0 ? IO_PART_LIVE : IO_PART_STALE;
+            snprintf(found, NAME_MAX + 1, "%s", e->d_name);
+        }
+        if (fd >= 0)
+            close(fd);
+    }
     if (d)
         closedir(d);
     free(copy);
     free(dir);
+    return state;
+}
+
+enum io_part_state io_part_find(const char *path, char name[NAME_MAX + 1])
+{
+    char *target = NULL;
+    enum io_part_state state = IO_PART_NONE;
+    if (follow_links(path, &target, NULL) == 0)
+        state = scan_parts(target, false, name);
+    free(target);
+    return state;
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
@@ -317,7 +347,7 @@ static int create_part(char *part)
             return -1;
         for (int c = 0; c < TAG; c++)
             tag[c] = digits[random[c] & 31];
-        int fd = open(part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = open(part, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0 && errno != EEXIST)
             return -1;
         if (fd < 0)
@@ -352,7 +382,7 @@ static int open_part(struct io_part *p, const struct stat *old, struct err *err)
     int rc = 0;
     buf_printf(&name, "%s.%.*s.part", p->target, TAG, "------");
     TRY(buf_check(&name, p->path, err));
-    remove_stale(p->target);
+    scan_parts(p->target, true, NULL);
     p->fd = create_part(name.data);
     if (p->fd < 0) {
         rc = err_sys(err, ERR_IO, "%s: cannot create a file beside it", p->path);

@@ -4,6 +4,7 @@ Reader and writer share this file. Nothing here needs PyTorch.
 """
 import ctypes
 import functools
+import glob
 import math
 import os
 import re
@@ -296,6 +297,11 @@ def check_call(meta, call):
 
 def call_path(call):
     return f"calls/step-{call['step']:03d}/{call['branch']}/layer-{call['layer']:02d}"
+
+
+def parts_of(path):
+    """Unfinished files of the writers of PATH."""
+    return glob.glob(glob.escape(path) + ".??????.part")
 
 
 def free_bytes(path):

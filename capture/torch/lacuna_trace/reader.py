@@ -38,8 +38,8 @@ def open_file(path, form, major=1):
     """An h5py file of lacuna after the checks that every reader makes: format, version, completeness."""
     path = os.fspath(path)
     if not os.path.exists(path):
-        there = os.path.exists(path + ".part")
-        raise TraceError(f"{path}: no such file" + (f", but {path}.part is there: its writer did not finish" if there else ""))
+        parts = layout.parts_of(path)
+        raise TraceError(f"{path}: no such file" + (f", but {parts[0]} is there: its writer did not finish" if parts else ""))
     try:
         f = h5py.File(path, "r", locking=False)
     except OSError as e:
