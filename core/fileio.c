@@ -216,7 +216,7 @@ out:
 
 #define LINKS_MAX 40 /* symbolic links in a row, as the kernel counts them */
 #define TAG 6        /* characters that make a part's name its own */
-#define TRIES 100    /* parts that were taken away between their creation and their lock */
+#define TRIES 100    /* files that were taken away between their opening and their lock */
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
@@ -465,6 +465,51 @@ int file_write_atomic(const char *path, const void *data, size_t len, struct err
     if (!rc)
         rc = io_write(part.fd, path, data, (int64_t)len, err);
     return io_part_close(&part, rc, err);
+}
+
+/* *moved: the file has lost its name to another one before it was locked. */
+static int open_locked(const char *path, int *out, bool *moved, struct err *err)
+{
+    struct stat mine, named;
+    bool there;
+    int rc = io_exists(path, &there, err);
+    if (rc)
+        return rc;
+    /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
+    int fd = *out =
+        open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (fd < 0 && errno == ELOOP)
+        return err_set(err, ERR_INPUT, "%s: is a symbolic link: name the file that it leads to",
+                       path);
+    if (fd < 0)
+        return err_sys(err, ERR_IO, "%s: cannot open for appending", path);
+    if (fstat(fd, &mine) != 0)
+        return err_sys(err, ERR_IO, "%s: cannot stat", path);
+    if (!S_ISREG(mine.st_mode))
+        return err_set(err, ERR_INPUT, "%s: not a regular file, nothing can be appended", path);
+    /* Some network file systems have no locks; then nothing guards against a second process. */
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return err_set(err, ERR_RUN, "%s: another process is writing to it", path);
+    *moved = stat(path, &named) != 0 || named.st_ino != mine.st_ino || named.st_dev != mine.st_dev;
+    return there ? 0 : io_sync_directory_of(path, err);
+}
+
+int io_append_open(const char *path, int *fd, struct err *err)
+{
+    bool moved = true;
+    int rc = 0;
+    *fd = -1;
+    for (int i = 0; i < TRIES && moved && !rc; i++) {
+        if (*fd >= 0)
+            close(*fd);
+        rc = open_locked(path, fd, &moved, err);
+    }
+    if (!rc && moved)
+        rc = err_set(err, ERR_RUN, "%s: another process replaces it", path);
+    if (rc && *fd >= 0)
+        close(*fd);
+    *fd = rc ? -1 : *fd;
+    return rc;
 }
 
 /* ---- a text line by line, in memory that does not grow with the file ------------------------- */

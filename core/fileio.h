@@ -118,6 +118,10 @@ int io_part_open(struct io_part *p, const char *path, struct err *err);
  * io_part. */
 int io_part_close(struct io_part *p, int rc, struct err *err);
 
+/* Open a file for appending, which is made where it is not there: a regular file, no symbolic link,
+ * locked until *fd is closed. ERR_RUN while another process appends to it. */
+int io_append_open(const char *path, int *fd, struct err *err);
+
 /* Write a whole file: io_part_open, io_write, io_part_close. */
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err);
 

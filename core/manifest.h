@@ -9,6 +9,7 @@
 #include "core/err.h"
 #include "core/json.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct manifest;
@@ -20,6 +21,10 @@ int manifest_start(const char *dir, int argc, char **argv, struct manifest **out
 /* The same under another file name: shards that share a directory have a manifest each. */
 int manifest_start_as(const char *dir, const char *name, int argc, char **argv,
                       struct manifest **out, struct err *err);
+
+/* Was the same command killed in DIR before its end? Its outputs are there to be replaced. To be
+ * asked before manifest_start_as. */
+bool manifest_killed(const char *dir, const char *name, int argc, char **argv);
 
 /* Let inputs differ from those of earlier runs (--force). */
 void manifest_accept_changes(struct manifest *m);
