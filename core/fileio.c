@@ -458,6 +458,20 @@ int io_part_close(struct io_part *p, int rc, struct err *err)
     return rc;
 }
 
+void io_remove_parts(void)
+{
+    char link[40], name[4096];
+    for (int fd = 3; fd < 1024; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, name, sizeof name - 1);
+        if (n <= 0)
+            continue;
+        name[n] = '\0';
+        if (n > 5 && strcmp(name + n - 5, ".part") == 0)
+            unlink(name);
+    }
+}
+
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err)
 {
     struct io_part part = {0};

@@ -122,6 +122,9 @@ int io_part_close(struct io_part *p, int rc, struct err *err);
  * locked until *fd is closed. ERR_RUN while another process appends to it. */
 int io_append_open(const char *path, int *fd, struct err *err);
 
+/* Remove the parts that this process writes. Safe in a signal handler. */
+void io_remove_parts(void);
+
 /* Write a whole file: io_part_open, io_write, io_part_close. */
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err);
 
