@@ -145,6 +145,33 @@ class File(Case):
             self.capture()
         self.capture(force=True)
 
+    def test_every_contradiction_is_a_trace_error(self):
+        def heads(f):
+            del f["model"].attrs["heads"]
+
+        def ids(f):
+            f["model"].attrs["head_ids"] = np.bytes_("x-y")
+
+        def text(f):
+            f["model"].attrs["name"] = np.void(b"\xff\xfe")
+
+        def calls(f):
+            del f["calls"]
+
+        def sums(f):
+            del f["calls/step-000/main/layer-00/q_xxh3"]
+
+        for change in (heads, ids, text, calls, sums):
+            self.capture(force=True)
+            with h5py.File(self.path, "r+") as f:
+                change(f)
+            with self.subTest(change.__name__), self.assertRaises(lacuna_trace.TraceError):
+                lacuna_trace.open_trace(self.path)
+        self.capture(force=True)
+        os.truncate(self.path, os.path.getsize(self.path) // 2)
+        with self.assertRaises(lacuna_trace.TraceError):
+            lacuna_trace.open_trace(self.path).verify()
+
     def test_a_flipped_byte_is_found(self):
         self.capture(out="full", maps=8)
         t = lacuna_trace.open_trace(self.path)

@@ -2,6 +2,7 @@
 
 Reader and writer share this file. Nothing here needs PyTorch.
 """
+import contextlib
 import ctypes
 import functools
 import glob
@@ -297,6 +298,17 @@ def check_call(meta, call):
 
 def call_path(call):
     return f"calls/step-{call['step']:03d}/{call['branch']}/layer-{call['layer']:02d}"
+
+
+@contextlib.contextmanager
+def reading(path):
+    """What goes wrong in a file that contradicts itself is a TraceError that names the file."""
+    try:
+        yield
+    except TraceError:
+        raise
+    except Exception as e:
+        raise TraceError(f"{path} is damaged: {type(e).__name__}: {e}") from e
 
 
 def parts_of(path):
