@@ -461,7 +461,7 @@ int io_part_close(struct io_part *p, int rc, struct err *err)
 void io_remove_parts(void)
 {
     char link[40], name[4096];
-    for (int fd = 3; fd < 1024; fd++) {
+    for (int fd = 3; fd < 65536; fd++) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         ssize_t n = readlink(link, name, sizeof name - 1);
         if (n <= 0)

@@ -332,7 +332,7 @@ int manifest_input(struct manifest *m, const char *path, const char *content_id,
     json_t *input = json_pack("{s:s, s:s}", "path", name, "id", content_id);
     if (!input || json_array_append_new(m->inputs, input) != 0)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
-    return save(m, "running", false, err);
+    return 0;
 }
 
 int manifest_write(struct manifest *m, struct err *err)

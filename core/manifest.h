@@ -29,8 +29,9 @@ bool manifest_killed(const char *dir, const char *name, int argc, char **argv);
 /* Let inputs differ from those of earlier runs (--force). */
 void manifest_accept_changes(struct manifest *m);
 
-/* Record an input file with its content id. When an earlier manifest of this directory has the same
- * path with another id: ERR_INPUT ("changed since; use --force or another directory"). */
+/* Note an input file with its content id, for manifest_write. When an earlier manifest of this
+ * directory has the same path with another id: ERR_INPUT ("changed since; use --force or another
+ * directory"). */
 int manifest_input(struct manifest *m, const char *path, const char *content_id, struct err *err);
 
 void manifest_num(struct manifest *m, const char *key, double value);

@@ -138,6 +138,7 @@ static int open_records(const struct app *app, const struct eval_opts *o, const 
     if (o->c.force)
         manifest_accept_changes(*manifest);
     TRY(manifest_input(*manifest, o->model, weights, err));
+    TRY(manifest_write(*manifest, err));
     manifest_num(*manifest, "seed", (double)o->c.seed);
     if (o->c.force)
         TRY(record_file_clear(*records, err));
