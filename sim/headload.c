@@ -108,9 +108,13 @@ int traces_open(char *const *args, int64_t n_args, struct trace ***traces, int64
                  (unsigned long long)st.st_ino);
         if (there && strmap_get(&seen, id) >= 0)
             continue;
-        TRY(trace_open(files.items[i], *traces + *n, err));
-        ++*n;
         TRY(strmap_put(&seen, id, i, err));
+        TRY(trace_open(files.items[i], *traces + *n, err));
+        if (strmap_get(&seen, trace_id((*traces)[*n])) >= 0) { /* a copy: its cells are the same */
+            trace_close(*traces + *n);
+            continue;
+        }
+        TRY(strmap_put(&seen, trace_id((*traces)[(*n)++]), i, err));
     }
 out:
     strmap_free(&seen);
