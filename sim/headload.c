@@ -97,7 +97,7 @@ int traces_open(char *const *args, int64_t n_args, struct trace ***traces, int64
 {
     struct str_list files = {0};
     struct strmap seen = {0};
-    struct stat st;
+    struct stat st = {0};
     char id[48];
     int rc = 0;
     TRY(trace_list(args, n_args, &files, err));
