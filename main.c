@@ -14,6 +14,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define COMMAND(id) extern const struct command cmd_##id;
@@ -35,6 +36,16 @@ static void hold_standard_streams(void)
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) < 0)
             _exit(5);
+}
+
+/* An open trace has some descriptors, and thousands of traces may be named. */
+static void take_descriptors(void)
+{
+    struct rlimit most;
+    if (getrlimit(RLIMIT_NOFILE, &most) == 0) {
+        most.rlim_cur = most.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &most);
+    }
 }
 
 /* Shells and scripts know this end of a program whose reader went away. Where the signal is blocked
@@ -67,6 +78,7 @@ int main(int argc, char **argv)
     struct err err = {0};
 
     hold_standard_streams();
+    take_descriptors();
     interrupt_install();
     int rc = app_run(&app, &err);
     if (rc == ERR_PIPE)

@@ -93,8 +93,8 @@ static int check_output(const struct choose_opts *o, const struct str_list *in, 
         FAIL(err, ERR_USAGE, "choose: -o FILE is missing");
     for (int64_t i = 0; o->output && i < in->n; i++)
         TRY(refuse_input(o->output, in->items[i], err));
-    if (o->output && !o->common.force && !o->common.dry_run && access(o->output, F_OK) == 0)
-        FAIL(err, ERR_USAGE, "choose: %s exists; --force overwrites it", o->output);
+    if (o->output && !o->common.dry_run)
+        TRY(refuse_existing(o->output, o->common.force, err));
 out:
     return rc;
 }

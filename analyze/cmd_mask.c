@@ -270,9 +270,8 @@ static int check_output(const struct mask_opts *o, const char *path, struct err 
     size_t n = o->output ? strlen(o->output) : 0;
     if (n < 13 || strcmp(o->output + n - 12, ".safetensors") != 0)
         return err_set(err, ERR_USAGE, "mask export: the target is missing (-o FILE.safetensors)");
-    if (!o->common.force && access(o->output, F_OK) == 0)
-        return err_set(err, ERR_USAGE, "%s exists; give --force to replace it", o->output);
-    return refuse_input(o->output, path, err);
+    int rc = refuse_existing(o->output, o->common.force, err);
+    return rc ? rc : refuse_input(o->output, path, err);
 }
 
 static int export(const struct mask_opts *o, const char *path, struct err *err)

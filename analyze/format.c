@@ -402,7 +402,7 @@ static bool md_special(const char *s)
     }
 }
 
-static void md_escape(const char *s, struct buf *b)
+void md_text(const char *s, struct buf *b)
 {
     for (; *s; s++) {
         buf_puts(b, md_special(s) ? "\\" : "");
@@ -418,7 +418,7 @@ static void put_list(const struct str_list *items, int64_t from, int64_t to, boo
         int indent = (int)strspn(items->items[i], " ");
         buf_reset(&text);
         if (md)
-            md_escape(items->items[i] + indent, &text);
+            md_text(items->items[i] + indent, &text);
         else
             buf_puts(&text, items->items[i] + indent);
         buf_printf(b, "%*s%s", indent, "", md ? "- " : "");
@@ -626,16 +626,16 @@ static void text_show(const struct sheet *s, struct buf *b)
 /* ---- Markdown ------------------------------------------------------------------------------- */
 
 /* Text of a cell, or of the head with its unit (row -1). */
-static void md_text(const struct sheet *s, int64_t row, int64_t c, struct buf *b)
+static void md_cell(const struct sheet *s, int64_t row, int64_t c, struct buf *b)
 {
     const char *star = row >= 0 && sheet_cell(s, row, c)->best ? "**" : "";
     buf_reset(b);
     buf_puts(b, star);
-    md_escape(text_at(s, row < 0 ? LINE_HEAD : row, c), b);
+    md_text(text_at(s, row < 0 ? LINE_HEAD : row, c), b);
     buf_puts(b, star);
     if (row < 0 && s->cols[c].unit[0]) {
         buf_puts(b, " [");
-        md_escape(s->cols[c].unit, b);
+        md_text(s->cols[c].unit, b);
         buf_puts(b, "]");
     }
 }
@@ -646,7 +646,7 @@ static void md_grid(const struct sheet *s, int *width, struct buf *b)
     for (int64_t c = 0; c < s->n_cols; c++) {
         width[c] = 2; /* the rule below the head is at least "-:" */
         for (int64_t r = -1; r < s->n_rows; r++) {
-            md_text(s, r, c, &text);
+            md_cell(s, r, c, &text);
             int own = utf8_count(buf_str(&text));
             width[c] = own > width[c] ? own : width[c];
         }
@@ -654,7 +654,7 @@ static void md_grid(const struct sheet *s, int *width, struct buf *b)
     for (int64_t r = -1; r < s->n_rows; r++) {
         buf_puts(b, "|");
         for (int64_t c = 0; c < s->n_cols; c++) {
-            md_text(s, r, c, &text);
+            md_cell(s, r, c, &text);
             int pad = width[c] - utf8_count(buf_str(&text)), right = s->cols[c].right;
             buf_printf(b, " %*s%s%*s |", right ? pad : 0, "", buf_str(&text), right ? 0 : pad, "");
         }
@@ -676,11 +676,15 @@ static void md_show(const struct sheet *s, struct buf *b)
     int *width = calloc((size_t)s->n_cols + 1, sizeof *width);
     b->failed |= !width;
     buf_puts(b, "**");
-    md_escape(s->title, b);
+    md_text(s->title, b);
     buf_puts(b, "**\n");
     if (s->caption[0]) {
+        struct buf text = {0};
         buf_puts(b, "\n");
-        text_wrap(b, s->caption, 0, 0, s->width);
+        md_text(s->caption, &text);
+        text_wrap(b, buf_str(&text), 0, 0, s->width);
+        b->failed |= text.failed;
+        buf_free(&text);
     }
     buf_puts(b, s->n_rows ? "\n" : "");
     if (width && s->n_rows)

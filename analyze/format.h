@@ -55,6 +55,9 @@ int64_t html_table(const struct table *t, const struct sheet_opts *o, struct buf
 void html_text(const char *s, struct buf *b);
 extern const char html_style[]; /* CSS of tables */
 
+/* Text as a part of a line of Markdown, without HTML, links and escapes. */
+void md_text(const char *s, struct buf *b);
+
 /* Text with LaTeX's special characters escaped. */
 void tex_text(const char *s, struct buf *b);
 

@@ -30,13 +30,15 @@ static void add_step(struct expr *e, char op, double number)
 static const char *read_atom(struct expr *e, const char *p)
 {
     size_t len = strcspn(p, "+-*/() ");
-    char *end;
-    double number = strtod(p, &end);
+    const char *end;
+    double number;
     if (*p == '(') {
         p = read_sum(e, p + 1);
         return p && *p == ')' ? p + 1 : NULL;
     }
     if (isdigit((unsigned char)*p)) {
+        if (!num_read(p, &number, &end))
+            return NULL;
         add_step(e, 'n', number);
         return end;
     }
@@ -317,11 +319,11 @@ static int resolve(const char *option, struct condition *c, struct err *err)
 /* A number that fills the text; NAN otherwise. */
 static double number(const char *text)
 {
-    char *end;
-    double x = strtod(text, &end);
-    if (end != text && *end == '%' && !end[1])
-        return x / 100;
-    return end == text || *end ? NAN : x;
+    const char *end;
+    double x;
+    if (!num_read(text, &x, &end) || (*end && strcmp(end, "%") != 0))
+        return NAN;
+    return *end ? x / 100 : x;
 }
 
 /* Does one of the values have the form of a range, 1..3, but an end that lacks or lies below the
@@ -365,9 +367,7 @@ static int parse(const char *option, const char *text, size_t len, struct condit
                                : (equal ? AT_LEAST : ABOVE);
     c->values = (size_t)(op - c->text) + 1 + (*op != '=' && equal);
     if (c->relation > IS_NOT) {
-        char *end;
-        c->limit = strtod(c->text + c->values, &end);
-        if (end == c->text + c->values || *end || isnan(c->limit))
+        if (!num_fills(c->text + c->values, &c->limit))
             return bad(option, c, "not a number", err);
     } else if (empty_range(c->text + c->values)) {
         return bad(option, c, "a range that no value is in", err);

@@ -175,6 +175,13 @@ int refuse_input(const char *out, const char *input, struct err *err)
     return err_set(err, ERR_USAGE, "%s is what is read: name another file for the result", out);
 }
 
+int refuse_existing(const char *path, bool force, struct err *err)
+{
+    if (force || access(path, F_OK) != 0)
+        return 0;
+    return err_set(err, ERR_USAGE, "%s exists; give --force to replace it", path);
+}
+
 int io_exists(const char *path, bool *there, struct err *err)
 {
     *there = access(path, F_OK) == 0;
@@ -209,7 +216,7 @@ out:
 
 #define LINKS_MAX 40 /* symbolic links in a row, as the kernel counts them */
 #define TAG 6        /* characters that make a part's name its own */
-#define TRIES 100    /* parts that were taken away between their creation and their lock */
+#define TRIES 100    /* files that were taken away between their opening and their lock */
 
 /* ---- names ---------------------------------------------------------------------------------- */
 
@@ -278,29 +285,52 @@ static bool is_part_of(const char *name, const char *base)
            strcmp(name + n + 1 + TAG, ".part") == 0;
 }
 
-static void remove_if_free(int dir, const char *name)
+/* May it be removed? The descriptor holds it meanwhile; close it where it is not negative. */
+static bool is_free(int dir, const char *name, int *fd)
 {
-    int fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
-        unlinkat(dir, name, 0);
-    if (fd >= 0)
-        close(fd);
+    *fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    return *fd >= 0 && fstat(*fd, &st) == 0 && S_ISREG(st.st_mode) &&
+           flock(*fd, LOCK_EX | LOCK_NB) == 0;
 }
 
-/* A convenience: what cannot be removed stays. */
-static void remove_stale(const char *target)
+/* Looks for parts of a target, or removes those without a writer. A convenience: what cannot be
+ * removed stays. */
+static enum io_part_state scan_parts(const char *target, bool clear, char found[NAME_MAX + 1])
 {
+    enum io_part_state state = IO_PART_NONE;
     char *copy = strdup(target), *dir = directory_of(target);
     DIR *d = dir ? opendir(dir) : NULL;
     const char *base = copy ? basename(copy) : NULL;
-    for (struct dirent *e; d && base && (e = readdir(d));)
-        if (is_part_of(e->d_name, base))
-            remove_if_free(dirfd(d), e->d_name);
+    int fd;
+    for (struct dirent *e; d && base && state != IO_PART_LIVE && (e = readdir(d));) {
+        if (!is_part_of(e->d_name, base))
+            continue;
+        bool stale = is_free(dirfd(d), e->d_name, &fd);
+        if (clear && stale)
+            unlinkat(dirfd(d), e->d_name, 0);
+        if (!clear) {
+            state = !stale && fd >= 0 ? IO_PART_LIVE : IO_PART_STALE;
+            snprintf(found, NAME_MAX + 1, "%s", e->d_name);
+        }
+        if (fd >= 0)
+            close(fd);
+    }
     if (d)
         closedir(d);
     free(copy);
     free(dir);
+    return state;
+}
+
+enum io_part_state io_part_find(const char *path, char name[NAME_MAX + 1])
+{
+    char *target = NULL;
+    enum io_part_state state = IO_PART_NONE;
+    if (follow_links(path, &target, NULL) == 0)
+        state = scan_parts(target, false, name);
+    free(target);
+    return state;
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */
@@ -317,7 +347,7 @@ static int create_part(char *part)
             return -1;
         for (int c = 0; c < TAG; c++)
             tag[c] = digits[random[c] & 31];
-        int fd = open(part, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int fd = open(part, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (fd < 0 && errno != EEXIST)
             return -1;
         if (fd < 0)
@@ -352,7 +382,7 @@ static int open_part(struct io_part *p, const struct stat *old, struct err *err)
     int rc = 0;
     buf_printf(&name, "%s.%.*s.part", p->target, TAG, "------");
     TRY(buf_check(&name, p->path, err));
-    remove_stale(p->target);
+    scan_parts(p->target, true, NULL);
     p->fd = create_part(name.data);
     if (p->fd < 0) {
         rc = err_sys(err, ERR_IO, "%s: cannot create a file beside it", p->path);
@@ -428,6 +458,20 @@ int io_part_close(struct io_part *p, int rc, struct err *err)
     return rc;
 }
 
+void io_remove_parts(void)
+{
+    char link[40], name[4096];
+    for (int fd = 3; fd < 65536; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, name, sizeof name - 1);
+        if (n <= 0)
+            continue;
+        name[n] = '\0';
+        if (n > 5 && strcmp(name + n - 5, ".part") == 0)
+            unlink(name);
+    }
+}
+
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err)
 {
     struct io_part part = {0};
@@ -435,6 +479,51 @@ int file_write_atomic(const char *path, const void *data, size_t len, struct err
     if (!rc)
         rc = io_write(part.fd, path, data, (int64_t)len, err);
     return io_part_close(&part, rc, err);
+}
+
+/* *moved: the file has lost its name to another one before it was locked. */
+static int open_locked(const char *path, int *out, bool *moved, struct err *err)
+{
+    struct stat mine, named;
+    bool there;
+    int rc = io_exists(path, &there, err);
+    if (rc)
+        return rc;
+    /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
+    int fd = *out =
+        open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (fd < 0 && errno == ELOOP)
+        return err_set(err, ERR_INPUT, "%s: is a symbolic link: name the file that it leads to",
+                       path);
+    if (fd < 0)
+        return err_sys(err, ERR_IO, "%s: cannot open for appending", path);
+    if (fstat(fd, &mine) != 0)
+        return err_sys(err, ERR_IO, "%s: cannot stat", path);
+    if (!S_ISREG(mine.st_mode))
+        return err_set(err, ERR_INPUT, "%s: not a regular file, nothing can be appended", path);
+    /* Some network file systems have no locks; then nothing guards against a second process. */
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return err_set(err, ERR_RUN, "%s: another process is writing to it", path);
+    *moved = stat(path, &named) != 0 || named.st_ino != mine.st_ino || named.st_dev != mine.st_dev;
+    return there ? 0 : io_sync_directory_of(path, err);
+}
+
+int io_append_open(const char *path, int *fd, struct err *err)
+{
+    bool moved = true;
+    int rc = 0;
+    *fd = -1;
+    for (int i = 0; i < TRIES && moved && !rc; i++) {
+        if (*fd >= 0)
+            close(*fd);
+        rc = open_locked(path, fd, &moved, err);
+    }
+    if (!rc && moved)
+        rc = err_set(err, ERR_RUN, "%s: another process replaces it", path);
+    if (rc && *fd >= 0)
+        close(*fd);
+    *fd = rc ? -1 : *fd;
+    return rc;
 }
 
 /* ---- a text line by line, in memory that does not grow with the file ------------------------- */

@@ -10,6 +10,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -47,6 +48,9 @@ int make_dirs(const char *path, struct err *err);
 /* ERR_USAGE if `out` exists and is the same file as `input`: writing it would destroy the input.
  * Either may be NULL. */
 int refuse_input(const char *out, const char *input, struct err *err);
+
+/* ERR_USAGE if a file of that name is there and not force. */
+int refuse_existing(const char *path, bool force, struct err *err);
 
 /* Sync the directory in which path lies, so that a new name survives a power failure. */
 int io_sync_directory_of(const char *path, struct err *err);
@@ -102,6 +106,10 @@ struct io_part {
     int fd;
 };
 
+/* The unfinished file of a writer of PATH: `name` is its name beside PATH. */
+enum io_part_state { IO_PART_NONE, IO_PART_STALE, IO_PART_LIVE };
+enum io_part_state io_part_find(const char *path, char name[NAME_MAX + 1]);
+
 /* ERR_IO if the file cannot be created. Removes parts of PATH that an ended process left behind. */
 int io_part_open(struct io_part *p, const char *path, struct err *err);
 
@@ -109,6 +117,13 @@ int io_part_open(struct io_part *p, const char *path, struct err *err);
  * the part. Returns rc or the error of the sync or rename. Does nothing with a zeroed or closed
  * io_part. */
 int io_part_close(struct io_part *p, int rc, struct err *err);
+
+/* Open a file for appending, which is made where it is not there: a regular file, no symbolic link,
+ * locked until *fd is closed. ERR_RUN while another process appends to it. */
+int io_append_open(const char *path, int *fd, struct err *err);
+
+/* Remove the parts that this process writes. Safe in a signal handler. */
+void io_remove_parts(void);
 
 /* Write a whole file: io_part_open, io_write, io_part_close. */
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err);

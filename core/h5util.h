@@ -11,6 +11,7 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "core/fileio.h"
 
 #include <hdf5.h>
 #include <stdbool.h>
@@ -142,24 +143,22 @@ int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* A file being written as PATH.part. `fd` is a second descriptor of the same file, for pwrite at
- * dataset offsets; it holds a lock that tells readers that the writer is alive. */
+/* A file being written. `out.fd` is a second descriptor of it, for pwrite at dataset offsets. */
 struct h5_part {
-    char *path, *part; /* owned */
-    int fd;
+    char *path; /* owned */
+    struct io_part out;
     hid_t file;
 };
 
-/* Create PATH.part: superblock 2 with metadata checksums, objects of 4 KiB and more aligned to 4
- * KiB. The root group gets format, version and complete = 0. ERR_USAGE when PATH exists and not
- * force. */
+/* Begin a file (io_part_open): superblock 2 with metadata checksums, objects of 4 KiB and more
+ * aligned to 4 KiB. The root group gets format, version and complete = 0. ERR_USAGE when PATH
+ * exists and not force, ERR_IO while another process writes it. */
 int h5_part_create(struct h5_part *p, const char *path, const char *format, int64_t major,
                    int64_t minor, bool force, struct err *err);
 
-/* Mark as complete, flush, close, fsync, rename to PATH, fsync the directory. All ids below the
- * file are closed. On failure the .part file is removed. */
+/* Mark as complete, flush, close, io_part_close. All ids below the file are closed. */
 int h5_part_commit(struct h5_part *p, struct err *err);
-void h5_part_abort(struct h5_part *p); /* removes the .part file; accepts a zeroed struct */
+void h5_part_abort(struct h5_part *p); /* accepts a zeroed struct */
 
 /* Open for reading and check format, version and completeness. Every structure of the file is
  * checked before libhdf5 decodes it (core/h5guard/h5guard.h): the superblock and the root group

@@ -14,10 +14,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define ALIGNMENT 4096
@@ -37,85 +37,46 @@ static hid_t write_props(void)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* An open-file-description lock: released by the kernel when the writer dies. */
-static bool lock_writer(int fd)
-{
-    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    return fcntl(fd, F_OFD_SETLK, &l) == 0 || (errno != EAGAIN && errno != EACCES);
-}
-
-static bool writer_alive(const char *part)
-{
-    struct flock l = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-    int fd = open(part, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    bool alive = fcntl(fd, F_OFD_GETLK, &l) == 0 && l.l_type != F_UNLCK;
-    close(fd);
-    return alive;
-}
-
-/* Open and lock the .part file; it must still be the one of that name once the lock is held, for
- * another writer may have renamed it meanwhile. */
-static int claim_part(struct h5_part *p, struct err *err)
-{
-    struct stat mine, named;
-    p->fd = open(p->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (p->fd < 0)
-        return err_sys(err, ERR_IO, "creating %s", p->part);
-    if (!lock_writer(p->fd))
-        return err_set(err, ERR_IO, "%s is being written by another process", p->part);
-    if (fstat(p->fd, &mine) != 0)
-        return err_sys(err, ERR_IO, "%s", p->part);
-    if (!S_ISREG(mine.st_mode))
-        return err_set(err, ERR_IO, "%s is not a regular file", p->part);
-    if (stat(p->part, &named) != 0 || named.st_ino != mine.st_ino || named.st_dev != mine.st_dev)
-        return err_set(err, ERR_IO, "%s is being written by another process", p->part);
-    return 0;
-}
-
+/* In the file that is open: its name may lead elsewhere by now. */
 static int create_file(struct h5_part *p, struct err *err)
 {
+    char name[40];
     hid_t fapl = write_props(), fcpl = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_obj_track_times(fcpl, 0);
     H5Pset_attr_phase_change(fcpl, 65535, 0);
     H5Pset_link_phase_change(fcpl, 65535, 0);
-    p->file = H5Fcreate(p->part, H5F_ACC_TRUNC, fcpl, fapl);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", p->out.fd);
+    p->file = H5Fcreate(name, H5F_ACC_TRUNC, fcpl, fapl);
     h5_close(fcpl);
     h5_close(fapl);
-    return p->file < 0 ? h5_fail(err, ERR_IO, "creating %s", p->part) : 0;
+    return p->file < 0 ? h5_fail(err, ERR_IO, "%s: cannot create it", p->path) : 0;
 }
 
-static void forget(struct h5_part *p)
+static int end_file(struct h5_part *p, int rc, struct err *err)
 {
-    if (p->fd >= 0)
-        close(p->fd);
+    h5_forget_closed(); /* what failed belongs to this file, not to the next */
+    rc = io_part_close(&p->out, rc, err);
     free(p->path);
-    free(p->part);
-    *p = (struct h5_part){.fd = -1, .file = H5I_INVALID_HID};
+    *p = (struct h5_part){.file = H5I_INVALID_HID};
+    return rc;
 }
 
 int h5_part_create(struct h5_part *p, const char *path, const char *format, int64_t major,
                    int64_t minor, bool force, struct err *err)
 {
     int rc = 0;
-    bool claimed = false;
-    char tool[64];
-    struct stat st;
+    char tool[64], part[NAME_MAX + 1];
 
-    *p = (struct h5_part){.fd = -1, .file = H5I_INVALID_HID};
+    *p = (struct h5_part){.file = H5I_INVALID_HID};
     h5_lock();
-    if (stat(path, &st) == 0 && !force)
-        FAIL(err, ERR_USAGE, "%s exists; give --force to replace it", path);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        FAIL(err, ERR_USAGE, "%s is not a regular file", path);
-    p->path = strdup(path);
-    p->part = malloc(strlen(path) + sizeof ".part");
-    if (!p->path || !p->part)
+    TRY(refuse_existing(path, force, err));
+    if (io_part_find(path, part) == IO_PART_LIVE)
+        FAIL(err, ERR_IO, "%s is being written by another process", path);
+    if (!(p->path = strdup(path)))
         FAIL(err, ERR_NOMEM, "%s: out of memory", path);
-    sprintf(p->part, "%s.part", path);
-    TRY(claim_part(p, err));
-    claimed = true;
+    TRY(io_part_open(&p->out, p->path, err));
+    if (!p->out.part)
+        FAIL(err, ERR_USAGE, "%s is not a regular file", path);
     TRY(create_file(p, err));
     snprintf(tool, sizeof tool, "lacuna %s", lacuna_version());
     TRY(h5_put_str(p->file, "format", format, err));
@@ -124,12 +85,10 @@ int h5_part_create(struct h5_part *p, const char *path, const char *format, int6
     TRY(h5_put_str(p->file, "tool", tool, err));
     TRY(h5_put_i64(p->file, "complete", 0, err));
     if (H5Fflush(p->file, H5F_SCOPE_GLOBAL) < 0)
-        rc = h5_fail(err, ERR_IO, "writing %s", p->part);
+        rc = h5_fail(err, ERR_IO, "%s: cannot write", path);
 out:
-    if (rc && claimed)
+    if (rc)
         h5_part_abort(p);
-    else if (rc)
-        forget(p);
     h5_unlock();
     return rc;
 }
@@ -140,34 +99,21 @@ int h5_part_commit(struct h5_part *p, struct err *err)
 
     h5_lock();
     if ((rc = mem_check_short(err)) != 0 || (rc = h5_check_closed(err)) != 0) {
-        err_prefix(err, "%s", p->part);
+        err_prefix(err, "%s", p->path);
         goto out;
     }
     TRY(h5_set_i64(p->file, "complete", 1, err));
     if (H5Fflush(p->file, H5F_SCOPE_GLOBAL) < 0) {
-        rc = h5_fail(err, ERR_IO, "writing %s", p->part);
+        rc = h5_fail(err, ERR_IO, "%s: cannot write", p->path);
         goto out;
     }
     /* HDF5 1.10 frees a file that it failed to close, but keeps the id: a second try crashes. */
     hid_t file = p->file;
     p->file = H5I_INVALID_HID;
-    if (H5Fclose(file) < 0) {
-        rc = h5_fail(err, ERR_IO, "closing %s", p->part);
-        goto out;
-    }
-    if (fsync(p->fd) != 0) {
-        rc = err_sys(err, ERR_IO, "syncing %s", p->part);
-        goto out;
-    }
-    if (rename(p->part, p->path) != 0) {
-        rc = err_sys(err, ERR_IO, "renaming %s to %s", p->part, p->path);
-        goto out;
-    }
-    rc = io_sync_directory_of(p->path, err);
-    forget(p);
+    rc = H5Fclose(file) < 0 ? h5_fail(err, ERR_IO, "%s: cannot close", p->path) : 0;
+    rc = end_file(p, rc, err);
 out:
-    if (p->path)
-        h5_part_abort(p);
+    h5_part_abort(p);
     h5_unlock();
     return rc;
 }
@@ -179,53 +125,11 @@ void h5_part_abort(struct h5_part *p)
     h5_lock();
     if (p->file >= 0)
         H5Fclose(p->file);
-    h5_forget_closed(); /* what failed belongs to this file, not to the next */
-    unlink(p->part);
-    forget(p);
+    end_file(p, ERR_IO, NULL);
     h5_unlock();
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
-
-static bool is_part(const char *path)
-{
-    size_t n = strlen(path);
-    return n > 5 && strcmp(path + n - 5, ".part") == 0;
-}
-
-static int refuse_part(const char *path, bool complete, struct err *err)
-{
-    if (writer_alive(path))
-        return err_set(err, ERR_INPUT,
-                       "%s is still being written; wait until it is renamed to its "
-                       "final name",
-                       path);
-    if (complete)
-        return err_set(err, ERR_INPUT,
-                       "%s is complete but its writer was stopped before the rename; "
-                       "rename it to '%.*s' to use it",
-                       path, (int)(strlen(path) - 5), path);
-    return err_set(err, ERR_INPUT,
-                   "%s is unfinished: its writer was stopped before the end; remove "
-                   "it and write it again",
-                   path);
-}
-
-static int refuse_missing(const char *path, struct err *err)
-{
-    char part[1024];
-    struct stat st;
-    int sys = errno;
-
-    snprintf(part, sizeof part, "%s.part", path);
-    if (sys == ENOENT && stat(part, &st) == 0)
-        return err_set(err, ERR_INPUT, "%s: no such file, but %s is there: %s", path, part,
-                       writer_alive(part) ? "it is still being written"
-                                          : "its writer was stopped before the end; write it "
-                                            "again");
-    errno = sys;
-    return err_sys(err, ERR_INPUT, "%s", path);
-}
 
 static const unsigned char magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
 
@@ -238,8 +142,6 @@ static bool has_magic(int fd, off_t at)
 
 static int refuse_foreign(int fd, const char *path, int64_t size, struct err *err)
 {
-    if (is_part(path))
-        return refuse_part(path, false, err);
     for (int64_t at = 512; at < size; at *= 2) /* where HDF5 looks for its beginning */
         if (has_magic(fd, at))
             return err_set(err, ERR_INPUT,
@@ -249,24 +151,25 @@ static int refuse_foreign(int fd, const char *path, int64_t size, struct err *er
     return err_set(err, ERR_INPUT, "%s is not an HDF5 file (%lld bytes)", path, (long long)size);
 }
 
-/* Open a regular file with the HDF5 signature; O_NONBLOCK because opening a FIFO would wait. */
+/* Open a regular file with the HDF5 signature. */
 static int open_hdf5(const char *path, int *out, struct err *err)
 {
-    struct stat st;
-    int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-
-    if (fd < 0)
-        return refuse_missing(path, err);
-    if (fstat(fd, &st) != 0)
-        rc = err_sys(err, ERR_INPUT, "%s", path);
-    else if (!S_ISREG(st.st_mode))
-        rc = err_set(err, ERR_INPUT, "%s is not a regular file", path);
-    else if (!has_magic(fd, 0))
-        rc = refuse_foreign(fd, path, st.st_size, err);
-    if (rc)
-        close(fd);
-    else
-        *out = fd;
+    char part[NAME_MAX + 1];
+    int64_t size;
+    int rc;
+    enum io_part_state found =
+        access(path, F_OK) != 0 && errno == ENOENT ? io_part_find(path, part) : IO_PART_NONE;
+    if (found)
+        return err_set(err, ERR_INPUT, "%s: no such file, but %s is there: %s", path, part,
+                       found == IO_PART_LIVE
+                           ? "it is still being written"
+                           : "its writer was stopped before the end; write it again");
+    if ((rc = io_open(path, out, &size, err)) != 0)
+        return rc;
+    if (has_magic(*out, 0))
+        return 0;
+    rc = refuse_foreign(*out, path, size, err);
+    close(*out);
     return rc;
 }
 
@@ -289,12 +192,9 @@ static int open_guarded(const char *path, hid_t *out, struct err *err)
     if (rc)
         return rc;
     if ((rc = h5guard_open(fd, &guard, &why)) != 0)
-        return is_part(path) && rc == ERR_INPUT ? refuse_part(path, false, err)
-                                                : err_set(err, rc, "%s: %s", path, why.msg);
+        return err_set(err, rc, "%s: %s", path, why.msg);
     *out = h5guard_hdf5(guard);
-    if (*out >= 0)
-        return 0;
-    return is_part(path) ? refuse_part(path, false, err) : refuse_damaged(path, err);
+    return *out >= 0 ? 0 : refuse_damaged(path, err);
 }
 
 static int check_format(hid_t file, const char *path, const char *format, int64_t major,
@@ -323,9 +223,7 @@ static int check_format(hid_t file, const char *path, const char *format, int64_
              "%lld.x",
              path, (long long)have, (long long)minor, lacuna_version(), (long long)major);
     TRY(h5_get_i64(file, "complete", &complete, err));
-    if (is_part(path))
-        rc = refuse_part(path, complete == 1, err);
-    else if (complete != 1)
+    if (complete != 1)
         FAIL(err, ERR_INPUT,
              "%s is unfinished (attribute complete = %lld): its writer was stopped "
              "before the end",

@@ -30,6 +30,7 @@
 #include <zstd.h>
 
 #define MOST_HISTORY 50
+#define MANIFEST_MOST ((size_t)64 << 20) /* bytes */
 
 struct manifest {
     char *path;
@@ -72,7 +73,7 @@ static int load_history(struct manifest *m, struct err *err)
     int rc = io_exists(m->path, &there, err);
     if (rc || !there)
         return rc;
-    rc = seal_json_file(m->path, (size_t)64 << 20, &old, err);
+    rc = seal_json_file(m->path, MANIFEST_MOST, &old, err);
     if (rc) {
         err_prefix(err, "the manifest of an earlier run cannot be read; move it away to go on "
                         "without its history");
@@ -91,6 +92,30 @@ static int load_history(struct manifest *m, struct err *err)
     while (json_array_size(m->history) > MOST_HISTORY)
         json_array_remove(m->history, MOST_HISTORY);
     return rc ? err_set(err, ERR_NOMEM, "%s: out of memory", m->path) : 0;
+}
+
+static bool is_text(const json_t *o, const char *want)
+{
+    return json_is_string(o) && want && strcmp(json_string_value(o), want) == 0;
+}
+
+bool manifest_killed(const char *dir, const char *name, int argc, char **argv)
+{
+    struct buf path = {0};
+    json_t *old = NULL;
+    char *cwd = getcwd(NULL, 0);
+    buf_printf(&path, "%s/%s", dir, name);
+    bool same = !path.failed && seal_json_file(buf_str(&path), MANIFEST_MOST, &old, NULL) == 0 &&
+                is_text(json_object_get(old, "status"), "running") &&
+                is_text(json_object_get(old, "directory"), cwd);
+    const json_t *its = json_object_get(old, "argv");
+    same = same && json_array_size(its) == (size_t)argc;
+    for (int i = 1; i < argc && same; i++) /* the program may have another path */
+        same = is_text(json_array_get(its, (size_t)i), argv[i]);
+    json_decref(old);
+    buf_free(&path);
+    free(cwd);
+    return same;
 }
 
 /* Value of "model name" in /proc/cpuinfo, "unknown" where there is none. */
@@ -307,7 +332,7 @@ int manifest_input(struct manifest *m, const char *path, const char *content_id,
     json_t *input = json_pack("{s:s, s:s}", "path", name, "id", content_id);
     if (!input || json_array_append_new(m->inputs, input) != 0)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
-    return save(m, "running", false, err);
+    return 0;
 }
 
 int manifest_write(struct manifest *m, struct err *err)

@@ -9,6 +9,7 @@
 #include "core/err.h"
 #include "core/json.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct manifest;
@@ -21,11 +22,16 @@ int manifest_start(const char *dir, int argc, char **argv, struct manifest **out
 int manifest_start_as(const char *dir, const char *name, int argc, char **argv,
                       struct manifest **out, struct err *err);
 
+/* Was the same command killed in DIR before its end? Its outputs are there to be replaced. To be
+ * asked before manifest_start_as. */
+bool manifest_killed(const char *dir, const char *name, int argc, char **argv);
+
 /* Let inputs differ from those of earlier runs (--force). */
 void manifest_accept_changes(struct manifest *m);
 
-/* Record an input file with its content id. When an earlier manifest of this directory has the same
- * path with another id: ERR_INPUT ("changed since; use --force or another directory"). */
+/* Note an input file with its content id, for manifest_write. When an earlier manifest of this
+ * directory has the same path with another id: ERR_INPUT ("changed since; use --force or another
+ * directory"). */
 int manifest_input(struct manifest *m, const char *path, const char *content_id, struct err *err);
 
 void manifest_num(struct manifest *m, const char *key, double value);

@@ -16,7 +16,7 @@
 
 struct maskfile;
 
-/* Create path.part (maskfile_commit renames) or open an existing file for reading. */
+/* Begin a file (h5_part_create) or open one for reading. */
 int maskfile_create(const char *path, bool force, struct maskfile **out, struct err *err);
 int maskfile_open(const char *path, struct maskfile **out, struct err *err);
 

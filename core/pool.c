@@ -3,12 +3,15 @@
  */
 #include "core/pool.h"
 
+#include "core/fileio.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 /* Atomic, for all threads read what the handler writes in one of them. */
@@ -18,10 +21,26 @@ static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 #define N_SIGNALS (sizeof signals / sizeof *signals)
 static bool caught[N_SIGNALS];
 
+/* Whatever a thread is at: outputs are whole or absent, records are whole lines. */
+static void end_now(int sig)
+{
+    static const char text[] = "lacuna: error: interrupted\n";
+    (void)sig;
+    io_remove_parts();
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        _exit(err_exit_code(ERR_IO));
+    _exit(err_exit_code(ERR_INTERRUPTED));
+}
+
 static void on_signal(int sig)
 {
+    static const struct itimerval soon = {.it_value.tv_usec = 800000};
+    struct sigaction end = {.sa_handler = end_now};
     (void)sig;
     atomic_store(&interrupt_flag, true);
+    sigemptyset(&end.sa_mask);
+    sigaction(SIGALRM, &end, NULL);
+    setitimer(ITIMER_REAL, &soon, NULL);
 }
 
 /* What nohup and the background jobs of a shell ignore stays ignored. SIGINT is caught all the
@@ -52,6 +71,8 @@ void interrupt_install(void)
 
 void interrupt_restore(void)
 {
+    if (interrupted())
+        setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     for (size_t i = 0; i < N_SIGNALS; i++)
         if (caught[i])
             signal(signals[i], SIG_DFL);

@@ -21,8 +21,9 @@ int pool_run(int jobs, int64_t n, pool_fn *fn, void *ctx, struct err *err);
 int cpu_count(void);  /* processors this process may use */
 int cpu_online(void); /* processors of the machine */
 
-/* SIGINT, SIGTERM, SIGHUP and SIGQUIT set a flag that long loops poll; a second one of its kind
- * kills. SIGTERM, SIGHUP and SIGQUIT stay ignored where they are (nohup). */
+/* SIGINT, SIGTERM, SIGHUP and SIGQUIT set a flag that long loops poll. A program that is still
+ * there 0.8 s later removes its unfinished files and exits; a second signal of its kind kills.
+ * SIGTERM, SIGHUP and SIGQUIT stay ignored where they are (nohup). */
 void interrupt_install(void);
 
 /* Let signals kill the program again: for its end, where nothing polls the flag any more and a

@@ -12,19 +12,15 @@
 #include "core/record.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* Seconds between syncs: a record costs as little as a millisecond, a sync some more. */
 #define SYNC_S 2
-
-#define OPEN_TRIES 10 /* while `records repair` replaces the file between opening and locking */
 
 /* Beside enum record_extra: the cell's last record is ok or skip. */
 #define RECORD_FINISHED 1
@@ -114,44 +110,12 @@ out:
     return rc;
 }
 
-/* Open and lock the file of that name. *moved: it has lost its name to another one meanwhile. */
-static int open_locked(struct record_file *f, bool *moved, struct err *err)
-{
-    struct stat mine, named;
-    bool there;
-    int rc = io_exists(f->path, &there, err);
-    if (rc)
-        return rc;
-    /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
-    f->fd = open(f->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (f->fd < 0)
-        return err_sys(err, ERR_IO, "%s: cannot open for appending", f->path);
-    if (fstat(f->fd, &mine) != 0)
-        return err_sys(err, ERR_IO, "%s: cannot stat", f->path);
-    if (!S_ISREG(mine.st_mode))
-        return err_set(err, ERR_INPUT, "%s: not a regular file, records cannot be appended",
-                       f->path);
-    /* Some network file systems have no locks; then nothing guards against a second process. */
-    if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return err_set(err, ERR_RUN, "%s: another process is writing to it", f->path);
-    *moved =
-        stat(f->path, &named) != 0 || named.st_ino != mine.st_ino || named.st_dev != mine.st_dev;
-    return there ? 0 : io_sync_directory_of(f->path, err);
-}
-
 int record_file_reopen(const char *path, struct record_file **out, struct err *err)
 {
     int rc = 0;
-    bool moved = true;
     struct record_file *f = NULL;
     TRY(record_file_new(path, &f, err));
-    for (int i = 0; i < OPEN_TRIES && moved; i++) {
-        if (f->fd >= 0)
-            close(f->fd);
-        TRY(open_locked(f, &moved, err));
-    }
-    if (moved)
-        FAIL(err, ERR_RUN, "%s: another process replaces it", path);
+    TRY(io_append_open(path, &f->fd, err));
     f->synced_s = clock_s();
     *out = f;
     f = NULL;

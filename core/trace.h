@@ -274,9 +274,9 @@ void trace_meta_json(const struct trace_meta *m, struct jw *w);
  * becomes "none". Done by trace_create. */
 int trace_meta_check(struct trace_meta *m, struct err *err);
 
-/* Create path.part. An existing `path` is refused with ERR_USAGE unless force; free disk space is
- * checked against `n_calls` calls first (ERR_MACHINE with both numbers). One thread writes; only
- * trace_put_head and trace_put_map may run concurrently, for different heads. */
+/* Begin a trace (h5_part_create). An existing `path` is refused with ERR_USAGE unless force; free
+ * disk space is checked against `n_calls` calls first (ERR_MACHINE with both numbers). One thread
+ * writes; only trace_put_head and trace_put_map may run concurrently, for different heads. */
 int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, bool force,
                  struct trace_writer **out, struct err *err);
 
@@ -310,9 +310,9 @@ int trace_end_call(struct trace_writer *w, struct err *err);
 int trace_put_run(struct trace_writer *w, enum trace_run which, int64_t n, const void *data,
                   struct err *err);
 
-/* Close, fsync, rename to the final name. On failure the .part file is removed. */
+/* Close, fsync, rename to the final name, or remove the unfinished file. */
 int trace_commit(struct trace_writer **w, struct err *err);
-void trace_abort(struct trace_writer **w); /* removes the .part file; accepts NULL */
+void trace_abort(struct trace_writer **w); /* accepts NULL */
 
 /* ---- packing -------------------------------------------------------------------------------- */
 

@@ -134,7 +134,7 @@ static int start_file(struct trace_writer *w, struct err *err)
         rc = h5_fail(err, ERR_IO, "flush");
 out:
     if (rc)
-        err_prefix(err, "%s", w->part.part);
+        err_prefix(err, "%s", w->part.path);
     return rc;
 }
 
@@ -294,7 +294,7 @@ static int reserve(struct trace_writer *w, const struct trace_array *a, struct e
 {
     int rc;
     do
-        rc = fallocate(w->part.fd, 0, a->offset, a->bytes);
+        rc = fallocate(w->part.out.fd, 0, a->offset, a->bytes);
     while (rc != 0 && errno == EINTR);
     if (rc == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL)
         return 0;
@@ -460,7 +460,7 @@ static int put_rows(struct trace_writer *w, int i, int64_t slice, int64_t row0, 
     aw->next[slice] += n;
     if (a->storage != TRACE_CONTIGUOUS)
         return 0;
-    return pwrite_all(w->part.fd, data, n * a->row_bytes,
+    return pwrite_all(w->part.out.fd, data, n * a->row_bytes,
                       a->offset + (slice * a->rows + row0) * a->row_bytes, err);
 }
 

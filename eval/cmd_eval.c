@@ -121,7 +121,7 @@ static void shard_path(const struct eval_opts *o, const struct shard *shard, con
 /* The records of a run, and its manifest. */
 static int open_records(const struct app *app, const struct eval_opts *o, const char *weights,
                         const struct shard *shard, struct record_file **records,
-                        struct manifest **manifest, struct err *err)
+                        struct maskfile **masks, struct manifest **manifest, struct err *err)
 {
     char path[4096], name[96];
     int rc = 0;
@@ -130,10 +130,15 @@ static int open_records(const struct app *app, const struct eval_opts *o, const 
     shard_path(o, shard, "records", path, sizeof path);
     TRY((o->c.force ? record_file_reopen : record_file_open)(path, records, err));
     shard_file_name(shard, "manifest", "json", name);
+    if (o->dump_masks)
+        TRY(maskfile_create(o->dump_masks,
+                            o->c.force || manifest_killed(o->out, name, app->argc, app->argv),
+                            masks, err));
     TRY(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
     if (o->c.force)
         manifest_accept_changes(*manifest);
     TRY(manifest_input(*manifest, o->model, weights, err));
+    TRY(manifest_write(*manifest, err));
     manifest_num(*manifest, "seed", (double)o->c.seed);
     if (o->c.force)
         TRY(record_file_clear(*records, err));
@@ -370,7 +375,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     if (o->c.dry_run)
         TRY(peek_records(o, &all, &v.records, err));
     else
-        TRY(open_records(app, o, v.weights, &all, &v.records, &manifest, err));
+        TRY(open_records(app, o, v.weights, &all, &v.records, &v.how.masks, &manifest, err));
     TRY(video_eval_plan(&v, err));
     say_lacking("the times of --samples", v.count.no_times);
     if (o->c.dry_run)
@@ -410,19 +415,6 @@ out:
     return rc;
 }
 
-static int open_dumps(const struct eval_opts *o, struct eval_run *r, struct err *err)
-{
-    int rc = 0;
-    for (int64_t i = 0; i < o->tasks.n; i++) {
-        TRY(refuse_input(o->dump_masks, o->tasks.items[i], err));
-        TRY(refuse_input(o->dump_nll, o->tasks.items[i], err));
-    }
-    if (o->dump_masks)
-        TRY(maskfile_create(o->dump_masks, o->c.force, &r->how.masks, err));
-out:
-    return rc;
-}
-
 static int run_language(const struct app *app, const struct eval_opts *o, struct eval_run *r,
                         struct err *err)
 {
@@ -434,8 +426,12 @@ static int run_language(const struct app *app, const struct eval_opts *o, struct
     if (o->c.dry_run) {
         TRY(peek_records(o, &r->shard, &r->records, err));
     } else {
-        TRY(open_dumps(o, r, err));
-        TRY(open_records(app, o, r->m->weights, &r->shard, &r->records, &manifest, err));
+        for (int64_t i = 0; i < o->tasks.n; i++) {
+            TRY(refuse_input(o->dump_masks, o->tasks.items[i], err));
+            TRY(refuse_input(o->dump_nll, o->tasks.items[i], err));
+        }
+        TRY(open_records(app, o, r->m->weights, &r->shard, &r->records, &r->how.masks, &manifest,
+                         err));
         shard_path(o, &r->shard, "predictions", path, sizeof path);
         TRY(predictions_open(path, r->records, o->c.force, &r->predictions, err));
     }

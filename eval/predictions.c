@@ -9,7 +9,6 @@
 #include "core/sealed.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -82,10 +81,7 @@ int predictions_open(const char *path, const struct record_file *records, bool f
             TRY(kept_lines(p->path, records, &keep, err));
         TRY(file_write_atomic(p->path, buf_str(&keep), keep.len, err));
     }
-    p->fd = open(p->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (p->fd < 0)
-        FAIL(err, ERR_IO, "%s: cannot open for appending", p->path);
-    TRY(io_sync_directory_of(p->path, err));
+    TRY(io_append_open(p->path, &p->fd, err));
     *out = p;
     p = NULL;
 out:

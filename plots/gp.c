@@ -7,6 +7,7 @@
 #include "plots/gp.h"
 
 #include "analyze/format.h"
+#include "core/child.h"
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/pool.h"
@@ -19,13 +20,11 @@
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char *const suffixes[] = {".png", ".svg", ".pdf", ".eps", ".tex"}; /* enum gp_type */
@@ -208,8 +207,8 @@ static int open_stage(struct gp *g, struct err *err)
     for (int i = 0; i < GP_TYPES; i++)
         g->replaces |= stat(path_of(g, false, with_suffix(g, suffixes[i], name), path), &st) == 0;
     path_of(g, true, "", path);
-    if (mkdir(path, 0777) != 0 &&
-        (errno != EEXIST || lstat(path, &st) != 0 || !S_ISDIR(st.st_mode))) {
+    if (mkdir(path, 0777) != 0 && (errno != EEXIST || lstat(path, &st) != 0 ||
+                                   !S_ISDIR(st.st_mode) || st.st_uid != geteuid())) {
         path[strlen(path) - 1] = '\0';
         rc = err_sys(err, ERR_IO, "%s: cannot create the directory", path);
         goto out;
@@ -428,29 +427,19 @@ static bool is_gnuplot_setting(const char *variable)
 
 /* Start `gnuplot -d -e CD SCRIPT`: -d reads no settings of the user, CD changes the directory.
  * Given a file, gnuplot stops at the first error with a line number and exit 1. */
-static int start(char *cd, char *script, int log, pid_t *pid)
+static int start(char *cd, char *script, int log, struct child *c)
 {
     char program[] = "gnuplot", no_init[] = "-d", command[] = "-e";
     char *argv[] = {program, no_init, command, cd, script, NULL};
     posix_spawn_file_actions_t fa;
-    posix_spawnattr_t attr;
-    sigset_t defaults;
     char **env = environment_without(is_gnuplot_setting);
     int e = env ? posix_spawn_file_actions_init(&fa) : ENOMEM;
     if (e)
         goto out;
-    sigemptyset(&defaults);
-    sigaddset(&defaults, SIGPIPE); /* ignored here, not there */
-    e = posix_spawnattr_init(&attr);
-    if (!e) {
-        posix_spawnattr_setsigdefault(&attr, &defaults);
-        posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
-        e = posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
-        for (int fd = 1; fd <= 2 && !e; fd++)
-            e = posix_spawn_file_actions_adddup2(&fa, log, fd);
-        e = e ? e : posix_spawnp(pid, "gnuplot", &fa, &attr, argv, env);
-        posix_spawnattr_destroy(&attr);
-    }
+    e = posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
+    for (int fd = 1; fd <= 2 && !e; fd++)
+        e = posix_spawn_file_actions_adddup2(&fa, log, fd);
+    e = e ? e : child_start(c, argv, env, &fa);
     posix_spawn_file_actions_destroy(&fa);
 out:
     free(env);
@@ -474,18 +463,15 @@ static int not_started(const struct gp *g, int e, struct err *err)
                    g->dir, script, script);
 }
 
-/* A signal (core/pool.h) sets a flag and restarts system calls, so the wait is a loop of looks. A
- * terminal interrupts gnuplot too, which may hang then; `kill` does not. Nothing that it still
- * writes is kept. */
-static int wait_for(pid_t pid, int *status, struct err *err)
+/* After an interrupt it is killed: nothing that it still writes is kept. */
+static int wait_for(struct child *c, int *status, struct err *err)
 {
-    const struct timespec nap = {.tv_nsec = 5000000};
-    pid_t got;
-    while ((got = waitpid(pid, status, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
-        if (interrupted())
-            kill(pid, SIGKILL);
-        nanosleep(&nap, NULL);
-    }
+    int got = 0;
+    while (!interrupted() && (got = child_wait(c, 0.1, status)) == 0)
+        ;
+    int sys = errno;
+    child_kill(c);
+    errno = sys;
     if (got < 0)
         return err_sys(err, ERR_RUN, "waiting for gnuplot");
     if (interrupted() || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGINT))
@@ -538,7 +524,7 @@ static int run(const struct gp *g, struct err *err)
     struct buf at = {0}, cd = {0};
     int status = 0, e, rc = 0;
     FILE *log = NULL;
-    pid_t pid;
+    struct child gnuplot = {0};
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     log = tmpfile();
@@ -553,8 +539,8 @@ static int run(const struct gp *g, struct err *err)
     with_suffix(g, ".gp", script + 2);
     cd.failed |= at.failed;
     TRY(buf_check(&cd, "path", err));
-    e = start(cd.data, script, fileno(log), &pid);
-    TRY(e ? not_started(g, e, err) : wait_for(pid, &status, err));
+    e = start(cd.data, script, fileno(log), &gnuplot);
+    TRY(e ? not_started(g, e, err) : wait_for(&gnuplot, &status, err));
     TRY(judge(g, status, log, err));
 out:
     if (log)

@@ -724,12 +724,12 @@ static void put_number(const struct page *p, const struct page_cell *c, int part
                        double factor, bool rest, struct line *l)
 {
     struct paper_number x;
-    char *end;
-    if (!name || l->m.n == CLAIM_MEMBERS || !cell_printed(p, c, part, &x))
+    const char *end;
+    double number;
+    if (!name || l->m.n == CLAIM_MEMBERS || !cell_printed(p, c, part, &x) ||
+        !num_read(x.value, &number, &end))
         return;
-    double number = strtod(x.value, &end), tie = 0.5 * pow(10, -printed_digits(x.value)) / factor;
-    if (end == x.value)
-        return;
+    double tie = 0.5 * pow(10, -printed_digits(x.value)) / factor;
     struct member *m = &l->m.m[l->m.n++];
     snprintf(m->value, sizeof m->value, "%s", name);
     set_number(m, (rest ? factor - number : number) / factor, "");

@@ -182,10 +182,9 @@ static int put_printed(const struct page *p, struct page_cell *c, struct err *er
     for (int k = 0; k < CELL_PARTS; k++) {
         if (!cell_printed(p, c, k, &x))
             continue;
-        char *end;
+        const char *end;
         buf_printf(&text, "%s%s", n++ ? json_str_or(c->block->j, "sep", " / ") : "", x.value);
-        c->number = strtod(x.value, &end);
-        if (n > 1 || end == x.value)
+        if (!num_read(x.value, &c->number, &end) || n > 1)
             c->number = NAN;
     }
     if (n)

@@ -331,8 +331,11 @@ static void put_part(bool html, enum part part, struct buf *text, struct buf *b)
         buf_puts(b, marks[html][part][0]);
         if (html)
             html_text(buf_str(text), b);
+        else if (part == COMMAND) /* code ends at the next of its quotes, and at nothing else */
+            for (const char *s = buf_str(text); *s; s++)
+                buf_put(b, *s == '`' ? "'" : s, 1);
         else
-            buf_puts(b, buf_str(text));
+            md_text(buf_str(text), b);
         buf_puts(b, marks[html][part][1]);
     }
     b->failed |= text->failed;

@@ -5,6 +5,7 @@
 
 #include "core/environment.h"
 #include "core/fileio.h"
+#include "core/text.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -240,9 +241,9 @@ bool json_has_text(const json_t *texts, const char *text)
 
 double size_value(const char *text)
 {
-    char *end;
-    double x = strtod(text, &end);
-    if (end == text)
+    const char *end;
+    double x;
+    if (!num_read(text, &x, &end))
         return NAN;
     if ((*end == 'K' || *end == 'k') && !end[1])
         return 1024 * x;
@@ -268,15 +269,15 @@ int paper_marks(const struct paper_data *d, const json_t *item, const json_t *ma
     const char *id = json_str_or(item, "id", ""), *unit = json_str_or(marks, "unit", "");
     const char *pattern = json_str_or(marks, "row", ""), *column = json_str_or(marks, "column", "");
     struct paper_number x;
-    char text[32], *end;
+    char text[32];
+    double y;
     int n = 0;
     buf_printf(out, "printed (%s)=", json_str_or(marks, "label", ""));
     for (int64_t i = 0; paper_number_at(d, item, i, &x); i++) {
         if (strcmp(x.column, column) != 0 ||
             !label_part(pattern, x.row, false, text, sizeof text) || !isfinite(size_value(text)))
             continue; /* such as the mean of all */
-        double y = strtod(x.value, &end);
-        if (end == x.value || *end || !isfinite(y) || strcmp(x.unit, unit) != 0)
+        if (!num_fills(x.value, &y) || strcmp(x.unit, unit) != 0)
             return err_set(err, ERR_INPUT, "%s: marks: '%s' prints '%s' %s, not a number in %s", id,
                            x.row, x.value, x.unit, unit);
         if (strcmp(unit, "%") == 0) /* axes count shares */

@@ -16,13 +16,11 @@
 #include "core/version.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -277,15 +275,10 @@ int journal_open(const char *path, const char *identity, journal_sink *sink, voi
 
     TRY(mem_zalloc(&j, 1, sizeof *j, "journal", err));
     pthread_mutex_init(&j->lock, NULL);
-    j->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    j->fd = -1;
     if (!(j->path = strdup(path)))
         FAIL(err, ERR_NOMEM, "%s: out of memory", path);
-    if (j->fd < 0) {
-        rc = err_sys(err, ERR_IO, "%s", path);
-        goto out;
-    }
-    if (flock(j->fd, LOCK_EX | LOCK_NB) != 0)
-        FAIL(err, ERR_RUN, "%s: another process calibrates to it", path);
+    TRY(io_append_open(path, &j->fd, err));
     TRY(buf_read_file(&b, path, JOURNAL_MOST, err));
     TRY(take_lines(j, identity, &b, sink, ctx, &end, err));
     if (ftruncate(j->fd, (off_t)end) != 0) {
@@ -784,8 +777,9 @@ static int choose_order(struct calibrate *c, const struct calibrate_opts *o, str
     return 0;
 }
 
+/* *journal receives the name of the journal. */
 static int check_output(const struct calibrate_opts *o, const struct str_list *args,
-                        struct err *err)
+                        struct buf *journal, struct err *err)
 {
     struct stat st;
     int rc = 0;
@@ -795,8 +789,12 @@ static int check_output(const struct calibrate_opts *o, const struct str_list *a
         FAIL(err, ERR_USAGE, "calibrate: %s is a directory, a file is written", o->out);
     if (!o->out && !o->c.dry_run)
         FAIL(err, ERR_USAGE, "calibrate: -o FILE is missing");
-    if (o->out && !o->c.force && !o->c.dry_run && access(o->out, F_OK) == 0)
-        FAIL(err, ERR_USAGE, "calibrate: %s exists; --force overwrites it", o->out);
+    if (!o->out || o->c.dry_run)
+        goto out;
+    /* A journal beside it is of a calibration that was stopped before its end (journal_open). */
+    buf_printf(journal, "%s.journal", o->out);
+    TRY(buf_check(journal, o->out, err));
+    TRY(refuse_existing(o->out, o->c.force || access(buf_str(journal), F_OK) == 0, err));
 out:
     return rc;
 }
@@ -953,7 +951,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     c.load.seed = (uint64_t)o.c.seed;
     c.load.allow_nonfinite = o.allow_nonfinite;
     TRY(choose_order(&c, &o, err));
-    TRY(check_output(&o, &args, err));
+    TRY(check_output(&o, &args, &journal, err));
     if (args.n < 2)
         FAIL(err, ERR_USAGE, "calibrate: no trace given (lacuna calibrate METHOD T.h5... -o FILE)");
     TRY(traces_open(args.items + 1, args.n - 1, &c.traces, &c.n_traces, err));
@@ -967,8 +965,6 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     }
     TRY(name_result(&o, &name, err));
     c.name = buf_str(&name);
-    buf_printf(&journal, "%s.journal", o.out);
-    TRY(buf_check(&journal, o.out, err));
     if (o.c.force)
         unlink(buf_str(&journal));
     TRY(calibrate_execute(&c, buf_str(&journal), cmd_jobs(&o.c), err));

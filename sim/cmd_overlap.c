@@ -433,6 +433,7 @@ static int execute(const struct app *app, struct overlap *o, const struct overla
     TRY(manifest_start(opt->out, app->argc, app->argv, &manifest, err));
     for (int64_t i = 0; i < o->n_traces; i++)
         TRY(manifest_input(manifest, trace_path(o->traces[i]), trace_id(o->traces[i]), err));
+    TRY(manifest_write(manifest, err));
     TRY(gemm_ready(err));
     TRY(pool_run(cmd_jobs(&opt->c), o->n_heads, do_head, o, err));
     log_info("%s: %lld heads, %lld masks", opt->out, (long long)o->n_heads, (long long)o->n);

@@ -253,15 +253,16 @@ static int begin_outputs(const struct app *app, const struct replay_opts *o, str
     else
         TRY(record_file_open(path, &r->records, err));
     shard_file_name(shard, "manifest", "json", name);
+    bool replace = o->c.force || manifest_killed(o->out, name, app->argc, app->argv);
+    if (o->dump_masks)
+        TRY(maskfile_create(o->dump_masks, replace, &r->masks, err));
+    if (o->dump_outputs)
+        TRY(outfile_create(o->dump_outputs, replace, &r->outputs, err));
     TRY(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
     if (o->c.force)
         manifest_accept_changes(*manifest);
     for (int64_t i = 0; i < r->n_traces; i++)
         TRY(manifest_input(*manifest, trace_path(r->traces[i]), trace_id(r->traces[i]), err));
-    if (o->dump_masks)
-        TRY(maskfile_create(o->dump_masks, o->c.force, &r->masks, err));
-    if (o->dump_outputs)
-        TRY(outfile_create(o->dump_outputs, o->c.force, &r->outputs, err));
 out:
     return rc;
 }

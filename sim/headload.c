@@ -3,11 +3,14 @@
 #include "core/indexlist.h"
 #include "core/mem.h"
 #include "core/permute.h"
+#include "core/strmap.h"
 #include "core/trace.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 void sim_head_ready(struct sim_head *h, enum precision prec)
 {
@@ -93,12 +96,28 @@ int traces_open(char *const *args, int64_t n_args, struct trace ***traces, int64
                 struct err *err)
 {
     struct str_list files = {0};
+    struct strmap seen = {0};
+    struct stat st = {0};
+    char id[48];
     int rc = 0;
     TRY(trace_list(args, n_args, &files, err));
     TRY(mem_zalloc(traces, files.n, sizeof **traces, "traces", err));
-    for (; *n < files.n; ++*n)
-        TRY(trace_open(files.items[*n], *traces + *n, err));
+    for (int64_t i = 0; i < files.n; i++) {
+        bool there = stat(files.items[i], &st) == 0;
+        snprintf(id, sizeof id, "%llu:%llu", (unsigned long long)st.st_dev,
+                 (unsigned long long)st.st_ino);
+        if (there && strmap_get(&seen, id) >= 0)
+            continue;
+        TRY(strmap_put(&seen, id, i, err));
+        TRY(trace_open(files.items[i], *traces + *n, err));
+        if (strmap_get(&seen, trace_id((*traces)[*n])) >= 0) { /* a copy: its cells are the same */
+            trace_close(*traces + *n);
+            continue;
+        }
+        TRY(strmap_put(&seen, trace_id((*traces)[(*n)++]), i, err));
+    }
 out:
+    strmap_free(&seen);
     str_list_free(&files);
     return rc;
 }

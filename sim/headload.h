@@ -43,8 +43,8 @@ struct head_load {
     bool allow_nonfinite; /* let NaN and infinity pass */
 };
 
-/* Open the traces that the arguments of a command name (trace_list) into *traces, which grows as
- * they open and is to be closed in any case. */
+/* Open the traces that the arguments of a command name (trace_list), each once, into *traces, which
+ * grows as they open and is to be closed in any case. */
 int traces_open(char *const *args, int64_t n_args, struct trace ***traces, int64_t *n,
                 struct err *err);
 void traces_close(struct trace ***traces, int64_t n);

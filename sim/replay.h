@@ -86,7 +86,7 @@ void replay_free(struct replay *r);
 
 struct outfile;
 
-/* Create path.part; outfile_commit renames it. */
+/* Begin a file of outputs (h5_part_create). */
 int outfile_create(const char *path, bool force, struct outfile **out, struct err *err);
 
 /* Store the cell r, which has r->n_q rows: out [n_q][dv], lse [n_q]. Thread-safe. */

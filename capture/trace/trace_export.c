@@ -255,13 +255,6 @@ out:
     return rc;
 }
 
-static int refuse_existing(const char *path, bool force, struct err *err)
-{
-    if (!force && access(path, F_OK) == 0)
-        return err_set(err, ERR_USAGE, "%s exists; give --force to replace it", path);
-    return 0;
-}
-
 /* A tensor whose data are given and become the item's. */
 static int add_loaded(struct plan *p, const char *name, enum dtype dtype, int ndim,
                       const int64_t *shape, void *data, struct err *err)

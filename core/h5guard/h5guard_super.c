@@ -150,6 +150,10 @@ int h5guard_open(int fd, struct h5guard **out, struct err *err)
     g->size = g->end = (uint64_t)st.st_size;
     TRY(check_super(g, &s, err));
     TRY(h5guard_admit(g, s.root, err));
+    if (s.cached && !g->btree) {
+        rc = guard_foreign(WHAT, 0, err, "an old root group with links of a newer kind");
+        goto out;
+    }
     if (s.cached && (s.btree != g->btree || s.heap != g->heap)) {
         rc = guard_bad(WHAT, 0, err, "the root group has another symbol table");
         goto out;

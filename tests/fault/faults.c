@@ -218,8 +218,11 @@ static void kill_series(const struct step *s, const struct course *c, struct fau
         f.at = 1 + (long)random_below(&random, (uint64_t)c->counts[COUNT_IO]);
         f.how = random_below(&random, 3) == 0 ? HOW_TORN : HOW_KILL;
     }
+    bool finished = !*results_differ(s, "trial");
     if (!*why)
         why = recover(s, "trial", &refused);
+    if (!*why && refused && !finished)
+        why = "the same command refuses what a kill left";
     t->completed += !*why;
     if (*why)
         tally_fail(t, "trial", what, why);

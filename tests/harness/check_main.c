@@ -1,5 +1,7 @@
 #include "tests/harness/suite.h"
 
+#include "core/fileio.h"
+
 #include <errno.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -57,6 +59,13 @@ const char *test_path(const char *name)
     at = (at + 1) % 64;
     snprintf(path[at], sizeof path[at], "%s/%s", tmpdir, name);
     return path[at];
+}
+
+bool test_absent(const char *name)
+{
+    char part[NAME_MAX + 1];
+    return access(test_path(name), F_OK) != 0 &&
+           io_part_find(test_path(name), part) == IO_PART_NONE;
 }
 
 /* Tests of several files make files of the same name. */

@@ -97,4 +97,7 @@ const char *test_tmpdir(void);
 /* A name in it. The text stays valid for the next 63 calls. */
 const char *test_path(const char *name);
 
+/* Is neither a file of that name there, nor an unfinished one of its writer? */
+bool test_absent(const char *name);
+
 #endif

@@ -1,6 +1,7 @@
 /* Parallel for: every item once, first error wins, interruption, worker numbers. */
 #include "tests/harness/suite.h"
 
+#include "core/fileio.h"
 #include "core/pool.h"
 
 #include <signal.h>
@@ -136,6 +137,24 @@ TEST_N(every_closing_signal_interrupts_and_its_second_kills, 4)
 {
     ck_assert_int_eq(end_by(closing[_i], 1, leave_it), 130);
     ck_assert_int_eq(end_by(closing[_i], 2, leave_it), -closing[_i]);
+}
+
+TEST(a_program_that_never_looks_ends_all_the_same_and_leaves_no_part)
+{
+    const char *path = test_path("never.h5");
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        struct io_part part = {0};
+        interrupt_install();
+        if (io_part_open(&part, path, NULL) != 0 || raise(SIGTERM) != 0)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 130);
+    ck_assert(test_absent("never.h5"));
 }
 
 /* nohup: the terminal goes, the run stays. */

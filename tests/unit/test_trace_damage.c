@@ -436,11 +436,10 @@ static void check_after_kill(const char *path, int *absent, int *part, int *good
 {
     struct err err = {0};
     struct trace *t = NULL;
-    char name[600];
+    char name[NAME_MAX + 1];
     int64_t bad = -1;
 
-    snprintf(name, sizeof name, "%s.part", path);
-    bool has_part = access(name, F_OK) == 0;
+    bool has_part = io_part_find(path, name) != IO_PART_NONE;
     if (access(path, F_OK) == 0) {
         assert_ok(trace_open(path, &t, &err), &err);
         assert_ok(trace_verify(t, 1, NULL, NULL, &bad, &err), &err);
@@ -451,14 +450,13 @@ static void check_after_kill(const char *path, int *absent, int *part, int *good
         ++*good;
     } else if (has_part) {
         assert_fails(trace_open(path, &t, &err), &err, ERR_INPUT, "stopped before the end");
-        int rc = trace_open(name, &t, &err);
-        ck_assert_msg(rc == ERR_INPUT && strstr(err.msg, "its writer was stopped"), "%d %s", rc,
-                      err.msg);
+        err = (struct err){0};
+        assert_fails(trace_open(test_path(name), &t, &err), &err, ERR_INPUT, "was stopped");
         ++*part;
     } else {
         ++*absent;
     }
-    unlink(name);
+    unlink(test_path(name));
     unlink(path);
 }
 
@@ -518,24 +516,16 @@ TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
     struct trace_writer *w = NULL, *second = NULL;
     OWN(trace_close) struct trace *t = NULL;
+    char part[NAME_MAX + 1];
 
     MUST(fixture_begin(test_path("live.h5"), &m, 2, &w, ERR));
     FAILS(trace_open(test_path("live.h5"), &t, ERR), ERR_INPUT, "still being written");
-    FAILS(trace_open(test_path("live.h5.part"), &t, ERR), ERR_INPUT, "still being written");
+    ck_assert_int_eq(io_part_find(test_path("live.h5"), part), IO_PART_LIVE);
+    FAILS(trace_open(test_path(part), &t, ERR), ERR_INPUT, "its writer is at work");
     FAILS(trace_create(test_path("live.h5"), &m, 2, true, &second, ERR), ERR_IO,
           "by another process");
     MUST(trace_commit(&w, ERR));
     MUST(trace_open(test_path("live.h5"), &t, ERR));
-}
-
-TEST(a_complete_part_file_says_that_only_the_name_is_missing)
-{
-    struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
-    struct trace *t = NULL;
-
-    MUST(fixture_write(test_path("whole.h5"), &m, 2, ERR));
-    ck_assert_int_eq(rename(test_path("whole.h5"), test_path("whole.h5.part")), 0);
-    FAILS(trace_open(test_path("whole.h5.part"), &t, ERR), ERR_INPUT, "rename it to");
 }
 
 /* ---- full disk --------------------------------------------------------------------------------
@@ -569,8 +559,7 @@ TEST_N(a_full_disk_ends_with_an_error_and_without_a_part_file, 3)
         ck_assert_msg(strstr(err.msg, "ulimit -f") != NULL &&
                           (strstr(err.msg, "fewer") != NULL) == (_i == 0),
                       "%s", err.msg);
-        ck_assert(access(test_path("full.h5.part"), F_OK) != 0 &&
-                  access(test_path("full.h5"), F_OK) != 0);
+        ck_assert(test_absent("full.h5"));
         err_clear(&err);
         /* HDF5 keeps the id of a file that it cannot flush. */
         ck_assert_int_le(hdf5_objects_open(), open_before + 1);

@@ -2,8 +2,10 @@
 
 Reader and writer share this file. Nothing here needs PyTorch.
 """
+import contextlib
 import ctypes
 import functools
+import glob
 import math
 import os
 import re
@@ -296,6 +298,22 @@ def check_call(meta, call):
 
 def call_path(call):
     return f"calls/step-{call['step']:03d}/{call['branch']}/layer-{call['layer']:02d}"
+
+
+@contextlib.contextmanager
+def reading(path):
+    """What goes wrong in a file that contradicts itself is a TraceError that names the file."""
+    try:
+        yield
+    except TraceError:
+        raise
+    except Exception as e:
+        raise TraceError(f"{path} is damaged: {type(e).__name__}: {e}") from e
+
+
+def parts_of(path):
+    """Unfinished files of the writers of PATH."""
+    return glob.glob(glob.escape(path) + ".??????.part")
 
 
 def free_bytes(path):

@@ -3,7 +3,7 @@ import os
 
 import numpy as np
 
-from . import xxh3
+from . import layout, xxh3
 from .layout import TraceError
 from .reader import attributes, causal_pairs, frame, open_file, within
 
@@ -16,8 +16,9 @@ class Masks:
     def __init__(self, path):
         self.path = os.fspath(path)
         self.file = open_file(path, FORMAT)
-        cells = self.file["cells"]
-        self.cells = [Mask(cells[f"{i // 1000:03d}/{i:06d}"]) for i in range(int(cells.attrs["count"]))]
+        with layout.reading(self.path):
+            cells = self.file["cells"]
+            self.cells = [Mask(cells[f"{i // 1000:03d}/{i:06d}"]) for i in range(int(cells.attrs["count"]))]
 
     def find(self, **want):
         """Masks whose attributes are those given: method=, layer=, head=, step=, branch=, params=, ..."""
@@ -57,7 +58,8 @@ class Mask:
 
     def _lists(self):
         """row_ptr and col of the form "lists", after their checksum."""
-        ptr, col = self.group["row_ptr"][:], self.group["col"][:]
+        with layout.reading(self.group.file.filename):
+            ptr, col = self.group["row_ptr"][:], self.group["col"][:]
         if xxh3.text(col.tobytes() + ptr.tobytes()) != self.attrs["xxh3"]:
             raise TraceError(f"{self.group.file.filename}: {self.group.name}: the checksum of its lists differs")
         return ptr, col

@@ -1,4 +1,8 @@
-"""Read traces: q, k, v, scores, probabilities and maps as NumPy arrays. Needs NumPy and h5py; pandas for frames."""
+"""Read traces: q, k, v, scores, probabilities and maps as NumPy arrays. Needs NumPy and h5py; pandas for frames.
+
+For files that you trust: h5py hands them to libhdf5, which believes what they say. `lacuna trace verify` checks a file of
+someone else first.
+"""
 import math
 import os
 import re
@@ -38,12 +42,17 @@ def open_file(path, form, major=1):
     """An h5py file of lacuna after the checks that every reader makes: format, version, completeness."""
     path = os.fspath(path)
     if not os.path.exists(path):
-        there = os.path.exists(path + ".part")
-        raise TraceError(f"{path}: no such file" + (f", but {path}.part is there: its writer did not finish" if there else ""))
+        parts = layout.parts_of(path)
+        raise TraceError(f"{path}: no such file" + (f", but {parts[0]} is there: its writer did not finish" if parts else ""))
     try:
         f = h5py.File(path, "r", locking=False)
     except OSError as e:
         raise TraceError(f"{path} is not an HDF5 file or is damaged: {e}") from e
+    with layout.reading(path):
+        return _check_root(f, path, form, major)
+
+
+def _check_root(f, path, form, major):
     root = attributes(f)
     if root.get("format") != form:
         raise TraceError(f"{path} is {'a ' + str(root['format']) if 'format' in root else 'no file of lacuna'}, expected a {form}")
@@ -81,7 +90,8 @@ class Trace:
         self.path = os.fspath(path)
         self.file = open_file(path, layout.FORMAT)
         try:
-            self._read()
+            with layout.reading(self.path):
+                self._read()
         except BaseException:
             self.file.close()
             raise
@@ -137,7 +147,8 @@ class Trace:
 
     def array(self, name):
         """An array of the run (tokens, nll, timesteps, sigmas); None when it is not stored."""
-        return self.file["run"][name][:] if name in self.file["run"] else None
+        with layout.reading(self.path):
+            return self.file["run"][name][:] if name in self.file["run"] else None
 
     @property
     def tokens(self):
@@ -149,11 +160,10 @@ class Trace:
 
     def verify(self):
         """Every checksum, and the rows of outputs that are stored. A list of what is wrong; empty = all is well."""
-        bad = []
-        for name in layout.RUN_ARRAYS:
-            if name in self.file["run"] and not _sum_is_right(self.file["run"], name):
-                bad.append(f"/run/{name}: its checksum differs")
-        return bad + [text for c in self.calls for text in c.verify()]
+        with layout.reading(self.path):
+            bad = [f"/run/{name}: its checksum differs" for name in layout.RUN_ARRAYS
+                   if name in self.file["run"] and not _sum_is_right(self.file["run"], name)]
+            return bad + [text for c in self.calls for text in c.verify()]
 
     def close(self):
         self.file.close()
@@ -224,7 +234,8 @@ class Call:
         if name not in self.group:
             raise TraceError(f"{self.trace.path}: {self.group.name} holds no {name}")
         d, stored = self.group[name], self.trace.model["dtype"]
-        raw = self._raw(d, index)
+        with layout.reading(self.trace.path):
+            raw = self._raw(d, index)
         if dtype == "raw":
             return raw if rows is None else raw[rows]
         raw = raw if rows is None else raw[rows]

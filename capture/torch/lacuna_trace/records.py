@@ -5,7 +5,7 @@ import math
 import os
 import subprocess
 
-from .layout import TraceError
+from .layout import TraceError, reading
 from .reader import frame
 
 KEY = ("trace", "run", "step", "branch", "layer", "head", "method", "params", "seed", "backend", "precision", "permute")
@@ -16,13 +16,13 @@ def _lines(folder):
     if not files:
         raise TraceError(f"{folder} holds no records*.jsonl; is it the directory that `lacuna replay -o` wrote?")
     for path in files:
-        with open(path, encoding="utf-8") as f:
+        with reading(path), open(path, encoding="utf-8") as f:
             lines = f.read().split("\n")
         for number, line in enumerate(lines[:-1], 1):  # behind the last newline: a torn line of a run that was killed
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError as e:
-                raise TraceError(f"{path}:{number}: no JSON: {e}") from e
+            with reading(f"{path}:{number}"):
+                r = json.loads(line)
+                r["method"], r["params"]  # noqa: B018  each record has them
+            yield r
 
 
 def _defaults(program):

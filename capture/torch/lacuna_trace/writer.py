@@ -1,4 +1,4 @@
-"""A trace file from its creation as NAME.part to its final name, in the format of doc/trace-format.md.
+"""A trace file from its creation as NAME.TAG.part to its final name, in the format of doc/trace-format.md.
 
 HDF5 lays out groups and datasets; the payload goes to its place with pwrite (pipe.py). Equal content gives equal
 bytes.
@@ -6,8 +6,8 @@ bytes.
 import errno
 import fcntl
 import os
+import secrets
 import stat
-import struct
 
 import numpy as np
 import torch
@@ -17,17 +17,21 @@ from . import layout, xxh3
 from .layout import TraceError
 from .pipe import Slices
 
-_F_OFD_SETLK = 37
 
-
-def lock(fd):
-    """The lock of lacuna's writers: of the open file description, so that it ends with this process."""
-    try:
-        fcntl.fcntl(fd, _F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-    except OSError as e:
-        if e.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-    return True
+def remove_left_parts(path):
+    """Parts of PATH that nobody writes: a writer, in C or Python, holds a lock on its own."""
+    for part in layout.parts_of(path):
+        try:
+            fd = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(part)
+        except BlockingIOError:
+            raise TraceError(f"{path} is being written by another process") from None
+        finally:
+            os.close(fd)
 
 
 def runs(ids):
@@ -54,7 +58,7 @@ class Writer:
     """One trace file. meta: {"model": ..., "run": ...[, "video": ...]} with every field of layout.FIELDS."""
 
     def __init__(self, path, meta, pipe, force=False):
-        self.path, self.part, self.meta, self.pipe = path, path + ".part", meta, pipe
+        self.path, self.meta, self.pipe = path, meta, pipe
         self.fd = self.file = None
         self.calls = []
         self.later = meta["model"]["weights_id"]  # a text, or one that is still being made
@@ -63,27 +67,19 @@ class Writer:
         layout.check_meta(meta)
         if os.path.lexists(path) and not (force and stat.S_ISREG(os.stat(path).st_mode)):
             raise TraceError(f"{path} exists; force=True replaces a regular file")
-        self._claim()
+        remove_left_parts(path)
+        self.part = f"{path}.{secrets.token_hex(3)}.part"
+        self.fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
             self._start()
         except BaseException:
             self.abort()
             raise
 
-    def _claim(self):
-        self.fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        mine, locked = os.fstat(self.fd), lock(self.fd)
-        try:
-            named = os.stat(self.part)
-        except FileNotFoundError:
-            named = None
-        if not locked or named is None or (named.st_ino, named.st_dev) != (mine.st_ino, mine.st_dev):
-            os.close(self.fd)
-            self.fd = None
-            raise TraceError(f"{self.part} is being written by another process")
-
     def _start(self):
-        self.file = h5f.create(self.part.encode(), h5f.ACC_TRUNC, layout.create_props(h5p.FILE_CREATE),
+        # in the file that is open: its name may lead elsewhere by now
+        self.file = h5f.create(f"/proc/self/fd/{self.fd}".encode(), h5f.ACC_TRUNC, layout.create_props(h5p.FILE_CREATE),
                                layout.access_props())
         root = self.root = h5g.open(self.file, b"/")
         for name, value in (("format", layout.FORMAT), ("version_major", layout.MAJOR),

@@ -9,6 +9,7 @@
  * failure it is started again for the next cell; failures in a row end the replay, because a
  * program that never works would only fill the records.
  */
+#include "core/child.h"
 #include "core/clock.h"
 #include "core/intmath.h"
 #include "core/json.h"
@@ -24,15 +25,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- a program that runs --------------------------------------------------------------------- */
@@ -54,7 +52,7 @@ extern char **environ;
  * the program does wrong is ERR_RUN; a machine without memory or processes is ERR_MACHINE. SIGPIPE
  * is ignored, as interrupt_install has it. */
 struct execproc {
-    pid_t pid;
+    struct child child;
     int in, out, err; /* our ends of its standard input, output and error; -1 = closed */
     int memory;
     void *map;
@@ -86,33 +84,13 @@ static void describe_end(int status, char text[64])
         snprintf(text, 64, "ended with status %d", WEXITSTATUS(status));
 }
 
-/* Wait for the end, at most so long; true when it came. */
-static bool wait_end(struct execproc *p, double seconds, int *status)
-{
-    double until = clock_s() + seconds;
-    for (;;) {
-        pid_t done = waitpid(p->pid, status, WNOHANG);
-        if (done == p->pid)
-            p->pid = 0;
-        if (p->pid == 0 || done < 0)
-            return p->pid == 0;
-        if (clock_s() >= until)
-            return false;
-        nanosleep(&(struct timespec){0, 5000000}, NULL);
-    }
-}
-
 /* Kill it at once. Accepts NULL. */
 static void execproc_kill(struct execproc **pp)
 {
     struct execproc *p = *pp;
-    int status;
     if (!p)
         return;
-    if (p->pid) {
-        kill(-p->pid, SIGKILL);
-        waitpid(p->pid, &status, 0);
-    }
+    child_kill(&p->child);
     close_end(&p->in);
     close_end(&p->out);
     close_end(&p->err);
@@ -132,7 +110,7 @@ static void execproc_end(struct execproc **pp)
     if (!p)
         return;
     close_end(&p->in);
-    wait_end(p, END_SECONDS, &status);
+    child_wait(&p->child, END_SECONDS, &status);
     execproc_kill(pp);
 }
 
@@ -173,28 +151,15 @@ static int make_memory(struct execproc *p, int *its, struct err *err)
 static int spawn(struct execproc *p, char *const *argv, const int its[ENDS], struct err *err)
 {
     posix_spawn_file_actions_t files;
-    posix_spawnattr_t how;
-    sigset_t normal;
-    int code;
-
-    sigemptyset(&normal);
-    sigaddset(&normal, SIGPIPE);
     posix_spawn_file_actions_init(&files);
-    posix_spawnattr_init(&how);
     for (int i = 0; i < ENDS; i++)
         posix_spawn_file_actions_adddup2(&files, its[i], i);
     posix_spawn_file_actions_addclosefrom_np(&files, ENDS);
-    posix_spawnattr_setsigdefault(&how, &normal);
-    posix_spawnattr_setpgroup(&how, 0);
-    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-    code = posix_spawnp(&p->pid, argv[0], &files, &how, argv, environ);
-    posix_spawnattr_destroy(&how);
+    errno = child_start(&p->child, argv, environ, &files);
     posix_spawn_file_actions_destroy(&files);
-    if (code == 0)
+    if (errno == 0)
         return 0;
-    p->pid = 0;
-    errno = code;
-    return err_sys(err, code == ENOENT || code == EACCES ? ERR_USAGE : ERR_MACHINE,
+    return err_sys(err, errno == ENOENT || errno == EACCES ? ERR_USAGE : ERR_MACHINE,
                    "program '%s' does not start", argv[0]);
 }
 
@@ -281,7 +246,7 @@ static int fail_ended(struct execproc *p, const char *doing, struct err *err)
     char end[64] = "closed its end of the pipe";
     int status = 0;
 
-    if (wait_end(p, END_SECONDS, &status))
+    if (child_wait(&p->child, END_SECONDS, &status) > 0)
         describe_end(status, end);
     drain_err(p);
     if (p->line_len)

@@ -26,4 +26,8 @@ try plot heatmap empty -o x.png
 try plot heatmap none.h5 -o x.png
 try plot mask r -o x.png
 try plot bars empty -o x.png
+try analyze r --where layer=0x0
+try analyze r --where 'density_elem<0x1'
+{ printf '\357\273\277'; head -n 1 r/records.jsonl; } >bom.jsonl
+try analyze bom.jsonl
 ls

@@ -3,7 +3,7 @@
 awk 'BEGIN { for (i = 0; i < 30000; i++) print i % 4096 }' >ids.txt
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --tokens-file ids.txt -o t.h5 --force &
 pid=$!
-while [ ! -e t.h5.part ] && running $pid; do sleep 0.05; done
+while ! ls t.h5.*.part >/dev/null 2>&1 && running $pid; do sleep 0.05; done
 kill -INT $pid
 wait $pid
 echo $?

@@ -6,7 +6,7 @@ try trace info
 try trace info none.h5
 echo "no trace" >text.h5
 try trace info text.h5
-head -c 3000 /dev/zero >zero.h5.part
+head -c 3000 /dev/zero >zero.h5.abcdef.part
 try trace info zero.h5
 try import -o t.h5
 try import --q q.npy --k k.npy -o t.h5
