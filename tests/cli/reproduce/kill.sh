@@ -34,7 +34,7 @@ long() { # signal, and whom it is sent to: the command, or make below it
     while running $pid && ! [ -s "$1/jobs/Makefile" ]; do sleep 0.01; done
     while running $pid && ! ls "$1"/jobs/*.part/log.txt >/dev/null 2>&1; do sleep 0.01; done
     whom=$pid
-    [ "$2" = make ] && read -r whom <"/proc/$pid/task/$pid/children"
+    [ "$2" = make ] && read -r whom rest <"/proc/$pid/task/$pid/children" # make, and what watches
     kill -"$1" "$whom"
     wait $pid 2>/dev/null
     echo "$1 to $2: exit $?"
