@@ -1,0 +1,97 @@
+/*
+ * attn8.cu - dense attention with INT8 Q K^T and e4m3 P V on Hopper (attn.h says what it computes).
+ *
+ * Tile: 192 query rows against 128 keys, by a producer warpgroup and three consumer warpgroups.
+ * Registers: 32 and 160 a thread: 64 sums, 64 scores whose place the sums of a stage's P V take, 16
+ *   packed probabilities.
+ * Shared memory: 224 KB, of which four stages of keys and values are 128.
+ * Why this shape: with products at twice the rate of bf16, the chain of a stage (scores, maximum,
+ *   exponentials, packing, P V, sums) is twice as long as its products. Two warpgroups cannot hide
+ *   it from each other, however it is overlapped; three that go through it in turn come nearer.
+ *
+ * The frame is that of attn_sm90.cuh: a persistent grid, items of a plan, the same producer,
+ * outputs through shared memory. Items are walked by ascending keys, as the method does, because P
+ * is rounded relative to the largest score so far; for the same reason rows are not cut into
+ * pieces. P V of a stage has sums of its own: those of the tensor cores keep 13 bits of mantissa.
+ */
+#include "cuda/attn/attn8_consumer.cuh"
+#include "cuda/attn/attn_producer.cuh"
+
+#include <string.h>
+
+/* Operands of bytes: rows of queries and keys are D bytes, and the first word of a stage is
+ * followed by the four scales of its keys (attn_smem::keys). */
+template <int D_, int BN_, int WG_, int STAGES_>
+struct shape8 : shape<D_, BN_, WG_, STAGES_, BLOCKS_ALL> {
+    using base = shape<D_, BN_, WG_, STAGES_, BLOCKS_ALL>;
+    static constexpr bool BYTES = true, ASCENDS = true;
+    static constexpr int IN_PANELS = D_ / 128, POSITIONS = base::UNITS + 4;
+    static constexpr int Q_BYTES = base::BM * D_, KV_BYTES = BN_ * D_;
+};
+
+using dense8_128 = shape8<128, 128, 3, 4>;
+
+template <class T>
+__global__ void __launch_bounds__(T::THREADS, 1)
+    attn8(const __grid_constant__ attn_maps maps, const __grid_constant__ attn_args a)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) uint8_t raw[];
+    attn_smem<T> &sm = *(attn_smem<T> *)raw;
+    const int group = uniform(threadIdx.x >> 7);
+
+    attn_begin(sm, maps);
+    if (group == 0) {
+        regs_dec<T::REGS_PRODUCER>();
+        if (threadIdx.x < 32) {
+            producer<T> p = {sm, a, maps};
+            p.run();
+        }
+    } else {
+        regs_inc<T::REGS_CONSUMER>();
+        consumer8<T> c = {{sm, a, &maps.o, uniform(group - 1)}};
+        c.run();
+    }
+#endif
+}
+
+template <class T>
+static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
+{
+    cudaFuncSetAttribute(attn8<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)sizeof(attn_smem<T>));
+    attn8<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(*(const attn_maps *)maps,
+                                                                 *(const attn_args *)args);
+}
+
+static const struct attn_kernel kernel_dense128 = {
+    "int8-hd128-dense",
+    "head dim 128, dense, INT8 and e4m3, tiles 192 x 128",
+    128,
+    ATTN_DENSE,
+    {dense8_128::BM, dense8_128::BN, 1},
+    ATTN_INT8,
+    90,
+    dense8_128::THREADS,
+    (int)sizeof(attn_smem<dense8_128>),
+    launch<dense8_128>};
+
+const struct attn_kernel *attn8_kernel_find(const struct attn_problem *p, int sm)
+{
+    return sm == 90 && p->d == kernel_dense128.d && p->lists == kernel_dense128.lists
+               ? &kernel_dense128
+               : NULL;
+}
+
+int attn8_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,
+                   const struct attn_plan *plan, const struct attn_tensors *x,
+                   const struct attn8_scales *scales, struct attn_job *job, struct err *err)
+{
+    int rc = attn_job_init(g, p, kernel, plan, x, job, err);
+    if (rc)
+        return rc;
+    attn_args *a = (attn_args *)job->args;
+    a->scales = *scales;
+    a->scale_log2 = 1; /* references are in log2 units */
+    return 0;
+}

@@ -1,0 +1,276 @@
+/*
+ * attn8_consumer.cuh - a consumer warpgroup of the attention with INT8 scores and e4m3 P V
+ * (attn8.cu): products and softmax of its 64 rows of a tile, stage after stage.
+ */
+#ifndef LACUNA_ATTN8_CONSUMER_CUH
+#define LACUNA_ATTN8_CONSUMER_CUH
+
+#include "cuda/attn/attn_outputs.cuh"
+#include "cuda/wgmma8.cuh"
+
+template <class T> struct consumer8 : tile_rows<T> {
+    static constexpr int BN = T::BN, D = T::D;
+
+    using rows = tile_rows<T>;
+    using rows::a, rows::inv, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
+    using rows::first_row, rows::lane, rows::warp;
+
+    ring<T::QBUFS> q;
+    ring<T::STAGES> kv;
+    float q_scale; /* of the thread's two rows */
+
+    /* The first of the thread's two rows, in its head. Computed at each use. */
+    DEVICE int row() const
+    {
+        int r = warp() * 16 + (lane() >> 2);
+        asm volatile("" : "+r"(r));
+        return first_row(tile) + r;
+    }
+
+    DEVICE uint64_t operand(const uint8_t *x) const
+    {
+        uint32_t at = smem_addr(x);
+        asm volatile("" : "+r"(at)); /* ptxas would keep, and spill, descriptors of all stages */
+        return descriptor(desc_low(at, 16));
+    }
+
+    DEVICE void arrive(uint64_t *bar)
+    {
+        warp_arrive(smem_addr(bar));
+    }
+
+    /* Scores of the stage, which return its keys; the result is what they are multiplied by, in
+     * log2 units: all keys of a thread have one scale. */
+    DEVICE float multiply_keys(int (&s)[BN / 2])
+    {
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        uint64_t qd = operand(sm.q[q.at] + w * 64 * D), kd = operand(sm.k[kv.at]);
+        hold(s);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < D / 32; i++)
+            wgmma_s8(s, qd + 2 * i, kd + 2 * i, i > 0);
+        wgmma_commit();
+        float scale = q_scale * __int_as_float(sm.keys[kv.at][T::UNITS + (lane() & 3)]);
+        wgmma_wait<0>();
+        hold(s);
+        arrive(&sm.k_empty[kv.at]);
+        return scale;
+    }
+
+    /* P V of the stage, in sums of its own; returns its values. */
+    DEVICE void multiply_values(const uint32_t (&p)[BN / 8], float (&u)[D / 2])
+    {
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        uint64_t vd = operand(sm.v[kv.at]);
+        hold(u);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < BN / 32; i++)
+            wgmma_e4m3(u, p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3], vd + 2 * i, i > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        hold(u);
+        arrive(&sm.v_empty[kv.at]);
+    }
+
+    /* Scores become floats in log2 units, -inf where a row does not see the key; key0: the first of
+     * the stage. */
+    DEVICE void mask_scores(int (&s)[BN / 2], float scale, int key0) const
+    {
+        int end[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            end[r] = (a.causal ? min(a.nk, row() + 8 * r + a.offset + 1) : a.nk) - key0 -
+                     2 * (lane() & 3);
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) {
+            bool seen = 8 * (i / 4) + i % 2 < end[i / 2 % 2];
+            s[i] = __float_as_int(seen ? (float)s[i] * scale : -INFINITY);
+        }
+    }
+
+    /* Largest scores of the thread, in log2 units. Integers are compared before they are converted:
+     * an instruction compares three. */
+    template <bool MASKED>
+    static DEVICE void tops(const int (&s)[BN / 2], float scale, float (&top)[2])
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (MASKED) {
+                top[r] = -INFINITY;
+#pragma unroll
+                for (int i = 2 * r; i < BN / 2; i += 4)
+                    top[r] = fmaxf(top[r], fmaxf(__int_as_float(s[i]), __int_as_float(s[i + 1])));
+                continue;
+            }
+            int x = max(s[2 * r], s[2 * r + 1]), y = max(s[4 + 2 * r], s[5 + 2 * r]);
+#pragma unroll
+            for (int i = 8 + 2 * r; i < BN / 2; i += 8) {
+                x = __vimax3_s32(x, s[i], s[i + 1]);
+                y = __vimax3_s32(y, s[i + 4], s[i + 5]);
+            }
+            top[r] = (float)max(x, y) * scale;
+        }
+    }
+
+    /* Follow the largest scores of the rows. c: factors of what was summed before; base: what is
+     * subtracted from scores. Most stages raise no row of a warp, and have no shuffles. */
+    template <bool MASKED> DEVICE void raise(float (&top)[2], float (&c)[2], float (&base)[2])
+    {
+        c[0] = c[1] = 1;
+        if (MASKED || __any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
+                top[r] = fmaxf(fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2)), m[r]);
+                c[r] = MASKED && top[r] == -INFINITY ? 1 : exp2_fast(m[r] - top[r]);
+                m[r] = top[r];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            base[r] = (MASKED && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
+    }
+
+    /* Probabilities in place, as the bits of floats; their sums. */
+    template <bool MASKED>
+    static DEVICE void exponentials(int (&s)[BN / 2], const float (&base)[2], float scale,
+                                    float (&sum)[2])
+    {
+        sum[0] = sum[1] = 0;
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) {
+            const int r = i / 2 % 2;
+            float x = MASKED ? __int_as_float(s[i]) - base[r] : fmaf((float)s[i], scale, -base[r]);
+            float p = exp2_fast(x);
+            s[i] = __float_as_int(p);
+            sum[r] += p;
+        }
+    }
+
+    /* As the A operand over keys in the order of attn8_place. */
+    static DEVICE void pack(const int (&s)[BN / 2], uint32_t (&p)[BN / 8])
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            const int at = 8 * (i / 2) + 2 * (i % 2);
+            p[i] = pack_e4m3(__int_as_float(s[at]), __int_as_float(s[at + 1]),
+                             __int_as_float(s[at + 4]), __int_as_float(s[at + 5]));
+        }
+    }
+
+    template <bool MASKED> DEVICE void step(int key0)
+    {
+        int s[BN / 2];
+        uint32_t p[BN / 8];
+        float u[D / 2], top[2], c[2], base[2], sum[2], scale = multiply_keys(s);
+        if (MASKED)
+            mask_scores(s, scale, key0);
+        tops<MASKED>(s, scale, top);
+        raise<MASKED>(top, c, base);
+        exponentials<MASKED>(s, base, scale, sum);
+        pack(s, p);
+        l[0] = fmaf(l[0], c[0], sum[0]);
+        l[1] = fmaf(l[1], c[1], sum[1]);
+        multiply_values(p, u);
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i] = fmaf(o[i], c[i / 2 % 2], u[i]);
+        kv.next();
+    }
+
+    /* A stage of which no row of the warpgroup sees a key. Its buffers are returned when they are
+     * full, because otherwise the barriers would count wrong. */
+    DEVICE void pass()
+    {
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        arrive(&sm.k_empty[kv.at]);
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        arrive(&sm.v_empty[kv.at]);
+        kv.next();
+    }
+
+    DEVICE void start_item(const int4 &item)
+    {
+        tile = item.x;
+        slot = -1;
+        rows::clear_outputs();
+        m[0] = m[1] = -INFINITY;
+        l[0] = l[1] = 0;
+        int r = row();
+        q_scale = r < a.nq ? __ldg(a.scales.q + ((int64_t)head_of(tile) * a.nq + r)) : 0;
+    }
+
+    /* Scales and means of the channels, applied to outputs with the normaliser. */
+    DEVICE void scale_channels()
+    {
+        int64_t at = (int64_t)(head_of(tile) / a.group) * D + 2 * (lane() & 3);
+        bool means = a.scales.v_mean;
+#pragma unroll
+        for (int i = 0; i < D / 2; i += 4) {
+            float2 by = __ldg((const float2 *)(a.scales.v + at + 2 * i));
+            float2 mean = make_float2(0, 0);
+            if (means)
+                mean = __ldg((const float2 *)(a.scales.v_mean + at + 2 * i));
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float one = inv[r] > 0 ? 1 : 0;
+                o[i + 2 * r] = fmaf(o[i + 2 * r] * inv[r], by.x, one * mean.x);
+                o[i + 2 * r + 1] = fmaf(o[i + 2 * r + 1] * inv[r], by.y, one * mean.y);
+            }
+        }
+        inv[0] = inv[1] = 1;
+    }
+
+    DEVICE void finish()
+    {
+        int first = row();
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float bias = 0;
+            if (a.scales.bias && first + 8 * r < a.nq)
+                bias = __ldg(a.scales.bias + ((int64_t)head_of(tile) * a.nq + first + 8 * r));
+            m[r] += bias * 1.44269504088896341f - a.scales.top;
+        }
+        rows::close_rows();
+        scale_channels();
+        rows::await_output_buffer();
+        rows::template put_outputs<0, D / 16>();
+        rows::send_rows(tile);
+    }
+
+    /* Stages by ascending keys, as the method goes; the last ones are those with masks. */
+    DEVICE void run_item(const int4 &item)
+    {
+        int masked = a.causal || a.nk % BN ? min(a.masked_units, item.z - item.y) : 0;
+        int i = item.y;
+        start_item(item);
+#pragma unroll 1
+        for (; i < item.z - masked; i++)
+            step<false>(0);
+        int last = a.causal ? min(first_row(tile) + 63, a.nq - 1) + a.offset : a.nk;
+#pragma unroll 1
+        for (; i < item.z; i++)
+            if (i * BN <= last)
+                step<true>(i * BN);
+            else
+                pass();
+        arrive(&sm.q_empty[q.at]);
+        finish();
+    }
+
+    DEVICE void run()
+    {
+        for (;; q.next()) {
+            mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
+            int4 item = warp_load(&sm.work[q.at]);
+            if (item.x < 0)
+                break;
+            run_item(item);
+        }
+        tma_store_wait_read();
+    }
+};
+
+#endif
