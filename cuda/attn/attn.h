@@ -86,7 +86,7 @@ struct attn8_scales {
     float top;
 };
 
-static inline int attn8_place(int r)
+PLAN_FN int attn8_place(int r)
 {
     return 2 * (r / 8) + 4 * (r % 8 / 2) + r % 2;
 }

@@ -1,7 +1,7 @@
 /*
  * quantise.cuh - the operands of SageAttention from q, k and v: integers with a scale per group of
- * tokens, values in fp16 that hold fp16 or e4m3 numbers. What the reference (sim/blocks/quant.c)
- * rounds is rounded here at the same places and in the same way.
+ * tokens, values in fp16 that hold fp16 or e4m3 numbers, or in e4m3 by channel. What the reference
+ * (sim/blocks/quant.c) rounds is rounded here at the same places and in the same way.
  *
  * A group's largest |x| is found in one pass over the tokens and used in a second one, whatever the
  * group is.
@@ -10,6 +10,7 @@
 #define LACUNA_QUANTISE_CUH
 
 #include "core/ownrule.h"
+#include "cuda/attn/attn.h"
 #include "cuda/warp.cuh"
 
 #include <cuda_bf16.h>
@@ -36,7 +37,8 @@ struct quantised_args {
     float *q_scale, *k_scale;        /* [heads][nq], [kv_heads][padded] by token; q's hold the scale
                                       * of scores */
     float *dot;                      /* [heads][nq] scale q . mean of k */
-    __half *vh;                      /* [kv_heads][nk][d] */
+    __half *vh;                      /* [kv_heads][nk][d]; NULL: vt */
+    uint8_t *vt;                     /* [kv_heads][d][padded] e4m3 as attn8_job_init takes it */
     float *v_scale;                  /* [kv_heads][d] */
 };
 
@@ -201,10 +203,14 @@ static __global__ void find_value_maxima(const quantised_args a)
     atomicMax(a.v_max + blockIdx.y * a.d + threadIdx.x, __float_as_uint(most));
 }
 
+static __device__ __forceinline__ uint8_t e4m3_bits(float x)
+{
+    return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+}
+
 static __device__ __forceinline__ float e4m3_of(float x)
 {
-    return __half2float(__half(
-        __nv_cvt_fp8_to_halfraw(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3), __NV_E4M3)));
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(e4m3_bits(x), __NV_E4M3)));
 }
 
 static __global__ void quantise_values(const quantised_args a)
@@ -220,6 +226,27 @@ static __global__ void quantise_values(const quantised_args a)
     }
     if (blockIdx.x == 0)
         a.v_scale[channel] = a.rule.e4m3 ? __fdiv_rn(amax, a.rule.v_top) : 1;
+}
+
+/* The same with the keys of a channel side by side. Grid (padded / 128, kv_heads), d threads: each
+ * writes a line of 128 keys of its channel. */
+static __global__ void transpose_values(const quantised_args a)
+{
+    int64_t channel = blockIdx.y * a.d + threadIdx.x;
+    float amax = __uint_as_float(a.v_max[channel]);
+    float mul = amax > 0 ? __fdiv_rn(a.rule.v_top, amax) : 0;
+    for (int64_t t0 = blockIdx.x * 128LL; t0 < blockIdx.x * 128LL + 128; t0 += 16) {
+        uint32_t words[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int r = 0; r < 16; r++) {
+            float x = t0 + r < a.nk ? __fmul_rn(value_of(a, t0 + r), mul) : 0;
+            words[attn8_place(r) / 4] |= (uint32_t)e4m3_bits(x) << attn8_place(r) % 4 * 8;
+        }
+        *(uint4 *)(a.vt + channel * a.padded + t0) =
+            make_uint4(words[0], words[1], words[2], words[3]);
+    }
+    if (blockIdx.x == 0)
+        a.v_scale[channel] = __fdiv_rn(amax, a.rule.v_top);
 }
 
 #endif

@@ -11,7 +11,10 @@
  * chains of 64 keys.
  *
  * 4 d N_q N_k operations per head, half when causal, of which the scores run at the integer rate.
+ *
+ * What Hopper's 8-bit kernel can do (cuda/attn/attn8.cu) goes there.
  */
+#include "core/clock.h"
 #include "cuda/own/own.h"
 #include "cuda/own/quantise.cuh"
 #include "cuda/softrows.cuh"
@@ -322,7 +325,10 @@ template <int N> static int launch_quant(struct gpu *g, const quantised_args &a,
         find_value_maxima<<<values, a.d, 0, g->stream>>>(a);
         CU_LAUNCHED(err);
     }
-    quantise_values<<<values, a.d, 0, g->stream>>>(a);
+    if (a.vt)
+        transpose_values<<<dim3((unsigned)(a.padded / 128), values.y), a.d, 0, g->stream>>>(a);
+    else
+        quantise_values<<<values, a.d, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -349,6 +355,49 @@ static int launch_sums(struct gpu *g, const quantised_args &a, struct err *err)
                                         : launch_attend<D, BK, OWN_SUM_F16>(g, a, err);
 }
 
+/* ---- Hopper --------------------------------------------------------------------------------- */
+
+struct quantised {
+    quantised_args a;
+    const struct attn_kernel *kernel; /* of 8 bits, with its job; NULL: attend_quantised */
+    struct attn_job job;
+};
+
+/* The 8-bit kernel for this rule; NULL: none. It has tiles of 128 keys in which four groups have
+ * scales, and the accumulators of the tensor cores. */
+static const struct attn_kernel *kernel_for(const struct attn_problem *p, int sm,
+                                            const own_quantised &r)
+{
+    bool can = r.e4m3 && r.bk == 128 && r.gran != OWN_BY_TOKEN && r.sum != OWN_SUM_F16;
+    return can ? attn8_kernel_find(p, sm) : NULL;
+}
+
+/* Rows stay whole: P is rounded relative to the largest score of the keys before. */
+static int init_job(struct gpu *g, struct quantised *s, struct own_job *job, struct err *err)
+{
+    const quantised_args *a = &s->a;
+    struct attn_tensors x = {a->qi, a->ki, a->vt, a->out, a->lse};
+    struct attn8_scales scales = {a->q_scale,
+                                  a->k_scale,
+                                  a->v_scale,
+                                  a->rule.smooth_v ? a->v_mean : NULL,
+                                  a->rule.smooth_k ? a->dot : NULL,
+                                  a->padded,
+                                  a->rule.offset + log2f(a->rule.factor)};
+    struct attn_plan plan = {};
+    double since = clock_ns();
+    int rc = 0;
+
+    TRY(attn_plan_make(&job->problem, &s->kernel->tile, NULL, 1, &plan, err));
+    TRY(attn_plan_rate(&plan, g->sms, err));
+    job->plan_ns = clock_ns() - since;
+    job->balance = plan.balance;
+    TRY(attn8_job_init(g, &job->problem, s->kernel, &plan, &x, &scales, &s->job, err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
 /* ---- the kind ------------------------------------------------------------------------------- */
 
 /* quant_group_count (sim/blocks/quant.c). */
@@ -363,7 +412,7 @@ static int64_t groups_of(const own_quantised &r, bool keys, int64_t n)
                                      : n;
 }
 
-static int alloc_operands(struct gpu *g, quantised_args *a, struct err *err)
+static int alloc_operands(struct gpu *g, quantised_args *a, bool bytes, struct err *err)
 {
     int64_t q = a->heads * a->nq, k = a->kv_heads * a->nk, channels = a->kv_heads * (int64_t)a->d;
     int rc = 0;
@@ -378,34 +427,39 @@ static int alloc_operands(struct gpu *g, quantised_args *a, struct err *err)
     TRY(gpu_alloc(g, q * 4, &a->q_scale, err));
     TRY(gpu_alloc(g, a->kv_heads * a->padded * 4, &a->k_scale, err));
     TRY(gpu_alloc(g, q * 4, &a->dot, err));
-    TRY(gpu_alloc(g, k * a->d * 2, &a->vh, err));
+    if (bytes)
+        TRY(gpu_alloc(g, channels * a->padded, &a->vt, err));
+    else
+        TRY(gpu_alloc(g, k * a->d * 2, &a->vh, err));
     TRY(gpu_alloc(g, channels * 4, &a->v_scale, err));
 out:
     return rc;
 }
 
-/* Pairs of the tiles of ROWS x bk that a head multiplies. */
-static int64_t pairs_of(const quantised_args *a)
+/* Pairs of the tiles of `rows` x bk that a head multiplies. */
+static int64_t pairs_of(const quantised_args *a, int64_t rows)
 {
     int64_t tiles = 0;
-    for (int64_t r = 0; r < a->nq; r += ROWS) {
-        int64_t last = (r + ROWS < a->nq ? r + ROWS : a->nq) - 1, keys = a->nk;
+    for (int64_t r = 0; r < a->nq; r += rows) {
+        int64_t last = (r + rows < a->nq ? r + rows : a->nq) - 1, keys = a->nk;
         if (a->causal && last + 1 + a->nk - a->nq < keys)
             keys = last + 1 + a->nk - a->nq;
         tiles += keys > 0 ? (keys + a->rule.bk - 1) / a->rule.bk : 0;
     }
-    return tiles * ROWS * a->rule.bk;
+    return tiles * rows * a->rule.bk;
 }
 
 static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
 {
     const struct attn_problem *p = &job->problem;
-    quantised_args *a = NULL;
+    struct quantised *s = NULL;
+    quantised_args *a;
     double log2e = 1.4426950408889634074;
     int rc = 0;
 
-    TRY(mem_zalloc(&a, 1, sizeof *a, "quantised attention", err));
-    job->state = a;
+    TRY(mem_zalloc(&s, 1, sizeof *s, "quantised attention", err));
+    job->state = s;
+    a = &s->a;
     for (int h = 1; h < p->heads; h++)
         if (memcmp(&rules[h].of.quantised, &rules->of.quantised, sizeof rules->of.quantised) != 0)
             FAIL(err, ERR_RUN,
@@ -430,23 +484,32 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
     a->score_scale = a->rule.fold_scale ? 1 : a->fold;
     a->q_groups = groups_of(a->rule, false, p->nq);
     a->k_groups = groups_of(a->rule, true, p->nk);
-    TRY(alloc_operands(g, a, err));
-    for (int h = 0; h < p->heads; h++)
-        job->pairs[h] = pairs_of(a);
-    snprintf(job->name, sizeof job->name, "quantised-hd%d-%dx%d", p->d, ROWS, a->rule.bk);
+    s->kernel = kernel_for(p, g->sm, a->rule);
+    TRY(alloc_operands(g, a, s->kernel, err));
+    for (int h = 0; h < p->heads; h++) /* a warpgroup of Hopper's has 64 rows */
+        job->pairs[h] = pairs_of(a, s->kernel ? 64 : ROWS);
+    if (s->kernel)
+        TRY(init_job(g, s, job, err));
+    if (s->kernel)
+        snprintf(job->name, sizeof job->name, "%s", s->kernel->name);
+    else
+        snprintf(job->name, sizeof job->name, "quantised-hd%d-%dx%d", p->d, ROWS, a->rule.bk);
 out:
     return rc;
 }
 
 static int quant(struct gpu *g, const struct own_job *job, struct err *err)
 {
-    const quantised_args &a = *(const quantised_args *)job->state;
+    const quantised_args &a = ((const struct quantised *)job->state)->a;
     return a.d == 64 ? launch_quant<2>(g, a, err) : launch_quant<4>(g, a, err);
 }
 
 static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 {
-    const quantised_args &a = *(const quantised_args *)job->state;
+    const struct quantised *s = (const struct quantised *)job->state;
+    const quantised_args &a = s->a;
+    if (s->kernel)
+        return attn_job_launch(g, &s->job, err);
     if (a.d == 64)
         return a.rule.bk == 64 ? launch_sums<64, 64>(g, a, err) : launch_sums<64, 128>(g, a, err);
     return a.rule.bk == 64 ? launch_sums<128, 64>(g, a, err) : launch_sums<128, 128>(g, a, err);
@@ -454,6 +517,8 @@ static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 
 static void release(void *state)
 {
+    if (state)
+        attn_job_free(&((struct quantised *)state)->job);
     free(state);
 }
 
