@@ -290,46 +290,66 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int N> static int launch_quant(struct gpu *g, const quantised_args &a, struct err *err)
+/* The means of k or v over its tokens. */
+template <int D>
+static int launch_means(struct gpu *g, const quantised_args &a, const __nv_bfloat16 *x,
+                        enum dtype as, float *mean, struct err *err)
 {
-    dim3 values((unsigned)a.chunks, (unsigned)a.kv_heads);
-    dim3 q((unsigned)((a.nq + 7) / 8), (unsigned)a.heads);
-    dim3 k((unsigned)((a.nk + 7) / 8), (unsigned)a.kv_heads);
-    dim3 padded((unsigned)(a.padded / 8), (unsigned)a.kv_heads);
     int rc = 0;
+    sum_tokens<D><<<dim3((unsigned)a.chunks, (unsigned)a.kv_heads), 256, 0, g->stream>>>(a, x);
+    CU_LAUNCHED(err);
+    mean_tokens<<<a.kv_heads, D, 0, g->stream>>>(a, as, mean);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
 
-    TRY(gpu_zero(g, a.q_max, a.heads * a.q_groups * 4, err));
-    TRY(gpu_zero(g, a.k_max, a.kv_heads * a.k_groups * 4, err));
-    TRY(gpu_zero(g, a.v_max, a.kv_heads * (int64_t)a.d * 4, err));
-    if (a.rule.smooth_k) {
-        sum_tokens<<<values, a.d, 0, g->stream>>>(a, a.k);
-        CU_LAUNCHED(err);
-        mean_tokens<<<a.kv_heads, a.d, 0, g->stream>>>(a, a.rule.mean_as, a.k_mean);
-        CU_LAUNCHED(err);
-    }
-    if (a.rule.smooth_v) {
-        sum_tokens<<<values, a.d, 0, g->stream>>>(a, a.v);
-        CU_LAUNCHED(err);
-        mean_tokens<<<a.kv_heads, a.d, 0, g->stream>>>(a, DT_F32, a.v_mean);
-        CU_LAUNCHED(err);
-    }
-    find_maxima<N, false><<<q, 256, 0, g->stream>>>(a);
+template <int D>
+static int launch_tokens(struct gpu *g, const quantised_args &a, bool find, struct err *err)
+{
+    dim3 q((unsigned)((a.nq + QUANT_ROWS - 1) / QUANT_ROWS), (unsigned)a.heads);
+    dim3 k((unsigned)(a.padded / QUANT_ROWS), (unsigned)a.kv_heads);
+    int rc = 0;
+    quantise_tokens<D, false><<<q, 256, 0, g->stream>>>(a, find);
     CU_LAUNCHED(err);
-    find_maxima<N, true><<<k, 256, 0, g->stream>>>(a);
+    quantise_tokens<D, true><<<k, 256, 0, g->stream>>>(a, find);
     CU_LAUNCHED(err);
-    quantise_tokens<N, false><<<q, 256, 0, g->stream>>>(a);
+out:
+    return rc;
+}
+
+template <int D> static int launch_values(struct gpu *g, const quantised_args &a, struct err *err)
+{
+    dim3 chunks((unsigned)a.chunks, (unsigned)a.kv_heads);
+    dim3 lines((unsigned)(a.padded / 128), (unsigned)a.kv_heads);
+    int rc = 0;
+    TRY(gpu_zero(g, a.v_max, a.kv_heads * (int64_t)D * 4, err));
+    if (a.rule.e4m3)
+        find_value_maxima<D><<<chunks, 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    quantise_tokens<N, true><<<padded, 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    if (a.rule.e4m3) {
-        find_value_maxima<<<values, a.d, 0, g->stream>>>(a);
-        CU_LAUNCHED(err);
-    }
     if (a.vt)
-        transpose_values<<<dim3((unsigned)(a.padded / 128), values.y), a.d, 0, g->stream>>>(a);
+        transpose_values<<<lines, D, 0, g->stream>>>(a);
     else
-        quantise_values<<<values, a.d, 0, g->stream>>>(a);
+        quantise_values<<<chunks, D, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+template <int D> static int launch_quant(struct gpu *g, const quantised_args &a, struct err *err)
+{
+    int rc = 0;
+    if (a.rule.smooth_k)
+        TRY(launch_means<D>(g, a, a.k, a.rule.mean_as, a.k_mean, err));
+    if (a.rule.smooth_v)
+        TRY(launch_means<D>(g, a, a.v, DT_F32, a.v_mean, err));
+    if (a.rule.gran == OWN_BY_TENSOR) {
+        TRY(gpu_zero(g, a.q_max, a.heads * 4LL, err));
+        TRY(gpu_zero(g, a.k_max, a.kv_heads * 4LL, err));
+        TRY(launch_tokens<D>(g, a, true, err));
+    }
+    TRY(launch_tokens<D>(g, a, false, err));
+    TRY(launch_values<D>(g, a, err));
 out:
     return rc;
 }
@@ -400,18 +420,6 @@ out:
 
 /* ---- the kind ------------------------------------------------------------------------------- */
 
-/* quant_group_count (sim/blocks/quant.c). */
-static int64_t groups_of(const own_quantised &r, bool keys, int64_t n)
-{
-    int64_t block = keys ? r.bk : r.bq, blocks = (n + block - 1) / block;
-    int64_t warps = keys ? 1 : block / r.warp;
-    return r.gran == OWN_BY_TENSOR   ? 1
-           : r.gran == OWN_BY_BLOCK  ? blocks
-           : r.gran == OWN_BY_WARP   ? blocks * warps
-           : r.gran == OWN_BY_THREAD ? (keys ? 4 : 8) * blocks * warps
-                                     : n;
-}
-
 static int alloc_operands(struct gpu *g, quantised_args *a, bool bytes, struct err *err)
 {
     int64_t q = a->heads * a->nq, k = a->kv_heads * a->nk, channels = a->kv_heads * (int64_t)a->d;
@@ -419,8 +427,8 @@ static int alloc_operands(struct gpu *g, quantised_args *a, bool bytes, struct e
     TRY(gpu_alloc(g, channels * a->chunks * 8, &a->part, err));
     TRY(gpu_alloc(g, channels * 4, &a->k_mean, err));
     TRY(gpu_alloc(g, channels * 4, &a->v_mean, err));
-    TRY(gpu_alloc(g, a->heads * a->q_groups * 4, &a->q_max, err));
-    TRY(gpu_alloc(g, a->kv_heads * a->k_groups * 4, &a->k_max, err));
+    TRY(gpu_alloc(g, a->heads * 4LL, &a->q_max, err));
+    TRY(gpu_alloc(g, a->kv_heads * 4LL, &a->k_max, err));
     TRY(gpu_alloc(g, channels * 4, &a->v_max, err));
     TRY(gpu_alloc(g, q * a->d, &a->qi, err));
     TRY(gpu_alloc(g, k * a->d, &a->ki, err));
@@ -482,8 +490,6 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
     a->scale = (float)p->scale;
     a->fold = (float)(p->scale * log2e);
     a->score_scale = a->rule.fold_scale ? 1 : a->fold;
-    a->q_groups = groups_of(a->rule, false, p->nq);
-    a->k_groups = groups_of(a->rule, true, p->nk);
     s->kernel = kernel_for(p, g->sm, a->rule);
     TRY(alloc_operands(g, a, s->kernel, err));
     for (int h = 0; h < p->heads; h++) /* a warpgroup of Hopper's has 64 rows */
@@ -501,7 +507,7 @@ out:
 static int quant(struct gpu *g, const struct own_job *job, struct err *err)
 {
     const quantised_args &a = ((const struct quantised *)job->state)->a;
-    return a.d == 64 ? launch_quant<2>(g, a, err) : launch_quant<4>(g, a, err);
+    return a.d == 64 ? launch_quant<64>(g, a, err) : launch_quant<128>(g, a, err);
 }
 
 static int attend(struct gpu *g, const struct own_job *job, struct err *err)
