@@ -9,7 +9,8 @@
 #include "cuda/wgmma8.cuh"
 
 template <class T> struct consumer8 : tile_rows<T> {
-    static constexpr int BN = T::BN, D = T::D;
+    static constexpr int BN = T::BN, D = T::D, SHIFT_BITS = 0x4B400000;
+    static constexpr float SHIFT = 12582912; /* of the bits SHIFT_BITS */
 
     using rows = tile_rows<T>;
     using rows::a, rows::inv, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
@@ -18,6 +19,7 @@ template <class T> struct consumer8 : tile_rows<T> {
     ring<T::QBUFS> q;
     ring<T::STAGES> kv;
     float q_scale; /* of the thread's two rows */
+    float ref[2];  /* the sums of a row hold probabilities relative to 2^ref */
 
     /* The first of the thread's two rows, in its head. Computed at each use. */
     DEVICE int row() const
@@ -114,26 +116,37 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
     }
 
-    /* Follow the largest scores of the rows. c: factors of what was summed before; base: what is
-     * subtracted from scores. Most stages raise no row of a warp, and have no shuffles. */
-    template <bool MASKED> DEVICE void raise(float (&top)[2], float (&c)[2], float (&base)[2])
+    /* Follow the largest scores of the rows. c: factors of what was summed before; base: what
+     * exponentials subtracts. Most stages raise no row of a warp, and have no shuffles.
+     *
+     * Without masks, base holds SHIFT scale, which rounds it by up to 0.75 scale. The sums are
+     * relative to what is subtracted after that rounding, so that no error remains in them. */
+    template <bool MASKED>
+    DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
-        c[0] = c[1] = 1;
         if (MASKED || __any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
-                top[r] = fmaxf(fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2)), m[r]);
-                c[r] = MASKED && top[r] == -INFINITY ? 1 : exp2_fast(m[r] - top[r]);
-                m[r] = top[r];
+                m[r] = fmaxf(fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2)), m[r]);
             }
         }
 #pragma unroll
-        for (int r = 0; r < 2; r++)
-            base[r] = (MASKED && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
+        for (int r = 0; r < 2; r++) {
+            float now = (MASKED && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
+            base[r] = now;
+            if (!MASKED) {
+                base[r] = fmaf(SHIFT, scale, now);
+                now = fmaf(-SHIFT, scale, base[r]);
+            }
+            c[r] = exp2_fast(ref[r] - now);
+            ref[r] = MASKED && m[r] == -INFINITY ? m[r] : now;
+        }
     }
 
-    /* Probabilities in place, as the bits of floats; their sums. */
+    /* Probabilities in place, as the bits of floats; their sums. A score is at most 127 127 128 <
+     * 2^22, so that its sum with the bits of SHIFT = 1.5 2^23 is the float SHIFT + score exactly:
+     * an addition in place of a conversion, of which a multiprocessor does an eighth as many. */
     template <bool MASKED>
     static DEVICE void exponentials(int (&s)[BN / 2], const float (&base)[2], float scale,
                                     float (&sum)[2])
@@ -142,7 +155,8 @@ template <class T> struct consumer8 : tile_rows<T> {
 #pragma unroll
         for (int i = 0; i < BN / 2; i++) {
             const int r = i / 2 % 2;
-            float x = MASKED ? __int_as_float(s[i]) - base[r] : fmaf((float)s[i], scale, -base[r]);
+            float x = MASKED ? __int_as_float(s[i]) - base[r]
+                             : fmaf(__int_as_float(s[i] + SHIFT_BITS), scale, -base[r]);
             float p = exp2_fast(x);
             s[i] = __float_as_int(p);
             sum[r] += p;
@@ -168,7 +182,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         if (MASKED)
             mask_scores(s, scale, key0);
         tops<MASKED>(s, scale, top);
-        raise<MASKED>(top, c, base);
+        raise<MASKED>(top, scale, c, base);
         exponentials<MASKED>(s, base, scale, sum);
         pack(s, p);
         l[0] = fmaf(l[0], c[0], sum[0]);
@@ -196,7 +210,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         tile = item.x;
         slot = -1;
         rows::clear_outputs();
-        m[0] = m[1] = -INFINITY;
+        m[0] = m[1] = ref[0] = ref[1] = -INFINITY;
         l[0] = l[1] = 0;
         int r = row();
         q_scale = r < a.nq ? __ldg(a.scales.q + ((int64_t)head_of(tile) * a.nq + r)) : 0;
@@ -231,7 +245,7 @@ template <class T> struct consumer8 : tile_rows<T> {
             float bias = 0;
             if (a.scales.bias && first + 8 * r < a.nq)
                 bias = __ldg(a.scales.bias + ((int64_t)head_of(tile) * a.nq + first + 8 * r));
-            m[r] += bias * 1.44269504088896341f - a.scales.top;
+            m[r] = ref[r] + bias * 1.44269504088896341f;
         }
         rows::close_rows();
         scale_channels();
