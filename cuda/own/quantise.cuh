@@ -73,17 +73,45 @@ static __device__ __forceinline__ float delta_of(const own_quantised &r, float a
                                   : __fdiv_rn(fmaxf(amax, 1e-7f), l);
 }
 
-static __device__ __forceinline__ int8_t integer_of(const own_quantised &r, float amax, float delta,
-                                                    float x)
+/* What x is multiplied by to be quantised. Deltas below SMALLEST, whose reciprocals may be
+ * infinite, are scaled by GROWTH first. */
+#define SMALLEST 0x1p-100f
+#define GROWTH 0x1p100f
+
+static __device__ __forceinline__ float factor_of(const own_quantised &r, float amax, float delta)
 {
-    float l = (float)r.levels, y;
-    if (amax == 0)
-        return 0;
     if (r.round == OWN_RNE)
-        y = rintf(__fmul_rn(x, __fdiv_rn(l, fmaxf(amax, 1e-7f))));
-    else
-        y = truncf(__fadd_rn(__fdiv_rn(x, delta), copysignf(0.5f, x)));
-    return (int8_t)fminf(fmaxf(y, -l), l);
+        return __fdiv_rn((float)r.levels, fmaxf(amax, 1e-7f));
+    return delta == 0 ? 0 : __fdiv_rn(1, delta < SMALLEST ? delta * GROWTH : delta);
+}
+
+/* Eight integers as bytes: x times the factor, rounded. That product and x / delta differ by less
+ * than 127 2^-22, so the quotient is made exact next to ties only: one step of Newton's from the
+ * rounded reciprocal gives the rounded quotient (P. Markstein, IBM J. Res. Dev. 34, 1990). */
+static __device__ __forceinline__ uint2 integers_of(const own_quantised &r, float delta,
+                                                    float factor, float (&x)[8])
+{
+    const float shift = 12582912; /* 1.5 2^23: the low bits of a sum with it are an integer */
+    uint32_t bytes[2] = {0, 0};
+    if (r.round != OWN_RNE && delta < SMALLEST) {
+        delta *= GROWTH;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = fminf(fmaxf(x[i] * GROWTH, -r.levels * delta), r.levels * delta);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float sum = fmaf(x[i], factor, shift), y = __fmul_rn(x[i], factor);
+        if (fabsf(y - (sum - shift)) > 0.4999f) {
+            if (r.round == OWN_RNE)
+                y = rintf(y);
+            else
+                y = truncf(__fadd_rn(fmaf(fmaf(-y, delta, x[i]), factor, y), copysignf(0.5f, y)));
+            sum = y + shift;
+        }
+        bytes[i / 4] |= (__float_as_uint(sum) & 255) << i % 4 * 8;
+    }
+    return make_uint2(bytes[0], bytes[1]);
 }
 
 /* ---- tokens --------------------------------------------------------------------------------- */
@@ -165,24 +193,42 @@ static __device__ __forceinline__ void channels_of(const quantised_args &a, cons
     for (int i = 0; i < 8; i++)
         if (!KEYS)
             x[i] = a.rule.fold_scale ? __fmul_rn(x[i], a.fold) : x[i];
-        else if (a.rule.smooth_k)
-            x[i] = round_to(a.rule.keys_as, __fsub_rn(x[i], mean[i]));
+        else
+            x[i] = a.rule.smooth_k ? __fsub_rn(x[i], mean[i]) : x[i];
+    enum dtype as = KEYS && a.rule.smooth_k ? a.rule.keys_as : DT_F32;
+    if (as == DT_BF16)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = round_to(DT_BF16, x[i]);
+    else if (as == DT_F16)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = round_to(DT_F16, x[i]);
 }
 
-/* The largest |x| of the groups of a thread block's tokens. */
+/* The groups of a thread block's tokens. */
+struct quant_groups {
+    int of[QUANT_ROWS];        /* of a token, counted from the block's first one */
+    unsigned most[QUANT_ROWS]; /* largest |x|, as bits */
+    float delta[QUANT_ROWS], factor[QUANT_ROWS];
+};
+
+/* The largest |x| of the groups. */
 template <int D, bool KEYS, int N>
 static __device__ __forceinline__ void find_maxima(const quantised_args &a, const uint4 (&raw)[N],
                                                    const float (&mean)[8], int64_t t0, int64_t n,
-                                                   unsigned (&most)[QUANT_ROWS])
+                                                   quant_groups &groups)
 {
     using G = token_grid<D>;
-    int64_t first = group_of(a.rule, KEYS, t0);
-    if (threadIdx.x < QUANT_ROWS)
-        most[threadIdx.x] = 0;
+    int i0 = threadIdx.x;
+    if (i0 < QUANT_ROWS) {
+        groups.of[i0] = (int)(group_of(a.rule, KEYS, t0 + i0) - group_of(a.rule, KEYS, t0));
+        groups.most[i0] = 0;
+    }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        int64_t t = t0 + G::row() + i * G::STEP;
+        int row = G::row() + i * G::STEP;
         float x[8], top = 0;
         channels_of<KEYS>(a, raw[i], mean, x);
 #pragma unroll
@@ -191,8 +237,8 @@ static __device__ __forceinline__ void find_maxima(const quantised_args &a, cons
 #pragma unroll
         for (int lanes = 1; lanes < G::LANES; lanes *= 2)
             top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
-        if (G::channel() == 0 && t < n)
-            atomicMax(&most[group_of(a.rule, KEYS, t) - first], __float_as_uint(top));
+        if (G::channel() == 0 && t0 + row < n)
+            atomicMax(&groups.most[groups.of[row]], __float_as_uint(top));
     }
     __syncthreads();
 }
@@ -220,7 +266,7 @@ static __global__ void __launch_bounds__(256, 2) quantise_tokens(const quantised
 {
     using G = token_grid<D>;
     constexpr int N = QUANT_ROWS / G::STEP;
-    __shared__ unsigned most[QUANT_ROWS];
+    __shared__ quant_groups groups;
     int64_t n = KEYS ? a.nk : a.nq, t0 = blockIdx.x * (int64_t)QUANT_ROWS;
     int64_t head = blockIdx.y, at = head * n + t0 + G::row();
     const __nv_bfloat16 *from = (KEYS ? a.k : a.q) + at * D + G::channel();
@@ -239,34 +285,39 @@ static __global__ void __launch_bounds__(256, 2) quantise_tokens(const quantised
     for (int i = 0; i < 8; i++)
         mean[i] =
             a.rule.smooth_k ? a.k_mean[(KEYS ? head : head / a.per_kv) * D + G::channel() + i] : 0;
-    find_maxima<D, KEYS>(a, raw, mean, t0, n, most);
+    find_maxima<D, KEYS>(a, raw, mean, t0, n, groups);
     if (find) {
         if (threadIdx.x == 0)
-            atomicMax(one, most[0]);
+            atomicMax(one, groups.most[0]);
         return;
+    }
+    if (threadIdx.x < QUANT_ROWS) {
+        if (a.rule.gran == OWN_BY_TENSOR)
+            groups.most[threadIdx.x] = *one;
+        float amax = __uint_as_float(groups.most[threadIdx.x]), delta = delta_of(a.rule, amax);
+        groups.delta[threadIdx.x] = delta;
+        groups.factor[threadIdx.x] = factor_of(a.rule, amax, delta);
+    }
+    __syncthreads();
+    if (threadIdx.x < QUANT_ROWS) {
+        int64_t t = t0 + threadIdx.x;
+        float delta = groups.delta[groups.of[threadIdx.x]];
+        if (KEYS)
+            a.k_scale[head * a.padded + t] = t < n ? delta : 0;
+        else if (t < n)
+            a.q_scale[head * n + t] = __fmul_rn(a.score_scale, delta);
     }
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        int64_t t = t0 + G::row() + i * G::STEP;
-        int group = (int)(group_of(a.rule, KEYS, t) - group_of(a.rule, KEYS, t0));
-        float amax = __uint_as_float(a.rule.gran == OWN_BY_TENSOR ? *one : most[group]);
-        float delta = delta_of(a.rule, amax), x[8];
-        uint32_t bytes[2] = {0, 0};
+        int row = G::row() + i * G::STEP, group = groups.of[row];
+        float x[8];
         channels_of<KEYS>(a, raw[i], mean, x);
-#pragma unroll
-        for (int c = 0; c < 8; c++)
-            bytes[c / 4] |= (uint32_t)(uint8_t)integer_of(a.rule, amax, delta, x[c]) << c % 4 * 8;
+        uint2 bytes = integers_of(a.rule, groups.delta[group], groups.factor[group], x);
         float dot = KEYS || !a.rule.smooth_k ? 0 : dot_of<D>(a, raw[i], mean);
-        if (t < n)
-            *(uint2 *)(to + i * G::STEP * D) = make_uint2(bytes[0], bytes[1]);
-        if (G::channel() != 0)
-            continue;
-        if (KEYS) {
-            a.k_scale[head * a.padded + t] = t < n ? delta : 0;
-        } else if (t < n) {
-            a.q_scale[head * n + t] = __fmul_rn(a.score_scale, delta);
-            a.dot[head * n + t] = dot;
-        }
+        if (t0 + row < n)
+            *(uint2 *)(to + i * G::STEP * D) = bytes;
+        if (!KEYS && G::channel() == 0 && t0 + row < n)
+            a.dot[head * n + t0 + row] = dot;
     }
 }
 
@@ -335,25 +386,55 @@ static __global__ void quantise_values(const quantised_args a)
         a.v_scale[channel] = a.rule.e4m3 ? __fdiv_rn(amax, a.rule.v_top) : 1;
 }
 
-/* The same with the keys of a channel side by side. Grid (padded / 128, kv_heads), d threads: each
- * writes a line of 128 keys of its channel. */
-static __global__ void transpose_values(const quantised_args a)
+/* The same with the keys of a channel side by side. Grid (padded / 128, kv_heads), 256 threads: a
+ * thread reads eight channels of tokens, and then writes 16 keys of a channel at a time. A tile's
+ * line is four bytes longer than its keys, which spreads channels over the banks. */
+template <int D>
+static __global__ void __launch_bounds__(256) transpose_values(const quantised_args a)
 {
-    int64_t channel = blockIdx.y * a.d + threadIdx.x;
-    float amax = __uint_as_float(a.v_max[channel]);
-    float mul = amax > 0 ? __fdiv_rn(a.rule.v_top, amax) : 0;
-    for (int64_t t0 = blockIdx.x * 128LL; t0 < blockIdx.x * 128LL + 128; t0 += 16) {
-        uint32_t words[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int r = 0; r < 16; r++) {
-            float x = t0 + r < a.nk ? __fmul_rn(value_of(a, t0 + r), mul) : 0;
-            words[attn8_place(r) / 4] |= (uint32_t)e4m3_bits(x) << attn8_place(r) % 4 * 8;
-        }
-        *(uint4 *)(a.vt + channel * a.padded + t0) =
-            make_uint4(words[0], words[1], words[2], words[3]);
+    using G = token_grid<D>;
+    constexpr int N = 128 / G::STEP, LINE = 132;
+    __shared__ __align__(4) uint8_t tile[D * LINE];
+    __shared__ float factor[D];
+    int64_t t0 = blockIdx.x * 128LL, head = blockIdx.y, channels = head * D;
+    const __nv_bfloat16 *from = a.v + (head * a.nk + t0 + G::row()) * D + G::channel();
+    float mean[8];
+    uint4 raw[N];
+
+    if (threadIdx.x < D) {
+        float amax = __uint_as_float(a.v_max[channels + threadIdx.x]);
+        factor[threadIdx.x] = amax > 0 ? __fdiv_rn(a.rule.v_top, amax) : 0;
+        if (blockIdx.x == 0)
+            a.v_scale[channels + threadIdx.x] = __fdiv_rn(amax, a.rule.v_top);
     }
-    if (blockIdx.x == 0)
-        a.v_scale[channel] = __fdiv_rn(amax, a.rule.v_top);
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        raw[i] = make_uint4(0, 0, 0, 0);
+        if (t0 + G::row() + i * G::STEP < a.nk)
+            raw[i] = *(const uint4 *)(from + i * G::STEP * D);
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        mean[c] = a.rule.smooth_v ? a.v_mean[channels + G::channel() + c] : 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int row = G::row() + i * G::STEP, place = row / 16 * 16 + attn8_place(row % 16);
+        float x[8];
+        unpack(raw[i], x);
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            float y =
+                t0 + row < a.nk ? __fmul_rn(__fsub_rn(x[c], mean[c]), factor[G::channel() + c]) : 0;
+            tile[(G::channel() + c) * LINE + place] = e4m3_bits(y);
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < D * 8; i += 256) {
+        const uint32_t *line = (const uint32_t *)(tile + i / 8 * LINE + i % 8 * 16);
+        *(uint4 *)(a.vt + (channels + i / 8) * a.padded + t0 + i % 8 * 16) =
+            make_uint4(line[0], line[1], line[2], line[3]);
+    }
 }
 
 #endif

@@ -328,7 +328,7 @@ template <int D> static int launch_values(struct gpu *g, const quantised_args &a
         find_value_maxima<D><<<chunks, 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     if (a.vt)
-        transpose_values<<<lines, D, 0, g->stream>>>(a);
+        transpose_values<D><<<lines, 256, 0, g->stream>>>(a);
     else
         quantise_values<<<chunks, D, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
