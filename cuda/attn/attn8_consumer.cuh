@@ -10,7 +10,8 @@
 
 template <class T> struct consumer8 : tile_rows<T> {
     static constexpr int BN = T::BN, D = T::D, SHIFT_BITS = 0x4B400000;
-    static constexpr float SHIFT = 12582912; /* of the bits SHIFT_BITS */
+    static constexpr float SHIFT = 12582912, /* of the bits SHIFT_BITS */
+        COARSE = 0.015625; /* log2 units of a score's one: from here on it is converted */
 
     using rows = tile_rows<T>;
     using rows::a, rows::inv, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
@@ -94,12 +95,12 @@ template <class T> struct consumer8 : tile_rows<T> {
 
     /* Largest scores of the thread, in log2 units. Integers are compared before they are converted:
      * an instruction compares three. */
-    template <bool MASKED>
+    template <bool FLOATS>
     static DEVICE void tops(const int (&s)[BN / 2], float scale, float (&top)[2])
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            if (MASKED) {
+            if (FLOATS) {
                 top[r] = -INFINITY;
 #pragma unroll
                 for (int i = 2 * r; i < BN / 2; i += 4)
@@ -119,12 +120,13 @@ template <class T> struct consumer8 : tile_rows<T> {
     /* Follow the largest scores of the rows. c: factors of what was summed before; base: what
      * exponentials subtracts. Most stages raise no row of a warp, and have no shuffles.
      *
-     * Without masks, base holds SHIFT scale, which rounds it by up to 0.75 scale. The sums are
-     * relative to what is subtracted after that rounding, so that no error remains in them. */
-    template <bool MASKED>
+     * With integers, base holds SHIFT scale, which rounds it up by at most 1.5 scale: no
+     * probability leaves e4m3's range. The sums are relative to what is subtracted after that
+     * rounding, so that no error remains in them. */
+    template <bool FLOATS>
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
-        if (MASKED || __any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
+        if (FLOATS || __any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
@@ -133,21 +135,21 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float now = (MASKED && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
+            float now = (FLOATS && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
             base[r] = now;
-            if (!MASKED) {
-                base[r] = fmaf(SHIFT, scale, now);
+            if (!FLOATS) {
+                base[r] = __fmaf_ru(SHIFT, scale, now);
                 now = fmaf(-SHIFT, scale, base[r]);
             }
             c[r] = exp2_fast(ref[r] - now);
-            ref[r] = MASKED && m[r] == -INFINITY ? m[r] : now;
+            ref[r] = FLOATS && m[r] == -INFINITY ? m[r] : now;
         }
     }
 
     /* Probabilities in place, as the bits of floats; their sums. A score is at most 127 127 128 <
      * 2^22, so that its sum with the bits of SHIFT = 1.5 2^23 is the float SHIFT + score exactly:
      * an addition in place of a conversion, of which a multiprocessor does an eighth as many. */
-    template <bool MASKED>
+    template <bool FLOATS>
     static DEVICE void exponentials(int (&s)[BN / 2], const float (&base)[2], float scale,
                                     float (&sum)[2])
     {
@@ -155,7 +157,7 @@ template <class T> struct consumer8 : tile_rows<T> {
 #pragma unroll
         for (int i = 0; i < BN / 2; i++) {
             const int r = i / 2 % 2;
-            float x = MASKED ? __int_as_float(s[i]) - base[r]
+            float x = FLOATS ? __int_as_float(s[i]) - base[r]
                              : fmaf(__int_as_float(s[i] + SHIFT_BITS), scale, -base[r]);
             float p = exp2_fast(x);
             s[i] = __float_as_int(p);
@@ -174,19 +176,29 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
     }
 
+    /* Probabilities of the stage in place, their sums in l. FLOATS: scores are floats in log2
+     * units already. */
+    template <bool FLOATS> DEVICE void soften(int (&s)[BN / 2], float scale, float (&c)[2])
+    {
+        float top[2], base[2], sum[2];
+        tops<FLOATS>(s, scale, top);
+        raise<FLOATS>(top, scale, c, base);
+        exponentials<FLOATS>(s, base, scale, sum);
+        l[0] = fmaf(l[0], c[0], sum[0]);
+        l[1] = fmaf(l[1], c[1], sum[1]);
+    }
+
     template <bool MASKED> DEVICE void step(int key0)
     {
         int s[BN / 2];
         uint32_t p[BN / 8];
-        float u[D / 2], top[2], c[2], base[2], sum[2], scale = multiply_keys(s);
-        if (MASKED)
+        float u[D / 2], c[2], scale = multiply_keys(s);
+        if (MASKED || __any_sync(~0u, scale > COARSE)) {
             mask_scores(s, scale, key0);
-        tops<MASKED>(s, scale, top);
-        raise<MASKED>(top, scale, c, base);
-        exponentials<MASKED>(s, base, scale, sum);
+            soften<true>(s, scale, c);
+        } else
+            soften<false>(s, scale, c);
         pack(s, p);
-        l[0] = fmaf(l[0], c[0], sum[0]);
-        l[1] = fmaf(l[1], c[1], sum[1]);
         multiply_values(p, u);
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
@@ -262,7 +274,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         start_item(item);
 #pragma unroll 1
         for (; i < item.z - masked; i++)
-            step<false>(0);
+            step<false>(i * BN);
         int last = a.causal ? min(first_row(tile) + 63, a.nq - 1) + a.offset : a.nk;
 #pragma unroll 1
         for (; i < item.z; i++)
