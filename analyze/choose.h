@@ -6,9 +6,7 @@
 #define LACUNA_CHOOSE_H
 
 #include "analyze/query.h"
-#include "core/buf.h"
 #include "core/json.h"
-#include "core/text.h"
 
 #define LIMITS_MOST 8
 
@@ -40,10 +38,5 @@ struct choose_summary {
  * orders, or none can be chosen from. */
 int choose_plan(const struct recset *set, const struct choose_request *req, struct jw *w,
                 struct choose_summary *sum, struct err *err);
-
-/* Write the entries of a plan that `format` (minference, flexprefill, spargeattn, sale) can hold;
- * the others are named in *left_out (owned by the caller). ERR_USAGE for another format. */
-int plan_export(const json_t *plan, const char *where, const char *format, struct buf *out,
-                struct str_list *left_out, struct err *err);
 
 #endif

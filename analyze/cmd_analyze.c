@@ -74,8 +74,8 @@ static const struct opt options[] = {
 static void warn_suffix(const char *output, const char *suffix)
 {
     struct buf known = {0};
-    for (int i = 0; table_formats[i]; i++)
-        buf_printf(&known, "%s%s", known.len ? ", " : "", table_formats[i]->suffix);
+    for (int i = 0; table_formats[i].name; i++)
+        buf_printf(&known, "%s%s", known.len ? ", " : "", table_formats[i].suffix);
     log_warn("analyze: %s: no format has the ending %s (%s); it is written as text, --format "
              "chooses another one",
              output, suffix, buf_str(&known));
@@ -98,9 +98,9 @@ static int choose_format(const struct analyze_opts *o, const struct table_format
     const char *file = o->output ? strrchr(o->output, '/') : NULL;
     const char *dot = o->output ? strrchr(file ? file : o->output, '.') : NULL;
     *unknown = given || o->common.json ? NULL : dot;
-    for (int i = 0; *unknown && table_formats[i]; i++)
-        if (strcmp(dot, table_formats[i]->suffix) == 0) {
-            name = table_formats[i]->name;
+    for (int i = 0; *unknown && table_formats[i].name; i++)
+        if (strcmp(dot, table_formats[i].suffix) == 0) {
+            name = table_formats[i].name;
             *unknown = NULL;
         }
     *out = format_find(name, err);

@@ -1,6 +1,5 @@
 /*
- * cmd_choose.c - `lacuna choose`: from records to a plan, and from a plan to the files of other
- * programs.
+ * cmd_choose.c - `lacuna choose`: from records to a plan.
  */
 #include "analyze/choose.h"
 #include "analyze/query.h"
@@ -18,7 +17,7 @@
 struct choose_opts {
     struct common_opts common;
     struct str_list limits, where;
-    char *cost, *output, *export;
+    char *cost, *output;
     int per;
     double quantile;
 };
@@ -36,10 +35,7 @@ static const struct opt options[] = {
             "Share of a setting's cells that have to satisfy the limits.", .flags = OPT_MIN_OPEN,
             .arg = "Q"),
     OPT_LIST(struct choose_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
-    OPT_STR(struct choose_opts, export, NULL, "FORMAT",
-            "Read a plan and write it as minference, flexprefill, spargeattn or sale keeps "
-            "parameters per head."),
-    OPT_STR(struct choose_opts, output, NULL, "FILE", "Plan to write (JSON), or the exported file.",
+    OPT_STR(struct choose_opts, output, NULL, "FILE", "Plan to write (JSON).",
             .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
     COMMON_OPTS,
     {0},
@@ -49,8 +45,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_choose = {
     .name = "choose",
-    .usage =
-        "choose DIR... --limit METRIC<=X -o PLAN.json\nchoose --export FORMAT PLAN.json -o FILE",
+    .usage = "choose DIR... --limit METRIC<=X -o PLAN.json",
     .summary = "choose the cheapest setting within limits per head, layer or model",
     .run = run,
     .options = options,
@@ -65,7 +60,6 @@ const struct command cmd_choose = {
         "Examples:\n"
         "  lacuna choose out --limit 'err_l1_rel<=0.02' -o plan.json\n"
         "  lacuna choose out -l 'cra_p1>=0.9' -l 'err_l1_rel<=0.05' --per layer -o plan.json\n"
-        "  lacuna choose --export minference plan.json -o minference.json\n"
         "\n"
         "A plan's masks are those of its replay: `replay -m plan:file=PLAN.json --dump-masks "
         "M.h5`,\n"
@@ -102,48 +96,33 @@ out:
     return rc;
 }
 
-static int export(const struct choose_opts *o, const struct str_list *in, struct err *err)
+static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct str_list left_out = {0};
-    struct buf b = {0};
-    json_t *plan = NULL;
-    int rc = 0;
-    if (in->n != 1 || o->limits.n)
-        FAIL(err, ERR_USAGE, "choose --export takes one plan and no limits");
-    TRY(seal_json_file(in->items[0], (size_t)256 << 20, &plan, err));
-    TRY(plan_export(plan, in->items[0], o->export, &b, &left_out, err));
-    for (int64_t i = 0; i < left_out.n; i++)
-        log_warn("%s has no place for %s", o->export, left_out.items[i]);
-    if (o->common.dry_run)
-        fprintf(stderr, "would write %s\n", o->output ? o->output : "nothing");
-    else
-        TRY(file_write_atomic(o->output, b.data, b.len, err));
-out:
-    json_decref(plan);
-    str_list_free(&left_out);
-    buf_free(&b);
-    return rc;
-}
-
-static int choose(const struct choose_opts *o, const struct str_list *in, struct err *err)
-{
+    struct choose_opts o = {0};
+    struct str_list in = {0};
     struct choose_request req;
     struct choose_summary sum;
     struct recset set = {0};
     struct buf b = {0};
     struct jw w;
+    bool done;
     int rc = 0;
-    TRY(fill_request(o, &req, err));
-    TRY(recset_load(in, &set, err));
-    TRY(recset_where(&o->where, &set, err));
+
+    TRY(cmd_begin(&cmd_choose, &o, argc, argv, &in, &done, err));
+    if (done)
+        goto out;
+    TRY(check_output(&o, &in, err));
+    TRY(fill_request(&o, &req, err));
+    TRY(recset_load(&in, &set, err));
+    TRY(recset_where(&o.where, &set, err));
     jw_init(&w, &b, 2);
     TRY(choose_plan(&set, &req, &w, &sum, err));
     seal_put(&b, 0);
     buf_puts(&b, "\n");
     TRY(buf_check(&b, "plan", err));
-    if (!o->common.dry_run)
-        TRY(file_write_atomic(o->output, b.data, b.len, err));
-    if (o->common.json)
+    if (!o.common.dry_run)
+        TRY(file_write_atomic(o.output, b.data, b.len, err));
+    if (o.common.json)
         printf("{\"heads\": %lld, \"dense\": %lld}\n", (long long)sum.heads, (long long)sum.dense);
     else if (isnan(sum.cost))
         log_info("%lld heads, %lld of them dense", (long long)sum.heads, (long long)sum.dense);
@@ -153,21 +132,6 @@ static int choose(const struct choose_opts *o, const struct str_list *in, struct
 out:
     recset_free(&set);
     buf_free(&b);
-    return rc;
-}
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
-{
-    struct choose_opts o = {0};
-    struct str_list in = {0};
-    bool done;
-    int rc = 0;
-    TRY(cmd_begin(&cmd_choose, &o, argc, argv, &in, &done, err));
-    if (done)
-        goto out;
-    TRY(check_output(&o, &in, err));
-    TRY(o.export ? export(&o, &in, err) : choose(&o, &in, err));
-out:
     str_list_free(&in);
     opt_free(options, &o);
     return rc;

@@ -81,29 +81,6 @@ static int look_at_line(void *ctx, struct record_line *line, struct err *err)
 
 /* ---- repairing a file ------------------------------------------------------------------------ */
 
-static int copy_file(const char *from, const char *to, struct err *err)
-{
-    struct io_part part = {0};
-    char *chunk = NULL;
-    int64_t size = 0;
-    int rc = 0, fd = -1;
-
-    TRY(mem_alloc(&chunk, FLUSH, 1, "copy of a file", err));
-    TRY(io_open(from, &fd, &size, err));
-    TRY(io_part_open(&part, to, err));
-    for (int64_t at = 0, n; at < size; at += n) {
-        n = size - at < (int64_t)FLUSH ? size - at : (int64_t)FLUSH;
-        TRY(io_read_at(fd, from, size, at, chunk, n, err));
-        TRY(io_write(part.fd, to, chunk, n, err));
-    }
-out:
-    rc = io_part_close(&part, rc, err);
-    if (fd >= 0)
-        close(fd);
-    free(chunk);
-    return rc;
-}
-
 struct salvage {
     struct io_part part;
     struct buf lines;
@@ -138,30 +115,36 @@ out:
     return io_part_close(&s.part, rc, err);
 }
 
-/* PATH.damaged, or PATH.damaged.N from 2 where earlier repairs left theirs. */
-static int free_name(const char *path, char **out, struct err *err)
+/* Gives the file a second name, PATH.damaged, or PATH.damaged.N from 2 where earlier repairs left
+ * theirs. */
+static int keep_as(const char *path, char **out, struct err *err)
 {
     struct buf b = {0};
-    for (int i = 1; i == 1 || access(buf_str(&b), F_OK) == 0; i++) {
+    int rc = 0;
+    for (int i = 1; i == 1 || errno == EEXIST; i++) {
         buf_reset(&b);
         buf_printf(&b, i == 1 ? "%s.damaged" : "%s.damaged.%d", path, i);
-        int rc = buf_check(&b, path, err);
-        if (rc)
-            return rc;
+        TRY(buf_check(&b, path, err));
+        if (link(path, b.data) == 0) {
+            *out = b.data;
+            return 0;
+        }
     }
-    *out = b.data;
-    return 0;
+    rc = err_sys(err, ERR_IO, "%s: the file as it was cannot be kept", b.data);
+out:
+    buf_free(&b);
+    return rc;
 }
 
-/* Nothing is lost at any moment: the copy is there before the good lines take the name. */
+/* Nothing is lost at any moment: the file has its second name before the good lines take the first.
+ */
 static int replace_file(struct finding *f, struct err *err)
 {
     int rc = 0;
     if (f->records == 0)
         FAIL(err, ERR_INPUT,
              "%s: no line is a good record, so nothing can be kept; remove the file", f->path);
-    TRY(free_name(f->path, &f->kept, err));
-    TRY(copy_file(f->path, f->kept, err));
+    TRY(keep_as(f->path, &f->kept, err));
     TRY(keep_good_lines(f->path, err));
 out:
     return rc;
@@ -225,7 +208,7 @@ static void put_json(const struct finding *f, struct jw *w)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* Every file, in order. *damaged: lines; *n_files: files that have some. */
+/* Every file, in order. *damaged: lines. */
 static int each_file(const struct str_list *files, bool repair, const struct records_opts *o,
                      struct jw *w, int64_t *damaged, struct err *err)
 {
@@ -244,48 +227,22 @@ static int each_file(const struct str_list *files, bool repair, const struct rec
     return rc;
 }
 
-static int find_action(const char *name, bool *repair, struct err *err)
+static int find_action(const struct str_list *rest, bool *repair, struct err *err)
 {
     struct names all = {0};
+    const char *name = rest->n ? rest->items[0] : "";
+    if (rest->n == 0)
+        return err_set(err, ERR_USAGE, "records: check or repair was expected");
     names_add(&all, "check");
     names_add(&all, "repair");
     *repair = strcmp(name, "repair") == 0;
-    return *repair || strcmp(name, "check") == 0
-               ? 0
-               : names_unknown(&all, "action of records", name, err);
-}
-
-static int work(const struct records_opts *o, const struct str_list *rest, struct err *err)
-{
-    struct str_list files = {0};
-    struct buf b = {0};
-    struct jw w;
-    bool repair = false;
-    int64_t damaged = 0;
-    int rc = 0;
-
-    TRY(find_action(rest->items[0], &repair, err));
-    if (rest->n < 2)
-        FAIL(err, ERR_USAGE, "records %s: no directory given: pass the -o directory of a replay",
-             rest->items[0]);
-    for (int64_t i = 1; i < rest->n; i++)
-        TRY(records_files(rest->items[i], &files, err));
-    jw_init(&w, &b, 2);
-    jw_arr(&w);
-    TRY(each_file(&files, repair, o, &w, &damaged, err));
-    jw_arr_end(&w);
-    TRY(buf_check(&b, "result", err));
-    if (o->common.json)
-        puts(buf_str(&b));
-    if (damaged && !repair)
-        FAIL(err, ERR_CHECK,
-             "%lld damaged line%s; `lacuna records repair` takes out what is damaged and keeps the "
-             "rest",
-             (long long)damaged, damaged == 1 ? "" : "s");
-out:
-    str_list_free(&files);
-    buf_free(&b);
-    return rc;
+    if (!*repair && strcmp(name, "check") != 0)
+        return names_unknown(&all, "action of records", name, err);
+    return rest->n > 1 ? 0
+                       : err_set(err, ERR_USAGE,
+                                 "records %s: no directory given: pass the -o directory of a "
+                                 "replay",
+                                 name);
 }
 
 extern const struct command cmd_records;
@@ -293,19 +250,36 @@ extern const struct command cmd_records;
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct records_opts o = {0};
-    struct str_list rest = {0};
-    bool done;
+    struct str_list rest = {0}, files = {0};
+    struct buf b = {0};
+    struct jw w;
+    bool done, repair;
+    int64_t damaged = 0;
     int rc = 0;
 
     TRY(cmd_begin(&cmd_records, &o, argc, argv, &rest, &done, err));
     if (done)
         goto out;
-    if (rest.n == 0)
-        FAIL(err, ERR_USAGE, "records: check or repair was expected");
-    TRY(work(&o, &rest, err));
+    TRY(find_action(&rest, &repair, err));
+    for (int64_t i = 1; i < rest.n; i++)
+        TRY(records_files(rest.items[i], &files, err));
+    jw_init(&w, &b, 2);
+    jw_arr(&w);
+    TRY(each_file(&files, repair, &o, &w, &damaged, err));
+    jw_arr_end(&w);
+    TRY(buf_check(&b, "result", err));
+    if (o.common.json)
+        puts(buf_str(&b));
+    if (damaged && !repair)
+        FAIL(err, ERR_CHECK,
+             "%lld damaged line%s; `lacuna records repair` takes out what is damaged and keeps the "
+             "rest",
+             (long long)damaged, damaged == 1 ? "" : "s");
 out:
     opt_free(options, &o);
     str_list_free(&rest);
+    str_list_free(&files);
+    buf_free(&b);
     return rc;
 }
 

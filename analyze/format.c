@@ -1009,17 +1009,14 @@ static void html_show(const struct sheet *s, struct buf *b)
 
 /* ---- registry ------------------------------------------------------------------------------- */
 
-static const struct table_format formats[] = {
+const struct table_format table_formats[] = {
     {"text", ".txt", "aligned columns", NULL, text_show},
     {"md", ".md", "Markdown, aligned", NULL, md_show},
     {"csv", ".csv", "RFC 4180, full precision", csv_write, NULL},
     {"tex", ".tex", "LaTeX with booktabs", NULL, tex_show},
     {"json", ".json", "JSON, full precision", json_write, NULL},
     {"html", ".html", "one HTML page", NULL, html_show},
-};
-
-const struct table_format *const table_formats[] = {
-    &formats[0], &formats[1], &formats[2], &formats[3], &formats[4], &formats[5], NULL,
+    {0},
 };
 
 void format_table(const struct table_format *f, const struct table *t, const struct sheet_opts *o,
@@ -1041,14 +1038,12 @@ void format_table(const struct table_format *f, const struct table *t, const str
 const struct table_format *format_find(const char *name, struct err *err)
 {
     struct buf all = {0};
-    for (int i = 0; table_formats[i]; i++) {
-        if (strcmp(table_formats[i]->name, name) == 0) {
-            buf_free(&all);
-            return table_formats[i];
-        }
-        buf_printf(&all, "%s%s", i ? ", " : "", table_formats[i]->name);
-    }
-    err_set(err, ERR_USAGE, "unknown table format '%s': the formats are %s", name, buf_str(&all));
+    const struct table_format *f = table_formats;
+    for (; f->name && strcmp(f->name, name) != 0; f++)
+        buf_printf(&all, "%s%s", all.len ? ", " : "", f->name);
+    if (!f->name)
+        err_set(err, ERR_USAGE, "unknown table format '%s': the formats are %s", name,
+                buf_str(&all));
     buf_free(&all);
-    return NULL;
+    return f->name ? f : NULL;
 }

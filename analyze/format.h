@@ -18,7 +18,7 @@ struct table_format {
 void format_table(const struct table_format *f, const struct table *t, const struct sheet_opts *o,
                   struct buf *b);
 
-extern const struct table_format *const table_formats[]; /* NULL-terminated */
+extern const struct table_format table_formats[]; /* ends with name = NULL */
 
 /* ERR_USAGE with the names that exist. */
 const struct table_format *format_find(const char *name, struct err *err);

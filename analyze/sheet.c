@@ -149,21 +149,6 @@ static void put_cell(const struct view *v, int64_t row, struct shown at, struct 
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* Where a row stands: rows that agree in the columns before "method" are in the user's order. */
-struct place {
-    int64_t row, before, method;
-};
-
-static int by_place(const void *a, const void *b)
-{
-    const struct place *x = a, *y = b;
-    if (x->before != y->before)
-        return x->before < y->before ? -1 : 1;
-    if (x->method != y->method)
-        return x->method < y->method ? -1 : 1;
-    return x->row < y->row ? -1 : 1;
-}
-
 static bool same_before(const struct table *t, int64_t a, int64_t b, int64_t col)
 {
     for (int64_t c = 0; c < col; c++) {
@@ -174,25 +159,33 @@ static bool same_before(const struct table *t, int64_t a, int64_t b, int64_t col
     return true;
 }
 
+/* The place of a row's method in the user's order. */
+static int64_t method_of(const struct table *t, int64_t row, int64_t col)
+{
+    const struct cell *cell = table_cell(t, row, col);
+    int64_t m = 0;
+    while (cell->set && m < t->methods.n && strcmp(t->methods.items[m], cell->text) != 0)
+        m++;
+    return m;
+}
+
+/* Rows that agree in the columns before "method" are in the user's order. */
 static void order_by_method(struct view *v)
 {
-    int64_t col = table_find(v->t, "method"), before = 0;
-    struct place *p = calloc((size_t)v->n_rows + 1, sizeof *p);
-    v->s->failed |= !p;
-    for (int64_t i = 0; p && col >= 0 && i < v->n_rows; i++) {
-        const struct cell *cell = table_cell(v->t, v->rows[i], col);
-        int64_t m = 0;
-        before += i && !same_before(v->t, v->rows[i - 1], v->rows[i], col);
-        while (cell->set && m < v->t->methods.n && strcmp(v->t->methods.items[m], cell->text) != 0)
-            m++;
-        p[i] = (struct place){v->rows[i], before, m};
+    int64_t col = table_find(v->t, "method"), n = 0;
+    int64_t *rows = calloc((size_t)v->n_rows + 1, sizeof *rows);
+    v->s->failed |= !rows;
+    for (int64_t a = 0, b; rows && col >= 0 && a < v->n_rows; a = b) {
+        for (b = a + 1; b < v->n_rows && same_before(v->t, v->rows[b - 1], v->rows[b], col); b++)
+            ;
+        for (int64_t m = 0; m <= v->t->methods.n; m++)
+            for (int64_t i = a; i < b; i++)
+                if (method_of(v->t, v->rows[i], col) == m)
+                    rows[n++] = v->rows[i];
     }
-    if (p && col >= 0 && v->n_rows) {
-        qsort(p, (size_t)v->n_rows, sizeof *p, by_place);
-        for (int64_t i = 0; i < v->n_rows; i++)
-            v->rows[i] = p[i].row;
-    }
-    free(p);
+    for (int64_t i = 0; i < n; i++)
+        v->rows[i] = rows[i];
+    free(rows);
 }
 
 static bool has_number(const struct table *t, int64_t row, bool *any_stats)

@@ -8,6 +8,7 @@
 #include "analyze/query.h"
 #include "analyze/sheet.h"
 #include "core/mem.h"
+#include "core/sort.h"
 #include "core/strmap.h"
 #include "core/text.h"
 
@@ -219,10 +220,7 @@ static void values_of(const struct recset *set, enum group_key key, struct str_l
             continue;
         buf_reset(&b);
         key_text(&set->r[i], key, &b);
-        int64_t k = 0;
-        while (k < out->n && strcmp(out->items[k], buf_str(&b)) != 0)
-            k++;
-        if (k == out->n)
+        if (!str_list_has(out, buf_str(&b)))
             str_list_add(out, buf_str(&b));
     }
     buf_free(&b);
@@ -258,17 +256,11 @@ static void put_plural(const struct recset *set, enum group_key key, const char 
         buf_printf(b, ", %lld %s", (long long)n, many);
 }
 
-static int by_number(const void *x, const void *y)
-{
-    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-    return (a > b) - (a < b);
-}
-
 /* How many different values id[0..n) holds; it is sorted. */
 static int64_t different(int64_t *id, int64_t n)
 {
     int64_t count = 0;
-    qsort(id, (size_t)n, sizeof *id, by_number);
+    qsort(id, (size_t)n, sizeof *id, compare_i64);
     for (int64_t i = 0; i < n; i++)
         count += i == 0 || id[i] != id[i - 1];
     return count;
@@ -631,12 +623,10 @@ out:
 static int add_metric_columns(struct table *t, const struct str_list *metrics, bool calls,
                               struct err *err)
 {
+    static const char *const counts[] = {"n", "skip", "error", "calls"};
     int rc = 0;
-    TRY(table_column(t, "n", "n", "", COL_INT, 1, err));
-    TRY(table_column(t, "skip", "skip", "", COL_INT, 1, err));
-    TRY(table_column(t, "error", "error", "", COL_INT, 1, err));
-    if (calls)
-        TRY(table_column(t, "calls", "calls", "", COL_INT, 1, err));
+    for (int i = 0; i < 3 + calls; i++)
+        TRY(table_column(t, counts[i], counts[i], "", COL_INT, 1, err));
     for (int64_t i = 0; i < metrics->n; i++)
         TRY(metric_column(t, metrics->items[i], err));
 out:

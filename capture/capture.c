@@ -7,9 +7,11 @@
 #include "core/clock.h"
 #include "core/text.h"
 #include "core/indexlist.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/gemm.h"
+#include "core/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -38,19 +40,6 @@ int capture_choose(const char *list, int64_t n, const char *option, bool **flags
 out:
     free(index);
     return rc;
-}
-
-void capture_model_name(const char *dir, char *name, size_t size)
-{
-    char *real = realpath(dir, NULL);
-    char *path = real ? real : (char *)(uintptr_t)dir;
-    size_t n = strlen(path), a;
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    for (a = n; a > 0 && path[a - 1] != '/'; a--)
-        ;
-    snprintf(name, size, "%.*s", (int)(n - a), path + a);
-    free(real);
 }
 
 void capture_computed_by(char *text, size_t size)

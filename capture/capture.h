@@ -48,9 +48,6 @@ int video_capture(const struct capture_opts *o, const struct denoiser_accel *dev
 int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,
                    struct err *err);
 
-/* The last part of a path: the model's name in the trace. "." and ".." are resolved. */
-void capture_model_name(const char *dir, char *name, size_t size);
-
 /* What computes on this processor: "openblas Haswell". */
 void capture_computed_by(char *text, size_t size);
 

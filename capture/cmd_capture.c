@@ -18,7 +18,7 @@ static const char *const bos_values[] = {"auto", "yes", "no", NULL};
 static const struct opt options[] = {
     OPT_STR(struct capture_opts, model, NULL, "DIR",
             "Checkpoint directory: Llama, Yi, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, GLM-4, "
-            "InternLM2 (Hugging Face) or Wan 2.1 (diffusers).",
+            "InternLM2 (Hugging Face) or Wan 2.1 (diffusers); or a GGUF file.",
             .flags = OPT_MAIN, .short_name = 'm'),
     OPT_AS("output", OPT_STR, struct capture_opts, out, NULL, .help = "Trace to write.",
            .flags = OPT_MAIN, .short_name = 'o', .arg = "FILE"),

@@ -11,6 +11,7 @@
 #include "core/pool.h"
 #include "core/attention.h"
 #include "core/progress.h"
+#include "core/text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -228,13 +229,11 @@ static int take_number(struct import_job *j, const struct st_file *f, const char
                        struct err *err)
 {
     const char *value;
-    char *end;
     int rc = fact(j, f, key, &value, err);
 
     if (rc || !value)
         return rc;
-    *out = strtod(value, &end);
-    return end == value || *end || !isfinite(*out) ? bad_value(j, key, value, "a number", err) : 0;
+    return num_fills(value, out) ? 0 : bad_value(j, key, value, "a number", err);
 }
 
 static int take_count(struct import_job *j, const struct st_file *f, const char *key, int64_t most,

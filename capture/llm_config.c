@@ -3,8 +3,10 @@
  */
 #include "capture/llm_config.h"
 
+#include "core/checkpoint.h"
 #include "capture/wan_config.h"
 #include "core/json.h"
+#include "core/log.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,16 +17,22 @@
 
 #define DEFAULT_WINDOW 4096
 
-/* What differs between the families, and what config.json means when it does not say it. */
+/* What differs between the families, and what config.json means when it does not say it: the
+ * defaults of the configuration classes of transformers 5.24; 0 in this table: those of Llama. */
 static const struct family {
     const char *architecture;
     bool qkv_bias;     /* always on q, k, v and never on o */
     bool bias_keys;    /* attention_bias (q, k, v, o) is read */
-    bool qkv_bias_key; /* attention_bias (q, k, v) is read, default no */
+    bool qkv_bias_key; /* attention_bias (q, k, v) is read, default yes */
     bool mlp_bias;     /* mlp_bias is read */
     bool qk_norm;
     int head_dim; /* default; 0: hidden_size / heads */
-    enum { NO_WINDOW, WINDOW_EVERYWHERE, WINDOW_IF_USED } window;
+    int kv_heads; /* where the key is absent; 0: heads. An explicit null is heads */
+    int64_t max_positions, original_max; /* 0: 2048, the same as max_positions */
+    double eps, theta;                   /* 0: 1e-6, 10000 */
+    /* in all layers, by default or only where it is given; or by layer_types and use_sliding_window
+     */
+    enum { NO_WINDOW, WINDOW_EVERYWHERE, WINDOW_IF_GIVEN, WINDOW_BY_LAYER, WINDOW_IF_USED } window;
     enum llm_naming naming;
     enum llm_packing packing;
     bool pack_gate_up, post_norms, interleaved;
@@ -33,35 +41,59 @@ static const struct family {
     enum { NO_EXPERTS, MIXTRAL_EXPERTS, QWEN_EXPERTS } experts;
 } families[] = {
     {.architecture = "LlamaForCausalLM", .bias_keys = true, .mlp_bias = true},
-    {.architecture = "MistralForCausalLM", .window = WINDOW_EVERYWHERE},
+    {.architecture = "MistralForCausalLM",
+     .kv_heads = 8,
+     .max_positions = 131072,
+     .window = WINDOW_EVERYWHERE},
     {.architecture = "MixtralForCausalLM",
-     .window = WINDOW_EVERYWHERE,
+     .kv_heads = 8,
+     .max_positions = 131072,
+     .eps = 1e-5,
+     .theta = 1e6,
+     .window = WINDOW_IF_GIVEN,
      .naming = NAMES_MIXTRAL,
      .experts = MIXTRAL_EXPERTS},
-    {.architecture = "Qwen2ForCausalLM", .qkv_bias = true, .window = WINDOW_IF_USED},
+    {.architecture = "Qwen2ForCausalLM",
+     .qkv_bias = true,
+     .kv_heads = 32,
+     .max_positions = 32768,
+     .window = WINDOW_BY_LAYER},
     {.architecture = "Qwen3ForCausalLM",
      .bias_keys = true,
      .qk_norm = true,
      .head_dim = 128,
-     .window = WINDOW_IF_USED},
+     .kv_heads = 32,
+     .max_positions = 32768,
+     .window = WINDOW_BY_LAYER},
     {.architecture = "Qwen3MoeForCausalLM",
      .bias_keys = true,
      .qk_norm = true,
+     .kv_heads = 4,
+     .max_positions = 32768,
      .window = WINDOW_IF_USED,
      .experts = QWEN_EXPERTS},
     {.architecture = "Phi3ForCausalLM",
-     .window = WINDOW_EVERYWHERE,
+     .max_positions = 4096,
+     .original_max = 4096,
+     .eps = 1e-5,
+     .window = WINDOW_IF_GIVEN,
      .packing = PACK_QKV,
      .pack_gate_up = true,
      .partial = 1},
     {.architecture = "GlmForCausalLM",
      .head_dim = 128,
+     .kv_heads = 2,
+     .max_positions = 131072,
+     .eps = 1.5625e-7,
      .qkv_bias_key = true,
      .pack_gate_up = true,
      .interleaved = true,
      .partial = 0.5},
     {.architecture = "Glm4ForCausalLM",
      .head_dim = 128,
+     .kv_heads = 2,
+     .max_positions = 131072,
+     .eps = 1.5625e-7,
      .qkv_bias_key = true,
      .pack_gate_up = true,
      .post_norms = true,
@@ -118,7 +150,6 @@ static int rope_llama3(const json_t *s, const char *path, struct rope_config *r,
     TRY(positive(s, "factor", path, &r->factor, true, err));
     TRY(positive(s, "low_freq_factor", path, &r->low_freq_factor, true, err));
     TRY(positive(s, "high_freq_factor", path, &r->high_freq_factor, true, err));
-    TRY(positive(s, "original_max_position_embeddings", path, &r->original_max, true, err));
     if (r->high_freq_factor <= r->low_freq_factor)
         FAIL(err, ERR_INPUT, "%s: rotary high_freq_factor must be above low_freq_factor", path);
 out:
@@ -131,7 +162,6 @@ static int rope_yarn(const json_t *s, const char *path, double max_positions, st
     int rc = 0;
     r->type = ROPE_YARN;
     r->factor = NAN;
-    TRY(positive(s, "original_max_position_embeddings", path, &r->original_max, false, err));
     TRY(positive(s, "factor", path, &r->factor, false, err));
     if (isnan(r->factor)) /* not given: the ratio of the lengths */
         r->factor = max_positions / r->original_max;
@@ -175,16 +205,13 @@ static int read_factors(const json_t *s, const char *key, const char *path, int 
     return 0;
 }
 
-/* LongRoPE of Phi-3; the trained length stands in config.json itself or among the parameters. */
-static int rope_long(const json_t *o, const json_t *s, const char *path, struct llm_config *c,
-                     struct err *err)
+/* LongRoPE of Phi-3. */
+static int rope_long(const json_t *s, const char *path, struct llm_config *c, struct err *err)
 {
     struct rope_config *r = &c->rope;
     int rc = 0;
     r->type = ROPE_LONG;
     r->factor = NAN;
-    TRY(positive(o, "original_max_position_embeddings", path, &r->original_max, false, err));
-    TRY(positive(s, "original_max_position_embeddings", path, &r->original_max, false, err));
     TRY(positive(s, "factor", path, &r->factor, false, err));
     if (isnan(r->factor))
         r->factor = (double)c->max_positions / r->original_max;
@@ -196,8 +223,8 @@ out:
 }
 
 /* The scaling by type; "type" is the older name of "rope_type". */
-static int read_scaling(const json_t *o, const json_t *s, const char *path, struct llm_config *c,
-                        struct err *err)
+static int read_scaling(const json_t *o, const json_t *s, const struct family *f, const char *path,
+                        struct llm_config *c, struct err *err)
 {
     const char *type = NULL;
     int rc = 0;
@@ -205,6 +232,17 @@ static int read_scaling(const json_t *o, const json_t *s, const char *path, stru
     TRY(jget_str_opt(s, "type", path, &type, err));
     TRY(jget_str_opt(s, "rope_type", path, &type, err));
     type = type ? type : "default";
+    if (f->packing == PACK_QKV && strcmp(type, "yarn") == 0)
+        type = "longrope"; /* an older name that Phi-3 had for it */
+    /* The trained length of llama3, yarn and longrope; in config.json itself it stands above. */
+    if (strcmp(type, "linear") != 0 && strcmp(type, "dynamic") != 0) {
+        double *length = &c->rope.original_max;
+        if (f->original_max)
+            *length = (double)f->original_max;
+        else
+            TRY(positive(s, "original_max_position_embeddings", path, length, false, err));
+        TRY(positive(o, "original_max_position_embeddings", path, length, false, err));
+    }
     if (strcmp(type, "linear") == 0) {
         c->rope.type = ROPE_LINEAR;
         TRY(positive(s, "factor", path, &c->rope.factor, true, err));
@@ -216,7 +254,7 @@ static int read_scaling(const json_t *o, const json_t *s, const char *path, stru
         c->rope.type = ROPE_DYNAMIC;
         TRY(positive(s, "factor", path, &c->rope.factor, true, err));
     } else if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) {
-        TRY(rope_long(o, s, path, c, err));
+        TRY(rope_long(s, path, c, err));
     } else if (strcmp(type, "default") != 0) {
         FAIL(err, ERR_INPUT,
              "%s: rotary scaling of type %.50s is not supported; supported: "
@@ -236,15 +274,15 @@ static int find_scaling(const json_t *o, const char *path, const json_t **out, s
 
     for (int i = 0; i < 2; i++)
         v[i] = v[i] && json_is_null(v[i]) ? NULL : v[i];
-    if (v[0] && v[1] && !json_equal(v[0], v[1]))
-        return err_set(err, ERR_INPUT,
-                       "%s: rope_parameters and rope_scaling are both given and "
-                       "differ; keep one",
-                       path);
-    *out = v[0] ? v[0] : v[1];
+    if (v[0] && v[1] && json_object_size(v[1]) && !json_equal(v[0], v[1]))
+        log_warn("%s: rope_parameters and rope_scaling differ; rope_scaling is taken, as in "
+                 "transformers 5",
+                 path);
+    bool older = v[1] && (!v[0] || !json_is_object(v[1]) || json_object_size(v[1]));
+    *out = older ? v[1] : v[0];
     if (*out && !json_is_object(*out))
         return err_set(err, ERR_INPUT, "%s: %s must be an object", path,
-                       v[0] ? "rope_parameters" : "rope_scaling");
+                       older ? "rope_scaling" : "rope_parameters");
     json_object_foreach(
         (json_t *)(uintptr_t)*out, key,
         value) if (json_is_object(value)) return err_set(err, ERR_INPUT,
@@ -263,7 +301,7 @@ static int read_rope(const json_t *o, const struct family *f, const char *path,
     double partial = f->partial > 0 ? f->partial : 1;
     int rc = 0;
 
-    c->rope = (struct rope_config){.theta = 10000,
+    c->rope = (struct rope_config){.theta = f->theta > 0 ? f->theta : 10000,
                                    .factor = 1,
                                    .beta_fast = 32,
                                    .beta_slow = 1,
@@ -289,7 +327,7 @@ static int read_rope(const json_t *o, const struct family *f, const char *path,
              "%s: partial_rotary_factor %g of head_dim %d is no even number of channels from 4 on",
              path, partial, c->head_dim);
     if (scaling)
-        TRY(read_scaling(o, scaling, path, c, err));
+        TRY(read_scaling(o, scaling, f, path, c, err));
     TRY(check_frequencies(c, path, err));
 out:
     return rc;
@@ -297,18 +335,24 @@ out:
 
 /* ---- everything else ------------------------------------------------------------------------ */
 
-/* Which layers slide: those from `first` on, unless layer_types decides. True if there is one. */
-static bool mark_sliding(const json_t *o, int64_t first, struct llm_config *c)
+/* Which layers slide: those from `first` on, unless layer_types decides. */
+static int mark_sliding(const json_t *o, const char *path, int64_t first, struct llm_config *c,
+                        struct err *err)
 {
     const json_t *types = json_object_get(o, "layer_types");
-    bool any = false;
+    bool given = types && !json_is_null(types);
+    if (given && json_array_size(types) != (size_t)c->layers)
+        return err_set(err, ERR_INPUT, "%s: layer_types must be a list of %d names", path,
+                       c->layers);
     for (int i = 0; i < c->layers; i++) {
         const char *t = json_string_value(json_array_get(types, (size_t)i));
-        c->sliding[i] =
-            json_is_array(types) ? t && strcmp(t, "sliding_attention") == 0 : i >= first;
-        any |= c->sliding[i];
+        c->sliding[i] = given ? t && strcmp(t, "sliding_attention") == 0 : i >= first;
+        if (given && !c->sliding[i] && (!t || strcmp(t, "full_attention") != 0))
+            return err_set(err, ERR_INPUT,
+                           "%s: layer_types[%d] must be full_attention or sliding_attention", path,
+                           i);
     }
-    return any;
+    return 0;
 }
 
 /* The window of the layers that attend within one only; an explicit null is none. */
@@ -316,21 +360,22 @@ static int read_window(const json_t *o, const struct family *f, const char *path
                        struct llm_config *c, struct err *err)
 {
     const json_t *given = json_object_get(o, "sliding_window");
-    bool use = f->window == WINDOW_EVERYWHERE;
-    int64_t window = DEFAULT_WINDOW, full_layers = f->window == WINDOW_IF_USED ? 28 : 0;
+    bool use = f->window == WINDOW_EVERYWHERE || (f->window == WINDOW_IF_GIVEN && given);
+    int64_t window = DEFAULT_WINDOW, full_layers = 28;
     int rc = 0;
 
-    if (f->window == WINDOW_IF_USED) {
+    if (f->window == WINDOW_BY_LAYER || f->window == WINDOW_IF_USED)
         TRY(jget_bool_opt(o, "use_sliding_window", path, &use, err));
-        TRY(jget_int_opt(o, "max_window_layers", path, &full_layers, err));
-    }
-    /* Mixtral and Phi-3 have none unless they say so. */
-    if (f->experts == MIXTRAL_EXPERTS || f->packing == PACK_QKV)
-        use = given != NULL;
-    if (!use || (given && json_is_null(given)) || !mark_sliding(o, full_layers, c))
+    if (!use || (given && json_is_null(given)))
         return 0;
     TRY(jget_size_opt(o, "sliding_window", path, INT64_C(1) << 40, &window, err));
-    c->window = window;
+    memset(c->sliding, true, (size_t)c->layers * sizeof *c->sliding);
+    if (f->window == WINDOW_BY_LAYER) {
+        TRY(jget_int_opt(o, "max_window_layers", path, &full_layers, err));
+        TRY(mark_sliding(o, path, full_layers, c, err));
+    }
+    for (int i = 0; i < c->layers; i++)
+        c->window = c->sliding[i] ? window : c->window;
 out:
     return rc;
 }
@@ -351,12 +396,13 @@ static int refuse_quantised(const json_t *o, const char *path, struct err *err)
 static int read_flags(const json_t *o, const struct family *f, const char *path,
                       struct llm_config *c, struct err *err)
 {
-    const char *act = "silu", *dtype = NULL;
-    bool bias = false;
+    const char *act = "silu", *dtype = NULL, *older = NULL;
+    bool bias = f->naming == NAMES_INTERNLM2;
     int rc = 0;
 
     if (f->bias_keys)
         TRY(jget_bool_opt(o, "attention_bias", path, &bias, err));
+    c->qkv_bias = f->qkv_bias_key;
     if (f->qkv_bias_key)
         TRY(jget_bool_opt(o, "attention_bias", path, &c->qkv_bias, err));
     if (f->naming == NAMES_INTERNLM2)
@@ -374,8 +420,14 @@ static int read_flags(const json_t *o, const struct family *f, const char *path,
     TRY(jget_str_opt(o, "hidden_act", path, &act, err));
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
         FAIL(err, ERR_INPUT, "%s: hidden_act %.50s is not supported (only silu)", path, act);
-    TRY(jget_str_opt(o, "torch_dtype", path, &dtype, err));
+    TRY(jget_str_opt(o, "torch_dtype", path, &older, err));
     TRY(jget_str_opt(o, "dtype", path, &dtype, err));
+    if (dtype && older && strcmp(dtype, older) != 0)
+        log_warn("%s: dtype is %.50s and torch_dtype %.50s; dtype is taken, as in transformers 5",
+                 path, dtype, older);
+    dtype = dtype ? dtype : older;
+    if (dtype && strcmp(dtype, "auto") == 0)
+        dtype = NULL; /* the weights say it */
     c->dtype = dtype ? dtype_from_name(dtype) : DT_NONE;
     if (dtype && c->dtype != DT_F32 && c->dtype != DT_BF16 && c->dtype != DT_F16)
         FAIL(err, ERR_INPUT, "%s: dtype %.50s is not supported (float32, bfloat16, float16)", path,
@@ -444,6 +496,16 @@ const char *llm_device_lacks(const struct llm_config *c, int64_t n)
                                               : "";
 }
 
+int llm_bos(const char *model, const struct llm_config *c, int32_t *id, struct err *err)
+{
+    *id = (int32_t)c->bos;
+    return c->bos >= 0
+               ? 0
+               : err_set(err, ERR_USAGE, "%s: --bos yes, but %s", model,
+                         checkpoint_is_gguf(model) ? "the file has no tokenizer.ggml.bos_token_id"
+                                                   : "config.json has no bos_token_id");
+}
+
 static int read_shape(const json_t *o, const struct family *f, const char *path,
                       struct llm_config *c, struct err *err)
 {
@@ -455,10 +517,11 @@ static int read_shape(const json_t *o, const struct family *f, const char *path,
     TRY(jget_size(o, "hidden_size", path, 1 << 20, &c->hidden, err));
     TRY(jget_size(o, "intermediate_size", path, 1 << 24, &c->ffn, err));
     TRY(jget_size(o, "vocab_size", path, 1 << 24, &c->vocab, err));
-    kv = heads;
+    const json_t *groups = json_object_get(o, "num_key_value_heads");
+    kv = f->kv_heads && !groups ? f->kv_heads : heads;
     d = f->head_dim ? f->head_dim : c->hidden % heads ? 0 : c->hidden / heads;
-    c->max_positions = 2048;
-    c->eps = 1e-6;
+    c->max_positions = f->max_positions ? f->max_positions : 2048;
+    c->eps = f->eps > 0 ? f->eps : 1e-6;
     TRY(jget_size_opt(o, "num_key_value_heads", path, heads, &kv, err));
     TRY(jget_size_opt(o, "head_dim", path, HEAD_DIM_MAX, &d, err));
     TRY(jget_size_opt(o, "max_position_embeddings", path, (int64_t)1 << 40, &c->max_positions,
@@ -482,23 +545,32 @@ out:
     return rc;
 }
 
-int llm_config_read(const char *dir, struct llm_config *c, struct err *err)
+/* llama.cpp names tensors in its own way, and orders the rows of Llama's q and k for its rotation.
+ */
+static void as_gguf(struct llm_config *c)
 {
-    char path[4096];
+    c->naming = NAMES_GGUF;
+    c->paired_rows = strcmp(c->architecture, "LlamaForCausalLM") == 0;
+}
+
+int llm_config_read(const char *model, struct llm_config *c, struct err *err)
+{
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
     const struct family *f = NULL;
     int rc = 0;
 
     memset(c, 0, sizeof *c);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    TRY(json_read_file(path, MAX_CONFIG, &o, err));
-    if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
+    TRY(checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, err));
+    if (!o)
+        FAIL(err, ERR_INPUT, "%s does not exist", path);
     TRY(find_family(o, path, &f, err));
     snprintf(c->architecture, sizeof c->architecture, "%s", f->architecture);
     TRY(refuse_quantised(o, path, err));
     TRY(read_shape(o, f, path, c, err));
     TRY(read_flags(o, f, path, c, err));
+    if (checkpoint_is_gguf(model))
+        as_gguf(c);
     TRY(read_rope(o, f, path, c, err));
     TRY(read_experts(o, f, path, c, err));
     TRY(read_window(o, f, path, c, err));

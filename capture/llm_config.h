@@ -63,7 +63,7 @@ void rope_apply_part(float *x, int64_t n, int heads, int d, struct rope_layout h
 #define LLM_LAYERS_MAX 4096
 
 /* How checkpoints name the tensors of a layer, and which of them lie together in one. */
-enum llm_naming { NAMES_LLAMA, NAMES_MIXTRAL, NAMES_INTERNLM2 };
+enum llm_naming { NAMES_LLAMA, NAMES_MIXTRAL, NAMES_INTERNLM2, NAMES_GGUF };
 enum llm_packing {
     PACK_NONE,
     PACK_QKV,    /* rows of q, then of k, then of v */
@@ -82,6 +82,7 @@ struct llm_config {
     int64_t bos;                     /* bos_token_id, -1 if none */
     bool sliding[LLM_LAYERS_MAX];    /* layers that attend within the window */
     enum llm_naming naming;
+    bool paired_rows; /* channels i and i + d / 2 of q and k lie in rows 2 i and 2 i + 1 */
     enum llm_packing packing;
     bool pack_gate_up;          /* rows of gate, then of up */
     bool post_norms;            /* RMS norms of what attention and feed-forward add (GLM-4) */
@@ -103,7 +104,10 @@ bool llm_has_experts(const struct llm_config *c, int layer);
 /* What no device can do: "" or a text. n tokens. */
 const char *llm_device_lacks(const struct llm_config *c, int64_t n);
 
-/* Read DIR/config.json. */
-int llm_config_read(const char *dir, struct llm_config *c, struct err *err);
+/* The beginning-of-text token that --bos yes asks for. */
+int llm_bos(const char *model, const struct llm_config *c, int32_t *id, struct err *err);
+
+/* Read config.json of a checkpoint (core/checkpoint.h). */
+int llm_config_read(const char *model, struct llm_config *c, struct err *err);
 
 #endif

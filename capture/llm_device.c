@@ -29,12 +29,14 @@ struct device_run {
 #define CHUNK_ACTIVATIONS ((int64_t)1 << 30)
 #define RUNTIME_BYTES ((int64_t)300 << 20)
 
-int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool)
+int64_t llm_device_bytes(const struct llm_model *m, int64_t n, int64_t pool)
 {
+    const struct llm_config *c = &m->c;
+    enum dtype stored = m->embed ? m->embed->dtype : c->dtype; /* blocks are decoded to float32 */
     int64_t cells = pool ? (n + pool - 1) / pool : 0;
     int64_t row = ((int64_t)c->heads + 2 * c->kv_heads) * c->head_dim;
     int64_t rows = MIN(n, CHUNK_ACTIVATIONS / (8 * c->ffn + 6 * MAX(c->ffn, c->hidden)) + 1);
-    int64_t weights = llm_layer_bytes(c) / 4 * (int64_t)dtype_size(c->dtype);
+    int64_t weights = llm_layer_bytes(c) / 4 * (int64_t)dtype_size(stored);
     return 4 * (rows * row + 2 * c->heads * cells * cells) + weights + 4 * EMBED_ROWS * c->hidden +
            RUNTIME_BYTES;
 }

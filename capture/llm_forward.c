@@ -8,6 +8,10 @@
  * the keys of chunks 0..i of the same layer.
  */
 #include "capture/llm_model.h"
+
+#include "core/checkpoint.h"
+#include "core/intmath.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
 
@@ -242,27 +246,92 @@ out:
     return rc;
 }
 
-int llm_open(const char *dir, struct llm_model *m, struct err *err)
+/* A head of its own that is not the embedding contradicts tie_word_embeddings: it is taken. */
+static int check_tied(struct llm_model *m, const char *model, const char *name, struct err *err)
 {
+    const struct st_tensor *head = st_find(m->file, name);
+    const int64_t chunk = 65536;
+    float *a = NULL, *b = NULL;
     int rc = 0;
-    memset(m, 0, sizeof *m);
-    TRY(llm_config_read(dir, &m->c, err));
-    TRY(st_open_dir(dir, "model", &m->file, err));
-    int64_t shape[2] = {m->c.vocab, m->c.hidden};
-    bool internlm = m->c.naming == NAMES_INTERNLM2;
-    TRY(llm_tensor_require(m,
-                           internlm ? "model.tok_embeddings.weight" : "model.embed_tokens.weight",
-                           2, shape, &m->embed, err));
-    m->head = m->embed;
+
+    if (!head || head->count != m->embed->count)
+        return 0;
+    TRY(mem_alloc(&a, chunk, sizeof *a, name, err));
+    TRY(mem_alloc(&b, chunk, sizeof *b, name, err));
+    for (int64_t at = 0; at < head->count && m->c.tied; at += chunk) {
+        int64_t n = MIN(chunk, head->count - at);
+        TRY(st_read_f32(m->file, m->embed, at, n, a, err));
+        TRY(st_read_f32(m->file, head, at, n, b, err));
+        m->c.tied = memcmp(a, b, (size_t)n * sizeof *a) == 0;
+    }
     if (!m->c.tied)
-        TRY(llm_tensor_require(m, internlm ? "output.weight" : "lm_head.weight", 2, shape, &m->head,
-                               err));
-    TRY(llm_tensor_require(m, "model.norm.weight", 1, shape + 1, &m->norm, err));
+        log_warn("%s: tie_word_embeddings is true, but %s is not the embedding: it is taken, as in "
+                 "transformers 5",
+                 model, name);
+out:
+    free(a);
+    free(b);
+    return rc;
+}
+
+/* Embeddings, output matrix and last norm. */
+static int find_ends(struct llm_model *m, const char *model, struct err *err)
+{
+    static const char *const names[][3] = {
+        [NAMES_LLAMA] = {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"},
+        [NAMES_MIXTRAL] = {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"},
+        [NAMES_INTERNLM2] = {"model.tok_embeddings.weight", "output.weight", "model.norm.weight"},
+        [NAMES_GGUF] = {"token_embd.weight", "output.weight", "output_norm.weight"},
+    };
+    const char *const *name = names[m->c.naming];
+    int64_t shape[2] = {m->c.vocab, m->c.hidden};
+    int rc = 0;
+
+    TRY(llm_tensor_require(m, name[0], 2, shape, &m->embed, err));
+    m->head = m->embed;
+    if (m->c.tied)
+        TRY(check_tied(m, model, name[1], err));
+    if (!m->c.tied)
+        TRY(llm_tensor_require(m, name[1], 2, shape, &m->head, err));
+    TRY(llm_tensor_require(m, name[2], 1, shape + 1, &m->norm, err));
     if (m->c.dtype == DT_NONE)
         m->c.dtype = m->embed->dtype == DT_F64 ? DT_F32 : m->embed->dtype;
-    for (int i = 0; i < m->c.layers; i++)
-        TRY(llm_layer_check(m, i, err));
 out:
+    return rc;
+}
+
+/* Rotary factors are part of the configuration. */
+static int refuse_others(const char *path, const struct llm_model *m, const bool *used,
+                         struct err *err)
+{
+    for (int64_t i = 0; i < st_count(m->file); i++) {
+        const struct st_tensor *t = st_at(m->file, i);
+        if (!used[i] && t != m->embed && t != m->head && t != m->norm &&
+            strncmp(t->name, "rope_f", 6) != 0)
+            return err_set(err, ERR_INPUT,
+                           "%s: tensor '%s' is no part of %s as it is computed here; this variant "
+                           "of the architecture is not supported",
+                           path, t->name, m->c.architecture);
+    }
+    return 0;
+}
+
+int llm_open(const char *model, struct llm_model *m, struct err *err)
+{
+    bool *used = NULL;
+    int rc = 0;
+
+    memset(m, 0, sizeof *m);
+    TRY(llm_config_read(model, &m->c, err));
+    TRY(checkpoint_weights(model, &m->file, err));
+    TRY(find_ends(m, model, err));
+    TRY(mem_zalloc(&used, st_count(m->file), sizeof *used, "tensors", err));
+    for (int i = 0; i < m->c.layers; i++)
+        TRY(llm_layer_check(m, i, used, err));
+    if (m->c.naming == NAMES_GGUF)
+        TRY(refuse_others(model, m, used, err));
+out:
+    free(used);
     if (rc)
         llm_close(m);
     return rc;

@@ -19,8 +19,9 @@ struct llm_model {
     const struct st_tensor *norm;         /* [hidden], the last one */
 };
 
-/* Open DIR (config.json and the weights); every tensor must be there with its shape. */
-int llm_open(const char *dir, struct llm_model *m, struct err *err);
+/* Open a checkpoint (core/checkpoint.h); every tensor must be there with its shape. A GGUF file
+ * must not have others: they would change what is computed. */
+int llm_open(const char *model, struct llm_model *m, struct err *err);
 void llm_close(struct llm_model *m);
 
 /* Can the model be run over these tokens? ERR_USAGE for none, ERR_INPUT for ids it does not know.
@@ -73,8 +74,8 @@ struct llm_layer {
 int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, const int64_t *shape,
                        const struct st_tensor **t, struct err *err);
 
-/* Check that all tensors of a layer are there. */
-int llm_layer_check(const struct llm_model *m, int layer, struct err *err);
+/* Check that all tensors of a layer are there, and mark them in used [st_count]. */
+int llm_layer_check(const struct llm_model *m, int layer, bool *used, struct err *err);
 
 /* Read a layer into *l (freed and reused). */
 int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, struct err *err);
@@ -105,7 +106,7 @@ int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, i
                     int64_t n, int states, int kept, struct decoder **out, struct err *err);
 
 /* Bytes of host memory that it allocates for n tokens. */
-int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool);
+int64_t llm_device_bytes(const struct llm_model *m, int64_t n, int64_t pool);
 
 /* ---- the parts of a layer ------------------------------------------------------------------- */
 

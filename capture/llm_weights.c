@@ -11,38 +11,49 @@
 
 enum dim { NONE, HIDDEN, QDIM, KVDIM, HEAD, FFN, EXPERTS, EXPERT_FFN };
 
-/* Names behind model.layers.N. in each naming (NULL: as the first); %d is the expert. */
+/* Names behind model.layers.N. (of GGUF blk.N.) in each naming (NULL: as the first); %d is the
+ * expert. */
 static const struct spec {
-    const char *name, *mixtral, *internlm2;
+    const char *name, *mixtral, *internlm2, *gguf;
     enum dim rows, cols; /* cols NONE = vector */
 } specs[LLM_LAYER_TENSORS] = {
-    [LLM_NORM1] = {"input_layernorm.weight", NULL, "attention_norm.weight", HIDDEN, NONE},
-    [LLM_Q] = {"self_attn.q_proj.weight", NULL, "attention.wqkv.weight", QDIM, HIDDEN},
-    [LLM_Q_B] = {"self_attn.q_proj.bias", NULL, "attention.wqkv.bias", QDIM, NONE},
-    [LLM_K] = {"self_attn.k_proj.weight", NULL, "attention.wqkv.weight", KVDIM, HIDDEN},
-    [LLM_K_B] = {"self_attn.k_proj.bias", NULL, "attention.wqkv.bias", KVDIM, NONE},
-    [LLM_V] = {"self_attn.v_proj.weight", NULL, "attention.wqkv.weight", KVDIM, HIDDEN},
-    [LLM_V_B] = {"self_attn.v_proj.bias", NULL, "attention.wqkv.bias", KVDIM, NONE},
-    [LLM_O] = {"self_attn.o_proj.weight", NULL, "attention.wo.weight", HIDDEN, QDIM},
-    [LLM_O_B] = {"self_attn.o_proj.bias", NULL, "attention.wo.bias", HIDDEN, NONE},
-    [LLM_QN] = {"self_attn.q_norm.weight", NULL, NULL, HEAD, NONE},
-    [LLM_KN] = {"self_attn.k_norm.weight", NULL, NULL, HEAD, NONE},
-    [LLM_NORM2] = {"post_attention_layernorm.weight", NULL, "ffn_norm.weight", HIDDEN, NONE},
-    [LLM_GATE] = {"mlp.gate_proj.weight", NULL, "feed_forward.w1.weight", FFN, HIDDEN},
-    [LLM_GATE_B] = {"mlp.gate_proj.bias", NULL, NULL, FFN, NONE},
-    [LLM_UP] = {"mlp.up_proj.weight", NULL, "feed_forward.w3.weight", FFN, HIDDEN},
-    [LLM_UP_B] = {"mlp.up_proj.bias", NULL, NULL, FFN, NONE},
-    [LLM_DOWN] = {"mlp.down_proj.weight", NULL, "feed_forward.w2.weight", HIDDEN, FFN},
-    [LLM_DOWN_B] = {"mlp.down_proj.bias", NULL, NULL, HIDDEN, NONE},
-    [LLM_POST1] = {"post_self_attn_layernorm.weight", NULL, NULL, HIDDEN, NONE},
-    [LLM_POST2] = {"post_mlp_layernorm.weight", NULL, NULL, HIDDEN, NONE},
-    [LLM_ROUTER] = {"mlp.gate.weight", "block_sparse_moe.gate.weight", NULL, EXPERTS, HIDDEN},
+    [LLM_NORM1] = {"input_layernorm.weight", NULL, "attention_norm.weight", "attn_norm.weight",
+                   HIDDEN, NONE},
+    [LLM_Q] = {"self_attn.q_proj.weight", NULL, "attention.wqkv.weight", "attn_q.weight", QDIM,
+               HIDDEN},
+    [LLM_Q_B] = {"self_attn.q_proj.bias", NULL, "attention.wqkv.bias", "attn_q.bias", QDIM, NONE},
+    [LLM_K] = {"self_attn.k_proj.weight", NULL, "attention.wqkv.weight", "attn_k.weight", KVDIM,
+               HIDDEN},
+    [LLM_K_B] = {"self_attn.k_proj.bias", NULL, "attention.wqkv.bias", "attn_k.bias", KVDIM, NONE},
+    [LLM_V] = {"self_attn.v_proj.weight", NULL, "attention.wqkv.weight", "attn_v.weight", KVDIM,
+               HIDDEN},
+    [LLM_V_B] = {"self_attn.v_proj.bias", NULL, "attention.wqkv.bias", "attn_v.bias", KVDIM, NONE},
+    [LLM_O] = {"self_attn.o_proj.weight", NULL, "attention.wo.weight", "attn_output.weight", HIDDEN,
+               QDIM},
+    [LLM_O_B] = {"self_attn.o_proj.bias", NULL, "attention.wo.bias", "attn_output.bias", HIDDEN,
+                 NONE},
+    [LLM_QN] = {"self_attn.q_norm.weight", NULL, NULL, "attn_q_norm.weight", HEAD, NONE},
+    [LLM_KN] = {"self_attn.k_norm.weight", NULL, NULL, "attn_k_norm.weight", HEAD, NONE},
+    [LLM_NORM2] = {"post_attention_layernorm.weight", NULL, "ffn_norm.weight", "ffn_norm.weight",
+                   HIDDEN, NONE},
+    [LLM_GATE] = {"mlp.gate_proj.weight", NULL, "feed_forward.w1.weight", "ffn_gate.weight", FFN,
+                  HIDDEN},
+    [LLM_GATE_B] = {"mlp.gate_proj.bias", NULL, NULL, "ffn_gate.bias", FFN, NONE},
+    [LLM_UP] = {"mlp.up_proj.weight", NULL, "feed_forward.w3.weight", "ffn_up.weight", FFN, HIDDEN},
+    [LLM_UP_B] = {"mlp.up_proj.bias", NULL, NULL, "ffn_up.bias", FFN, NONE},
+    [LLM_DOWN] = {"mlp.down_proj.weight", NULL, "feed_forward.w2.weight", "ffn_down.weight", HIDDEN,
+                  FFN},
+    [LLM_DOWN_B] = {"mlp.down_proj.bias", NULL, NULL, "ffn_down.bias", HIDDEN, NONE},
+    [LLM_POST1] = {"post_self_attn_layernorm.weight", NULL, NULL, "post_attention_norm.weight",
+                   HIDDEN, NONE},
+    [LLM_POST2] = {"post_mlp_layernorm.weight", NULL, NULL, "post_ffw_norm.weight", HIDDEN, NONE},
+    [LLM_ROUTER] = {"mlp.gate.weight", "block_sparse_moe.gate.weight", NULL, NULL, EXPERTS, HIDDEN},
     [LLM_E_GATE] = {"mlp.experts.%d.gate_proj.weight", "block_sparse_moe.experts.%d.w1.weight",
-                    NULL, EXPERT_FFN, HIDDEN},
+                    NULL, NULL, EXPERT_FFN, HIDDEN},
     [LLM_E_UP] = {"mlp.experts.%d.up_proj.weight", "block_sparse_moe.experts.%d.w3.weight", NULL,
-                  EXPERT_FFN, HIDDEN},
+                  NULL, EXPERT_FFN, HIDDEN},
     [LLM_E_DOWN] = {"mlp.experts.%d.down_proj.weight", "block_sparse_moe.experts.%d.w2.weight",
-                    NULL, HIDDEN, EXPERT_FFN},
+                    NULL, NULL, HIDDEN, EXPERT_FFN},
 };
 
 /* Rows of a tensor of the file that are those of a layer's tensor: `blocks` times `count` rows,
@@ -149,13 +160,15 @@ static void split_qkv(const struct llm_config *c, int i, struct part *p, int64_t
 static const char *tensor_name(const struct llm_config *c, int i)
 {
     const struct spec *s = &specs[i];
+    bool gguf = c->naming == NAMES_GGUF;
     bool gate_up = c->pack_gate_up && (i == LLM_GATE || i == LLM_UP);
     bool qkv = c->packing == PACK_QKV && (i == LLM_Q || i == LLM_K || i == LLM_V);
     const char *other = c->naming == NAMES_MIXTRAL     ? s->mixtral
                         : c->naming == NAMES_INTERNLM2 ? s->internlm2
+                        : gguf                         ? s->gguf
                                                        : NULL;
-    return gate_up ? "mlp.gate_up_proj.weight"
-           : qkv   ? "self_attn.qkv_proj.weight"
+    return gate_up ? (gguf ? "ffn_up.weight" : "mlp.gate_up_proj.weight")
+           : qkv   ? (gguf ? "attn_qkv.weight" : "self_attn.qkv_proj.weight")
            : other ? other
                    : s->name;
 }
@@ -182,7 +195,8 @@ static int find(const struct llm_model *m, int layer, int i, int expert, struct 
         *number = '\0';
         snprintf(name, sizeof name, "model.layers.%d.%s%d%s", layer, form, expert, number + 2);
     } else {
-        snprintf(name, sizeof name, "model.layers.%d.%s", layer, form);
+        snprintf(name, sizeof name, "%s.%d.%s", c->naming == NAMES_GGUF ? "blk" : "model.layers",
+                 layer, form);
     }
     return llm_tensor_require(m, name, vector ? 1 : 2, shape, &p->t, err);
 }
@@ -193,14 +207,37 @@ static int files_of(const struct llm_config *c, int i)
     return of_experts(i) ? c->experts : 1;
 }
 
-int llm_layer_check(const struct llm_model *m, int layer, struct err *err)
+int llm_layer_check(const struct llm_model *m, int layer, bool *used, struct err *err)
 {
     struct part p;
     int rc = 0;
     for (int i = 0; i < LLM_LAYER_TENSORS; i++)
-        for (int e = 0; has_tensor(&m->c, layer, i) && e < files_of(&m->c, i); e++)
+        for (int e = 0; has_tensor(&m->c, layer, i) && e < files_of(&m->c, i); e++) {
             TRY(find(m, layer, i, e, &p, err));
+            used[p.t - st_at(m->file, 0)] = true;
+        }
 out:
+    return rc;
+}
+
+/* Rows of `width` bytes of q or k in the order of channels, where they lie in pairs. */
+static int order_rows(const struct llm_config *c, int i, void *data, size_t width, struct err *err)
+{
+    bool of_q = i == LLM_Q || i == LLM_Q_B, of_k = i == LLM_K || i == LLM_K_B;
+    int heads = of_q ? c->heads : of_k ? c->kv_heads : 0, d = c->head_dim;
+    char *head = NULL;
+    int rc = 0;
+
+    if (!c->paired_rows || heads == 0)
+        return 0;
+    TRY(mem_alloc(&head, d, width, "a head's weights", err));
+    for (char *to = data; heads > 0; heads--, to += (size_t)d * width) {
+        memcpy(head, to, (size_t)d * width);
+        for (size_t r = 0; r < (size_t)d; r++)
+            memcpy(to + (r % 2 * (size_t)d / 2 + r / 2) * width, head + r * width, width);
+    }
+out:
+    free(head);
     return rc;
 }
 
@@ -210,7 +247,7 @@ int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, st
     llm_layer_free(l);
     l->number = layer;
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
-        struct part p;
+        struct part p = {0};
         if (!has_tensor(&m->c, layer, i))
             continue;
         for (int e = 0; e < files_of(&m->c, i); e++) {
@@ -222,6 +259,7 @@ int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, st
                 TRY(st_read_f32(m->file, p.t, (p.first + b * p.stride) * p.cols, block,
                                 l->t[i] + e * all + b * block, err));
         }
+        TRY(order_rows(&m->c, i, l->t[i], (size_t)p.cols * sizeof(float), err));
     }
 out:
     if (rc)
@@ -272,6 +310,8 @@ int llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, 
             continue;
         TRY(find(m, layer, i, 0, &p, err));
         TRY(raw_part(m, &p, &l->t[i], err));
+        TRY(order_rows(&m->c, i, (void *)(uintptr_t)l->t[i].data,
+                       (size_t)p.cols * dtype_size(l->t[i].dtype), err));
     }
 out:
     if (rc)

@@ -7,6 +7,7 @@
  */
 #include "capture/pretokenize.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -337,6 +338,8 @@ struct step {
 struct pretokenizer {
     struct step *steps; /* owned */
     int64_t n, cap;
+    struct regex *unassigned; /* owned: a character that PCRE2's tables lack; NULL without a step
+                               * by expression, or once it was said */
 };
 
 /* The expression of GPT-2, which ByteLevel applies unless use_regex is false. */
@@ -586,6 +589,9 @@ int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **
     if (v && !json_is_null(v))
         TRY(read_steps(v, where, 0, t, err));
     TRY(check_order(t, where, err));
+    for (int64_t i = 0; i < t->n && !t->unassigned; i++)
+        if (t->steps[i].regex)
+            TRY(regex_compile("\\p{Cn}", where, &t->unassigned, err));
     *out = t;
     t = NULL;
 out:
@@ -601,8 +607,28 @@ void pretokenizer_free(struct pretokenizer *t)
         regex_free(t->steps[i].regex);
         free(t->steps[i].text);
     }
+    regex_free(t->unassigned);
     free(t->steps);
     free(t);
+}
+
+void pretokenizer_doubt(struct pretokenizer *t, const char *text, size_t len)
+{
+    size_t at, end;
+    char version[32] = "?";
+    utf8proc_int32_t c = 0;
+    struct err ignored = {0};
+
+    if (!t->unassigned || regex_find(t->unassigned, text, len, 0, &at, &end, &ignored) <= 0)
+        return;
+    utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(len - at), &c);
+    pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version);
+    log_warn(
+        "the text has U+%04X at byte %zu, which PCRE2's tables (Unicode %s) do not know: other "
+        "tokenizers may cut the text differently there",
+        (unsigned)c, at, version);
+    regex_free(t->unassigned);
+    t->unassigned = NULL;
 }
 
 bool pretokenizer_bytes(const struct pretokenizer *t)

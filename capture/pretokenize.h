@@ -53,6 +53,10 @@ int normalizer_run(const struct normalizer *n, const char *text, size_t len, str
 /* Cut p's pieces further, in place. ByteLevel leaves bytes as they are: see pretokenizer_bytes. */
 int pretokenizer_run(const struct pretokenizer *t, struct pieces *p, struct err *err);
 
+/* Warn once of a text (valid UTF-8) with a character that the Unicode tables of the expressions do
+ * not know. */
+void pretokenizer_doubt(struct pretokenizer *t, const char *text, size_t len);
+
 /* Does it end in ByteLevel, so that the vocabulary holds bytes written as printable characters? */
 bool pretokenizer_bytes(const struct pretokenizer *t);
 

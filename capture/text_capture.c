@@ -2,6 +2,7 @@
  * text_capture.c - a language model's run over a prompt into a trace.
  */
 #include "capture/capture.h"
+#include "core/checkpoint.h"
 #include "capture/llm_model.h"
 #include "capture/tokenizer.h"
 #include "capture/trace/trace_tools.h"
@@ -70,13 +71,11 @@ static int encode_prompt(struct text_run *r, const struct buf *text, struct err 
         err_prefix(err, "%s", r->o->prompt);
         goto out;
     }
-    bool want = r->o->bos == 1 || (r->o->bos == 0 && (has_bos || tokenizer_wants_bos(tok)));
-    if (want && !has_bos && r->model.c.bos < 0)
-        FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", r->o->model);
+    bool want = r->o->bos == 1 || (r->o->bos == 0 && has_bos);
     int64_t skip = has_bos && !want, extra = want && !has_bos;
     TRY(mem_alloc(&r->tokens, n + 1, sizeof *r->tokens, "tokens", err));
     if (extra)
-        r->tokens[0] = (int32_t)r->model.c.bos;
+        TRY(llm_bos(r->o->model, &r->model.c, r->tokens, err));
     memcpy(r->tokens + extra, ids + skip, (size_t)(n - skip) * sizeof *ids);
     r->n = n - skip + extra;
 out:
@@ -167,8 +166,12 @@ static int fill_meta(struct text_run *r, struct err *err)
     struct trace_meta *m = &r->meta;
     int rc;
 
-    capture_model_name(r->o->model, m->name, sizeof m->name);
+    checkpoint_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "%s", c->architecture);
+    if (c->naming == NAMES_GGUF)
+        checkpoint_types(r->model.file, m->weight_types, sizeof m->weight_types);
+    if (r->n > c->max_positions)
+        m->max_positions = c->max_positions;
     m->layers = c->layers;
     if ((rc = head_select_meta(&r->heads, m, err)) != 0)
         return rc;
@@ -329,7 +332,7 @@ static int summarise(struct text_run *r, double seconds, struct err *err)
                                 r->n,
                                 r->n_wanted,
                                 trace_size(&r->meta, r->n_wanted),
-                                r->device ? llm_device_bytes(&r->model.c, r->n, r->meta.pool)
+                                r->device ? llm_device_bytes(&r->model, r->n, r->meta.pool)
                                           : llm_forward_bytes(&r->model.c, r->n, 0, r->meta.pool),
                                 seconds,
                                 NAN,
@@ -347,6 +350,8 @@ static bool has_weights(const char *dir)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
     char path[4096];
+    if (checkpoint_is_gguf(dir))
+        return true;
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
         if (access(path, F_OK) == 0)

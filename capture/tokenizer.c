@@ -4,9 +4,11 @@
  */
 #include "capture/tokenizer.h"
 
-#include "core/fileio.h"
+#include "core/checkpoint.h"
 #include "capture/pretokenize.h"
+#include "core/intmath.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/strmap.h"
 
@@ -120,6 +122,11 @@ static int count_ids(const json_t *vocab, const char *where, int64_t *n, struct 
     json_object_foreach((json_t *)vocab, token, v)
     {
         int64_t id = json_integer_value(v);
+        if (json_foreign(token))
+            return err_set(err, ERR_INPUT,
+                           "%s: model: the token with id %lld holds \\u0000 or half of a surrogate "
+                           "pair",
+                           where, (long long)id);
         if (!json_is_integer(v) || id < 0 || id > MAX_ID)
             return err_set(err, ERR_INPUT,
                            "%s: model: the id of \"%.60s\" must be an integer in "
@@ -512,9 +519,10 @@ struct added {
 };
 
 struct added_tokens {
-    struct added *v; /* owned, by first byte of match, longest first */
-    int64_t n;
-    int64_t first[257]; /* tokens that begin with byte b: [first[b], first[b + 1]) */
+    struct added *v;        /* owned; once all are there by first byte of match, longest first */
+    int64_t n, cap, max_id; /* -1: none */
+    struct strmap place;    /* of a text in v, until v is sorted */
+    int64_t first[257];     /* tokens that begin with byte b: [first[b], first[b + 1]) */
 };
 
 /* accepts NULL */
@@ -527,6 +535,7 @@ static void added_free(struct added_tokens *a)
         free(a->v[i].match);
     }
     free(a->v);
+    strmap_free(&a->place);
     free(a);
 }
 
@@ -547,39 +556,31 @@ static const char *added_text(const struct added_tokens *a, int64_t id)
     return NULL;
 }
 
-static int64_t added_max_id(const struct added_tokens *a)
-{
-    int64_t max = -1;
-    for (int64_t i = 0; i < a->n; i++)
-        max = a->v[i].id > max ? a->v[i].id : max;
-    return max;
-}
-
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int read_one(const json_t *v, const char *where, const struct bpe *bpe,
-                    const struct normalizer *norm, struct added *t, struct err *err)
+/* The id of a new token: the vocabulary's, or the next free one, as the reference numbers them. */
+static int next_id(const struct added_tokens *a, const struct bpe *bpe, const char *text)
 {
-    const char *text;
-    int64_t id;
-    bool special = false;
+    int64_t id = bpe_id(bpe, text);
+    return (int)(id >= 0 ? id : MAX(a->max_id + 1, bpe->vocab.n));
+}
+
+/* Flags of a token, and what it is looked for as; a text without flags is a special token. */
+static int read_added(const json_t *v, const char *where, const struct normalizer *norm,
+                      const char *text, struct added *t, struct err *err)
+{
+    bool special = !json_is_object(v);
     struct buf b = {0};
     int rc = 0;
 
-    TRY(jget_str(v, "content", where, &text, err));
-    TRY(jget_int(v, "id", where, &id, err));
-    if (id < 0 || id > MAX_ID)
-        FAIL(err, ERR_INPUT, "%s: added token \"%.60s\": id %lld is not within 0..%d", where, text,
-             (long long)id, MAX_ID);
-    t->id = bpe_id(bpe, text);
-    if (t->id < 0)
-        t->id = (int32_t)id;
-    TRY(jget_bool_opt(v, "special", where, &special, err));
-    t->normalized = !special;
-    TRY(jget_bool_opt(v, "normalized", where, &t->normalized, err));
-    TRY(jget_bool_opt(v, "single_word", where, &t->single_word, err));
-    TRY(jget_bool_opt(v, "lstrip", where, &t->lstrip, err));
-    TRY(jget_bool_opt(v, "rstrip", where, &t->rstrip, err));
+    if (!special) {
+        TRY(jget_bool_opt(v, "special", where, &special, err));
+        t->normalized = !special;
+        TRY(jget_bool_opt(v, "normalized", where, &t->normalized, err));
+        TRY(jget_bool_opt(v, "single_word", where, &t->single_word, err));
+        TRY(jget_bool_opt(v, "lstrip", where, &t->lstrip, err));
+        TRY(jget_bool_opt(v, "rstrip", where, &t->rstrip, err));
+    }
     buf_puts(&b, text);
     if (t->normalized)
         TRY(normalizer_run(norm, text, strlen(text), &b, err));
@@ -590,6 +591,41 @@ static int read_one(const json_t *v, const char *where, const struct bpe *bpe,
     t->len = strlen(t->match);
 out:
     buf_free(&b);
+    return rc;
+}
+
+/* Add a token, a text or an object with "content" and flags, unless its text is known (`replace`:
+ * then it takes the flags). `id` is the one that the file gives it, or -1. */
+static int add_token(struct added_tokens *a, const json_t *v, int64_t id, bool replace,
+                     const char *where, const struct bpe *bpe, const struct normalizer *norm,
+                     struct err *err)
+{
+    const char *text = jtext(v);
+    struct added t = {0};
+    int rc = 0;
+
+    if (!text)
+        TRY(jget_str(v, "content", where, &text, err));
+    int64_t at = strmap_get(&a->place, text);
+    if (!*text || (at >= 0 && !replace))
+        goto out;
+    if (id < -1 || id > MAX_ID)
+        FAIL(err, ERR_INPUT, "%s: added token \"%.60s\": id %lld is not within 0..%d", where, text,
+             (long long)id, MAX_ID);
+    t.id = at >= 0 ? a->v[at].id : next_id(a, bpe, text);
+    if (id >= 0 && id != t.id)
+        log_warn("%s: added token \"%.60s\" has id %lld there; it gets %d, as in transformers 5",
+                 where, text, (long long)id, t.id);
+    TRY(read_added(v, where, norm, text, &t, err));
+    TRY(mem_grow(&a->v, &a->cap, a->n + 1, sizeof *a->v, "added tokens", err));
+    TRY(strmap_put(&a->place, text, at >= 0 ? at : a->n, err));
+    a->max_id = MAX(a->max_id, t.id);
+    struct added old = at >= 0 ? a->v[at] : (struct added){0};
+    a->v[at >= 0 ? at : a->n++] = t;
+    t = old;
+out:
+    free(t.text);
+    free(t.match);
     return rc;
 }
 
@@ -604,34 +640,44 @@ static int by_first_byte(const void *pa, const void *pb)
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* From the value of "added_tokens" (NULL or null: none). Tokens that the vocabulary has keep its
- * id. Those that are matched in normalised text are normalised here. */
+/* From the value of "added_tokens" of tokenizer.json (NULL or null: none). */
 static int added_read(const json_t *list, const char *where, const struct bpe *bpe,
                       const struct normalizer *norm, struct added_tokens **out, struct err *err)
 {
     struct added_tokens *a = NULL;
-    size_t n = json_array_size(list);
+    int64_t id;
     int rc = 0;
 
     TRY(mem_zalloc(&a, 1, sizeof *a, "added tokens", err));
+    a->max_id = -1;
     if (list && !json_is_null(list) && !json_is_array(list))
         FAIL(err, ERR_INPUT, "%s: \"added_tokens\" must be an array", where);
-    TRY(mem_zalloc(&a->v, (int64_t)n, sizeof *a->v, "added tokens", err));
-    for (size_t i = 0; i < n; i++) {
-        a->n = (int64_t)i + 1;
-        TRY(read_one(json_array_get(list, i), where, bpe, norm, a->v + i, err));
-    }
-    qsort(a->v, n, sizeof *a->v, by_first_byte);
-    for (int64_t b = 0, i = 0; b <= 256; b++) {
-        while (i < a->n && (unsigned char)a->v[i].match[0] < b)
-            i++;
-        a->first[b] = i;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *v = json_array_get(list, i);
+        TRY(jget_int(v, "id", where, &id, err));
+        if (id < 0)
+            FAIL(err, ERR_INPUT, "%s: added token %zu: id %lld is negative", where, i,
+                 (long long)id);
+        TRY(add_token(a, v, id, true, where, bpe, norm, err));
     }
     *out = a;
     a = NULL;
 out:
     added_free(a);
     return rc;
+}
+
+/* All tokens are there. */
+static void added_sort(struct added_tokens *a)
+{
+    strmap_free(&a->place);
+    if (a->n > 0)
+        qsort(a->v, (size_t)a->n, sizeof *a->v, by_first_byte);
+    for (int64_t b = 0, i = 0; b <= 256; b++) {
+        while (i < a->n && (unsigned char)a->v[i].match[0] < b)
+            i++;
+        a->first[b] = i;
+    }
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
@@ -764,7 +810,6 @@ struct tokenizer {
     struct pretokenizer *pre;
     bool bytes;                /* the vocabulary spells bytes */
     struct ids prefix, suffix; /* special tokens around every text */
-    bool silent;               /* nothing says what stands around a text */
 };
 
 void tokenizer_close(struct tokenizer **tp)
@@ -840,7 +885,6 @@ static int read_template(struct tokenizer *t, const json_t *v, const char *where
              "%s: post_processor: \"single\" must be an array that holds the text "
              "once",
              where);
-    t->silent = false;
 out:
     return rc;
 }
@@ -870,79 +914,235 @@ out:
     return rc;
 }
 
-/* One special token at an end of the text, as tokenizer_config.json wants it. */
-static int read_flag(struct tokenizer *t, const json_t *config, const char *flag, const char *key,
-                     const char *where, struct ids *ids, struct err *err)
+/* ---- the files beside tokenizer.json --------------------------------------------------------- */
+
+/* `key` names it in messages. */
+static int declare(struct tokenizer *t, const json_t *v, int64_t id, const char *key,
+                   const char *where, struct err *err)
 {
-    const json_t *v = json_object_get(config, key);
+    int rc =
+        !v || json_is_null(v) ? 0 : add_token(t->added, v, id, false, where, t->bpe, t->norm, err);
+    if (rc)
+        err_prefix(err, "\"%.60s\"", key);
+    return rc;
+}
+
+/* A token that a file declares with its id. */
+struct declared {
+    int64_t id;
+    const json_t *token; /* borrowed */
+};
+
+static int by_id(const void *pa, const void *pb)
+{
+    const struct declared *a = pa, *b = pb;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+/* "added_tokens_decoder", from id to token, in the order of ids. */
+static int declare_by_id(struct tokenizer *t, const json_t *tokens, const char *where,
+                         struct err *err)
+{
+    struct declared *list = NULL;
+    const char *key;
+    char *end;
+    json_t *v;
+    int64_t n = 0;
+    int rc = 0;
+
+    TRY(mem_alloc(&list, (int64_t)json_object_size(tokens), sizeof *list, "added tokens", err));
+    json_object_foreach((json_t *)(uintptr_t)tokens, key, v)
+    {
+        list[n] = (struct declared){strtoll(key, &end, 10), v};
+        if (end == key || *end || list[n++].id < 0)
+            FAIL(err, ERR_INPUT, "%s: added_tokens_decoder: \"%.60s\" is no token id", where, key);
+    }
+    if (n > 0)
+        qsort(list, (size_t)n, sizeof *list, by_id);
+    for (int64_t i = 0; i < n; i++)
+        TRY(declare(t, list[i].token, list[i].id, "added token", where, err));
+out:
+    free(list);
+    return rc;
+}
+
+static const char *const named[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                    "pad_token", "cls_token", "mask_token"};
+
+static bool is_named(const char *key)
+{
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (strcmp(key, named[i]) == 0)
+            return true;
+    return false;
+}
+
+static const json_t *extra_tokens(const json_t *config)
+{
+    const json_t *extra = json_object_get(config, "extra_special_tokens");
+    return json_object_size(extra) || json_array_size(extra)
+               ? extra
+               : json_object_get(config, "additional_special_tokens");
+}
+
+/* Tokens that tokenizer_config.json names by what they are for. */
+static int declare_named(struct tokenizer *t, const json_t *config, const char *where,
+                         struct err *err)
+{
+    const json_t *extra = extra_tokens(config);
+    const char *key;
+    json_t *v;
+    int rc = 0;
+
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        TRY(declare(t, json_object_get(config, named[i]), -1, named[i], where, err));
+    json_object_foreach((json_t *)(uintptr_t)config, key, v)
+    {
+        size_t n = strlen(key);
+        bool token = n > 6 && strcmp(key + n - 6, "_token") == 0 && !is_named(key);
+        if (token && (json_is_string(v) || json_is_object(v)))
+            TRY(declare(t, v, -1, key, where, err));
+    }
+    json_object_foreach((json_t *)(uintptr_t)extra, key, v) TRY(declare(t, v, -1, key, where, err));
+    for (size_t i = 0; i < json_array_size(extra); i++)
+        TRY(declare(t, json_array_get(extra, i), -1, "extra_special_tokens", where, err));
+out:
+    return rc;
+}
+/* Is a text one of those tokens? */
+static bool is_special(const json_t *config, const char *text)
+{
+    const json_t *extra = extra_tokens(config), *v;
+    size_t n = sizeof named / sizeof *named;
+    for (size_t i = 0; i < n + json_array_size(extra); i++) {
+        v = i < n ? json_object_get(config, named[i]) : json_array_get(extra, i - n);
+        const char *s = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
+        if (s && strcmp(s, text) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* added_tokens.json, from token to id. */
+static int declare_added(struct tokenizer *t, const json_t *tokens, const json_t *config,
+                         const char *where, struct err *err)
+{
+    json_t *list = json_object(), *v;
+    const char *text, *other;
+    char id[32];
+    int rc = 0;
+
+    json_object_foreach((json_t *)(uintptr_t)tokens, text, v)
+    {
+        bool special = is_special(config, text);
+        if (!json_is_integer(v))
+            FAIL(err, ERR_INPUT, "%s: the id of \"%.60s\" must be an integer", where, text);
+        other = added_text(t->added, json_integer_value(v));
+        if (other && strcmp(other, text) != 0)
+            log_warn("%s: \"%.60s\" is left out, as in transformers 5: its id %lld is that of "
+                     "\"%.60s\" in tokenizer.json",
+                     where, text, (long long)json_integer_value(v), other);
+        if (other)
+            continue;
+        snprintf(id, sizeof id, "%lld", (long long)json_integer_value(v));
+        json_object_set_new(list, id,
+                            json_pack("{s:s, s:b, s:b}", "content", text, "special", special,
+                                      "normalized", !special));
+    }
+    TRY(mem_check_short(err));
+    TRY(declare_by_id(t, list, where, err));
+out:
+    json_decref(list);
+    return rc;
+}
+
+/* What a flag of older files says of an end of the text. tokenizer.json decides. */
+static int check_flag(const struct tokenizer *t, const json_t *config, const char *flag,
+                      const char *key, const struct ids *ids, const char *where, struct err *err)
+{
+    const json_t *v = json_object_get(config, key), *given = json_object_get(config, flag);
     const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
     bool add = false;
-    int rc = 0;
+    int rc = jget_bool_opt(config, flag, where, &add, err);
+    int32_t says = add && text ? token_id(t, text) : -1, does = ids->n > 0 ? ids->v[0] : -1;
 
-    if (!json_object_get(config, flag) || json_is_null(json_object_get(config, flag)))
-        return 0;
-    TRY(jget_bool_opt(config, flag, where, &add, err));
-    ids->n = 0;
-    if (!add)
-        return 0;
-    if (!text || token_id(t, text) < 0)
-        FAIL(err, ERR_INPUT, "%s: %s is true, but \"%s\" names no token of tokenizer.json", where,
-             flag, key);
-    TRY(ids_add(ids, token_id(t, text), err));
-out:
+    if (!rc && given && !json_is_null(given) && says != does)
+        log_warn("%s: %s is %s, but the template of tokenizer.json adds %s: as in transformers 5, "
+                 "the template decides (transformers 4 followed the flag)",
+                 where, flag, add ? "true" : "false",
+                 does < 0   ? "no token"
+                 : says < 0 ? "a token"
+                            : "another one");
     return rc;
 }
 
-static int read_config(struct tokenizer *t, const char *dir, struct err *err)
+/* Tokens that stand in files beside tokenizer.json, in the order in which transformers 5 adds them
+ * (PreTrainedTokenizerBase._from_pretrained, TokenizersBackend.__init__). */
+static int read_files(struct tokenizer *t, const char *model, struct err *err)
 {
-    char path[4096];
-    json_t *o = NULL;
-    bool there;
+    static const char extra[] = "extra_special_tokens";
+    char path[CHECKPOINT_PATH], other[CHECKPOINT_PATH];
+    json_t *config = NULL, *map = NULL, *added = NULL;
+    bool split = false;
     int rc = 0;
 
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
-    TRY(io_exists(path, &there, err));
-    if (!there)
-        return 0;
-    TRY(json_read_file(path, MAX_FILE, &o, err));
-    if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
-    TRY(read_flag(t, o, "add_bos_token", "bos_token", path, &t->prefix, err));
-    TRY(read_flag(t, o, "add_eos_token", "eos_token", path, &t->suffix, err));
-    t->silent = false;
+    TRY(checkpoint_json(model, "tokenizer_config.json", MAX_FILE, path, &config, err));
+    config = config ? config : json_object();
+    const json_t *by_id = json_object_get(config, "added_tokens_decoder");
+    TRY(jget_bool_opt(config, "split_special_tokens", path, &split, err));
+    if (split)
+        FAIL(err, ERR_INPUT, "%s: split_special_tokens is not supported", path);
+    if (by_id && !json_is_null(by_id)) {
+        if (!json_is_object(by_id))
+            FAIL(err, ERR_INPUT, "%s: added_tokens_decoder must be an object", path);
+        TRY(declare_by_id(t, by_id, path, err));
+    } else {
+        TRY(checkpoint_json(model, "special_tokens_map.json", MAX_FILE, other, &map, err));
+        json_t *more = json_object_get(map, extra), *first = json_object_get(config, extra);
+        if (json_is_array(more) && json_is_array(first)) {
+            json_array_extend(first, more);
+            json_object_set(map, extra, first);
+        }
+        if (extra_tokens(config))
+            json_object_del(map, "additional_special_tokens");
+        if (map)
+            json_object_update(config, map);
+        TRY(checkpoint_json(model, "added_tokens.json", MAX_FILE, other, &added, err));
+        TRY(declare_added(t, added, config, other, err));
+        if (map)
+            snprintf(path, sizeof path, "%s: tokenizer_config.json and special_tokens_map.json",
+                     model);
+    }
+    TRY(declare_named(t, config, path, err));
+    added_sort(t->added);
+    TRY(check_flag(t, config, "add_bos_token", "bos_token", &t->prefix, path, err));
+    TRY(check_flag(t, config, "add_eos_token", "eos_token", &t->suffix, path, err));
 out:
-    json_decref(o);
+    json_decref(config);
+    json_decref(map);
+    json_decref(added);
     return rc;
-}
-
-bool tokenizer_wants_bos(const struct tokenizer *t)
-{
-    return t->silent;
 }
 
 int64_t tokenizer_max_id(const struct tokenizer *t)
 {
-    int64_t max = bpe_max_id(t->bpe), added = added_max_id(t->added);
-    return added > max ? added : max;
+    return MAX(bpe_max_id(t->bpe), t->added->max_id);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int read_tokenizer(struct tokenizer *t, const char *path, struct err *err)
+static int read_tokenizer(struct tokenizer *t, const char *model, struct err *err)
 {
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
-    bool there;
     int rc = 0;
 
-    TRY(io_exists(path, &there, err));
-    if (!there)
+    TRY(checkpoint_json(model, "tokenizer.json", MAX_FILE, path, &o, err));
+    if (!o)
         FAIL(err, ERR_INPUT,
              "%s does not exist; capture reads tokenizer.json only (a "
              "tokenizer.model has to be converted), or give token ids with --tokens-file",
              path);
-    TRY(json_read_file(path, MAX_FILE, &o, err));
-    if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
     TRY(bpe_read(json_object_get(o, "model"), path, &t->bpe, err));
     TRY(normalizer_read(json_object_get(o, "normalizer"), path, &t->norm, err));
     TRY(pretokenizer_read(json_object_get(o, "pre_tokenizer"), path, &t->pre, err));
@@ -954,17 +1154,14 @@ out:
     return rc;
 }
 
-int tokenizer_open(const char *dir, struct tokenizer **out, struct err *err)
+int tokenizer_open(const char *model, struct tokenizer **out, struct err *err)
 {
     struct tokenizer *t = NULL;
-    char path[4096];
     int rc = 0;
 
     TRY(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
-    t->silent = true;
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    TRY(read_tokenizer(t, path, err));
-    TRY(read_config(t, dir, err));
+    TRY(read_tokenizer(t, model, err));
+    TRY(read_files(t, model, err));
     *out = t;
     t = NULL;
 out:
@@ -1059,6 +1256,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
 
     if (bad >= 0)
         FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
+    pretokenizer_doubt(t->pre, text, len);
     TRY(add_all(&w.ids, &t->prefix, err));
     TRY(added_split(t->added, false, text, len, &w.raw, err));
     for (int64_t i = 0; i < w.raw.n; i++) {
@@ -1089,6 +1287,7 @@ int tokenizer_encode_plain(const struct tokenizer *t, const char *text, size_t l
 
     if (bad >= 0)
         FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
+    pretokenizer_doubt(t->pre, text, len);
     if (len > 0) {
         TRY(normalizer_run(t->norm, text, len, &w.normal, err));
         TRY(encode_plain(t, &w, buf_str(&w.normal), w.normal.len, true, err));

@@ -3,13 +3,11 @@
  *
  * In order: added tokens are cut out, the rest is normalised, cut into pieces by the
  * pre-tokenizers, and every piece is spelled by byte-pair encoding. Special tokens of the whole
- * text (its beginning and, rarely, its end) come from, in this order:
- *
- *   1. tokenizer_config.json, where it has add_bos_token or add_eos_token (Mistral: yes, Qwen: no);
- *   2. post_processor's template (Llama 3);
- *   3. where the tokenizer says nothing at all (no such template and no tokenizer_config.json), the
- *      model was trained on what its config.json calls bos_token_id, if it has one:
- *      tokenizer_wants_bos() is then true, and the caller, who knows config.json, puts it in front.
+ * text (its beginning and, rarely, its end) come from post_processor's template alone, as in
+ * transformers 5; a warning says where add_bos_token or add_eos_token of tokenizer_config.json
+ * disagree. Added tokens come from tokenizer.json, tokenizer_config.json (added_tokens_decoder,
+ * bos_token and its kin, extra_special_tokens, additional_special_tokens), and where there is no
+ * added_tokens_decoder from special_tokens_map.json and added_tokens.json.
  *
  * Whatever would give other ids than the checkpoint's own tokenizer is refused by name: models
  * other than BPE, and normalisers, pre-tokenizers and post-processors that pretokenize.h does not
@@ -28,11 +26,11 @@
 
 struct tokenizer;
 
-/* Read DIR/tokenizer.json and, if it is there, DIR/tokenizer_config.json. */
-int tokenizer_open(const char *dir, struct tokenizer **out, struct err *err);
+/* Read tokenizer.json of a checkpoint (core/checkpoint.h) and what is there of the files above. */
+int tokenizer_open(const char *model, struct tokenizer **out, struct err *err);
 void tokenizer_close(struct tokenizer **t);
 
-/* Ids of a text, special tokens by rules 1 and 2 included: malloc'd *ids of *n. *added_bos (may be
+/* Ids of a text, special tokens included: malloc'd *ids of *n. *added_bos (may be
  * NULL) says whether ids[0] is a special token that the text did not contain. Text that is not
  * UTF-8 is ERR_INPUT with the offset of the first bad byte. One thread at a time. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool *added_bos,
@@ -42,9 +40,6 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
  * rest as tokenizer_encode. */
 int tokenizer_encode_plain(const struct tokenizer *t, const char *text, size_t len, int32_t **ids,
                            int64_t *n, struct err *err);
-
-/* Rule 3 above. */
-bool tokenizer_wants_bos(const struct tokenizer *t);
 
 /* Largest id that encoding can give. */
 int64_t tokenizer_max_id(const struct tokenizer *t);

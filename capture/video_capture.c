@@ -4,6 +4,7 @@
  */
 #include "capture/nn.h"
 #include "capture/capture.h"
+#include "core/checkpoint.h"
 #include "capture/trace/trace_tools.h"
 #include "capture/video_input.h"
 #include "capture/wan_model.h"
@@ -73,7 +74,7 @@ static int fill_meta(struct video_run *r, struct err *err)
     char id[HASH_TEXT_MAX];
     int rc;
 
-    capture_model_name(r->o->model, m->name, sizeof m->name);
+    checkpoint_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "WanTransformer3DModel");
     m->layers = c->layers;
     if ((rc = head_select_meta(&r->heads, m, err)) != 0)

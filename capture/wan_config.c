@@ -12,7 +12,7 @@
 static int read_config(const char *dir, char *path, size_t size, json_t **o, struct err *err)
 {
     snprintf(path, size, "%s/config.json", dir);
-    return json_read_file(path, MAX_CONFIG, o, err);
+    return json_read_foreign(path, MAX_CONFIG, o, err);
 }
 
 bool wan_config_is(const char *dir)
@@ -156,7 +156,7 @@ static void read_class(const char *dir, const char *name, char class[128])
 
     class[0] = '\0';
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (json_read_file(path, MAX_CONFIG, &o, &ignored) == 0 &&
+    if (json_read_foreign(path, MAX_CONFIG, &o, &ignored) == 0 &&
         jget_str_opt(o, "_class_name", path, &text, &ignored) == 0 && text)
         snprintf(class, 128, "%s", text);
     json_decref(o);

@@ -97,10 +97,9 @@ static int check_value(const char *metric, double x, const char *who, struct err
 static int add_value(const char *word, const char *who, const struct budget_target *t,
                      struct budget_target **list, int64_t *n, int64_t *cap, struct err *err)
 {
-    char *end;
-    double x = strtod(word, &end);
+    double x;
     int rc = 0;
-    if (end == word || *end || !isfinite(x))
+    if (!num_fills(word, &x))
         FAIL(err, ERR_USAGE, "%s: @%s: '%s' is not a number", who, t->metric, word);
     TRY(check_value(t->metric, x, who, err));
     TRY(mem_grow(list, cap, *n + 1, sizeof **list, "targets", err));

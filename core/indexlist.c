@@ -2,18 +2,13 @@
 #include "core/indexlist.h"
 
 #include "core/mem.h"
+#include "core/sort.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
 
 static bool read_index(const char **p, int64_t *out)
 {

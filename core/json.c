@@ -7,6 +7,8 @@
 #include "core/mem.h"
 #include "core/text.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -42,9 +44,14 @@ void json_watch_memory(void)
     json_set_alloc_funcs(json_malloc, json_free);
 }
 
+#define BOM "\xEF\xBB\xBF"
+
 int json_read_text(const char *text, size_t len, const char *name, json_t **out, struct err *err)
 {
     json_error_t e;
+    if (len >= 3 && memcmp(text, BOM, 3) == 0)
+        return err_set(err, ERR_INPUT,
+                       "%s begins with a byte order mark: save it as UTF-8 without one", name);
     json_t *doc = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
     if (mem_check_short(NULL) != 0 || (!doc && json_error_code(&e) == json_error_out_of_memory)) {
         json_decref(doc); /* it may lack something */
@@ -59,15 +66,137 @@ int json_read_text(const char *text, size_t len, const char *name, json_t **out,
     return 0;
 }
 
-int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err)
+int json_file_by(json_parser *parse, const char *path, size_t max_bytes, json_t **out,
+                 struct err *err)
 {
     int rc = 0;
     struct buf b = {0};
     TRY(buf_read_file(&b, path, max_bytes, err));
-    TRY(json_read_text(buf_str(&b), b.len, path, out, err));
+    TRY(parse(buf_str(&b), b.len, path, out, err));
 out:
     buf_free(&b);
     return rc;
+}
+
+int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err)
+{
+    return json_file_by(json_read_text, path, max_bytes, out, err);
+}
+
+/* What stands for something that jansson cannot hold: U+FFFF U+FFFE, two code points that are no
+ * characters. In a string it takes the place of an escape, and is as long as that. */
+#define FOREIGN "\xEF\xBF\xBF\xEF\xBF\xBE"
+
+bool json_foreign(const char *key)
+{
+    return strstr(key, FOREIGN) != NULL;
+}
+
+const char *jtext(const json_t *v)
+{
+    return json_is_string(v) && !json_foreign(json_string_value(v)) ? json_string_value(v) : NULL;
+}
+
+/* The code unit of an escape \uXXXX at s, -1 if there is none. */
+static int escaped_unit(const char *s, const char *end)
+{
+    static const char digits[] = "0123456789abcdef";
+    int unit = 0;
+    if (end - s < 6 || s[0] != '\\' || s[1] != 'u')
+        return -1;
+    for (int i = 2; i < 6; i++) {
+        const char *d = s[i] ? strchr(digits, tolower((unsigned char)s[i])) : NULL;
+        if (!d)
+            return -1;
+        unit = 16 * unit + (int)(d - digits);
+    }
+    return unit;
+}
+
+/* Copy the string that begins behind a quote at s, with that at its end; returns what follows. */
+static const char *copy_string(struct buf *b, const char *s, const char *end)
+{
+    const char *run = s;
+    while (s < end && *s != '"') {
+        int unit = escaped_unit(s, end);
+        int low = unit >= 0xD800 && unit < 0xDC00 ? escaped_unit(s + 6, end) : -1;
+        if (low >= 0xDC00 && low < 0xE000) {
+            s += 12;
+        } else if (unit == 0 || (unit >= 0xD800 && unit < 0xE000)) {
+            buf_put(b, run, (size_t)(s - run));
+            buf_puts(b, FOREIGN);
+            run = s += 6;
+        } else {
+            s += *s == '\\' && s + 1 < end ? 2 : 1;
+        }
+    }
+    s += s < end;
+    buf_put(b, run, (size_t)(s - run));
+    return s;
+}
+
+/* A word or number outside of strings. */
+static void copy_word(struct buf *b, const char *s, size_t n)
+{
+    char *word = strndup(s, n), *end;
+    if (!word) {
+        b->failed = true;
+        return;
+    }
+    bool number = strspn(word, "+-.0123456789eE") == n;
+    double x = number ? strtod(word, &end) : 0;
+    bool whole = number && !strpbrk(word, ".eE");
+    errno = 0;
+    if (whole)
+        (void)strtoll(word, &end, 10);
+    if (!strcmp(word, "NaN") || !strcmp(word, "Infinity") || !strcmp(word, "-Infinity") ||
+        (number && isinf(x)))
+        buf_printf(b, "\"" FOREIGN "%.60s\"", word);
+    else
+        buf_printf(b, "%s%s", word, whole && errno == ERANGE ? ".0" : "");
+    free(word);
+}
+
+int json_read_foreign_text(const char *text, size_t len, const char *name, json_t **out,
+                           struct err *err)
+{
+    const char *end = text + len, *s = text;
+    struct buf b = {0};
+    int rc = 0;
+
+    if (len >= 3 && memcmp(s, BOM, 3) == 0)
+        s += 3;
+    while (s < end) {
+        size_t n = 0;
+        while (s + n < end && (isalnum((unsigned char)s[n]) || (s[n] && strchr("+-.", s[n]))))
+            n++;
+        if (n > 0)
+            copy_word(&b, s, n);
+        else
+            buf_put(&b, s, n = 1);
+        s += n;
+        if (s[-1] == '"')
+            s = copy_string(&b, s, end);
+    }
+    TRY(buf_check(&b, name, err));
+    TRY(json_read_text(buf_str(&b), b.len, name, out, err));
+out:
+    buf_free(&b);
+    return rc;
+}
+
+int json_read_foreign(const char *path, size_t max_bytes, json_t **out, struct err *err)
+{
+    return json_file_by(json_read_foreign_text, path, max_bytes, out, err);
+}
+
+/* What a string holds that json_foreign knows: the word of a number, or an escape. */
+static const char *foreign_text(const char *s)
+{
+    const char *word = strncmp(s, FOREIGN, strlen(FOREIGN)) == 0 ? s + strlen(FOREIGN) : "";
+    return *word && strchr("-+0123456789IN", *word)
+               ? word
+               : "a string with \\u0000 or half of a surrogate pair";
 }
 
 static const char *type_text(const json_t *v)
@@ -78,11 +207,12 @@ static const char *type_text(const json_t *v)
     case JSON_ARRAY:
         return "an array";
     case JSON_STRING:
-        return "a string";
+        return jtext(v) ? "a string" : foreign_text(json_string_value(v));
     case JSON_INTEGER:
         return "an integer";
     case JSON_REAL:
-        return "a number with a fraction";
+        return fabs(json_real_value(v)) < 0x1p63 ? "a number with a fraction"
+                                                 : "a number beyond 64 bits";
     case JSON_TRUE:
     case JSON_FALSE:
         return "a boolean";
@@ -111,7 +241,7 @@ static int look_up(const json_t *o, const char *key, const char *where, bool opt
         return err_set(err, ERR_INPUT, "%s: key \"%s\" is missing", where, key);
     if (!(kind == INTEGER  ? json_is_integer(v)
           : kind == NUMBER ? json_is_number(v)
-          : kind == STRING ? json_is_string(v)
+          : kind == STRING ? jtext(v) != NULL
                            : json_is_boolean(v)))
         return err_set(err, ERR_INPUT, "%s: \"%s\": %s was expected, found %s", where, key,
                        want[kind], type_text(v));

@@ -23,6 +23,25 @@ void json_watch_memory(void);
 int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err);
 int json_read_text(const char *text, size_t len, const char *name, json_t **out, struct err *err);
 
+/* The same for files of other programs, which may hold what jansson refuses: a byte order mark,
+ * integers beyond 64 bits (they become reals), NaN, Infinity, 1e400, and in strings \u0000 or half
+ * of a surrogate pair. Such a value is read, so that keys which nobody asks for do no harm; the
+ * typed look-ups below refuse it by key. */
+int json_read_foreign(const char *path, size_t max_bytes, json_t **out, struct err *err);
+int json_read_foreign_text(const char *text, size_t len, const char *name, json_t **out,
+                           struct err *err);
+
+/* Does a key hold such an escape? The text of a string, NULL for other values and for strings that
+ * do. */
+bool json_foreign(const char *key);
+const char *jtext(const json_t *v);
+
+/* A whole file of at most max_bytes by any reader of text. */
+typedef int json_parser(const char *text, size_t len, const char *name, json_t **out,
+                        struct err *err);
+int json_file_by(json_parser *parse, const char *path, size_t max_bytes, json_t **out,
+                 struct err *err);
+
 /* Typed look-ups in an object. `where` names the file for messages. When the key is absent or null,
  * the _opt forms leave *out unchanged and the others fail with ERR_INPUT. A wrong type always
  * fails. Strings are borrowed from the object. */

@@ -260,6 +260,10 @@ struct method_session {
     void (*close)(void *session);
     /* ERR_INPUT if the parameters were made for another model or token order. */
     int (*fits)(const void *params, const char *model, const char *permute, struct err *err);
+    /* Can the file be of use to a head of this shape, whose q, k and v are NULL? 0, or as prepare.
+     * NULL: to every one. A run of which no head can use it is refused before it starts. */
+    int (*takes)(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                 struct err *err);
 };
 
 /* Settings of one parameter in ascending budget: density and mean recall must not decrease. */

@@ -104,6 +104,11 @@ static int apply_value(const struct opt *table, const char *key, const json_t *v
     struct err why = {0};
     const struct opt *o = opt_find(table, key);
     int rc = 0;
+    if (o && o->flags & OPT_OUTSIDE && !json_is_null(v))
+        return err_set(err, ERR_INPUT,
+                       "%s: \"%s\" names a %s, which a calibration may not: take it out, and set "
+                       "the file's \"sum\" to null",
+                       where, key, o->unit);
     if (o && json_is_null(v) && !o->def && !(o->flags & OPT_REQUIRED))
         buf_puts(&text, o->type == OPT_STR ? "" : "unset");
     else
@@ -192,12 +197,6 @@ static int check_lengths(const json_t *e, const char *where, struct err *err)
     return 0;
 }
 
-static bool entry_is_of(const json_t *e, int64_t layer, int64_t head)
-{
-    return json_integer_value(json_object_get(e, "layer")) == layer &&
-           json_integer_value(json_object_get(e, "head")) == head;
-}
-
 static const json_t *calib_entry(const struct method_run *run, int64_t layer, int64_t head,
                                  int64_t tokens)
 {
@@ -208,42 +207,27 @@ static const json_t *calib_entry(const struct method_run *run, int64_t layer, in
     json_array_foreach(heads, i, e)
     {
         entry_lengths(e, &from, &below);
-        if (entry_is_of(e, layer, head) && tokens >= from && tokens < below)
+        if (json_integer_value(json_object_get(e, "layer")) == layer &&
+            json_integer_value(json_object_get(e, "head")) == head && tokens >= from &&
+            tokens < below)
             return e;
     }
     return NULL;
 }
 
-/* Is an entry before number `at` of the same head for some of the same lengths? */
-static bool occurs_before(const json_t *heads, size_t at, int64_t layer, int64_t head)
-{
-    int64_t from, below, lo, hi;
-    size_t i;
-    json_t *e;
-    entry_lengths(json_array_get(heads, at), &from, &below);
-    json_array_foreach(heads, i, e)
-    {
-        if (i == at)
-            break;
-        entry_lengths(e, &lo, &hi);
-        if (entry_is_of(e, layer, head) && lo < below && from < hi)
-            return true;
-    }
-    return false;
-}
-
-int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
-                           void **out, struct err *err)
+/* A copy of the run's parameters with those of an entry, or NULL, of a calibration. */
+static int params_with(const struct method_run *run, const json_t *entry, int64_t layer,
+                       int64_t head, void **out, struct err *err)
 {
     const struct method *m = run->method;
     int rc = 0;
     void *params = NULL;
     char where[512];
-    const json_t *entry = run->calib_doc ? calib_entry(run, layer, head, tokens) : NULL;
 
     TRY(method_params_copy(m, run->params, &params, err));
     if (entry) {
-        snprintf(where, sizeof where, "%s: layer %d head %d", run->calib, layer, head);
+        snprintf(where, sizeof where, "%s: layer %lld head %lld", run->calib, (long long)layer,
+                 (long long)head);
         TRY(apply_entry(run, entry, where, params, err));
     }
     struct err why = {0};
@@ -257,6 +241,13 @@ int method_params_for_head(const struct method_run *run, int layer, int head, in
 out:
     method_params_free(m, params);
     return rc;
+}
+
+int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
+                           void **out, struct err *err)
+{
+    const json_t *entry = run->calib_doc ? calib_entry(run, layer, head, tokens) : NULL;
+    return params_with(run, entry, layer, head, out, err);
 }
 
 static bool calib_sets(const struct method_run *run, const char *name)
@@ -307,36 +298,62 @@ static int check_document(const struct method_run *run, struct err *err)
     return 0;
 }
 
+#define MOST_LENGTHS 64
+
+/* Entries of one head hold for lengths of their own. seen: the last entry of every head so far,
+ * before[i]: the one of the same head before entry i, or -1. */
+static int check_place(const json_t *heads, int64_t i, const char *at, struct strmap *seen,
+                       int64_t *before, struct err *err)
+{
+    const json_t *e = json_array_get(heads, (size_t)i);
+    int64_t layer = 0, head = 0, from, below, lo, hi, n = 0;
+    char key[48];
+    int rc = 0;
+
+    TRY(jget_int(e, "layer", at, &layer, err));
+    TRY(jget_int(e, "head", at, &head, err));
+    if (layer < 0 || layer > INT32_MAX || head < 0 || head > INT32_MAX)
+        FAIL(err, ERR_INPUT, "%s: layer %lld head %lld is not a head", at, (long long)layer,
+             (long long)head);
+    TRY(check_lengths(e, at, err));
+    entry_lengths(e, &from, &below);
+    snprintf(key, sizeof key, "%lld %lld", (long long)layer, (long long)head);
+    before[i] = strmap_get(seen, key);
+    for (int64_t k = before[i]; k >= 0; k = before[k]) {
+        entry_lengths(json_array_get(heads, (size_t)k), &lo, &hi);
+        if ((lo < below && from < hi) || ++n == MOST_LENGTHS)
+            FAIL(err, ERR_INPUT, "%s: layer %lld head %lld occurs %s", at, (long long)layer,
+                 (long long)head, n == MOST_LENGTHS ? "more than 64 times" : "twice");
+    }
+    TRY(strmap_put(seen, key, i, err));
+out:
+    return rc;
+}
+
 static int calib_check(const struct method_run *run, struct err *err)
 {
     const json_t *heads = json_object_get(run->calib_doc, "heads");
+    struct strmap seen = {0};
+    int64_t *before = NULL;
     size_t i;
     json_t *e;
+    int rc = 0;
+
+    TRY(mem_alloc(&before, (int64_t)json_array_size(heads), sizeof *before, "calibration", err));
     json_array_foreach(heads, i, e)
     {
         char at[512];
-        int64_t layer = 0, head = 0, from, below;
         void *params = NULL;
-        int rc;
         snprintf(at, sizeof at, "%s: heads[%zu]", run->calib, i);
-        if ((rc = jget_int(e, "layer", at, &layer, err)) ||
-            (rc = jget_int(e, "head", at, &head, err)))
-            return rc;
-        if (layer < 0 || layer > INT32_MAX || head < 0 || head > INT32_MAX)
-            return err_set(err, ERR_INPUT, "%s: layer %lld head %lld is not a head", at,
-                           (long long)layer, (long long)head);
-        if ((rc = check_lengths(e, at, err)))
-            return rc;
-        if (occurs_before(heads, i, layer, head))
-            return err_set(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", at,
-                           (long long)layer, (long long)head);
-        entry_lengths(e, &from, &below);
-        if ((rc = method_params_for_head(run, (int)layer, (int)head, from, &params, err)))
-            return rc;
-        opt_free(run->method->params.table, params);
-        free(params);
+        TRY(check_place(heads, (int64_t)i, at, &seen, before, err));
+        TRY(params_with(run, e, json_integer_value(json_object_get(e, "layer")),
+                        json_integer_value(json_object_get(e, "head")), &params, err));
+        method_params_free(run->method, params);
     }
-    return 0;
+out:
+    strmap_free(&seen);
+    free(before);
+    return rc;
 }
 
 /* What was searched on other data holds for that data alone. */
@@ -461,6 +478,7 @@ struct axis {
 
 struct spec {
     const struct method *method;
+    const char *way_out; /* of a text that may name no file and no command; else NULL */
     char who[96];
     struct axis axes[MOST_KEYS];
     int n_axes;
@@ -496,17 +514,16 @@ static void range_value(const struct opt *o, double a, double b, bool is_log, in
         str_list_add(items, text);
 }
 
+/* "0.1", "8%" between s and end. */
 static bool range_end(const char *s, const char *end, double *x, bool *percent)
 {
-    char tmp[64], *stop;
-    size_t n = (size_t)(end - s);
-    if (n == 0 || n >= sizeof tmp)
+    char text[64];
+    const char *stop;
+    if (snprintf(text, sizeof text, "%.*s", (int)(end - s), s) >= (int)sizeof text ||
+        !num_read(text, x, &stop))
         return false;
-    memcpy(tmp, s, n);
-    tmp[n] = '\0';
-    *x = strtod(tmp, &stop);
     *percent = *stop == '%';
-    return stop > tmp && stop[*percent] == '\0' && isfinite(*x);
+    return !stop[*percent];
 }
 
 /* Expand "a..b/logN" or "a..b/linN" into items; *is_range = false when the text is none. */
@@ -568,6 +585,15 @@ static bool is_calib(const struct method *m, const char *key)
     return strcmp(key, "calib") == 0 && !opt_find(m->params.table, key);
 }
 
+/* Data starts nothing and leads to no other file. */
+static int check_rights(const struct spec *s, const char *key, const char *what, struct err *err)
+{
+    if (!s->way_out)
+        return 0;
+    return err_set(err, ERR_USAGE, "%s: %s names a %s, which text from a file may not%s", s->who,
+                   key, what, s->way_out);
+}
+
 static int add_calib(struct spec *s, const char *path, struct err *err)
 {
     if (!s->method->search.calibrate)
@@ -594,13 +620,16 @@ static int add_axis(struct spec *s, const char *part, struct err *err)
     if (eq)
         *eq = '\0';
     if (is_calib(s->method, a->text)) {
-        int rc = add_calib(s, eq ? eq + 1 : NULL, err);
+        int rc = check_rights(s, "calib", "file", err);
+        rc = rc ? rc : add_calib(s, eq ? eq + 1 : NULL, err);
         free(a->text);
         s->n_axes--;
         return rc;
     }
     a->opt = opt_find_or_fail(s->method->params.table, s->who, "", a->text, err);
     if (!a->opt)
+        return ERR_USAGE;
+    if (a->opt->flags & OPT_OUTSIDE && check_rights(s, a->text, a->opt->unit, err))
         return ERR_USAGE;
     for (int i = 0; i < s->n_axes - 1; i++)
         if (s->axes[i].opt == a->opt)
@@ -920,4 +949,29 @@ int method_runs_parse(const struct method *const *methods, const char *text,
 {
     char *one = (char *)(uintptr_t)text;
     return method_runs_parse_all(methods, &one, 1, runs, n, err);
+}
+
+int method_setting_parse(const struct method *const *methods, const char *text, const char *way_out,
+                         struct method_run **run, struct err *err)
+{
+    struct spec s = {.way_out = way_out};
+    const int64_t pick[MOST_KEYS] = {0};
+    int rc = 0;
+
+    *run = NULL;
+    TRY(spec_parse(&s, methods, text, err));
+    bool sweep = false;
+    for (int k = 0; k < s.n_axes; k++)
+        sweep |= s.axes[k].items.n != 1;
+    if (sweep || s.n_targets)
+        FAIL(err, ERR_USAGE, "'%s' is a %s, where one setting was expected", text,
+             sweep ? "sweep" : "target");
+    TRY(mem_alloc(run, 1, sizeof **run, "setting", err));
+    if ((rc = make_run(&s, pick, NULL, *run, err)) != 0) {
+        free(*run);
+        *run = NULL;
+    }
+out:
+    spec_free(&s);
+    return rc;
 }

@@ -58,6 +58,12 @@ int method_runs_parse_all(const struct method *const *methods, char *const *text
                           struct method_run **runs, int64_t *n, struct err *err);
 void method_runs_free(struct method_run *runs, int64_t n);
 
+/* Parse a text that a file holds: one setting, without sweep or target, into *run (owned, freed
+ * with method_runs_free). Such a text is data: ERR_USAGE where it names a file or a command, with
+ * `way_out`, what the user can do; NULL if the file is trusted. */
+int method_setting_parse(const struct method *const *methods, const char *text, const char *way_out,
+                         struct method_run **run, struct err *err);
+
 /* What stands between name and canonical text: ":", or "" before a target or nothing. */
 const char *method_run_colon(const struct method_run *run);
 

@@ -41,22 +41,6 @@ static bool opt_has_range(const struct opt *o)
 
 /* ---- text to numbers ------------------------------------------------------------------------ */
 
-/* A finite decimal number that takes the whole of [s, end). */
-static bool decimal(const char *s, const char *end, double *out)
-{
-    char tmp[64], *stop;
-    size_t n = (size_t)(end - s);
-    if (n == 0 || n >= sizeof tmp)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (!isdigit((unsigned char)s[i]) && !strchr("+-.eE", s[i]))
-            return false;
-    memcpy(tmp, s, n);
-    tmp[n] = '\0';
-    *out = strtod(tmp, &stop);
-    return *stop == '\0' && isfinite(*out);
-}
-
 static bool whole_number(const char *s, int64_t *out)
 {
     char *end;
@@ -72,10 +56,10 @@ static bool whole_number(const char *s, int64_t *out)
 
 static bool share_value(const char *s, struct share *out)
 {
-    size_t n = strlen(s);
+    const char *end;
     double x;
-    if (n && s[n - 1] == '%') {
-        if (!decimal(s, s + n - 1, &x) || x < 0 || x > 100)
+    if (num_read(s, &x, &end) && strcmp(end, "%") == 0) {
+        if (x < 0 || x > 100)
             return false;
         *out = (struct share){x / 100, true};
         return true;
@@ -244,7 +228,7 @@ static bool parse_num(const struct opt *o, const char *s, double *out)
         *out = INFINITY;
         return true;
     }
-    return decimal(s, s + strlen(s), out) && in_range(o, *out);
+    return num_fills(s, out) && in_range(o, *out);
 }
 
 static bool parse_enum(const struct opt *o, const char *s, int *out)

@@ -43,6 +43,8 @@ enum opt_flags {
     OPT_CALIB_FIXED = 64,  /* stands in for other parameters, which a calibration has: beside
                             * calib= it would count nowhere */
     OPT_MAIN = 128,        /* a command that has these shows the others with --help=all only */
+    OPT_OUTSIDE = 256,     /* a method parameter that names a file or a command: data may not set it
+                            * (method_setting_parse) */
 };
 
 struct opt {

@@ -233,7 +233,7 @@ static int read_header(struct shard *s, json_t **out, struct err *err)
     if (text[len - 1] != '}')
         FAIL(err, ERR_INPUT, "%s: the header must end with '}' and spaces, found byte 0x%02x",
              s->path, (unsigned char)text[len - 1]);
-    TRY(json_read_text(text, (size_t)len, s->path, out, err));
+    TRY(json_read_foreign_text(text, (size_t)len, s->path, out, err));
 out:
     free(text);
     return rc;
@@ -355,11 +355,16 @@ static int sort_tensors(struct st_file *f, struct err *err)
 {
     if (f->n > 1)
         qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_name);
-    for (int64_t i = 1; i < f->n; i++)
-        if (!strcmp(f->tensors[i - 1].name, f->tensors[i].name))
-            return err_set(err, ERR_INPUT, "%s: tensor '%s' is in two shards, %s and %s", f->path,
-                           f->tensors[i].name, f->shards[f->tensors[i - 1].shard].path,
-                           f->shards[f->tensors[i].shard].path);
+    for (int64_t i = 1; i < f->n; i++) {
+        if (strcmp(f->tensors[i - 1].name, f->tensors[i].name) != 0)
+            continue;
+        if (f->tensors[i - 1].shard == f->tensors[i].shard)
+            return err_set(err, ERR_INPUT, "%s: tensor '%s' is there twice", f->path,
+                           f->tensors[i].name);
+        return err_set(err, ERR_INPUT, "%s: tensor '%s' is in two shards, %s and %s", f->path,
+                       f->tensors[i].name, f->shards[f->tensors[i - 1].shard].path,
+                       f->shards[f->tensors[i].shard].path);
+    }
     return 0;
 }
 
@@ -434,13 +439,19 @@ int st_require(const struct st_file *f, const char *name, int ndim, const int64_
     return 0;
 }
 
-/* Bytes per element; fails for types narrower than a byte and for ranges outside the tensor. */
 static int check_range(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
-                       int64_t *size, struct err *err)
+                       struct err *err)
 {
     if (first < 0 || n < 0 || first > t->count || n > t->count - first)
         return err_set(err, ERR_RUN, "%s: tensor '%s': elements %lld + %lld of %lld", f->path,
                        t->name, (long long)first, (long long)n, (long long)t->count);
+    return 0;
+}
+
+/* Bytes per element; fails for types narrower than a byte. */
+static int element_size(const struct st_file *f, const struct st_tensor *t, int64_t *size,
+                        struct err *err)
+{
     int bits = st_types[find_type(t->dtype_text)].bits;
     if (bits % 8)
         return err_set(err, ERR_INPUT, "%s: tensor '%s': elements of type %s cannot be read singly",
@@ -449,19 +460,61 @@ static int check_range(const struct st_file *f, const struct st_tensor *t, int64
     return 0;
 }
 
+enum { CHUNK = 1 << 16 }; /* elements converted at a time */
+
+/* The numbers of block b that are among [first, first + n). */
+static void decode_block(const struct st_blocks *k, const uint8_t *raw, int64_t b, int64_t first,
+                         int64_t n, float *dst)
+{
+    int64_t at = b * k->count - first;
+    float all[ST_BLOCK_MAX];
+    if (at >= 0 && at + k->count <= n) {
+        k->decode(raw, dst + at);
+        return;
+    }
+    k->decode(raw, all);
+    for (int i = 0; i < k->count; i++)
+        if (at + i >= 0 && at + i < n)
+            dst[at + i] = all[i];
+}
+
+static int read_blocks(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
+                       float *dst, struct err *err)
+{
+    const struct st_blocks *k = t->blocks;
+    int64_t end = (first + n + k->count - 1) / k->count, step = CHUNK / k->count;
+    uint8_t *raw = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&raw, step, (size_t)k->bytes, t->name, err));
+    for (int64_t b = first / k->count; b < end; b += step) {
+        int64_t m = end - b < step ? end - b : step;
+        TRY(read_at(&f->shards[t->shard], t->offset + b * k->bytes, raw, m * k->bytes, err));
+        for (int64_t i = 0; i < m; i++)
+            decode_block(k, raw + i * k->bytes, b + i, first, n, dst);
+    }
+out:
+    free(raw);
+    return rc;
+}
+
 int st_read_raw(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
                 void *dst, struct err *err)
 {
     int64_t size = 0;
-    int rc = check_range(f, t, first, n, &size, err);
-    if (!rc)
-        rc = read_at(&f->shards[t->shard], t->offset + first * size, dst, n * size, err);
+    int rc = 0;
+    TRY(check_range(f, t, first, n, err));
+    if (t->blocks) {
+        TRY(read_blocks(f, t, first, n, dst, err));
+    } else {
+        TRY(element_size(f, t, &size, err));
+        TRY(read_at(&f->shards[t->shard], t->offset + first * size, dst, n * size, err));
+    }
+out:
     if (rc)
         err_prefix(err, "tensor '%s'", t->name);
     return rc;
 }
-
-enum { CHUNK = 1 << 16 }; /* elements converted at a time */
 
 int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
                 float *dst, struct err *err)
@@ -631,7 +684,7 @@ static int open_index(const char *dir, const char *index, struct st_file **out, 
     int64_t n = 0;
     struct buf path = {0};
 
-    TRY(json_read_file(index, INDEX_MAX, &doc, err));
+    TRY(json_read_foreign(index, INDEX_MAX, &doc, err));
     const json_t *map = json_object_get(doc, "weight_map");
     if (!json_is_object(map))
         FAIL(err, ERR_INPUT, "%s: 'weight_map' must be an object (tensor name -> file name)",
@@ -666,6 +719,51 @@ int st_open(const char *path, struct st_file **out, struct err *err)
     struct st_file *f = NULL;
     TRY(new_file(path, 1, &f, err));
     TRY(add_file(f, path, err));
+    TRY(sort_tensors(f, err));
+    *out = f;
+    f = NULL;
+out:
+    st_close(&f);
+    return rc;
+}
+
+static int check_placed(const struct st_file *f, struct err *err)
+{
+    const struct st_tensor *before = NULL;
+    for (int64_t i = 0; i < f->n; before = &f->tensors[i++]) {
+        const struct st_tensor *t = &f->tensors[i];
+        if (t->offset < 0 || t->bytes < 0 || t->offset > f->shards[0].size - t->bytes)
+            return err_set(err, ERR_INPUT,
+                           "%s: tensor '%s': its %lld bytes from %lld on go past the end of the "
+                           "file (%lld bytes): it was cut short",
+                           f->path, t->name, (long long)t->bytes, (long long)t->offset,
+                           (long long)f->shards[0].size);
+        if (before && t->offset < before->offset + before->bytes)
+            return err_set(err, ERR_INPUT, "%s: tensors '%s' and '%s' overlap", f->path,
+                           before->name, t->name);
+    }
+    return 0;
+}
+
+int st_adopt(const char *path, const struct st_tensor *tensors, int64_t n, struct st_file **out,
+             struct err *err)
+{
+    struct st_file *f = NULL;
+    int rc = 0;
+
+    TRY(new_file(path, 1, &f, err));
+    f->n_shards = 1;
+    f->shards[0].fd = -1;
+    TRY(open_shard(&f->shards[0], path, err));
+    TRY(mem_grow(&f->tensors, &f->cap, n, sizeof *f->tensors, path, err));
+    for (; f->n < n; f->n++) {
+        f->tensors[f->n] = tensors[f->n];
+        if (!(f->tensors[f->n].name = strdup(tensors[f->n].name)))
+            FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    }
+    if (n > 1)
+        qsort(f->tensors, (size_t)n, sizeof *f->tensors, by_offset);
+    TRY(check_placed(f, err));
     TRY(sort_tensors(f, err));
     *out = f;
     f = NULL;
@@ -716,7 +814,8 @@ int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct 
 {
     int rc = 0;
     struct buf index = {0}, single = {0};
-    bool sharded, whole;
+    /* diffusers looks for the index first, transformers for the file. */
+    bool sharded, whole, index_first = strcmp(stem, "model") != 0;
 
     buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
     buf_printf(&single, "%s/%s.safetensors", dir, stem);
@@ -724,7 +823,10 @@ int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct 
     TRY(buf_check(&single, dir, err));
     TRY(io_exists(buf_str(&index), &sharded, err));
     TRY(io_exists(buf_str(&single), &whole, err));
-    if (sharded)
+    if (sharded && whole)
+        log_warn("%s: both %s.safetensors and its index are there; the %s is taken", dir, stem,
+                 index_first ? "index" : "file");
+    if (sharded && (index_first || !whole))
         TRY(open_index(dir, buf_str(&index), out, err));
     else if (whole)
         TRY(st_open(buf_str(&single), out, err));

@@ -16,9 +16,17 @@
 
 #define ST_MAX_DIMS 8
 
+/* Numbers that other formats store in blocks, at most ST_BLOCK_MAX of them in one. */
+#define ST_BLOCK_MAX 256
+struct st_blocks {
+    int count, bytes; /* of a block */
+    void (*decode)(const uint8_t *block, float *out);
+};
+
 struct st_tensor {
     const char *name;
     enum dtype dtype; /* DT_NONE for a known safetensors type that lacuna cannot convert */
+    const struct st_blocks *blocks; /* else NULL; dtype is then DT_F32, and reading decodes */
     char dtype_text[16];
     int ndim;
     int64_t shape[ST_MAX_DIMS];
@@ -36,9 +44,15 @@ int st_open(const char *path, struct st_file **out, struct err *err);
  * in two of them is ERR_INPUT. */
 int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struct err *err);
 
-/* Open a checkpoint directory: model.safetensors.index.json or model.safetensors, or the same with
- * `stem` instead of "model" (diffusers: "diffusion_pytorch_model"). */
+/* Open a checkpoint directory: model.safetensors.index.json or model.safetensors (the latter where
+ * both are there), or the same with `stem` instead of "model" (diffusers:
+ * "diffusion_pytorch_model"). */
 int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err);
+
+/* A file of another format, with n tensors that the caller found in its header; their names are
+ * copied. A tensor beyond the file, two that overlap and a name that occurs twice are ERR_INPUT. */
+int st_adopt(const char *path, const struct st_tensor *tensors, int64_t n, struct st_file **out,
+             struct err *err);
 
 void st_close(struct st_file **f);
 int64_t st_count(const struct st_file *f);
@@ -54,7 +68,7 @@ int st_metadata(const struct st_file *f, const char *key, const char **value, st
 int st_require(const struct st_file *f, const char *name, int ndim, const int64_t *shape,
                const struct st_tensor **out, struct err *err);
 
-/* Elements [first, first+n) of a tensor as float32 / as stored. */
+/* Elements [first, first+n) of a tensor as float32 / as stored (blocks: as float32). */
 int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
                 float *dst, struct err *err);
 int st_read_raw(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,

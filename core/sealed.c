@@ -4,7 +4,6 @@
  */
 #include "core/sealed.h"
 
-#include "core/fileio.h"
 #include "core/hash.h"
 
 #include <stdio.h>
@@ -93,11 +92,5 @@ int seal_json(const char *text, size_t len, const char *name, json_t **out, stru
 
 int seal_json_file(const char *path, size_t max, json_t **out, struct err *err)
 {
-    int rc = 0;
-    struct buf b = {0};
-    TRY(buf_read_file(&b, path, max, err));
-    TRY(seal_json(buf_str(&b), b.len, path, out, err));
-out:
-    buf_free(&b);
-    return rc;
+    return json_file_by(seal_json, path, max, out, err);
 }

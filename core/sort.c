@@ -1,8 +1,11 @@
 /*
- * sort.c - see sort.h. A radix sort over the bits of a double, in the order of its values: six
- * passes over the numbers, where comparisons would take log2 n. Few numbers are compared.
+ * sort.c - see sort.h. sort_f64 is a radix sort over the bits of a double, in the order of its
+ * values: six passes over the numbers, where comparisons would take log2 n. Few numbers are
+ * compared.
  */
 #include "core/sort.h"
+
+#include "core/mem.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -72,4 +75,44 @@ void sort_f64(double *x, int64_t n)
     for (int64_t i = 0; i < n; i++)
         x[i] = number_of(from[i]);
     free(a);
+}
+
+int compare_i32(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+int compare_i64(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+struct ranked {
+    double value;
+    int32_t index;
+};
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->value != y->value)
+        return x->value < y->value ? 1 : -1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+int order_descending(const double *v, int64_t n, int32_t *order, struct err *err)
+{
+    struct ranked *r = NULL;
+    int rc = mem_alloc(&r, n, sizeof *r, "sorted scores", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < n; i++)
+        r[i] = (struct ranked){v[i], (int32_t)i};
+    qsort(r, (size_t)n, sizeof *r, by_rank);
+    for (int64_t i = 0; i < n; i++)
+        order[i] = r[i].index;
+    free(r);
+    return 0;
 }

@@ -4,11 +4,13 @@
 #include "core/buf.h"
 #include "core/mem.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- lists ---------------------------------------------------------------------------------- */
 
@@ -228,6 +230,32 @@ int words_split(const char *text, struct str_list *out, struct err *err)
 out:
     buf_free(&b);
     return rc;
+}
+
+/* ---- numbers -------------------------------------------------------------------------------- */
+
+bool num_read(const char *s, double *x, const char **end)
+{
+    const char *digits = s + (*s == '-' || *s == '+');
+    char *stop;
+    if (!isdigit((unsigned char)digits[*digits == '.']) || strncasecmp(digits, "0x", 2) == 0)
+        return false;
+    double v = strtod(s, &stop);
+    if (!isfinite(v))
+        return false;
+    *end = stop;
+    *x = v + 0.0; /* -0 + 0 is 0 */
+    return true;
+}
+
+bool num_fills(const char *s, double *x)
+{
+    const char *end;
+    double v;
+    if (!num_read(s, &v, &end) || *end)
+        return false;
+    *x = v;
+    return true;
 }
 
 /* ---- sizes and estimates as people say them -------------------------------------------------- */

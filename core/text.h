@@ -74,6 +74,15 @@ int text_printf(FILE *f, const char *fmt, ...) __attribute__((format(printf, 2, 
  * `col`, the others at column `indent`. Ends with a newline. */
 void text_wrap(struct buf *b, const char *text, int col, int indent, int width);
 
+/* ---- numbers -------------------------------------------------------------------------------- */
+
+/* Read a finite decimal number at the beginning of s; *end is behind it. false, without a change of
+ * *x, if there is none: no blank before it, no hexadecimal number, no "inf". "-0" is 0. */
+bool num_read(const char *s, double *x, const char **end);
+
+/* The same for a number that fills the text. */
+bool num_fills(const char *s, double *x);
+
 /* ---- sizes and estimates as people say them -------------------------------------------------- */
 
 /* Decimal units, two significant digits from 1 kB on: "512 B", "9.5 MB", "86 GB". */

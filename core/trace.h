@@ -26,6 +26,8 @@
 struct trace_meta {
     /* model */
     char name[128], architecture[64], weights_id[40]; /* weights_id "xxh3:..." or "" */
+    char weight_types[128]; /* of a GGUF file, and how many tensors have each: "Q4_1 (210), F32
+                             * (61)"; "" otherwise. Not part of the content id */
     int layers, heads, kv_heads, head_dim, v_dim;
     double scale;
     bool causal, positions_applied; /* position encoding is already in q and k */
@@ -43,6 +45,8 @@ struct trace_meta {
     int64_t n_q, n_k;      /* queries and keys of every call; equal except for some imports and for
                             * sampled rows */
     int64_t seed;
+    int64_t max_positions; /* of the model, where the run is longer; 0: it is not. Not part of the
+                            * content id */
     int64_t row_group; /* n_q rows are a sample, in groups of so many (trace_rows); 0: they are the
                         * last n_q of the sequence */
     /* video; grid_t = 0 for text */

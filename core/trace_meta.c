@@ -44,6 +44,7 @@ static const struct field fields[] = {
     {FIELD(model, F_STR, compute)},
     {FIELD(model, F_STR, head_ids)},
     {FIELD(model, F_STR, kv_head_ids)},
+    {FIELD(model, F_STR, weight_types)},
     {FIELD(run, F_STR, source)},
     {FIELD(run, F_STR, prompt_id)},
     {FIELD(run, F_STR, negative_id)},
@@ -52,6 +53,7 @@ static const struct field fields[] = {
     {FIELD(run, F_I64, seed)},
     {FIELD(run, F_I64, pool)},
     {FIELD(run, F_I64, row_group)},
+    {FIELD(run, F_I64, max_positions)},
     {FIELD(run, F_STR, computed_by)},
     {FIELD(video, F_I64, grid_t)},
     {FIELD(video, F_I64, grid_h)},
@@ -85,7 +87,9 @@ static bool is_video(const struct trace_meta *m)
 /* Not content: it stays out of the content id, and a reader may ignore it. */
 static bool is_provenance(const struct field *f)
 {
-    return f->offset == offsetof(struct trace_meta, computed_by);
+    return f->offset == offsetof(struct trace_meta, computed_by) ||
+           f->offset == offsetof(struct trace_meta, weight_types) ||
+           f->offset == offsetof(struct trace_meta, max_positions);
 }
 
 /* Fields that are left out where they say nothing. */
@@ -98,8 +102,8 @@ static bool is_optional(const struct field *f)
 
 static bool in_use(const struct field *f, const struct trace_meta *m)
 {
-    if (f->offset == offsetof(struct trace_meta, row_group))
-        return m->row_group != 0;
+    if (is_optional(f) && f->type == F_I64)
+        return *(const int64_t *)(const void *)((const char *)m + f->offset) != 0;
     if (is_optional(f))
         return ((const char *)m)[f->offset] != '\0';
     return strcmp(f->group, "video") != 0 || is_video(m);
@@ -167,6 +171,27 @@ static int get_field(hid_t group, const struct field *f, struct trace_meta *m, s
                : err_set(err, ERR_INPUT, "/%s: %s '%s' is unknown", f->group, f->name, text);
 }
 
+/* Names of a group that a reader may ignore, where it has any. */
+static int put_optional(hid_t file, const char *group, const struct trace_meta *m, struct err *err)
+{
+    struct buf names = {0};
+    hid_t at = H5I_INVALID_HID;
+    int rc = 0;
+
+    for (const struct field *f = fields; f->name; f++)
+        if (strcmp(f->group, group) == 0 && is_provenance(f) && in_use(f, m))
+            buf_printf(&names, "%s%s", names.len ? " " : "", f->name);
+    if (names.len == 0)
+        return 0;
+    TRY(buf_check(&names, "metadata", err));
+    TRY(h5_open_group(file, group, &at, err));
+    TRY(h5_put_str(at, "optional", buf_str(&names), err));
+out:
+    h5_close(at);
+    buf_free(&names);
+    return rc;
+}
+
 int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
 {
     hid_t group = H5I_INVALID_HID;
@@ -183,9 +208,9 @@ int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
             open = f->group;
         }
         TRY(put_field(group, f, m, err));
-        if (is_provenance(f))
-            TRY(h5_put_str(group, "optional", f->name, err));
     }
+    TRY(put_optional(file, "model", m, err));
+    TRY(put_optional(file, "run", m, err));
 out:
     h5_close(group);
     return rc;

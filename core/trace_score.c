@@ -9,6 +9,7 @@
 #include "core/trace_internal.h"
 
 #include "core/mem.h"
+#include "core/text.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -333,19 +334,19 @@ void trace_score_json(const struct trace_score *s, struct jw *w)
 
 int trace_score_set(struct trace_score *s, const char *name, const char *value, struct err *err)
 {
-    char *end;
     for (size_t i = 0; i < FIELDS; i++) {
         char *at = (char *)s + fields[i].offset;
         if (strcmp(name, fields[i].name) != 0)
             continue;
-        double x = strtod(value, &end);
-        int64_t n = fields[i].kind == REAL ? 0 : (int64_t)x + from_zero(i);
-        bool whole = fields[i].kind == REAL || (x == floor(x) && x >= -1 && x < INT32_MAX);
-        if (fields[i].kind == FLAG)
-            whole = x == 0 || x == 1;
-        if (end == value || *end || !isfinite(x) || !whole)
+        double x;
+        bool fits = num_fills(value, &x);
+        if (fits && fields[i].kind != REAL)
+            fits = fields[i].kind == FLAG ? x == 0 || x == 1
+                                          : x == floor(x) && x >= -1 && x < INT32_MAX;
+        if (!fits)
             return err_set(err, ERR_USAGE, "%s = '%s' is not a %s", name, value,
                            fields[i].kind == REAL ? "number" : "count");
+        int64_t n = fields[i].kind == REAL ? 0 : (int64_t)x + from_zero(i);
         memcpy(at, fields[i].kind == REAL ? (const void *)&x : &n, 8);
         return 0;
     }

@@ -258,6 +258,8 @@ static int replace_run(const struct method *const *methods, const char *found,
     int64_t n = 0;
     int rc = 0;
 
+    /* Records are data: they set what was searched and nothing else. */
+    TRY(budget_apply(run->target, run->method, found, run->params, err));
     buf_puts(&text, run->method->name);
     if (at > given) {
         buf_puts(&text, ":");
@@ -299,7 +301,10 @@ static int found_params_take(const struct method *const *methods, const char *di
         if (fabs(s.miss) > 0.05 * fabs(s.target))
             log_warn("%s%s%s: the search in %s ended at %.3g", name, colon, runs[i].canonical, dir,
                      s.target + s.miss);
-        TRY(replace_run(methods, s.found, runs + i, err));
+        if ((rc = replace_run(methods, s.found, runs + i, err)) != 0) {
+            err_prefix(err, "--found %s", dir);
+            goto out;
+        }
         taken++;
     }
     if (!taken)

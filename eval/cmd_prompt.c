@@ -23,7 +23,8 @@ static const char *const bos_values[] = {"auto", "yes", "no", NULL};
 
 static const struct opt options[] = {
     OPT_STR(struct prompt_opts, model, NULL, "DIR",
-            "Checkpoint whose tokenizer counts (default: the code-lm that ships with lacuna)."),
+            "Checkpoint or GGUF file whose tokenizer counts (default: the code-lm that ships with "
+            "lacuna)."),
     OPT_STR(struct prompt_opts, tokens, "2K", "N",
             "Ids of the prompt and of the answer that may follow, as in 16K (K = 1024).",
             .unit = "tokens", .short_name = 'n'),

@@ -155,8 +155,9 @@ static int append_chat(const struct eval_model *m, const char *text, size_t len,
     if (len == 0)
         return 0;
     TRY(tokenizer_encode(m->tok, text, len, &added, &ids, &n, err));
-    bool again = n > 0 && m->bos >= 0 && ids[0] == m->bos && (added || out->n == 1);
-    TRY(append(out, ids + again, n - again, err));
+    int64_t skip = added;
+    skip += out->n == 1 && skip < n && ids[skip] == m->bos;
+    TRY(append(out, ids + skip, n - skip, err));
 out:
     free(ids);
     return rc;

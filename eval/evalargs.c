@@ -24,7 +24,7 @@ static const char *const precisions[] = {"f32", "f64", NULL};
 const struct opt eval_options[] = {
     OPT_STR(struct eval_opts, model, NULL, "DIR",
             "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face) or Wan 2.1 "
-            "(diffusers).",
+            "(diffusers); or a GGUF file.",
             .flags = OPT_MAIN),
     OPT_AS("method", OPT_LIST, struct eval_opts, methods, NULL,
            .help = "Method, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact attention "
@@ -324,9 +324,9 @@ static int depths_parse(const char *text, double **list, int64_t *n, struct err 
     int rc = 0;
 
     for (const char *p = text; p && *p;) {
-        char *end;
-        double x = strtod(p, &end);
-        if (end == p || !(x >= 0 && x <= 1) || (*end && *end != ','))
+        const char *end;
+        double x;
+        if (!num_read(p, &x, &end) || !(x >= 0 && x <= 1) || (*end && *end != ','))
             FAIL(err, ERR_USAGE,
                  "--depth: shares from 0 to 1 as in 0,0.5,1 were expected, found "
                  "'%.60s'",

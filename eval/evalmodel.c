@@ -5,7 +5,7 @@
 #include "eval/evaltask.h"
 
 #include "capture/capture.h"
-#include "core/fileio.h"
+#include "core/checkpoint.h"
 #include "core/json.h"
 
 #include <stdio.h>
@@ -34,10 +34,8 @@ static int find_bos(struct eval_model *m, int mode, struct err *err)
         goto out;
     if (added)
         m->bos = ids[0];
-    else if (mode == BOS_YES || tokenizer_wants_bos(m->tok))
-        m->bos = (int32_t)m->llm.c.bos;
-    if (mode == BOS_YES && m->bos < 0)
-        FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", m->dir);
+    else if (mode == BOS_YES)
+        TRY(llm_bos(m->dir, &m->llm.c, &m->bos, err));
 out:
     free(ids);
     return rc;
@@ -54,16 +52,11 @@ static void add_eot(struct eval_model *m, const json_t *id)
 /* eos_token_id, a number or a list, of one file; nothing where the file or the key is not there. */
 static int read_eot(struct eval_model *m, const char *file, struct err *err)
 {
-    char path[4096];
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
-    bool there;
     int rc = 0;
 
-    snprintf(path, sizeof path, "%s/%s", m->dir, file);
-    TRY(io_exists(path, &there, err));
-    if (!there)
-        return 0;
-    TRY(json_read_file(path, MAX_CONFIG, &o, err));
+    TRY(checkpoint_json(m->dir, file, MAX_CONFIG, path, &o, err));
     const json_t *eos = json_object_get(o, "eos_token_id");
     add_eot(m, eos);
     for (size_t i = 0; i < json_array_size(eos); i++)
@@ -75,16 +68,13 @@ out:
 
 static int read_domain(struct eval_model *m, struct err *err)
 {
-    char path[4096];
+    char path[CHECKPOINT_PATH];
     const char *domain = "en";
     json_t *o = NULL;
-    bool there;
     int rc = 0;
 
-    snprintf(path, sizeof path, "%s/eval.json", m->dir);
-    TRY(io_exists(path, &there, err));
-    if (there) {
-        TRY(json_read_file(path, MAX_CONFIG, &o, err));
+    TRY(checkpoint_json(m->dir, "eval.json", MAX_CONFIG, path, &o, err));
+    if (o) {
         TRY(jget_str_opt(o, "domain", path, &domain, err));
         if (strcmp(domain, "c") != 0 && strcmp(domain, "en") != 0 && strcmp(domain, "source") != 0)
             FAIL(err, ERR_INPUT, "%s: domain: c, en or source was expected, found '%.60s'", path,
@@ -112,7 +102,7 @@ int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct 
 
     memset(m, 0, sizeof *m);
     m->dir = dir;
-    capture_model_name(dir, m->name, sizeof m->name);
+    checkpoint_name(dir, m->name, sizeof m->name);
     TRY(llm_open(dir, &m->llm, err));
     TRY(st_content_id(m->llm.file, m->weights, err));
     TRY(tokenizer_open(dir, &m->tok, err));

@@ -4,6 +4,7 @@
 #include "eval/evalrun.h"
 
 #include "capture/capture.h"
+#include "core/checkpoint.h"
 #include "capture/video_input.h"
 #include "capture/wan_model.h"
 #include "core/clock.h"
@@ -32,7 +33,7 @@ int video_eval_open(struct video_eval *v, struct err *err)
     TRY(wan_open(v->ask.model, CACHE_BYTES, &v->model, err));
     TRY(video_input_open(c, &v->ask, &v->in, err));
     TRY(st_content_id(v->model.file, v->weights, err));
-    capture_model_name(v->ask.model, v->name, sizeof v->name);
+    checkpoint_name(v->ask.model, v->name, sizeof v->name);
     v->shape = (struct attn_shape){
         .layers = c->layers,
         .heads = c->heads,

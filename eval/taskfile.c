@@ -58,23 +58,23 @@ void taskfile_free(struct taskfile *f)
     memset(f, 0, sizeof *f);
 }
 
-/* A text, a number or a list of them. */
-static int get_texts(const json_t *o, const char *key, const char *where, struct str_list *out,
-                     struct err *err)
+/* A text or a list of texts; with `numbers` also numbers. */
+static int get_texts(const json_t *o, const char *key, bool numbers, const char *where,
+                     struct str_list *out, struct err *err)
 {
     const json_t *v = json_object_get(o, key);
     char number[32];
     size_t n = json_is_array(v) ? json_array_size(v) : v && !json_is_null(v);
     for (size_t i = 0; i < n; i++) {
         const json_t *x = json_is_array(v) ? json_array_get(v, i) : v;
-        if (json_is_integer(x)) {
+        if (numbers && json_is_integer(x)) {
             snprintf(number, sizeof number, "%lld", (long long)json_integer_value(x));
             str_list_add(out, number);
-        } else if (json_is_real(x)) { /* InfiniteBench's math_find */
+        } else if (numbers && json_is_real(x)) { /* InfiniteBench's math_find */
             num_text(json_real_value(x), number);
             str_list_add(out, number);
-        } else if (json_is_string(x)) {
-            str_list_add(out, json_string_value(x));
+        } else if (jtext(x)) {
+            str_list_add(out, jtext(x));
         } else {
             return err_set(err, ERR_INPUT, "%s: \"%s\": a text or a list of texts was expected",
                            where, key);
@@ -97,11 +97,10 @@ static const char *const choice_keys[] = {"choices", "all_classes", "options", N
 /* A text of the line; OPTION_A.. are its choices, as in InfiniteBench's prompts. NULL: none. */
 static const char *hole_text(const json_t *o, const char *key)
 {
-    const char *text = json_string_value(json_object_get(o, key)),
-               *list = first_key(o, choice_keys);
+    const char *text = jtext(json_object_get(o, key)), *list = first_key(o, choice_keys);
     if (!text && list && strncmp(key, "OPTION_", 7) == 0 && key[7] >= 'A' && key[7] <= 'Z' &&
         !key[8])
-        text = json_string_value(json_array_get(json_object_get(o, list), (size_t)(key[7] - 'A')));
+        text = jtext(json_array_get(json_object_get(o, list), (size_t)(key[7] - 'A')));
     return text;
 }
 
@@ -243,19 +242,19 @@ static int parse_question(const json_t *o, const struct line_defaults *d, const 
         FAIL(err, ERR_INPUT, "%s: the prompt is empty", where);
     TRY(get_metric(q, o, d, where, err));
     if ((key = first_key(o, answers)) != NULL)
-        TRY(get_texts(o, key, where, &q->answers, err));
+        TRY(get_texts(o, key, true, where, &q->answers, err));
     if (q->answers.n == 0)
         FAIL(err, ERR_INPUT, "%s: no \"answers\"", where);
     if (q->metric == TEXT_CONTAINS || q->metric == TEXT_CONTAINS_ALL)
         TRY(refuse_empty(&q->answers, key, where, err));
     if ((key = first_key(o, choice_keys)) != NULL)
-        TRY(get_texts(o, key, where, &q->choices, err));
+        TRY(get_texts(o, key, true, where, &q->choices, err));
     TRY(refuse_empty(&q->choices, key, where, err));
     TRY(check_choices(q, where, err));
     add_letters(q);
     if (q->answers.failed)
         FAIL(err, ERR_NOMEM, "%s: out of memory", where);
-    TRY(get_texts(o, "stop", where, &q->stop, err));
+    TRY(get_texts(o, "stop", false, where, &q->stop, err));
     TRY(refuse_empty(&q->stop, "stop", where, err));
     TRY(jget_size_opt(o, "max_new_tokens", where, 1 << 20, &q->max_new, err));
     TRY(jget_bool_opt(o, "first_line", where, &q->first_line, err));
@@ -293,7 +292,7 @@ int taskfile_read(struct taskfile *f, const char *path, const struct line_defaul
             FAIL(err, ERR_INPUT, "%s is longer than %zu bytes", where, LINE_MAX_BYTES);
         if (len == 0 || strspn(text, " \t\r\n") >= len)
             continue;
-        TRY(json_read_text(text, len, where, &o, err));
+        TRY(json_read_foreign_text(text, len, where, &o, err));
         TRY(mem_grow(&f->q, &f->cap, f->n + 1, sizeof *f->q, "questions", err));
         memset(f->q + f->n, 0, sizeof *f->q);
         f->q[f->n].line = l.number;

@@ -39,7 +39,7 @@ static size_t line_length(const char *text, int chars, size_t *next)
         return given;
     n = 0;
     for (const char *p = text; p < text + given && (n <= chars || !end); p++) {
-        if (*p == ' ' || (p[0] == ':' && n < chars)) {
+        if (*p == ' ' || (*p == ':' && (n < chars || !end))) {
             end = (size_t)(p - text) + (*p == ':');
             *next = (size_t)(p - text) + 1;
         }
@@ -310,7 +310,7 @@ int canvas_chars(double room)
 void canvas_panel(struct canvas *p, const char *x_name, const char *y_name, const char *title)
 {
     put_name(p, "xlabel", x_name, p->width + p->gap_x / 2);
-    put_name(p, "ylabel", y_name, p->height + p->head + p->bottom - 10);
+    put_name(p, "ylabel", y_name, p->height + 2 * (int)fmin(p->top + p->head, p->bottom) - 10);
     put_name(p, "title", title, p->width + p->gap_x - 10);
     p->next++;
 }

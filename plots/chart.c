@@ -322,8 +322,7 @@ static void chart_facets_note(const struct chart_facets *f, const struct series_
         }
 }
 
-/* ---- marks
- * --------------------------------------------------------------------------------------- */
+/* ---- marks ----------------------------------------------------------------------------------- */
 
 #define MARK_STYLE "points pt 64 lw 1.6 ps 1.1*point_scale lc rgb '#595959'"
 
@@ -331,7 +330,8 @@ int marks_parse(const char *text, struct marks *out, struct err *err)
 {
     const char *p = text ? strchr(text, '=') : NULL;
     int64_t cap = 0;
-    int n, rc = 0;
+    int rc = 0;
+    const char *end;
     memset(out, 0, sizeof *out);
     if (!text)
         return 0;
@@ -342,13 +342,12 @@ int marks_parse(const char *text, struct marks *out, struct err *err)
     snprintf(out->name, sizeof out->name, "%.*s", (int)(p - text), text);
     do {
         struct xy_mark m;
-        n = 0;
-        if (sscanf(++p, "%lf:%lf%n", &m.x, &m.y, &n) != 2 || !isfinite(m.x) || !isfinite(m.y) ||
-            (p[n] && p[n] != ','))
+        if (!num_read(++p, &m.x, &end) || *end != ':' || !num_read(end + 1, &m.y, &end) ||
+            (*end && *end != ','))
             FAIL(err, ERR_USAGE, "--marks: X:Y, two numbers, was expected at '%s'", p);
         TRY(mem_grow(&out->m, &cap, out->n + 1, sizeof *out->m, "marks", err));
         out->m[out->n++] = m;
-        p += n;
+        p = end;
     } while (*p);
 out:
     return rc;
@@ -382,8 +381,7 @@ void marks_entry(const struct marks *k, struct canvas *p)
         canvas_entry(p, MARK_STYLE, k->name);
 }
 
-/* ---- points
- * -------------------------------------------------------------------------------------- */
+/* ---- points ---------------------------------------------------------------------------------- */
 
 void chart_init(struct chart *c, const struct figure *f, const struct figure_args *a)
 {

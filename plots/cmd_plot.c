@@ -47,7 +47,7 @@ static const struct opt options[] = {
     OPT_AS("mean", OPT_BOOL, struct plot_opts, a.mean, "0", .help = "Maps: mean weight of a cell instead of the largest."),
     OPT_STR(struct plot_opts, range, NULL, "LOW:HIGH", "Colour range."),
     TEXT(tokens, "MODEL",
-         "Texts of tokens on the axes of a part of at most 96 queries and keys, by the tokenizer of this directory."),
+         "Texts of tokens on the axes of a part of at most 96 queries and keys, by the tokenizer of this checkpoint."),
     OPT_AS("frame", OPT_INT, struct plot_opts, a.frame, "0", .arg = "TOKENS", .max = 1e9,
            .help = "Tokens of a video's frame, for lines between frames (of a trace they are known)."),
     TEXT(title, "TEXT", "Title in place of the figure's own."),
@@ -115,9 +115,10 @@ static int parse_width(const char *text, double units_per_inch, struct figure_ar
         const char *name;
         double inches;
     } units[] = {{"in", 1}, {"cm", 1 / 2.54}, {"mm", 1 / 25.4}, {"pt", 1 / 72.27}};
-    char *end;
-    double x = strtod(text, &end);
-    for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++)
+    const char *end;
+    double x;
+    bool is_number = num_read(text, &x, &end);
+    for (size_t i = 0; is_number && i < sizeof units / sizeof *units; i++)
         if (strcmp(end, units[i].name) == 0 && x * units[i].inches >= 1 &&
             x * units[i].inches <= 100) {
             a->width = (int)lround(x * units[i].inches * units_per_inch);
@@ -149,9 +150,9 @@ out:
 
 static int parse_range(const char *text, struct figure_args *a, struct err *err)
 {
-    int n = 0;
-    if (sscanf(text, "%lf:%lf%n", &a->low, &a->high, &n) == 2 && !text[n] && a->low < a->high &&
-        isfinite(a->low) && isfinite(a->high))
+    const char *end;
+    if (num_read(text, &a->low, &end) && *end == ':' && num_fills(end + 1, &a->high) &&
+        a->low < a->high)
         return 0;
     return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH with LOW < HIGH, such as 1e-6:1",
                    text);

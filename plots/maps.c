@@ -10,6 +10,7 @@
 #include "plots/cells.h"
 
 #include "analyze/keys.h"
+#include "core/checkpoint.h"
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -131,9 +132,10 @@ static int words_read(struct map_figure *f, const struct cells_span *span, struc
              WORDS_MOST);
     buf_printf(&file, "%s/tokenizer.json", a->tokens);
     TRY(buf_check(&file, "path", err));
-    if (access(file.data, R_OK) != 0)
+    if (!checkpoint_is_gguf(a->tokens) && access(file.data, R_OK) != 0)
         FAIL(err, ERR_INPUT,
-             "--tokens %s: there is no tokenizer.json in it; name the directory of the model that "
+             "--tokens %s: there is no tokenizer.json in it; name the directory or GGUF file of "
+             "the model that "
              "%s was captured from",
              a->tokens, trace_path(a->trace));
     TRY(trace_read_run(a->trace, TRACE_TOKENS, &ids, &n, err));

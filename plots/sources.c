@@ -451,8 +451,7 @@ out:
     return rc;
 }
 
-/* ---- points of settings
- * -------------------------------------------------------------------------------- */
+/* ---- points of settings ---------------------------------------------------------------------- */
 
 /* The line of a setting: of its method, or of the settings with targets on one metric that have all
  * other parameters in common. A parameter per head and one for all heads are not points of one

@@ -20,6 +20,7 @@
 #include "core/maskfile.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/sort.h"
 #include "plots/cells.h"
 #include "plots/gp.h"
 #include "plots/series.h"
@@ -63,15 +64,9 @@ struct explorer {
 
 /* ---- what there is -------------------------------------------------------------------------- */
 
-static int by_number(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static int64_t index_of(const int64_t *x, int64_t n, int64_t value)
 {
-    const int64_t *p = bsearch(&value, x, (size_t)n, sizeof *x, by_number);
+    const int64_t *p = bsearch(&value, x, (size_t)n, sizeof *x, compare_i64);
     return p ? p - x : -1;
 }
 
@@ -316,37 +311,24 @@ out:
     return rc;
 }
 
-static int shot(const struct cells *c, int (*level)(float), const rgba *colours, struct buf *b,
-                struct err *err)
-{
-    unsigned char *levels = NULL;
-    int rc = mem_alloc(&levels, c->rows * c->cols, 1, "picture", err);
-    for (int64_t i = 0; !rc && i < c->rows * c->cols; i++)
-        levels[i] = (unsigned char)level(c->v[i]);
-    if (!rc)
-        rc = write_png(c, levels, colours, b, err);
-    free(levels);
-    return rc;
-}
-
 /* As base64 of a PNG, one pixel per cell; cells without an allowed pair are transparent. Maps have
  * colours of the largest weight on a logarithmic scale from SHOT_LEAST to 1, masks from pale
  * (nothing kept) to dark blue (all allowed pairs kept). */
-static int map_png(const struct cells *c, struct buf *b, struct err *err)
+static int put_png(const struct cells *c, bool mask, struct buf *b, struct err *err)
 {
     static const unsigned char viridis[][3] = {
         {68, 1, 84}, {59, 82, 139}, {33, 145, 140}, {94, 201, 98}, {253, 231, 37}};
-    rgba colours[LEVELS];
-    palette(viridis, 5, colours);
-    return shot(c, level_of_weight, (const rgba *)colours, b, err);
-}
-
-static int mask_png(const struct cells *c, struct buf *b, struct err *err)
-{
     static const unsigned char blues[][3] = {{238, 241, 245}, {107, 174, 214}, {8, 48, 107}};
     rgba colours[LEVELS];
-    palette(blues, 3, colours);
-    return shot(c, level_of_share, (const rgba *)colours, b, err);
+    unsigned char *levels = NULL;
+    int rc = mem_alloc(&levels, c->rows * c->cols, 1, "picture", err);
+    palette(mask ? blues : viridis, mask ? 3 : 5, colours);
+    for (int64_t i = 0; !rc && i < c->rows * c->cols; i++)
+        levels[i] = (unsigned char)(mask ? level_of_share(c->v[i]) : level_of_weight(c->v[i]));
+    if (!rc)
+        rc = write_png(c, levels, (const rgba *)colours, b, err);
+    free(levels);
+    return rc;
 }
 
 /* ---- cells ---------------------------------------------------------------------------------- */
@@ -357,19 +339,6 @@ bool shots_are_cheap(const struct trace *t, int64_t maps)
 {
     const struct trace_meta *m = trace_meta(t);
     return 4.0 * (double)m->n_q * (double)m->n_k * m->head_dim * (double)maps <= MAPS_WORK;
-}
-
-/* The map of one stored head of a call, of at most `side` cells along its longer axis: computed
- * from q and k (`exact`; O(n_q n_k d)), or pooled from the map of the trace. ERR_INPUT where the
- * trace has none. */
-static int shot_cells(const struct trace *t, int64_t call, int stored, int64_t side, bool exact,
-                      struct cells *out, struct err *err)
-{
-    const struct trace_meta *m = trace_meta(t);
-    const struct cells_span all = {0, m->n_q, 0, m->n_k};
-    if (!exact)
-        return map_stored(t, call, stored, false, side, out, err);
-    return map_compute(t, call, stored, &all, cells_factor(m->n_q, m->n_k, side), false, out, err);
 }
 
 #define MAPS_MOST 1200000 /* bytes of pictures */
@@ -417,19 +386,27 @@ struct map_job {
     struct buf *png; /* [cells] */
 };
 
+/* The map of a head, of at most `side` cells along its longer axis: computed from q and k, or
+ * pooled from the map of the trace. ERR_INPUT where the trace has none. */
 static int draw_map(void *ctx, int64_t i, int worker, struct err *err)
 {
     const struct map_job *j = ctx;
+    const struct trace_meta *m = trace_meta(j->t);
+    const struct cells_span all = {0, m->n_q, 0, m->n_k};
     int layer = (int)j->e->layers[i / j->e->n_heads];
-    struct cells c = {0};
     int64_t call = trace_find(j->t, j->v->first->step, j->v->first->branch, layer);
-    int head = trace_head_find(trace_meta(j->t), j->e->heads[i % j->e->n_heads]), rc;
+    int head = trace_head_find(m, j->e->heads[i % j->e->n_heads]), rc;
+    struct cells c = {0};
     (void)worker;
     if (call < 0 || head < 0)
         return 0;
-    rc = shot_cells(j->t, call, head, j->side, j->v->exact, &c, err);
+    if (j->v->exact)
+        rc = map_compute(j->t, call, head, &all, cells_factor(m->n_q, m->n_k, j->side), false, &c,
+                         err);
+    else
+        rc = map_stored(j->t, call, head, false, j->side, &c, err);
     if (!rc)
-        rc = map_png(&c, &j->png[i], err);
+        rc = put_png(&c, false, &j->png[i], err);
     cells_free(&c);
     return rc;
 }
@@ -529,7 +506,7 @@ static int draw_mask(const struct maskfile *m, int64_t at, int64_t side, struct 
     int rc = 0;
     TRY(maskfile_read(m, at, &mask, err));
     TRY(cells_from_mask(&mask, NULL, cells_factor(mask.nq, mask.nk, side), &c, err));
-    TRY(mask_png(&c, png, err));
+    TRY(put_png(&c, true, png, err));
 out:
     mask_free(&mask);
     cells_free(&c);
@@ -572,7 +549,7 @@ out:
 static int masks(struct explorer *e, const struct view *views, struct err *err)
 {
     const struct str_list *paths = &e->r->masks;
-    struct dumps d = {.n = paths->n};
+    struct dumps d = {.n = e->r->figures ? paths->n : 0};
     int64_t n = 0, side = 0;
     size_t bytes = 0;
     int rc = 0;
@@ -603,10 +580,11 @@ out:
 static int put_pictures(struct explorer *e, struct err *err)
 {
     struct view views[SCOPES_MOST] = {0};
+    bool drawn = e->r->figures;
     int rc = 0;
     jw_key(&e->w, "maps");
     jw_arr(&e->w);
-    for (int i = 0; i < e->scopes.n; i++) {
+    for (int i = 0; i < e->scopes.n && drawn; i++) {
         views[i] = view_of(e, i);
         jw_obj(&e->w);
         if (views[i].path)
@@ -616,10 +594,12 @@ static int put_pictures(struct explorer *e, struct err *err)
     jw_arr_end(&e->w);
     TRY(masks(e, views, err));
     jw_kstr(&e->w, "no_map",
-            "not on this page: the trace is not there, has no such head, or "
-            "there is no room for its map");
+            drawn ? "not on this page: the trace is not there, has no such head, or there is no "
+                    "room for its map"
+                  : "the report was made with --no-figures");
     jw_kstr(&e->w, "no_mask",
-            "not on this page: replay with --dump-masks M.h5, then report with --masks M.h5");
+            drawn ? "not on this page: replay with --dump-masks M.h5, then report with --masks M.h5"
+                  : "the report was made with --no-figures");
 out:
     return rc;
 }
@@ -640,18 +620,7 @@ static int put_data(struct explorer *e, struct err *err)
         put_setting(e, &e->s[i]);
     jw_arr_end(&e->w);
     TRY(put_all_values(e, err));
-    if (e->r->figures)
-        TRY(put_pictures(e, err));
-    else {
-        jw_key(&e->w, "maps");
-        jw_arr(&e->w);
-        jw_arr_end(&e->w);
-        jw_key(&e->w, "masks");
-        jw_obj(&e->w);
-        jw_obj_end(&e->w);
-        jw_kstr(&e->w, "no_map", "the report was made with --no-figures");
-        jw_kstr(&e->w, "no_mask", "the report was made with --no-figures");
-    }
+    TRY(put_pictures(e, err));
     jw_obj_end(&e->w);
     TRY(buf_check(&e->json, "data of the explorer", err));
 out:

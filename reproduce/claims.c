@@ -133,8 +133,7 @@ static const char *label_of(const struct page *p, const char *value)
 
 bool claim_record_key(const char *key)
 {
-    return strcmp(key, "step") == 0 || strcmp(key, "layer") == 0 || strcmp(key, "head") == 0 ||
-           strcmp(key, "trace") == 0;
+    return words_have("step layer head trace", ' ', key, strlen(key));
 }
 
 /* The members of a claim for a model. */
@@ -365,8 +364,7 @@ out:
     return rc;
 }
 
-/* ---- all members
- * ------------------------------------------------------------------------------------- */
+/* ---- all members ----------------------------------------------------------------------------- */
 
 int claim_members(const struct page *p, const struct claim *c, int model, struct members *all,
                   struct err *err)
@@ -934,24 +932,6 @@ static void put_printed(const struct page *p, const struct claim *c, struct clai
     put_test(c, row->test, sizeof row->test);
 }
 
-static int add_row(struct page *p, const json_t *claim, struct claim_row **row, struct claim *c,
-                   struct err *err)
-{
-    int rc = 0;
-    TRY(claim_read(json_object_get(claim, "test"), c, err));
-    TRY(mem_grow(&p->claims, &p->cap_claims, p->n_claims + 1, sizeof *p->claims, "claims", err));
-    *row = &p->claims[p->n_claims++];
-    **row = (struct claim_row){.id = json_str_or(claim, "id", ""),
-                               .text = json_str_or(claim, "text", ""),
-                               .mean = {NAN, NAN},
-                               .value = {NAN, NAN, NAN, NAN, 0},
-                               .of = "heads",
-                               .state = CLAIM_OPEN};
-    put_printed(p, c, *row);
-out:
-    return rc;
-}
-
 /* With one input behind the records an interval says nothing of prompts. */
 static void note_one_prompt(struct page *p, int model, const struct claim_row *row)
 {
@@ -963,17 +943,15 @@ static void note_one_prompt(struct page *p, int model, const struct claim_row *r
         page_note(p, "%s read one prompt here: intervals cover %s only", row->model, row->of);
 }
 
-static int add_tested(struct page *p, const json_t *claim, int model, struct err *err)
+static int test_on_model(struct page *p, const struct claim *c, int model, struct claim_row *row,
+                         struct err *err)
 {
     struct members *all = NULL;
-    struct claim_row *row;
-    struct claim c;
     int rc = 0;
-    TRY(add_row(p, claim, &row, &c, err));
     TRY(mem_zalloc(&all, 1, sizeof *all, "claim", err));
-    TRY(claim_members(p, &c, model, all, err));
-    const char *metric = c.metric ? c.metric : all->n ? all->m[0].metric : "";
-    TRY(claim_test(&c, all, tie_of(p, metric), row, err));
+    TRY(claim_members(p, c, model, all, err));
+    const char *metric = c->metric ? c->metric : all->n ? all->m[0].metric : "";
+    TRY(claim_test(c, all, tie_of(p, metric), row, err));
     snprintf(row->model, sizeof row->model, "%s", p->plan->models->m[model].name);
     note_one_prompt(p, model, row);
 out:
@@ -983,23 +961,25 @@ out:
     return rc;
 }
 
-static bool is_used(const struct page *p, int model)
+/* Model -1: of printed labels alone, or not tested, because of what `needs` says. */
+static int add_row(struct page *p, const json_t *claim, int model, const char *needs,
+                   struct err *err)
 {
-    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
-        if (s->model == model)
-            return true;
-    return false;
-}
-
-/* Claims of printed labels alone, and those that need what is not here. */
-static int add_untested(struct page *p, const json_t *claim, bool labels, const char *needs,
-                        struct err *err)
-{
-    struct claim_row *row;
     struct claim c;
     int rc = 0;
-    TRY(add_row(p, claim, &row, &c, err));
-    if (!labels)
+    TRY(claim_read(json_object_get(claim, "test"), &c, err));
+    TRY(mem_grow(&p->claims, &p->cap_claims, p->n_claims + 1, sizeof *p->claims, "claims", err));
+    struct claim_row *row = &p->claims[p->n_claims++];
+    *row = (struct claim_row){.id = json_str_or(claim, "id", ""),
+                              .text = json_str_or(claim, "text", ""),
+                              .mean = {NAN, NAN},
+                              .value = {NAN, NAN, NAN, NAN, 0},
+                              .of = "heads",
+                              .state = CLAIM_OPEN};
+    put_printed(p, &c, row);
+    if (model >= 0)
+        TRY(test_on_model(p, &c, model, row, err));
+    else if (!c.labels)
         snprintf(row->why, sizeof row->why, "needs %s", *needs == 'K' ? "a GPU" : "eval");
 out:
     return rc;
@@ -1016,10 +996,10 @@ int page_claims(struct page *p, struct err *err)
             const char *needs = json_str_or(claim, "needs", "");
             bool labels = json_object_get(json_object_get(claim, "test"), "labels") != NULL;
             bool here = !needs[0] || p->plan->cuda, last = m == p->plan->models->n;
-            if (!last && is_used(p, m) && !labels && here)
-                TRY(add_tested(p, claim, m, err));
+            if (!last && !labels && here && page_uses(p, -1, m))
+                TRY(add_row(p, claim, m, needs, err));
             if (last && (labels || (needs[0] && !(p->plan->cuda && p->recipe->n_jobs))))
-                TRY(add_untested(p, claim, labels, needs, err));
+                TRY(add_row(p, claim, -1, needs, err));
         }
 out:
     return rc;

@@ -31,7 +31,8 @@ static const struct opt options[] = {
             "Folder for pages, figures and jobs; an interrupted run continues there.",
             .short_name = 'o'),
     OPT_LIST(struct reproduce_opts, model, NULL, "[ROLE=]DIR",
-             "Checkpoint in place of the shipped one of its role (lm, dit). Repeatable.",
+             "Checkpoint or GGUF file in place of the shipped one of its role (lm, dit). "
+             "Repeatable.",
              .short_name = 'm'),
     OPT_LIST(struct reproduce_opts, trace, NULL, "[ROLE=]T.h5",
              "Trace that exists, in place of captures of a model. Repeatable."),

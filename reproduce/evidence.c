@@ -409,16 +409,12 @@ static int spread(const struct unit_values *v, bool by_calls, struct sample_stat
     TRY(mem_alloc(&s.x[1], v->n, sizeof *w, "units", err));
     x = s.x[0];
     w = s.x[1];
-    o->min = INFINITY;
-    o->max = -INFINITY;
     for (int64_t i = 0; i < v->n; i++) {
         double mean = unit_mean(&v->u[i]);
         w[i] = by_calls ? (double)v->u[i].calls : 1;
         x[i] = mean * w[i];
         total += x[i];
         weight += w[i];
-        o->min = fmin(o->min, mean);
-        o->max = fmax(o->max, mean);
     }
     o->value = total / weight;
     for (int64_t i = 0; i < v->n; i++)
@@ -449,14 +445,10 @@ int evidence_stat(const struct evidence *e, const struct choice *c, const char *
         weigh_tasks(&v, stat[0] == 's');
     TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
     if (tasks)
-        out->sd = out->min = out->max = NAN;
+        out->sd = NAN;
     out->units = v.n;
     out->calls = v.calls;
     out->of = v.of;
-    if (strcmp(stat, "min") == 0 || strcmp(stat, "max") == 0) {
-        out->value = stat[1] == 'i' ? out->min : out->max;
-        out->sd = out->lo = out->hi = NAN;
-    }
 out:
     unit_values_free(&v);
     return rc;

@@ -100,7 +100,6 @@ const struct proof *next_proof(const struct evidence *e, const struct choice *c,
 
 struct sample_stats {
     double value, sd, lo, hi; /* lo, hi: 95 % bootstrap interval over units */
-    double min, max;
     int64_t units, calls;
     const char *of; /* as in unit_values, or OF_CALIBRATION; NULL: no value */
 };
@@ -130,9 +129,9 @@ double unit_mean(const struct unit *u); /* NAN for NULL */
 bool units_equal(const struct unit_values *a, const struct unit_values *b, bool values);
 void unit_values_free(struct unit_values *v);
 
-/* stat: "mean", "calls" (mean over calls, as "cases" are counted), "min", "max",
- * "sum-over-layers" (the expression over sums of unit means), "mean-over-tasks", "sum-over-tasks"
- * (of the means of each task). units = 0: no value. */
+/* stat: "mean", "calls" (mean over calls, as "cases" are counted), "sum-over-layers" (the
+ * expression over sums of unit means), "mean-over-tasks", "sum-over-tasks" (of the means of each
+ * task). units = 0: no value. */
 int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
                   const char *stat, struct sample_stats *out, struct err *err);
 

@@ -42,12 +42,20 @@ void grid_free(struct page *p)
     p->n_blocks = 0;
 }
 
-int page_first_model(const struct page *p)
+int page_first_model(const struct page *p, int job)
 {
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
-        if (s->model >= 0)
+        if (s->model >= 0 && (job < 0 || s->job == job))
             return s->model;
     return -1;
+}
+
+bool page_uses(const struct page *p, int job, int model)
+{
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        if (s->model == model && (job < 0 || s->job == job))
+            return true;
+    return false;
 }
 
 bool page_has_files(const struct page *p)
@@ -302,7 +310,7 @@ static int by_mean(const void *a, const void *b)
 static int pick_head(const struct page *p, const json_t *pick, struct grid_entry *e,
                      struct err *err)
 {
-    struct choice c = {page_first_model(p),
+    struct choice c = {page_first_model(p, -1),
                        recipe_job_find(p->recipe, json_str_or(pick, "job", "")),
                        json_object_get(pick, "where"), NULL};
     const char *rank = json_str_or(pick, "rank", "");
@@ -351,17 +359,6 @@ out:
 /* ---- cells ------------------------------------------------------------------------------------
  */
 
-/* Has the rule's job a step on the model of this row or column? Of several roles each has jobs of
- * its own. */
-static bool rule_is_of(const struct page *p, const json_t *rule, int model)
-{
-    int job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
-    for (const struct step *s = NULL; model >= 0 && (s = next_step(p->plan, p->at, s));)
-        if (s->job == job && s->model == model)
-            return true;
-    return model < 0;
-}
-
 static const json_t *find_rule(const struct page *p, const struct page_cell *c)
 {
     int model = c->column->model >= 0 ? c->column->model : c->row->model;
@@ -372,7 +369,8 @@ static const json_t *find_rule(const struct page *p, const struct page_cell *c)
         if ((p->plan->cuda || !json_object_get(rule, "needs")) &&
             fnmatch(json_str_or(rule, "column", "*"), c->column->path, 0) == 0 &&
             fnmatch(json_str_or(rule, "row", "*"), c->row->path, 0) == 0 &&
-            rule_is_of(p, rule, model))
+            (model < 0 || /* of several roles each has jobs of its own */
+             page_uses(p, recipe_job_find(p->recipe, json_str_or(rule, "job", "")), model)))
             return rule;
     }
     return NULL;

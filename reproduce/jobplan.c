@@ -18,6 +18,13 @@ const struct step *next_step(const struct plan *p, int recipe, const struct step
     return NULL;
 }
 
+const struct step *next_drawing(const struct plan *p, int recipe, const struct step *s)
+{
+    while ((s = next_step(p, recipe, s)) && (!s->done || step_job(p, s)->kind != DO_DRAW))
+        ;
+    return s;
+}
+
 const struct recipe_job *step_job(const struct plan *p, const struct step *s)
 {
     return &p->recipes[s->recipe].jobs[s->job];

@@ -57,6 +57,9 @@ void plan_look(struct plan *p);
 /* The next step of a recipe behind s, NULL: the first; NULL behind the last. */
 const struct step *next_step(const struct plan *p, int recipe, const struct step *s);
 
+/* Likewise of drawings that are done. */
+const struct step *next_drawing(const struct plan *p, int recipe, const struct step *s);
+
 const struct recipe_job *step_job(const struct plan *p, const struct step *s);
 bool step_reads(const struct step *s, int input);
 

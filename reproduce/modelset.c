@@ -5,6 +5,7 @@
  */
 #include "reproduce/modelset.h"
 
+#include "core/checkpoint.h"
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/hash.h"
@@ -51,11 +52,14 @@ static int identify(struct model_use *m, struct err *err)
 {
     struct dirent **files = NULL;
     struct hash_state *h = NULL;
-    int n = scandir(m->dir, &files, is_weight, alphasort), rc = 0;
+    bool gguf = checkpoint_is_gguf(m->dir);
+    int n = gguf ? 0 : scandir(m->dir, &files, is_weight, alphasort), rc = 0;
 
     if (n < 0)
-        FAIL(err, ERR_INPUT, "--model %s: no such folder", m->dir);
+        return err_sys(err, ERR_INPUT, "--model %s", m->dir);
     TRY(hash_new(&h, err));
+    if (gguf)
+        TRY(hash_input_file(h, m->dir, "", err));
     for (int i = 0; i < n; i++) {
         struct buf path = {0};
         buf_printf(&path, "%s/%s", m->dir, files[i]->d_name);
@@ -83,15 +87,15 @@ static int first_int(const json_t *o, const char *a, const char *b, int otherwis
     return json_is_integer(v) ? (int)json_integer_value(v) : otherwise;
 }
 
-static int read_config(struct model_use *m, struct err *err)
+static int read_config(struct model_use *m, const char *model, struct err *err)
 {
-    struct buf path = {0};
+    char path[CHECKPOINT_PATH];
     json_t *o = NULL;
     int rc = 0;
 
-    buf_printf(&path, "%s/config.json", m->dir);
-    TRY(buf_check(&path, "path", err));
-    TRY(json_read_file(buf_str(&path), (size_t)16 << 20, &o, err));
+    TRY(checkpoint_json(model, "config.json", (size_t)16 << 20, path, &o, err));
+    if (!o)
+        FAIL(err, ERR_INPUT, "%s does not exist", path);
     const char *kind = json_str_or(o, "_class_name", NULL);
     if (!kind) {
         const json_t *first = json_array_get(json_object_get(o, "architectures"), 0);
@@ -112,10 +116,9 @@ static int read_config(struct model_use *m, struct err *err)
             json_is_integer(p) && json_integer_value(p) > 0 ? (int)json_integer_value(p) : 1;
     }
     if (s->layers < 1 || s->heads < 1 || s->head_dim < 1)
-        FAIL(err, ERR_INPUT, "%s: layers, heads or head dimension are missing", buf_str(&path));
+        FAIL(err, ERR_INPUT, "%s: layers, heads or head dimension are missing", path);
 out:
     json_decref(o);
-    buf_free(&path);
     return rc;
 }
 
@@ -154,10 +157,9 @@ static int read_dir(struct model_use *m, const char *path, struct err *err)
     m->dir = realpath(path, NULL);
     if (!m->dir)
         return err_sys(err, ERR_INPUT, "--model %s", path);
-    const char *slash = strrchr(m->dir, '/');
-    snprintf(m->name, sizeof m->name, "%s", slash ? slash + 1 : m->dir);
+    checkpoint_name(m->dir, m->name, sizeof m->name);
     m->has_weights = true;
-    TRY(read_config(m, err));
+    TRY(read_config(m, path, err));
     TRY(identify(m, err));
 out:
     return rc;
@@ -237,7 +239,6 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
                        struct err *err)
 {
     for (int i = 0; i < s->n; i++) {
-        struct names all = {0};
         bool used = false;
         for (int k = 0; k < n; k++) {
             const char *role;
@@ -246,7 +247,6 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
             {
                 (void)o;
                 used = used || strcmp(role, s->m[i].role) == 0;
-                names_add(&all, role);
             }
         }
         if (!used)

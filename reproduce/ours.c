@@ -294,8 +294,8 @@ static int put_setting(struct page *p, struct page_cell *c, const char **reason,
     c->metric[0] = name;
     c->metric[1] = NULL;
     c->state = c->printed ? CELL_BESIDE : CELL_OURS;
-    c->stats = (struct sample_stats){c->value[0], NAN,     NAN,        NAN,           NAN,
-                                     NAN,         prompts, (int64_t)i, OF_CALIBRATION};
+    c->stats =
+        (struct sample_stats){c->value[0], NAN, NAN, NAN, prompts, (int64_t)i, OF_CALIBRATION};
     if (!p->plan->models->m[c->model].paper)
         add_letter(p, c, 'a');
     add_letter(p, c, 'd'); /* what is searched for, and on what, is ours */
@@ -462,10 +462,8 @@ static int model_of(const struct page *p, const struct page_cell *c)
     if (model >= 0 || (c->row->printed && c->column->printed) || (rows && !c->row->extra) ||
         (columns && !c->column->extra))
         return model;
-    for (const struct step *s = NULL; c->job >= 0 && (s = next_step(p->plan, p->at, s));)
-        if (s->job == c->job && s->model >= 0)
-            return s->model;
-    return page_first_model(p);
+    model = c->job >= 0 ? page_first_model(p, c->job) : -1;
+    return model >= 0 ? model : page_first_model(p, -1);
 }
 
 /* A cell with a model and a rule. */
@@ -507,7 +505,7 @@ static int fill_cell(struct page *p, struct page_cell *c, struct err *err)
     c->state = c->printed ? CELL_PRINTED : CELL_EMPTY;
     if (why || c->model < 0) {
         if (!why && c->printed && c->job >= 0 && p->recipe->jobs[c->job].tasks)
-            TRY(missing_files(p, c, page_first_model(p), err));
+            TRY(missing_files(p, c, page_first_model(p, -1), err));
         if (!why && p->recipe->n_jobs)
             why = "no checkpoint of this model was given";
         if (c->printed || c->model >= 0)

@@ -97,10 +97,10 @@ static void add_missing(struct page *p)
             if (t->failed != s->failed || t->left_out != s->left_out ||
                 strcmp(t->reason, s->reason) != 0)
                 continue;
-            if (!str_list_has(&names, name))
-                buf_printf(&b, "%s%s", names.n ? ", " : "", name);
-            if (!str_list_has(&names, name))
-                str_list_add(&names, name);
+            if (str_list_has(&names, name))
+                continue;
+            buf_printf(&b, "%s%s", names.n ? ", " : "", name);
+            str_list_add(&names, name);
         }
         page_note(p, "%s: %s: %s", s->failed ? "Failed" : "Left out", buf_str(&b), s->reason);
         str_list_free(&names);
@@ -113,9 +113,7 @@ static int add_figure_caption(struct page *p, struct err *err)
 {
     struct buf path = {0}, text = {0};
     int rc = 0;
-    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
-        if (!s->done || step_job(p->plan, s)->kind != DO_DRAW)
-            continue;
+    for (const struct step *s = NULL; (s = next_drawing(p->plan, p->at, s));) {
         buf_reset(&path);
         buf_reset(&text);
         buf_printf(&path, "%s/figure.txt", s->id);
@@ -291,8 +289,8 @@ static int copy_figures(const struct plan *p, int recipe, bool *changed, struct 
     static const char *const suffixes[] = {"png", "pdf"};
     struct buf from = {0}, to = {0}, content = {0};
     int rc = 0;
-    for (const struct step *s = NULL; (s = next_step(p, recipe, s));)
-        for (int k = 0; k < 2 && s->done && step_job(p, s)->kind == DO_DRAW; k++) {
+    for (const struct step *s = NULL; (s = next_drawing(p, recipe, s));)
+        for (int k = 0; k < 2; k++) {
             buf_reset(&from);
             buf_reset(&content);
             buf_printf(&from, "%s/figure.%s", s->id, suffixes[k]);

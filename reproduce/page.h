@@ -101,8 +101,10 @@ struct page_cell *page_cell_at(const struct page_block *b, int row, int column);
 /* The cell behind c, block by block and row by row; NULL: the first, or behind the last. */
 struct page_cell *next_cell(const struct page *p, const struct page_cell *c);
 
-/* The first model that has a step of the page's recipe, -1: none. */
-int page_first_model(const struct page *p);
+/* The first model that has a step of the page's recipe, job -1: of any of its jobs; -1: none. */
+int page_first_model(const struct page *p, int job);
+/* Has this model one? */
+bool page_uses(const struct page *p, int job, int model);
 /* Is there a file of a benchmark that one of its jobs reads? */
 bool page_has_files(const struct page *p);
 

@@ -77,14 +77,6 @@ static void legend_text(const struct page *p, struct buf *b)
         buf_printf(b, "%s%c %s", l == p->letters ? "" : ", ", *l, letter_text(*l));
 }
 
-static bool has_figure(const struct page *p)
-{
-    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
-        if (s->done && step_job(p->plan, s)->kind == DO_DRAW)
-            return true;
-    return false;
-}
-
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 /* The blocks; printed numbers of a figure; the claims. */
@@ -229,9 +221,7 @@ out:
 /* Printed number i of a figure. */
 static bool figure_number(const struct page *p, int64_t i, struct paper_number *out)
 {
-    const json_t *n = json_object_get(p->recipe->item, "numbers");
-    return p->recipe->figure && n &&
-           paper_number_at(p->data, p->recipe->item, json_str_or(n, "table", ""), i, out);
+    return p->recipe->figure && paper_number_at(p->data, p->recipe->item, i, out);
 }
 
 static int make_numbers(const struct page *p, struct table *t, struct err *err)
@@ -373,7 +363,7 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
     put_part(html, TITLE, &text, b);
     lead_text(p, &text);
     put_part(html, PARAGRAPH, &text, b);
-    if (has_figure(p)) {
+    if (next_drawing(p->plan, p->at, NULL)) {
         item_file(p->recipe->id, &text);
         buf_printf(b,
                    html ? "<p><img src=\"../figures/%s.png\" alt=\"\"></p>\n"
@@ -479,7 +469,7 @@ int page_tex(const struct page *p, struct buf *b, struct err *err)
     item_file(p->recipe->id, &file);
     buf_printf(b, "%% %s\n", buf_str(&p->title));
     TRY(put_floats(p, b, err));
-    if (has_figure(p)) {
+    if (next_drawing(p->plan, p->at, NULL)) {
         lead_text(p, &text);
         buf_printf(b,
                    "%% graphicx, and where the drawings lie: \\graphicspath{{figures/}}\n"

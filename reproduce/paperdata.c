@@ -134,9 +134,10 @@ static struct paper_number number_of(const struct paper_data *d, int p, int64_t 
     return (struct paper_number){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]]};
 }
 
-bool paper_number_at(const struct paper_data *d, const json_t *item, const char *table, int64_t i,
+bool paper_number_at(const struct paper_data *d, const json_t *item, int64_t i,
                      struct paper_number *out)
 {
+    const char *table = json_str_or(item, "table", "");
     int p = csv_index(json_str_or(item, "csv", ""));
     for (int64_t k = 1; p >= 0 && k < d->csv[p].n; k++) {
         *out = number_of(d, p, k);
@@ -149,8 +150,7 @@ bool paper_number_at(const struct paper_data *d, const json_t *item, const char 
 bool paper_number_find(const struct paper_data *d, const json_t *item, const char *row,
                        const char *column, struct paper_number *out)
 {
-    const char *table = json_str_or(item, "table", "");
-    for (int64_t i = 0; paper_number_at(d, item, table, i, out); i++)
+    for (int64_t i = 0; paper_number_at(d, item, i, out); i++)
         if (strcmp(out->row, row) == 0 && strcmp(out->column, column) == 0)
             return true;
     return false;
@@ -217,12 +217,11 @@ int paper_marks(const struct paper_data *d, const json_t *item, const json_t *ma
 {
     const char *id = json_str_or(item, "id", ""), *unit = json_str_or(marks, "unit", "");
     const char *pattern = json_str_or(marks, "row", ""), *column = json_str_or(marks, "column", "");
-    const char *table = json_str_or(json_object_get(item, "numbers"), "table", "");
     struct paper_number x;
     char text[32], *end;
     int n = 0;
     buf_printf(out, "printed (%s)=", json_str_or(marks, "label", ""));
-    for (int64_t i = 0; paper_number_at(d, item, table, i, &x); i++) {
+    for (int64_t i = 0; paper_number_at(d, item, i, &x); i++) {
         if (strcmp(x.column, column) != 0 ||
             !label_part(pattern, x.row, false, text, sizeof text) || !isfinite(size_value(text)))
             continue; /* such as the mean of all */

@@ -1,7 +1,7 @@
 /*
  * paperdata.h - what the papers print and how: datasets/paper/layouts.json (rows, columns and
- * labels of tables, panels of figures), models.json (shapes of the papers' models) and the numbers
- * of PAPER.csv; tasks.json, files of benchmarks that a user may have.
+ * labels of tables, which numbers a figure has), models.json (shapes of the papers' models) and the
+ * numbers of PAPER.csv; tasks.json, files of benchmarks that a user may have.
  */
 #ifndef LACUNA_PAPERDATA_H
 #define LACUNA_PAPERDATA_H
@@ -38,8 +38,8 @@ const json_t *paper_item_at(const struct paper_data *d, size_t i);
 /* The object of this id in a list, such as the tables of layouts.json; NULL: there is none. */
 const json_t *json_with_id(const json_t *all, const char *id);
 
-/* Number i that the item's csv file has of a table; false behind the last. */
-bool paper_number_at(const struct paper_data *d, const json_t *item, const char *table, int64_t i,
+/* Number i that the paper prints in a table or figure; false behind the last. */
+bool paper_number_at(const struct paper_data *d, const json_t *item, int64_t i,
                      struct paper_number *out);
 
 /* The number at (row, column) of a table or figure of layouts.json; false: the paper prints

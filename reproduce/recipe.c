@@ -120,13 +120,9 @@ static int take_job(struct recipe *r, const struct paper_data *d, const char *na
 {
     struct recipe_job *j = &r->jobs[r->n_jobs++];
     const char *kind = json_str_or(o, "do", "");
-    const json_t *one = json_object_get(o, "method");
     int k = 0;
     while (strcmp(job_do_names[k], kind) != 0)
         k++;
-    if (one && (json_object_get(o, "methods") ||
-                json_object_set_new(o, "methods", json_pack("[O]", one)) != 0))
-        return err_set(err, ERR_INPUT, "method and methods: give one");
     *j = (struct recipe_job){.name = name,
                              .kind = (enum job_do)k,
                              .role = json_str_or(o, "model", NULL),

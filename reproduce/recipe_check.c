@@ -57,8 +57,7 @@ struct walk {
     }
 #define MUST(NAME, TYPE, ...) FIELD(NAME, TYPE, .required = true, ##__VA_ARGS__)
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
-#define STATS                                                                                      \
-    WORDS("mean", "calls", "min", "max", "sum-over-layers", "mean-over-tasks", "sum-over-tasks")
+#define STATS WORDS("mean", "calls", "sum-over-layers", "mean-over-tasks", "sum-over-tasks")
 
 /* clang-format off */
 static const struct field marks_fields[] = {
@@ -67,12 +66,12 @@ static const struct field marks_fields[] = {
 
 static const struct field job_fields[] = {
     MUST(do, TEXT, .values = job_do_names), FIELD(model, TEXT), FIELD(each, TEXTS),
-    FIELD(from, TEXTS), FIELD(method, TEXT), FIELD(methods, TEXTS), FIELD(args, TEXT),
+    FIELD(from, TEXTS), FIELD(methods, TEXTS), FIELD(args, TEXT),
     FIELD(figure, TEXT), FIELD(needs, TEXT, .values = WORDS("K", "M")),
     FIELD(series, WHERES), FIELD(marks, OBJECT, .in = marks_fields), FIELD(tasks, TEXT), {0}};
 
 static const struct field calibration_fields[] = {
-    FIELD(l1, NUMBER), FIELD(l2, NUMBER), FIELD(theta, NUMBER),
+    FIELD(l1, NUMBER), FIELD(l2, NUMBER),
     FIELD(per, TEXT, .values = WORDS("head", "layer", "model")), FIELD(inputs, COUNT), {0}};
 
 static const struct field match_fields[] = {

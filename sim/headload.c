@@ -216,7 +216,6 @@ static int read_sample(const struct trace *t, int64_t call, int head, int d,
     TRY(mem_zalloc(&h->q, trace_meta(t)->n_k * d, sizeof *h->q, "q", err));
     for (int64_t i = 0; i < s->n; i++)
         memcpy(h->q + s->at[i] * d, stored + i * d, (size_t)d * sizeof *stored);
-    h->in.rows = s;
 out:
     free(stored);
     return rc;
@@ -334,8 +333,8 @@ out:
     return rc;
 }
 
-int head_load_sharing(const struct trace *t, int64_t call, int head, const struct head_load *how,
-                      const struct sim_head *owner, struct sim_head *h, struct err *err)
+int head_shape(const struct trace *t, int64_t call, int head, const struct head_load *how,
+               struct sim_head *h, struct err *err)
 {
     int rc = 0;
 
@@ -343,8 +342,22 @@ int head_load_sharing(const struct trace *t, int64_t call, int head, const struc
     describe(t, call, head, how, &h->in);
     TRY(trace_attn(t, call, head, &h->in.x, &h->rel, err));
     TRY(drop_padding(t, call, &h->in, err));
-    struct attn_in *x = &h->in.x;
     if (trace_rows(t, &h->sample))
+        h->in.rows = &h->sample;
+out:
+    if (rc)
+        sim_head_free(h);
+    return rc;
+}
+
+int head_load_sharing(const struct trace *t, int64_t call, int head, const struct head_load *how,
+                      const struct sim_head *owner, struct sim_head *h, struct err *err)
+{
+    int rc = 0;
+
+    TRY(head_shape(t, call, head, how, h, err));
+    struct attn_in *x = &h->in.x;
+    if (h->in.rows)
         TRY(read_sample(t, call, head, x->d, how, h, err));
     else
         TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->in, &h->q, err));

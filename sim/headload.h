@@ -73,8 +73,12 @@ bool call_filter_takes(const struct call_filter *f, const struct trace *t, int64
 /* ERR_USAGE: no call matches; of which kind, as in "attention". */
 int call_select_empty(const char *kind, const struct call_select *sel, struct err *err);
 
-/* Read q, k, v of one head of one call and apply the token order. The strings of h->in are borrowed
- * from the trace. NaN or infinity: ERR_INPUT that names file, call,
+/* What the trace says of one head of one call: h->in without q, k, v and exact map. Its strings are
+ * borrowed from the trace. */
+int head_shape(const struct trace *t, int64_t call, int head, const struct head_load *how,
+               struct sim_head *h, struct err *err);
+
+/* The same with q, k, v in the token order. NaN or infinity: ERR_INPUT that names file, call,
  * tensor, head, count and first place, unless allowed. */
 int head_load(const struct trace *t, int64_t call, int head, const struct head_load *how,
               struct sim_head *h, struct err *err);

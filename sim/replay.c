@@ -110,6 +110,47 @@ out:
     return rc;
 }
 
+static int takes_head(const struct replay *r, const struct method_run *run, const struct series *s,
+                      int64_t call, struct err *err)
+{
+    const struct method *m = run->method;
+    const char *order = m->params.order ? m->params.order(run->params) : NULL;
+    struct method_ctx ctx = {.session = run->session};
+    struct sim_head h;
+    int rc = head_shape(r->traces[s->trace], call, s->head, &r->load, &h, err);
+    if (rc)
+        return rc;
+    if (order && strcmp(order, "none") != 0)
+        h.in.moved = order;
+    rc = m->session.takes(&ctx, run->params, &h.in, err);
+    if (rc == METHOD_SKIP)
+        rc = err_set(err, ERR_INPUT, "%s", ctx.skip);
+    sim_head_free(&h);
+    return rc;
+}
+
+/* A file that is of no use to any head is refused. */
+static int check_takes(const struct replay *r, struct method_run *run, struct err *err)
+{
+    struct err first = {0};
+    int rc = 0;
+
+    if (!run->method->session.takes)
+        return 0;
+    TRY(method_run_open(run, err));
+    for (int64_t i = 0; i < r->n_series; i++)
+        for (int64_t c = 0; c < r->series[i].n_calls; c++) {
+            struct err own = {0};
+            if (takes_head(r, run, r->series + i, r->series[i].calls[c], &own) == 0)
+                return 0;
+            first = first.code ? first : own;
+        }
+    FAIL(err, first.code, "method %s fits none of the heads; the first: %s", run->method->name,
+         first.msg);
+out:
+    return rc;
+}
+
 int replay_plan(struct replay *r, const struct call_select *sel, struct err *err)
 {
     struct call_filter f = {0};
@@ -123,6 +164,8 @@ int replay_plan(struct replay *r, const struct call_select *sel, struct err *err
     if (r->n_series == 0)
         TRY(call_select_empty("attention", sel, err));
     TRY(check_calibrations(r, err));
+    for (int64_t k = 0; k < r->n_runs; k++)
+        TRY(check_takes(r, r->runs + k, err));
 out:
     call_filter_free(&f);
     return rc;

@@ -88,6 +88,11 @@ check-numpy: all
 check-torch: all
 	@LACUNA=$(BUILD)/lacuna sh tests/torch/run.sh
 
+# dist/lacuna-*.whl in an environment of its own. Not a part of `check`: pip fetches NumPy and h5py.
+.PHONY: check-wheel
+check-wheel:
+	@MAKE='$(MAKE)' sh tests/harness/wheel.sh
+
 # ---- benchmarks: ratios for a person to read, never a pass or fail -----------------------------
 
 .PHONY: bench
@@ -108,12 +113,6 @@ $(addprefix $(BUILD)/tests/bench/,bench makewan manyrecords): $(BUILD)/tests/ben
 # with the GPU (GPU_BIN=dir where they lie).
 
 GPU_BIN   ?= $(BUILD)/gpu
-STATIC_LIBS := $(addprefix /usr/lib/$(ARCH)/,libhdf5_serial.a libsz.a libaec.a libpng.a libz.a \
-               libjansson.a libpcre2-8.a libutf8proc.a libzstd.a libxxhash.a \
-               openblas-pthread/libopenblas.a)
-BUNDLE_LINK = $(CXX) -static-libstdc++ -static-libgcc -o $@ $^ $(STATIC_LIBS) \
-              $(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt -lpthread -lm
-CXX ?= g++
 CHECKCU := $(addprefix $(BUILD)/tests/gpu/checkcu,_case.o _bits.o)
 
 .PHONY: check-cuda gpu-bundle check-gpu bench-gpu
@@ -128,12 +127,9 @@ gpu-bundle:
 	@echo "gpu-bundle needs nvcc (CUDA toolkit 13.0); none was found, or CUDA=0" >&2; exit 4
 endif
 
-# OpenBLAS lies inside the programs of the bundle, not beside them.
-BLAS_LINKED := $(BUILD)/core/openblas_linked.o
-$(BUILD)/gpu/lacuna: $(BLAS_LINKED) $(BUILD)/main.o $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/checkcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/gpu/checkcu*.c)) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/benchcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/benchcu*.c)) $(BUILD)/tests/harness/maskblocks.o $(CHECKCU) $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
+$(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(BUNDLE_LINK)

@@ -2,20 +2,12 @@
  * trace_info.c - what a trace holds, as text and as JSON, and what its tensors take.
  */
 #include "capture/trace/trace_tools.h"
+#include "core/text.h"
 #include "core/trace_internal.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static void put_size(struct buf *b, double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    int u = 0;
-    for (; bytes >= 1000 && u < 4; u++)
-        bytes /= 1000;
-    buf_printf(b, u ? "%.3g %s" : "%.0f %s", bytes, units[u]);
-}
 
 static void put_line(struct buf *b, const char *key)
 {
@@ -32,6 +24,10 @@ static void text_model(const struct trace_meta *m, struct buf *b)
     if (m->weights_id[0]) {
         put_line(b, "");
         buf_printf(b, "weights %s\n", m->weights_id);
+    }
+    if (m->weight_types[0]) {
+        put_line(b, "");
+        buf_printf(b, "stored as %s\n", m->weight_types);
     }
     put_line(b, "");
     buf_printf(b, "%d layer%s, %d query and %d kv heads, head dim %d", m->layers,
@@ -80,6 +76,10 @@ static void text_run(const struct trace *t, struct buf *b)
     buf_printf(b, "%s, %lld queries x %lld keys, seed %lld", m->source, (long long)m->n_q,
                (long long)m->n_k, (long long)m->seed);
     buf_printf(b, m->prompt_id[0] ? ", prompt %s\n" : "\n", m->prompt_id);
+    if (m->max_positions > 0) {
+        put_line(b, "");
+        buf_printf(b, "beyond the model's %lld positions\n", (long long)m->max_positions);
+    }
     struct row_sample s;
     if (trace_rows(t, &s)) {
         put_line(b, "rows");
@@ -150,6 +150,7 @@ static void text_calls(const struct trace *t, struct buf *b)
 int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
 {
     struct trace_extent e;
+    char stored[24], bytes[24];
     int rc = trace_extent(t, &e, err);
 
     if (rc)
@@ -160,10 +161,9 @@ int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
     buf_printf(b, "%s\n", trace_id(t));
     put_line(b, "storage");
     buf_printf(b, "%s, ", trace_storage_name(trace_storage(t)));
-    put_size(b, (double)e.stored);
-    buf_printf(b, " in the file, %lld objects of ", (long long)e.objects);
-    put_size(b, (double)e.bytes);
-    buf_puts(b, "\n");
+    bytes_text((double)e.stored, stored);
+    bytes_text((double)e.bytes, bytes);
+    buf_printf(b, "%s in the file, %lld objects of %s\n", stored, (long long)e.objects, bytes);
     text_model(trace_meta(t), b);
     text_run(t, b);
     if (trace_meta(t)->grid_t > 0)

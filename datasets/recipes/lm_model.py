@@ -182,7 +182,7 @@ def read_text(path, limit=-1):
 
 def train_tokenizer(text, path):
     """Byte-level BPE over an even sample of the documents, about 24 MiB."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(PATTERN), "isolated"),
@@ -193,6 +193,7 @@ def train_tokenizer(text, path):
                                   show_progress=False)
     documents = text.split(SEPARATOR)
     tok.train_from_iterator(documents[:: max(1, len(text) // (24 << 20))], trainer)
+    tok.post_processor = processors.TemplateProcessing(single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, 0)])
     tok.save(path)
     return tok
 
@@ -203,7 +204,7 @@ def encode(tok, text):
     parts = []
     for i in range(0, len(documents), 2048):
         for e in tok.encode_batch_fast(documents[i:i + 2048]):
-            parts.append(torch.tensor([0] + e.ids, dtype=torch.int32))
+            parts.append(torch.tensor(e.ids, dtype=torch.int32))
     return torch.cat(parts)
 
 

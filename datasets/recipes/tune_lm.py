@@ -37,10 +37,11 @@ def log(*words):
 
 def make_needles(tok, n, rng):
     """n triples of token lists: up to the colon, the value, the end of the comment."""
-    out, tail = [], tok.encode(" */\n").ids
+    ids = lambda text: tok.encode(text, add_special_tokens=False).ids
+    out, tail = [], ids(" */\n")
     while len(out) < n:
         key, value = rng.randrange(10000, 99999), rng.randrange(10000000, 99999999)
-        head, body = tok.encode(f"\n/* needle {key}:").ids, tok.encode(f" {value}").ids
+        head, body = ids(f"\n/* needle {key}:"), ids(f" {value}")
         if len(head) + len(body) < 30:
             out.append((head, body, tail))
     return out

@@ -3,6 +3,8 @@
  */
 #include "sim/blocks/numlist.h"
 
+#include "core/text.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -15,15 +17,18 @@ static int parse(const char *text, const char *what, bool whole, double above, d
 {
     const char *s = text;
     for (*n = 0;; s++) {
-        char *end = NULL;
+        const char *end = NULL;
+        char *stop;
         double x = 0;
         long long k = 0;
         errno = 0;
-        if (whole && *s >= '0' && *s <= '9')
-            x = (double)(k = strtoll(s, &end, 10));
-        else if (!whole && *s && strchr("0123456789.", *s))
-            x = strtod(s, &end);
-        if (!end || errno || !isfinite(x) || (*end && *end != '+') || !(x > above))
+        if (whole && *s >= '0' && *s <= '9') {
+            x = (double)(k = strtoll(s, &stop, 10));
+            end = stop;
+        } else if (!whole && *s != '-' && *s != '+') {
+            num_read(s, &x, &end);
+        }
+        if (!end || errno || (*end && *end != '+') || !(x > above))
             return err_set(err, ERR_USAGE, "%s: '%s' is not a list of %s above %.*g, written a+b+c",
                            what, text, whole ? "integers" : "numbers", whole ? 19 : 6, above);
         if (*n == most)

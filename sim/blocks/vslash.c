@@ -8,6 +8,7 @@
 #include "core/hash.h"
 #include "core/mem.h"
 #include "core/attention.h"
+#include "core/sort.h"
 #include "sim/blocks/exact.h"
 
 #include <math.h>
@@ -17,15 +18,9 @@
 
 #define B VSLASH_BLOCK
 
-static int ascending(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 static int descending(const void *a, const void *b)
 {
-    return ascending(b, a);
+    return compare_i32(b, a);
 }
 
 static int64_t clamp(int64_t x, int64_t hi)
@@ -61,7 +56,7 @@ int vslash_select(struct vslash *v, int64_t n, const double *col, int64_t n_cols
     *v = (struct vslash){.n = n, .n_cols = clamp(n_cols, n), .n_dists = clamp(n_dists, n)};
     TRY(best(col, n, force_cols, v->n_cols, &v->cols, err));
     TRY(best(slash, n, force_dists, v->n_dists, &v->dists, err));
-    qsort(v->cols, (size_t)v->n_cols, sizeof *v->cols, ascending);
+    qsort(v->cols, (size_t)v->n_cols, sizeof *v->cols, compare_i32);
     qsort(v->dists, (size_t)v->n_dists, sizeof *v->dists, descending);
 out:
     if (rc)
@@ -520,32 +515,4 @@ out:
     twins_free(&equal);
     free(p);
     return rc;
-}
-
-struct ranked {
-    double value;
-    int32_t index;
-};
-
-static int by_rank(const void *a, const void *b)
-{
-    const struct ranked *x = a, *y = b;
-    if (x->value != y->value)
-        return x->value < y->value ? 1 : -1;
-    return (x->index > y->index) - (x->index < y->index);
-}
-
-int order_descending(const double *v, int64_t n, int32_t *order, struct err *err)
-{
-    struct ranked *r = NULL;
-    int rc = mem_alloc(&r, n, sizeof *r, "sorted scores", err);
-    if (rc)
-        return rc;
-    for (int64_t i = 0; i < n; i++)
-        r[i] = (struct ranked){v[i], (int32_t)i};
-    qsort(r, (size_t)n, sizeof *r, by_rank);
-    for (int64_t i = 0; i < n; i++)
-        order[i] = r[i].index;
-    free(r);
-    return 0;
 }

@@ -86,9 +86,6 @@ int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits,
 /* Add one causal row p[0..pos] of the query at position pos. */
 void token_scores_add(const double *p, int64_t pos, double *col, double *slash);
 
-/* order = indices of v[0..n) by (value descending, index ascending). */
-int order_descending(const double *v, int64_t n, int32_t *order, struct err *err);
-
 /* ---- equal rows ----------------------------------------------------------------------------- */
 
 /* Rows of a matrix that are equal, so that what is computed from one of them holds for all.

@@ -24,6 +24,7 @@
 #include "core/method.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "core/sort.h"
 
 #include <stdlib.h>
 
@@ -120,12 +121,6 @@ static int64_t official_pool(struct state *s, int64_t a)
     return count < r ? -1 : count;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* r distinct random blocks of row a, ascending, into draw; returns their number. */
 static int64_t draw_blocks(struct state *s, int64_t a, int64_t *draw)
 {
@@ -139,7 +134,7 @@ static int64_t draw_blocks(struct state *s, int64_t a, int64_t *draw)
         draw[k] = s->pool[at];
         s->pool[at] = s->pool[k];
     }
-    qsort(draw, (size_t)r, sizeof *draw, ascending);
+    qsort(draw, (size_t)r, sizeof *draw, compare_i64);
     return r;
 }
 
@@ -160,7 +155,7 @@ static int add_row(struct state *s, struct mask *m, int64_t g, int64_t a, struct
     for (int64_t b = a - 1; b <= a + 1; b++)
         if (b > 0 && b < s->n - 1)
             list[n++] = b;
-    qsort(list, (size_t)n, sizeof *list, ascending);
+    qsort(list, (size_t)n, sizeof *list, compare_i64);
     s->gathered += n;
     for (int64_t k = 0; k < n; k++)
         if (kept == 0 || list[kept - 1] != list[k])

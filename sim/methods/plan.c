@@ -10,6 +10,7 @@
 #include "core/mem.h"
 #include "core/method_run.h"
 #include "core/sealed.h"
+#include "core/strmap.h"
 #include "sim/registry.h"
 
 #include <stdlib.h>
@@ -17,24 +18,31 @@
 
 struct params {
     char *file, *id;
+    bool trust;
 };
 
 static const struct opt options[] = {
     OPT_STR(struct params, file, NULL, NULL, "plan of `lacuna choose`",
-            .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .unit = "file"),
+            .flags = OPT_REQUIRED | OPT_IDENTITY_NOT | OPT_OUTSIDE, .unit = "file"),
     OPT_STR(struct params, id, NULL, NULL,
             "hash of the file, filled in; given as well, it must fit"),
+    OPT_BOOL(struct params, trust, "0",
+             "1: entries may name files and commands, which are then read and run: for a plan of "
+             "your own",
+             .flags = OPT_IDENTITY_NOT),
     {0},
 };
 
-#define PLAN_MOST ((size_t)256 << 20)
+#define PLAN_MOST ((size_t)64 << 20)
 
 /* A plan that is open: every setting once. */
 struct plan_file {
     json_t *doc;
-    struct method_run *runs; /* owned; the default is the first */
+    bool trusted;
+    struct method_run **runs; /* owned; the default is the first */
     int64_t n, cap;
-    int64_t *run_of; /* owned, [entries] */
+    struct strmap known;  /* the number of a setting's text in runs */
+    struct strmap run_of; /* that of a head, "LAYER HEAD" */
 };
 
 struct state {
@@ -72,56 +80,44 @@ out:
     return rc;
 }
 
-/* The method and parameters of an entry, or of the default (entry NULL). */
-static int parse_entry(const json_t *doc, const json_t *entry, const char *where,
-                       struct method_run **run, struct err *err)
+/* The text of an entry's setting, or of the default (entry NULL). */
+static int entry_text(const json_t *doc, const json_t *entry, const char *where, struct buf *text,
+                      struct err *err)
 {
     const char *method = "dense", *params = "";
-    struct err why = {0};
-    struct buf text = {0};
-    int64_t n = 0;
     int rc = 0;
     TRY(jget_str_opt(doc, "default", where, &method, err));
     if (entry) {
         TRY(jget_str(entry, "method", where, &method, err));
         TRY(jget_str_opt(entry, "params", where, &params, err));
     }
-    if (strcmp(method, "plan") == 0)
-        FAIL(err, ERR_INPUT, "%s: a plan within a plan", where);
+    if (strcspn(method, ":@") == 4 && strncmp(method, "plan", 4) == 0)
+        FAIL(err, ERR_INPUT, "%s: a plan within a plan: put its entries into this one", where);
     if (strcmp(method, "dense") == 0 && !*params)
         params = "map=0"; /* statistics of the map are no matter of a plan */
-    buf_printf(&text, "%s%s%s", method, *params ? ":" : "", params);
-    TRY(buf_check(&text, where, err));
-    if (method_runs_parse(sim_methods, buf_str(&text), run, &n, &why))
-        FAIL(err, ERR_INPUT, "%s: %s", where, why.msg);
-    const struct method *m = (*run)->method;
-    const char *order = m->params.order ? m->params.order((*run)->params) : NULL;
-    if (n != 1 || (*run)->target || (order && strcmp(order, "none") != 0))
-        FAIL(err, ERR_INPUT, "%s: '%s' is %s", where, buf_str(&text),
-             n != 1           ? "a sweep"
-             : (*run)->target ? "a target, not a setting"
-                              : "a setting that reorders tokens, which a head of a plan cannot");
+    buf_printf(text, "%s%s%s", method, *params ? ":" : "", params);
+    TRY(buf_check(text, where, err));
 out:
-    buf_free(&text);
-    if (rc) {
-        method_runs_free(*run, n);
-        *run = NULL;
-    }
     return rc;
 }
 
-/* Index of a head's entry, -1 if it has none. */
-static int64_t entry_of(const json_t *doc, int64_t layer, int64_t head)
+static int parse_setting(const char *text, bool trusted, const char *where, struct method_run **run,
+                         struct err *err)
 {
-    size_t i;
-    json_t *e;
-    json_array_foreach(json_object_get(doc, "entries"), i, e)
-    {
-        if (json_integer_value(json_object_get(e, "layer")) == layer &&
-            json_integer_value(json_object_get(e, "head")) == head)
-            return (int64_t)i;
+    static const char way_out[] = "; plan:file=FILE:trust=1 allows it in a plan of your own";
+    struct err why = {0};
+    int rc = 0;
+    if (method_setting_parse(sim_methods, text, trusted ? NULL : way_out, run, &why))
+        return err_set(err, ERR_INPUT, "%s: %s", where, why.msg);
+    const struct method *m = (*run)->method;
+    const char *order = m->params.order ? m->params.order((*run)->params) : NULL;
+    if (order && strcmp(order, "none") != 0) {
+        rc = err_set(err, ERR_INPUT,
+                     "%s: '%s' is a setting that reorders tokens, which a head of a plan cannot",
+                     where, text);
+        method_runs_free(*run, 1);
     }
-    return -1;
+    return rc;
 }
 
 /* Number of the run of an entry (NULL: of the default); settings that are there stand once. */
@@ -129,21 +125,24 @@ static int add_run(struct plan_file *f, const json_t *entry, const char *where, 
                    struct err *err)
 {
     struct method_run *run = NULL;
-    int rc = parse_entry(f->doc, entry, where, &run, err);
-    for (*at = 0; !rc && *at < f->n; ++*at)
-        if (f->runs[*at].method == run->method &&
-            strcmp(f->runs[*at].canonical, run->canonical) == 0) {
-            method_runs_free(run, 1);
-            return 0;
-        }
-    rc = rc ? rc : mem_grow(&f->runs, &f->cap, f->n + 1, sizeof *f->runs, "settings", err);
-    if (rc) {
-        method_runs_free(run, run != NULL);
-        return rc;
-    }
-    f->runs[f->n++] = *run;
-    free(run); /* the run itself has moved */
-    return 0;
+    struct buf text = {0};
+    int rc = 0;
+    TRY(entry_text(f->doc, entry, where, &text, err));
+    *at = strmap_get(&f->known, buf_str(&text));
+    if (*at >= 0)
+        goto out;
+    TRY(mem_grow(&f->runs, &f->cap, f->n + 1, sizeof *f->runs, "settings", err));
+    TRY(parse_setting(buf_str(&text), f->trusted, where, &run, err));
+    f->runs[ *at = f->n++] = run;
+    TRY(strmap_put(&f->known, buf_str(&text), *at, err));
+out:
+    buf_free(&text);
+    return rc;
+}
+
+static void head_key(int64_t layer, int64_t head, char key[48])
+{
+    snprintf(key, 48, "%lld %lld", (long long)layer, (long long)head);
 }
 
 static void close_plan(void *session)
@@ -151,44 +150,48 @@ static void close_plan(void *session)
     struct plan_file *f = session;
     if (!f)
         return;
-    method_runs_free(f->runs, f->n);
-    free(f->run_of);
+    for (int64_t i = 0; i < f->n; i++)
+        method_runs_free(f->runs[i], 1);
+    free(f->runs);
+    strmap_free(&f->known);
+    strmap_free(&f->run_of);
     json_decref(f->doc);
     free(f);
 }
 
 static int read_entries(struct plan_file *f, const char *path, struct err *err)
 {
-    const json_t *list = json_object_get(f->doc, "entries");
-    char where[512];
+    char where[512], key[48];
     int64_t at, layer, head;
     size_t i;
     json_t *e;
     int rc = 0;
     TRY(add_run(f, NULL, path, &at, err));
-    TRY(mem_alloc(&f->run_of, (int64_t)json_array_size(list), sizeof *f->run_of, "plan", err));
-    json_array_foreach(list, i, e)
+    json_array_foreach(json_object_get(f->doc, "entries"), i, e)
     {
         snprintf(where, sizeof where, "%s: entries[%zu]", path, i);
         TRY(jget_int(e, "layer", where, &layer, err));
         TRY(jget_int(e, "head", where, &head, err));
-        if (entry_of(f->doc, layer, head) != (int64_t)i)
+        head_key(layer, head, key);
+        if (strmap_get(&f->run_of, key) >= 0)
             FAIL(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", where, (long long)layer,
                  (long long)head);
-        TRY(add_run(f, e, where, &f->run_of[i], err));
+        TRY(add_run(f, e, where, &at, err));
+        TRY(strmap_put(&f->run_of, key, at, err));
     }
 out:
     return rc;
 }
 
-static int read_plan(const char *path, char id[HASH_TEXT_MAX], struct plan_file **out,
+static int read_plan(const struct params *p, char id[HASH_TEXT_MAX], struct plan_file **out,
                      struct err *err)
 {
     struct plan_file *f = NULL;
     int rc = 0;
     TRY(mem_zalloc(&f, 1, sizeof *f, "plan", err));
-    TRY(load(path, &f->doc, id, err));
-    TRY(read_entries(f, path, err));
+    f->trusted = p->trust;
+    TRY(load(p->file, &f->doc, id, err));
+    TRY(read_entries(f, p->file, err));
     *out = f;
     f = NULL;
 out:
@@ -202,9 +205,9 @@ static int open_plan(const void *params, void **session, struct err *err)
     struct plan_file *f = NULL;
     char id[HASH_TEXT_MAX];
     int rc = 0;
-    TRY(read_plan(p->file, id, &f, err));
+    TRY(read_plan(p, id, &f, err));
     for (int64_t i = 0; i < f->n; i++)
-        TRY(method_run_open(&f->runs[i], err));
+        TRY(method_run_open(f->runs[i], err));
     *session = f;
     f = NULL;
 out:
@@ -218,7 +221,7 @@ static int identify(void *params, struct err *err)
     char id[HASH_TEXT_MAX];
     struct plan_file *f = NULL;
     int rc = 0;
-    TRY(read_plan(p->file, id, &f, err));
+    TRY(read_plan(p, id, &f, err));
     if (p->id && strcmp(p->id, id) != 0)
         FAIL(err, ERR_INPUT, "%s has the id %s, not %s: it has changed", p->file, id, p->id);
     free(p->id);
@@ -320,16 +323,17 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     const struct plan_file *f = ctx->session;
     struct state *s = state;
-    char id[HASH_TEXT_MAX];
+    char id[HASH_TEXT_MAX], key[48];
     int rc = 0;
 
     if (!f) {
-        TRY(read_plan(p->file, id, &s->own, err));
+        TRY(read_plan(p, id, &s->own, err));
         f = s->own;
     }
-    int64_t entry = entry_of(f->doc, in->layer, in->head);
+    head_key(in->layer, in->head, key);
+    int64_t run = strmap_get(&f->run_of, key);
     s->id = p->id;
-    s->run = &f->runs[entry < 0 ? 0 : f->run_of[entry]];
+    s->run = f->runs[run < 0 ? 0 : run];
     TRY(note_making(f->doc, p->file, &s->made, err));
     TRY(prepare_inner(s, ctx, in, err));
 out:

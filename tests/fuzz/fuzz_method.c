@@ -90,12 +90,29 @@ static int check_index_list(const char *text)
     return 0;
 }
 
+/* The same text as a file may hold it: nothing that it sets leads outside. */
+static void check_data(const char *text)
+{
+    struct method_run *run = NULL;
+    struct err err = {0};
+    if (method_setting_parse(sim_methods, text, "", &run, &err)) {
+        if (!err.msg[0])
+            fuzz_wild("data '%s': error without a message", text);
+        return;
+    }
+    for (const struct opt *o = run->method->params.table; o->type != OPT_END; o++)
+        if (run->calib || run->target || (o->flags & OPT_OUTSIDE && !opt_is_unset(o, run->params)))
+            fuzz_wild("data '%s' sets %s", text, run->calib ? "calib" : o->name);
+    method_runs_free(run, 1);
+}
+
 static int run(const void *data, size_t len, struct err *err)
 {
     const char *text = data; /* NUL-terminated by buf; a NUL inside ends it as in argv */
     struct method_run *runs = NULL;
     int64_t n = 0;
     check_index_list(strchr(text, '=') ? strchr(text, '=') + 1 : text);
+    check_data(text);
     int rc = method_runs_parse(sim_methods, text, &runs, &n, err);
     for (int64_t i = 0; !rc && i < n && i < 50; i++)
         rc = check_canonical(&runs[i], err);

@@ -1,9 +1,7 @@
 /*
- * fuzz_plan.c - plans of `lacuna choose`: -m plan:file=FILE as far as the first head, and exports.
+ * fuzz_plan.c - plans of `lacuna choose`: -m plan:file=FILE as far as the first head.
  */
 #include "tests/fuzz/fuzz.h"
-#include "analyze/choose.h"
-#include "core/json.h"
 #include "core/method_run.h"
 #include "core/sealed.h"
 #include "sim/registry.h"
@@ -76,49 +74,20 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     return 0;
 }
 
-/* An exported file is JSON, or the export says why there is none. */
-static void check_exports(const char *path)
-{
-    static const char *const formats[] = {"minference", "flexprefill", "spargeattn", "sale"};
-    struct err err = {0};
-    json_t *doc = NULL;
-    int rc = json_read_file(path, (size_t)1 << 28, &doc, &err);
-    for (int f = 0; f < 4 && !rc; f++) {
-        struct buf out = {0};
-        struct str_list left_out = {0};
-        json_t *back = NULL;
-        err_clear(&err);
-        rc = plan_export(doc, path, formats[f], &out, &left_out, &err);
-        if (rc && !err.msg[0])
-            fuzz_wild("--export %s: error without a message", formats[f]);
-        else if (!rc && json_read_text(out.data, out.len, "export", &back, &err) != 0)
-            fuzz_wild("--export %s: %s", formats[f], err.msg);
-        json_decref(back);
-        buf_free(&out);
-        str_list_free(&left_out);
-    }
-    json_decref(doc);
-}
-
 static int run(const void *data, size_t len, struct err *err)
 {
     struct buf text = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
     const char *path = fuzz_file("plan.json", data, len);
-    char copy[512];
-    snprintf(copy, sizeof copy, "%s", path);
-    buf_printf(&text, "plan:file=%s", copy);
+    buf_printf(&text, "plan:file=%s", path);
     int rc = method_runs_parse(sim_methods, buf_str(&text), &runs, &n, err);
     if (!rc && (n != 1 || !strstr(runs[0].canonical, "id=")))
         fuzz_wild("a plan without an id: '%s'", n ? runs[0].canonical : "");
-    /* Entries may name programs, which are not started here. */
-    if (!rc && !memmem(data, len, "exec", 4))
+    if (!rc)
         rc = method_run_open(&runs[0], err);
     if (!rc)
         rc = runs[0].method->session.fits(runs[0].params, "code-lm", "none", err);
-    if (!rc)
-        check_exports(copy);
     method_runs_free(runs, n);
     buf_free(&text);
     return rc;

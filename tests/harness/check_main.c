@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -92,12 +93,22 @@ void suite_add_fixture(const char *file, SFun begin, SFun end)
     fixtures[n_fixtures++].end = end;
 }
 
-static int rows, row; /* of the test that runs */
+static int row; /* of the test that runs */
 
-static void tell_row(void)
+/* What tests of several rows began, in memory of all processes: a failed test leaves its row. */
+static struct {
+    int n;
+    struct {
+        const char *file;
+        int row;
+    } of[4096];
+} * begun;
+
+static void tell_rows(void)
 {
-    if (row < rows && rows > 1)
-        fprintf(stderr, "in row %d\n", row);
+    for (int i = 0; i < begun->n; i++)
+        if (begun->of[i].row >= 0)
+            fprintf(stderr, "%s: a test ended in row %d\n", begun->of[i].file, begun->of[i].row);
 }
 
 int suite_row(void)
@@ -112,15 +123,18 @@ void suite_rows(const char *file, void (*test)(int i), int n)
         f++;
     SFun begin = f < n_fixtures ? fixtures[f].begin : NULL;
     SFun end = f < n_fixtures ? fixtures[f].end : NULL;
-    atexit(tell_row);
+    int at = begun->n++;
     enter_tmpdir(file);
-    for (row = 0, rows = n; row < n; row++) {
+    for (row = 0; row < n; row++) {
+        begun->of[at].file = file;
+        begun->of[at].row = n > 1 ? row : -1;
         if (begin)
             begin();
         test(row);
         if (end)
             end();
     }
+    begun->of[at].row = -1;
 }
 
 /* The file's tests as a suite. */
@@ -179,6 +193,11 @@ int main(int argc, char **argv)
         perror(tmp_root);
         return 1;
     }
+    begun = mmap(NULL, sizeof *begun, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (begun == MAP_FAILED) {
+        perror("mmap");
+        return 1;
+    }
     tmp_owner = getpid();
     atexit(remove_tmpdir);
 
@@ -188,6 +207,7 @@ int main(int argc, char **argv)
         ok = choose(sr, argv[i]) && ok;
     if (ok)
         srunner_run_all(sr, CK_ENV);
+    tell_rows();
     int ran = srunner_ntests_run(sr), failed = srunner_ntests_failed(sr);
     srunner_free(sr);
     if (ran == 0)

@@ -319,6 +319,5 @@ void conform_check(const char *text, struct sim_head *h, const char *what)
         conform_run(text, &h->in, steps ? &carry : NULL, 5, &res);
         check_result(text, where, &res, &h->in, 5);
     }
-    if (carry.free)
-        carry.free(carry.data);
+    carry_end(&carry);
 }

@@ -2,6 +2,7 @@
  * execpeer.c - a program for the method exec, for tests: the first argument says what it answers,
  * right or wrong in one way.
  */
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,6 +177,26 @@ static void flaky(const char *file)
     exit(3);
 }
 
+/* Cut the file of the arrays, or make it longer than the next request needs. */
+static void resize(long size)
+{
+    int again = open("/proc/self/fd/3", O_RDWR);
+    if (again >= 0 && ftruncate(again, size) != 0)
+        fputs("the file keeps its size\n", stderr);
+    close(again);
+    close(open("/proc/self/fd/3", O_RDWR | O_TRUNC));
+}
+
+/* The ways to write to the arrays, as a reason to skip: "0 0 0 0" where none works. */
+static void writes(const struct request *r)
+{
+    int again = open("/proc/self/fd/3", O_RDWR);
+    printf("{\"cell\":%ld,\"skip\":\"%d %d %d %d\"}\n", r->cell, pwrite(3, "x", 1, 0) == 1,
+           mmap(NULL, 1, PROT_WRITE, MAP_SHARED, 3, 0) != MAP_FAILED, pwrite(again, "x", 1, 0) == 1,
+           mmap(NULL, 1, PROT_WRITE, MAP_SHARED, again, 0) != MAP_FAILED);
+    close(again);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "", *more = argc > 2 ? argv[2] : "8";
@@ -185,12 +206,18 @@ int main(int argc, char **argv)
     while (next_request(&r)) {
         if (strcmp(what, "hang") == 0)
             pause();
+        while (strcmp(what, "flood") == 0)
+            fputs("and on\n", stderr);
         if (strcmp(what, "flaky") == 0)
             flaky(more);
+        if (strcmp(what, "resize") == 0)
+            resize(strtol(more, NULL, 10));
         if (strcmp(what, "window") == 0)
             window(&r, strtol(more, NULL, 10));
-        else if (strcmp(what, "flaky") == 0)
+        else if (strcmp(what, "flaky") == 0 || strcmp(what, "resize") == 0)
             window(&r, 8);
+        else if (strcmp(what, "writes") == 0)
+            writes(&r);
         else if (strcmp(what, "blocks") == 0)
             first_and_diagonal(&r, strtol(more, NULL, 10));
         else if (strcmp(what, "everything") == 0)

@@ -213,6 +213,16 @@ static inline int sink_bits(void *ctx, const struct mask *m, const double *out, 
     return 0;
 }
 
+/* The mask that `text` makes as bytes [nq][nk], to be freed. */
+static inline uint8_t *run_bits(const char *text, const struct head_in *in)
+{
+    OWN(record_free) struct record r;
+    uint8_t *bits = calloc((size_t)(in->x.nq * in->x.nk), 1);
+    run_text_carry(text, in, NULL, 1, sink_bits, bits, &r);
+    ck_assert_msg(r.status == RECORD_OK, "%s: skipped: %s", text, r.reason);
+    return bits;
+}
+
 /* Recall per row of a run, for percentiles by other conventions than those of the records. */
 struct recalls {
     double *keep;        /* [nq], out */

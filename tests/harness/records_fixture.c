@@ -35,6 +35,95 @@ void fixture_metric(struct record *r, const char *name, double value)
     assert_ok(record_metric(r, name, value, &e), &e);
 }
 
+/* What "NAME=A..B" or "NAME=A" of a line ranges over; without the name 0 alone. */
+struct range {
+    bool given;
+    int from, n;
+};
+
+static struct range range_of(const char *line, const char *name)
+{
+    char word[16];
+    struct range r = {false, 0, 1};
+    int to;
+    snprintf(word, sizeof word, " %s=", name);
+    const char *at = strstr(line, word);
+    if (at && sscanf(at + strlen(word), "%d..%d", &r.from, &to) == 2)
+        r.n = to - r.from + 1;
+    r.given = at != NULL;
+    return r;
+}
+
+/* A word of the i-th record of its line. */
+static void take_word(struct record *r, const char *name, const char *value, int i)
+{
+    if (strcmp(name, "layer") == 0 || strcmp(name, "step") == 0 || strcmp(name, "head") == 0 ||
+        strcmp(name, "copy") == 0)
+        return;
+    if (strcmp(name, "n") == 0)
+        r->n_q = r->n_k = atoi(value);
+    else if (strcmp(name, "kv_head") == 0)
+        r->kv_head = atoi(value);
+    else if (strcmp(name, "status") == 0)
+        r->status = strcmp(value, "skip") == 0 ? RECORD_SKIP : RECORD_ERROR;
+    else if (strcmp(name, "backend") == 0)
+        snprintf(r->backend, sizeof r->backend, "%s", value);
+    else if (strcmp(name, "trace") == 0)
+        snprintf(r->trace, sizeof r->trace, "%s", value);
+    else if (strcmp(name, "precision") == 0)
+        snprintf(r->precision, sizeof r->precision, "%s", value);
+    else if (strcmp(name, "reason") == 0)
+        record_text(r, &r->reason, "%s", value);
+    else if (strcmp(name, "note") == 0)
+        record_note(r, "%s", value);
+    else if (strcmp(name, "task") == 0) {
+        record_of_model(r);
+        r->task = strdup(value);
+    } else {
+        char *end;
+        double x = strtod(value, &end), by = *end ? strtod(end, &end) : 0;
+        ck_assert_msg(*end == '\0' || *end == 'i', "%s=%s is no number", name, value);
+        fixture_metric(r, name, x + by * i);
+    }
+}
+
+static void add_line(struct fixture_records *f, const char *line)
+{
+    struct range layer = range_of(line, "layer"), step = range_of(line, "step"),
+                 head = range_of(line, "head"), copy = range_of(line, "copy");
+    for (int i = 0; i < layer.n * step.n * head.n * copy.n; i++) {
+        OWN(buf_free) struct buf b = {0};
+        char method[32], *save = NULL;
+        for (const char *p = line; *p; p++)
+            if (*p == '#')
+                buf_printf(&b, "%d", copy.from + i % copy.n);
+            else
+                buf_put(&b, p, 1);
+        char *word = strtok_r(b.data, " ", &save);
+        size_t len = strcspn(word, ":@");
+        snprintf(method, sizeof method, "%.*s", (int)len, word);
+        struct record *r = fixture_record(f, method, word + len + (word[len] == ':'),
+                                          layer.from + i / (copy.n * head.n * step.n),
+                                          head.from + i / copy.n % head.n);
+        if (step.given)
+            fixture_video_record(r, step.from + i / (copy.n * head.n) % step.n);
+        while ((word = strtok_r(NULL, " ", &save)) != NULL) {
+            char *value = word + strcspn(word, "=");
+            ck_assert_msg(*value == '=', "%s: NAME=VALUE was expected", word);
+            *value = '\0';
+            take_word(r, word, value + 1, i);
+        }
+    }
+}
+
+void fixture_add(struct fixture_records *f, const char *text)
+{
+    OWN(free_at) char *lines = strdup(text);
+    char *save = NULL;
+    for (char *p = strtok_r(lines, ";", &save); p; p = strtok_r(NULL, ";", &save))
+        add_line(f, p);
+}
+
 void fixture_video_record(struct record *r, int step)
 {
     snprintf(r->trace, sizeof r->trace, "xxh3:v");

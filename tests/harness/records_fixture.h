@@ -21,6 +21,13 @@ struct record *fixture_record(struct fixture_records *f, const char *method, con
 /* Set a metric of the record. */
 void fixture_metric(struct record *r, const char *name, double value);
 
+/* Records from text: "METHOD:PARAMS NAME=VALUE ...; ...". layer, head, step (of a video) and copy
+ * may be ranges A..B, of which every combination is a record, with # for the number of the copy;
+ * the i-th of them has A + B i of a metric "A+Bi". n (of tokens), kv_head, trace, backend,
+ * precision, status (skip, error), reason, note and task (of a model) are the record's; other names
+ * are metrics. */
+void fixture_add(struct fixture_records *f, const char *text);
+
 /* Make it a call of a bidirectional video trace: model "toy-video", trace "xxh3:v". */
 void fixture_video_record(struct record *r, int step);
 

@@ -13,6 +13,7 @@
 #include "tests/harness/suite.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct err e;
@@ -85,6 +86,68 @@ static inline bool has_note(const char *text)
         if (strstr(t.notes.items[i], text))
             return true;
     return false;
+}
+
+/* A table of records (fixture_add; NULL: of the study), or why there is none. */
+struct tabled {
+    const char *name, *records, *table;
+    struct table_request req;
+    int64_t rows;
+    const char *cells; /* "ROW COLUMN:VALUE ...; ...", VALUE a text, "-" for none, a number or the
+                        * mean "X/N" of N values; "!COLUMN": there is none */
+    const char *notes[3]; /* parts of notes; with '!' of none */
+    enum err_code fails;  /* with notes[0] in the message */
+};
+
+static inline void is_word(const char *name, int64_t row, char *word)
+{
+    char *value = word + strcspn(word, ":"), *of;
+    if (word[0] == '!') {
+        ck_assert_msg(table_find(&t, word + 1) < 0, "%s: there is a column %s", name, word + 1);
+        return;
+    }
+    ck_assert_msg(*value == ':', "%s: COLUMN:VALUE was expected", word);
+    *value++ = '\0';
+    const struct cell *c = cell(row, word);
+    enum column_type type = t.cols[table_find(&t, word)].type;
+    double x = strtod(value, &of), found = type == COL_STATS ? c->stats.mean : c->num;
+    bool ok = type == COL_TEXT                    ? strcmp(c->text, value) == 0
+              : strcmp(value, "-") == 0           ? !c->set
+              : isinf(x)                          ? c->stats.all_inf
+              : *of && atoi(of + 1) != c->stats.n ? false
+                                                  : c->set && fabs(found - x) < 1e-12;
+    ck_assert_msg(ok, "%s, row %d, %s: '%s' %g of %d, expected %s", name, (int)row, word,
+                  c->text ? c->text : "", found, (int)c->stats.n, value);
+}
+
+static inline void are_cells(const struct tabled *d)
+{
+    OWN(free_at) char *copy = strdup(d->cells ? d->cells : "");
+    char *rows = NULL, *words = NULL;
+    for (char *p = strtok_r(copy, ";", &rows); p; p = strtok_r(NULL, ";", &rows)) {
+        char *number = strtok_r(p, " ", &words);
+        for (char *word; (word = strtok_r(NULL, " ", &words)) != NULL;)
+            is_word(d->name, atoi(number), word);
+    }
+}
+
+static inline void assert_table(const struct tabled *d)
+{
+    if (d->records)
+        fixture_add(&f, d->records);
+    else
+        fixture_study(&f);
+    int rc = try_build(d->table, &d->req);
+    ck_assert_msg(rc == (int)d->fails, "%s: %d '%s'", d->name, rc, e.msg);
+    if (rc) {
+        ck_assert_msg(strstr(e.msg, d->notes[0]) != NULL, "%s: '%s'", d->name, e.msg);
+        return;
+    }
+    ck_assert_msg(t.n_rows == d->rows, "%s: %d rows", d->name, (int)t.n_rows);
+    are_cells(d);
+    for (int i = 0; i < 3 && d->notes[i]; i++)
+        ck_assert_msg(d->notes[i][0] == '!' ? !has_note(d->notes[i] + 1) : has_note(d->notes[i]),
+                      "%s: note '%s'", d->name, d->notes[i]);
 }
 
 #endif

@@ -122,13 +122,12 @@ void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, 
     jw_obj_end(&w);
     jw_obj_end(&w);
     snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
-    if (shards > 1) {
+    if (shards > 1)
         put_text(dir, name, buf_str(&index));
-    } else {
-        char path[4300]; /* of an earlier call */
-        snprintf(path, sizeof path, "%s/%s", dir, name);
-        unlink(path);
-    }
+    char path[4300], other[140]; /* of an earlier call */
+    snprintf(other, sizeof other, "%s.safetensors", stem);
+    snprintf(path, sizeof path, "%s/%s", dir, shards > 1 ? other : name);
+    unlink(path);
     for (int64_t i = 0; i < n; i++)
         free((void *)(uintptr_t)all[i].data);
 }
@@ -136,6 +135,9 @@ void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, 
 void tiny_put_weights(const char *dir, const char *variant, int shards, const char *leave_out)
 {
     bool mha = strcmp(variant, "llama-mha") == 0;
+    OWN(json_decrefp) json_t *c = tiny_config(variant);
+    if (!leave_out && json_is_true(json_object_get(c, "tie_word_embeddings")))
+        leave_out = "lm_head.weight"; /* as the reference has it */
     tiny_put_checkpoint(dir, mha ? TINY "weights-mha.safetensors" : TINY "weights.safetensors",
                         "model", shards, leave_out);
 }

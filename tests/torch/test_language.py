@@ -73,6 +73,49 @@ for family in FAMILIES:
     setattr(Families, "test_" + family.lower(), family_test(family))
 
 
+class Compiled(Case):
+    def test_a_target_inside_of_compiled_code(self):
+        """Code that was compiled around the target, before the capture or in it, stops at its attention."""
+        model = tiny.language_model("Llama")
+        want, _ = self.capture(model, lambda m: m(tiny.prompt()))
+        want = [[getattr(c, what)(1) for what in "qkv"] for c in want.calls]
+        compiled = torch.compile(model, backend="eager")
+        for _ in range(2):
+            t, report = self.capture(model, lambda m: compiled(tiny.prompt()))
+            for call, arrays in zip(t.calls, want):
+                for what, x in zip("qkv", arrays):
+                    tiny.same(getattr(call, what)(1), x, what, 1e-6)
+            self.assertEqual(report.calls, 2)
+
+
+class SharedLayers(Case):
+    """Several layers of a model are one module: its calls are numbered by their order in a forward."""
+
+    def test_albert(self):
+        for groups, inner in ((1, 1), (2, 2)):
+            config = transformers.AlbertConfig(vocab_size=256, embedding_size=16, hidden_size=32, num_hidden_layers=4, num_attention_heads=4,
+                                               intermediate_size=48, num_hidden_groups=groups, inner_group_num=inner, initializer_range=0.35)
+            model = transformers.AlbertModel(config).eval()
+            with self.subTest(groups=groups), tiny.spy_sdpa() as calls:
+                t, report = self.capture(model, lambda m: m(tiny.prompt()), out="full")
+                self.compare(t, calls, out=True)
+                self.assertEqual((t.model["layers"], t.model["causal"], report.calls), (4 * inner, 0, 4 * inner))
+
+    def test_numbered_modules(self):
+        """MobileLLM's order of layers, and a stack that runs twice; a prompt in chunks begins anew."""
+        for order in ((0, 0, 1, 1), (0, 1, 0, 1)):
+            model = tiny.language_model("Llama")
+            model.model.layers = torch.nn.ModuleList(model.model.layers[i] for i in order)
+            model.config.num_hidden_layers = 4
+            with self.subTest(order=order):
+                with tiny.spy_sdpa() as calls:
+                    t, _ = self.capture(model, lambda m: m(tiny.prompt(), use_cache=False))
+                self.compare(t, calls)
+                t, _ = self.capture(model, lambda m: m(tiny.prompt(), use_cache=False), layers="1,3")
+                self.assertEqual([c.layer for c in t.calls], [1, 3])
+                tiny.same(t.call(3).q(2), calls[3][0][0, 2], "q")
+
+
 class OwnOutput(Case):
     def test_output_projection_gives_the_module_s_own_output(self):
         model, seen = tiny.language_model("Qwen3"), []

@@ -47,7 +47,7 @@ class Refused(unittest.TestCase):
                      transformers.T5ForConditionalGeneration(config).eval(), lambda m: m(tiny.prompt(), decoder_input_ids=tiny.prompt(seed=4)))
 
     def test_models_that_compute_attention_by_themselves(self):
-        for name, more in (("Bloom", dict(n_layer=2, n_head=4)), ("GPTJ", dict(n_embd=64, n_layer=2, n_head=4, rotary_dim=8))):
+        for name, more in (("Bloom", dict(n_layer=2, n_head=4)), ("Mpt", dict(d_model=64, n_layers=2, n_heads=4))):
             with self.subTest(name=name):
                 self.refused(r"ran, but none of the known attention functions was called", tiny.language_model(name, attn="eager", **more))
 
@@ -87,6 +87,26 @@ class Refused(unittest.TestCase):
 
     def test_compiled_model(self):
         self.refused("torch.compile", torch.compile(tiny.language_model("Llama")), lambda m: None)
+        for part in ("", "model", "model.layers.1.self_attn"):
+            model = tiny.language_model("Llama")
+            module = model.get_submodule(part)
+            module.forward = torch.compile(module.forward, backend="eager")
+            self.refused(rf"{part or 'LlamaForCausalLM'} is compiled \(torch\.compile\)", model)
+
+    def test_a_model_that_chooses_its_own_keys(self):
+        model = tiny.language_model("DeepseekV32", **dict(tiny.MLA, q_lora_rank=24), index_topk=8, index_n_heads=2, index_head_dim=16)
+        self.refused(r"the model itself chooses 8 of 40 keys for every query \(index_topk\): it is sparse already", model)
+        self.run_model(model, lambda m: m(tiny.prompt()[:, :8]))  # all of them
+
+    def test_two_passes_in_one_forward(self):
+        class Twice(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.model = tiny.language_model("Llama")
+
+            def forward(self, ids):
+                return self.model(ids).logits - self.model(ids.flip(1)).logits
+        self.refused(r"layers\.0\.self_attn: call 3 in one forward of a model with 2 layers: a trace holds one pass", Twice().eval())
 
     def test_no_call_and_a_missing_layer(self):
         model = tiny.language_model("Llama")

@@ -18,6 +18,8 @@ FACTS = {
     "CogVideoX": ((3, 4, 6), 8, "front", ["self"] * 2, ""),
     "SD3": ((1, 4, 6), 7, "back", ["self"] * 2, ""),
     "Mochi": ((3, 4, 6), 5, "back", ["self"] * 2, "rope-3d"),
+    "Flux2": ((1, 4, 6), 7, "front", ["double", "single", "single"], "rope-2d"),
+    "QwenImage": ((1, 4, 6), 7, "front", ["self"] * 2, "rope-3d"),
     "LTX": ((3, 4, 6), 0, "none", ["self"], "rope-3d"),
 }
 
@@ -31,6 +33,10 @@ def arguments(name, b=1):
         "Wan": lambda: dict(hidden_states=n(*video), timestep=t, encoder_hidden_states=n(b, 7, 16)),
         "Flux": lambda: dict(hidden_states=n(b, 24, 4), timestep=t / 1000, guidance=torch.full((b,), 3.5), pooled_projections=n(b, 32),
                              encoder_hidden_states=n(b, 7, 32), txt_ids=torch.zeros(7, 3), img_ids=flux_ids),
+        "Flux2": lambda: dict(hidden_states=n(b, 24, 4), timestep=t / 1000, guidance=torch.full((b,), 3.5), encoder_hidden_states=n(b, 7, 32),
+                              txt_ids=torch.zeros(7, 4), img_ids=torch.cat([flux_ids, torch.zeros(24, 1)], 1)),
+        "QwenImage": lambda: dict(hidden_states=n(b, 24, 16), timestep=t / 1000, encoder_hidden_states=n(b, 7, 16),
+                                  encoder_hidden_states_mask=torch.ones(b, 7, dtype=torch.long), img_shapes=[[(1, 4, 6)]] * b),
         "HunyuanVideo": lambda: dict(hidden_states=n(*video), timestep=t.long(), encoder_hidden_states=n(b, 9, 16),
                                      encoder_attention_mask=masks["HunyuanVideo"], pooled_projections=n(b, 8), guidance=torch.full((b,), 6.0)),
         "CogVideoX": lambda: dict(hidden_states=n(b, 3, 4, 8, 12), timestep=t.long(), encoder_hidden_states=n(b, 8, 8)),
@@ -117,6 +123,44 @@ class Models(Case):
             for call, seen in zip(t.calls, mine):
                 self.same_call(call, *(x[0] for x in seen[:3]))
 
+    def test_text_stands_where_the_trace_says(self):
+        """Rows of k in the first layer that change when the text alone does."""
+        for name, (grid, text, place, _, _) in FACTS.items():
+            if not text or name == "Mochi":  # its modulation of the video takes the text too
+                continue
+            model, k = tiny.transformer(name), []
+            for add in (0, 1):
+                a = arguments(name)
+                a["encoder_hidden_states"] = 2 * a["encoder_hidden_states"] + add
+                (t,), _ = self.capture(model, lambda cap: model(**a), layers="0", out="none")
+                k.append(t.calls[0].k(0))
+                t.close()
+            moved = np.flatnonzero(np.abs(k[0] - k[1]).max(1) > 1e-6)
+            first = 0 if place == "front" else grid[0] * grid[1] * grid[2]
+            with self.subTest(name=name):
+                self.assertEqual((moved.min(), moved.max() < first + text, t.video["text_place"]), (first, True, place))
+
+    def test_text_of_an_unknown_transformer(self):
+        for name in ("QwenImage", "SD3"):
+            model, (grid, text, place, _, _) = tiny.transformer(name), FACTS[name]
+            model.__class__ = type("OtherTransformer2DModel", (type(model),), {"__module__": type(model).__module__})
+            with self.assertRaisesRegex(lacuna_trace.TraceError, r"7 tokens beside the grid, .* give text_place=\"front\" or \"back\""):
+                self.capture(model, lambda cap: model(**arguments(name)), grid=grid)
+            (t,), _ = self.capture(model, lambda cap: model(**arguments(name)), grid=grid, text_place=place)
+            self.assertEqual((t.video["text_tokens"], t.video["text_place"]), (text, place))
+
+    def test_padding_text_in_front_is_refused(self):
+        model, a = tiny.transformer("QwenImage"), arguments("QwenImage")
+        a["encoder_hidden_states_mask"][:, 5:] = 0
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "padding text before the video"):
+            self.capture(model, lambda cap: model(**a))
+
+    def test_a_second_image_is_no_text(self):
+        model, a = tiny.transformer("QwenImage"), arguments("QwenImage")
+        a.update(hidden_states=tiny.normal(1, 36, 16), img_shapes=[[(1, 4, 6), (1, 3, 4)]])
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "hidden_states has 36 tokens, the grid 1 x 4 x 6 has 24: tokens of a second image"):
+            self.capture(model, lambda cap: model(**a))
+
     def test_steps_by_hand(self):
         model = tiny.transformer("Wan")
 
@@ -179,7 +223,7 @@ class Models(Case):
         self.assertEqual(t.call(1).padding(), (77, 81))
 
 
-for model_name in FACTS:
+for model_name in [n for n in FACTS if n not in ("Flux2", "QwenImage")]:  # those two without a pipeline
     setattr(Models, "test_" + model_name.lower(), model_test(model_name))
 
 
@@ -349,7 +393,7 @@ class Pipelines(Case):
         self.assertEqual(len(t.calls), 2)
 
 
-for model_name in FACTS:
+for model_name in [n for n in FACTS if n not in ("Flux2", "QwenImage")]:  # those two without a pipeline
     for is_guided in (True, False) if model_name != "HunyuanVideo" else (False,):
         setattr(Pipelines, f"test_{model_name.lower()}_parts", parts_test(model_name))
         setattr(Pipelines, f"test_{model_name.lower()}_{'guided' if is_guided else 'plain'}", pipeline_test(model_name, is_guided))

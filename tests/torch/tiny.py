@@ -84,6 +84,12 @@ VIDEO = {
     "Mochi": ("MochiTransformer3DModel", dict(
         patch_size=2, num_attention_heads=2, attention_head_dim=8, num_layers=2, pooled_projection_dim=16, in_channels=4,
         out_channels=None, qk_norm="rms_norm", text_embed_dim=16, time_embed_dim=4, activation_fn="swiglu", max_sequence_length=16)),
+    "Flux2": ("Flux2Transformer2DModel", dict(
+        patch_size=1, in_channels=4, num_layers=1, num_single_layers=2, attention_head_dim=16, num_attention_heads=2,
+        joint_attention_dim=32, timestep_guidance_channels=16, axes_dims_rope=(4, 4, 4, 4), guidance_embeds=True)),
+    "QwenImage": ("QwenImageTransformer2DModel", dict(
+        patch_size=2, in_channels=16, out_channels=4, num_layers=2, attention_head_dim=16, num_attention_heads=2, joint_attention_dim=16,
+        guidance_embeds=False, axes_dims_rope=(8, 4, 4))),
     "LTX": ("LTXVideoTransformer3DModel", dict(
         in_channels=4, out_channels=4, patch_size=1, patch_size_t=1, num_attention_heads=2, attention_head_dim=16, cross_attention_dim=32,
         num_layers=1, qk_norm="rms_norm_across_heads", caption_channels=16)),

@@ -171,7 +171,7 @@ static void same_record(const char *text, const struct sim_head *h, bool maps, b
 {
     struct accel_session session = {0};
     struct method_run *runs = NULL;
-    struct record with, without;
+    struct record with;
     struct dense_rows dense;
     struct head_in in = counted(h, &dense);
     struct method_ctx ctx = {.seed = 1};
@@ -185,13 +185,12 @@ static void same_record(const char *text, const struct sim_head *h, bool maps, b
     MUST(sim_run(&cell, &with, ERR));
     ck_assert_int_eq(dense.rows, 0);
     ck_assert_msg(with.status == RECORD_OK, "%s: %s", text, with.reason);
-    run_text(text, &h->in, &without);
+    RUN(without, text, &h->in);
     compare_records(text, &in, &with, &without, p_max);
     ck_assert_int_eq(session.maps, maps);
     ck_assert_int_eq(recorded(&with, "p_max"), p_max);
     ck_assert_int_eq(recorded(&with, "p_sum_err"), p_sums);
     record_free(&with);
-    record_free(&without);
     method_runs_free(runs, n);
     exact_free(&dense.exact);
 }
@@ -220,7 +219,7 @@ static void device_answers(const char *text, const struct sim_head *h)
 {
     struct accel_session session = {0};
     struct method_run *runs = NULL;
-    struct record with, without;
+    struct record with;
     struct dense_rows dense;
     struct head_in in = counted(h, &dense);
     struct method_ctx ctx = {.seed = 1};
@@ -236,10 +235,9 @@ static void device_answers(const char *text, const struct sim_head *h)
     ck_assert_msg(with.status == RECORD_OK, "%s: %s", text, with.reason);
     ck_assert_int_eq(dense.rows, 0);
     ck_assert_msg(session.references == 1, "%s: %d references", text, session.references);
-    run_text(text, &h->in, &without);
+    RUN(without, text, &h->in);
     compare_records(text, &in, &with, &without, false);
     record_free(&with);
-    record_free(&without);
     method_runs_free(runs, n);
     exact_free(&dense.exact);
 }

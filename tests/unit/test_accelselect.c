@@ -341,9 +341,9 @@ TEST(chosen_by_a_rule)
     static const char *const method = "sale:tau=0.05";
     OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = SAME};
-    struct record r, cpu, changed;
+    struct record r, changed;
     make_head(&h);
-    run_text(method, &h.in, &cpu);
+    RUN(cpu, method, &h.in);
     ck_assert_double_lt(record_get(&cpu, "tested_kept"), 1);
     MUST(run(&s, &h, SELECT_GPU, method, &r, ERR));
     ck_assert(has_note(&r, "select_backend=cuda"));
@@ -359,7 +359,6 @@ TEST(chosen_by_a_rule)
     s.answer = OTHER_UNIT;
     FAILS(run(&s, &h, SELECT_AUTO, "fg-attn:mode=pooled", &changed, ERR), ERR_RUN,
           "a choice in units of 64 x 64, expected 128 x 1");
-    record_free(&cpu);
     record_free(&r);
     record_free(&changed);
 }

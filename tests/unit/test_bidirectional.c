@@ -116,13 +116,9 @@ TEST_N(a_sparsity_is_reached, 5)
 /* What cannot be reached says how far it came: 100 distances are forced. */
 TEST(a_sparsity_that_cannot_be_reached)
 {
-    struct sim_head h;
-    struct record r;
-    MUST(random_head(8, 300, 300, 32, true, 1, PREC_F32, &h, ERR));
-    run_text("flexprefill:sparsity=0.5", &h.in, &r);
+    HEAD(h, random_head, 8, 300, 300, 32, true, 1, PREC_F32);
+    RUN(r, "flexprefill:sparsity=0.5", &h.in);
     ck_assert_double_eq(record_get(&r, "sparsity_reached"), 0); /* too short: dense */
-    record_free(&r);
-    sim_head_free(&h);
     assert_refused("minference:sparsity=0.5:v=100", "leave v out");
     assert_refused("minference:sparsity=0.5:pattern=ashape", "sparsity");
     assert_refused("minference:sparsity=0.5:preset=light", "leave preset out");

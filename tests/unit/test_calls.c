@@ -303,41 +303,16 @@ static int map_on_cpu(struct accel_session *s, const struct attn_in *x, uint64_t
     return 0;
 }
 
-static const struct accel fake = {.name = "fake",
-                                  .open = open_session,
-                                  .close = close_session,
-                                  .supports = accel_supports_all,
-                                  .can_attend = filters_half,
-                                  .copies = two_copies,
-                                  .select_call = select_call,
-                                  .attend_call = attend_call,
-                                  .map = map_on_cpu,
-                                  .bytes_peak = bytes_peak,
-                                  .describe = describe,
-                                  .ceilings = ceilings};
-
-static const struct accel holding = {.name = "fake",
-                                     .open = open_session,
-                                     .close = close_session,
-                                     .supports = accel_supports_all,
-                                     .attend_call = attend_call,
-                                     .has_cached = holds,
-                                     .map = map_on_cpu,
-                                     .bytes_peak = bytes_peak,
-                                     .describe = describe,
-                                     .ceilings = ceilings};
-
-static const struct accel keeping = {.name = "fake",
-                                     .open = open_session,
-                                     .close = close_session,
-                                     .supports = accel_supports_all,
-                                     .can_attend = filters_half,
-                                     .select_call = keep_call,
-                                     .attend_call = attend_call,
-                                     .map = map_on_cpu,
-                                     .bytes_peak = bytes_peak,
-                                     .describe = describe,
-                                     .ceilings = ceilings};
+/* clang-format off */
+#define ON_CPU                                                                                     \
+    .name = "fake", .open = open_session, .close = close_session, .supports = accel_supports_all,  \
+    .attend_call = attend_call, .map = map_on_cpu, .bytes_peak = bytes_peak, .describe = describe, \
+    .ceilings = ceilings
+/* clang-format on */
+static const struct accel fake = {ON_CPU, .can_attend = filters_half, .copies = two_copies,
+                                  .select_call = select_call};
+static const struct accel holding = {ON_CPU, .has_cached = holds};
+static const struct accel keeping = {ON_CPU, .can_attend = filters_half, .select_call = keep_call};
 
 /* ---- replays -------------------------------------------------------------------------------- */
 
@@ -371,28 +346,22 @@ static void make_trace(const char *path, bool bad)
     MUST(trace_commit(&w, ERR));
 }
 
-static char trace[512];
-
-static const char *directory(const char *name)
-{
-    static char dirs[4][512];
-    static int at;
-    snprintf(dirs[at %= 4], sizeof dirs[0], "%s/%s-%d", test_tmpdir(), name, (int)getpid());
-    return dirs[at++];
-}
+static const char *trace;
 
 static void set_up(void)
 {
-    snprintf(trace, sizeof trace, "%s/calls-%d.h5", test_tmpdir(), (int)getpid());
+    trace = test_path("calls.h5");
     if (access(trace, F_OK))
         make_trace(trace, false);
 }
+FIXTURE(set_up, NULL)
 
 #define METHODS                                                                                    \
     "-m dense -m streaming:sink=2:window=40 -m spargeattn:pv=off:tau=0.5:theta=-1 -m oracle"
 enum { RUNS = 4 };
 
-/* `lacuna replay` with these words; the number of records in dir afterwards. */
+/* `lacuna replay` with these words, on the CPU without a back end; the number of records in dir
+ * afterwards. */
 static int64_t replay_on(const struct accel *accel, const char *dir, const char *words,
                          struct record **out)
 {
@@ -400,7 +369,8 @@ static int64_t replay_on(const struct accel *accel, const char *dir, const char 
     char copy[1200], *argv[60];
     int argc = 0;
     int64_t n = 0;
-    snprintf(copy, sizeof copy, "-q --backend cuda %s -o %s %s", trace, dir, words);
+    snprintf(copy, sizeof copy, "-q --backend %s %s -o %s %s", accel ? "cuda" : "cpu", trace, dir,
+             words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
     MUST(cmd_replay.run(&app, argc, argv, ERR));
@@ -453,12 +423,27 @@ static bool measured(const char *name)
     return strcmp(name, "density_kernel") == 0; /* a call has one geometry for all heads */
 }
 
+/* How many numbers two records share that no clock gives; they are equal. */
+static int same_numbers(const struct record *a, const struct record *b)
+{
+    int compared = 0;
+    for (int64_t k = 0; k < record_metrics(a); k++) {
+        const char *name = a->names->name[k];
+        double x = a->values[k], y = record_get(b, name);
+        if (measured(name))
+            continue;
+        ck_assert_msg(fabs(x - y) <= 1e-6, "%s:%s head %d %s: %g and %g", a->method, a->params,
+                      a->head, name, x, y);
+        compared++;
+    }
+    return compared;
+}
+
 TEST(heads_say_what_they_say_one_by_one)
 {
     struct record *calls, *heads;
     int compared = 0;
-    set_up();
-    int64_t n = replay(directory("calls"), METHODS " --jobs 3", &calls);
+    int64_t n = replay(test_path("calls"), METHODS " --jobs 3", &calls);
     ck_assert_int_eq(session.launches, LAYERS * RUNS);
     ck_assert_int_eq(session.n, HEADS);
     ck_assert_int_eq(session.group, HEADS / KV);
@@ -468,7 +453,7 @@ TEST(heads_say_what_they_say_one_by_one)
     ck_assert_int_eq(count_of(calls, n, RECORD_OF_CALL), LAYERS * RUNS);
     ck_assert(masks_differ(calls, n, "spargeattn"));
     ck_assert(masks_differ(calls, n, "oracle"));
-    int64_t m = replay(directory("heads"), METHODS " --copies 2", &heads);
+    int64_t m = replay(test_path("heads"), METHODS " --copies 2", &heads);
     ck_assert_int_eq(m, LAYERS * RUNS * HEADS);
     ck_assert_int_eq(count_of(heads, m, RECORD_OF_HEAD), m);
     for (int64_t i = 0; i < m; i++) {
@@ -476,17 +461,11 @@ TEST(heads_say_what_they_say_one_by_one)
         ck_assert_ptr_nonnull(b);
         ck_assert(strstr(buf_str(&a->notes), "time=copies") != NULL);
         ck_assert(strstr(buf_str(&b->notes), "time=") == NULL);
+        compared += same_numbers(a, b);
         for (int64_t k = 0; k < record_metrics(a); k++) {
             const char *name = a->names->name[k];
-            if (measured(name)) {
-                ck_assert(strcmp(name, "density_kernel") == 0 || strncmp(name, "host_", 5) == 0 ||
-                          isnan(record_get(b, name)));
-                continue;
-            }
-            ck_assert_msg(fabs(a->values[k] - record_get(b, name)) <= 1e-6,
-                          "%s head %d %s: %g and %g", a->method, a->head, name, a->values[k],
-                          record_get(b, name));
-            compared++;
+            ck_assert(!measured(name) || strcmp(name, "density_kernel") == 0 ||
+                      strncmp(name, "host_", 5) == 0 || isnan(record_get(b, name)));
         }
     }
     ck_assert_int_gt(compared, 20 * (int)m);
@@ -524,10 +503,9 @@ TEST(masks_may_stay_on_the_device)
 {
     struct record *here, *there;
     int compared = 0, planned = 0, built = 0;
-    set_up();
     settings_parse(UNITS);
-    int64_t n = replay(directory("here"), UNITS " --select-backend cpu", &here);
-    int64_t m = replay_on(&keeping, directory("there"), UNITS, &there);
+    int64_t n = replay(test_path("here"), UNITS " --select-backend cpu", &here);
+    int64_t m = replay_on(&keeping, test_path("there"), UNITS, &there);
     ck_assert_int_eq(n, LAYERS * UNIT_RUNS * (HEADS + 1));
     ck_assert_int_eq(m, n);
     ck_assert_int_eq(session.stayed, LAYERS * ALONE * HEADS);
@@ -544,15 +522,7 @@ TEST(masks_may_stay_on_the_device)
         planned += !isnan(record_get(a, "time_plan_ns"));
         built += record_get(a, "time_build_ns") == 7 && record_get(a, "time_select_ns") == 0 &&
                  record_get(a, "time_total_ns") == 300;
-        for (int64_t k = 0; k < record_metrics(a) && a->scope == RECORD_OF_HEAD; k++) {
-            const char *name = a->names->name[k];
-            if (measured(name))
-                continue;
-            ck_assert_msg(fabs(a->values[k] - record_get(b, name)) <= 1e-6,
-                          "%s:%s head %d %s: %g and %g", a->method, a->params, a->head, name,
-                          a->values[k], record_get(b, name));
-            compared++;
-        }
+        compared += a->scope == RECORD_OF_HEAD ? same_numbers(a, b) : 0;
     }
     ck_assert_int_gt(compared, 20 * LAYERS * UNIT_RUNS * HEADS);
     ck_assert_int_ge(planned, LAYERS * (ALONE - BUILT + 2)); /* two have a copy here */
@@ -569,7 +539,6 @@ TEST(a_dense_head_joins_filtered_ones)
     char calib[300], words[400];
     OWN(buf_free) struct buf b = {0};
     struct record *r;
-    set_up();
     snprintf(calib, sizeof calib, "%s/mixed-%d.json", test_tmpdir(), (int)getpid());
     buf_puts(&b, "{\"method\":\"spargeattn\",\"permute\":\"none\",\"params\":{},\"heads\":[");
     for (int i = 0; i < LAYERS * HEADS; i++)
@@ -580,7 +549,7 @@ TEST(a_dense_head_joins_filtered_ones)
     buf_puts(&b, "]}");
     MUST(file_write_atomic(calib, buf_str(&b), b.len, ERR));
     snprintf(words, sizeof words, "-m spargeattn:calib=%s", calib);
-    int64_t n = replay(directory("mixed"), words, &r);
+    int64_t n = replay(test_path("mixed"), words, &r);
     ck_assert_int_eq(n, LAYERS * (HEADS + 1));
     ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), LAYERS * HEADS);
     ck_assert_int_eq(count_of(r, n, RECORD_OF_CALL), LAYERS);
@@ -605,8 +574,7 @@ TEST(a_call_has_its_own_times)
                 {"spargeattn", "own", "cuda", 100, 400},
                 {"oracle", "own", "cpu", NAN, NAN}};
     struct record *r;
-    set_up();
-    int64_t n = replay(directory("times"), METHODS, &r);
+    int64_t n = replay(test_path("times"), METHODS, &r);
     for (int k = 0; k < RUNS; k++) {
         char note[128];
         struct record like = {.scope = RECORD_OF_CALL, .layer = 1, .head = -1};
@@ -654,9 +622,8 @@ static void assert_same_cells(const struct record *a, const struct record *b)
 TEST(reading_ahead_changes_nothing)
 {
     struct record *ahead, *alone;
-    set_up();
-    int64_t n = replay(directory("ahead"), METHODS " --jobs 3", &ahead);
-    ck_assert_int_eq(replay(directory("alone"), METHODS " --jobs 3 --read-ahead=0", &alone), n);
+    int64_t n = replay(test_path("ahead"), METHODS " --jobs 3", &ahead);
+    ck_assert_int_eq(replay(test_path("alone"), METHODS " --jobs 3 --read-ahead=0", &alone), n);
     for (int64_t i = 0; i < n; i++)
         assert_same_cells(ahead + i, alone + i);
     records_free(ahead, n);
@@ -671,7 +638,7 @@ TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
     const char *bad = test_path("bad.h5");
     make_trace(bad, true);
     for (int i = 0; i < 2; i++) {
-        const char *dir = directory(how[i] + 2);
+        const char *dir = test_path(how[i] + 2);
         const char *argv[] = {"-q", "--backend", "cuda", bad, "-m", "dense", "-o", dir, how[i]};
         struct record *r;
         int64_t n = 0;
@@ -704,8 +671,7 @@ TEST(ceilings_are_measured_once)
     } steps[] = {
         {"-m dense", 13000, 0, 1}, {"-m dense", 13000, 0, 1}, {"-m dense --ceilings", 13000, 0, 2},
         {"-m dense", 13010, 0, 3}, {"-m dense", 13010, 0, 3}, {"-m dense", 13010, 1, 4}};
-    const char *dir = directory("ceilings");
-    set_up();
+    const char *dir = test_path("ceilings");
     ceilings_measured = 0;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         struct record *r;
@@ -727,31 +693,15 @@ TEST(ceilings_are_measured_once)
 TEST(the_local_rank_picks_the_gpu)
 {
     struct record *r;
-    set_up();
     setenv("OMPI_COMM_WORLD_RANK", "3", 1);
     setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
     setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
-    int64_t n = replay(directory("rank"), "-m dense --shard 0/1", &r);
+    int64_t n = replay(test_path("rank"), "-m dense --shard 0/1", &r);
     ck_assert_int_eq(session.local_rank, 1);
     records_free(r, n);
     unsetenv("OMPI_COMM_WORLD_RANK");
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
-}
-
-/* `lacuna replay` on the CPU. */
-static int64_t replay_here(const char *dir, const char *words, struct record **out)
-{
-    const struct app app = {.methods = test_methods};
-    char copy[1200], *argv[60];
-    int argc = 0;
-    int64_t n = 0;
-    snprintf(copy, sizeof copy, "-q %s -o %s %s", trace, dir, words);
-    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
-        argv[argc++] = w;
-    MUST(cmd_replay.run(&app, argc, argv, ERR));
-    MUST(records_load(dir, out, &n, ERR));
-    return n;
 }
 
 /* Masks that follow from sizes and parameters are made once, and tiles of them on the device too;
@@ -767,30 +717,22 @@ TEST(static_masks_are_shared)
                  {"streaming:sink=2:window=40", LAYERS - 1},
                  {"bigbird:preset=sample:random=2:block=32", 0}}; /* drawn for every head */
     char words[100];
-    set_up();
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         struct record *shared, *own;
         char name[40];
         snprintf(words, sizeof words, "-m %s --jobs 3", cases[k].method);
         snprintf(name, sizeof name, "shared%zu", k);
-        int64_t n = replay_on(&holding, directory(name), words, &shared);
+        int64_t n = replay_on(&holding, test_path(name), words, &shared);
         ck_assert_int_eq(n, LAYERS * (HEADS + 1));
         ck_assert_int_eq(session.reused, cases[k].reused);
         snprintf(name, sizeof name, "own%zu", k);
-        int64_t m = replay_here(directory(name), words, &own);
+        int64_t m = replay_on(NULL, test_path(name), words, &own);
         ck_assert_int_eq(m, LAYERS * HEADS);
         for (int64_t i = 0; i < m; i++) {
             const struct record *b = find(shared, n, own + i);
             ck_assert_ptr_nonnull(b);
             ck_assert_double_lt(record_get(b, "density_elem"), 1);
-            for (int64_t e = 0; e < record_metrics(&own[i]); e++) {
-                const char *metric = own[i].names->name[e];
-                double x = own[i].values[e];
-                if (measured(metric))
-                    continue;
-                ck_assert_msg(fabs(x - record_get(b, metric)) <= 1e-6, "%s head %d %s: %g and %g",
-                              cases[k].method, own[i].head, metric, x, record_get(b, metric));
-            }
+            same_numbers(own + i, b);
         }
         records_free(shared, n);
         records_free(own, m);
@@ -824,9 +766,8 @@ TEST(what_lacks_is_done_again)
         int launches;
     } cases[] = {{"\"scope\":\"call\"", "\"method\":\"dense\"", 1},
                  {"\"head\":2,", "\"method\":\"spargeattn\"", 1}};
-    const char *dir = directory("again");
+    const char *dir = test_path("again");
     struct record *r;
-    set_up();
     int64_t all = replay(dir, METHODS, &r);
     records_free(r, all);
     ck_assert_int_eq(replay(dir, METHODS, &r), all);
@@ -852,9 +793,8 @@ TEST(shards_share_calls)
     static const char *const parts[] = {"0-1", "2-3"};
     struct record *r;
     char words[200];
-    set_up();
     for (int i = 0; i < 2; i++) {
-        const char *dir = directory(i ? "whole1" : "whole0");
+        const char *dir = test_path(i ? "whole1" : "whole0");
         snprintf(words, sizeof words, "-m dense --shard %d/2", i);
         int64_t n = replay(dir, words, &r);
         ck_assert_int_eq(n, HEADS + 1);
@@ -863,7 +803,7 @@ TEST(shards_share_calls)
         records_free(r, n);
     }
     for (int i = 0; i < 2; i++) {
-        const char *dir = directory(i ? "part1" : "part0");
+        const char *dir = test_path(i ? "part1" : "part0");
         bool seen = false;
         snprintf(words, sizeof words, "-m dense --layers 1 --shard %d/2", i);
         int64_t n = replay(dir, words, &r);
@@ -888,9 +828,8 @@ TEST(chosen_heads_are_named)
                  {"--heads 0-3", "", 4, 2}};
     struct record *r;
     char words[200];
-    set_up();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *dir = directory(cases[i].words + 8);
+        const char *dir = test_path(cases[i].words + 8);
         snprintf(words, sizeof words, "-m dense --layers 0 %s", cases[i].words);
         int64_t n = replay(dir, words, &r);
         ck_assert_int_eq(n, cases[i].n + 1);

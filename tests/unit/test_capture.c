@@ -4,6 +4,7 @@
  */
 #include "capture/capture.h"
 #include "capture/trace/trace_tools.h"
+#include "core/checkpoint.h"
 #include "core/fileio.h"
 #include "core/mem.h"
 #include "core/gemm.h"
@@ -438,4 +439,32 @@ TEST(an_existing_trace_is_kept_unless_forced)
     t = open_trace(test_path("keep.h5"));
     ck_assert_str_eq(trace_id(t), id); /* the same run is the same trace */
     trace_close(&t);
+}
+
+/* ---- the model's name ------------------------------------------------------------------------ */
+
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+#define CLASS "\"architectures\":[\"LlamaForCausalLM\"]"
+
+static const struct {
+    const char *dir, *config, *name;
+} named[] = {
+    {"llama-8b", "{" CLASS "}", "llama-8b"},
+    {"llama-8b", "{" CLASS ",\"_name_or_path\":\"\"}", "llama-8b"},
+    {"hf", "{" CLASS ",\"_name_or_path\":\"org/SmolLM2-135M/\"}", "SmolLM2-135M"},
+    {"hf", "{" CLASS ",\"_name_or_path\":\"a\\u001bb\"}", "a?b"},
+    {"hf", "{" CLASS ",\"_name_or_path\":\"\\ud800\"}", "LlamaForCausalLM"},
+    {"hf", "{}", "hf"},
+    {"models--org--Own-Name/snapshots/" COMMIT, "{" CLASS "}", "Own-Name"},
+};
+
+TEST_EACH(a_model_has_its_own_name, named)
+{
+    char dir[4300], path[4400], name[128];
+    snprintf(dir, sizeof dir, "%s/%s", test_tmpdir(), named[_i].dir);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(make_dirs(dir, &err), &err);
+    assert_ok(file_write_atomic(path, named[_i].config, strlen(named[_i].config), &err), &err);
+    checkpoint_name(dir, name, sizeof name);
+    ck_assert_str_eq(name, named[_i].name);
 }

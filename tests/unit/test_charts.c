@@ -1,481 +1,295 @@
 /* Charts of records: what they average over, what they leave out, and that nothing drawn can be
- * mistaken for something else. The tests read the data and the script beside the picture. */
-#include "tests/harness/suite.h"
-
-#include "core/fileio.h"
-#include "core/log.h"
+ * mistaken for something else. The tests read the data, the script and the caption beside the
+ * picture. */
+#include "tests/harness/drawn.h"
 #include "plots/chart.h"
 #include "plots/series.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-static struct err e;
-static struct fixture_records f;
-static struct recset set;
-static struct buf dat, script, caption;
-static char dir[256];
-
-static void begin(void)
-{
-    static int number;
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-    metric_def_methods(sim_methods);
-    snprintf(dir, sizeof dir, "%s/charts-%d-%d", test_tmpdir(), (int)getpid(), number++);
-    assert_ok(make_dirs(dir, &e), &e);
-}
-
-static void end(void)
-{
-    recset_free(&set);
-    buf_free(&dat);
-    buf_free(&script);
-    buf_free(&caption);
-}
 FIXTURE(begin, end)
 
-static struct figure_args args(void)
-{
-    static char path[300];
-    snprintf(path, sizeof path, "%s/fig.png", dir);
-    return (struct figure_args){
-        .output = path, .set = &set, .methods = sim_methods, .low = NAN, .high = NAN};
-}
-
-static void read_beside(const char *suffix, struct buf *b)
-{
-    char path[300];
-    snprintf(path, sizeof path, "%s/fig.%s", dir, suffix);
-    buf_reset(b);
-    assert_ok(buf_read_file(b, path, 1 << 20, &e), &e);
-}
-
-/* Draw from the records made so far (those of an earlier call stay) and read data and script. */
-static void draw(const char *figure, const struct figure_args *a)
-{
-    if (f.n) {
-        recset_free(&set);
-        fixture_set(&f, &set);
-    }
-    assert_ok(figure_draw(figure_find(figure, &e), a, &e), &e);
-    read_beside("dat", &dat);
-    read_beside("gp", &script);
-    read_beside("txt", &caption);
-}
-
-static void draw_metric(const char *figure, const char *metric)
-{
-    struct figure_args a = args();
-    a.metrics = metric;
-    draw(figure, &a);
-}
-
-static void draw_all(const char *figure)
-{
-    draw_metric(figure, NULL);
-}
-
-static void assert_has(const struct buf *b, const char *text)
-{
-    ck_assert_msg(strstr(buf_str(b), text) != NULL, "'%s' is not in\n%s", text, buf_str(b));
-}
-
-static void assert_lacks(const struct buf *b, const char *text)
-{
-    ck_assert_msg(strstr(buf_str(b), text) == NULL, "'%s' is in\n%s", text, buf_str(b));
-}
-
-static int count(const struct buf *b, const char *text)
-{
-    int n = 0;
-    for (const char *p = buf_str(b); (p = strstr(p, text)); p++)
-        n++;
-    return n;
-}
-
-static struct record *add(const char *method, const char *params, int layer, int head,
-                          double density)
-{
-    struct record *r = fixture_record(&f, method, params, layer, head);
-    snprintf(r->precision, sizeof r->precision, "f64");
-    fixture_metric(r, "density_elem", density);
-    return r;
-}
-
-/* ---- phases -------------------------------------------------------------------------------- */
-
-static void add_times(const char *method, double select, double attend)
-{
-    struct record *r = add(method, "", 0, 0, 1);
-    fixture_metric(r, "time_attend_ns", attend);
-    if (select >= 0) {
-        fixture_metric(r, "time_select_ns", select);
-        fixture_metric(r, "time_total_ns", select + attend);
-    }
-}
-
-TEST(a_method_whose_selection_was_not_measured_is_hatched)
-{
-    add_times("oracle", -1, 20e3);
-    add_times("spargeattn", 3e3, 9e3);
-    draw_all("phases");
-    /* Position, 1 = selection missing, then running sums. */
-    assert_has(&dat, "# oracle\n0 1 0 0 20\n");
-    assert_has(&dat, "# spargeattn\n1 0 0 3 12\n");
-    assert_has(&script, "selection not measured");
-    assert_has(&script, "fs pattern");
-}
-
-TEST(where_all_selections_were_measured_nothing_is_hatched)
-{
-    struct record *dense = add("dense", "", 0, 0, 1); /* chooses nothing: a total, no selection */
-    fixture_metric(dense, "time_attend_ns", 4e4);
-    fixture_metric(dense, "time_total_ns", 4e4);
-    add_times("spargeattn", 3e3, 9e3);
-    draw_all("phases");
-    assert_lacks(&script, "not measured");
-    assert_lacks(&script, "pattern");
-}
-
-TEST(a_method_without_times_is_no_empty_bar)
-{
-    add_times("spargeattn", 3e3, 9e3);
-    add("sale", "", 0, 0, 0.5);
-    draw_all("phases");
-    assert_lacks(&dat, "sale");
-    assert_has(&script, "1 setting without times left out");
-}
-
-TEST(the_kind_of_times_is_that_of_the_chosen_methods)
-{
-    add_times("spargeattn", 3e3, 9e3);
-    fixture_metric(add("sale", "", 0, 0, 0.5), "host_attend_ns", 4e6);
-    struct figure_args a = args();
-    a.method = "sale";
-    draw("phases", &a);
-    assert_has(&script, "wall time of the CPU reference");
-    assert_has(&dat, "# sale\n0 0 0 0 4\n");
-    assert_has(&script, "time [ms]");
-}
-
-TEST(short_times_are_in_microseconds_on_few_tics)
-{
-    add_times("spargeattn", 1e3, 2.8e3);
-    draw_all("phases");
-    assert_has(&dat, "# spargeattn\n0 0 0 1 3.8\n");
-    assert_has(&script, "time [µs]");
-    assert_has(&script, "set xtics 1 nomirror\n");
-}
-
-/* A clip of exact attention: its task says the size. */
-static struct record *add_clip(const char *method, int64_t tokens, double attn, double speedup)
-{
-    struct record *r = add(method, "", -1, -1, 1);
-    char task[64];
-    record_of_model(r);
-    r->layer = r->head = -1;
-    r->n_q = r->n_k = tokens;
-    snprintf(task, sizeof task, "video:size=1x8x%lld:steps=50:text=ab", (long long)(8 * tokens));
-    free(r->task);
-    r->task = strdup(task);
-    fixture_metric(r, "time_attn_ns", attn);
-    fixture_metric(r, "time_product_ns", 2e6);
-    fixture_metric(r, "time_other_ns", 1e6);
-    fixture_metric(r, "generation_speedup", speedup);
-    return r;
-}
-
-TEST(parts_of_a_clips_step_are_stacked_by_size)
-{
-    add_clip("dense", 384, 3e6, 1);
-    add_clip("dense", 768, 12e6, 1);
-    draw_all("phases");
-    assert_has(&dat, "tokens=384: dense\n0 0 3 5 6\n");
-    assert_has(&dat, "tokens=768: dense\n1 0 12 14 15\n");
-    assert_has(&script, "Mean time of a denoising step, measured on the GPU");
-    assert_has(&script, "'linear'");
-}
-
-TEST(bars_of_whole_models_have_no_layer)
-{
-    add_clip("dense", 384, 3e6, 1);
-    add_clip("radial", 384, 1.5e6, 1.5);
-    draw_metric("bars", "generation_speedup");
-    assert_has(&dat, "-1 1.5 1.5 1.5\n");
-    assert_has(&script, "Speed-up of a generation, median over");
-    assert_lacks(&script, "layer");
-    assert_has(&script, "unset xtics");
-}
-
-/* ---- what is averaged ---------------------------------------------------------------------- */
-
-/* 2 layers x 2 steps x 2 heads of a method. */
-static void add_video(const char *method)
-{
-    for (int i = 0; i < 8; i++) {
-        struct record *r = add(method, "", i / 4, i % 2, 0.5 + 0.01 * i);
-        fixture_video_record(r, i / 2 % 2);
-        fixture_metric(r, "cra_min", 0.1 * i);
-        fixture_metric(r, "err_l1_rel", 0.1);
-    }
-}
-
-TEST(titles_say_what_varies_beside_the_head)
-{
-    add_video("sale");
-    draw_all("cdf");
-    assert_has(&caption, "share of heads of 2 layers and 2 steps at or below a value");
-    assert_has(&script, "share of heads of calls");
-    draw_all("pareto");
-    assert_has(&caption, "; mean over heads of 2 layers and 2 steps.");
-    draw_all("bars");
-    assert_has(&caption, "Pairs kept by layer, median over heads of 2 steps.");
-    draw_all("curves");
-    assert_has(&caption, "Pairs kept against denoising step, mean over heads of 2 layers.");
-    struct figure_args a = args();
-    a.steps = "0";
-    draw("bars", &a);
-    assert_has(&caption, "median over heads.");
-}
-
-TEST(groups_over_different_numbers_say_up_to)
-{
-    add_video("sale");
-    fixture_video_record(add("streaming", "", 0, 0, 0.5), 0);
-    fixture_video_record(add("streaming", "", 1, 0, 0.5), 0);
-    draw_all("pareto");
-    assert_has(&caption, "; mean over heads of 2 layers and up to 2 steps.");
-}
-
+/* Records that several cases draw. */
+#define SPARGE "spargeattn time_select_ns=3e3 time_attend_ns=9e3 time_total_ns=12e3;"
+#define CLIP(method, tokens, pixels, attn, speedup)                                                \
+    method " task=video:size=1x8x" pixels ":steps=50:text=ab n=" tokens " time_attn_ns=" attn      \
+           " time_product_ns=2e6 time_other_ns=1e6 generation_speedup=" speedup ";"
+#define VIDEO                                                                                      \
+    "sale layer=0..1 step=0..1 head=0..1 density_elem=.5+.01i cra_min=0+.1i err_l1_rel=.1;"
 /* The schedule runs layer 0 and step 0 dense, the rest with a mask. */
-static void add_scheduled(const char *method)
+#define SCHEDULED                                                                                  \
+    "radial head=0..1 step=0..1 density_elem=1 dense_call=1 cra_min=1 err_l1_rel=0;"               \
+    "radial layer=1 head=0..1 step=0 density_elem=1 dense_call=1 cra_min=1 err_l1_rel=0;"          \
+    "radial layer=1 head=0..1 step=1 density_elem=.25 dense_call=0 cra_min=.75 err_l1_rel=.1;"
+#define ROUNDING(precision, error)                                                                 \
+    "dense precision=" precision " density_elem=1 err_l1_rel=0;"                                   \
+    "minference precision=" precision " density_elem=1 err_l1_rel=" error ";"                      \
+    "sale precision=" precision " density_elem=.5 err_l1_rel=.002;"
+#define LENGTHS                                                                                    \
+    "sale trace=a n=8192 density_elem=.5; sale layer=1 trace=b n=16384 density_elem=.5;"           \
+    "sale layer=2 trace=c n=32768 density_elem=.5;"
+#define TASK(tokens) "streaming task=kv:domain=c:tokens=" tokens ":depth=0:sample=0 density_elem=.2"
+#define WHISKERS "streaming:window=# copy=1..8 head=0..1 density_elem=.2+.01i"
+/* Twelve settings of three methods: more than a panel holds. */
+#define MANY                                                                                       \
+    "sale:tau=0.# copy=1..4 layer=0..1 density_elem=.1+.1i cra_min=0+.05i;"                        \
+    "spargeattn:tau=0.# copy=1..4 layer=0..1 density_elem=.1+.1i cra_min=.1+.05i;"                 \
+    "streaming:alpha=0.# copy=1..4 layer=0..1 density_elem=.1+.1i cra_min=.2+.05i;"
+#define SWEPT                                                                                      \
+    "sampleattention:alpha_c=0.5:alpha_s=0.5 density_elem=.1;"                                     \
+    "sampleattention:alpha_c=0.5:alpha_s=0.5 head=1 density_elem=.3;"                              \
+    "sampleattention:alpha_c=0.9:alpha_s=0.5 density_elem=.4;"                                     \
+    "sampleattention:alpha_c=0.9 density_elem=.6;"
+#define BARS                                                                                       \
+    "sale density_elem=.1; sale head=1 density_elem=.3; sale layer=1 head=0..1 density_elem=.999"
+#define SPREAD " sparsity_total=0+.1i"
+#define MAP ":pv=20:pv_scope=warp:map_dtype=input:cdf_dtype=bf16"
+
+static const struct drawn drawn[] = {
+    /* phases; data: position, 1 = selection missing, then running sums */
+    {"a method whose selection was not measured is hatched", "oracle time_attend_ns=20e3;" SPARGE,
+     "phases",
+     .texts = {"# oracle\n0 1 0 0 20\n", "# spargeattn\n1 0 0 3 12\n",
+               "attend; selection not measured", "fs pattern"}},
+    {"where all selections were measured nothing is hatched", /* dense has a total, no selection */
+     "dense time_attend_ns=4e4 time_total_ns=4e4;" SPARGE, "phases",
+     .texts = {"!attend; selection not measured", "!pattern"}},
+    {"a method without times is no empty bar", SPARGE "sale density_elem=.5", "phases",
+     .texts = {"!sale", "1 setting without times left out"}},
+    {"the kind of times is that of the chosen methods", SPARGE "sale host_attend_ns=4e6", "phases",
+     .a = {.method = "sale"},
+     .texts = {"wall time of the CPU reference", "# sale\n0 0 0 0 4\n", "time [ms]"}},
+    {"short times are in microseconds on few tics",
+     "spargeattn time_select_ns=1e3 time_attend_ns=2.8e3 time_total_ns=3.8e3", "phases",
+     .texts = {"# spargeattn\n0 0 0 1 3.8\n", "time [µs]", "set xtics 1 nomirror\n"}},
+    {"parts of a clip's step are stacked by size",
+     CLIP("dense", "384", "3072", "3e6", "1") CLIP("dense", "768", "6144", "12e6", "1"), "phases",
+     .texts = {"tokens=384: dense\n0 0 3 5 6\n", "tokens=768: dense\n1 0 12 14 15\n",
+               "Mean time of a denoising step, measured on the GPU", "'linear'"}},
+    {"bars of whole models have no layer",
+     CLIP("dense", "384", "3072", "3e6", "1") CLIP("radial", "384", "3072", "1.5e6", "1.5"), "bars",
+     .a = {.metrics = "generation_speedup"},
+     .texts = {"-1 1.5 1.5 1.5\n", "Speed-up of a generation, median over", "!'layer",
+               "unset xtics"}},
+    /* what is averaged */
+    {"a cdf says what varies beside the head", VIDEO, "cdf",
+     .texts = {"share of heads of 2 layers and 2 steps at or below a value",
+               "share of heads of calls"}},
+    {"pareto says what varies beside the head", VIDEO, "pareto",
+     .texts = {"; mean over heads of 2 layers and 2 steps."}},
+    {"bars say what varies beside the head", VIDEO, "bars",
+     .texts = {"Pairs kept by layer, median over heads of 2 steps."}},
+    {"curves say what varies beside the head", VIDEO, "curves",
+     .texts = {"Pairs kept against denoising step, mean over heads of 2 layers."}},
+    {"one step does not vary", VIDEO, "bars", .a = {.steps = "0"}, .texts = {"median over heads."}},
+    {"groups over different numbers say up to",
+     VIDEO "streaming layer=0..1 step=0 density_elem=.5 err_l1_rel=.1", "pareto",
+     .texts = {"; mean over heads of 2 layers and up to 2 steps."}},
+    {"pareto leaves out calls run dense by schedule", SCHEDULED, "pareto",
+     .texts = {"\n0.25 0.1 0 ", "'radial (sparse calls)'"}},
+    {"bars leave out calls run dense by schedule", SCHEDULED, "bars",
+     .texts = {" 1 0.25 0.25 0.25\n", "! 0 1 1 1\n", "'radial (sparse calls)'"}},
+    {"a cdf leaves out calls run dense by schedule", SCHEDULED, "cdf",
+     .texts = {"\n0.75 0\n0.75 1\n", "'radial (sparse calls)'"}},
+    {"calls that all ran dense are drawn as they are", SCHEDULED, "cdf", .a = {.layers = "0"},
+     .texts = {"\n1 0\n1 1\n", "!sparse calls"}},
+    {"against the step a schedule is seen", SCHEDULED, "curves",
+     .texts = {"\n0 1 0\n1 0.625 ", "!sparse calls"}},
+    /* pareto: what is rounding stands on the lower edge, and is not dominated by dense */
+    {"rounding of f64 is an error of zero", ROUNDING("f64", "3.9e-17"), "pareto",
+     .a = {.metrics = "err_l1_rel"}, .texts = {"\n1 0.001 0 3.9e-17 ", "set yrange [0.001:"}},
+    {"rounding of f32 is an error of zero", ROUNDING("f32", "3e-8"), "pareto",
+     .a = {.metrics = "err_l1_rel"}, .texts = {"\n1 0.001 0 3e-08 ", "set yrange [0.001:"}},
+    {"what f32 rounds is an error in f64", ROUNDING("f64", "3e-8"), "pareto",
+     .a = {.metrics = "err_l1_rel"}, .texts = {"\n1 3e-08 1 3e-08 ", "set yrange [1e-08:"}},
+    {"a default metric that no record has gets no panel", "sale density_elem=.5 err_l1_rel=.002",
+     "pareto", .texts = {"relative L1 error", "!attention mass"}},
+    {"a chosen metric that no record has is refused", "sale density_elem=.5 err_l1_rel=.002",
+     "pareto", .a = {.metrics = "err_l1_rel,cra_mean"}, .texts = {"metric 'cra_mean'"},
+     .fails = ERR_USAGE},
+    {"texts without the metric are not counted",
+     "sale task=x trace=a density_elem=.5 nll_delta=.1;"
+     "sale task=x trace=b density_elem=.5 nll_delta=.1; sale task=x trace=c density_elem=.5 "
+     "score=1",
+     "pareto", .a = {.metrics = "nll_delta"}, .texts = {"mean over 2 texts or prompts."}},
+    {"a metric without a better direction dominates nobody", /* such as a number of pairs */
+     "sale density_elem=.5 pairs_allowed=10; minference density_elem=.6 pairs_allowed=20", "pareto",
+     .a = {.metrics = "pairs_allowed"}, .texts = {"\n0.6 20 0 20 ", "!'ideal'"}},
+    {"times are drawn in the unit of their axis", "sale density_elem=.5 time_total_ns=2e6",
+     "pareto", .a = {.metrics = "time_total_ns"},
+     .texts = {"\n0.5 2 0 2 ", "'time of the whole call [ms]'"}},
+    /* streaming is worse in both than the second sale; the oracle would be better than both sales.
+     * Columns: density, value, dominated. */
+    {"dominated settings are hollow and oracles dominate nobody", NULL, "pareto",
+     .a = {.metrics = "err_l1_rel"}, .texts = {"0.315 0.3 1 ", "0.265 0.1 0 ", "0.515 0.02 0 "}},
+    {"no record of the method is left", NULL, "bars", .a = {.method = "nobody"},
+     .texts = {"is left to draw"}, .fails = ERR_INPUT},
+    {"skipped cells are no data", NULL, "pareto", .a = {.method = "radial"},
+     .texts = {"is left to draw"}, .fails = ERR_INPUT},
+    /* curves */
+    {"a sweep takes the default from the method", NULL, "curves",
+     .a = {.x = "tau", .metrics = "err_l1_rel"},
+     .texts = {"\n0.004 0.02 0\n0.02 0.1 0\n", "!streaming"}},
+    {"a parameter of no method is no axis", NULL, "curves",
+     .a = {.x = "no_such", .metrics = "err_l1_rel"}, .texts = {"no_such"}, .fails = ERR_INPUT},
+    {"the axis is what varies", "streaming:sink=4:window=# copy=64..65 layer=0..1 density_elem=.2",
+     "curves", .texts = {"Pairs kept against window"}},
+    {"the axis is the parameter of which most values occur",
+     "spargeattn layer=0..1 density_elem=.2; spargeattn:judge=0 layer=0..1 density_elem=.2;"
+     "spargeattn:theta=-1:tau=0.#:pv=20 copy=5..7 layer=0..1 density_elem=.2",
+     "curves", .texts = {"Pairs kept against tau"}},
+    {"a parameter that no method varies is no axis",
+     "streaming:sink=4 layer=0..1 density_elem=.2; sale:tau=0.02 layer=0..1 density_elem=.2",
+     "curves", .texts = {"Pairs kept against layer"}},
+    {"a step that was chosen is no axis", VIDEO, "curves", .a = {.steps = "1"},
+     .texts = {"Pairs kept against layer"}},
+    /* axes */
+    {"tics of counts are whole", "sale layer=0..19 density_elem=.5", "curves",
+     .texts = {"set xtics 2 nomirror\n"}},
+    {"tics of lengths double and fit the page", LENGTHS, "curves", .a = {.x = "n_q", .width = 400},
+     .texts = {"set logscale x 2\n", "set xtics ('8K' 8192, '16K' 16384, '32K' 32768)\n"}},
+    {"marks from elsewhere are open and named, and the axis has room for them", LENGTHS, "curves",
+     .a = {.x = "n_q", .marks = "printed (M)=32768:0.25,1048576:0.75"},
+     .texts = {"# printed (M): x, y\n32768 0.25\n1048576 0.75\n",
+               "index 1 using ($1-0):2 with points pt 64", "title 'printed (M)'", "'1M' 1048576",
+               "Grey marks: printed (M)."}},
+    {"marks stand where no bar is and do not hide numbers", "sale layer=0..2" SPREAD, "means",
+     .a = {.x = "layer", .marks = "printed (M)=0:0.5,7:0.9"},
+     .texts = {"index 1 using ($1-0):2 with points pt 64", "set xrange [-0.6:7.6]",
+               "using 1:(0):3 with labels"}},
+    {"without marks numbers stand at the bars", "sale layer=0..2" SPREAD, "means",
+     .a = {.x = "layer"}, .texts = {"!pt 64", "using 1:2:3 with labels"}},
+    /* size */
+    {"a size that drops names is refused with one that does not",
+     "streaming:window=# copy=1..8 density_elem=.2", "bars", .a = {.width = 700, .height = 200},
+     .texts = {"too small for this figure (700x223 would do)"}, .fails = ERR_USAGE},
+    {"the size that would do does", "streaming:window=# copy=1..8 density_elem=.2", "bars",
+     .a = {.width = 700, .height = 223}, .texts = {"'streaming window=8'"}},
+    {"a size of other width and height is named", "streaming:window=# copy=1..8 density_elem=.2",
+     "bars", .a = {.width = 150, .height = 223}, .texts = {"331x261 would do"}, .fails = ERR_USAGE},
+    /* groups */
+    {"speed-ups of two lengths are two points of a line",
+     TASK("1024") " attn_speedup=2 answer_p=.75;" TASK("2048") " attn_speedup=4 answer_p=.5",
+     "curves", .a = {.x = "attn_speedup", .metrics = "answer_p"},
+     .texts = {"# streaming: x, mean, sd\n2 0.75 0\n4 0.5 0\n"}},
+    {"bars stand by task in the order of names",
+     TASK("1024") "; streaming task=file:file=qasper.jsonl:metric=f1:hash=0:line=1 density_elem=.3",
+     "bars", .a = {.x = "task"},
+     .texts = {"'kv' ", "'qasper.jsonl' ", " 1 0.2 0.2 0.2\n",
+               "by task, median over 1 text or prompt"}},
+    {"bars do not stand by head", TASK("1024"), "bars", .a = {.x = "head"},
+     .texts = {"by layer or by task"}, .fails = ERR_USAGE},
+    {"whiskers are named where they are drawn", WHISKERS, "bars",
+     .texts = {" 0 0.24 0.2 0.28\n", "with vectors", "Whiskers: quartiles."}},
+    {"whiskers that have no room are not named", WHISKERS, "bars",
+     .a = {.width = 332, .height = 460}, .texts = {"!with vectors", "!Whiskers"}},
+    {"one value has no spread", WHISKERS, "bars", .a = {.heads = "0"}, .texts = {"!with vectors"}},
+    {"the legend shows labels, the data have it all",
+     "spargeattn:theta=-1:tau=0.5" MAP
+     " density_elem=.2; spargeattn:theta=-1:tau=0.6 density_elem=.2",
+     "bars", .texts = {"title 'spargeattn tau=0.6'", "!'spargeattn theta", "theta=-1:tau=0.5" MAP}},
+    {"lines of a cdf have dashes and marks and stand clear of the frame", /* 21 rows, 6 marks */
+     "streaming:window=# copy=4..5 head=0..19 density_elem=.5 cra_min=0+.0256410256410256410i;"
+     "dense density_elem=1 cra_min=1",
+     "cdf",
+     .texts = {"set xrange [-0.03:1.03]", "with steps lw 1.4 dt 2", "every 4::", "with points pt",
+               "=3 keyentry with linespoints"}},
+    {"many settings are panels of methods, grey where they are those of others", MANY, "cdf",
+     .texts = {"=3 plot NaN", "=24 lc rgb '#d9d9d9' notitle", "set title 'spargeattn'",
+               "title 'tau=0.1'",
+               "One panel per method, 12 settings in all; grey: those of the other panels"}},
+    {"panels of bars have their legends and one range", MANY, "bars",
+     .texts = {"=3 set key at", "=3 set yrange [0:1]\n"}},
+    {"settings that are not drawn are counted", "streaming:window=# copy=1..20 density_elem=.2",
+     "bars",
+     .texts = {" 8 of 20 settings of streaming are drawn", "'streaming window=1'",
+               "'streaming window=20'"}},
+    {"a parameter of two methods is two axes, whose titles name their only lines", MANY, "curves",
+     .a = {.x = "tau"},
+     .texts = {"=2 plot NaN", "set title 'sale'", "!#d9d9d9", "means something else in each method",
+               "!keyentry"}},
+    {"two lines of a panel have names", MANY "sale:tau=0.1:mode=x density_elem=.3", "curves",
+     .a = {.x = "tau"}, .texts = {"title 'mode=x'"}},
+    {"calibrations are joined by density",
+     "spargeattn:calib=xxh3:# copy=0..2 density_elem=.2+.2i cra_mean=.7+.1i", "curves",
+     .a = {.x = "density_elem", .metrics = "cra_mean"},
+     .texts = {"# spargeattn: x, mean, sd\n0.2 0.7 0\n0.4 0.8 0\n0.6 0.9 0\n",
+               "set xlabel 'pairs kept [kept/allowed pairs]'"}},
+    {"settings with a target have a line of their own",
+     "sale:tau=0.# copy=1..2 density_elem=.2+.1i err_l1_rel=.1;"
+     "sale@density_elem=0.# copy=4..5 density_elem=.4+.1i err_l1_rel=.1",
+     "pareto", .texts = {"# sale: ", "# sale @density_elem: "}},
+    /* looks; a column is 3.3 inches of 120 units */
+    {"paper has a width in inches and its legend below", MANY, "pareto",
+     .a = {.metrics = "cra_min", .style = {.look = LOOK_PAPER}, .untitled = true, .width = 396},
+     .texts = {"set terminal pdfcairo size 3.3in,", "font 'Sans,8'", "vertical maxrows",
+               "!font_title\n", "Pairs kept against"},
+     .suffix = "pdf"},
+    {"PostScript has the font", MANY, "pareto",
+     .a = {.metrics = "cra_min",
+           .style = {.look = LOOK_PAPER, .font = "Serif"},
+           .untitled = true,
+           .width = 396},
+     .texts = {"set terminal epscairo", "font 'Serif,8'"}, .suffix = "eps"},
+    {"text for LaTeX is escaped and its lines stand beside it", MANY, "pareto",
+     .a = {.metrics = "cra_min", .title = "50 % of $x_1$ \\input"},
+     .texts = {"'50 \\% of \\$x\\_1\\$ \\textbackslash{}input'", "includegraphics"},
+     .suffix = "tex"},
+    /* sweep */
+    {"a sweep has a cell per setting that is there", SWEPT, "sweep",
+     .a = {.x = "alpha_c", .y = "alpha_s"},
+     .texts = {"0 0 0.2 \"0.200\" 1 \"0.5\" \"0.5\"\n", "1 0 0.4 \"0.400\"",
+               "1 1 0.6 \"0.600\" 0 \"0.9\" \"unset\"\n", "!\n0 1 ", "set label 'pairs kept"}},
+    {"the colour bar of a narrow sweep has its title", SWEPT, "sweep",
+     .a = {.x = "alpha_c", .y = "alpha_s", .width = 396}, .texts = {"set label 'pairs kept"}},
+    {"another parameter has one value", "sampleattention:alpha_c=0.9:chunks=2 density_elem=.6",
+     "sweep", .a = {.x = "alpha_c", .y = "alpha_s"}, .texts = {"one value each"},
+     .fails = ERR_INPUT},
+    {"a sweep needs two parameters", SWEPT, "sweep", .a = {.x = "alpha_c"},
+     .texts = {"needs two parameters"}, .fails = ERR_USAGE},
+    {"settings of a sweep differ in nothing else",
+     "sampleattention:alpha_c=0.5 density_elem=.1; sampleattention:alpha_c=0.9 density_elem=.3;"
+     "sampleattention:alpha_c=0.9:chunks=2 density_elem=.6",
+     "sweep", .a = {.x = "alpha_c", .y = "alpha_s"},
+     .texts = {"differ in more than alpha_c and alpha_s"}, .fails = ERR_USAGE},
+    /* means */
+    {"means have their numbers, never rounded to 1, and the mean of all bars", BARS, "means",
+     .a = {.metrics = "density_elem"},
+     .texts = {"0 0.2 \"0.20\" 0\n1 0.999 \">0.99\" 1\n", "'mean of all 0.60'",
+               ", 0.5995 with lines lw 1.6 dt 2", "Dashed: the mean of the bars."}},
+    {"means are of layers or samples", BARS, "means", .a = {.metrics = "density_elem", .x = "step"},
+     .texts = {"layer or sample"}, .fails = ERR_USAGE},
+    {"means of samples begin with the largest",
+     "sale trace=3 density_elem=.5; sale trace=2 density_elem=.52; sale trace=1 density_elem=.48",
+     "means", .a = {.metrics = "density_elem", .x = "sample"},
+     .texts = {"0 0.52 \"0.520\" 2\n1 0.5 \"0.500\" 1\n2 0.48 \"0.480\" 3\n",
+               "set xtics nomirror ('2' 0, '1' 1, '3' 2)"}},
+    {"means are of one setting", "sale density_elem=.5; sale:tau=0.5 density_elem=.5", "means",
+     .a = {.metrics = "density_elem", .x = "sample"}, .texts = {"of one setting"},
+     .fails = ERR_USAGE},
+};
+
+TEST_EACH(charts_show_what_they_are_of, drawn)
 {
-    for (int i = 0; i < 8; i++) {
-        int layer = i / 4, step = i / 2 % 2;
-        bool dense = layer == 0 || step == 0;
-        struct record *r = add(method, "", layer, i % 2, dense ? 1 : 0.25);
-        fixture_video_record(r, step);
-        fixture_metric(r, "dense_call", dense);
-        fixture_metric(r, "cra_min", dense ? 1 : 0.75);
-        fixture_metric(r, "err_l1_rel", dense ? 0 : 0.1);
-    }
+    assert_drawn(&drawn[_i]);
+    if (drawn[_i].suffix && strcmp(drawn[_i].suffix, "tex") == 0)
+        ck_assert_int_eq(access(test_path("fig.pdf"), R_OK), 0); /* which fig.tex includes */
 }
 
-TEST(calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so)
+TEST(bad_marks_are_refused)
 {
-    add_scheduled("radial");
-    draw_all("pareto");
-    assert_has(&dat, "\n0.25 0.1 0 ");
-    assert_has(&script, "'radial (sparse calls)'");
-    draw_all("bars");
-    assert_has(&dat, " 1 0.25 0.25 0.25\n");
-    assert_lacks(&dat, " 0 1 1 1\n"); /* layer 0 ran no mask */
-    assert_has(&script, "'radial (sparse calls)'");
-    draw_all("cdf");
-    assert_has(&dat, "\n0.75 0\n0.75 1\n");
-    assert_has(&script, "'radial (sparse calls)'");
-}
-
-TEST(calls_that_all_ran_dense_are_drawn_as_they_are)
-{
-    add_scheduled("radial");
-    struct figure_args a = args();
-    a.layers = "0";
-    draw("cdf", &a);
-    assert_has(&dat, "\n1 0\n1 1\n");
-    assert_lacks(&script, "sparse calls");
-}
-
-TEST(against_the_step_a_schedule_is_seen)
-{
-    add_scheduled("radial");
-    draw_all("curves");
-    assert_has(&dat, "\n0 1 0\n1 0.625 ");
-    assert_lacks(&script, "sparse calls");
-}
-
-/* ---- pareto -------------------------------------------------------------------------------- */
-
-static void add_error(const char *method, const char *precision, double density, double error)
-{
-    struct record *r = add(method, "", 0, 0, density);
-    snprintf(r->precision, sizeof r->precision, "%s", precision);
-    fixture_metric(r, "err_l1_rel", error);
-}
-
-/* What is rounding stands on the lower edge, not down at 1e-17, and is not dominated by dense. */
-TEST_N(rounding_is_an_error_of_zero, 3)
-{
-    static const struct {
-        const char *precision;
-        double error;
-        const char *drawn;
-    } cases[] = {{"f64", 3.9e-17, "\n1 0.001 0 3.9e-17 "},
-                 {"f32", 3e-8, "\n1 0.001 0 3e-08 "},
-                 {"f64", 3e-8, "\n1 3e-08 1 3e-08 "}};
-    add_error("dense", cases[_i].precision, 1, 0);
-    add_error("minference", cases[_i].precision, 1, cases[_i].error);
-    add_error("sale", cases[_i].precision, 0.5, 0.002);
-    draw_metric("pareto", "err_l1_rel");
-    assert_has(&dat, cases[_i].drawn);
-    assert_has(&script, _i < 2 ? "set yrange [0.001:" : "set yrange [1e-08:");
-}
-
-TEST(a_metric_that_no_record_has_gets_no_panel)
-{
-    add_error("sale", "f64", 0.5, 0.002);
-    draw_all("pareto"); /* recalls are of the default panels, too */
-    assert_has(&script, "relative L1 error");
-    assert_lacks(&script, "attention mass");
-    struct figure_args a = args();
-    a.metrics = "err_l1_rel,cra_mean";
-    assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_USAGE,
-                 "metric 'cra_mean'");
-}
-
-/* A count of pairs that are allowed says nothing about a method. */
-TEST(texts_without_the_metric_are_not_counted)
-{
-    for (int i = 0; i < 5; i++) {
-        struct record *r = add("sale", "", -1, -1, 0.5);
-        r->scope = RECORD_OF_MODEL;
-        r->trace[5] = (char)('a' + i);
-        if (i < 2)
-            fixture_metric(r, "nll_delta", 0.1);
-        else
-            fixture_metric(r, "score", 0.5);
-    }
-    draw_metric("pareto", "nll_delta");
-    assert_has(&caption, "mean over 2 texts or prompts.");
-}
-
-TEST(a_metric_without_a_better_direction_dominates_nobody)
-{
-    fixture_metric(add("sale", "", 0, 0, 0.5), "pairs_allowed", 10);
-    fixture_metric(add("minference", "", 0, 0, 0.6), "pairs_allowed", 20);
-    draw_metric("pareto", "pairs_allowed");
-    assert_has(&dat, "\n0.6 20 0 20 ");
-    assert_lacks(&script, "'ideal'");
-}
-
-TEST(times_are_drawn_in_the_unit_of_their_axis)
-{
-    fixture_metric(add("sale", "", 0, 0, 0.5), "time_total_ns", 2e6);
-    draw_metric("pareto", "time_total_ns");
-    assert_has(&dat, "\n0.5 2 0 2 ");
-    assert_has(&script, "'time of the whole call [ms]'");
-}
-
-/* ---- curves -------------------------------------------------------------------------------- */
-
-/* The parameter of which most values occur; one that no method varies is no axis. */
-TEST_N(the_usual_axis, 3)
-{
-    static const struct {
-        const char *settings[6][2], *axis;
-    } cases[] = {
-        {{{"streaming", "sink=4:window=64"}, {"streaming", "sink=4:window=128"}}, "window"},
-        {{{"spargeattn", ""},
-          {"spargeattn", "judge=0"},
-          {"spargeattn", "theta=-1:tau=0.5:pv=20"},
-          {"spargeattn", "theta=-1:tau=0.6:pv=20"},
-          {"spargeattn", "theta=-1:tau=0.7:pv=20"}},
-         "tau"},
-        {{{"streaming", "sink=4"}, {"sale", "tau=0.02"}}, "layer"}};
-    char title[64];
-    for (int i = 0; cases[_i].settings[i][0]; i++)
-        for (int layer = 0; layer < 2; layer++)
-            add(cases[_i].settings[i][0], cases[_i].settings[i][1], layer, 0, 0.2);
-    draw_all("curves");
-    snprintf(title, sizeof title, "Pairs kept against %s", cases[_i].axis);
-    assert_has(&script, title);
-}
-
-TEST(a_step_that_was_chosen_is_no_axis)
-{
-    add_video("sale");
-    struct figure_args a = args();
-    a.steps = "1";
-    draw("curves", &a);
-    assert_has(&script, "Pairs kept against layer");
-}
-
-/* ---- axes ---------------------------------------------------------------------------------- */
-
-TEST(tics_of_counts_are_whole)
-{
-    ck_assert_double_eq(gp_count_step(6, 8), 1);
-    ck_assert_double_eq(gp_count_step(16, 8), 2);
-    ck_assert_double_eq(gp_count_step(20, 8), 5);
-    ck_assert_double_eq(gp_count_step(40, 16), 5);
-    ck_assert_double_eq(gp_count_step(81, 8), 20);
-    for (int layer = 0; layer < 20; layer++)
-        add("sale", "", layer, 0, 0.5);
-    draw_all("curves");
-    assert_has(&script, "set xtics 2 nomirror\n");
-}
-
-TEST(tics_of_lengths_double_and_fit_the_page)
-{
-    for (int i = 0; i < 3; i++) {
-        struct record *r = add("sale", "", 0, 0, 0.5);
-        r->n_q = r->n_k = 8192 << i;
-        r->trace[5] = (char)('a' + i);
-    }
-    struct figure_args a = args();
-    a.x = "n_q";
-    a.width = 400;
-    draw("curves", &a);
-    assert_has(&script, "set logscale x 2\n");
-    assert_has(&script, "set xtics ('8K' 8192, '16K' 16384, '32K' 32768)\n");
-}
-
-TEST(marks_from_elsewhere_are_open_and_named)
-{
-    for (int i = 0; i < 3; i++) {
-        struct record *r = add("sale", "", i, 0, 0.5);
-        r->n_q = r->n_k = 8192 << i;
-        r->trace[5] = (char)('a' + i);
-    }
-    struct figure_args a = args();
-    a.x = "n_q";
-    a.marks = "printed (M)=32768:0.25,1048576:0.75";
-    draw("curves", &a);
-    assert_has(&dat, "# printed (M): x, y\n32768 0.25\n1048576 0.75\n");
-    assert_has(&script, "index 1 using ($1-0):2 with points pt 64");
-    assert_has(&script, "title 'printed (M)'");
-    assert_has(&script, "'1M' 1048576"); /* the axis has room for them */
-    assert_has(&caption, "Grey marks: printed (M).");
-}
-
-TEST(marks_stand_where_no_bar_is)
-{
-    for (int i = 0; i < 3; i++)
-        fixture_metric(add("sale", "", i, 0, 0.5), "sparsity_total", 0.1 * i);
-    struct figure_args a = args();
-    a.x = "layer";
-    a.marks = "printed (M)=0:0.5,7:0.9"; /* more layers than ours */
-    draw("means", &a);
-    assert_has(&script, "index 1 using ($1-0):2 with points pt 64");
-    assert_has(&script, "set xrange [-0.6:7.6]");
-    assert_has(&script, "using 1:(0):3 with labels"); /* which marks do not hide */
-    a.marks = NULL;
-    draw("means", &a);
-    assert_lacks(&script, "pt 64");
-    assert_has(&script, "using 1:2:3 with labels");
     static const char *const bad[] = {"M", "=1:2", "M=1", "M=1:2,", "M=1:x", "M=1:2,3", "M="};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        memset(&e, 0, sizeof e);
-        a.marks = bad[i];
-        ck_assert_int_eq(figure_draw(figure_find("means", &e), &a, &e), ERR_USAGE);
-        ck_assert_msg(strncmp(e.msg, "--marks: ", 9) == 0, "%s: %s", bad[i], e.msg);
+        struct drawn d = {bad[i], "sale" SPREAD, "means", .a = {.marks = bad[i]}};
+        assert_fails(draw(&d), &e, ERR_USAGE, "--marks: ");
     }
+}
+
+TEST(steps_of_counts_are_whole)
+{
+    static const int cases[][3] = {{6, 8, 1}, {16, 8, 2}, {20, 8, 5}, {40, 16, 5}, {81, 8, 20}};
+    for (int i = 0; i < 5; i++)
+        ck_assert_double_eq(gp_count_step(cases[i][0], cases[i][1]), cases[i][2]);
 }
 
 TEST(a_scaled_metric_does_not_name_its_old_unit)
@@ -493,96 +307,7 @@ TEST(a_scaled_metric_does_not_name_its_old_unit)
     ck_assert_str_eq(buf_str(&b), "mean error of the log-sum-exp [nat]");
 }
 
-/* ---- size ---------------------------------------------------------------------------------- */
-
-TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
-{
-    char params[32];
-    for (int i = 0; i < 8; i++) {
-        snprintf(params, sizeof params, "window=%d", i + 1);
-        add("streaming", params, 0, 0, 0.2);
-    }
-    fixture_set(&f, &set);
-    struct figure_args a = args();
-    a.width = 700;
-    a.height = 200;
-    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE,
-                 "too small for this figure (700x223 would do)");
-    a.height = 223;
-    draw("bars", &a);
-    a.width = 150;
-    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE, "331x261 would do");
-}
-
-/* A speed-up belongs to one length: a method is a line that leads from length to length. */
-TEST(speed_ups_of_two_lengths_are_two_points)
-{
-    static const char *const tasks[2] = {"kv:domain=c:tokens=1024:depth=0:sample=0",
-                                         "kv:domain=c:tokens=2048:depth=0:sample=0"};
-    for (int i = 0; i < 2; i++) {
-        struct record *r = add("streaming", "", 0, 0, 0.5);
-        record_of_model(r);
-        r->task = strdup(tasks[i]);
-        fixture_metric(r, "attn_speedup", 2 + 2 * i);
-        fixture_metric(r, "answer_p", 0.75 - 0.25 * i);
-    }
-    struct figure_args a;
-    fixture_set(&f, &set);
-    a = args();
-    a.x = "attn_speedup";
-    a.metrics = "answer_p";
-    draw("curves", &a);
-    assert_has(&dat, "# streaming: x, mean, sd\n2 0.75 0\n4 0.5 0\n");
-}
-
-/* Of evals a group of bars is a task; its name stands below it. */
-TEST(bars_stand_by_task)
-{
-    static const char *const tasks[2] = {"kv:domain=c:tokens=1024:depth=0:sample=0",
-                                         "file:file=qasper.jsonl:metric=f1:hash=0:line=1"};
-    for (int i = 0; i < 2; i++) {
-        struct record *r = add("streaming", "", 0, 0, 0.2 + 0.1 * i);
-        record_of_model(r);
-        r->task = strdup(tasks[i]);
-    }
-    struct figure_args a;
-    fixture_set(&f, &set);
-    a = args();
-    a.x = "task";
-    draw("bars", &a);
-    assert_has(&script, "'kv' ");
-    assert_has(&script, "'qasper.jsonl' ");
-    assert_has(&dat, " 1 0.2 0.2 0.2\n"); /* tasks by name */
-    assert_has(&caption, "by task, median over 1 text or prompt");
-    a.x = "head";
-    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE,
-                 "by layer or by task");
-}
-
-TEST(whiskers_are_named_where_they_are_drawn)
-{
-    char params[32];
-    for (int i = 0; i < 16; i++) {
-        snprintf(params, sizeof params, "window=%d", i / 2 + 1);
-        add("streaming", params, 0, i % 2, 0.2 + 0.01 * i);
-    }
-    draw_all("bars");
-    assert_has(&dat, " 0 0.205 0.2 0.21\n");
-    assert_has(&script, "with vectors");
-    assert_has(&caption, "Whiskers: quartiles.");
-    struct figure_args a = args();
-    a.width = 332;
-    a.height = 460;
-    draw("bars", &a);
-    assert_lacks(&script, "with vectors");
-    assert_lacks(&caption, "Whiskers");
-    a = args();
-    a.heads = "0"; /* one value has no spread */
-    draw("bars", &a);
-    assert_lacks(&script, "with vectors");
-}
-
-/* ---- labels -------------------------------------------------------------------------------- */
+/* ---- labels and styles ---------------------------------------------------------------------- */
 
 static void setting(struct series_list *l, const char *method, const char *params)
 {
@@ -621,19 +346,6 @@ TEST_N(labels_tell_settings_apart, 4)
             ck_assert_str_ne(l.s[i].label, l.s[!i].label);
 }
 
-TEST(the_legend_shows_the_labels)
-{
-    const char *a = "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf_dtype=bf16";
-    add("spargeattn", a, 0, 0, 0.2);
-    add("spargeattn", "theta=-1:tau=0.6", 0, 0, 0.2);
-    draw_all("bars");
-    assert_has(&script, "title 'spargeattn tau=0.6'");
-    assert_lacks(&script, "theta");
-    assert_has(&dat, a);
-}
-
-/* ---- styles -------------------------------------------------------------------------------- */
-
 TEST(settings_of_a_method_differ_in_more_than_their_shade)
 {
     OWN(series_free) struct series_list l = {0};
@@ -651,232 +363,4 @@ TEST(settings_of_a_method_differ_in_more_than_their_shade)
     ck_assert_int_lt(strtol(l.s[9].color + 1, NULL, 16), strtol(shade + 1, NULL, 16));
     series_shade(&l, TELL_SHADE);
     ck_assert_int_eq(l.s[9].dash, 1);
-}
-
-TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
-{
-    for (int i = 0; i < 40; i++)
-        fixture_metric(add("streaming", i % 2 ? "window=8" : "window=4", 0, i / 2, 0.5), "cra_min",
-                       i / 39.0);
-    fixture_metric(add("dense", "", 0, 0, 1), "cra_min", 1);
-    draw_all("cdf");
-    assert_has(&script, "set xrange [-0.03:1.03]");
-    assert_has(&script, "with steps lw 1.4 dt 2");
-    assert_has(&script, "every 4::"); /* 21 rows, 6 marks */
-    assert_has(&script, "with points pt");
-    ck_assert_int_eq(count(&script, "keyentry with linespoints"), 3);
-}
-
-/* Twelve settings of three methods: more than a panel holds. */
-static void add_many(void)
-{
-    static const char *const methods[] = {"sale", "spargeattn", "streaming"};
-    char params[32];
-    for (int i = 0; i < 12; i++) {
-        snprintf(params, sizeof params, "%s=0.%d", i / 4 == 2 ? "alpha" : "tau", 1 + i % 4);
-        for (int layer = 0; layer < 2; layer++) {
-            struct record *r = add(methods[i / 4], params, layer, 0, 0.1 * (i % 4 + 1));
-            fixture_metric(r, "cra_min", 0.05 * (i + layer));
-        }
-    }
-}
-
-TEST(many_settings_are_panels_of_methods)
-{
-    add_many();
-    draw_all("cdf");
-    ck_assert_int_eq(count(&script, "plot NaN"), 3);
-    ck_assert_int_eq(count(&script, "lc rgb '#d9d9d9' notitle"), 3 * 8); /* those of the others */
-    assert_has(&script, "set title 'spargeattn'");
-    assert_has(&script, "title 'tau=0.1'");
-    assert_has(&caption,
-               "One panel per method, 12 settings in all; grey: those of the other panels");
-    draw_all("bars");
-    ck_assert_int_eq(count(&script, "set key at"), 3);
-    ck_assert_int_eq(count(&script, "set yrange [0:1]\n"), 3);
-}
-
-TEST(settings_that_are_not_drawn_are_counted)
-{
-    char params[32];
-    for (int i = 0; i < 20; i++) {
-        snprintf(params, sizeof params, "window=%d", i + 1);
-        add("streaming", params, 0, 0, 0.2);
-    }
-    draw_all("bars");
-    assert_has(&caption, " 8 of 20 settings of streaming are drawn");
-    assert_has(&script, "'streaming window=1'");
-    assert_has(&script, "'streaming window=20'");
-}
-
-TEST(a_parameter_of_two_methods_is_two_axes)
-{
-    add_many();
-    struct figure_args a = args();
-    a.x = "tau";
-    draw("curves", &a);
-    ck_assert_int_eq(count(&script, "plot NaN"), 2);
-    assert_has(&script, "set title 'sale'");
-    assert_lacks(&script, "#d9d9d9");
-    assert_has(&caption, "means something else in each method");
-    ck_assert_int_eq(count(&script, "keyentry"), 0); /* the panel's title names its only line */
-    add_many();
-    add("sale", "tau=0.1:mode=x", 0, 0, 0.3);
-    draw("curves", &a);
-    assert_has(&script, "title 'mode=x'");
-}
-
-TEST(calibrations_are_joined_by_density)
-{
-    for (int i = 0; i < 3; i++) {
-        char params[32];
-        snprintf(params, sizeof params, "calib=xxh3:%d", i);
-        fixture_metric(add("spargeattn", params, 0, 0, 0.2 * (i + 1)), "cra_mean", 0.7 + 0.1 * i);
-    }
-    struct figure_args a = args();
-    a.x = "density_elem";
-    a.metrics = "cra_mean";
-    draw("curves", &a);
-    assert_has(&dat, "# spargeattn: x, mean, sd\n0.2 0.7 0\n0.4 0.8 0\n0.6 0.9 0\n");
-    assert_has(&script, "set xlabel 'pairs kept [kept/allowed pairs]'");
-}
-
-TEST(paper_has_a_width_in_inches_and_its_legend_below)
-{
-    add_many();
-    struct figure_args a = args();
-    char path[300];
-    snprintf(path, sizeof path, "%s/fig.pdf", dir);
-    a.output = path;
-    a.style = (struct gp_style){.look = LOOK_PAPER};
-    a.untitled = true;
-    a.metrics = "cra_min";
-    a.width = (int)(3.3 * gp_units_per_inch(GP_PDF, &a.style));
-    draw("pareto", &a);
-    assert_has(&script, "set terminal pdfcairo size 3.3in,");
-    assert_has(&script, "font 'Sans,8'");
-    assert_has(&script, "vertical maxrows");
-    assert_lacks(&script, "font_title\n"); /* no title */
-    assert_has(&caption, "Pairs kept against");
-    a.style.font = "Serif";
-    snprintf(path, sizeof path, "%s/fig.eps", dir);
-    draw("pareto", &a);
-    assert_has(&script, "set terminal epscairo");
-    assert_has(&script, "font 'Serif,8'");
-}
-
-TEST(text_for_latex_is_escaped_and_its_lines_stand_beside_it)
-{
-    add_many();
-    struct figure_args a = args();
-    char path[300], lines[300];
-    OWN(buf_free) struct buf tex = {0};
-    snprintf(path, sizeof path, "%s/fig.tex", dir);
-    snprintf(lines, sizeof lines, "%s/fig.pdf", dir);
-    a.output = path;
-    a.title = "50 % of $x_1$ \\input";
-    a.metrics = "cra_min";
-    draw("pareto", &a);
-    assert_has(&script, "'50 \\% of \\$x\\_1\\$ \\textbackslash{}input'");
-    read_beside("tex", &tex);
-    assert_has(&tex, "includegraphics");
-    assert_ok(buf_read_file(&tex, lines, 1 << 20, &e), &e);
-}
-
-TEST(settings_with_a_target_have_a_line_of_their_own)
-{
-    static const char *const params[] = {"tau=0.1", "tau=0.2", "@density_elem=0.3",
-                                         "@density_elem=0.5"};
-    for (int i = 0; i < 4; i++)
-        fixture_metric(add("sale", params[i], 0, 0, 0.2 + 0.1 * i), "err_l1_rel", 0.1);
-    draw_all("pareto");
-    assert_has(&dat, "# sale: ");
-    assert_has(&dat, "# sale @density_elem: ");
-}
-
-TEST(a_sweep_has_a_cell_per_setting)
-{
-    struct figure_args a = args();
-    a.x = "alpha_c";
-    a.y = "alpha_s";
-    add("sampleattention", "alpha_c=0.5:alpha_s=0.5", 0, 0, 0.1);
-    add("sampleattention", "alpha_c=0.5:alpha_s=0.5", 0, 1, 0.3);
-    add("sampleattention", "alpha_c=0.9:alpha_s=0.5", 0, 0, 0.4);
-    add("sampleattention", "alpha_c=0.9", 0, 0, 0.6);
-    draw("sweep", &a);
-    assert_has(&dat, "0 0 0.2 \"0.200\" 1 \"0.5\" \"0.5\"\n");
-    assert_has(&dat, "1 0 0.4 \"0.400\"");
-    assert_has(&dat, "1 1 0.6 \"0.600\" 0 \"0.9\" \"unset\"\n");
-    ck_assert_int_eq(count(&dat, "\n"),
-                     6); /* the head, and no cell for a setting that is not there */
-    add("sampleattention", "alpha_c=0.9:chunks=2", 0, 0, 0.6);
-    recset_free(&set);
-    fixture_set(&f, &set);
-    assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_INPUT, "one value each");
-    a.y = NULL;
-    assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_USAGE,
-                 "needs two parameters");
-}
-
-TEST(the_colour_bar_of_a_sweep_has_a_title_at_every_size)
-{
-    struct figure_args a = args();
-    a.x = "alpha_c";
-    a.y = "alpha_s";
-    add("sampleattention", "alpha_c=0.5:alpha_s=0.5", 0, 0, 0.1);
-    add("sampleattention", "alpha_c=0.9:alpha_s=0.5", 0, 0, 0.4);
-    draw("sweep", &a);
-    assert_has(&script, "set label 'pairs kept");
-    a.width = 396;
-    draw("sweep", &a);
-    assert_has(&script, "set label 'pairs kept");
-}
-
-TEST(means_have_their_numbers_and_the_mean_of_all_bars)
-{
-    struct figure_args a = args();
-    a.metrics = "density_elem";
-    add("sale", "", 0, 0, 0.1);
-    add("sale", "", 0, 1, 0.3);
-    add("sale", "", 1, 0, 0.999);
-    add("sale", "", 1, 1, 0.999);
-    draw("means", &a);
-    assert_has(&dat, "0 0.2 \"0.20\" 0\n1 0.999 \">0.99\" 1\n"); /* never rounded to 1 */
-    assert_has(&script, "'mean of all 0.60'");
-    assert_has(&script, ", 0.5995 with lines lw 1.6 dt 2");
-    assert_has(&caption, "Dashed: the mean of the bars.");
-    a.x = "step";
-    assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE, "layer or sample");
-}
-
-TEST(means_of_samples_begin_with_the_largest)
-{
-    struct figure_args a = args();
-    a.metrics = "density_elem";
-    a.x = "sample";
-    for (int i = 0; i < 3; i++) {
-        struct record *r = add("sale", "", 0, 0, 0.5 + 0.02 * (i == 1) - 0.02 * (i == 2));
-        snprintf(r->trace, sizeof r->trace, "%d", 3 - i);
-    }
-    draw("means", &a);
-    assert_has(&dat, "0 0.52 \"0.520\" 2\n1 0.5 \"0.500\" 1\n2 0.48 \"0.480\" 3\n");
-    assert_has(&script, "set xtics nomirror ('2' 0, '1' 1, '3' 2)");
-    add("sale", "", 0, 0, 0.5);
-    add("sale", "tau=0.5", 0, 0, 0.5);
-    recset_free(&set);
-    fixture_set(&f, &set);
-    assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE, "of one setting");
-}
-
-TEST(a_sweep_shows_settings_that_differ_in_nothing_else)
-{
-    struct figure_args a = args();
-    a.x = "alpha_c";
-    a.y = "alpha_s";
-    add("sampleattention", "alpha_c=0.5", 0, 0, 0.1);
-    add("sampleattention", "alpha_c=0.9", 0, 0, 0.3);
-    add("sampleattention", "alpha_c=0.9:chunks=2", 0, 0, 0.6);
-    fixture_set(&f, &set);
-    assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_USAGE,
-                 "differ in more than alpha_c and alpha_s");
 }

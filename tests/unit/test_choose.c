@@ -14,15 +14,6 @@ static void end_plan(void)
 }
 FIXTURE(begin, end_plan)
 
-static struct record *put(const char *method, const char *params, int head, double cost,
-                          double error)
-{
-    struct record *r = fixture_record(&f, method, params, 0, head);
-    fixture_metric(r, "density_exec", cost);
-    fixture_metric(r, "err_l1_rel", error);
-    return r;
-}
-
 static int choose(enum choose_per per, double quantile)
 {
     struct choose_request req = {.cost = "density_exec", .per = per, .quantile = quantile};
@@ -39,108 +30,84 @@ static int choose(enum choose_per per, double quantile)
     return rc;
 }
 
-/* "sale tau=0.02" of the i-th entry. */
-static const char *entry(size_t i)
+/* "HEAD METHOD PARAMS; ..." of all entries. */
+static void entries(struct buf *b)
 {
-    static char text[128];
-    json_t *x = json_array_get(json_object_get(plan, "entries"), i);
-    snprintf(text, sizeof text, "%lld %s %s",
-             (long long)json_integer_value(json_object_get(x, "head")),
-             json_string_value(json_object_get(x, "method")),
-             json_string_value(json_object_get(x, "params")));
-    return text;
+    size_t i;
+    json_t *x;
+    json_array_foreach(json_object_get(plan, "entries"), i, x)
+        buf_printf(b, "%lld %s %s; ", (long long)json_integer_value(json_object_get(x, "head")),
+                   json_string_value(json_object_get(x, "method")),
+                   json_string_value(json_object_get(x, "params")));
 }
 
-static size_t entries(void)
+#define RUN(setting, head, cost, error)                                                            \
+    setting " head=" head " density_exec=" cost " err_l1_rel=" error ";"
+#define TWO_HEADS                                                                                  \
+    RUN("sale:tau=0.02", "0", ".2", ".01")                                                         \
+    RUN("sale:tau=0.01", "0", ".3", ".001")                                                        \
+    RUN("sale:tau=0.02", "1", ".2", ".03") RUN("sale:tau=0.01", "1", ".3", ".002")
+
+static const struct chosen {
+    const char *name, *records;
+    enum choose_per per;
+    double quantile;
+    const char *entries;
+    int64_t heads, dense;
+    double cost;
+} chosen[] = {
+    /* 0.02 is too wrong; a bound is no setting; xattention is as cheap, with the smaller error */
+    {"the cheapest within the limits, or dense",
+     RUN("sale:tau=0.02", "0", ".2", ".03") RUN("sale:tau=0.01", "0", ".3", ".02")
+         RUN("xattention:tau=0.8", "0", ".4", ".001") RUN("oracle", "0", ".1", ".001")
+             RUN("sale:tau=0.02", "1", ".2", ".01") RUN("sale:tau=0.01", "1", ".3", ".02")
+                 RUN("xattention:tau=0.8", "1", ".2", ".005") RUN("sale:tau=0.02", "2", ".2", ".5")
+                     RUN("sale:tau=0.01", "2", "1.1", "0"),
+     CHOOSE_HEAD, 1, "0 sale tau=0.01; 1 xattention tau=0.8; ", 3, 1, 0.5},
+    /* Partial tiles count whole: dense attention executes more than 1. */
+    {"dense costs what its records say",
+     RUN("dense", "0..1", "1.1", "0") RUN("sale:tau=0.01", "0", "1.05", ".001")
+         RUN("sale:tau=0.01", "1", "1.1", "0"),
+     CHOOSE_HEAD, 1, "0 sale tau=0.01; ", 2, 1, 1.075},
+    {"a layer has one setting", TWO_HEADS, CHOOSE_LAYER, 1, "0 sale tau=0.01; 1 sale tau=0.01; ", 2,
+     0, 0.3},
+    {"half of the cells are enough", TWO_HEADS, CHOOSE_MODEL, 0.5,
+     "0 sale tau=0.02; 1 sale tau=0.02; ", 2, 0, 0.2},
+    {"a setting must have every call",
+     RUN("sale:tau=0.01 step=0..1", "0", ".3", ".01") RUN("sale:tau=0.02 step=0", "0", ".1", ".01")
+         RUN("sale:tau=0.02 step=1 status=skip", "0", ".1", ".01"),
+     CHOOSE_HEAD, 1, "0 sale tau=0.01; ", 1, 0, 0.3},
+    /* if every call found the same; what a calibration holds is not written out */
+    {"parameters that a search found are written out",
+     RUN("sale:bits=16@density_elem=0.1:per=layer step=0..1 note=found=tau=0.0125", "0", ".1",
+         ".01") RUN("sale@density_elem=0.05 step=0 note=found=tau=0.1", "0", ".05", ".01")
+         RUN("sale@density_elem=0.05 step=1 note=found=tau=0.2", "0", ".05", ".01")
+             RUN("sale:calib=abc step=0..1", "0", ".01", ".01"),
+     CHOOSE_HEAD, 1, "0 sale bits=16:tau=0.0125; ", 1, 0, 0.1},
+};
+
+TEST_EACH(plans_have_the_cheapest_settings_within_the_limits, chosen)
 {
-    return json_array_size(json_object_get(plan, "entries"));
+    const struct chosen *c = &chosen[_i];
+    OWN(buf_free) struct buf b = {0};
+    fixture_add(&f, c->records);
+    assert_ok(choose(c->per, c->quantile), &e);
+    entries(&b);
+    ck_assert_msg(strcmp(buf_str(&b), c->entries) == 0, "%s: %s", c->name, buf_str(&b));
+    ck_assert_msg(sum.heads == c->heads && sum.dense == c->dense &&
+                      fabs(sum.cost - c->cost) < 1e-12,
+                  "%s: %d heads, %d dense, %g", c->name, (int)sum.heads, (int)sum.dense, sum.cost);
 }
 
-TEST(the_cheapest_within_the_limits_is_chosen)
+TEST(a_plan_says_what_is_expected)
 {
-    put("sale", "tau=0.02", 0, 0.2, 0.03); /* too wrong */
-    put("sale", "tau=0.01", 0, 0.3, 0.02);
-    put("xattention", "tau=0.8", 0, 0.4, 0.001);
-    put("oracle", "", 0, 0.1, 0.001); /* a bound is no setting */
-    put("sale", "tau=0.02", 1, 0.2, 0.01);
-    put("sale", "tau=0.01", 1, 0.3, 0.02);
-    put("xattention", "tau=0.8", 1, 0.2, 0.005); /* as cheap, with the smaller error */
-    put("sale", "tau=0.02", 2, 0.2, 0.5);
-    put("sale", "tau=0.01", 2, 1.1, 0); /* dearer than dense */
+    fixture_add(&f, RUN("sale:tau=0.01", "0", ".3", ".02"));
     assert_ok(choose(CHOOSE_HEAD, 1), &e);
-    ck_assert_uint_eq(entries(), 2);
-    ck_assert_str_eq(entry(0), "0 sale tau=0.01");
-    ck_assert_str_eq(entry(1), "1 xattention tau=0.8");
-    ck_assert(sum.heads == 3 && sum.dense == 1);
-    ck_assert_double_eq_tol(sum.cost, (0.3 + 0.2 + 1) / 3, 1e-12);
-    const json_t *expected =
-        json_object_get(json_array_get(json_object_get(plan, "entries"), 0), "expected");
-    ck_assert_double_eq(
-        json_number_value(json_array_get(json_object_get(expected, "err_l1_rel"), 0)), 0.02);
+    const json_t *x = json_array_get(json_object_get(plan, "entries"), 0);
+    x = json_object_get(json_object_get(x, "expected"), "err_l1_rel");
+    ck_assert_double_eq(json_number_value(json_array_get(x, 0)), 0.02);
     ck_assert_str_eq(json_string_value(json_object_get(plan, "limits")), "err_l1_rel<=0.02");
     ck_assert_str_eq(json_string_value(json_object_get(plan, "default")), "dense");
-}
-
-/* Partial tiles count whole: dense attention executes more than 1, and records of it say how much.
- */
-TEST(dense_costs_what_its_records_say)
-{
-    put("dense", "", 0, 1.1, 0);
-    put("sale", "tau=0.01", 0, 1.05, 0.001);
-    put("dense", "", 1, 1.1, 0);
-    put("sale", "tau=0.01", 1, 1.1, 0);
-    assert_ok(choose(CHOOSE_HEAD, 1), &e);
-    ck_assert_uint_eq(entries(), 1);
-    ck_assert_str_eq(entry(0), "0 sale tau=0.01");
-    ck_assert(sum.heads == 2 && sum.dense == 1);
-    ck_assert_double_eq_tol(sum.cost, (1.05 + 1.1) / 2, 1e-12);
-}
-
-TEST(a_layer_has_one_setting)
-{
-    put("sale", "tau=0.02", 0, 0.2, 0.01);
-    put("sale", "tau=0.01", 0, 0.3, 0.001);
-    put("sale", "tau=0.02", 1, 0.2, 0.03);
-    put("sale", "tau=0.01", 1, 0.3, 0.002);
-    assert_ok(choose(CHOOSE_LAYER, 1), &e);
-    ck_assert_uint_eq(entries(), 2);
-    ck_assert_str_eq(entry(0), "0 sale tau=0.01");
-    ck_assert_str_eq(entry(1), "1 sale tau=0.01");
-    json_decref(plan);
-    assert_ok(choose(CHOOSE_MODEL, 0.5), &e); /* half of the cells are enough */
-    ck_assert_str_eq(entry(1), "1 sale tau=0.02");
-}
-
-TEST(a_setting_must_have_every_call)
-{
-    struct record *r;
-    for (int step = 0; step < 2; step++) {
-        r = put("sale", "tau=0.01", 0, 0.3, 0.01);
-        r->step = step;
-        r = put("sale", "tau=0.02", 0, 0.1, 0.01);
-        r->step = step;
-        if (step)
-            r->status = RECORD_SKIP;
-    }
-    assert_ok(choose(CHOOSE_HEAD, 1), &e);
-    ck_assert_str_eq(entry(0), "0 sale tau=0.01");
-}
-
-/* A search's parameters stand in the plan if every call found the same. */
-TEST(found_parameters_are_written_out)
-{
-    for (int step = 0; step < 2; step++) {
-        struct record *r = put("sale", "bits=16@density_elem=0.1:per=layer", 0, 0.1, 0.01);
-        r->step = step;
-        record_note(r, "found=tau=0.0125;budget=met");
-        r = put("sale", "@density_elem=0.05", 0, 0.05, 0.01);
-        r->step = step;
-        record_note(r, "found=tau=0.%d;budget=met", step + 1);
-        r = put("sale", "calib=abc", 0, 0.01, 0.01);
-        r->step = step;
-    }
-    assert_ok(choose(CHOOSE_HEAD, 1), &e);
-    ck_assert_str_eq(entry(0), "0 sale bits=16:tau=0.0125");
 }
 
 TEST(what_cannot_be_planned_is_refused)
@@ -154,41 +121,9 @@ TEST(what_cannot_be_planned_is_refused)
     }
     assert_ok(limits_add(&l, "cra_p1>=0.9", &e), &e);
     ck_assert(l.n == 1 && l.c[0].relation == AT_LEAST && l.c[0].limit == 0.9);
-    put("sale", "", 0, 0.1, 0.1);
-    struct record *other = put("sale", "", 1, 0.1, 0.1);
-    record_text(other, &other->model, "another");
+    fixture_add(&f, RUN("sale", "0..1", ".1", ".1"));
+    record_text(&f.r[1], &f.r[1].model, "another");
     assert_fails(choose(CHOOSE_HEAD, 1), &e, ERR_INPUT, "differ in model");
-}
-
-/* ---- exports -------------------------------------------------------------------------------- */
-
-TEST(other_programs_get_what_they_can_hold)
-{
-    OWN(buf_free) struct buf b = {0};
-    OWN(str_list_free) struct str_list left = {0};
-    put("minference", "v=100:s=800", 0, 0.1, 0.01);
-    put("minference", "pattern=ashape:init=64:local=512", 1, 0.1, 0.01);
-    put("minference", "v=100:last_q=32", 2, 0.1, 0.01);
-    put("sale", "tau=0.02", 3, 0.1, 0.01);
-    assert_ok(choose(CHOOSE_HEAD, 1), &e);
-    assert_ok(plan_export(plan, "plan", "minference", &b, &left, &e), &e);
-    json_t *doc = NULL;
-    assert_ok(json_read_text(buf_str(&b), b.len, "export", &doc, &e), &e);
-    json_t *layer = json_array_get(doc, 0), *vs = json_object_get(layer, "0");
-    ck_assert_str_eq(json_string_value(json_array_get(vs, 0)), "vertical_and_slash");
-    ck_assert_double_eq(json_number_value(json_array_get(vs, 1)), 100);
-    ck_assert_double_eq(json_number_value(json_array_get(vs, 2)), 800);
-    ck_assert_str_eq(json_string_value(json_array_get(json_object_get(layer, "1"), 0)),
-                     "stream_llm");
-    ck_assert_int_eq(left.n, 2);
-    ck_assert_str_eq(left.items[0], "layer 0 head 2: minference with last_q");
-    ck_assert_str_eq(left.items[1], "layer 0 head 3: sale");
-    json_decref(doc);
-    buf_reset(&b);
-    assert_ok(plan_export(plan, "plan", "sale", &b, &left, &e), &e);
-    ck_assert(strstr(buf_str(&b), "\"tau\": 0.02") != NULL);
-    assert_fails(plan_export(plan, "plan", "gguf", &b, &left, &e), &e, ERR_USAGE,
-                 "the formats are");
 }
 
 /* ---- the table ------------------------------------------------------------------------------ */
@@ -197,18 +132,18 @@ TEST(other_programs_get_what_they_can_hold)
  * the cheaper one does, which nobody could know. */
 TEST(a_plan_is_held_against_the_best_single_setting)
 {
-    for (int trace = 0; trace < 2; trace++)
-        for (int head = 0; head < 2; head++) {
-            int64_t from = f.n;
-            struct record *r = put("plan", "id=77", head, head ? 0.2 : 0.4, 0.01);
-            record_note(r, "plan=77;plan_limits=err_l1_rel<=0.02;plan_cost=density_exec");
-            record_note(r, "plan_runs=aaaaaaaa");
-            put("sale", "tau=0.02", head, 0.2, head || trace ? 0.01 : 0.5);
-            put("sale", "tau=0.01", head, 0.4, 0.01);
-            for (; from < f.n; from++)
-                snprintf(f.r[from].trace, sizeof f.r->trace, "xxh3:%s",
-                         trace ? "bbbbbbbbb" : "aaaaaaaaa");
-        }
+    static const char notes[] = "plan=77;plan_limits=err_l1_rel<=0.02;plan_cost=density_exec;"
+                                "plan_runs=aaaaaaaa";
+#define TRACE(x, error)                                                                            \
+    RUN("plan:id=77 trace=xxh3:" x, "0", ".4", ".01")                                              \
+    RUN("plan:id=77 trace=xxh3:" x, "1", ".2", ".01")                                              \
+    RUN("sale:tau=0.02 trace=xxh3:" x, "0", ".2", error)                                           \
+    RUN("sale:tau=0.02 trace=xxh3:" x, "1", ".2", ".01")                                           \
+    RUN("sale:tau=0.01 trace=xxh3:" x, "0..1", ".4", ".01")
+    fixture_add(&f, TRACE("aaaaaaaaa", ".5") TRACE("bbbbbbbbb", ".01"));
+    for (int64_t i = 0; i < f.n; i++)
+        if (strcmp(f.r[i].method, "plan") == 0)
+            record_note(&f.r[i], "%s", notes);
     build("plan", NULL);
     ck_assert_int_eq(t.n_rows, 4);
     is_text(0, "setting", "plan");

@@ -96,6 +96,89 @@ TEST(absent_keys_have_the_family_defaults)
     ck_assert_int_eq(ok_with("llama", "{\"dtype\":\"float32\"}").dtype, DT_F32);
 }
 
+/* The values of the configuration classes of transformers 5.24 (InternLM2: of its repository). */
+TEST(families_have_defaults_of_their_own)
+{
+    static const struct {
+        const char *architecture;
+        int kv_heads, head_dim;
+        int64_t positions;
+        double eps, theta;
+        bool bias;
+        int64_t window;
+    } want[] = {
+        {"LlamaForCausalLM", 32, 128, 2048, 1e-6, 1e4, false, 0},
+        {"MistralForCausalLM", 8, 128, 131072, 1e-6, 1e4, false, 4096},
+        {"MixtralForCausalLM", 8, 128, 131072, 1e-5, 1e6, false, 0},
+        {"Qwen2ForCausalLM", 32, 128, 32768, 1e-6, 1e4, true, 0},
+        {"Qwen3ForCausalLM", 32, 128, 32768, 1e-6, 1e4, false, 0},
+        {"Qwen3MoeForCausalLM", 4, 128, 32768, 1e-6, 1e4, false, 0},
+        {"Phi3ForCausalLM", 32, 128, 4096, 1e-5, 1e4, false, 0},
+        {"GlmForCausalLM", 2, 128, 131072, 1.5625e-7, 1e4, true, 0},
+        {"Glm4ForCausalLM", 2, 128, 131072, 1.5625e-7, 1e4, true, 0},
+        {"InternLM2ForCausalLM", 32, 128, 2048, 1e-6, 1e4, true, 0},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        OWN(json_decrefp)
+        json_t *o = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i}", "architectures",
+                              want[i].architecture, "num_hidden_layers", 2, "hidden_size", 4096,
+                              "num_attention_heads", 32, "intermediate_size", 64, "vocab_size", 8);
+        struct llm_config c;
+        assert_ok(read_value(o, &c), &err);
+        ck_assert_msg(c.kv_heads == want[i].kv_heads && c.head_dim == want[i].head_dim &&
+                          c.max_positions == want[i].positions && c.eps == want[i].eps &&
+                          c.rope.theta == want[i].theta && c.qkv_bias == want[i].bias &&
+                          c.window == want[i].window,
+                      "%s: %d %d %lld %g %g %d %lld", want[i].architecture, c.kv_heads, c.head_dim,
+                      (long long)c.max_positions, c.eps, c.rope.theta, c.qkv_bias,
+                      (long long)c.window);
+    }
+}
+
+#define LONG                                                                                       \
+    "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],"                  \
+    "\"long_factor\":[1,1,1,1,1,1,1,1],\"original_max_position_embeddings\":32}"
+#define LLAMA3                                                                                     \
+    "\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"                    \
+    "\"high_freq_factor\":4"
+
+/* In config.json itself, else among the rotary parameters, else the class's default. */
+TEST(the_trained_length_is_where_transformers_looks_for_it)
+{
+    static const struct {
+        const char *more;
+        double length;
+    } want[] = {
+        {"{" LLAMA3 "},\"max_position_embeddings\":64}", 64},
+        {"{" LLAMA3 ",\"original_max_position_embeddings\":32}}", 32},
+        {"{" LLAMA3 ",\"original_max_position_embeddings\":32},"
+         "\"original_max_position_embeddings\":16}",
+         16},
+        {"{\"architectures\":[\"Phi3ForCausalLM\"]," LONG "}", 4096},
+        {"{\"architectures\":[\"Phi3ForCausalLM\"]," LONG
+         ",\"original_max_position_embeddings\":16}",
+         16},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        ck_assert_msg(ok_with("llama", want[i].more).rope.original_max == want[i].length, "%s",
+                      want[i].more);
+}
+
+TEST(contradictions_follow_transformers)
+{
+    ck_assert(ok_with("llama", "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+                               "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4}}")
+                  .rope.factor == 2);
+    ck_assert(ok_with("llama", "{\"rope_scaling\":{},\"rope_parameters\":{\"rope_theta\":7}}")
+                  .rope.theta == 7);
+    ck_assert(
+        ok_with("llama", "{\"rope_theta\":5,\"rope_parameters\":{\"rope_theta\":7}}").rope.theta ==
+        7);
+    ck_assert_int_eq(ok_with("llama", "{\"dtype\":\"float32\",\"torch_dtype\":\"float16\"}").dtype,
+                     DT_F32);
+    ck_assert_int_eq(ok_with("llama", "{\"torch_dtype\":\"auto\"}").dtype, DT_NONE);
+}
+
 TEST(windows_act_where_the_family_uses_them)
 {
     static const struct {
@@ -121,6 +204,12 @@ TEST(windows_act_where_the_family_uses_them)
         {"qwen3",
          "{\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":9,"
          "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         8},
+        {"mistral",
+         "{\"sliding_window\":8,\"layer_types\":[\"full_attention\",\"full_attention\"]}", 8},
+        {"qwen3",
+         "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"sliding_window\":8,"
+         "\"use_sliding_window\":true,\"max_window_layers\":9}",
          8},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -184,8 +273,10 @@ static const struct {
     {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}", "\"low_freq_factor\" is missing"},
     {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":4,"
      "\"original_max_position_embeddings\":32}}", "high_freq_factor must be above"},
-    {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_type\":\"linear\","
-     "\"factor\":4}}", "both given and differ"},
+    {"{\"architectures\":[\"Qwen2ForCausalLM\"],\"use_sliding_window\":true,\"layer_types\":[\"full_attention\"]}",
+     "layer_types must be a list of 2 names"},
+    {"{\"architectures\":[\"Qwen2ForCausalLM\"],\"use_sliding_window\":true,"
+     "\"layer_types\":[\"full_attention\",\"chunked_attention\"]}", "layer_types[1] must be"},
     {"{\"rms_norm_eps\":-1e-6}", "rms_norm_eps is negative"},
     {"{\"vocab_size\":100,\"bos_token_id\":100}", "bos_token_id is 100, the vocabulary has 100 tokens"},
     {"{\"bos_token_id\":-2}", "bos_token_id is -2"},

@@ -229,8 +229,7 @@ TEST(killed_runs_continue)
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
     int killed = 0;
 
-    buf_printf(&line, "eval --model %s -m streaming:window=16,32 -q -j 1 -n 128 --windows 1",
-               MODEL);
+    buf_printf(&line, "eval --model %s -m streaming:window=16,32 -q -j 1 -n 64 --windows 1", MODEL);
     for (int i = 0; i < 5; i++) {
         char name[32];
         snprintf(name, sizeof name, "text%d", i);

@@ -89,9 +89,8 @@ TEST(shards_share_the_cells)
 {
     char file[64];
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
-    const char *ask =
-        "-m streaming:sink=4:window=16 --task needle -n 100,130 --depth 0,1 --trials 2 "
-        "--seed 7 -q -j 1";
+    const char *ask = "-m streaming:sink=4:window=16 --task needle -n 64,80 --depth 0,1 --trials 2 "
+                      "--seed 7 -q -j 1";
     int64_t sum = 0;
 
     evalcmd_run_ok("eval --model %s %s -o %s", MODEL, ask, whole);

@@ -2,6 +2,7 @@
  * test_exec.c - the method exec: a program that is right conforms, one that is wrong gets an error
  * that says how.
  */
+#include "core/log.h"
 #include "core/pool.h"
 #include "tests/harness/conform.h"
 
@@ -65,6 +66,14 @@ TEST(the_program_sees_the_arrays)
     assert_skips(PEER "sums", &h.in, want);
 }
 
+/* It cannot write to the arrays, whichever way it opens them. */
+TEST(the_program_only_reads)
+{
+    OWN(sim_head_free) struct sim_head h;
+    conform_head(NORMAL, 70, 300, true, PREC_F64, &h);
+    assert_skips(PEER "writes", &h.in, "0 0 0 0");
+}
+
 /* ---- what is wrong -------------------------------------------------------------------------- */
 
 static int run_once(const char *text, void *session, struct err *err)
@@ -92,6 +101,7 @@ static const struct {
 } wrong[] = {
     {"gone", "the program ended with status 7 before"},
     {"hang:timeout=0.3", "still at work at the time limit"},
+    {"flood:timeout=0.3", "time limit; timeout=SECONDS gives it more; it wrote: and on"},
     {"garbage", "first line of the answer"},
     {"array", "not a JSON object: [1, 2]"},
     {"form", "form 'dense', expected lists or bits"},
@@ -116,6 +126,7 @@ TEST_N(wrong_answers, N_WRONG)
     struct err err = {0};
     char text[600];
     snprintf(text, sizeof text, PEER "%s", wrong[_i].mode);
+    log_set_level(LOG_ERROR);
     int rc = run_once(text, NULL, &err);
     ck_assert_msg(rc == ERR_RUN || rc == ERR_INPUT, "%s: %d %s", text, rc, err.msg);
     ck_assert_msg(strstr(err.msg, wrong[_i].why), "%s: '%s', wanted '%s'", text, err.msg,
@@ -137,6 +148,34 @@ TEST(a_session_starts_the_program_again)
     for (int k = 0; k < 5; k++)
         MUST(run_once(text, runs[0].session, ERR));
     method_runs_free(runs, n);
+}
+
+/* A program that cuts the file of the arrays, or makes it long, harms no cell, also not one that
+ * needs more of it. */
+TEST(the_file_keeps_its_size)
+{
+    static const char *const sizes[] = {"0", "1000000000"};
+    for (int k = 0; k < 2; k++) {
+        struct method_run *runs = NULL;
+        char text[600];
+        int64_t n = 0;
+        snprintf(text, sizeof text, PEER "resize %s", sizes[k]);
+        MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
+        MUST(method_run_open(runs, ERR));
+        for (int i = 0; i < 3; i++) {
+            OWN(sim_head_free) struct sim_head h;
+            struct method_ctx ctx = {.session = runs[0].session};
+            struct record r;
+            conform_head(NORMAL, 70 << i, 70 << i, true, PREC_F64, &h);
+            struct sim_cell cell = {
+                .method = runs[0].method, .params = runs[0].params, .ctx = &ctx, .in = &h.in};
+            record_init(&r);
+            MUST(sim_run(&cell, &r, ERR));
+            ck_assert_double_gt(record_get(&r, "density_elem"), 0);
+            record_free(&r);
+        }
+        method_runs_free(runs, n);
+    }
 }
 
 TEST(failures_in_a_row_end_the_run)

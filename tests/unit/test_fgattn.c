@@ -35,17 +35,6 @@ static void random_square(uint64_t seed, int64_t n, bool causal, struct sim_head
     MUST(random_head(seed, n, n, 16, causal, 1.6, PREC_F64, h, ERR));
 }
 
-/* Kept pairs of the mask that `text` makes, as bits. */
-static uint8_t *bits_of(const char *text, const struct sim_head *h)
-{
-    struct record r;
-    uint8_t *bits = calloc((size_t)(h->in.x.nq * h->in.x.nk), 1);
-    run_text_carry(text, &h->in, NULL, 1, sink_bits, bits, &r);
-    ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
-    record_free(&r);
-    return bits;
-}
-
 static bool subset(const uint8_t *a, const uint8_t *b, int64_t n)
 {
     for (int64_t k = 0; k < n; k++)
@@ -68,7 +57,7 @@ TEST_N(slices_follow_an_explicit_map, 6)
     random_square(3, N, false, &h);
     MUST(exact_probs(h.in.exact, 0, N, p, ERR));
     snprintf(text, sizeof text, "fg-attn:refresh=1:tau=4:M=%d:width=%d", M, width);
-    OWN(free_at) uint8_t *bits = bits_of(text, &h);
+    OWN(free_at) uint8_t *bits = run_bits(text, &h.in);
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++) {
             double top = 0;
@@ -105,7 +94,8 @@ TEST_N(kept_set_is_monotone, 3)
     random_square(5, 140, false, &h);
     for (int k = 0; k < 3; k++) {
         OWN(free_at)
-        uint8_t *small = bits_of(chains[_i][k], &h), *large = bits_of(chains[_i][k + 1], &h);
+        uint8_t *small = run_bits(chains[_i][k], &h.in),
+                *large = run_bits(chains[_i][k + 1], &h.in);
         ck_assert(subset(small, large, 140 * 140));
     }
 }
@@ -244,7 +234,7 @@ TEST(causal_groups_keep_their_diagonal_block)
 {
     OWN(sim_head_free) struct sim_head h;
     random_square(9, 300, true, &h);
-    uint8_t *bits = bits_of("fg-attn:refresh=1:tau=301", &h);
+    uint8_t *bits = run_bits("fg-attn:refresh=1:tau=301", &h.in);
     for (int i = 0; i < 300; i++)
         for (int j = 0; j < 300; j++)
             ck_assert_int_eq(bits[i * 300 + j], j <= i && j / 128 == i / 128);
@@ -263,8 +253,8 @@ TEST_N(text_tokens_are_kept, 4)
     h.in.geom =
         (struct geometry){.t = 2, .h = 7, .w = 10, .text = TEXT, .text_place = front ? 1 : 2};
     OWN(free_at)
-    uint8_t *bits =
-        bits_of(_i & 2 ? "fg-attn:mode=pooled:c1=161:M=32" : "fg-attn:refresh=1:tau=161:M=32", &h);
+    uint8_t *bits = run_bits(
+        _i & 2 ? "fg-attn:mode=pooled:c1=161:M=32" : "fg-attn:refresh=1:tau=161:M=32", &h.in);
     int first = front ? 0 : N - TEXT, last = first + TEXT;
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++) {
@@ -419,8 +409,8 @@ TEST(pooled_equals_cached_when_rows_of_a_group_are_equal)
             k[i * D + c] = (float)rng_normal(1, 2, (uint64_t)(i * D + c));
         }
     head_of(q, k, N, D, 0.25, &h);
-    uint8_t *a = bits_of("fg-attn:mode=pooled:M=16:c1=0.7", &h);
-    uint8_t *b = bits_of("fg-attn:refresh=1:M=16:tau=0.7", &h);
+    uint8_t *a = run_bits("fg-attn:mode=pooled:M=16:c1=0.7", &h.in);
+    uint8_t *b = run_bits("fg-attn:refresh=1:M=16:tau=0.7", &h.in);
     ck_assert_int_eq(memcmp(a, b, N * N), 0);
     free(a);
     free(b);
@@ -451,7 +441,7 @@ TEST(pooled_topk_by_hand)
     static float zero[N * D];
     OWN(sim_head_free) struct sim_head h;
     head_of(zero, zero, N, D, 1, &h);
-    uint8_t *bits = bits_of("fg-attn:mode=pooled:pool=topk:kappa=0.333", &h);
+    uint8_t *bits = run_bits("fg-attn:mode=pooled:pool=topk:kappa=0.333", &h.in);
     for (int i = 0; i < N; i += 111)
         for (int j = 0; j < N; j++)
             ck_assert_int_eq(bits[i * N + j], j < 333);
@@ -565,8 +555,8 @@ TEST(golden_pooled)
     ck_assert_double_eq(record_get(&r, "mask_units"), 695);
     assert_printed(record_get(&r, "cra_min"), 0.777900, 6);
     record_free(&r);
-    uint8_t *pooled = bits_of("fg-attn:mode=pooled", &h),
-            *cached = bits_of("fg-attn:refresh=1", &h);
+    uint8_t *pooled = run_bits("fg-attn:mode=pooled", &h.in),
+            *cached = run_bits("fg-attn:refresh=1", &h.in);
     ck_assert(subset(pooled, cached, 384 * 384));
     free(pooled);
     free(cached);

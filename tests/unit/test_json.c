@@ -30,6 +30,57 @@ TEST_EACH(bad_documents_are_refused_with_name_and_place, refused)
     ck_assert_ptr_null(v);
 }
 
+/* ---- files of other programs ----------------------------------------------------------------- */
+
+TEST(what_python_writes_is_read_and_refused_by_key_where_it_is_used)
+{
+    OWN(json_decrefp) json_t *v = NULL;
+    struct err e = {0};
+    int64_t i = 0;
+    double x = 0;
+    const char *s = NULL;
+    static const char text[] =
+        "\xEF\xBB\xBF{\"big\":1000000000000000019884624838656,\"low\":-9223372036854775809,\n"
+        "\"most\":9223372036854775807,\"huge\":1e400,\"digits\":-1e999,\"nan\":NaN,"
+        "\"inf\":[-Infinity,Infinity],\"nul\":\"a\\u0000b\",\"half\":\"\\uD83D!\","
+        "\"low half\":\"\\ude00\",\"pair\":\"\\uD83D\\uDE00\",\"slash\":\"\\\\u0000\","
+        "\"\\u0000\":1,\"quote\":\"NaN 1e400 \\\"\\ud800x\"}";
+
+    assert_ok(json_read_foreign_text(text, sizeof text - 1, "doc", &v, &e), &e);
+    assert_ok(jget_int(v, "most", "doc", &i, &e), &e);
+    ck_assert(i == INT64_MAX);
+    assert_ok(jget_num(v, "big", "doc", &x, &e), &e);
+    ck_assert(x == 1000000000000000019884624838656.0);
+    assert_ok(jget_num(v, "low", "doc", &x, &e), &e);
+    ck_assert(x == -0x1p63);
+    assert_fails(jget_int(v, "big", "doc", &i, &e), &e, ERR_INPUT, "\"big\": an integer");
+    assert_fails(jget_num(v, "huge", "doc", &x, &e), &e, ERR_INPUT, "\"huge\": a number");
+    assert_fails(jget_num(v, "digits", "doc", &x, &e), &e, ERR_INPUT, "found -1e999");
+    assert_fails(jget_num_opt(v, "nan", "doc", &x, &e), &e, ERR_INPUT, "found NaN");
+    assert_fails(jget_str(v, "nan", "doc", &s, &e), &e, ERR_INPUT, "found NaN");
+    assert_fails(jget_str(v, "nul", "doc", &s, &e), &e, ERR_INPUT,
+                 "\"nul\": a string was expected");
+    assert_fails(jget_str_opt(v, "half", "doc", &s, &e), &e, ERR_INPUT, "\"half\"");
+    assert_fails(jget_str(v, "low half", "doc", &s, &e), &e, ERR_INPUT, "\"low half\"");
+    assert_fails(jget_str(v, "quote", "doc", &s, &e), &e, ERR_INPUT, "\"quote\"");
+    assert_ok(jget_str(v, "pair", "doc", &s, &e), &e);
+    ck_assert_str_eq(s, "\xf0\x9f\x98\x80");
+    assert_ok(jget_str(v, "slash", "doc", &s, &e), &e);
+    ck_assert_str_eq(s, "\\u0000");
+}
+
+static const char *const never[] = {
+    "",     "{",        "{\"a\":1e}", "{\"a\":nan}", "{\"a\":0x1}",
+    "[1,]", "[\"\\u00", "[\"a",       "{\"a\":01}",  "[\"\\u0x00\"]"};
+
+TEST_EACH(what_no_program_writes_is_refused_in_foreign_files_too, never)
+{
+    json_t *v = NULL;
+    struct err e = {0};
+    assert_fails(json_read_foreign_text(never[_i], strlen(never[_i]), "doc", &v, &e), &e, ERR_INPUT,
+                 "doc: column ");
+}
+
 TEST(deep_nesting_is_refused)
 {
     json_t *v = NULL;

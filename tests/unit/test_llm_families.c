@@ -163,6 +163,7 @@ static void put_config(const char *dir, enum kind kind, int64_t window)
     json_object_set_new(o, "architectures", list);
     json_object_set_new(o, "num_hidden_layers", json_integer(LAYERS));
     json_object_set_new(o, "tie_word_embeddings", json_true());
+    json_object_set_new(o, "bias", json_false());
     json_object_set_new(o, "num_local_experts", json_integer(2));
     json_object_set_new(o, "num_experts_per_tok", json_integer(2));
     if (window)

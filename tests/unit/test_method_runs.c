@@ -18,7 +18,7 @@ struct params {
     int kind;
     bool sink;
     struct share budget;
-    char *segments;
+    char *segments, *file;
 };
 
 static const char *const kinds[] = {"mean", "max", NULL};
@@ -30,6 +30,7 @@ static const struct opt params_table[] = {
     OPT_BOOL(struct params, sink, "0", "Keep the sink."),
     OPT_SHARE(struct params, budget, "8%", 0, 1e6, "", "Budget."),
     OPT_STR(struct params, segments, "2048", NULL, "Lengths."),
+    OPT_STR(struct params, file, NULL, NULL, "Table.", .flags = OPT_OUTSIDE, .unit = "file"),
     {0},
 };
 
@@ -182,6 +183,8 @@ TEST(equal_runs_are_kept_once)
     assert_ok(parse("plain:tau=0.9"), &e);
     assert_ok(parse("tuned:tau=0.5"), &e);
     ck_assert_int_eq(n, 3);
+    assert_ok(parse("plain:tau=0,-0,0..0/lin1:budget=0%,-0%"), &e);
+    ck_assert_int_eq(n, 4);
 }
 
 TEST(canonical_text_parses_to_itself)
@@ -214,6 +217,9 @@ static const struct {
     {"plain:tau=0.1..0.2/lin99999", "2..10000"},
     {"plain:tau=0..0.2/log3", "positive"},
     {"plain:tau=0.1..2/lin3", "in [0, 1]"},
+    {"plain:tau=0x1", "'0x1' is not valid"},
+    {"plain:tau=0x0..0x1/lin3", "not a range"},
+    {"plain:budget=0x8%", "'0x8%' is not valid"},
     {"plain:budget=1%..9/lin3", "range"},
     {"plain:window=2000:kind=max", "method plain: kind max needs"},
     {"plain:calib=x", "no per-head parameters"},
@@ -229,6 +235,55 @@ TEST_EACH(bad_texts_are_refused_and_keep_earlier_runs, bad)
                  bad[_i].message);
     ck_assert_int_ge(n, 1);
     ck_assert_str_eq(runs[0].canonical, "");
+}
+
+/* ---- text from a file ------------------------------------------------------------------------ */
+
+static const struct {
+    const char *text, *message;
+} no_data[] = {
+    {"exec:cmd=true", "method exec: cmd names a command, which text from a file may not: do that"},
+    {"mask:file=no/such", "method mask: file names a file"},
+    {"minference:pattern=table:table=no/such", "table names a file"},
+    {"plan:file=no/such", "method plan: file names a file"},
+    {"sale:calib=no/such", "method sale: calib names a file"},
+    {"streaming:window=16,64", "is a sweep"},
+    {"streaming:window=16..64/lin3", "is a sweep"},
+    {"streaming@density_elem=0.3", "is a target"},
+    {"streaming:windw=3", "did you mean 'window'"},
+    {"streaming:window=x", "window: 'x' is not valid"},
+};
+
+TEST_EACH(data_names_no_file_and_no_command, no_data)
+{
+    assert_fails(method_setting_parse(test_methods, no_data[_i].text, ": do that", &runs, &e), &e,
+                 ERR_USAGE, no_data[_i].message);
+    ck_assert_ptr_null(runs);
+}
+
+TEST(data_is_a_setting)
+{
+    assert_ok(method_setting_parse(test_methods, "streaming:window=64", ": do that", &runs, &e),
+              &e);
+    n = 1;
+    ck_assert_str_eq(runs[0].canonical, "window=64");
+    end();
+    assert_ok(method_setting_parse(test_methods, "exec:cmd=true", NULL, &runs, &e), &e);
+    ck_assert_str_eq(runs[0].canonical, "cmd=true");
+}
+
+/* What a method opens is a parameter that data may not set. */
+TEST(parameters_that_lead_outside_are_marked)
+{
+    for (const struct method *const *m = test_methods; *m; m++) {
+        bool marked = false;
+        for (const struct opt *o = (*m)->params.table; o->type != OPT_END; o++) {
+            bool names = o->unit && (!strcmp(o->unit, "file") || !strcmp(o->unit, "command"));
+            ck_assert_msg(names == !!(o->flags & OPT_OUTSIDE), "%s: %s", (*m)->name, o->name);
+            marked |= names;
+        }
+        ck_assert_msg(marked || (!(*m)->params.identify && !(*m)->session.open), "%s", (*m)->name);
+    }
 }
 
 /* ---- calibration ----------------------------------------------------------------------------- */
@@ -416,6 +471,10 @@ static const struct {
     {"{\"method\":\"tuned\",\"params\":{\"tau\":null},\"heads\":[]}", "\"tau\""},
     {"{\"method\":\"tuned\",\"params\":{\"window\":2000,\"kind\":\"max\"},\"heads\":[]}",
      "params: kind max needs"},
+    {"{\"method\":\"tuned\",\"params\":{\"file\":\"x\"},\"heads\":[]}",
+     "params: \"file\" names a file, which a calibration may not: take it out"},
+    {"{\"method\":\"tuned\",\"heads\":[{\"layer\":0,\"head\":0,\"file\":\"x\"}]}",
+     "layer 0 head 0: \"file\" names a file"},
 };
 
 TEST_EACH(bad_calibration_files_are_bad_input, bad_calib)
@@ -423,6 +482,22 @@ TEST_EACH(bad_calibration_files_are_bad_input, bad_calib)
     write_calib(bad_calib[_i].text);
     assert_fails(parse(calib_text), &e, ERR_INPUT, bad_calib[_i].message);
     ck_assert_int_eq(n, 0);
+}
+
+TEST(a_head_has_at_most_64_lengths)
+{
+    for (int k = 64; k <= 65; k++) {
+        OWN(buf_free) struct buf b = {0};
+        buf_puts(&b, "{\"method\":\"tuned\",\"heads\":[");
+        for (int i = 0; i < k; i++)
+            buf_printf(&b, "%s{\"layer\":0,\"head\":0,\"tokens\":[%d,%d]}", i ? "," : "", i, i + 1);
+        buf_puts(&b, "]}");
+        write_calib(buf_str(&b));
+        if (k == 64)
+            assert_ok(parse(calib_text), &e);
+        else
+            assert_fails(parse(calib_text), &e, ERR_INPUT, "occurs more than 64 times");
+    }
 }
 
 TEST(a_head_that_calibration_makes_invalid_is_named)

@@ -5,6 +5,7 @@
  * Both compute in float32; the bounds are some 10 times the differences seen (2e-6 relative).
  */
 #include "capture/llm_model.h"
+#include "core/fileio.h"
 #include "core/mem.h"
 #include "tests/harness/suite.h"
 #include "tests/harness/tinymodel.h"
@@ -199,6 +200,19 @@ TEST(a_missing_shard_is_named)
     snprintf(path, sizeof path, "%s/model-00002-of-00002.safetensors", test_tmpdir());
     unlink(path);
     refuse(ERR_INPUT, "model-00002-of-00002.safetensors");
+}
+
+/* transformers looks for the file first. */
+TEST(the_file_stands_above_its_index)
+{
+    char path[4300];
+    OWN(llm_close) struct llm_model whole;
+    put_variant("llama", 2);
+    put_variant("llama", 1);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", test_tmpdir());
+    assert_ok(file_write_atomic(path, "{}", 2, &err), &err);
+    assert_ok(llm_open(test_tmpdir(), &whole, &err), &err);
+    unlink(path);
 }
 
 TEST_N(shapes_that_do_not_fit_the_configuration_are_named, 6)

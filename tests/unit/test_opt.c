@@ -325,6 +325,30 @@ TEST(help_shows_every_option_within_the_width)
 
 /* ---- names and index lists ------------------------------------------------------------------- */
 
+static const struct {
+    const char *text;
+    double x; /* NAN: none */
+    const char *rest;
+} read_numbers[] = {
+    {"0", 0, ""},         {"-0", 0, ""},    {"-0.0e5", 0, ""},    {"+2.5", 2.5, ""},
+    {".5", 0.5, ""},      {"5.", 5, ""},    {"1e-3x", 1e-3, "x"}, {"8%", 8, "%"},
+    {"3.3in", 3.3, "in"}, {"1e", 1, "e"},   {"0x10in", NAN, ""},  {"-0X1p3", NAN, ""},
+    {"inf", NAN, ""},     {"nan", NAN, ""}, {"1e999", NAN, ""},   {" 1", NAN, ""},
+    {"", NAN, ""},        {".", NAN, ""},   {"-", NAN, ""},       {"+-1", NAN, ""},
+};
+
+TEST_EACH(numbers_are_decimal, read_numbers)
+{
+    double x = 77;
+    const char *end = NULL, *text = read_numbers[_i].text;
+    bool is = !isnan(read_numbers[_i].x);
+    ck_assert_int_eq(num_read(text, &x, &end), is);
+    ck_assert_double_eq(x, is ? read_numbers[_i].x : 77);
+    ck_assert(!is || strcmp(end, read_numbers[_i].rest) == 0);
+    ck_assert(!is || !signbit(x) || x < 0);
+    ck_assert_int_eq(num_fills(text, &x), is && !read_numbers[_i].rest[0]);
+}
+
 TEST(nearest_name_is_near_or_nothing)
 {
     static const char *const names[] = {"replay", "report", "capture", "calibrate", "list", NULL};

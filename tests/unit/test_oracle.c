@@ -282,19 +282,17 @@ static double units(const char *text, const struct head_in *in, double of)
 
 TEST_N(golden_video_counts, 4)
 {
-    struct record r;
     char text[96];
     double a = video[_i].alpha;
 
     HEAD(h, golden_video, 3, video[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "oracle:alpha=%g", a);
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].topp);
     ck_assert_double_eq(record_get(&r, "row_units_min"), video[_i].row_min);
     ck_assert_double_eq(record_get(&r, "row_units_max"), video[_i].row_max);
     ck_assert_double_ge(record_get(&r, "cra_min"), a);
     ck_assert(isnan(record_get(&r, "density_exec")));
-    record_free(&r);
     snprintf(text, sizeof text, "oracle:kind=mean:alpha=%g", a);
     ck_assert_double_eq(metric_of(text, &h.in, "pairs_kept"), video[_i].mean);
     snprintf(text, sizeof text, "oracle:kind=block:unit=128x1:alpha=%g", a);

@@ -1,108 +1,47 @@
-/* Figures: text cannot escape, failures leave nothing half-done, thin lines survive, and a kept
- * script draws the same picture again. */
-#include "tests/harness/suite.h"
-
-#include "core/clock.h"
-#include "core/fileio.h"
-#include "core/log.h"
+/* Figures: text cannot escape, failures leave nothing half-done, and thin lines survive. */
+#include "tests/harness/drawn.h"
 #include "core/mem.h"
-#include "core/metricdef.h"
-#include "core/pool.h"
 #include "core/rng.h"
 #include "plots/cells.h"
-#include "plots/figure.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
-#include "tests/harness/trace_fixture.h"
 
-#include <math.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-static struct err e;
 static struct gp g;
-static struct fixture_records f;
-static struct recset set;
-static struct trace *t;
-static struct buf text;
-static char dir[256];
 
-static void begin(void)
-{
-    static int number;
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-    metric_def_methods(sim_methods);
-    snprintf(dir, sizeof dir, "%s/plots-%d-%d", test_tmpdir(), (int)getpid(), number++);
-    assert_ok(make_dirs(dir, &e), &e);
-}
-
-static void end(void)
+static void end_gp(void)
 {
     gp_free(&g);
-    memset(&g, 0, sizeof g);
-    recset_free(&set);
-    trace_close(&t);
-    buf_free(&text);
+    g = (struct gp){0};
+    end();
 }
-FIXTURE(begin, end)
-
-static const char *in_dir(const char *name)
-{
-    static char path[2][400];
-    static int k;
-    k = !k;
-    snprintf(path[k], sizeof path[k], "%s/%s", dir, name);
-    return path[k];
-}
+FIXTURE(begin, end_gp)
 
 static bool exists(const char *name)
 {
-    struct stat st;
-    return stat(in_dir(name), &st) == 0;
+    return access(test_path(name), F_OK) == 0;
 }
 
-static void read_file(const char *name, struct buf *b)
+static const char *read_file(const char *name)
 {
-    buf_reset(b);
-    assert_ok(buf_read_file(b, in_dir(name), 64 << 20, &e), &e);
+    buf_reset(&text);
+    assert_ok(buf_read_file(&text, test_path(name), 64 << 20, &e), &e);
+    return buf_str(&text);
 }
 
 /* Size of a PNG from its header, after its signature was checked. */
 static void png_size(const char *name, int *w, int *h)
 {
     static const unsigned char signature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
-    OWN(buf_free) struct buf b = {0};
-    read_file(name, &b);
-    ck_assert_msg(b.len > 33 && memcmp(b.data, signature, 8) == 0, "%s is not a PNG", name);
-    const unsigned char *p = (const unsigned char *)b.data;
+    const unsigned char *p = (const unsigned char *)read_file(name);
+    ck_assert_msg(text.len > 33 && memcmp(p, signature, 8) == 0, "%s is not a PNG", name);
     *w = p[16] << 24 | p[17] << 16 | p[18] << 8 | p[19];
     *h = p[20] << 24 | p[21] << 16 | p[22] << 8 | p[23];
 }
 
-/* Run `gnuplot SCRIPT` in the figure's directory. */
-static int rerun(const char *script)
-{
-    int status;
-    pid_t pid = fork();
-    if (pid == 0) {
-        if (chdir(dir) == 0)
-            execlp("gnuplot", "gnuplot", script, (char *)NULL);
-        _exit(127);
-    }
-    ck_assert_int_gt(pid, 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 static void simple_figure(const char *file, const char *title)
 {
-    assert_ok(gp_open(&g, in_dir(file), 320, 200, NULL, &e), &e);
+    assert_ok(gp_open(&g, test_path(file), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "1 2\n2 3\n", 8, &e), &e);
     buf_puts(&g.script, "set title ");
     gp_text(&g, &g.script, title);
@@ -129,43 +68,27 @@ TEST_N(quotes_are_drawn_wherever_they_stand, 6)
 {
     static const char *const titles[] = {"'quoted' model", "''", "a''b",
                                          "it's 'x'",       "'",  "\"two\" 'one' \\ @x"};
-    OWN(buf_free) struct buf b = {0};
     simple_figure("quotes.svg", titles[_i]);
     assert_ok(gp_finish(&g, &e), &e);
-    read_file("quotes.svg", &b);
-    ck_assert_msg(strstr(buf_str(&b), titles[_i]) != NULL, "%s is not in it", titles[_i]);
+    ck_assert_msg(strstr(read_file("quotes.svg"), titles[_i]) != NULL, "%s", titles[_i]);
 }
 
 /* Neither markup, nor a number format, nor anything that a viewer of the picture would obey. */
 TEST(text_is_no_markup_and_no_format)
 {
     static const char nasty[] = "%d%g {/Symbol a}^2_3 @x \033[31m \xc2\x9b \xe2\x80\xae \xff";
-    OWN(buf_free) struct buf b = {0};
-    assert_ok(gp_open(&g, in_dir("format.svg"), 320, 200, NULL, &e), &e);
+    assert_ok(gp_open(&g, test_path("format.svg"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "set title ");
     gp_text(&g, &g.script, nasty);
     buf_puts(&g.script, " noenhanced\nset ytics (");
     gp_tic(&g, &g.script, nasty);
     buf_puts(&g.script, " 1) noenhanced\nplot [0:2][0:2] x notitle\n");
     assert_ok(gp_finish(&g, &e), &e);
-    read_file("format.svg", &b);
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "%d%g {/Symbol a}^2_3 @x \\x1b[31m \\u009b "
-                                              "\\u202e \\xff</text>"));
+    ck_assert_ptr_nonnull(strstr(read_file("format.svg"), "%d%g {/Symbol a}^2_3 @x \\x1b[31m "
+                                                          "\\u009b \\u202e \\xff</text>"));
     /* gnuplot cuts long labels of tics. */
-    const char *tic = strstr(buf_str(&b), "<text>%d%g {/Symbol a}^2_3 @x \\x1b[31m");
+    const char *tic = strstr(buf_str(&text), "<text>%d%g {/Symbol a}^2_3 @x \\x1b[31m");
     ck_assert(tic && strstr(tic + 1, "<text>%d%g {/Symbol a}^2_3 @x \\x1b[31m"));
-}
-
-TEST(a_title_is_drawn_and_never_run)
-{
-    char title[700];
-    int w, h;
-    snprintf(title, sizeof title, "a'b`touch %s/owned`\nsystem('touch %s/owned') # $(x)", dir, dir);
-    simple_figure("nasty.png", title);
-    assert_ok(gp_finish(&g, &e), &e);
-    png_size("nasty.png", &w, &h);
-    ck_assert_int_eq(rerun("nasty.gp"), 0);
-    ck_assert_msg(!exists("owned"), "the title was run as a command");
 }
 
 /* Odd names are plain names, of files and directories; a terminal of the user is not taken. */
@@ -174,102 +97,17 @@ TEST_N(pictures_are_what_their_names_say, 6)
     static const char *const cases[][2] = {{"size.png", "\x89PNG"}, {"it's <a> |b.png", "\x89PNG"},
                                            {"fig.svg", "<?xml"},    {"fig.pdf", "%PDF-"},
                                            {"fig.eps", "%!PS-"},    {"'it'''s'/f''.svg", "<?xml"}};
-    OWN(buf_free) struct buf b = {0};
     int w, h;
     setenv("GNUTERM", "no such terminal", 1); /* every test is a process of its own */
-    assert_ok(make_dirs(in_dir("'it'''s'"), &e), &e);
+    assert_ok(make_dirs(test_path("'it'''s'"), &e), &e);
     simple_figure(cases[_i][0], "x");
     assert_ok(gp_finish(&g, &e), &e);
-    read_file(cases[_i][0], &b);
-    ck_assert_int_eq(memcmp(b.data, cases[_i][1], strlen(cases[_i][1])), 0);
+    ck_assert_int_eq(memcmp(read_file(cases[_i][0]), cases[_i][1], strlen(cases[_i][1])), 0);
     if (_i < 2) {
         png_size(cases[_i][0], &w, &h);
         ck_assert_msg(w == 320 && h == 200, "%d x %d", w, h);
     }
     ck_assert(!exists("size.png.part"));
-}
-
-TEST(the_kept_script_draws_the_same_bytes)
-{
-    OWN(buf_free) struct buf first = {0}, again = {0};
-    simple_figure("same.png", "it's");
-    assert_ok(gp_finish(&g, &e), &e);
-    read_file("same.png", &first);
-    ck_assert_int_eq(unlink(in_dir("same.png")), 0);
-    ck_assert_int_eq(rerun("same.gp"), 0);
-    read_file("same.png", &again);
-    ck_assert(first.len == again.len && memcmp(first.data, again.data, first.len) == 0);
-}
-
-TEST(settings_of_gnuplot_are_not_taken)
-{
-    static const char program[] = "#!/bin/sh\nenv >../seen\n";
-    char *path = strdup(getenv("PATH"));
-    OWN(buf_free) struct buf b = {0}, with = {0};
-    assert_ok(file_write_atomic(in_dir("gnuplot"), program, sizeof program - 1, &e), &e);
-    ck_assert_int_eq(chmod(in_dir("gnuplot"), 0755), 0);
-    setenv("GNUPLOT_LIB", "/tmp", 1);
-    setenv("GNUPLOT_FONTPATH", "/tmp", 1);
-    setenv("FIT_LOG", "/tmp", 1);
-    setenv("GNUTERM", "dumb", 1);
-    setenv("GNUX", "kept", 1);
-    simple_figure("env.png", "x");
-    buf_printf(&with, "%s:%s", dir, path);
-    setenv("PATH", buf_str(&with), 1);
-    ck_assert_int_eq(chdir(dir), 0); /* this gnuplot draws nothing and changes no directory */
-    ck_assert_int_eq(mkdir("in", 0777), 0);
-    ck_assert_int_eq(chdir("in"), 0);
-    gp_finish(&g, NULL);
-    setenv("PATH", path, 1);
-    free(path);
-    read_file("seen", &b);
-    ck_assert_msg(!strstr(buf_str(&b), "GNUPLOT_") && !strstr(buf_str(&b), "FIT_LOG") &&
-                      !strstr(buf_str(&b), "GNUTERM") && strstr(buf_str(&b), "GNUX=kept"),
-                  "%s", buf_str(&b));
-}
-
-TEST(without_gnuplot_script_and_data_are_left_and_the_package_is_named)
-{
-    char *path = strdup(getenv("PATH"));
-    simple_figure("none.png", "x");
-    setenv("PATH", "", 1);
-    int rc = gp_finish(&g, &e);
-    setenv("PATH", path, 1);
-    free(path);
-    ck_assert_int_eq(rc, ERR_MACHINE);
-    ck_assert_ptr_nonnull(strstr(e.msg, "install gnuplot-nox"));
-    ck_assert(exists("none.gp") && exists("none.dat"));
-    ck_assert(!exists("none.png") && !exists("none.png.part"));
-    ck_assert_int_eq(rerun("none.gp"), 0);
-    ck_assert(exists("none.png"));
-}
-
-static void assert_same(const char *name, const struct buf *want)
-{
-    OWN(buf_free) struct buf got = {0};
-    read_file(name, &got);
-    ck_assert_msg(got.len == want->len && memcmp(got.data, want->data, got.len) == 0,
-                  "%s has changed", name);
-}
-
-TEST(a_script_error_leaves_the_old_figure_and_says_why)
-{
-    static const char *const names[] = {"err.png", "err.gp", "err.dat"};
-    struct buf before[3] = {0};
-    simple_figure("err.png", "x");
-    assert_ok(gp_finish(&g, &e), &e);
-    for (int i = 0; i < 3; i++)
-        read_file(names[i], &before[i]);
-    gp_free(&g);
-    assert_ok(gp_open(&g, in_dir("err.png"), 320, 200, NULL, &e), &e);
-    assert_ok(gp_data(&g, "dat", "3 4\n", 4, &e), &e);
-    buf_puts(&g.script, "plot './err.dat'\nset nonsense here\n");
-    assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "nonsense");
-    for (int i = 0; i < 3; i++) {
-        assert_same(names[i], &before[i]);
-        buf_free(&before[i]);
-    }
-    ck_assert(!exists("err.png.part"));
 }
 
 TEST(a_figure_that_is_given_up_leaves_nothing)
@@ -297,65 +135,48 @@ TEST(a_failure_names_the_figure_and_the_script)
 static void other_gnuplot(const char *program)
 {
     OWN(buf_free) struct buf path = {0};
-    assert_ok(make_dirs(in_dir("bin"), &e), &e);
-    assert_ok(file_write_atomic(in_dir("bin/gnuplot"), program, strlen(program), &e), &e);
-    ck_assert_int_eq(chmod(in_dir("bin/gnuplot"), 0755), 0);
-    buf_printf(&path, "%s:%s", in_dir("bin"), getenv("PATH"));
+    assert_ok(make_dirs(test_path("bin"), &e), &e);
+    assert_ok(file_write_atomic(test_path("bin/gnuplot"), program, strlen(program), &e), &e);
+    ck_assert_int_eq(chmod(test_path("bin/gnuplot"), 0755), 0);
+    buf_printf(&path, "%s:%s", test_path("bin"), getenv("PATH"));
     setenv("PATH", buf_str(&path), 1); /* every test is a process of its own */
 }
 
-TEST(a_silent_failure_is_a_whole_sentence)
+TEST(settings_of_gnuplot_are_not_taken)
 {
-    other_gnuplot("#!/bin/sh\nkill -KILL $$\n");
-    simple_figure("silent.png", "x");
-    ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
-    ck_assert_ptr_nonnull(strstr(e.msg, "failed with signal 9 (see "));
-    ck_assert_str_eq(e.msg + strlen(e.msg) - strlen("/silent.gp)"), "/silent.gp)");
+    static const char *const names[] = {"GNUPLOT_LIB", "GNUPLOT_FONTPATH", "FIT_LOG", "GNUTERM",
+                                        "GNUX"};
+    OWN(buf_free) struct buf program = {0};
+    for (int i = 0; i < 5; i++)
+        setenv(names[i], "dumb", 1);
+    buf_printf(&program, "#!/bin/sh\nenv >'%s'\n", test_path("seen"));
+    other_gnuplot(buf_str(&program)); /* draws nothing */
+    simple_figure("env.png", "x");
+    ck_assert_int_eq(gp_finish(&g, NULL), ERR_RUN);
+    read_file("seen");
+    for (int i = 0; i < 5; i++)
+        ck_assert_msg(!strstr(buf_str(&text), names[i]) == (i < 4), "%s", buf_str(&text));
 }
 
-/* Interrupt this process, and only it, in a moment. */
-static pid_t interrupt_soon(void)
+/* Signals that gnuplot alone gets. An interrupt is one of the program. */
+TEST_N(a_signal_to_gnuplot_is_told, 2)
 {
-    pid_t pid = fork();
-    if (pid == 0) {
-        usleep(200000);
-        kill(getppid(), SIGINT);
-        _exit(0);
-    }
-    ck_assert_int_gt(pid, 0);
-    return pid;
-}
-
-TEST(an_interrupt_ends_gnuplot_and_leaves_the_old_figure)
-{
-    OWN(buf_free) struct buf before = {0};
-    simple_figure("long.png", "x");
-    assert_ok(gp_finish(&g, &e), &e);
-    read_file("long.gp", &before);
-    gp_free(&g);
-    simple_figure("long.png", "x");
-    buf_puts(&g.script, "pause 60\n");
-    interrupt_install();
-    pid_t pid = interrupt_soon();
-    double start = clock_s();
-    assert_fails(gp_finish(&g, &e), &e, ERR_INTERRUPTED, "interrupted");
-    ck_assert_double_lt(clock_s() - start, 30);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    assert_same("long.gp", &before);
-    ck_assert(!exists("long.png.part"));
-}
-
-TEST(an_interrupt_that_only_gnuplot_got_is_one_too)
-{
-    other_gnuplot("#!/bin/sh\nkill -INT $$\n");
-    simple_figure("int.png", "x");
-    assert_fails(gp_finish(&g, &e), &e, ERR_INTERRUPTED, "interrupted");
-    ck_assert(!exists("int.gp") && !exists("int.png.part"));
+    static const struct {
+        const char *program, *says;
+        enum err_code code;
+    } cases[] = {
+        {"#!/bin/sh\nkill -KILL $$\n", "/sig.png: gnuplot failed with signal 9 (see ", ERR_RUN},
+        {"#!/bin/sh\nkill -INT $$\n", "interrupted", ERR_INTERRUPTED}};
+    other_gnuplot(cases[_i].program);
+    simple_figure("sig.png", "x");
+    assert_fails(gp_finish(&g, &e), &e, cases[_i].code, cases[_i].says);
+    ck_assert(exists("sig.gp") == (_i == 0) && !exists("sig.png.part"));
+    unlink(test_path("sig.gp"));
 }
 
 TEST(a_script_that_draws_nothing_is_an_error)
 {
-    assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, NULL, &e), &e);
+    assert_ok(gp_open(&g, test_path("nothing.png"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "x = 1\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
     ck_assert(!exists("nothing.png") && !exists("nothing.png.part"));
@@ -380,7 +201,7 @@ TEST(a_missing_directory_is_named)
 {
     simple_figure("x.png", "x"); /* the data file is the first thing written */
     gp_free(&g);
-    assert_ok(gp_open(&g, in_dir("no/such/fig.png"), 320, 200, NULL, &e), &e);
+    assert_ok(gp_open(&g, test_path("no/such/fig.png"), 320, 200, NULL, &e), &e);
     ck_assert_int_eq(gp_data(&g, "dat", "1\n", 2, &e), ERR_IO);
     ck_assert_ptr_nonnull(strstr(e.msg, "no/such"));
 }
@@ -471,45 +292,12 @@ TEST(kept_shares_of_masks_match_counting)
 
 /* ---- figures ------------------------------------------------------------------------------- */
 
-static void assert_has(const char *what)
-{
-    ck_assert_msg(strstr(buf_str(&text), what) != NULL, "'%s' is not in\n%s", what, buf_str(&text));
-}
-
-static void study(void)
-{
-    fixture_study(&f);
-    fixture_set(&f, &set);
-}
-
-static struct figure_args args_for(const char *file)
-{
-    return (struct figure_args){.output = in_dir(file),
-                                .set = &set,
-                                .trace = t,
-                                .low = NAN,
-                                .high = NAN,
-                                .methods = sim_methods};
-}
-
-/* A step that reuses the mask of one before. */
-static void add_reused_mask(void)
-{
-    struct record *r = fixture_record(&f, "fg-attn", "compare=1", 0, 0);
-    fixture_metric(r, "density_elem", 0.4);
-    fixture_metric(r, "dense_call", 0);
-    fixture_metric(r, "mask_age", 3);
-    fixture_metric(r, "mask_iou", 0.8);
-    fixture_metric(r, "mask_recall", 0.9);
-}
-
 /* Figures of one setting, of parameters by name, or of a model with methods inside: they have tests
  * of their own. */
 static bool wants_more(const char *figure)
 {
-    static const char *const names[] = {"means",  "sweep",    "needle", "growth",
-                                        "inside", "tradeoff", NULL};
-    for (int i = 0; names[i]; i++)
+    static const char *const names[] = {"means", "sweep", "needle", "growth", "inside", "tradeoff"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(figure, names[i]) == 0)
             return true;
     return false;
@@ -517,118 +305,48 @@ static bool wants_more(const char *figure)
 
 TEST(every_figure_of_records_draws)
 {
+    int w, h;
     fixture_study(&f);
-    add_reused_mask();
+    fixture_add(
+        &f, "fg-attn:compare=1 density_elem=.4 dense_call=0 mask_age=3 mask_iou=.8 mask_recall=.9");
     fixture_set(&f, &set);
+    struct figure_args a = {.output = test_path("every.png"),
+                            .set = &set,
+                            .low = NAN,
+                            .high = NAN,
+                            .methods = sim_methods};
     for (int i = 0; figures[i].listed.name; i++) {
-        char name[64], script[64];
-        int w, h;
         if (figures[i].input != FIGURE_RECORDS || wants_more(figures[i].listed.name))
             continue;
-        snprintf(name, sizeof name, "%s.png", figures[i].listed.name);
-        snprintf(script, sizeof script, "%s.gp", figures[i].listed.name);
-        struct figure_args a = args_for(name);
         assert_ok(figure_draw(&figures[i], &a, &e), &e);
-        png_size(name, &w, &h);
-        ck_assert_msg(w > 100 && h > 100 && exists(script), "%s", name);
+        png_size("every.png", &w, &h);
+        ck_assert_msg(w > 100 && h > 100 && exists("every.gp"), "%s", figures[i].listed.name);
+        unlink(test_path("every.gp"));
     }
-}
-
-TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
-{
-    study();
-    struct figure_args a = args_for("p.png");
-    a.metrics = "err_l1_rel";
-    assert_ok(figure_draw(figure_find("pareto", &e), &a, &e), &e);
-    read_file("p.dat", &text);
-    /* streaming 0.315 / 0.3 is worse in both than sale 0.265 / 0.1; the oracle 0.115 / 0.05 would
-     * be better than both sales. Columns: density, value, dominated. */
-    assert_has("0.315 0.3 1 ");
-    assert_has("0.265 0.1 0 ");
-    assert_has("0.515 0.02 0 ");
-}
-
-TEST(a_sweep_takes_the_default_from_the_method)
-{
-    study();
-    struct figure_args a = args_for("c.png");
-    a.x = "tau";
-    a.metrics = "err_l1_rel";
-    assert_ok(figure_draw(figure_find("curves", &e), &a, &e), &e);
-    read_file("c.dat", &text);
-    assert_has("\n0.004 0.02 0\n0.02 0.1 0\n");
-    ck_assert_ptr_null(strstr(buf_str(&text), "streaming"));
-    a.x = "no_such";
-    assert_fails(figure_draw(figure_find("curves", &e), &a, &e), &e, ERR_INPUT, "no_such");
-}
-
-TEST(differences_need_the_other_method)
-{
-    study();
-    struct figure_args a = args_for("d.png");
-    a.method = "sale";
-    a.against = "sale:tau=0.02";
-    a.metrics = "density_elem";
-    assert_ok(figure_draw(figure_find("layerhead", &e), &a, &e), &e);
-    read_file("d.dat", &text);
-    assert_has("0 0 0.25 \"0.25\"");
-    a.against = "sale:tau=7";
-    assert_fails(figure_draw(figure_find("layerhead", &e), &a, &e), &e, ERR_INPUT, "tau=7");
-}
-
-TEST(no_record_left_is_an_error)
-{
-    study();
-    struct figure_args a = args_for("e.png");
-    a.method = "nobody";
-    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_INPUT, "is left to draw");
-    a.method = "radial"; /* skipped cells are no data */
-    assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_INPUT, "is left to draw");
-    ck_assert_ptr_null(figure_find("heatmaps", &e));
-    ck_assert_ptr_nonnull(strstr(e.msg, "did you mean 'heatmap'"));
-}
-
-/* A trace of 3 layers x 2 heads, 40 tokens, maps of 8-token cells. */
-static void small_trace(int64_t pool)
-{
-    struct trace_meta m = fixture_text(DT_F32, 2, 2, 40);
-    m.pool = pool;
-    assert_ok(fixture_write(in_dir("t.h5"), &m, 3, &e), &e);
-    assert_ok(trace_open(in_dir("t.h5"), &t, &e), &e);
 }
 
 TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
 {
-    small_trace(8);
-    OWN(buf_free) struct buf bin = {0};
     float map[25], first, corner;
-    int w, h;
-    struct figure_args a = args_for("h.png");
-    a.layers = "1";
-    a.heads = "1";
-    a.low = 1;
-    a.high = 2000;
-    a.map = MAP_STORED;
-    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
-    png_size("h.png", &w, &h);
-    read_file("h.bin", &bin);
-    ck_assert_int_eq(bin.len, 25 * sizeof(float));
+    assert_drawn(&(struct drawn){
+        "heatmap", NULL, "heatmap",
+        .a = {.layers = "1", .heads = "1", .low = 1, .high = 2000, .map = MAP_STORED},
+        .texts = {"set yrange [40:0]", "set format cb '10^{%T}'", "set logscale cb"},
+        .trace = {3, 40, 40, 8}});
+    read_file("fig.bin");
+    ck_assert_int_eq(text.len, sizeof map);
     assert_ok(trace_read_map(t, 1, 1, NULL, map, &e), &e);
-    memcpy(&first, bin.data + 5 * sizeof first, sizeof first);
-    memcpy(&corner, bin.data + 4 * sizeof corner, sizeof corner);
+    memcpy(&first, text.data + 5 * sizeof first, sizeof first);
+    memcpy(&corner, text.data + 4 * sizeof corner, sizeof corner);
     ck_assert_float_eq(first, map[5]);
     ck_assert(isnan(corner)); /* keys after the query */
-    read_file("h.gp", &text);
-    assert_has("set yrange [40:0]");
-    assert_has("set format cb '10^{%T}'");
-    assert_has("set logscale cb");
 }
 
 /* Against a plain softmax over all keys of the head. */
 TEST(computed_maps_are_maxima_of_the_softmax)
 {
     enum { N = 40, D = 8 };
-    small_trace(0);
+    drawn_trace(&(struct drawn){.trace = {3, N, N, 0}});
     const struct cells_span part = {10, 13, 4, 17};
     const struct trace_meta *m = trace_meta(t);
     float q[N * D], k[N * D];
@@ -658,73 +376,22 @@ TEST(computed_maps_are_maxima_of_the_softmax)
         }
 }
 
-TEST(parts_of_maps_have_their_tokens_on_the_axes)
-{
-    small_trace(8);
-    struct figure_args a = args_for("z.png");
-    a.layers = "1";
-    a.heads = "1";
-    a.rows = "10-29";
-    a.keys = "4-15";
-    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
-    read_file("z.gp", &text);
-    assert_has("set xrange [4:16]");
-    assert_has("set yrange [30:10]");
-    a.rows = "10-40";
-    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "within 0-39");
-    a.rows = "10-29";
-    a.map = MAP_STORED;
-    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "computed");
-}
-
-TEST(grids_have_heads_of_rows_and_columns)
-{
-    small_trace(8);
-    struct figure_args a = args_for("g.png");
-    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
-    read_file("g.gp", &text);
-    assert_has("'layer 1'");
-    assert_has("'head 0'");
-}
-
-TEST(maps_that_are_not_there_are_explained)
-{
-    small_trace(0);
-    struct figure_args a = args_for("h.png");
-    a.map = MAP_STORED;
-    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "--maps");
-    a.steps = "7";
-    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT,
-                 "0/main/0 0/main/1");
-}
-
 TEST(token_orders_walk_through_the_grid)
 {
     struct trace_meta m = fixture_video(DT_F32); /* 2 frames of 3 x 4 tokens, a cell apart */
     int w, h;
-    assert_ok(fixture_write(in_dir("v.h5"), &m, 1, &e), &e);
-    assert_ok(trace_open(in_dir("v.h5"), &t, &e), &e);
-    struct figure_args a = args_for("o.png");
-    assert_ok(figure_draw(figure_find("order", &e), &a, &e), &e);
-    png_size("o.png", &w, &h);
+    assert_ok(fixture_write(test_path("v.h5"), &m, 1, &e), &e);
+    assert_ok(trace_open(test_path("v.h5"), &t, &e), &e);
+    assert_drawn(&(struct drawn){
+        "orders", "sale", "order",
+        .texts = {"# row: column, row, block of 4 tokens, way to the next token\n"
+                  "0 0 0 1 0\n1 0 0 1 0\n2 0 0 1 0\n3 0 0 -3 1\n0 1 1 1 0\n",
+                  "# column: column, row, block of 4 tokens, way to the next token\n"
+                  "0 0 0 0 1\n0 1 0 0 1\n0 2 0 1 -2\n1 0 0 0 1\n1 1 1 ",
+                  "# time: column, row, block of 4 tokens, way to the next token\n"
+                  "0 0 0 5 0\n5 0 0 -4 0\n1 0 0 5 0\n6 0 0 -4 0\n2 0 1 "}});
+    png_size("fig.png", &w, &h);
     ck_assert(w > 100 && h > 100);
-    read_file("o.dat", &text);
-    static const char *const begin_with[] = {
-        "# row: column, row, block of 4 tokens, way to the next token\n"
-        "0 0 0 1 0\n1 0 0 1 0\n2 0 0 1 0\n3 0 0 -3 1\n0 1 1 1 0\n",
-        "# column: column, row, block of 4 tokens, way to the next token\n"
-        "0 0 0 0 1\n0 1 0 0 1\n0 2 0 1 -2\n1 0 0 0 1\n1 1 1 ",
-        "# time: column, row, block of 4 tokens, way to the next token\n"
-        "0 0 0 5 0\n5 0 0 -4 0\n1 0 0 5 0\n6 0 0 -4 0\n2 0 1 "};
-    for (int i = 0; i < 3; i++)
-        ck_assert_ptr_nonnull(strstr(buf_str(&text), begin_with[i]));
-}
-
-TEST(text_has_no_token_orders)
-{
-    small_trace(0);
-    struct figure_args a = args_for("o.png");
-    assert_fails(figure_draw(figure_find("order", &e), &a, &e), &e, ERR_INPUT, "grid of a video");
 }
 
 /* Masks of one layer and head for two parameter settings. */
@@ -733,7 +400,7 @@ static struct maskfile *small_masks(const char *trace_id)
     struct maskfile *file = NULL;
     struct record r;
     struct mask m = {0};
-    assert_ok(maskfile_create(in_dir("m.h5"), true, &file, &e), &e);
+    assert_ok(maskfile_create(test_path("m.h5"), true, &file, &e), &e);
     for (int i = 0; i < 2; i++) {
         record_init(&r);
         snprintf(r.trace, sizeof r.trace, "%s", trace_id);
@@ -754,50 +421,49 @@ static struct maskfile *small_masks(const char *trace_id)
         record_free(&r);
     }
     assert_ok(maskfile_commit(&file, &e), &e);
-    assert_ok(maskfile_open(in_dir("m.h5"), &file, &e), &e);
+    assert_ok(maskfile_open(test_path("m.h5"), &file, &e), &e);
     return file;
 }
 
 TEST(an_overlay_veils_what_the_mask_drops)
 {
-    small_trace(8);
-    OWN(maskfile_close) struct maskfile *m = small_masks(trace_id(t));
-    OWN(buf_free) struct buf veil = {0};
-    struct figure_args a = args_for("o.png");
-    a.masks = m;
-    a.layers = "1";
-    a.heads = "1";
-    a.map = MAP_STORED;
     /* Two settings are two panels, each under its own head. */
-    assert_ok(figure_draw(figure_find("overlay", &e), &a, &e), &e);
-    read_file("o.gp", &text);
-    assert_has("window=16");
-    assert_has("defaults");
-    a.params = "window=99";
-    assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
-    a.params = "defaults";
-    assert_ok(figure_draw(figure_find("overlay", &e), &a, &e), &e);
-    read_file("o.veil.bin", &veil);
-    ck_assert_int_eq(veil.len, 25 * 4);
+    struct drawn d = {"overlay",
+                      NULL,
+                      "overlay",
+                      .a = {.layers = "1", .heads = "1", .map = MAP_STORED},
+                      .texts = {"window=16", "defaults"},
+                      .trace = {3, 40, 40, 8}};
+    drawn_trace(&d);
+    OWN(maskfile_close) struct maskfile *m = small_masks(trace_id(t));
+    d.a.masks = m;
+    assert_drawn(&d);
+    d.a.params = "window=99";
+    assert_fails(draw(&d), &e, ERR_INPUT, "no dumped mask");
+    d.a.params = "defaults";
+    assert_ok(draw(&d), &e);
+    read_file("fig.veil.bin");
+    ck_assert_int_eq(text.len, 25 * 4);
     for (int r = 0; r < 5; r++)
         for (int k = 0; k < 5; k++) {
-            unsigned char alpha = (unsigned char)veil.data[(r * 5 + k) * 4 + 3];
+            unsigned char alpha = (unsigned char)text.data[(r * 5 + k) * 4 + 3];
             ck_assert_msg((alpha > 0) == (k < r), "row %d column %d: %d", r, k, alpha);
         }
-    a.heads = "0";
-    assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
+    d.a.heads = "0";
+    assert_fails(draw(&d), &e, ERR_INPUT, "no dumped mask");
 }
 
 TEST(masks_of_another_trace_are_refused)
 {
-    small_trace(8);
     OWN(maskfile_close) struct maskfile *m = small_masks("xxh3:00000000000000000000000000000000");
-    struct figure_args a = args_for("o.png");
-    a.masks = m;
-    a.layers = "1";
-    a.heads = "1";
-    a.params = "defaults";
-    assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "belong to trace");
-    a.layers = a.heads = a.params = NULL;
-    assert_ok(figure_draw(figure_find("mask", &e), &a, &e), &e); /* the mask alone needs no trace */
+    struct drawn d = {"other",
+                      NULL,
+                      "overlay",
+                      .a = {.masks = m, .layers = "1", .heads = "1", .params = "defaults"},
+                      .texts = {"belong to trace"},
+                      .fails = ERR_INPUT,
+                      .trace = {3, 40, 40, 8}};
+    assert_drawn(&d);
+    d = (struct drawn){"mask", NULL, "mask", .a = {.masks = m}}; /* which needs no trace */
+    assert_drawn(&d);
 }

@@ -93,26 +93,21 @@ TEST(a_target_is_the_last_word)
     ck_assert_str_eq(buf_str(&b), "dilate=none@density_elem=0.3:per=layer");
 }
 
-static void assert_param(struct record *r, const char *name, const char *want)
-{
-    OWN(buf_free) struct buf b = {0};
-    ck_assert_int_eq(record_param(r, name, &b), want != NULL);
-    ck_assert_str_eq(buf_str(&b), want ? want : "");
-}
-
 TEST(a_parameter_has_the_value_in_effect)
 {
-    struct record *r = fixture_record(&f, "sale", "tau=0.02:dense_below=0", 0, 0);
-    assert_param(r, "tau", "0.02");
-    assert_param(r, "bits", "4");
-    assert_param(r, "window", NULL);
-    r = fixture_record(&f, "sale", "bits=16:calib=abc", 0, 1);
-    assert_param(r, "tau", "calib");
-    assert_param(r, "bits", "16");
-    r = fixture_record(&f, "sale", "bits=16@density_elem=0.3", 0, 2);
-    record_note(r, "found=tau=0.0125;budget=met");
-    assert_param(r, "tau", "0.0125");
-    assert_param(r, "bits", "16");
+    static const struct {
+        int record;
+        const char *name, *want;
+    } cases[] = {{0, "tau", "0.02"}, {0, "bits", "4"},     {0, "window", NULL}, {1, "tau", "calib"},
+                 {1, "bits", "16"},  {2, "tau", "0.0125"}, {2, "bits", "16"}};
+    fixture_add(&f, "sale:tau=0.02:dense_below=0; sale:bits=16:calib=abc head=1;"
+                    "sale:bits=16@density_elem=0.3 head=2 note=found=tau=0.0125");
+    for (int i = 0; i < 7; i++) {
+        OWN(buf_free) struct buf b = {0};
+        ck_assert_int_eq(record_param(&f.r[cases[i].record], cases[i].name, &b),
+                         cases[i].want != NULL);
+        ck_assert_str_eq(buf_str(&b), cases[i].want ? cases[i].want : "");
+    }
     fixture_set(&f, &set);
 }
 
@@ -141,171 +136,93 @@ TEST(conditions_choose_records)
     ck_assert_int_eq(left("layer=0") + left("layer=1"), all);
     ck_assert_int_eq(left("density_elem<=0.3") + left("density_elem>0.3"), left("status=ok"));
     ck_assert_int_eq(left("method=sale,tau<0.02") + left("method=sale,tau>=0.02"), sale);
-    ck_assert_int_eq(left("method=nobody"), ERR_INPUT);
-    ck_assert(strstr(e.msg, "method=nobody") != NULL);
-    err_clear(&e);
-    ck_assert_int_eq(left("cra_min=1"), ERR_USAGE);
-    err_clear(&e);
-    ck_assert_int_eq(left("layr=1"), ERR_USAGE);
-    ck_assert(strstr(e.msg, "did you mean 'layer'") != NULL);
-    err_clear(&e);
-    ck_assert_int_eq(left("layer"), ERR_USAGE);
-    err_clear(&e);
-    ck_assert_int_eq(left("layer<x"), ERR_USAGE);
+    static const char *const bad[][2] = {
+        {"cra_min=1", ""}, {"layr=1", "did you mean 'layer'"}, {"layer", ""}, {"layer<x", ""}};
+    for (int i = 0; i < 4; i++)
+        assert_fails((int)left(bad[i][0]), &e, ERR_USAGE, bad[i][1]);
+    assert_fails((int)left("method=nobody"), &e, ERR_INPUT, "method=nobody");
 }
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-static void put(const char *method, const char *params, int head, double density, double error)
-{
-    struct record *r = fixture_record(&f, method, params, head / 4, head % 4);
-    fixture_metric(r, "density_elem", density);
-    fixture_metric(r, "err_l1_rel", error);
-}
+static const struct tabled tabled[] = {
+    /* sale beats xattention on seven of eight heads and ties within 1 % on the last: differences
+     * -0.01 .. -0.07 and -0.001 are all negative, p = 2 / 2^8. The oracle is no contestant, and of
+     * 0.5 there is one setting only. */
+    {"targets are ranked head by head",
+     "sale@density_elem=0.3 head=0..6 density_elem=.3 err_l1_rel=.1;"
+     "sale@density_elem=0.3 head=7 density_elem=.3 err_l1_rel=.2;"
+     "xattention@density_elem=0.3 head=0..6 density_elem=.301 err_l1_rel=.11+.01i;"
+     "xattention@density_elem=0.3 head=7 density_elem=.301 err_l1_rel=.201;"
+     "xattention@density_elem=0.5 head=0..7 density_elem=.5 err_l1_rel=.01;"
+     "oracle@density_elem=0.3 head=0..7 density_elem=.3 err_l1_rel=.001;"
+     "xattention:tau=0.5 head=0..7 density_elem=.3 err_l1_rel=.0001",
+     "ranking", .rows = 2,
+     .cells =
+         "0 method:sale n:8 won:.9375 p:.0078125 p_holm:.015625 difference:-.035 verdict:better;"
+         "1 won:.0625 verdict:worse"},
+    /* Layer 0 is sale's on three of four heads, layer 1 minference's on all; xattention misses
+     * there. Differences of layer 0: -0.1, -0.11, -0.12, 0.17; p_holm of 3 + 2 comparisons. */
+    {"every layer has its winner",
+     "sale@density_elem=0.3 head=0..2 density_elem=.3 err_l1_rel=.1;"
+     "sale@density_elem=0.3 head=3 density_elem=.3 err_l1_rel=.4;"
+     "sale@density_elem=0.3 layer=1 head=0..3 density_elem=.3 err_l1_rel=.4;"
+     "minference:bq=64@density_elem=0.3 layer=0..1 head=0..3 density_elem=.3 err_l1_rel=.2+.01i;"
+     "xattention@density_elem=0.3 head=0..3 density_elem=.3 err_l1_rel=.3;"
+     "xattention@density_elem=0.3 layer=1 head=0..3 density_elem=.6 err_l1_rel=.3 "
+     "note=budget=coarse",
+     "ranking", .req = {.per = "layer"}, .rows = 2,
+     .cells = "0 layer:0 method:sale second:minference:bq=64 n:4 won:.75 difference:-.105;"
+              "1 method:minference params:bq=64 second:sale won:1 p:.125 p_holm:.625",
+     .notes = {"which it misses by more than 2 % (in some layers)"}},
+    /* Eight samples are paired, and the two calls of one sample are one value. */
+    {"every head is paired by sample",
+#define SAMPLE(x)                                                                                  \
+    "sale@density_elem=0.3 trace=" x " step=0..1 density_elem=.3 err_l1_rel=.20" x ";"             \
+    "xattention@density_elem=0.3 trace=" x " step=0..1 density_elem=.3 err_l1_rel=.30" x "+.02i;"  \
+    "sale@density_elem=0.3 trace=" x " head=1 step=0..1 density_elem=.3 err_l1_rel=.30" x "+.02i;" \
+    "xattention@density_elem=0.3 trace=" x " head=1 step=0..1 density_elem=.3 err_l1_rel=.20" x    \
+    ";"
+     SAMPLE("0") SAMPLE("1") SAMPLE("2") SAMPLE("3") SAMPLE("4") SAMPLE("5") SAMPLE("6")
+         SAMPLE("7"),
+     "ranking", .req = {.per = "head"}, .rows = 2,
+     .cells = "0 method:sale n:8 difference:-.11 p:.0078125 p_holm:.03125 verdict:better;"
+              "1 method:xattention head:1"},
+    {"one sample is no test",
+     "sale@density_elem=0.3 layer=0..1 head=0..3 density_elem=.3 err_l1_rel=.1;"
+     "xattention@density_elem=0.3 layer=0..1 head=0..3 density_elem=.3 err_l1_rel=.2",
+     "ranking", .req = {.per = "head"}, .rows = 8, .cells = "7 verdict:open",
+     .notes = {"with 1 sample no test can tell"}},
+    /* Log-log between the two neighbours, nothing beyond the ends: sale has sqrt(0.4 0.1) at
+     * sqrt(0.1 0.4). */
+    {"curves are compared where they meet",
+     "sale:tau=0.1 head=0..2 density_elem=.1 err_l1_rel=.4; sale:tau=0.01 head=0..2 "
+     "density_elem=.4 err_l1_rel=.1;"
+     "xattention:tau=0.5 head=0..2 density_elem=.1 err_l1_rel=.2;"
+     "xattention:tau=0.8 head=0..1 density_elem=.4 err_l1_rel=.2;"
+     "xattention:tau=0.8 head=2 density_elem=.15 err_l1_rel=.2;"
+     "streaming:window=8 head=0..2 density_elem=.3 err_l1_rel=.5",
+     "ranking", .req = {.at = "density_elem=0.2"}, .rows = 2,
+     .cells = "0 method:sale n:2 value:.2 won:.5 verdict:open",
+     .notes = {"streaming has no value at density_elem=0.2",
+               "at density_elem=0.2 1 heads that only some settings have are left out"}},
+    {"without a target there is a budget to give", "sale:tau=0.1 density_elem=.1", "ranking",
+     .notes = {"--at density_elem=0.3"}, .fails = ERR_INPUT},
+    {"a budget is of a metric", "sale:tau=0.1 density_elem=.1", "ranking",
+     .req = {.at = "density=0.1"}, .notes = {"expected METRIC=X"}, .fails = ERR_USAGE},
+    {"what is ranked by has a better side", "sale:tau=0.1 density_elem=.1", "ranking",
+     .req = {.at = "density_elem=0.1", .by = "pairs_allowed"}, .notes = {"better and a worse"},
+     .fails = ERR_USAGE},
+    {"winners are of layers or heads", "sale:tau=0.1 density_elem=.1", "ranking",
+     .req = {.at = "density_elem=0.1", .per = "step"}, .notes = {"--per step"}, .fails = ERR_USAGE},
+    {"parameters are keys, with their defaults",
+     "sale:tau=0.1 density_elem=.1; sale:tau=0.1 layer=1 density_elem=.2;"
+     "sale:bits=16:tau=0.1 layer=1 density_elem=.4; sale density_elem=.3",
+     "summary", .req = {.group = "method,tau", .pivot = "layer", .columns = "density_elem"},
+     .rows = 2, .cells = "0 tau:0.004; 1 tau:0.1 layer=1:.3/2"},
+};
 
-static int rank_per(const char *at, const char *by, const char *per)
+TEST_EACH(rankings_say_who_wins, tabled)
 {
-    const struct table_request req = {.at = at, .by = by, .per = per};
-    return try_build("ranking", &req);
-}
-
-static int rank(const char *at, const char *by)
-{
-    return rank_per(at, by, NULL);
-}
-
-/* sale beats xattention on seven of eight heads, ties within 1 % on the last; streaming has only
- * seven of them, and the oracle is no contestant. */
-TEST(targets_are_ranked_head_by_head)
-{
-    for (int h = 0; h < 8; h++) {
-        put("sale", "@density_elem=0.3", h, 0.3, h < 7 ? 0.1 : 0.2);
-        put("xattention", "@density_elem=0.3", h, 0.301, h < 7 ? 0.1 + 0.01 * (h + 1) : 0.201);
-        put("xattention", "@density_elem=0.5", h, 0.5, 0.01);
-        put("oracle", "@density_elem=0.3", h, 0.3, 0.001);
-        put("xattention", "tau=0.5", h, 0.3, 0.0001);
-    }
-    assert_ok(rank(NULL, NULL), &e);
-    ck_assert_int_eq(t.n_rows, 2); /* 0.5 has one setting only: a note */
-    is_text(0, "method", "sale");
-    is_number(0, "n", 8);
-    is_number(0, "won", 7.5 / 8);
-    is_number(1, "won", 0.5 / 8);
-    /* Differences -0.01 .. -0.07 and -0.001: all eight negative, p = 2 / 2^8. */
-    is_number(0, "p", 0.0078125);
-    is_number(0, "p_holm", 0.015625);
-    is_number(0, "difference", -0.035);
-    is_text(0, "verdict", "better");
-    is_text(1, "verdict", "worse");
-}
-
-/* Layer 0 is sale's on three of four heads, layer 1 minference's on all; xattention misses there.
- */
-TEST(every_layer_has_its_winner)
-{
-    for (int h = 0; h < 8; h++) {
-        put("sale", "@density_elem=0.3", h, 0.3, h < 3 ? 0.1 : 0.4);
-        put("minference", "bq=64@density_elem=0.3", h, 0.3, 0.2 + 0.01 * h);
-        put("xattention", "@density_elem=0.3", h, h < 4 ? 0.3 : 0.6, 0.3);
-        if (h >= 4)
-            record_note(&f.r[f.n - 1], "budget=next step keeps 0.6");
-    }
-    assert_ok(rank_per(NULL, NULL, "layer"), &e);
-    ck_assert_int_eq(t.n_rows, 2);
-    is_text(0, "method", "sale");
-    is_text(0, "second", "minference:bq=64");
-    is_text(1, "method", "minference");
-    is_text(1, "params", "bq=64");
-    is_text(1, "second", "sale");
-    is_number(0, "layer", 0);
-    is_number(0, "n", 4);
-    is_number(0, "won", 0.75);
-    is_number(1, "won", 1);
-    /* -0.1, -0.11, -0.12, 0.17 */
-    is_number(0, "difference", -0.105);
-    is_number(1, "p", 0.125);
-    is_number(1, "p_holm", 0.625); /* of 3 + 2 comparisons */
-    ck_assert(has_note("which it misses by more than 2 % (in some layers)"));
-}
-
-/* One head: its samples are paired, and calls of one sample are one value. */
-TEST(every_head_is_paired_by_sample)
-{
-    for (int h = 0; h < 2; h++)
-        for (int sample = 0; sample < 8; sample++)
-            for (int step = 0; step < 2; step++)
-                for (int m = 0; m < 2; m++) {
-                    put(m ? "sale" : "xattention", "@density_elem=0.3", h, 0.3,
-                        0.2 + 0.001 * sample + (m == h ? 0.1 + 0.02 * step : 0));
-                    struct record *r = &f.r[f.n - 1];
-                    r->step = step;
-                    snprintf(r->trace, sizeof r->trace, "xxh3:%d", sample);
-                }
-    assert_ok(rank_per(NULL, NULL, "head"), &e);
-    ck_assert_int_eq(t.n_rows, 2);
-    is_text(0, "method", "sale");
-    is_text(1, "method", "xattention");
-    is_number(1, "head", 1);
-    is_number(0, "n", 8);
-    is_number(0, "difference", -0.11);
-    is_number(0, "p", 2.0 / 256);
-    is_number(0, "p_holm", 4 * 2.0 / 256);
-    is_text(0, "verdict", "better");
-}
-
-TEST(one_sample_is_no_test)
-{
-    for (int h = 0; h < 8; h++) {
-        put("sale", "@density_elem=0.3", h, 0.3, 0.1);
-        put("xattention", "@density_elem=0.3", h, 0.3, 0.2);
-    }
-    assert_ok(rank_per(NULL, NULL, "head"), &e);
-    ck_assert_int_eq(t.n_rows, 8);
-    is_text(7, "verdict", "open");
-    ck_assert(has_note("with 1 sample no test can tell"));
-}
-
-/* Curves: log-log between the two neighbours, nothing beyond the ends. */
-TEST(curves_are_compared_where_they_meet)
-{
-    for (int h = 0; h < 3; h++) {
-        put("sale", "tau=0.1", h, 0.1, 0.4);
-        put("sale", "tau=0.01", h, 0.4, 0.1);
-        put("xattention", "tau=0.5", h, 0.1, 0.2);
-        put("xattention", "tau=0.8", h, h < 2 ? 0.4 : 0.15, 0.2);
-        put("streaming", "window=8", h, 0.3, 0.5);
-    }
-    assert_ok(rank("density_elem=0.2", NULL), &e);
-    ck_assert_int_eq(t.n_rows, 2);
-    is_number(0, "n", 2);
-    is_text(0, "method", "sale");
-    is_number(0, "value", 0.2); /* sqrt(0.4 0.1) at sqrt(0.1 0.4) */
-    is_number(0, "won", 0.5);
-    is_text(0, "verdict", "open");
-    ck_assert(has_note("streaming has no value at density_elem=0.2"));
-    ck_assert(has_note("at density_elem=0.2 1 heads that only some settings have are left out"));
-}
-
-TEST(what_cannot_be_ranked_is_refused)
-{
-    put("sale", "tau=0.1", 0, 0.1, 0.4);
-    assert_fails(rank(NULL, NULL), &e, ERR_INPUT, "--at density_elem=0.3");
-    assert_fails(rank("density=0.1", NULL), &e, ERR_USAGE, "expected METRIC=X");
-    assert_fails(rank("density_elem=0.1", "pairs_allowed"), &e, ERR_USAGE, "better and a worse");
-    assert_fails(rank_per("density_elem=0.1", NULL, "step"), &e, ERR_USAGE, "--per step");
-}
-
-TEST(parameters_are_keys)
-{
-    const struct table_request req = {
-        .group = "method,tau", .pivot = "layer", .columns = "density_elem"};
-    put("sale", "tau=0.1", 0, 0.1, 0.4);
-    put("sale", "tau=0.1", 4, 0.2, 0.4);
-    put("sale", "bits=16:tau=0.1", 4, 0.4, 0.4);
-    put("sale", "", 0, 0.3, 0.4);
-    build("summary", &req);
-    ck_assert_int_eq(t.n_rows, 2);
-    is_text(0, "tau", "0.004"); /* the default */
-    is_text(1, "tau", "0.1");
-    is_mean(1, "layer=1", 2, 0.3);
+    assert_table(&tabled[_i]);
 }

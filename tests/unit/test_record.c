@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 static struct err e;
-static struct record r;
+static struct record r, *list;
+static int64_t n;
 static char dir[256], path[300];
 
 static void begin(void)
@@ -49,6 +50,9 @@ static void begin(void)
 static void end(void)
 {
     record_free(&r);
+    records_free(list, n);
+    list = NULL;
+    n = 0;
 }
 FIXTURE(begin, end)
 
@@ -100,6 +104,7 @@ TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
     ck_assert_int_eq(record_metrics(&r), 1);
     ck_assert(record_get(&r, "density_elem") == 2);
     assert_fails(record_metric(&r, "layer", 1, &e), &e, ERR_RUN, "layer");
+    assert_fails(record_metric(&r, "sum", 1, &e), &e, ERR_RUN, "'sum'");
     assert_fails(record_metric(&r, "", 1, &e), &e, ERR_RUN, "''");
     assert_fails(
         record_metric(&r, "a_name_that_is_longer_than_the_forty_seven_bytes_allowed", 1, &e), &e,
@@ -222,11 +227,6 @@ TEST(a_pool_reads_what_a_line_says)
             check_pooled(p, lines[i]);
 }
 
-TEST(the_sum_is_no_metric)
-{
-    assert_fails(record_metric(&r, "sum", 1, &e), &e, ERR_RUN, "'sum'");
-}
-
 static void key_of(const struct record *x, char out[512])
 {
     OWN(buf_free) struct buf b = {0};
@@ -301,68 +301,65 @@ TEST(a_call_reads_back)
 
 static const struct {
     const char *from, *to, *message;
-} damage_of_calls[] = {
-    {"\"heads\":\"0\",", "", "\"heads\" is missing"},
-    {"\"head\":-1", "\"head\":0", "of a call -1 was expected, found 0"},
-    {"\"scope\":\"call\"", "\"scope\":\"cell\"", "head, call or model was expected, found 'cell'"},
-    {"\"scope\":\"call\",", "", "\"head\""},
-};
-
-TEST_EACH(damaged_calls_are_refused, damage_of_calls)
-{
-    OWN(buf_free) struct buf line = {0}, bad = {0};
-    struct record back;
-    record_of_call(&r);
-    r.heads = strdup("0");
-    line_of(&r, &line);
-    *strstr(line.data, ",\"sum\"") = '\0';
-    line.len = strlen(line.data);
-    buf_puts(&line, "}");
-    const char *at = strstr(buf_str(&line), damage_of_calls[_i].from);
-    ck_assert_ptr_nonnull(at);
-    buf_printf(&bad, "%.*s%s%s", (int)(at - line.data), line.data, damage_of_calls[_i].to,
-               at + strlen(damage_of_calls[_i].from));
-    assert_fails(record_parse(bad.data, bad.len, "here", &back, &e), &e, ERR_INPUT,
-                 damage_of_calls[_i].message);
-}
-
-static const struct {
-    const char *from, *to, *message;
+    bool call;
 } damage[] = {
-    {"\"trace\":\"xxh3:0123\"", "\"trace\":5", "\"trace\""},
+    {"\"trace\":\"xxh3:0123\"", "\"trace\":5", "\"trace\"", false},
     {"\"model\":\"code-lm\"", "\"model\":\"a\\u001b[2J\"",
-     "\"model\" has a control character U+001B"},
-    {"\"model\":\"code-lm\"", "\"model\":\"\xc2\x9b\"", "U+009B"},
+     "\"model\" has a control character U+001B", false},
+    {"\"model\":\"code-lm\"", "\"model\":\"\xc2\x9b\"", "U+009B", false},
     {"\"method\":\"streaming\"", "\"method\":\"\\u202edense\"",
-     "\"method\" has a direction mark U+202E"},
-    {"\"params\":\"window", "\"params\":\"x\\nwindow", "\"params\" has a control character"},
-    {"\"status\":\"ok\"", "\"status\":\"ok\",\"a\\u0007\":1", "cannot be the name of a metric"},
-    {"\"layer\":3,", "", "\"layer\" is missing"},
-    {"\"layer\":3", "\"layer\":-3", "\"layer\""},
-    {"\"layer\":3", "\"layer\":3.5", "\"layer\""},
-    {"\"status\":\"ok\"", "\"status\":\"good\"", "\"status\""},
-    {"\"head\":7", "\"head\":7,\"head\":8", "duplicate"},
+     "\"method\" has a direction mark U+202E", false},
+    {"\"params\":\"window", "\"params\":\"x\\nwindow", "\"params\" has a control character", false},
+    {"\"status\":\"ok\"", "\"status\":\"ok\",\"a\\u0007\":1", "cannot be the name of a metric",
+     false},
+    {"\"layer\":3,", "", "\"layer\" is missing", false},
+    {"\"layer\":3", "\"layer\":-3", "\"layer\"", false},
+    {"\"layer\":3", "\"layer\":3.5", "\"layer\"", false},
+    {"\"status\":\"ok\"", "\"status\":\"good\"", "\"status\"", false},
+    {"\"head\":7", "\"head\":7,\"head\":8", "duplicate", false},
     {"\"method\":\"streaming\"", "\"method\":\"a name of more than thirty-two bytes ...\"",
-     "at most"},
-    {"\"causal\":true", "\"causal\":1", "\"causal\""},
-    {"\"status\":\"ok\"", "\"status\":\"ok\",\"inf\":[\"nothing\"]", "\"inf\""},
+     "at most", false},
+    {"\"causal\":true", "\"causal\":1", "\"causal\"", false},
+    {"\"status\":\"ok\"", "\"status\":\"ok\",\"inf\":[\"nothing\"]", "\"inf\"", false},
+    {"\"heads\":\"0\",", "", "\"heads\" is missing", true},
+    {"\"head\":-1", "\"head\":0", "of a call -1 was expected, found 0", true},
+    {"\"scope\":\"call\"", "\"scope\":\"cell\"", "head, call or model was expected, found 'cell'",
+     true},
+    {"\"scope\":\"call\",", "", "\"head\"", true},
 };
 
 TEST_EACH(damaged_records_are_refused, damage)
 {
     OWN(buf_free) struct buf b = {0}, bad = {0};
     struct record back;
+    if (damage[_i].call) {
+        record_of_call(&r);
+        r.heads = strdup("0");
+    }
     old_line_of(&r, &b);
-    char *at = strstr(b.data, damage[_i].from);
+    const char *at = strstr(b.data, damage[_i].from);
     ck_assert_ptr_nonnull(at);
-    buf_put(&bad, b.data, (size_t)(at - b.data));
-    buf_puts(&bad, damage[_i].to);
-    buf_puts(&bad, at + strlen(damage[_i].from));
+    buf_printf(&bad, "%.*s%s%s", (int)(at - b.data), b.data, damage[_i].to,
+               at + strlen(damage[_i].from));
     assert_fails(record_parse(bad.data, bad.len, "line 4", &back, &e), &e, ERR_INPUT,
                  damage[_i].message);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
+
+static int load(const char *where)
+{
+    records_free(list, n);
+    list = NULL;
+    n = 0;
+    return records_load(where, &list, &n, &e);
+}
+
+static void has_records(const char *where, int64_t want)
+{
+    assert_ok(load(where), &e);
+    ck_assert_int_eq(n, want);
+}
 
 static void append_heads(struct record_file *f, int from, int to)
 {
@@ -405,8 +402,6 @@ static int64_t file_size(void)
 TEST(a_stopped_run_continues)
 {
     struct record_file *f = NULL;
-    struct record *list = NULL;
-    int64_t n = 0;
     assert_ok(record_file_open(path, &f, &e), &e);
     append_heads(f, 0, 3);
     ck_assert(has_head(f, 2) && !has_head(f, 3));
@@ -416,18 +411,14 @@ TEST(a_stopped_run_continues)
     ck_assert(has_head(f, 0) && has_head(f, 2) && !has_head(f, 3));
     append_heads(f, 3, 5);
     record_file_close(&f);
-    assert_ok(records_load(dir, &list, &n, &e), &e);
-    ck_assert_int_eq(n, 5);
+    has_records(dir, 5);
     for (int i = 0; i < 5; i++)
         ck_assert_int_eq(list[i].head, i);
-    records_free(list, n);
 }
 
 TEST(errors_are_tried_again_and_the_last_record_wins)
 {
     struct record_file *f = NULL;
-    struct record *list = NULL;
-    int64_t n = 0;
     assert_ok(record_file_open(path, &f, &e), &e);
     r.status = RECORD_ERROR;
     append_heads(f, 0, 1);
@@ -437,10 +428,8 @@ TEST(errors_are_tried_again_and_the_last_record_wins)
     append_heads(f, 0, 1);
     ck_assert(has_head(f, 0));
     record_file_close(&f);
-    assert_ok(records_load(path, &list, &n, &e), &e);
-    ck_assert_int_eq(n, 1);
+    has_records(path, 1);
     ck_assert(list[0].status == RECORD_OK && record_get(&list[0], "cra_min") == 0.5);
-    records_free(list, n);
 }
 
 /* Whatever the byte at which a write was cut: the file reads, and the cell is to do again. */
@@ -454,14 +443,10 @@ TEST(a_torn_last_line_is_dropped_at_any_length)
     OWN(buf_free) struct buf second = {0};
     line_of(&r, &second);
     for (size_t cut = 1; cut < second.len; cut++) {
-        struct record *list = NULL;
-        int64_t n = 0;
         two.len = b.len;
         buf_put(&two, second.data, cut);
         assert_ok(file_write_atomic(path, two.data, two.len, &e), &e);
-        assert_ok(records_load(path, &list, &n, &e), &e);
-        ck_assert_int_eq(n, 1);
-        records_free(list, n);
+        has_records(path, 1);
         if (cut % 40 != 1)
             continue;
         assert_ok(record_file_open(path, &f, &e), &e);
@@ -469,32 +454,12 @@ TEST(a_torn_last_line_is_dropped_at_any_length)
         ck_assert(has_head(f, 7) && !has_head(f, 8));
         append_heads(f, 8, 9);
         record_file_close(&f);
-        assert_ok(records_load(path, &list, &n, &e), &e);
-        ck_assert_int_eq(n, 2);
-        records_free(list, n);
+        has_records(path, 2);
     }
-}
-
-TEST(a_bad_line_in_the_middle_is_named)
-{
-    OWN(buf_free) struct buf b = {0}, all = {0};
-    struct record_file *f = NULL;
-    struct record *list = NULL;
-    int64_t n = 0;
-    line_of(&r, &b);
-    buf_puts(&all, buf_str(&b));
-    buf_puts(&all, "{\"trace\":\n");
-    buf_puts(&all, buf_str(&b));
-    assert_ok(file_write_atomic(path, all.data, all.len, &e), &e);
-    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "records.jsonl: line 2: ");
-    assert_fails(record_file_open(path, &f, &e), &e, ERR_INPUT, "lacuna records repair");
-    ck_assert_int_eq(file_size(), (int64_t)all.len);
 }
 
 TEST(shards_of_a_directory_are_read_together)
 {
-    struct record *list = NULL;
-    int64_t n = 0;
     struct record_file *f = NULL;
     for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/records.%d-of-3.jsonl", dir, i);
@@ -502,35 +467,23 @@ TEST(shards_of_a_directory_are_read_together)
         append_heads(f, 2 * i, 2 * i + 3); /* one overlaps with the next */
         record_file_close(&f);
     }
-    assert_ok(records_load(dir, &list, &n, &e), &e);
-    ck_assert_int_eq(n, 7);
-    records_free(list, n);
-}
-
-TEST(a_directory_without_records_is_bad_input)
-{
-    struct record *list = NULL;
-    int64_t n = 0;
-    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "no records*.jsonl");
-    assert_fails(records_load("no/such", &list, &n, &e), &e, ERR_INPUT, "no/such");
+    has_records(dir, 7);
 }
 
 /* A reader that waits or reads on runs into the time limit of the test. */
 TEST(only_regular_files_of_a_sane_size_are_read)
 {
-    struct record *list = NULL;
     struct record_file *f = NULL;
-    int64_t n = 0;
-    assert_fails(records_load("/dev/zero", &list, &n, &e), &e, ERR_INPUT, "not a regular file");
+    assert_fails(load("/dev/zero"), &e, ERR_INPUT, "not a regular file");
     ck_assert_int_eq(mkfifo(path, 0600), 0);
-    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "not a regular file");
+    assert_fails(load(dir), &e, ERR_INPUT, "not a regular file");
     assert_fails(record_file_open(path, &f, &e), &e, ERR_IO, path); /* no reader: ENXIO */
     ck_assert_int_eq(unlink(path), 0);
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert(fd >= 0 && ftruncate(fd, 3 << 20) == 0);
-    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "line 1: longer than 1048576");
+    assert_fails(load(dir), &e, ERR_INPUT, "line 1: longer than 1048576");
     ck_assert_int_eq(ftruncate(fd, (off_t)1 << 40), 0);
-    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "at most 68719476736");
+    assert_fails(load(dir), &e, ERR_INPUT, "at most 68719476736");
     close(fd);
 }
 
@@ -549,21 +502,18 @@ TEST(a_record_that_could_not_be_read_again_is_not_written)
 
 TEST(standard_input_is_read_where_it_is_named)
 {
-    struct record *list = NULL;
     OWN(buf_free) struct buf b = {0};
-    int64_t n = 0;
     line_of(&r, &b);
     assert_ok(file_write_atomic(path, b.data, b.len, &e), &e);
     for (int i = 0; i < 2; i++) {
         int keep = dup(STDIN_FILENO), fd = open(path, O_RDONLY);
         ck_assert(fd >= 0 && dup2(fd, STDIN_FILENO) >= 0);
-        int rc = records_load(i ? "/dev/stdin" : "-", &list, &n, &e);
+        int rc = load(i ? "/dev/stdin" : "-");
         dup2(keep, STDIN_FILENO);
         close(keep);
         close(fd);
         assert_ok(rc, &e);
         ck_assert_int_eq(n, 1);
-        records_free(list, n);
     }
 }
 
@@ -621,12 +571,8 @@ TEST(threads_append_whole_lines)
 {
     enum { N = 400 };
     struct shared s = {NULL};
-    struct record *list = NULL;
-    int64_t n = 0;
     assert_ok(record_file_open(path, &s.file, &e), &e);
     assert_ok(pool_run(8, N, append_one, &s, &e), &e);
     record_file_close(&s.file);
-    assert_ok(records_load(path, &list, &n, &e), &e);
-    ck_assert_int_eq(n, N);
-    records_free(list, n);
+    has_records(path, N);
 }

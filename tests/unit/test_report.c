@@ -49,128 +49,62 @@ FIXTURE(begin, end)
 
 /* ---- compare ------------------------------------------------------------------------------- */
 
-static void study(struct recset *s)
+static const struct compared {
+    const char *name, *a, *b;
+    double rtol;
+    const char *ignore, *metrics;
+    struct {
+        int64_t only_a, only_b, status, reason, values;
+    } want;
+} compared[] = {
+    {"missing cells, statuses and reasons", /* one cell less, one more */
+     "dense layer=0..1 x=1; sale x=1; radial status=skip reason=one",
+     "dense x=1; dense layer=9 x=1; sale status=error x=1; radial status=skip reason=another", 1e-9,
+     .want = {1, 1, 1, 1, 0}},
+    {"times are not compared", "dense host_attend_ns=4e6",
+     "dense host_attend_ns=5e6 time_total_ns_q1=1 speedup=2 copies=8 tensor_pipe_pct=66 "
+     "dram_read_bytes=1e6",
+     1e-9, .want = {0}},
+    {"unless they are asked for", "dense host_attend_ns=4e6", "dense host_attend_ns=5e6 copies=8",
+     1e-9, .metrics = "host_*", .want = {.values = 1}},
+    {"a metric of one side and infinity differ, not a number does not",
+     "dense extra=1; dense head=1 err_l1_rel=nan; dense layer=1 err_l1_rel=inf",
+     "dense; dense head=1 err_l1_rel=nan; dense layer=1 err_l1_rel=0", 1e9, .want = {.values = 2}},
+    {"back ends are other cells", "sale head=0..3 x=1", "sale head=0..3 backend=cuda x=1", 1e-9,
+     .want = {4, 4, 0, 0, 0}},
+    {"unless they are ignored", "sale head=0..3 x=1", "sale head=0..3 backend=cuda x=1", 1e-9,
+     .ignore = "backend,precision", .want = {0}},
+};
+
+static int compare(const char *of_a, const char *of_b, const struct compare_opts *o)
 {
     struct fixture_records f = {0};
-    fixture_study(&f);
-    fixture_set(&f, s);
+    fixture_add(&f, of_a);
+    fixture_set(&f, &a);
+    fixture_add(&f, of_b);
+    fixture_set(&f, &b);
+    return compare_sets(&a, &b, o, &res, &t, &e);
 }
 
-static struct record *find(struct recset *s, const char *method, int layer, int head)
+TEST_EACH(sets_differ_in, compared)
 {
-    for (int64_t i = 0; i < s->n; i++)
-        if (strcmp(s->r[i].method, method) == 0 && s->r[i].layer == layer && s->r[i].head == head)
-            return &s->r[i];
-    ck_abort_msg("no record of %s", method);
-    return NULL;
+    const struct compared *c = &compared[_i];
+    struct compare_opts o = {c->rtol, 1e-12, c->ignore, c->metrics, 0};
+    assert_ok(compare(c->a, c->b, &o), &e);
+    ck_assert_msg(res.only_a == c->want.only_a && res.only_b == c->want.only_b &&
+                      res.status == c->want.status && res.reason == c->want.reason &&
+                      res.values == c->want.values,
+                  "%s: %d only in A, %d only in B, %d statuses, %d reasons, %d values", c->name,
+                  (int)res.only_a, (int)res.only_b, (int)res.status, (int)res.reason,
+                  (int)res.values);
+    ck_assert_int_eq(compare_differences(&res), c->want.only_a + c->want.only_b + c->want.status +
+                                                    c->want.reason + c->want.values);
 }
 
-static void compare(double rtol, const char *ignore, const char *metrics)
+TEST(a_key_that_tells_cells_apart_is_not_ignored)
 {
-    struct compare_opts o = {rtol, 1e-12, ignore, metrics, 0};
-    assert_ok(compare_sets(&a, &b, &o, &res, &t, &e), &e);
-}
-
-TEST(equal_sets_have_no_difference)
-{
-    study(&a);
-    study(&b);
-    compare(0, NULL, NULL);
-    ck_assert_int_eq(compare_differences(&res), 0);
-    ck_assert_int_eq(res.cells, 22);
-    ck_assert_int_gt(res.metrics, 100);
-    ck_assert_int_eq(t.n_rows, 0);
-    ck_assert_double_eq(res.worst_rel, 0);
-}
-
-TEST(a_metric_beyond_the_tolerance_is_named)
-{
-    study(&a);
-    study(&b);
-    fixture_metric(find(&b, "streaming", 1, 0), "density_elem", 0.31 * (1 + 1e-6));
-    compare(1e-5, NULL, NULL);
-    ck_assert_int_eq(compare_differences(&res), 0);
-    ck_assert_double_eq_tol(res.worst_rel, 1e-6, 1e-9);
-    table_free(&t);
-    compare(1e-7, NULL, NULL);
-    ck_assert_int_eq(res.values, 1);
-    ck_assert_int_eq(t.n_rows, 1);
-    ck_assert_str_eq(table_cell(&t, 0, 1)->text, "density_elem");
-    ck_assert_ptr_nonnull(strstr(table_cell(&t, 0, 0)->text, "layer 1"));
-    ck_assert_ptr_nonnull(strstr(table_cell(&t, 0, 0)->text, "method streaming"));
-}
-
-TEST(missing_cells_statuses_and_reasons_are_differences)
-{
-    study(&a);
-    study(&b);
-    struct record *gone = find(&b, "dense", 0, 0);
-    gone->layer = 9; /* one cell less, one more */
-    struct record *failed = find(&b, "sale", 1, 1);
-    failed->status = RECORD_ERROR;
-    struct record *skipped = find(&b, "radial", 0, 0);
-    record_text(skipped, &skipped->reason, "another reason");
-    compare(1e-9, NULL, NULL);
-    ck_assert(res.only_a == 1 && res.only_b == 1 && res.status == 1 && res.reason == 1);
-    ck_assert_int_eq(res.values, 0);
-    ck_assert_int_eq(compare_differences(&res), 4);
-}
-
-TEST(times_are_not_compared_unless_asked_for)
-{
-    study(&a);
-    study(&b);
-    fixture_metric(find(&b, "dense", 0, 0), "host_attend_ns", 5e6);
-    fixture_metric(find(&b, "dense", 0, 0), "time_total_ns_q1", 1);
-    fixture_metric(find(&b, "dense", 0, 0), "speedup", 2);
-    fixture_metric(find(&b, "dense", 0, 0), "copies", 8);
-    fixture_metric(find(&b, "dense", 0, 0), "tensor_pipe_pct", 66);
-    fixture_metric(find(&b, "dense", 0, 0), "dram_read_bytes", 1e6);
-    compare(1e-9, NULL, NULL);
-    ck_assert_int_eq(compare_differences(&res), 0);
-    table_free(&t);
-    compare(1e-9, NULL, "host_*");
-    ck_assert_int_eq(res.values, 1);
-}
-
-TEST(a_metric_of_one_side_and_nan_are_handled)
-{
-    study(&a);
-    study(&b);
-    fixture_metric(find(&a, "dense", 0, 0), "extra", 1);
-    fixture_metric(find(&a, "dense", 0, 1), "err_l1_rel", NAN);
-    fixture_metric(find(&b, "dense", 0, 1), "err_l1_rel", NAN);
-    fixture_metric(find(&a, "dense", 1, 0), "err_l1_rel", INFINITY);
-    compare(1e9, NULL, NULL);
-    ck_assert_int_eq(res.values, 2); /* extra; inf against 0 */
-}
-
-TEST(identity_keys_can_be_ignored)
-{
-    study(&a);
-    study(&b);
-    for (int64_t i = 0; i < b.n; i++)
-        snprintf(b.r[i].backend, sizeof b.r[i].backend, "cuda");
-    compare(1e-9, NULL, NULL);
-    ck_assert(res.only_a == 22 && res.only_b == 22);
-    table_free(&t);
-    compare(1e-9, "backend,precision", NULL);
-    ck_assert_int_eq(compare_differences(&res), 0);
-    table_free(&t);
     struct compare_opts o = {1e-9, 0, "params", NULL, 0};
-    assert_fails(compare_sets(&a, &b, &o, &res, &t, &e), &e, ERR_USAGE, "same cell");
-}
-
-TEST(few_rows_are_shown_but_all_are_counted)
-{
-    study(&a);
-    study(&b);
-    for (int64_t i = 0; i < b.n; i++)
-        b.r[i].layer += 100;
-    struct compare_opts o = {0, 0, NULL, NULL, 3};
-    assert_ok(compare_sets(&a, &b, &o, &res, &t, &e), &e);
-    ck_assert_int_eq(t.n_rows, 3);
-    ck_assert_int_eq(compare_differences(&res), 44);
+    assert_fails(compare("sale x=1; sale:tau=1 x=1", "sale x=1", &o), &e, ERR_USAGE, "same cell");
 }
 
 /* ---- report -------------------------------------------------------------------------------- */

@@ -38,8 +38,20 @@ static void begin(void)
     assert_ok(paper_data_load(&data, &e), &e);
 }
 
+static struct fixture_records f;
+static struct proof proofs[32];
+static struct members all; /* of the claim at hand */
+
+static void forget_records(void)
+{
+    records_free(f.r, f.n);
+    f = (struct fixture_records){0};
+}
+
 static void end(void)
 {
+    members_free(&all);
+    forget_records();
     paper_data_free(&data);
 }
 FIXTURE(begin, end)
@@ -56,13 +68,18 @@ struct opened {
 
 static struct task_set tasks; /* none is given, unless a test does */
 
+static void read_recipe(const char *id, struct recipe *r)
+{
+    OWN(buf_free) struct buf path = {0};
+    assert_ok(recipe_path(&data, id, &path, &e), &e);
+    assert_ok(recipe_read(buf_str(&path), &data, r, &e), &e);
+}
+
 static void open_recipe_as(const char *id, bool cuda, bool quick, struct opened *o)
 {
     struct str_list none = {0};
-    struct buf path = {0};
     memset(o, 0, sizeof *o);
-    assert_ok(recipe_path(&data, id, &path, &e), &e);
-    assert_ok(recipe_read(buf_str(&path), &data, &o->recipe, &e), &e);
+    read_recipe(id, &o->recipe);
     assert_ok(model_set_make(&none, &none, &o->recipe, 1, &data, &o->models, &e), &e);
     o->plan = (struct plan){.recipes = &o->recipe,
                             .n_recipes = 1,
@@ -75,7 +92,6 @@ static void open_recipe_as(const char *id, bool cuda, bool quick, struct opened 
     assert_ok(plan_expand(&o->plan, &e), &e);
     o->page = (struct page){.plan = &o->plan, .data = &data, .recipe = &o->recipe};
     o->page.evidence.plan = &o->plan;
-    buf_free(&path);
 }
 
 static void open_recipe(const char *id, bool cuda, struct opened *o)
@@ -83,12 +99,21 @@ static void open_recipe(const char *id, bool cuda, struct opened *o)
     open_recipe_as(id, cuda, false, o);
 }
 
-/* With these records as what one step gave; the proofs are the caller's. */
-static void give_records(struct opened *o, const struct recset *set, int step, struct proof *v)
+/* The records so far as what one step of the plan gave. */
+static struct evidence given(const struct plan *p, int step)
 {
-    for (int64_t i = 0; i < set->n; i++)
-        v[i] = (struct proof){&set->r[i], step};
-    o->page.evidence = (struct evidence){.plan = &o->plan, .v = v, .n = set->n};
+    ck_assert_int_le(f.n, 32);
+    for (int64_t i = 0; i < f.n; i++)
+        proofs[i] = (struct proof){&f.r[i], step};
+    return (struct evidence){.plan = p, .v = proofs, .n = f.n};
+}
+
+static int step_of(const struct plan *p, const char *job)
+{
+    int i = 0;
+    while (strcmp(step_job(p, &p->s[i])->name, job) != 0)
+        i++;
+    return i;
 }
 
 static void close_recipe(struct opened *o)
@@ -108,26 +133,12 @@ static const char *id_at(size_t i)
 /* ---- statistics -------------------------------------------------------------------------------
  */
 
-#define LOW                                                                                        \
-    {                                                                                              \
-        .10, .11, .12, .13, .14, .15, .16, .17                                                     \
-    }
-#define HIGH                                                                                       \
-    {                                                                                              \
-        .20, .22, .21, .24, .23, .26, .25, .28                                                     \
-    }
-#define MIXED                                                                                      \
-    {                                                                                              \
-        .30, .01, .32, .02, .31, .03, .29, .02                                                     \
-    }
-#define ALL(x)                                                                                     \
-    {                                                                                              \
-        x, x, x, x, x, x, x, x                                                                     \
-    }
-#define TURNS(x)                                                                                   \
-    {                                                                                              \
-        x, -x, x, -x, x, -x, x, -x                                                                 \
-    }
+/* clang-format off */
+#define LOW {.10, .11, .12, .13, .14, .15, .16, .17}
+#define HIGH {.20, .22, .21, .24, .23, .26, .25, .28}
+#define MIXED {.30, .01, .32, .02, .31, .03, .29, .02}
+#define ALL(x) {x, x, x, x, x, x, x, x}
+#define TURNS(x) {x, -x, x, -x, x, -x, x, -x}
 #define ABOVE NAN /* in the place of the bounds: claim_above */
 
 /* Members with values of n units, and the answer about their number. */
@@ -139,8 +150,7 @@ static const struct sample {
     enum claim_state state;
     bool apart; /* each has units of its own */
 } samples[] = {
-    /* more needs an interval above zero; equal values do not hold; scatter and few heads are open
-     */
+    /* more needs an interval above zero; equal values do not hold; scatter and few heads are open */
     {STAT_DIFFERENCE, 2, 8, {HIGH, LOW}, ABOVE, ABOVE, .10125, CLAIM_HOLDS, false},
     {STAT_DIFFERENCE, 2, 8, {LOW, HIGH}, ABOVE, ABOVE, -.10125, CLAIM_HOLDS_NOT, false},
     {STAT_DIFFERENCE, 2, 8, {LOW, LOW}, ABOVE, ABOVE, 0, CLAIM_HOLDS_NOT, false},
@@ -159,15 +169,7 @@ static const struct sample {
     /* ranks 0 1 3 2 4, the reverse, heads that disagree, and five heads */
     {STAT_RANK, 5, 8, {ALL(0), ALL(1), ALL(3), ALL(2), ALL(4)}, .001, 1, .9, CLAIM_HOLDS, false},
     {STAT_RANK, 5, 8, {ALL(4), ALL(3), ALL(1), ALL(2), ALL(0)}, 0, 1, -.9, CLAIM_HOLDS_NOT, false},
-    {STAT_RANK,
-     5,
-     8,
-     {TURNS(0), TURNS(1), TURNS(2), TURNS(3), TURNS(4)},
-     .001,
-     1,
-     0,
-     CLAIM_OPEN,
-     false},
+    {STAT_RANK, 5, 8, {TURNS(0), TURNS(1), TURNS(2), TURNS(3), TURNS(4)}, .001, 1, 0, CLAIM_OPEN, false},
     {STAT_RANK, 5, 5, {ALL(0), ALL(1), ALL(2), ALL(3), ALL(4)}, .001, 1, 1, CLAIM_OPEN, false},
     /* a spread is between the outer groups, whose units are their own */
     {STAT_SPREAD, 3, 4, {LOW, HIGH, ALL(.17)}, .05, INFINITY, .1025, CLAIM_HOLDS, true},
@@ -175,27 +177,26 @@ static const struct sample {
     {STAT_SPREAD, 3, 4, {LOW, HIGH, ALL(.17)}, .1025, INFINITY, .1025, CLAIM_OPEN, true},
     {STAT_SPREAD, 3, 1, {LOW, HIGH, ALL(.17)}, .05, INFINITY, .1, CLAIM_OPEN, true},
 };
+/* clang-format on */
 
-TEST(an_interval_decides)
+TEST_EACH(an_interval_decides, samples)
 {
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        struct sample t = samples[i];
-        struct claim_sample s = {.members = t.members, .paired = !t.apart};
-        struct claim_estimate c;
-        for (int g = 0; g < t.members; g++) {
-            s.x[g] = t.v[g];
-            s.n[g] = t.n;
-        }
-        assert_ok(claim_estimate(&s, t.stat, 4, &c, &e), &e);
-        ck_assert_int_eq(c.n, t.apart ? t.members * t.n : t.n);
-        if (isfinite(t.value))
-            ck_assert_double_eq_tol(c.value, t.value, 1e-12);
-        ck_assert(!(c.lo > c.value) && !(c.hi < c.value) && !(c.wide_hi < c.hi));
-        enum claim_state state = isnan(t.l) ? claim_above(&c, .0005, CLAIM_MIN_UNITS)
-                                            : claim_inside(&c, t.l, t.h, CLAIM_MIN_UNITS);
-        ck_assert_msg(state == t.state, "sample %zu: %s, %g [%g, %g]", i, claim_state_names[state],
-                      c.value, c.lo, c.hi);
+    struct sample t = samples[_i];
+    struct claim_sample s = {.members = t.members, .paired = !t.apart};
+    struct claim_estimate c;
+    for (int g = 0; g < t.members; g++) {
+        s.x[g] = t.v[g];
+        s.n[g] = t.n;
     }
+    assert_ok(claim_estimate(&s, t.stat, 4, &c, &e), &e);
+    ck_assert_int_eq(c.n, t.apart ? t.members * t.n : t.n);
+    if (isfinite(t.value))
+        ck_assert_double_eq_tol(c.value, t.value, 1e-12);
+    ck_assert(!(c.lo > c.value) && !(c.hi < c.value) && !(c.wide_hi < c.hi));
+    enum claim_state state = isnan(t.l) ? claim_above(&c, .0005, CLAIM_MIN_UNITS)
+                                        : claim_inside(&c, t.l, t.h, CLAIM_MIN_UNITS);
+    ck_assert_msg(state == t.state, "sample %d: %s, %g [%g, %g]", _i, claim_state_names[state],
+                  c.value, c.lo, c.hi);
 }
 
 /* ---- recipes -----------------------------------------------------------------------------------
@@ -207,33 +208,27 @@ TEST(every_table_and_figure_has_a_recipe)
     size_t n = 0;
     for (; (id = id_at(n)); n++) {
         struct recipe r = {0};
-        struct buf path = {0};
-        assert_ok(recipe_path(&data, id, &path, &e), &e);
-        assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
+        read_recipe(id, &r);
         assert_ok(recipe_check(&r, &e), &e);
         ck_assert_str_eq(r.id, id);
         ck_assert_msg(r.n_jobs > 0 || json_object_get(r.absent, "*"), "%s: no job, no reason", id);
         recipe_free(&r);
-        buf_free(&path);
     }
     ck_assert_uint_eq(n, 22 + 49);
 }
 
 /* Without its calibration, which is not there yet. */
-static void cut_calib(struct buf *b)
+static void cut_calib(char *text)
 {
-    char *at = b->data ? strstr(b->data, ":calib=") : NULL;
-    if (!at)
-        return;
-    size_t n = 1 + strcspn(at + 1, ":@");
-    memmove(at, at + n, strlen(at + n) + 1);
-    b->len = strlen(b->data);
+    char *at = strstr(text, ":calib="), *end = at ? at + 1 + strcspn(at + 1, ":@") : NULL;
+    if (at)
+        memmove(at, end, strlen(end) + 1);
 }
 
 /* Options and methods of a step's commands, which nothing runs here. */
 static void check_step(const struct plan *p, const struct step *s)
 {
-    struct str_list texts = {0};
+    OWN(str_list_free) struct str_list texts = {0};
     for (int k = 0; k < 2 && s->argv[k].n; k++) {
         const struct command *c = app_command(&app, s->argv[k].items[0], &e);
         ck_assert_msg(c != NULL, "%s", e.msg);
@@ -247,15 +242,11 @@ static void check_step(const struct plan *p, const struct step *s)
     assert_ok(step_methods(p, s, &texts, &e), &e);
     for (int64_t i = 0; i < texts.n; i++) {
         struct method_run *runs = NULL;
-        struct buf text = {0};
         int64_t n = 0;
-        buf_puts(&text, texts.items[i]);
-        cut_calib(&text);
-        assert_ok(method_runs_parse(app.methods, buf_str(&text), &runs, &n, &e), &e);
+        cut_calib(texts.items[i]);
+        assert_ok(method_runs_parse(app.methods, texts.items[i], &runs, &n, &e), &e);
         method_runs_free(runs, n);
-        buf_free(&text);
     }
-    str_list_free(&texts);
 }
 
 TEST(every_command_of_a_recipe_is_known)
@@ -268,13 +259,12 @@ TEST(every_command_of_a_recipe_is_known)
         tasks.f[i].path = strdup("x");
     for (int k = 0; k < 4; k++)
         for (size_t at = 0; (id = id_at(at)); at++) {
-            struct opened o;
+            OWN(close_recipe) struct opened o;
             open_recipe_as(id, k % 2, k / 2, &o);
             for (int i = 0; i < o.plan.n; i++)
                 if (!o.plan.s[i].left_out)
                     check_step(&o.plan, &o.plan.s[i]);
             n += o.plan.n;
-            close_recipe(&o);
         }
     ck_assert_int_ge(n, 1000);
     task_set_free(&tasks);
@@ -311,22 +301,15 @@ TEST(layouts_place_every_printed_number)
 /* Rows of sampleattention:5 show the head of a rank: of four heads the second is the median. */
 TEST(a_row_picks_its_head_by_a_rule)
 {
-    static const double recall[4] = {0.7, 0.9, 0.6, 0.8};
     static const char *const want[] = {"ours, least head (layer 1, head 0)",
                                        "ours, median head (layer 0, head 0)",
                                        "ours, largest head (layer 0, head 1)"};
-    struct fixture_records f = {0};
-    struct recset set = {0};
-    struct proof v[4];
-    struct opened o;
-    int seen = 0, run = -1;
+    OWN(close_recipe) struct opened o;
+    int seen = 0;
     open_recipe("sampleattention:5", false, &o);
-    for (int i = 0; i < o.plan.n; i++)
-        run = step_job(&o.plan, &o.plan.s[i])->kind == DO_REPLAY ? i : run;
-    for (int i = 0; i < 4; i++)
-        fixture_metric(fixture_record(&f, "oracle", "k=10%", i / 2, i % 2), "cra_mean", recall[i]);
-    fixture_set(&f, &set);
-    give_records(&o, &set, run, v);
+    fixture_add(&f, "oracle:k=10% cra_mean=.7; oracle:k=10% head=1 cra_mean=.9;"
+                    "oracle:k=10% layer=1 head=0..1 cra_mean=.6+.2i");
+    o.page.evidence = given(&o.plan, step_of(&o.plan, "run"));
     assert_ok(grid_make(&o.page, &e), &e);
     for (const struct page_cell *c = NULL; (c = next_cell(&o.page, c));) {
         if (!c->row->picked || c->column != &c->block->columns.e[0])
@@ -341,15 +324,13 @@ TEST(a_row_picks_its_head_by_a_rule)
         seen++;
     }
     ck_assert_int_eq(seen, 3);
-    recset_free(&set);
-    close_recipe(&o);
 }
 
 /* Rows that a recipe adds are of the model that the job of their numbers runs on, and not of the
  * first that the recipe names. */
 TEST(rows_of_ours_are_of_their_jobs_model)
 {
-    struct opened o;
+    OWN(close_recipe) struct opened o;
     int seen = 0;
     open_recipe("spargeattn:2", true, &o);
     assert_ok(grid_make(&o.page, &e), &e);
@@ -363,40 +344,6 @@ TEST(rows_of_ours_are_of_their_jobs_model)
         seen++;
     }
     ck_assert_int_eq(seen, 2);
-    close_recipe(&o);
-}
-
-/* A recipe with one word changed is refused, and the message names what is wrong. */
-static void refuse(const char *from, const char *to, const char *message)
-{
-    char path[300];
-    struct buf source = {0}, text = {0}, changed = {0};
-    struct recipe r = {0};
-    struct model_set models = {0};
-    struct str_list none = {0};
-    struct plan plan = {.recipes = &r, .n_recipes = 1, .models = &models, .style = "paper"};
-    assert_ok(recipe_path(&data, "spargeattn:9", &source, &e), &e);
-    assert_ok(buf_read_file(&text, buf_str(&source), 1 << 20, &e), &e);
-    const char *at = strstr(buf_str(&text), from);
-    ck_assert_msg(at != NULL, "the recipe has no %s", from);
-    buf_put(&changed, text.data, (size_t)(at - text.data));
-    buf_puts(&changed, to);
-    buf_puts(&changed, at + strlen(from));
-    snprintf(path, sizeof path, "%s/recipe.json", test_tmpdir());
-    assert_ok(file_write_atomic(path, changed.data, changed.len, &e), &e);
-    int rc = recipe_read(path, &data, &r, &e);
-    rc = rc ? rc : recipe_check(&r, &e);
-    rc = rc ? rc : model_set_make(&none, &none, &r, 1, &data, &models, &e);
-    rc = rc ? rc : plan_expand(&plan, &e);
-    ck_assert_msg(rc == ERR_INPUT && strstr(e.msg, message) && strstr(e.msg, "recipe.json"),
-                  "%s -> %s: %d '%s'", from, to, rc, e.msg);
-    plan_free(&plan);
-    model_set_free(&models);
-    recipe_free(&r);
-    buf_free(&source);
-    buf_free(&text);
-    buf_free(&changed);
-    memset(&e, 0, sizeof e);
 }
 
 /* Each word changed by itself, and what the message says of it. */
@@ -429,36 +376,54 @@ static const char *const misspelt[][3] = {
     {"\"where\": {\"order\"", "\"where\": {\"odrer\"", "records have no 'odrer'"},
 };
 
-TEST(what_a_recipe_misspells_is_named)
+/* A recipe with one word changed is refused, and the message names what is wrong. */
+TEST_EACH(what_a_recipe_misspells_is_named, misspelt)
 {
-    for (size_t i = 0; i < sizeof misspelt / sizeof *misspelt; i++)
-        refuse(misspelt[i][0], misspelt[i][1], misspelt[i][2]);
+    const char *from = misspelt[_i][0], *to = misspelt[_i][1];
+    OWN(buf_free) struct buf source = {0}, text = {0}, changed = {0};
+    OWN(recipe_free) struct recipe r = {0};
+    OWN(model_set_free) struct model_set models = {0};
+    struct str_list none = {0};
+    OWN(plan_free)
+    struct plan plan = {.recipes = &r, .n_recipes = 1, .models = &models, .style = "paper"};
+    assert_ok(recipe_path(&data, "spargeattn:9", &source, &e), &e);
+    assert_ok(buf_read_file(&text, buf_str(&source), 1 << 20, &e), &e);
+    const char *at = strstr(buf_str(&text), from), *path = test_path("recipe.json");
+    ck_assert_msg(at != NULL, "the recipe has no %s", from);
+    buf_printf(&changed, "%.*s%s%s", (int)(at - text.data), text.data, to, at + strlen(from));
+    assert_ok(file_write_atomic(path, changed.data, changed.len, &e), &e);
+    int rc = recipe_read(path, &data, &r, &e);
+    rc = rc ? rc : recipe_check(&r, &e);
+    rc = rc ? rc : model_set_make(&none, &none, &r, 1, &data, &models, &e);
+    rc = rc ? rc : plan_expand(&plan, &e);
+    ck_assert_msg(rc == ERR_INPUT && strstr(e.msg, misspelt[_i][2]) && strstr(e.msg, "recipe.json"),
+                  "%s -> %s: %d '%s'", from, to, rc, e.msg);
 }
 
 /* Marks of figure 11b of SampleAttention: row, unit of the axis and what comes of it. */
-static void check_marks(const char *row, const char *unit, int want, const char *text)
-{
-    struct buf b = {0};
-    json_t *marks = json_pack("{s:s,s:s,s:s,s:s}", "row", row, "column", "TTFT speedup", "unit",
-                              unit, "label", "GLM4-9B");
-    memset(&e, 0, sizeof e);
-    int rc = paper_marks(
-        &data, json_with_id(json_object_get(data.layouts, "figures"), "sampleattention:f11b"),
-        marks, &b, &e);
-    ck_assert_int_eq(rc, want);
-    ck_assert_msg(strstr(rc ? e.msg : buf_str(&b), text) != NULL, "%s, %s", buf_str(&b), e.msg);
-    json_decref(marks);
-    buf_free(&b);
-}
+static const struct {
+    const char *row, *unit;
+    int rc;
+    const char *text;
+} marked[] = {
+    {"GLM4-9B, N = *", "x", 0,
+     "printed (GLM4-9B)=32768:1.15,65536:1.60,131072:1.95,262144:2.86,524288:3.94,1048576:5.29"},
+    {"GLM4-9B, N = *", "ms", ERR_INPUT, "not a number in ms"},
+    {"GLM4-9B, M = *", "x", ERR_INPUT, "no printed number has row 'GLM4-9B, M = *'"},
+    {"GLM4-9B, *", "x", ERR_INPUT, "no printed number"}, /* "N = 32K" is no x */
+};
 
-TEST(printed_numbers_are_marks_where_the_axes_are_theirs)
+TEST_EACH(printed_numbers_are_marks_where_the_axes_are_theirs, marked)
 {
-    check_marks("GLM4-9B, N = *", "x", 0,
-                "printed (GLM4-9B)=32768:1.15,65536:1.60,131072:1.95,262144:2.86,524288:3.94,"
-                "1048576:5.29");
-    check_marks("GLM4-9B, N = *", "ms", ERR_INPUT, "not a number in ms");
-    check_marks("GLM4-9B, M = *", "x", ERR_INPUT, "no printed number has row 'GLM4-9B, M = *'");
-    check_marks("GLM4-9B, *", "x", ERR_INPUT, "no printed number"); /* "N = 32K" is no x */
+    OWN(buf_free) struct buf b = {0};
+    OWN(json_decrefp)
+    json_t *marks = json_pack("{s:s,s:s,s:s,s:s}", "row", marked[_i].row, "column", "TTFT speedup",
+                              "unit", marked[_i].unit, "label", "GLM4-9B");
+    const json_t *figure =
+        json_with_id(json_object_get(data.layouts, "figures"), "sampleattention:f11b");
+    ck_assert_int_eq(paper_marks(&data, figure, marks, &b, &e), marked[_i].rc);
+    ck_assert_msg(strstr(marked[_i].rc ? e.msg : buf_str(&b), marked[_i].text) != NULL, "%s, %s",
+                  buf_str(&b), e.msg);
 }
 
 /* The ID of a recipe's first job of this name. */
@@ -490,11 +455,8 @@ TEST(without_files_generated_prompts_are_asked)
                         .cuda = true};
     int made = 0, files = 0;
     for (int i = 0; i < N; i++) {
-        struct buf path = {0};
-        assert_ok(recipe_path(&data, ids[i], &path, &e), &e);
-        assert_ok(recipe_read(buf_str(&path), &data, &recipes[i], &e), &e);
+        read_recipe(ids[i], &recipes[i]);
         recipes[i].on_gpu = true;
-        buf_free(&path);
     }
     assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
     assert_ok(task_set_make(&data, &none, &tasks, &e), &e);
@@ -526,23 +488,16 @@ TEST(without_files_generated_prompts_are_asked)
 /* ---- numbers of records -----------------------------------------------------------------------
  */
 
-/* A statistic of at most four records, as what one step of one job gave. */
-static struct sample_stats stat_of(const struct fixture_records *f, const char *metric,
-                                   const char *stat)
+/* A statistic of the records so far, as what one step of one job gave. */
+static struct sample_stats stat_of(const char *metric, const char *stat)
 {
     struct recipe recipe = {0};
     struct step step = {0};
     struct plan plan = {.recipes = &recipe, .n_recipes = 1, .s = &step, .n = 1};
-    struct evidence evidence = {.plan = &plan};
-    struct proof v[4];
+    struct evidence evidence = given(&plan, 0);
     struct sample_stats s;
-    ck_assert_int_le(f->n, 4);
-    for (int64_t i = 0; i < f->n; i++) {
-        assert_ok(record_as_counted(&f->r[i], &e), &e);
-        v[i] = (struct proof){&f->r[i], 0};
-    }
-    evidence.v = v;
-    evidence.n = f->n;
+    for (int64_t i = 0; i < f.n; i++)
+        assert_ok(record_as_counted(&f.r[i], &e), &e);
     assert_ok(evidence_stat(&evidence, &(struct choice){0, 0, NULL, NULL}, metric, stat, &s, &e),
               &e);
     return s;
@@ -552,52 +507,50 @@ static struct sample_stats stat_of(const struct fixture_records *f, const char *
  * the same. */
 TEST(every_task_counts_the_same)
 {
-    static const struct {
-        const char *task, *metric;
-        double grade;
-    } asked[4] = {{"needle:domain=c:tokens=1024:sample=0", "needle_acc", 1},
-                  {"needle:domain=c:tokens=1024:sample=1", "needle_acc", 0},
-                  {"needle:domain=c:tokens=1024:sample=2", "needle_acc", 0},
-                  {"file:file=qasper.jsonl:metric=f1:line=1", "score@f1", 0.8}};
-    struct fixture_records f = {0};
-    for (int i = 0; i < 4; i++) {
-        struct record *r = fixture_record(&f, "dense", "", 0, 0);
-        record_of_model(r);
-        r->task = strdup(asked[i].task);
-        fixture_metric(r, asked[i].metric, asked[i].grade);
-    }
-    ck_assert_double_eq_tol(stat_of(&f, "100*score", "mean").value, 45, 1e-9);
-    ck_assert_double_eq_tol(stat_of(&f, "100*score", "sum-over-tasks").value, 100 / 3.0 + 80, 1e-9);
-    struct sample_stats s = stat_of(&f, "100*score", "mean-over-tasks");
+    fixture_add(&f, "dense task=needle:domain=c:tokens=1024:sample=0 needle_acc=1;"
+                    "dense task=needle:domain=c:tokens=1024:sample=1 needle_acc=0;"
+                    "dense task=needle:domain=c:tokens=1024:sample=2 needle_acc=0;"
+                    "dense task=file:file=qasper.jsonl:metric=f1:line=1 score@f1=.8");
+    ck_assert_double_eq_tol(stat_of("100*score", "mean").value, 45, 1e-9);
+    ck_assert_double_eq_tol(stat_of("100*score", "sum-over-tasks").value, 100 / 3.0 + 80, 1e-9);
+    struct sample_stats s = stat_of("100*score", "mean-over-tasks");
     ck_assert_double_eq_tol(s.value, (100 / 3.0 + 80) / 2, 1e-9);
     ck_assert_int_eq(s.units, 4);
     ck_assert(s.lo < s.value && s.value < s.hi);
-    records_free(f.r, f.n);
 }
 
 /* A choice that makes its own operands has no phase of quantisation: no time, and not no number. A
  * record without times has none. */
 TEST(a_phase_that_is_not_there_takes_no_time)
 {
-    struct fixture_records f = {0};
-    for (int layer = 0; layer < 2; layer++) {
-        struct record *r = fixture_record(&f, "sale", "", layer, 0);
-        if (layer == 0)
-            fixture_metric(r, "time_total_ns", 90);
-        fixture_metric(r, "time_select_ns", 30);
-        fixture_metric(r, "time_dense_ns", 120);
-    }
-    struct sample_stats s = stat_of(&f, "100*(time_quant_ns+time_select_ns)/time_dense_ns", "mean");
+    fixture_add(&f, "sale time_total_ns=90 time_select_ns=30 time_dense_ns=120;"
+                    "sale layer=1 time_select_ns=30 time_dense_ns=120");
+    struct sample_stats s = stat_of("100*(time_quant_ns+time_select_ns)/time_dense_ns", "mean");
     ck_assert_double_eq_tol(s.value, 25, 1e-9);
     ck_assert_int_eq(s.units, 1);
-    ck_assert_int_eq(stat_of(&f, "time_select_ns", "mean").units, 2);
-    records_free(f.r, f.n);
+    ck_assert_int_eq(stat_of("time_select_ns", "mean").units, 2);
 }
 
 /* ---- every claim of every recipe --------------------------------------------------------------
  */
 
-typedef void claim_fn(const struct page *p, const json_t *claim, const struct claim *c);
+static void gather(const struct page *p, const struct claim *c)
+{
+    members_free(&all);
+    assert_ok(claim_members(p, c, 0, &all, &e), &e);
+}
+
+/* Its row on these members. */
+static struct claim_row row_of(const struct claim *c)
+{
+    struct claim_row row = {.id = ""};
+    assert_ok(claim_test(c, &all, 0.0005, &row, &e), &e);
+    return row;
+}
+
+typedef void claim_fn(const struct page *p, const struct claim *c);
+
+static const json_t *claim; /* what the function sees */
 
 /* Every claim, or the one of this id, of every recipe or of one, on the shipped models. */
 static int each_claim(const char *recipe, const char *claim_id, claim_fn *fn)
@@ -605,24 +558,24 @@ static int each_claim(const char *recipe, const char *claim_id, claim_fn *fn)
     const char *id;
     int n = 0;
     for (size_t at = 0; (id = id_at(at)); at++) {
-        struct opened o;
-        size_t i;
-        json_t *claim;
         if (recipe && strcmp(id, recipe) != 0)
             continue;
+        OWN(close_recipe) struct opened o;
+        size_t i;
+        json_t *item;
         open_recipe(id, true, &o);
         if (json_array_size(o.recipe.claims))
             assert_ok(grid_make(&o.page, &e), &e);
-        json_array_foreach(o.recipe.claims, i, claim)
+        json_array_foreach(o.recipe.claims, i, item)
         {
             struct claim c;
+            claim = item;
             if (claim_id && strcmp(json_str_or(claim, "id", ""), claim_id) != 0)
                 continue;
             assert_ok(claim_read(json_object_get(claim, "test"), &c, &e), &e);
-            fn(&o.page, claim, &c);
+            fn(&o.page, &c);
             n++;
         }
-        close_recipe(&o);
     }
     return n;
 }
@@ -645,9 +598,9 @@ static double bounded(const struct claim *c, double share)
 }
 
 /* The mean of member k under which the claim holds, or with `wrong` does not. */
-static double mean_of(const struct claim *c, const struct members *all, int k, bool wrong)
+static double mean_of(const struct claim *c, int k, bool wrong)
 {
-    bool named = c->x && strcmp(all->m[k].value, c->x) == 0;
+    bool named = c->x && strcmp(all.m[k].value, c->x) == 0;
     double inside = wrong ? (isfinite(c->h) ? c->h + 1 : c->l - 1) : bounded(c, 0.46);
     switch (c->kind) {
     case CLAIM_MOST:
@@ -657,7 +610,7 @@ static double mean_of(const struct claim *c, const struct members *all, int k, b
     case CLAIM_ORDER:
         return c->falls != wrong ? 1 - 0.1 * k : 0.1 * k;
     case CLAIM_FRONT:
-        return 0.5 + better(all->m[k].metric) * (named != wrong ? 0.3 : 0);
+        return 0.5 + better(all.m[k].metric) * (named != wrong ? 0.3 : 0);
     default:
         break;
     }
@@ -667,7 +620,7 @@ static double mean_of(const struct claim *c, const struct members *all, int k, b
     case STAT_SPREAD:
         return wrong ? 0.5 : (c->l + 0.5) * k;
     case STAT_RATIO:
-        return all->n == 2 ? k ? 1 : inside : pow(inside, -k);
+        return all.n == 2 ? k ? 1 : inside : pow(inside, -k);
     case STAT_DIFFERENCE:
         return k ? 1 : 1 + inside;
     default:
@@ -675,10 +628,10 @@ static double mean_of(const struct claim *c, const struct members *all, int k, b
     }
 }
 
-static void fill(const struct claim *c, struct members *all, enum scene scene)
+static void fill(const struct claim *c, enum scene scene)
 {
-    for (int k = 0; k < all->n; k++) {
-        struct unit_values *u = &all->m[k].units;
+    for (int k = 0; k < all.n; k++) {
+        struct unit_values *u = &all.m[k].units;
         free(u->u);
         u->n = scene == FEW ? 5 : 12;
         u->of = "heads";
@@ -687,16 +640,16 @@ static void fill(const struct claim *c, struct members *all, enum scene scene)
         for (int i = 0; i < u->n; i++)
             u->u[i] = (struct unit){.layer = i / 2,
                                     .head = i % 2,
-                                    .sum = mean_of(c, all, k, scene == WRONG) + 1e-6 * i * (i % 3),
+                                    .sum = mean_of(c, k, scene == WRONG) + 1e-6 * i * (i % 3),
                                     .calls = 1};
     }
 }
 
 /* Claims over keys of records have members where records are. */
-static void invent_members(const struct claim *c, struct members *all)
+static void invent_members(const struct claim *c)
 {
     for (int k = 0; k < 6; k++) {
-        struct member *m = &all->m[all->n++];
+        struct member *m = &all.m[all.n++];
         snprintf(m->label, sizeof m->label, "step %d", k);
         snprintf(m->value, sizeof m->value, "%d", k);
         snprintf(m->metric, sizeof m->metric, "%s", c->metric);
@@ -704,49 +657,41 @@ static void invent_members(const struct claim *c, struct members *all)
 }
 
 /* With one number for all settings a comparison of settings is not decided. */
-static void check_unmoved(const struct claim *c, struct members *all)
+static void check_unmoved(const struct claim *c)
 {
-    struct claim_row row = {.id = ""};
-    fill(c, all, RIGHT);
-    for (int k = 1; k < all->n; k++)
-        memcpy(all->m[k].units.u, all->m[0].units.u,
-               (size_t)all->m[0].units.n * sizeof *all->m[0].units.u);
-    assert_ok(claim_test(c, all, 0.0005, &row, &e), &e);
+    fill(c, RIGHT);
+    for (int k = 1; k < all.n; k++)
+        memcpy(all.m[k].units.u, all.m[0].units.u,
+               (size_t)all.m[0].units.n * sizeof *all.m[0].units.u);
+    struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, CLAIM_OPEN);
     ck_assert_str_eq(row.why, "the same in each of 12 heads");
     unmoved++;
 }
 
-static void check_claim(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_claim(const struct page *p, const struct claim *c)
 {
     static const enum claim_state states[] = {
         [RIGHT] = CLAIM_HOLDS, [WRONG] = CLAIM_HOLDS_NOT, [FEW] = CLAIM_OPEN};
-    struct members *all = calloc(1, sizeof *all);
-    ck_assert_ptr_nonnull(all);
-    if (c->labels || c->setting) { /* of no records */
-        free(all);
+    if (c->labels || c->setting) /* of no records */
         return;
-    }
-    assert_ok(claim_members(p, c, 0, all, &e), &e);
-    if (all->n == 0)
-        invent_members(c, all);
+    gather(p, c);
+    if (all.n == 0)
+        invent_members(c);
     for (int i = RIGHT; i <= FEW; i++) {
-        struct claim_row row = {.id = ""};
-        fill(c, all, (enum scene)i);
-        int n = all->n;
+        fill(c, (enum scene)i);
+        int n = all.n;
         if (i == FEW && c->stat == STAT_SPREAD)
-            all->n = 1; /* one group */
-        assert_ok(claim_test(c, all, 0.0005, &row, &e), &e);
-        all->n = n;
+            all.n = 1; /* one group */
+        struct claim_row row = row_of(c);
+        all.n = n;
         ck_assert_msg(row.state == states[i], "%s, claim %s, scene %d: %s, %s %g [%g, %g] %s",
                       p->recipe->id, json_str_or(claim, "id", ""), i, claim_state_names[row.state],
                       row.test, row.value.value, row.value.lo, row.value.hi, row.why);
         ck_assert_int_eq(row.why[0] != '\0', i == FEW);
     }
-    if (all->n == 2 && all->m[0].of_setting && c->kind == CLAIM_MORE)
-        check_unmoved(c, all);
-    members_free(all);
-    free(all);
+    if (all.n == 2 && all.m[0].of_setting && c->kind == CLAIM_MORE)
+        check_unmoved(c);
 }
 
 TEST(other_numbers_make_another_answer)
@@ -758,7 +703,7 @@ TEST(other_numbers_make_another_answer)
 
 static int lines;
 
-static void check_printed(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_printed(const struct page *p, const struct claim *c)
 {
     struct printed_claim in;
     claim_on_printed(p, c, &in);
@@ -799,7 +744,7 @@ static const struct changed {
 
 static const struct changed *now;
 
-static void check_changed(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_changed(const struct page *p, const struct claim *c)
 {
     struct printed_claim in;
     struct claim other;
@@ -818,39 +763,26 @@ static void check_changed(const struct page *p, const json_t *claim, const struc
     json_decref(test);
 }
 
-TEST(a_contradicted_claim_is_seen)
+TEST_EACH(a_contradicted_claim_is_seen, changed)
 {
-    for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
-        now = &changed[i];
-        ck_assert_int_eq(each_claim(now->recipe, now->claim, check_changed), 1);
-    }
+    now = &changed[_i];
+    ck_assert_int_eq(each_claim(now->recipe, now->claim, check_changed), 1);
 }
 
-static void check_largest(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_largest(const struct page *p, const struct claim *c)
 {
-    struct members *all = calloc(1, sizeof *all);
-    (void)claim;
-    ck_assert_ptr_nonnull(all);
-    assert_ok(claim_members(p, c, 0, all, &e), &e);
-    ck_assert_int_eq(all->n, 1);
-    ck_assert_str_eq(all->m[0].label, "32K");
-    ck_assert_str_eq(json_str_or(all->m[0].where, "n", ""), "32K");
-    members_free(all);
-    free(all);
+    gather(p, c);
+    ck_assert_int_eq(all.n, 1);
+    ck_assert_str_eq(all.m[0].label, "32K");
+    ck_assert_str_eq(json_str_or(all.m[0].where, "n", ""), "32K");
 }
 
-static void check_setting(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_setting(const struct page *p, const struct claim *c)
 {
-    struct members *all = calloc(1, sizeof *all);
-    struct claim_row row = {.id = ""};
-    (void)claim;
-    ck_assert_ptr_nonnull(all);
-    assert_ok(claim_members(p, c, 0, all, &e), &e);
-    assert_ok(claim_test(c, all, 0, &row, &e), &e);
+    gather(p, c);
+    struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, CLAIM_OPEN);
     ck_assert_str_eq(row.why, "there is no calibration of this");
-    members_free(all);
-    free(all);
 }
 
 TEST(members_are_lengths_or_settings)
@@ -859,62 +791,44 @@ TEST(members_are_lengths_or_settings)
     ck_assert_int_eq(each_claim("sampleattention:6", "columns", check_setting), 1);
 }
 
-/* A record of a step of fg-attn:f4: the sample is prompt/seed. */
-static struct record *clip_record(const struct step *s, double share)
-{
-    struct record *r = calloc(1, sizeof *r);
-    const char *sample = step_value(s, "sample"), *size = step_value(s, "size");
-    char task[120];
-    ck_assert_ptr_nonnull(r);
-    record_init(r);
-    record_of_model(r);
-    snprintf(r->method, sizeof r->method, "dense");
-    snprintf(task, sizeof task, "video:size=%s:steps=50:text=%.1s", size, sample);
-    r->task = strdup(task);
-    r->seed = (uint64_t)(sample[2] - '0');
-    r->status = RECORD_OK;
-    assert_ok(record_metric(r, "attn_share", share, &e), &e);
-    return r;
-}
-
-/* The share of attention at three sizes, of six clips: the same prompt and noise are one unit. */
+/* The share of attention at three sizes, of six clips (prompt/seed): the same prompt and noise are
+ * one unit. */
 static enum claim_state state_of_clips(const struct page *p, const struct claim *c, double slope)
 {
-    struct members *all = calloc(1, sizeof *all);
     struct page own = *p;
-    struct claim_row row = {.id = ""};
-    ck_assert_ptr_nonnull(all);
-    own.evidence.v = calloc((size_t)p->plan->n, sizeof *own.evidence.v);
-    ck_assert_ptr_nonnull(own.evidence.v);
+    int at[18];
     for (int i = 0; i < p->plan->n; i++) {
         const struct step *s = &p->plan->s[i];
-        const char *size = step_value(s, "size");
+        const char *sample = step_value(s, "sample"), *size = step_value(s, "size");
+        char task[120];
         if (!size)
             continue;
         int place = strcmp(size, "8x128x192") == 0 ? 0 : strcmp(size, "8x256x384") == 0 ? 1 : 2;
-        own.evidence.v[own.evidence.n++] =
-            (struct proof){clip_record(s, 0.5 + slope * place + 1e-4 * i), i};
+        struct record *r = fixture_record(&f, "dense", "", 0, 0);
+        record_of_model(r);
+        snprintf(task, sizeof task, "video:size=%s:steps=50:text=%.1s", size, sample);
+        r->task = strdup(task);
+        r->seed = (uint64_t)(sample[2] - '0');
+        fixture_metric(r, "attn_share", 0.5 + slope * place + 1e-4 * i);
+        ck_assert_int_le(f.n, 18);
+        at[f.n - 1] = i;
     }
-    ck_assert_int_eq(own.evidence.n, 18);
-    assert_ok(claim_members(&own, c, 0, all, &e), &e);
-    ck_assert_int_eq(all->n, 3);
+    ck_assert_int_eq(f.n, 18);
+    own.evidence = given(p->plan, 0);
+    for (int i = 0; i < 18; i++)
+        proofs[i].step = at[i];
+    gather(&own, c);
+    ck_assert_int_eq(all.n, 3);
     for (int k = 0; k < 3; k++)
-        ck_assert_int_eq(all->m[k].units.n, 6);
-    assert_ok(claim_test(c, all, 0.0005, &row, &e), &e);
+        ck_assert_int_eq(all.m[k].units.n, 6);
+    struct claim_row row = row_of(c);
     ck_assert_int_eq(row.value.n, 6);
-    for (int64_t i = 0; i < own.evidence.n; i++) {
-        record_free((struct record *)(uintptr_t)own.evidence.v[i].r);
-        free((void *)(uintptr_t)own.evidence.v[i].r);
-    }
-    free(own.evidence.v);
-    members_free(all);
-    free(all);
+    forget_records();
     return row.state;
 }
 
-static void check_clips(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_clips(const struct page *p, const struct claim *c)
 {
-    (void)claim;
     ck_assert_int_eq(state_of_clips(p, c, 0.1), CLAIM_HOLDS);
     ck_assert_int_eq(state_of_clips(p, c, -0.1), CLAIM_HOLDS_NOT);
 }
@@ -936,43 +850,29 @@ TEST(a_curve_is_read_between_its_points)
     ck_assert_double_eq(curve_at(zero, 2, 0.25), 0.5); /* which 0 has none of */
 }
 
-/* Eight heads with tau 1, 2, 3 and a calibration: at sparsity 0.1 tau the error is 0.01 tau; head i
+/* Eight heads with tau 1, 2, 3 and a calibration: at sparsity 0.1 tau the error is 0.01 tau; a head
  * of the calibration has the sparsity 0.15, or beyond the curve 0.35, and this error. */
 static double calibrated;
 
-static void check_at_equal(const struct page *p, const json_t *claim, const struct claim *c)
+static void check_at_equal(const struct page *p, const struct claim *c)
 {
-    static const char *const params[] = {"tau=1", "tau=2", "tau=3", "calib=77"};
-    struct fixture_records f = {0};
-    struct proof v[32];
     struct page own = *p;
-    struct members *all = calloc(1, sizeof *all);
-    struct claim_row row = {.id = ""};
-    int run = 0;
-    (void)claim;
-    ck_assert_ptr_nonnull(all);
-    while (strcmp(step_job(p->plan, &p->plan->s[run])->name, "run") != 0)
-        run++;
-    for (int i = 0; i < 32; i++) {
-        int k = i / 8;
-        struct record *r = fixture_record(&f, "sale", params[k], 0, i % 8);
-        double sparsity = k < 3 ? 0.1 * (k + 1) : i % 8 == 7 ? 0.35 : 0.15;
-        fixture_metric(r, "sparsity_total", sparsity);
-        fixture_metric(r, "err_l1_rel", k < 3 ? 0.01 * (k + 1) : calibrated);
-    }
-    for (int i = 0; i < 32; i++)
-        v[i] = (struct proof){&f.r[i], run};
-    own.evidence = (struct evidence){.plan = p->plan, .v = v, .n = 32};
-    assert_ok(claim_members(&own, c, 0, all, &e), &e);
-    ck_assert_int_eq(all->m[0].units.n, 7); /* without the head beyond the ends */
-    ck_assert_double_eq_tol(all->m[0].units.u[0].sum, 0.015, 1e-12);
-    ck_assert_str_eq(all->m[0].label, "one tau at equal sparsity_total");
-    assert_ok(claim_test(c, all, 0.0005, &row, &e), &e);
+    fixture_add(
+        &f, "sale:tau=1 head=0..7 sparsity_total=.1 err_l1_rel=.01;"
+            "sale:tau=2 head=0..7 sparsity_total=.2 err_l1_rel=.02;"
+            "sale:tau=3 head=0..7 sparsity_total=.3 err_l1_rel=.03;"
+            "sale:calib=77 head=0..6 sparsity_total=.15; sale:calib=77 head=7 sparsity_total=.35");
+    for (int i = 24; i < 32; i++)
+        fixture_metric(&f.r[i], "err_l1_rel", calibrated);
+    own.evidence = given(p->plan, step_of(p->plan, "run"));
+    gather(&own, c);
+    ck_assert_int_eq(all.m[0].units.n, 7); /* without the head beyond the ends */
+    ck_assert_double_eq_tol(all.m[0].units.u[0].sum, 0.015, 1e-12);
+    ck_assert_str_eq(all.m[0].label, "one tau at equal sparsity_total");
+    struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, calibrated > 0.015 ? CLAIM_HOLDS_NOT : CLAIM_HOLDS);
     ck_assert_int_eq(row.value.n, 7);
-    members_free(all);
-    free(all);
-    records_free(f.r, f.n);
+    forget_records();
 }
 
 TEST(errors_are_compared_at_equal_sparsity)
@@ -998,112 +898,92 @@ static const char tiny_recipe[] =
     "  \"calibration\": {\"l1\": 0.05, \"per\": \"layer\", \"inputs\": 5}}}";
 
 /* What may be another than the paper's. */
-struct situation {
+static const struct situation {
     const char *name; /* of the model; NULL: the paper's */
     bool no_weights, given, quick, other_shape;
-    int64_t n;
-    int heads; /* of the 8 that the model has */
-    const char *params, *own;
+    int64_t n;                /* 0: 64 */
+    int heads;                /* of the 8 that the model has; 0: all */
+    const char *params, *own; /* NULL: as published, no heads of its own */
     double value;
     const char *letters;
     enum cell_state state;
+} situations[] = {
+    {.value = .228, .letters = "", .state = CELL_AGREES},
+    {.value = .300, .letters = "", .state = CELL_DIFFERS},
+    {.no_weights = true, .value = .228, .letters = "ab", .state = CELL_OURS},
+    {.n = 65, .value = .228, .letters = "b", .state = CELL_BESIDE},
+    /* The name of a paper's model changes nothing: shape, length and settings do. */
+    {.name = "CogVideoX-2b", .value = .228, .letters = "", .state = CELL_AGREES},
+    {.name = "tiny", .other_shape = true, .value = .228, .letters = "ab", .state = CELL_OURS},
+    {.name = "CogVideoX-2b",
+     .no_weights = true,
+     .given = true,
+     .n = 1536,
+     .params = "",
+     .value = .228,
+     .letters = "abcde",
+     .state = CELL_OURS},
+    {.name = "CogVideoX-2b",
+     .n = 1536,
+     .params = "",
+     .value = .228,
+     .letters = "bde",
+     .state = CELL_BESIDE},
+    {.given = true, .value = .228, .letters = "c", .state = CELL_BESIDE},
+    {.params = "profile=paper:calib=0", .value = .228, .letters = "d", .state = CELL_BESIDE},
+    {.params = "profile=paper:arith=sage1:sink=1:calib=0",
+     .value = .228,
+     .letters = "d",
+     .state = CELL_BESIDE},
+    {.own = "1", .value = .228, .letters = "e", .state = CELL_BESIDE},
+    {.params = "profile=paper:arith=sage1", .value = .228, .letters = "e", .state = CELL_BESIDE},
+    {.heads = 7, .value = .228, .letters = "h", .state = CELL_BESIDE},
+    {.quick = true, .value = .228, .letters = "q", .state = CELL_BESIDE},
 };
 
-static const char *const published = "profile=paper:arith=sage1:calib=0";
-
-static void judge(const struct situation *t, struct recipe *recipe)
+static void add_situation(const struct situation *s)
 {
-    struct model_use m = {.role = "lm",
-                          .has_weights = !t->no_weights,
-                          .causal = true,
-                          .shape = {"Tiny", 2, 4, 4, t->other_shape ? 16 : 8}};
-    struct model_set set = {&m, 1, 1};
-    struct step step = {.job = 2, .model = 0, .done = true};
-    struct plan plan = {.recipes = recipe, .n_recipes = 1, .models = &set, .s = &step, .n = 1};
-    struct page page = {.plan = &plan, .data = &data, .recipe = recipe, .quick = t->quick};
-    struct fixture_records f = {0};
-    struct proof proof[8];
-    snprintf(m.name, sizeof m.name, "%s", t->name ? t->name : "tiny");
-    m.trace = t->given ? (char[]){"t.h5"} : NULL;
-    m.paper = m.has_weights ? shape_paper_model(&data, &m.shape) : NULL;
-    for (int i = 0; i < t->heads; i++) {
-        struct record *r = fixture_record(&f, "spargeattn", t->params, i / 4, i % 4);
-        r->n_q = t->n;
-        fixture_metric(r, "below_b64", t->value + 1e-4 * i);
+    const char *params = s->params ? s->params : "profile=paper:arith=sage1:calib=0";
+    for (int i = 0; i < (s->heads ? s->heads : 8); i++) {
+        struct record *r = fixture_record(&f, "spargeattn", params, i / 4, i % 4);
+        r->n_q = s->n ? s->n : 64;
+        fixture_metric(r, "below_b64", s->value + 1e-4 * i);
         record_note(r, "calib_search=l1=0.05:l2=0.06;calib_per=layer;calib_inputs=5");
-        record_note(r, "calib_own=%s", t->own);
+        record_note(r, "calib_own=%s", s->own ? s->own : "0");
     }
-    for (int i = 0; i < t->heads; i++)
-        proof[i] = (struct proof){&f.r[i], 0};
-    page.evidence = (struct evidence){.plan = &plan, .v = proof, .n = t->heads};
+}
+
+TEST_EACH(agreement_needs_every_condition, situations)
+{
+    const struct situation *s = &situations[_i];
+    OWN(recipe_free) struct recipe r = {0};
+    struct model_use m = {.role = "lm",
+                          .has_weights = !s->no_weights,
+                          .causal = true,
+                          .shape = {"Tiny", 2, 4, 4, s->other_shape ? 16 : 8}};
+    struct model_set models = {&m, 1, 1};
+    struct step step = {.job = 2, .model = 0, .done = true};
+    struct plan plan = {.recipes = &r, .n_recipes = 1, .models = &models, .s = &step, .n = 1};
+    struct page page = {.plan = &plan, .data = &data, .recipe = &r, .quick = s->quick};
+    json_array_append_new(data.models, json_pack("{s:s s:s s:i s:i s:i s:i s:i}", "id", "tiny",
+                                                 "architecture", "Tiny", "layers", 2, "heads", 4,
+                                                 "kv_heads", 4, "head_dim", 8, "n", 64));
+    assert_ok(file_write_atomic(test_path("tiny.json"), tiny_recipe, sizeof tiny_recipe - 1, &e),
+              &e);
+    assert_ok(recipe_read(test_path("tiny.json"), &data, &r, &e), &e);
+    snprintf(m.name, sizeof m.name, "%s", s->name ? s->name : "tiny");
+    m.trace = s->given ? (char[]){"t.h5"} : NULL;
+    m.paper = m.has_weights ? shape_paper_model(&data, &m.shape) : NULL;
+    add_situation(s);
+    page.evidence = given(&plan, 0);
     assert_ok(grid_make(&page, &e), &e);
     assert_ok(page_fill(&page, &e), &e);
     struct page_block *b = &page.blocks[0];
-    bool own = t->no_weights || t->other_shape; /* none of the papers' models */
+    bool own = s->no_weights || s->other_shape; /* none of the papers' models */
     const struct page_cell *c = page_cell_at(b, 1, own ? 1 : 0);
     ck_assert_msg(c->ours != NULL, "no value: %s", c->reason ? c->reason : "");
-    ck_assert_str_eq(c->letters, t->letters);
-    ck_assert_str_eq(cell_state_names[c->state], cell_state_names[t->state]);
+    ck_assert_str_eq(c->letters, s->letters);
+    ck_assert_str_eq(cell_state_names[c->state], cell_state_names[s->state]);
     ck_assert_int_eq(b->columns.n, own ? 2 : 1);
     grid_free(&page);
-    records_free(f.r, f.n);
-}
-
-TEST(agreement_needs_every_condition)
-{
-    const struct situation cases[] = {
-        {.value = .228, .letters = "", .state = CELL_AGREES},
-        {.value = .300, .letters = "", .state = CELL_DIFFERS},
-        {.no_weights = true, .value = .228, .letters = "ab", .state = CELL_OURS},
-        {.n = 65, .value = .228, .letters = "b", .state = CELL_BESIDE},
-        /* The name of a paper's model changes nothing: shape, length and settings do. */
-        {.name = "CogVideoX-2b", .value = .228, .letters = "", .state = CELL_AGREES},
-        {.name = "tiny", .other_shape = true, .value = .228, .letters = "ab", .state = CELL_OURS},
-        {.name = "CogVideoX-2b",
-         .no_weights = true,
-         .given = true,
-         .n = 1536,
-         .params = "",
-         .value = .228,
-         .letters = "abcde",
-         .state = CELL_OURS},
-        {.name = "CogVideoX-2b",
-         .n = 1536,
-         .params = "",
-         .value = .228,
-         .letters = "bde",
-         .state = CELL_BESIDE},
-        {.given = true, .value = .228, .letters = "c", .state = CELL_BESIDE},
-        {.params = "profile=paper:calib=0", .value = .228, .letters = "d", .state = CELL_BESIDE},
-        {.params = "profile=paper:arith=sage1:sink=1:calib=0",
-         .value = .228,
-         .letters = "d",
-         .state = CELL_BESIDE},
-        {.own = "1", .value = .228, .letters = "e", .state = CELL_BESIDE},
-        {.params = "profile=paper:arith=sage1",
-         .value = .228,
-         .letters = "e",
-         .state = CELL_BESIDE},
-        {.heads = 7, .value = .228, .letters = "h", .state = CELL_BESIDE},
-        {.quick = true, .value = .228, .letters = "q", .state = CELL_BESIDE},
-    };
-    struct recipe r = {0};
-    char path[300];
-    ck_assert_int_eq(
-        json_array_append_new(data.models, json_pack("{s:s s:s s:i s:i s:i s:i s:i}", "id", "tiny",
-                                                     "architecture", "Tiny", "layers", 2, "heads",
-                                                     4, "kv_heads", 4, "head_dim", 8, "n", 64)),
-        0);
-    snprintf(path, sizeof path, "%s/tiny.json", test_tmpdir());
-    assert_ok(file_write_atomic(path, tiny_recipe, sizeof tiny_recipe - 1, &e), &e);
-    assert_ok(recipe_read(path, &data, &r, &e), &e);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct situation t = cases[i];
-        t.n = t.n ? t.n : 64;
-        t.heads = t.heads ? t.heads : 8;
-        t.params = t.params ? t.params : published;
-        t.own = t.own ? t.own : "0";
-        judge(&t, &r);
-    }
-    recipe_free(&r);
 }

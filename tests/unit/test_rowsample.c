@@ -74,8 +74,12 @@ TEST_N(masks_of_sampled_rows_are_those_of_the_whole_head, test_methods_count())
         struct conform_result a, b;
         struct carry ca = {0}, cb = {0};
         make_pair(&all, &part, at);
-        conform_run(text, &all.in, &ca, 9, &a);
         conform_run(text, &part.in, &cb, 9, &b);
+        if (b.r.status == RECORD_SKIP && !(m->flags & METHOD_ROWS) && strstr(b.r.reason, "row")) {
+            conform_result_free(&b); /* refused as it should be, whatever the whole head gives */
+            continue;
+        }
+        conform_run(text, &all.in, &ca, 9, &a);
         whole += a.r.status == RECORD_OK;
         if (a.r.status == RECORD_OK && b.r.status == RECORD_OK) {
             int64_t off = rows_off(&a, &b, &part.sample);
@@ -86,10 +90,8 @@ TEST_N(masks_of_sampled_rows_are_those_of_the_whole_head, test_methods_count())
         }
         conform_result_free(&a);
         conform_result_free(&b);
-        if (ca.free)
-            ca.free(ca.data);
-        if (cb.free)
-            cb.free(cb.data);
+        carry_end(&ca);
+        carry_end(&cb);
     }
     /* A plan without a file chooses for no head (tests/cli/trace/rows_methods.sh has one). */
     ck_assert_msg(!(m->flags & METHOD_ROWS) || ran > 0 || whole == 0,

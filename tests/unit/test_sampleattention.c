@@ -390,10 +390,9 @@ TEST(full_budget_is_dense)
 /* Entries of a row needed for a share 0.95 of its mass, summed over the rows. */
 static int64_t oracle_entries(int64_t n)
 {
-    struct sim_head h;
     int64_t sum = 0;
     double *p = malloc((size_t)n * sizeof *p);
-    MUST(golden_sample(n, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, n, PREC_F32);
     for (int64_t q = 0; q < n; q++) {
         double mass = 0;
         MUST(exact_probs(h.in.exact, q, q + 1, p, ERR));
@@ -402,7 +401,6 @@ static int64_t oracle_entries(int64_t n)
             mass += p[k];
     }
     free(p);
-    sim_head_free(&h);
     return sum;
 }
 
@@ -478,10 +476,10 @@ TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
 TEST(prompt_chunk_uses_absolute_positions)
 {
     enum { N = 1100 };
-    struct sim_head whole, part;
+    struct sim_head part;
     struct record r;
     double keep_whole[N], keep_part[N];
-    MUST(random_head(4, N, N, 16, true, 3, PREC_F64, &whole, ERR));
+    HEAD(whole, random_head, 4, N, N, 16, true, 3, PREC_F64);
     run(&whole, "sampleattention:alpha_c=0.6:alpha_s=0.4", keep_whole, &r);
     record_free(&r);
     const int64_t cuts[] = {512, 500, 640, 333};
@@ -497,7 +495,6 @@ TEST(prompt_chunk_uses_absolute_positions)
         record_free(&r);
         sim_head_free(&part);
     }
-    sim_head_free(&whole);
 }
 
 TEST(bidirectional_heads_are_skipped)

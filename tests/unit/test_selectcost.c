@@ -52,12 +52,10 @@ static void softmax_entry(struct tally *t)
 static void assert_cost(const char *text, struct tally want)
 {
     RUN(r, text, &head.in);
-    ck_assert_msg(record_get(&r, "cost_select_flops") == want.flops,
-                  "%s: %.17g flops, expected %.17g", text, record_get(&r, "cost_select_flops"),
-                  want.flops);
-    ck_assert_msg(record_get(&r, "cost_select_bytes") == want.bytes,
-                  "%s: %.17g bytes, expected %.17g", text, record_get(&r, "cost_select_bytes"),
-                  want.bytes);
+    struct tally got = {record_get(&r, "cost_select_flops"), record_get(&r, "cost_select_bytes")};
+    ck_assert_msg(got.flops == want.flops && got.bytes == want.bytes,
+                  "%s: %.17g flops and %.17g bytes, expected %.17g and %.17g", text, got.flops,
+                  got.bytes, want.flops, want.bytes);
 }
 
 /* Probabilities of one row, each of which enters `sums` sums. */

@@ -58,30 +58,21 @@ static void has_text(const char *part)
     ck_assert_msg(strstr(buf_str(&text), part) != NULL, "no '%s' in\n%s", part, buf_str(&text));
 }
 
-static const char *at(int64_t row, const char *head)
+/* The cell below a head; "worst HEAD": of the worst head or layer. */
+static const struct sheet_cell *at(int64_t row, const char *head)
 {
+    bool worst = strncmp(head, "worst ", 6) == 0;
     for (int64_t c = 0; c < s.n_cols; c++)
-        if (strcmp(s.cols[c].head, head) == 0)
-            return sheet_cell(&s, row, c)->text;
+        if (strcmp(s.cols[c].head, head + 6 * worst) == 0 &&
+            (!worst || strcmp(s.cols[c].unit, "worst") == 0))
+            return sheet_cell(&s, row, c);
     ck_abort_msg("no column %s", head);
     return NULL;
 }
 
-static const char *worst_at(int64_t row, const char *head)
+static void is(int64_t row, const char *head, const char *want)
 {
-    for (int64_t c = 0; c < s.n_cols; c++)
-        if (strcmp(s.cols[c].head, head) == 0 && strcmp(s.cols[c].unit, "worst") == 0)
-            return sheet_cell(&s, row, c)->text;
-    ck_abort_msg("no worst cell of %s", head);
-    return NULL;
-}
-
-static bool best_at(int64_t row, const char *head)
-{
-    for (int64_t c = 0; c < s.n_cols; c++)
-        if (strcmp(s.cols[c].head, head) == 0)
-            return sheet_cell(&s, row, c)->best;
-    return false;
+    ck_assert_str_eq(at(row, head)->text, want);
 }
 
 static bool says(const struct str_list *l, const char *part)
@@ -101,20 +92,19 @@ TEST(rows_stand_as_given_with_dense_first_and_bounds_last)
     add_setting("sale", "", 0.4, 0.9, 0.01);
     add_setting("dense", "", 1, 1, 0);
     make("summary", NULL);
-    ck_assert_str_eq(at(0, "method"), "dense");
-    ck_assert_str_eq(at(0, "setting"), "");
-    ck_assert_str_eq(at(1, "method"), "streaming");
-    ck_assert_str_eq(at(2, "method"), "sale");
-    ck_assert_str_eq(at(2, "setting"), "defaults");
-    ck_assert_str_eq(at(3, "method"), "oracle (bound)");
+    is(0, "method", "dense");
+    is(0, "setting", "");
+    is(1, "method", "streaming");
+    is(2, "method", "sale");
+    is(2, "setting", "defaults");
+    is(3, "method", "oracle (bound)");
 }
 
 TEST(what_is_the_same_in_every_row_is_named_below)
 {
     add_setting("sale", "tau=0.1", 0.25, 0.9, 0.01);
     add_setting("sale", "tau=0.2", 0.25, 0.8, 0.01);
-    struct record *r = fixture_record(&f, "radial", "", 0, 0);
-    r->status = RECORD_SKIP;
+    fixture_add(&f, "radial status=skip");
     make("summary", NULL);
     ck_assert_int_eq(s.n_rows, 2);
     ck_assert(says(&s.notes, "Without a number: radial"));
@@ -122,8 +112,8 @@ TEST(what_is_the_same_in_every_row_is_named_below)
     ck_assert(says(&s.notes, "Medians over n = 8 cells."));
     ck_assert(says(&s.notes, "recall p1: cra_p1, share of mass, 1st percentile of rows."));
     ck_assert(says(&s.hints, "With --wide: means and deviations; cra_min."));
-    ck_assert_str_eq(at(0, "recall p1"), "0.900");
-    ck_assert_str_eq(at(1, "error L1"), "20.0 %");
+    is(0, "recall p1", "0.900");
+    is(1, "error L1", "20.0 %");
 }
 
 TEST(numbers_round_to_neither_nothing_nor_everything)
@@ -131,10 +121,10 @@ TEST(numbers_round_to_neither_nothing_nor_everything)
     add_setting("sale", "", 0.9996, 0.9996, 0);
     add_setting("streaming", "", 0.000001, 0.5, 0);
     make("summary", NULL);
-    ck_assert_str_eq(at(0, "kept"), "> 99.9 %");
-    ck_assert_str_eq(at(0, "recall p1"), "> 0.999");
-    ck_assert_str_eq(at(0, "error L1"), "0.04 %");
-    ck_assert_str_eq(at(1, "kept"), "< 0.001 %");
+    is(0, "kept", "> 99.9 %");
+    is(0, "recall p1", "> 0.999");
+    is(0, "error L1", "0.04 %");
+    is(1, "kept", "< 0.001 %");
 }
 
 TEST(the_worst_head_stands_beside_the_median)
@@ -145,10 +135,10 @@ TEST(the_worst_head_stands_beside_the_median)
     fixture_metric(lost, "cra_p1", 0.02);
     fixture_metric(lost, "err_l1_rel", 0.83);
     make("summary", NULL);
-    ck_assert_str_eq(at(1, "recall p1"), "1.000");
-    ck_assert_str_eq(worst_at(1, "recall p1"), "0.020");
-    ck_assert_str_eq(at(1, "error L1"), "0 %");
-    ck_assert_str_eq(worst_at(1, "error L1"), "83.0 %");
+    is(1, "recall p1", "1.000");
+    is(1, "worst recall p1", "0.020");
+    is(1, "error L1", "0 %");
+    is(1, "worst error L1", "83.0 %");
     ck_assert(says(&s.notes, "worst: the worst of the cells."));
     ck_assert(says(&s.sentences, "3.00 times fewer than spargeattn: recall p1 1.000, worst 0.020; "
                                  "error L1 0 %, worst 83 %"));
@@ -156,14 +146,12 @@ TEST(the_worst_head_stands_beside_the_median)
 
 TEST(accuracies_are_means)
 {
-    for (int i = 0; i < 5; i++) {
-        struct record *r = fixture_record(&f, i < 4 ? "sale" : "streaming", "", 0, i);
-        fixture_metric(r, "needle_acc", i > 0);
-        fixture_metric(r, "density_elem", 0.1 * (i + 1));
-    }
+    fixture_add(
+        &f, "sale needle_acc=0 density_elem=.1; sale head=1..3 needle_acc=1 density_elem=.2+.1i;"
+            "streaming head=4 needle_acc=1 density_elem=.5");
     make("summary", "needle_acc,density_elem");
-    ck_assert_str_eq(at(0, "needle_acc"), "0.750 [0.30, 0.95]"); /* the median is 1 */
-    ck_assert_str_eq(at(0, "kept"), "25.0 %");
+    is(0, "needle_acc", "0.750 [0.30, 0.95]"); /* the median is 1 */
+    is(0, "kept", "25.0 %");
     ck_assert(says(&s.notes, "Medians over n cells; means of needle_acc."));
     write_as("md", true);
     has_text("0.7500 [0.30, 0.95]");
@@ -177,12 +165,12 @@ TEST(best_is_marked_beyond_the_spread_alone)
     add_setting("sale", "", 0.30, 0.9, 0.01);
     add_setting("streaming", "", 0.40, 0.9, 0.01);
     make("summary", NULL);
-    ck_assert(best_at(1, "kept"));
-    ck_assert(!best_at(0, "recall p1") && !best_at(1, "recall p1")); /* equal */
+    ck_assert(at(1, "kept")->best);
+    ck_assert(!at(0, "recall p1")->best && !at(1, "recall p1")->best); /* equal */
     add_setting("sale", "", 0.30, 0.9, 0.2); /* 2 standard errors are 0.21 */
     add_setting("streaming", "", 0.40, 0.9, 0.2);
     make("summary", NULL);
-    ck_assert(!best_at(0, "kept"));
+    ck_assert(!at(0, "kept")->best);
 }
 
 TEST(a_sentence_compares_pairs_at_like_recall)
@@ -228,9 +216,7 @@ TEST(settings_that_keep_everything_are_warned_of)
 
 TEST(a_deviation_out_of_range_gives_way_to_quartiles)
 {
-    static const double kept[] = {0.01, 0.02, 0.03, 0.98};
-    for (int h = 0; h < 4; h++)
-        fixture_metric(fixture_record(&f, "sale", "", 0, h), "density_elem", kept[h]);
+    fixture_add(&f, "sale head=0..2 density_elem=.01+.01i; sale head=3 density_elem=.98");
     build_columns("summary", NULL);
     write_as("md", true);
     has_text("density_elem, median (quartiles) "
@@ -251,20 +237,6 @@ static int longest_line(void)
         p += len + (p[len] == '\n');
     }
     return longest;
-}
-
-TEST(every_table_fits)
-{
-    fixture_study(&f);
-    fixture_set(&f, &set);
-    for (int i = 0; table_defs[i].build; i++)
-        if (table_has_data(&table_defs[i], &set)) {
-            build_columns(table_defs[i].listed.name, NULL);
-            write_as("text", false);
-            ck_assert_msg(longest_line() <= SHEET_WIDTH, "%s has %d characters:\n%s",
-                          table_defs[i].listed.name, longest_line(), buf_str(&text));
-            table_free(&t);
-        }
 }
 
 TEST(long_texts_wrap_in_their_cells)

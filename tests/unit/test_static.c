@@ -15,17 +15,10 @@ static int64_t kept(const char *text, int64_t n, bool causal)
 /* The mask of a small head as bits [nq][nk]. */
 static uint8_t *bits_of(const char *text, int64_t nq, int64_t nk, bool causal, int head, int heads)
 {
-    struct sim_head h;
-    struct record r;
-    uint8_t *bits = calloc((size_t)(nq * nk), 1);
-    MUST(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 2, nq, nk, 4, causal, 1, PREC_F64);
     h.in.head = h.in.kv_head = head;
     h.in.n_heads = h.in.n_kv_heads = heads;
-    run_text_carry(text, &h.in, NULL, 1, sink_bits, bits, &r);
-    ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
-    record_free(&r);
-    sim_head_free(&h);
-    return bits;
+    return run_bits(text, &h.in);
 }
 
 /* ---- longformer ----------------------------------------------------------------------------- */

@@ -295,6 +295,22 @@ static void video_head(uint64_t seed, int64_t words, int place, struct sim_head 
     out->in.branch = "cond";
 }
 
+static void round_to_bf16(struct sim_head *h)
+{
+    h->in.src_dtype = DT_BF16;
+    for (int64_t i = 0; i < h->in.x.nq * h->in.x.d; i++) {
+        h->q[i] = dtype_round(DT_BF16, h->q[i]);
+        h->k[i] = dtype_round(DT_BF16, h->k[i]);
+    }
+}
+
+/* Does `text` make this mask on the head? */
+static bool same_bits(const char *text, const struct head_in *in, const uint8_t *want)
+{
+    OWN(free_at) uint8_t *got = run_bits(text, in);
+    return memcmp(got, want, (size_t)(in->x.nq * in->x.nk)) == 0;
+}
+
 #define RULE "svg2:preset=none:qc=6:kc=12:top_p=0.5"
 
 /* The mask from clusters that are made here with the same start. */
@@ -356,26 +372,12 @@ TEST(emulation_is_that_of_a_bf16_trace)
 {
     static const char *const same[] = {RULE ":emulate=bf16", RULE ":emulate=bf16:cumsum=bf16"};
     OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    int64_t n = 192;
-    OWN(free_at) uint8_t *want = calloc((size_t)(n * n), 1), *got = calloc((size_t)(n * n), 1);
     video_head(12, 0, 0, &h);
-    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, want, &r);
-    record_free(&r);
-    run_text_carry(same[0], &h.in, NULL, 1, sink_bits, got, &r);
-    record_free(&r);
-    ck_assert_int_ne(memcmp(want, got, (size_t)(n * n)), 0);
-    h.in.src_dtype = DT_BF16;
-    for (int64_t i = 0; i < n * 16; i++) {
-        h.q[i] = dtype_round(DT_BF16, h.q[i]);
-        h.k[i] = dtype_round(DT_BF16, h.k[i]);
-    }
-    for (int i = 0; i < 2; i++) {
-        memset(want, 0, (size_t)(n * n));
-        run_text_carry(same[i], &h.in, NULL, 1, sink_bits, want, &r);
-        record_free(&r);
-        ck_assert_int_eq(memcmp(want, got, (size_t)(n * n)), 0);
-    }
+    OWN(free_at) uint8_t *emulated = run_bits(same[0], &h.in);
+    ck_assert(!same_bits(RULE, &h.in, emulated));
+    round_to_bf16(&h);
+    for (int i = 0; i < 2; i++)
+        ck_assert(same_bits(same[i], &h.in, emulated));
 }
 
 TEST_N(one_cluster_or_all_mass_is_dense, 3)
@@ -417,25 +419,17 @@ TEST(text_is_kept_and_padding_counts_in_the_published_number)
 TEST(keys_are_clustered_once_per_key_head)
 {
     OWN(sim_head_free) struct sim_head h;
-    struct record r;
-    int64_t n = 192;
-    OWN(free_at) uint8_t *a = calloc((size_t)(n * n), 1), *b = calloc((size_t)(n * n), 1);
     const char *text = "svg2:preset=none:qc=1:kc=12:top_p=0.5";
     video_head(6, 0, 0, &h);
-    for (int64_t i = 0; i < n * 16; i++)
+    for (int64_t i = 0; i < h.in.x.nq * h.in.x.d; i++)
         h.q[i] += 1;
     h.in.head = 4;
     h.in.kv_head = 1;
-    run_text_carry(text, &h.in, NULL, 1, sink_bits, a, &r);
-    record_free(&r);
+    OWN(free_at) uint8_t *bits = run_bits(text, &h.in);
     h.in.head = 5;
-    run_text_carry(text, &h.in, NULL, 1, sink_bits, b, &r);
-    record_free(&r);
-    ck_assert_int_eq(memcmp(a, b, (size_t)(n * n)), 0);
+    ck_assert(same_bits(text, &h.in, bits));
     h.in.kv_head = 2;
-    run_text_carry(text, &h.in, NULL, 1, sink_bits, b, &r);
-    record_free(&r);
-    ck_assert_int_ne(memcmp(a, b, (size_t)(n * n)), 0);
+    ck_assert(!same_bits(text, &h.in, bits));
 }
 
 TEST(later_steps_start_from_the_last_centroids)
@@ -624,16 +618,13 @@ TEST(operands_on_a_device_are_bf16)
     void *state = NULL;
     char why[160];
     int64_t n = 192, n_runs = 0;
-    uint8_t *want = calloc((size_t)(n * n), 1), *got = calloc((size_t)(n * n), 1);
-    struct record r;
+    OWN(record_free) struct record r;
 
     video_head(12, 0, 0, &h);
-    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, want, &r);
-    record_free(&r);
+    OWN(free_at) uint8_t *here = run_bits(RULE, &h.in);
     h.in.x.on_device = &there;
-    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, got, &r);
-    record_free(&r);
-    ck_assert_int_ne(memcmp(want, got, (size_t)(n * n)), 0);
+    OWN(free_at) uint8_t *rounded = run_bits(RULE, &h.in);
+    ck_assert_int_ne(memcmp(here, rounded, (size_t)(n * n)), 0);
     MUST(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n_runs, ERR));
     const struct method *me = runs->method;
     MUST(method_prepare(me, &ctx, runs->params, &h.in, &state, ERR));
@@ -646,20 +637,10 @@ TEST(operands_on_a_device_are_bf16)
     MUST(me->report(state, &r, ERR));
     ck_assert_double_eq(record_get(&r, "map_density"), 1);
     method_release(me, state);
-    h.in.src_dtype = DT_BF16;
     h.in.x.on_device = NULL;
-    for (int64_t i = 0; i < n * h.in.x.d; i++) {
-        h.q[i] = dtype_round(DT_BF16, h.q[i]);
-        h.k[i] = dtype_round(DT_BF16, h.k[i]);
-    }
-    memset(want, 0, (size_t)(n * n));
-    record_free(&r);
-    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, want, &r);
-    record_free(&r);
-    ck_assert_int_eq(memcmp(want, got, (size_t)(n * n)), 0);
+    round_to_bf16(&h);
+    ck_assert(same_bits(RULE, &h.in, rounded));
     free(own.data);
-    free(want);
-    free(got);
     method_runs_free(runs, n_runs);
 }
 

@@ -87,8 +87,7 @@ TEST(the_golden_file_has_18_tokenizers)
     ck_assert_uint_eq(json_array_size(json_object_get(all, "tokenizers")), 18);
 }
 
-/* The shipped model: its tokens begin with id 0, which config.json names and the tokenizer does not
- * add (rule 3). */
+/* The shipped model: its tokens begin with id 0. */
 TEST(code_lm_ids_are_the_golden_tokens)
 {
     OWN(st_close) struct st_file *f = NULL;
@@ -107,59 +106,57 @@ TEST(code_lm_ids_are_the_golden_tokens)
     assert_ok(tokenizer_open("datasets/models/code-lm", &t, &err), &err);
     assert_ok(buf_read_file(&text, "tests/data/code-lm-a.txt", 1 << 20, &err), &err);
     assert_ok(tokenizer_encode(t, text.data, text.len, &bos, &ids, &n, &err), &err);
-    ck_assert(!bos && tokenizer_wants_bos(t));
+    ck_assert(bos);
     ck_assert_int_eq(tokenizer_max_id(t), 4095);
-    ck_assert_int_eq(n, want->count - 1);
-    ck_assert_int_eq(tokens[0], 0);
+    ck_assert_int_eq(n, want->count);
     for (int64_t i = 0; i < n; i++)
-        ck_assert_int_eq(ids[i], tokens[i + 1]);
+        ck_assert_int_eq(ids[i], tokens[i]);
     free(tokens);
 }
 
-/* ---- special tokens -------------------------------------------------------------------------- */
+/* ---- the files beside tokenizer.json ----------------------------------------------------------
+ */
+
+static const char *const beside[] = {"tokenizer.json", "tokenizer_config.json",
+                                     "special_tokens_map.json", "added_tokens.json"};
+
+static struct tokenizer *open_files(const json_t *files)
+{
+    struct tokenizer *t = NULL;
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        const json_t *v = json_object_get(files, beside[i]);
+        char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
+        if (text)
+            put_file(beside[i], text);
+        else
+            unlink(test_path(beside[i]));
+        free(text);
+    }
+    assert_ok(tokenizer_open(test_tmpdir(), &t, &err), &err);
+    for (size_t i = 2; i < sizeof beside / sizeof *beside; i++)
+        unlink(test_path(beside[i]));
+    return t;
+}
+
+TEST(tokens_of_every_file_are_those_of_transformers)
+{
+    OWN(json_decrefp) json_t *all = NULL;
+    assert_ok(json_read_file("tests/data/tiny/declared.json", 1 << 20, &all, &err), &err);
+    ck_assert_uint_eq(json_array_size(all), 40);
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const json_t *g = json_array_get(all, i);
+        const char *text = json_string_value(json_object_get(g, "text"));
+        OWN(tokenizer_close) struct tokenizer *t = open_files(json_object_get(g, "files"));
+        OWN(free_at) int32_t *ids = NULL;
+        int64_t n = 0;
+        assert_ok(tokenizer_encode(t, text, strlen(text), NULL, &ids, &n, &err), &err);
+        check_ids(json_string_value(json_object_get(g, "name")), text, ids, n,
+                  json_object_get(g, "ids"));
+    }
+}
 
 #define VOCAB "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<s>\":3,\"</s>\":4}"
 #define MODEL "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"a b\"]}"
-#define TEMPLATE                                                                                   \
-    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["                             \
-    "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}" \
-    "}],"                                                                                          \
-    "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[3],\"tokens\":[\"<s>\"]}}}"
-
-/* Which rule decides about the ends of the text. */
-static void check_ends(const char *json, const char *config, const char *want, bool bos, bool wants)
-{
-    OWN(tokenizer_close) struct tokenizer *t = NULL;
-    OWN(free_at) int32_t *ids = NULL;
-    int64_t n = 0;
-    bool added;
-    char got[64] = "";
-
-    assert_ok(open_text(json, config, &t), &err);
-    assert_ok(tokenizer_encode(t, "abb", 3, &added, &ids, &n, &err), &err);
-    for (int64_t i = 0; i < n; i++)
-        snprintf(got + strlen(got), sizeof got - strlen(got), "%d ", ids[i]);
-    ck_assert_str_eq(got, want);
-    ck_assert_msg(added == bos && tokenizer_wants_bos(t) == wants, "%s", want);
-}
-
-TEST(ends_come_from_the_first_rule_that_speaks)
-{
-    const char *plain = "{" MODEL "}", *templated = "{" MODEL "," TEMPLATE "}";
-    const char *yes = "{\"add_bos_token\":true,\"bos_token\":{\"content\":\"</s>\"}}";
-    const char *no = "{\"add_bos_token\":false,\"bos_token\":\"<s>\"}";
-
-    check_ends(plain, NULL, "2 1 ", false, true);
-    check_ends(plain, "{}", "2 1 ", false, false);
-    check_ends(plain, no, "2 1 ", false, false);
-    check_ends(plain, yes, "4 2 1 ", true, false);
-    check_ends(templated, NULL, "3 2 1 ", true, false);
-    check_ends(templated, "{\"bos_token\":\"<s>\"}", "3 2 1 ", true, false);
-    check_ends(templated, yes, "4 2 1 ", true, false);
-    check_ends(templated, no, "2 1 ", false, false);
-    check_ends(templated, "{\"add_eos_token\":true,\"eos_token\":\"</s>\"}", "3 2 1 4 ", true,
-               false);
-}
 
 /* ---- bytes and decoding ---------------------------------------------------------------------- */
 
@@ -167,9 +164,10 @@ static void round_trip(const struct tokenizer *t, const char *text, size_t len)
 {
     OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
+    bool bos = false;
     OWN(buf_free) struct buf b = {0};
-    assert_ok(tokenizer_encode(t, text, len, NULL, &ids, &n, &err), &err);
-    tokenizer_decode(t, ids, n, &b);
+    assert_ok(tokenizer_encode(t, text, len, &bos, &ids, &n, &err), &err);
+    tokenizer_decode(t, ids + bos, n - bos, &b);
     ck_assert_uint_eq(b.len, len);
     ck_assert(memcmp(buf_str(&b), text, len) == 0);
 }
@@ -309,8 +307,12 @@ static const struct {
     {WITH("added_tokens", "[{\"id\":-1,\"content\":\"x\"}]"), NULL, "id -1"},
     {"{" MODEL "}", "[]", "not a JSON object"},
     {"{" MODEL "}", "{\"add_bos_token\":1}", "a boolean was expected"},
-    {"{" MODEL "}", "{\"add_bos_token\":true}", "names no token"},
-    {"{" MODEL "}", "{\"add_eos_token\":true,\"eos_token\":\"<x>\"}", "names no token"},
+    {"{" MODEL "}", "{\"split_special_tokens\":true}", "split_special_tokens is not supported"},
+    {"{" MODEL "}", "{\"added_tokens_decoder\":[]}", "added_tokens_decoder must be an object"},
+    {"{" MODEL "}", "{\"added_tokens_decoder\":{\"1x\":\"<x>\"}}", "\"1x\" is no token id"},
+    {"{" MODEL "}", "{\"added_tokens_decoder\":{\"5\":{}}}", "\"content\" is missing"},
+    {"{" MODEL "}", "{\"pad_token\":\"\\u0000\"}", "pad_token"},
+    {"{\"model\":{\"vocab\":{\"a\\ud800\":1},\"merges\":[]}}", NULL, "half of a surrogate pair"},
 };
 /* clang-format on */
 

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 FIXTURE(begin, end)
 
@@ -171,62 +170,6 @@ TEST(stored_and_row_order_are_one)
     is_mean(1, "err_l1_rel", 2, 0.03);
 }
 
-/* ---- judge ----------------------------------------------------------------------------------- */
-
-static void sparge(const char *params, int head, double l1, double sparsity)
-{
-    struct record *r = video("spargeattn", params, 0, 0, head);
-    fixture_metric(r, "err_l1_rel", l1);
-    fixture_metric(r, "sparsity_total", sparsity);
-}
-
-TEST(cells_with_and_without_the_judge_are_paired)
-{
-    sparge("tau=0.9", 0, 0.02, 0.2);
-    sparge("tau=0.9:theta=-1", 0, 0.03, 0.3);
-    sparge("tau=0.9", 1, 0.04, 0.4);
-    sparge("tau=0.9:theta=-1", 1, 0.14, 0.8);
-    sparge("tau=0.9", 2, 0.5, 0.5);           /* no partner */
-    sparge("tau=0.8:theta=-1", 2, 0.5, 0.5);  /* another tau */
-    sparge("tau=0.9:theta=0.3", 1, 0.1, 0.6); /* a second judge for the same cell */
-    build("judge", NULL);
-    ck_assert_int_eq(t.n_rows, 2);
-    is_text(0, "params", "tau=0.9");
-    is_number(0, "n", 2);
-    is_mean(0, "l1_with", 2, 0.03);
-    is_mean(0, "l1_without", 2, 0.085);
-    is_mean(0, "sparsity_with", 2, 0.3);
-    is_mean(0, "sparsity_without", 2, 0.55);
-    is_number(0, "n_filtered", 1);
-    is_mean(0, "l1_with_filtered", 1, 0.04);
-    is_mean(0, "sparsity_without_filtered", 1, 0.8);
-    is_text(1, "params", "tau=0.9:theta=0.3");
-    is_number(1, "n_filtered", 0);
-    ck_assert(!cell(1, "l1_with_filtered")->set);
-    ck_assert(has_note("2 cells have no partner"));
-}
-
-TEST(calibrated_cells_are_paired_by_judge)
-{
-    sparge("calib=abc", 0, 0.02, 0.2);
-    sparge("calib=abc:judge=0", 0, 0.09, 0.3);
-    sparge("calib=xyz", 0, 0.5, 0.5); /* another calibration */
-    build("judge", NULL);
-    ck_assert_int_eq(t.n_rows, 1);
-    is_text(0, "params", "calib=abc");
-    is_mean(0, "l1_with", 1, 0.02);
-    is_mean(0, "l1_without", 1, 0.09);
-    is_number(0, "n_filtered", 1);
-}
-
-TEST(without_pairs_there_is_no_judge_table)
-{
-    sparge("tau=0.9", 0, 0.02, 0.2);
-    sparge("tau=0.8:theta=-1", 0, 0.03, 0.3);
-    assert_fails(try_build("judge", NULL), &e, ERR_INPUT, "theta=-1");
-    ck_assert(!has_judge(&set));
-}
-
 /* ---- stability and samples ------------------------------------------------------------------- */
 
 static void reused(int layer, int head, int age, double iou)
@@ -264,6 +207,13 @@ TEST(stability_goes_by_layer_and_age)
     }
 }
 
+static void sparge(const char *params, int head, double l1, double sparsity)
+{
+    struct record *r = video("spargeattn", params, 0, 0, head);
+    fixture_metric(r, "err_l1_rel", l1);
+    fixture_metric(r, "sparsity_total", sparsity);
+}
+
 TEST(tables_of_other_records_say_what_is_missing)
 {
     sparge("tau=0.9", 0, 0.02, 0.2);
@@ -296,15 +246,13 @@ TEST(samples_are_traces)
 static void draw(const char *name, struct buf *data)
 {
     const struct figure *figure = figure_find(name, &e);
-    char path[300], dat[300];
+    const char *path = test_path("fig.png");
     struct stat st;
-    snprintf(path, sizeof path, "%s/%s-%d.png", test_tmpdir(), name, (int)getpid());
-    snprintf(dat, sizeof dat, "%s/%s-%d.dat", test_tmpdir(), name, (int)getpid());
     struct figure_args a = {.output = path, .set = &set, .low = NAN, .high = NAN};
     ck_assert_ptr_nonnull(figure);
     assert_ok(figure_draw(figure, &a, &e), &e);
     ck_assert(stat(path, &st) == 0 && st.st_size > 1000);
-    assert_ok(buf_read_file(data, dat, 1 << 20, &e), &e);
+    assert_ok(buf_read_file(data, test_path("fig.dat"), 1 << 20, &e), &e);
 }
 
 TEST(stability_is_drawn_by_layer)
@@ -320,11 +268,8 @@ TEST(stability_is_drawn_by_layer)
 /* A row per head, a column per step: as many maps in the data as panels. */
 static void draw_steps(const struct trace *trace, const char *layer, const char *head, int panels)
 {
-    char path[300], bin[300];
     struct stat st;
-    snprintf(path, sizeof path, "%s/steps-%d.png", test_tmpdir(), (int)getpid());
-    snprintf(bin, sizeof bin, "%s/steps-%d.bin", test_tmpdir(), (int)getpid());
-    struct figure_args a = {.output = path,
+    struct figure_args a = {.output = test_path("steps.png"),
                             .trace = trace,
                             .layers = layer,
                             .heads = head,
@@ -334,17 +279,17 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
                             .high = NAN};
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     int64_t cells = trace_map_cells(trace, false) * trace_map_cells(trace, true);
-    ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
+    ck_assert(stat(test_path("steps.bin"), &st) == 0 &&
+              st.st_size == panels * cells * (int64_t)sizeof(float));
 }
 
 TEST(maps_of_a_head_over_steps)
 {
     struct trace_meta m = fixture_video(DT_F32);
     OWN(trace_close) struct trace *trace = NULL;
-    char path[300];
+    const char *path = test_path("v.h5");
     int steps = 0, layers = 0, calls = 24;
     m.pool = 4; /* divides the 24 tokens: a sample per cell */
-    snprintf(path, sizeof path, "%s/v-%d.h5", test_tmpdir(), (int)getpid());
     assert_ok(fixture_write(path, &m, calls, &e), &e);
     assert_ok(trace_open(path, &trace, &e), &e);
     for (int i = 0; i < calls; i++) {

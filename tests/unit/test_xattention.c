@@ -352,10 +352,10 @@ TEST(bidirectional_heads)
 TEST(prompt_chunks)
 {
     enum { N = 1300 };
-    struct sim_head whole, part;
+    struct sim_head part;
     struct record r;
     double keep_whole[N], keep_part[N];
-    MUST(random_head(4, N, N, 16, true, 3, PREC_F64, &whole, ERR));
+    HEAD(whole, random_head, 4, N, N, 16, true, 3, PREC_F64);
     struct recalls rows = {keep_whole, head_lse(&whole.in)};
     run_text_carry("xattention:profile=clean:tau=0.5", &whole.in, NULL, 1, sink_recalls, &rows, &r);
     record_free(&r);
@@ -376,7 +376,6 @@ TEST(prompt_chunks)
                             1);
         sim_head_free(&part);
     }
-    sim_head_free(&whole);
 }
 
 TEST(bf16_changes_little)

@@ -55,7 +55,7 @@ def import_or_fail(name, extra):
     try:
         return __import__(name)
     except ImportError as e:
-        raise OSError(f"{name} is missing: pip install 'lacuna_trace[{extra}]' ({e})") from e
+        raise OSError(f"{name} is missing: pip install 'lacuna[{extra}]' ({e})") from e
 
 
 def read_prompt(path):

@@ -37,6 +37,7 @@ class Seen:
     positions: object = None    # (b, s) position ids when the program gave them
     again: object = None        # again(rows) -> out of these rows in float32, for functions that round their scores
     element: object = None      # how many calls of the same forward came before: programs may call once per batch element
+    runs: object = None         # how often each module (by id) ran in this forward of the model: one object per forward
     picked: bool = False        # the batch element was picked already: b = 1
     whole: object = None        # since when q, k and v are what they are (pipe.Whole)
 
@@ -252,6 +253,10 @@ def _without_mask(seen, b, place, known):
 
 def _explain(seen, b, place, rows, got):
     """The mask is none that a rule makes: say what it looks like."""
+    topk = getattr(getattr(seen.module, "config", None), "index_topk", None)
+    if topk is not None and got.shape[1] > topk:
+        seen.refuse(f"the model itself chooses {topk} of {got.shape[1]} keys for every query (index_topk): it is sparse already",
+                    f"at most {topk} tokens see all keys")
     p = rows + place.row_start - place.key_start
     kept = got.sum(1)
     causal = bool((~got | (torch.arange(got.shape[1], device=got.device)[None] <= p[:, None])).all())

@@ -7,6 +7,7 @@ Four places are replaced together, and the outermost one that fires records; tho
   4. torch.nn.functional.scaled_dot_product_attention.
 Forward hooks on the modules keep a stack: the functions of 2 to 4 are given no module, the top of the stack names it.
 """
+import collections
 import functools
 import inspect
 import re
@@ -52,7 +53,7 @@ class Hooks:
 
     def stack(self):
         if not hasattr(self.local, "stack"):
-            self.local.stack, self.local.depth = [], 0
+            self.local.stack, self.local.depth, self.local.runs = [], 0, collections.Counter()
         return self.local.stack
 
     def path(self, module):
@@ -65,13 +66,18 @@ class Hooks:
         """A part of a numbered layer, whatever its class is called: programs have an Attn or a Mixer of their own."""
         return layer_of(path, m) is not None and next(m.children(), None) is not None
 
+    @torch.compiler.disable  # compiled code that contains the target stops here and goes on behind it
     def _push(self, module, args, kwargs):
         root = any(module is r for r in self.roots.values())
+        if not self.stack():
+            self.local.runs = collections.Counter()
+        self.local.runs[id(module)] += 1
         self.stack().append(Frame(module, not root and not self._is_attention(module)))
         self.ran.add(id(module))
         if root:
             self.sink.entered(module, args, kwargs)
 
+    @torch.compiler.disable
     def _pop(self, module, args, result):
         stack = self.stack()
         while stack and stack.pop().module is not module:
@@ -140,6 +146,7 @@ class Hooks:
 
     def _around(self, old, see):
         """Call `old`; when it is the outermost function of a module of the target, tell the sink what see() makes of it."""
+        @torch.compiler.disable
         @functools.wraps(old)
         def call(*args, **kwargs):
             stack = self.stack()
@@ -163,6 +170,7 @@ class Hooks:
         stack = self.stack()
         self.heard.update(id(f.module) for f in stack if not f.plain)
         self.heard.add(id(seen.module))
+        seen.runs = self.local.runs
         frame = next((f for f in reversed(stack) if f.module is seen.module), None)
         if frame is not None:
             seen.element, frame.calls = frame.calls, frame.calls + 1

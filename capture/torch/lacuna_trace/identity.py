@@ -47,7 +47,7 @@ def count_layers(model):
     config = config_of(model)
     for name in ("num_hidden_layers", "num_layers", "n_layer", "n_layers"):
         if isinstance(getattr(config, name, None), int):
-            return getattr(config, name)
+            return getattr(config, name) * getattr(config, "inner_group_num", 1)  # ALBERT: of every layer
     numbers = [int(n) for path, _ in model.named_modules() for _, n in _LAYER.findall(path)]
     return max(numbers, default=0) + 1
 

@@ -23,16 +23,17 @@ FIELDS = {
     "model": (("name", 128), ("architecture", 64), ("weights_id", 40), ("layers", int), ("heads", int),
               ("kv_heads", int), ("head_dim", int), ("v_dim", int), ("scale", float), ("causal", int),
               ("positions_applied", int), ("positions", 32), ("dtype", 16), ("compute", 32),
-              ("head_ids", 512), ("kv_head_ids", 512)),
+              ("head_ids", 512), ("kv_head_ids", 512), ("weight_types", 128)),
     "run": (("source", 32), ("prompt_id", 40), ("negative_id", 40), ("n_q", int), ("n_k", int), ("seed", int),
-            ("pool", int), ("row_group", int), ("computed_by", 160)),
+            ("pool", int), ("row_group", int), ("max_positions", int),
+            ("computed_by", 160)),
     "video": (("grid_t", int), ("grid_h", int), ("grid_w", int), ("frames", int), ("height", int), ("width", int),
               ("fps", float), ("vae_t", int), ("vae_h", int), ("vae_w", int), ("patch_t", int), ("patch_h", int),
               ("patch_w", int), ("text_tokens", int), ("text_valid", int), ("text_place", 8), ("token_order", 32),
               ("sampler", 32), ("steps", int), ("shift", float), ("guidance", float)),
 }
-LEFT_OUT_IF_EMPTY = ("head_ids", "kv_head_ids", "row_group", "computed_by")
-NOT_IN_ID = ("computed_by",)
+LEFT_OUT_IF_EMPTY = ("head_ids", "kv_head_ids", "weight_types", "row_group", "max_positions", "computed_by")
+NOT_IN_ID = ("weight_types", "max_positions", "computed_by")
 CALL_ARRAYS = ("q", "k", "v", "out", "lse", "map_sum", "map_max")
 # What a call does to its scores (format 1.1); a value at its default is left out. The order is that of the content id.
 SCORE = {"scale": float, "causal": int, "window_left": int, "window_right": int, "chunk": int, "prefix": int, "text_valid": int,

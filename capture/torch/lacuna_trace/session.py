@@ -52,16 +52,18 @@ class Options:
     prompt: object = None
     seed: int = 0
     grid: object = None
+    text_place: object = None
 
     def __post_init__(self):
         for name in ("layers", "heads", "steps"):
             setattr(self, name, parse_list(getattr(self, name), name))
         if isinstance(self.branches, str):
             self.branches = self.branches.split(",")
-        choices = {"dtype": ("keep", "f32", "bf16", "f16", "float32", "bfloat16", "float16"), "out": ("check", "full", "none")}
+        choices = {"dtype": ("keep", "f32", "bf16", "f16", "float32", "bfloat16", "float16"), "out": ("check", "full", "none"),
+                   "text_place": (None, "front", "back")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise UsageError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(allowed)}")
+                raise UsageError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(filter(None, allowed))}")
         for name, least in (("tokens", 1), ("rows", 1), ("batch", 0), ("maps", 0), ("check_rows", 2)):
             value = getattr(self, name)
             if name == "rows" and isinstance(value, str):
@@ -213,7 +215,8 @@ def roots_of(target):
 
 def refuse_target(hooks, roots):
     for path, m in hooks.paths.values():
-        if hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None:
+        if hasattr(m, "_orig_mod") or getattr(m, "_compiled_call_impl", None) is not None or \
+                hasattr(m.forward, "_torchdynamo_orig_callable"):
             raise TraceError(f"{path or type(m).__name__} is compiled (torch.compile): hooks would be skipped; capture the model before it is compiled")
         if getattr(m, "_parallel_config", None) is not None or getattr(m, "_tp_plan_applied", False):
             raise TraceError(f"{path or type(m).__name__} is split over several processes; capture without parallelism")
@@ -241,6 +244,7 @@ def capture(target, path, **options):
       modules                regular expression: only attention modules whose path it finds.
       name, prompt, seed     written into the trace.
       grid                   (T, H, W) tokens of a video, for transformers whose grid is not known.
+      text_place             "front" or "back": where text stands beside these tokens.
       force                  replace an existing file.
 
     Yields an object with `step(i, timestep=, sigma=, branch=)` for samplers written by hand and, afterwards, `report`.

@@ -59,6 +59,10 @@ class Text:
         self.spool = None
         self.drawn = None           # positions of sampled rows
         self.positions = None       # position ids that were looked at last
+        self.numbered = any(layer_of(path, m) for path, m in model.named_modules())
+        self.runs, self.order = None, 0     # the forward of the last call, and how many calls of layers it had
+        self.shared = not self.numbered     # layers are numbered by the order of their calls in a forward
+        self.gap = None                     # the first call whose layer's number is not its place in that order
 
     # ---- what the outermost call says ---------------------------------------------------------------
 
@@ -93,10 +97,9 @@ class Text:
             return self.report.leave_out(seen.path, "not in modules=")
         if getattr(seen.module, "is_cross_attention", False) or CROSS.search(seen.path):
             return self.report.leave_out(seen.path, "cross-attention")
-        at = layer_of(seen.path, seen.module)
-        if at is None:
+        layer = self._layer(seen)
+        if layer is None:
             return self.report.leave_out(seen.path, "no layer number: neither a name with one in its path, as in layers.3, nor a layer_idx")
-        layer = at[1]
         if self.o.layers is not None and layer not in self.o.layers:
             return self.report.leave_out(seen.path, "not in layers=")
         stack = self.stacks.setdefault(layer, Stack(seen.path))
@@ -104,6 +107,28 @@ class Text:
             raise TraceError(f"layer {layer} is both {stack.path} and {seen.path}: a trace holds one stack of layers; choose it with "
                              "modules=REGEX")
         self._place(seen, stack, layer)
+
+    def _layer(self, seen):
+        """The module's own number; by order in the forward where modules have none, or one of them is several layers (ALBERT)."""
+        at = layer_of(seen.path, seen.module)
+        if at is None and self.numbered:
+            return None
+        if seen.runs is not self.runs:
+            self.runs, self.order = seen.runs, 0
+        place, self.order = self.order, self.order + 1
+        if not self.shared and seen.runs[id(seen.module)] > 1:
+            if self.gap:
+                raise TraceError(f"{seen.path} ran again in one forward: layers that share a module are numbered by the order of their calls, but "
+                                 f"{self.gap}; choose the modules of one kind of layer with modules=REGEX")
+            self.shared = True
+        if self.shared:
+            if place >= self.base["layers"]:
+                raise TraceError(f"{seen.path}: call {place + 1} in one forward of a model with {self.base['layers']} layers: a trace holds one pass; "
+                                 "where layers share a module, model.config.num_hidden_layers says how many they are")
+            return place
+        if at[1] != place and not self.gap:
+            self.gap = f"{seen.path} is number {at[1]} and was call {place}"
+        return at[1]
 
     def _place(self, seen, stack, layer):
         b, s, n_k = 0 if seen.picked else self.o.batch, seen.q.shape[2], seen.k.shape[2]

@@ -64,6 +64,11 @@ def _flux(m, a):
     return [1, int(ids[:, 1].max()) + 1, int(ids[:, 2].max()) + 1], (1, 2, 2)
 
 
+def _qwen_image(m, a):
+    shape = a["img_shapes"][0]
+    return list(shape[0] if isinstance(shape, list) else shape), (1, m.config.patch_size, m.config.patch_size)
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     grid: object             # (module, arguments) -> sizes, patch
@@ -76,6 +81,8 @@ KINDS = {
     "WanTransformer3DModel": Kind(_wan, "none", "rope-3d", True),
     "SkyReelsV2Transformer3DModel": Kind(_wan, "none", "rope-3d", True),
     "FluxTransformer2DModel": Kind(_flux, "front", "rope-2d", True),
+    "Flux2Transformer2DModel": Kind(_flux, "front", "rope-2d", True),
+    "QwenImageTransformer2DModel": Kind(_qwen_image, "front", "rope-3d", True),
     "HunyuanVideoTransformer3DModel": Kind(_hunyuan, "back", "rope-3d", True),
     "CogVideoXTransformer3DModel": Kind(_cogvideo, "front", "rope-3d"),
     "SD3Transformer2DModel": Kind(_sd3, "back", ""),
@@ -173,18 +180,28 @@ class Video:
             grid, patch = list(self.o.grid), (0, 0, 0)
         elif kind is None:
             raise TraceError(f"{type(module).__name__}: how its tokens lie in a grid is not known; known are {', '.join(sorted(KINDS))}; "
-                             "give grid=(T, H, W) in tokens for another one")
+                             "give grid=(T, H, W) in tokens for another one, and text_place= where it has text beside them")
         else:
             grid, patch = kind.grid(module, a)
         if self.pipe is None and self.passes and not (self.by_hand and len(self.passes) < 1):
             raise TraceError("a second pass of the transformer: call cap.step(i, timestep=, sigma=, branch=) before each")
+        self._refuse_other_tokens(module, a["hidden_states"], grid)
         branches = self._branches(kind)
         size = a["hidden_states"].shape[0]
         if size % len(branches):
             raise TraceError(f"step {self.index}: a batch of {size} elements does not have the parts {', '.join(branches)}: perturbed or "
                              "skipped-layer guidance is not known; switch it off")
         self.passes.append((size, len(branches)))
-        self.now = Pass(module, size, grid, patch, a.get("encoder_attention_mask"), branches)
+        masks = [a[n] for n in ("encoder_attention_mask", "encoder_hidden_states_mask") if a.get(n) is not None]
+        self.now = Pass(module, size, grid, patch, masks[0] if masks else None, branches)
+
+    @staticmethod
+    def _refuse_other_tokens(module, hidden, grid):
+        """Tokens beside the grid are text: a reference image among those of the image would be called that."""
+        tokens = math.prod(grid)
+        if isinstance(hidden, torch.Tensor) and hidden.ndim == 3 and hidden.shape[1] != tokens:
+            raise TraceError(f"{type(module).__name__}: hidden_states has {hidden.shape[1]} tokens, the grid {' x '.join(map(str, grid))} has {tokens}: "
+                             "tokens of a second image, or another grid=, have no place in the trace format")
 
     # ---- a call -----------------------------------------------------------------------------------
 
@@ -280,7 +297,10 @@ class Video:
         n, kind = seen.q.shape[2] - math.prod(self.now.grid), KINDS.get(type(self.now.module).__name__)
         if not n:
             return 0, 0, "none"
-        place = kind.text if kind else "back"
+        place = kind.text if kind else self.o.text_place
+        if place is None:
+            raise TraceError(f"{seen.path}: {n} tokens beside the grid, and where the text of {type(self.now.module).__name__} stands is not known: "
+                             "give text_place=\"front\" or \"back\" as its joint attention puts it together")
         mask = self.now.text_mask
         if mask is None or mask.ndim != 2 or mask.shape[1] != n:
             return n, n, place

@@ -30,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,6 +40,9 @@
 #define PAUSE_MS 100   /* between looks at the interrupt flag */
 #define END_SECONDS 2  /* that a program has to end by itself */
 #define LINE_BYTES 500 /* of standard error in the log */
+#define LINES_MOST 100 /* of a cell there */
+#define ENDS 4         /* descriptors of the program */
+#define MEMORY_FIRST 4096
 
 extern char **environ;
 
@@ -59,6 +63,7 @@ struct execproc {
     char cell[96];
     char line[LINE_BYTES + 1], last[LINE_BYTES + 1]; /* of standard error: unfinished, last */
     size_t line_len;
+    int lines;        /* of this cell */
     char ahead[4096]; /* read from its standard output, not asked for yet */
     size_t ahead_at, ahead_len;
 };
@@ -144,7 +149,28 @@ static int make_pipe(int *ours, int *its, bool we_write, struct err *err)
     return 0;
 }
 
-static int spawn(struct execproc *p, char *const *argv, const int its[3], struct err *err)
+/* Memory that this mapping alone can write: the program's descriptor is for reading, and seals keep
+ * it from cutting the file, which would kill us by SIGBUS, and from opening it for writing. */
+static int make_memory(struct execproc *p, int *its, struct err *err)
+{
+    char path[64];
+    p->memory = memfd_create("lacuna-exec", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p->memory);
+    if (p->memory < 0 || ftruncate(p->memory, MEMORY_FIRST) != 0)
+        return err_sys(err, ERR_MACHINE, "memory shared with a program");
+    p->map = mmap(NULL, MEMORY_FIRST, PROT_READ | PROT_WRITE, MAP_SHARED, p->memory, 0);
+    if (p->map == MAP_FAILED) {
+        p->map = NULL;
+        return err_sys(err, ERR_MACHINE, "memory shared with a program");
+    }
+    p->mapped = MEMORY_FIRST;
+    *its = open(path, O_RDONLY | O_CLOEXEC);
+    if (*its < 0 || fcntl(p->memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE) != 0)
+        return err_sys(err, ERR_MACHINE, "memory shared with a program (Linux 5.1 or newer)");
+    return 0;
+}
+
+static int spawn(struct execproc *p, char *const *argv, const int its[ENDS], struct err *err)
 {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t how;
@@ -155,10 +181,9 @@ static int spawn(struct execproc *p, char *const *argv, const int its[3], struct
     sigaddset(&normal, SIGPIPE);
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&how);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < ENDS; i++)
         posix_spawn_file_actions_adddup2(&files, its[i], i);
-    posix_spawn_file_actions_adddup2(&files, p->memory, 3);
-    posix_spawn_file_actions_addclosefrom_np(&files, 4);
+    posix_spawn_file_actions_addclosefrom_np(&files, ENDS);
     posix_spawnattr_setsigdefault(&how, &normal);
     posix_spawnattr_setpgroup(&how, 0);
     posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
@@ -178,15 +203,11 @@ static int spawn(struct execproc *p, char *const *argv, const int its[3], struct
 static int execproc_start(char *const *argv, struct execproc **out, struct err *err)
 {
     struct execproc *p = NULL;
-    int its[3] = {-1, -1, -1}, rc = 0;
+    int its[ENDS] = {-1, -1, -1, -1}, rc = 0;
 
     TRY(mem_zalloc(&p, 1, sizeof *p, "program", err));
-    p->in = p->out = p->err = -1;
-    p->memory = memfd_create("lacuna-exec", MFD_CLOEXEC);
-    if (p->memory < 0) {
-        rc = err_sys(err, ERR_MACHINE, "memory shared with a program");
-        goto out;
-    }
+    p->in = p->out = p->err = p->memory = -1;
+    TRY(make_memory(p, &its[3], err));
     TRY(make_pipe(&p->in, &its[0], true, err));
     TRY(make_pipe(&p->out, &its[1], false, err));
     TRY(make_pipe(&p->err, &its[2], false, err));
@@ -194,7 +215,7 @@ static int execproc_start(char *const *argv, struct execproc **out, struct err *
     *out = p;
     p = NULL;
 out:
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < ENDS; i++)
         close_end(&its[i]);
     execproc_kill(&p);
     return rc;
@@ -205,13 +226,11 @@ out:
 static int execproc_memory(struct execproc *p, int64_t n, void **out, struct err *err)
 {
     if (n > p->mapped) {
-        if (p->map)
-            munmap(p->map, (size_t)p->mapped);
-        p->map = NULL;
-        p->mapped = 0;
-        if (ftruncate(p->memory, n) != 0)
-            return err_sys(err, ERR_MACHINE, "%lld bytes shared with a program", (long long)n);
-        void *at = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_SHARED, p->memory, 0);
+        void *at = MAP_FAILED;
+        struct stat is;
+        /* The program may have made it longer. */
+        if (fstat(p->memory, &is) == 0 && (is.st_size >= n || ftruncate(p->memory, n) == 0))
+            at = mremap(p->map, (size_t)p->mapped, (size_t)n, MREMAP_MAYMOVE);
         if (at == MAP_FAILED)
             return err_sys(err, ERR_MACHINE, "%lld bytes shared with a program", (long long)n);
         p->map = at;
@@ -228,18 +247,24 @@ static void log_line(struct execproc *p)
     p->line[p->line_len] = '\0';
     p->line_len = 0;
     utf8_make_plain(p->line);
-    if (p->line[0]) {
-        memcpy(p->last, p->line, sizeof p->last);
+    if (!p->line[0])
+        return;
+    memcpy(p->last, p->line, sizeof p->last);
+    if (p->lines < LINES_MOST)
         log_info("exec: %s: %s", p->cell, p->line);
-    }
+    else if (p->lines == LINES_MOST)
+        log_warn(
+            "exec: %s: more than %d lines on standard error; the rest of this cell is left out",
+            p->cell, LINES_MOST);
+    p->lines++;
 }
 
-/* Take what is there of its standard error. */
+/* Take what is there of its standard error, a pipe's worth at most: it can write without end. */
 static void drain_err(struct execproc *p)
 {
     char b[1024];
     ssize_t n;
-    while (p->err >= 0 && (n = read(p->err, b, sizeof b)) != -1) {
+    for (int k = 0; k < 64 && p->err >= 0 && (n = read(p->err, b, sizeof b)) != -1; k++) {
         if (n == 0)
             close_end(&p->err);
         for (ssize_t i = 0; i < n; i++)
@@ -297,6 +322,7 @@ static int execproc_begin(struct execproc *p, double seconds, const char *cell, 
     char b;
     snprintf(p->cell, sizeof p->cell, "%s", cell);
     p->last[0] = '\0';
+    p->lines = 0;
     p->deadline = clock_s() + seconds;
     if (p->ahead_at < p->ahead_len || read(p->out, &b, 1) == 1)
         return err_set(err, ERR_RUN, "the program wrote more than its last answer");
@@ -399,7 +425,7 @@ struct params {
 static const struct opt options[] = {
     OPT_STR(struct params, cmd, NULL, NULL,
             "Program and arguments; quotes keep words together, no shell is involved.",
-            .flags = OPT_REQUIRED, .unit = "command"),
+            .flags = OPT_REQUIRED | OPT_OUTSIDE, .unit = "command"),
     OPT_STR(struct params, params, "", NULL,
             "Text for the program; part of the setting, as cmd is."),
     OPT_BOOL(struct params, rows, "0",

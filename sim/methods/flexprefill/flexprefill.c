@@ -17,6 +17,7 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/attention.h"
+#include "core/sort.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/gpusum.h"
 #include "sim/blocks/selectcost.h"

@@ -18,6 +18,7 @@
  */
 #include "core/intmath.h"
 #include "core/mem.h"
+#include "core/sort.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
@@ -96,16 +97,10 @@ out:
 
 /* ---- a square ------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 static int by_key(const void *a, const void *b)
 {
-    return ascending(&((const struct hyper_sample *)a)->key,
-                     &((const struct hyper_sample *)b)->key);
+    return compare_i32(&((const struct hyper_sample *)a)->key,
+                       &((const struct hyper_sample *)b)->key);
 }
 
 /* Keys drawn from the sorted order with replacement, equal ones together. */
@@ -151,7 +146,7 @@ static int hash_square(const struct hyper_plan *p, const struct attn_in *x, int6
     if (at->draws)
         TRY(draw(p, square, err));
     for (int64_t c = 0; c < at->blocks; c++)
-        qsort(s->keys + c * b, (size_t)MIN(b, nk - c * b), sizeof *s->keys, ascending);
+        qsort(s->keys + c * b, (size_t)MIN(b, nk - c * b), sizeof *s->keys, compare_i32);
 out:
     free(order);
     return rc;

@@ -22,6 +22,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/sort.h"
 #include "sim/blocks/judge.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/vslash.h"
@@ -395,7 +396,7 @@ static int parse_entry(const json_t *e, const char *where, enum minf_pattern *pa
 static int minf_table_check(const char *path, struct err *err)
 {
     json_t *doc = NULL;
-    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    int rc = json_read_foreign(path, (size_t)64 << 20, &doc, err);
     if (!rc && !json_is_array(doc))
         rc = err_set(err, ERR_INPUT, "%s: a list over layers was expected", path);
     json_decref(doc);
@@ -407,7 +408,7 @@ int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *p
 {
     json_t *doc = NULL;
     char key[16], where[640];
-    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    int rc = json_read_foreign(path, (size_t)64 << 20, &doc, err);
     if (rc)
         return rc;
     const json_t *heads = json_array_get(doc, (size_t)layer);
@@ -706,7 +707,7 @@ static const struct opt options[] = {
     OPT_ENUM(struct params, pattern, "table", TEXTS("table", "vs", "ashape", "block", "trishape"),
              "Pattern of the head; table: from the table, else vertical-slash."),
     OPT_STR(struct params, table, NULL, NULL, "Per-head table in the published JSON layout.",
-            .flags = OPT_CALIB_FIXED, .unit = "file"),
+            .flags = OPT_CALIB_FIXED | OPT_OUTSIDE, .unit = "file"),
     OPT_STR(struct params, table_id, NULL, NULL,
             "Content of the table; filled in, and refused where the file has another.",
             .flags = OPT_CALIB_FIXED, .unit = "checksum"),

@@ -16,6 +16,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method_run.h"
+#include "core/sort.h"
 #include "sim/methods/outside/maskset.h"
 
 #include <stdio.h>
@@ -349,12 +350,6 @@ out:
     return rc;
 }
 
-static int compare_columns(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* Row r of both lists, in ascending order, behind col[*n]. Their order in the file is free: a
  * kernel visits the blocks in any order. What is out of range or listed twice given_lists finds. */
 static int flex_row(const struct maskset *s, struct flex_lists l[2], int64_t r, int32_t **col,
@@ -371,7 +366,7 @@ static int flex_row(const struct maskset *s, struct flex_lists l[2], int64_t r, 
         *n += m;
     }
     if (*n > from)
-        qsort(*col + from, (size_t)(*n - from), sizeof **col, compare_columns);
+        qsort(*col + from, (size_t)(*n - from), sizeof **col, compare_i32);
 out:
     return rc;
 }
@@ -616,7 +611,7 @@ static const struct opt options[] = {
     OPT_STR(
         struct params, file, NULL, NULL,
         "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, HDF5, or MInference's .json.",
-        .flags = OPT_REQUIRED, .unit = "file"),
+        .flags = OPT_REQUIRED | OPT_OUTSIDE, .unit = "file"),
     OPT_STR(struct params, unit, NULL, NULL,
             "Size of the blocks of arrays, such as 64x64; unset: the file says it, or pairs.",
             .unit = "queries x keys"),
@@ -835,6 +830,17 @@ out:
     return rc;
 }
 
+/* MInference's table has a pattern for any shape. */
+static int takes(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                 struct err *err)
+{
+    const struct maskset *set = ctx->session;
+    struct state s = {.set = NULL};
+    int rc = set->kind == MASKSET_TABLE ? 0 : prepare(ctx, params, in, &s, err);
+    release(&s);
+    return rc;
+}
+
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
@@ -874,5 +880,5 @@ const struct method method_mask = {
     .report = report,
     .release = release,
     .metrics = metrics,
-    .session = {.open = open_session, .close = close_session},
+    .session = {.open = open_session, .close = close_session, .takes = takes},
 };

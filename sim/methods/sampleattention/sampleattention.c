@@ -18,6 +18,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/sort.h"
 #include "sim/blocks/judge.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
@@ -283,12 +284,6 @@ out:
  *
  * Cost: rows * N exact softmax rows, a sort of N column scores. */
 
-static int by_index(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
 void sample_v2_init(struct sample_v2 *v, const struct attn_in *x, double window, double rows,
                     int64_t bottom)
 {
@@ -312,7 +307,7 @@ int sample_v2_choose(struct sample_v2 *v, double alpha, struct exact *exact, str
     }
     TRY(mem_alloc(&v->cols, v->nk, sizeof *v->cols, "token columns", err));
     TRY(sample_find_k(score, v->nk, alpha, v->cols, &v->ncols, err));
-    qsort(v->cols, (size_t)v->ncols, sizeof *v->cols, by_index);
+    qsort(v->cols, (size_t)v->ncols, sizeof *v->cols, compare_i32);
 out:
     free(score);
     free(p);

@@ -23,11 +23,11 @@
 #include "core/gemm.h"
 #include "core/mem.h"
 #include "core/simd.h"
+#include "core/sort.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/gpusum.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/svgcommon.h"
-#include "sim/blocks/vslash.h"
 #include "sim/methods/svg2/svg2.h"
 
 #include <limits.h>

@@ -16,6 +16,7 @@
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/sort.h"
 #include "sim/blocks/judge.h"
 #include "sim/blocks/blockmap.h"
 #include "sim/blocks/exact.h"

@@ -36,7 +36,6 @@ sed 's/"method": "[a-z]*"/"method": "fancy"/; s/"sum": .*/"sum": null/' plan.jso
 "$LACUNA" replay -q mask.h5 -m plan:file=unknown.json -o x; echo "exit $?"
 "$LACUNA" choose -q mask --limit err_l1_rel=0.05 -o y.json; echo "exit $?"
 "$LACUNA" choose -q mask -o y.json; echo "exit $?"
-"$LACUNA" choose -q --export tensorrt plan.json -o y.json; echo "exit $?"
 # Masks of the plan on another prompt come back through mask: they are the plan's, as blocks.
 "$LACUNA" replay -q opt.h5 -m plan:file=plan.json --dump-masks p.h5 -o masks
 "$LACUNA" mask export p.h5 --format blockmask -o blocks.safetensors; echo "exit $?"

@@ -25,3 +25,6 @@ echo 'sleep 60' >hangs.sh
 "$LACUNA" replay t.h5 -j 1 --heads 0 -m 'exec:cmd=sh hangs.sh:timeout=0.2' -o e; echo "exit $?"
 sed 's/.*"reason":"\([^"]*\)".*/\1/' e/records.jsonl
 "$LACUNA" replay t.h5 -m 'exec:cmd=./none' -o f; echo "exit $?"
+# What it writes on standard error has an end in the log.
+echo 'while read -r request; do yes "no end" | head -n 1000 >&2; echo "{\"skip\":\"not today\"}"; done' >floods.sh
+"$LACUNA" replay t.h5 -j 1 --heads 0 -m 'exec:cmd=sh floods.sh' -o g 2>&1 | grep 'no end\|standard error' | sort | uniq -c | sed 's/^ *//'

@@ -4,6 +4,9 @@ try spargeattn:9
 try spargattn -o out
 try spargeattn:99 -o out
 try fg-attn:2 -o out --model nowhere
+: >t.h5
+try fg-attn:2 -o out --model dit=t.h5
+rm t.h5
 try fg-attn:2 -o out --model xx="$ROOT/datasets/models/video-dit"
 try fg-attn:2 -o out --model dit="$ROOT/datasets/models/code-lm"
 try sale:3 -o out --model lm="$ROOT/datasets/models/video-dit"

@@ -6,12 +6,13 @@ cp "$ROOT/LICENSE" prompt.txt
 "$LACUNA" trace subset full.h5 --rows 2 --seed 5 -o s.h5 -q
 "$LACUNA" replay -q full.h5 -m streaming:sink=4:window=100 -m streaming:sink=4:window=300 --dump-masks m.h5 -o full
 "$LACUNA" choose -q full --limit 'cra_mean>=0' -o plan.json >/dev/null
-"$LACUNA" replay -q s.h5 -m 'exec:cmd=true' -m 'mask:file=m.h5:pick=0' -m plan:file=plan.json -o s
+"$LACUNA" replay -q s.h5 -m 'exec:cmd=true' -m plan:file=plan.json -o s
 "$LACUNA" replay -q full.h5 -m hyperattention:min_len=128:block=64:samples=32 -o hyper
 "$LACUNA" choose -q hyper --limit 'cra_mean>=0' -o other.json >/dev/null
 "$LACUNA" replay -q s.h5 -m plan:file=other.json -m streaming:sink=4:window=100 -o s2
 sed -n 's/.*"method":"\([^"]*\)".*"status":"\([^"]*\)","reason":"\([^"]*\)".*/\1 \2: \3/p' s/records.jsonl s2/records.jsonl
 "$LACUNA" replay -q s.h5 -m streaming:sink=4:window=100 -o s3
+"$LACUNA" replay -q s.h5 -m mask:file=m.h5:pick=0 -o s4; echo "exit $?"
 "$LACUNA" replay -q s.h5 -m mask:file=m.h5:pick=0:match=order -o s4
 metrics() { grep -o '"pairs_kept":[^,]*\|"pairs_allowed":[^,]*\|"cra_mean":[^,]*\|"err_l1_rel":[^,]*' $1/records.jsonl; }
 metrics s3 >3; metrics s4 >4; wc -l <3; cmp 3 4 && echo "the mask of the dump is that of streaming"

@@ -125,7 +125,8 @@ def all_tokenizers():
     strips = byte_level(sequence(split(O200K), bytes_only()))
     strips.add_tokens([AddedToken("<pad>", lstrip=True, rstrip=True, normalized=False),
                        AddedToken("keyword", lstrip=True, normalized=False, single_word=True)])
-    out.append(("o200k-strips", strips, {"add_bos_token": True, "bos_token": {"content": "<|end|>"}}))
+    strips.post_processor = template(strips, "<|end|>")
+    out.append(("o200k-strips", strips, None))
 
     out.append(("digits", byte_level(sequence(pre_tokenizers.Digits(individual_digits=True),
                                               pre_tokenizers.ByteLevel(add_prefix_space=False))), None))
@@ -134,7 +135,9 @@ def all_tokenizers():
     deepseek = sequence(split(r"\p{N}{1,3}"), split(r"[一-龥぀-ゟ゠-ヿ]+"),
                         split(r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
                         bytes_only())
-    out.append(("deepseek", byte_level(deepseek), {"add_bos_token": True, "add_eos_token": True, "bos_token": "<|end|>", "eos_token": "<|end|>"}))
+    deepseek = byte_level(deepseek)
+    deepseek.post_processor = processors.TemplateProcessing(single="<|end|> $A <|end|>", special_tokens=[("<|end|>", 0)])
+    out.append(("deepseek", deepseek, None))
     for behavior in ("removed", "merged_with_previous", "merged_with_next", "contiguous"):
         pre = sequence(split(r"[a-c,\s]", behavior), bytes_only())
         out.append(("split-" + behavior, byte_level(pre, 300), None))
@@ -153,27 +156,10 @@ def all_tokenizers():
     return out
 
 
-def special_ids(tok, config):
-    """What stands around a text where tokenizer_config.json says so (None: it does not)."""
-    name = lambda t: t["content"] if isinstance(t, dict) else t
-    around = [None, None]
-    for i, (flag, key) in enumerate((("add_bos_token", "bos_token"), ("add_eos_token", "eos_token"))):
-        if config and flag in config:
-            around[i] = [tok.token_to_id(name(config[key]))] if config[flag] else []
-    return around
-
-
-def encode(tok, config, text):
-    plain, full = tok.encode(text, add_special_tokens=False).ids, tok.encode(text).ids
-    around = special_ids(tok, config)
-    head = full[:len(full) - len(plain)] if around[0] is None else around[0]
-    return head + plain + (around[1] or [])
-
-
 def main():
     out, texts = [], [t for t in TEXTS + random_texts(60) if "\0" not in t]
     for name, tok, config in all_tokenizers():
-        ids = [encode(tok, config, t) for t in texts]
+        ids = [tok.encode(t).ids for t in texts]
         content = json.loads(tok.to_str())
         if len(out) % 2:
             content["model"]["merges"] = [" ".join(m) for m in content["model"]["merges"]]
