@@ -1,5 +1,6 @@
 /*
- * attn8.cu - dense attention with INT8 Q K^T and e4m3 P V on Hopper (attn.h says what it computes).
+ * attn8.cu - dense attention with INT8 Q K^T and e4m3 P V on Hopper (attn.h says what it computes),
+ * and what the kernels over lists (attn8_filter.cuh) share with it.
  *
  * Tile: 192 query rows against 128 keys, by a producer warpgroup and three consumer warpgroups.
  * Registers: 32 and 160 a thread: 64 sums, 64 scores whose place the sums of a stage's P V take, 16
@@ -16,20 +17,6 @@
  */
 #include "cuda/attn/attn8_consumer.cuh"
 #include "cuda/attn/attn_producer.cuh"
-
-#include <string.h>
-
-/* Operands of bytes: rows of queries and keys are D bytes, and the first word of a stage is
- * followed by the four scales of its keys (attn_smem::keys). */
-template <int D_, int BN_, int WG_, int STAGES_>
-struct shape8 : shape<D_, BN_, WG_, STAGES_, BLOCKS_ALL> {
-    using base = shape<D_, BN_, WG_, STAGES_, BLOCKS_ALL>;
-    static constexpr bool BYTES = true, ASCENDS = true;
-    static constexpr int IN_PANELS = D_ / 128, POSITIONS = base::UNITS + 4;
-    static constexpr int Q_BYTES = base::BM * D_, KV_BYTES = BN_ * D_;
-};
-
-using dense8_128 = shape8<128, 128, 3, 4>;
 
 template <class T>
 __global__ void __launch_bounds__(T::THREADS, 1)
@@ -64,23 +51,37 @@ static void launch(int grid, cudaStream_t stream, const void *maps, const void *
                                                                  *(const attn_args *)args);
 }
 
-static const struct attn_kernel kernel_dense128 = {
-    "int8-hd128-dense",
-    "head dim 128, dense, INT8 and e4m3, tiles 192 x 128",
-    128,
-    ATTN_DENSE,
-    {dense8_128::BM, dense8_128::BN, 1},
-    ATTN_INT8,
-    90,
-    dense8_128::THREADS,
-    (int)sizeof(attn_smem<dense8_128>),
-    launch<dense8_128>};
+template <class T> static constexpr attn_kernel entry(const char *name, const char *summary)
+{
+    return {name,
+            summary,
+            T::D,
+            ATTN_DENSE,
+            {T::BM, T::BN, T::UNITS},
+            ATTN_INT8,
+            90,
+            T::THREADS,
+            (int)sizeof(attn_smem<T>),
+            launch<T>};
+}
+
+static const struct attn_kernel kernels[] = {
+    entry<dense8_128>("int8-hd128-dense", "head dim 128, dense, INT8 and e4m3, tiles 192 x 128"),
+    entry<dense8_64>("int8-hd64-dense", "head dim 64, dense, INT8 and e4m3, tiles 192 x 128"),
+};
+
+/* Four groups of keys of a tile may have scales; sums are those of the tensor cores. */
+bool attn8_takes(const struct own_quantised *r, int keys)
+{
+    return r->e4m3 && r->bk == keys && r->gran != OWN_BY_TOKEN && r->sum != OWN_SUM_F16;
+}
 
 const struct attn_kernel *attn8_kernel_find(const struct attn_problem *p, int sm)
 {
-    return sm == 90 && p->d == kernel_dense128.d && p->lists == kernel_dense128.lists
-               ? &kernel_dense128
-               : NULL;
+    for (const attn_kernel &k : kernels)
+        if (sm == k.sm && p->d == k.d && p->lists == k.lists)
+            return &k;
+    return NULL;
 }
 
 int attn8_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,

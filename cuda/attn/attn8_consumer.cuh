@@ -5,6 +5,7 @@
 #ifndef LACUNA_ATTN8_CONSUMER_CUH
 #define LACUNA_ATTN8_CONSUMER_CUH
 
+#include "cuda/attn/attn8_shape.cuh"
 #include "cuda/attn/attn_outputs.cuh"
 #include "cuda/wgmma8.cuh"
 
@@ -30,11 +31,12 @@ template <class T> struct consumer8 : tile_rows<T> {
         return first_row(tile) + r;
     }
 
-    DEVICE uint64_t operand(const uint8_t *x) const
+    /* A tile with rows of 128 bytes, or of 64 that are swizzled as such. */
+    template <int ROW> DEVICE uint64_t operand(const uint8_t *x) const
     {
         uint32_t at = smem_addr(x);
         asm volatile("" : "+r"(at)); /* ptxas would keep, and spill, descriptors of all stages */
-        return descriptor(desc_low(at, 16));
+        return ROW == 128 ? descriptor(desc_low(at, 16)) : descriptor64(desc_low(at, 16));
     }
 
     DEVICE void arrive(uint64_t *bar)
@@ -42,30 +44,39 @@ template <class T> struct consumer8 : tile_rows<T> {
         warp_arrive(smem_addr(bar));
     }
 
-    /* Scores of the stage, which return its keys; the result is what they are multiplied by, in
-     * log2 units: all keys of a thread have one scale. */
-    DEVICE float multiply_keys(int (&s)[BN / 2])
+    /* Begin the scores of the stage. */
+    DEVICE void issue_scores(int (&s)[BN / 2])
     {
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-        uint64_t qd = operand(sm.q[q.at] + w * 64 * D), kd = operand(sm.k[kv.at]);
+        uint64_t qd = operand<D>(sm.q[q.at] + w * 64 * D), kd = operand<D>(sm.k[kv.at]);
         hold(s);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < D / 32; i++)
             wgmma_s8(s, qd + 2 * i, kd + 2 * i, i > 0);
         wgmma_commit();
-        float scale = q_scale * __int_as_float(sm.keys[kv.at][T::UNITS + (lane() & 3)]);
+    }
+
+    /* What the scores are multiplied by, in log2 units: all keys of a thread have one
+     * scale. */
+    DEVICE float scale_of() const
+    {
+        return q_scale * __int_as_float(sm.keys[kv.at][T::SCALES + (lane() & 3)]);
+    }
+
+    /* The scores are there; returns the keys. */
+    DEVICE void await_scores(int (&s)[BN / 2])
+    {
         wgmma_wait<0>();
         hold(s);
         arrive(&sm.k_empty[kv.at]);
-        return scale;
     }
 
     /* P V of the stage, in sums of its own; returns its values. */
     DEVICE void multiply_values(const uint32_t (&p)[BN / 8], float (&u)[D / 2])
     {
         mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
-        uint64_t vd = operand(sm.v[kv.at]);
+        uint64_t vd = operand<BN>(sm.v[kv.at]);
         hold(u);
         wgmma_fence();
 #pragma unroll
@@ -120,9 +131,9 @@ template <class T> struct consumer8 : tile_rows<T> {
     /* Follow the largest scores of the rows. c: factors of what was summed before; base: what
      * exponentials subtracts. Most stages raise no row of a warp, and have no shuffles.
      *
-     * With integers, base holds SHIFT scale, which rounds it up by at most 1.5 scale: no
-     * probability leaves e4m3's range. The sums are relative to what is subtracted after that
-     * rounding, so that no error remains in them. */
+     * With integers, base holds SHIFT scale, which rounds it by at most 0.75 scale: probabilities
+     * next to 448 may saturate. The sums are relative to what is subtracted after that rounding, so
+     * that no error remains in them. */
     template <bool FLOATS>
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
@@ -138,7 +149,7 @@ template <class T> struct consumer8 : tile_rows<T> {
             float now = (FLOATS && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
             base[r] = now;
             if (!FLOATS) {
-                base[r] = __fmaf_ru(SHIFT, scale, now);
+                base[r] = fmaf(SHIFT, scale, now);
                 now = fmaf(-SHIFT, scale, base[r]);
             }
             c[r] = exp2_fast(ref[r] - now);
@@ -178,10 +189,10 @@ template <class T> struct consumer8 : tile_rows<T> {
 
     /* Probabilities of the stage in place, their sums in l. FLOATS: scores are floats in log2
      * units already. */
-    template <bool FLOATS> DEVICE void soften(int (&s)[BN / 2], float scale, float (&c)[2])
+    template <bool FLOATS>
+    DEVICE void soften(int (&s)[BN / 2], float (&top)[2], float scale, float (&c)[2])
     {
-        float top[2], base[2], sum[2];
-        tops<FLOATS>(s, scale, top);
+        float base[2], sum[2];
         raise<FLOATS>(top, scale, c, base);
         exponentials<FLOATS>(s, base, scale, sum);
         l[0] = fmaf(l[0], c[0], sum[0]);
@@ -191,29 +202,48 @@ template <class T> struct consumer8 : tile_rows<T> {
     template <bool MASKED> DEVICE void step(int key0)
     {
         int s[BN / 2];
-        uint32_t p[BN / 8];
-        float u[D / 2], c[2], scale = multiply_keys(s);
+        float top[2], c[2];
+        issue_scores(s);
+        float scale = scale_of();
+        await_scores(s);
         if (MASKED || __any_sync(~0u, scale > COARSE)) {
             mask_scores(s, scale, key0);
-            soften<true>(s, scale, c);
-        } else
-            soften<false>(s, scale, c);
+            tops<true>(s, scale, top);
+            soften<true>(s, top, scale, c);
+        } else {
+            tops<false>(s, scale, top);
+            soften<false>(s, top, scale, c);
+        }
+        uint32_t p[BN / 8];
         pack(s, p);
+        add_values(p, c);
+        kv.next();
+    }
+
+    /* o = o c + P V. */
+    DEVICE void add_values(const uint32_t (&p)[BN / 8], const float (&c)[2])
+    {
+        float u[D / 2];
         multiply_values(p, u);
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
             o[i] = fmaf(o[i], c[i / 2 % 2], u[i]);
-        kv.next();
     }
 
-    /* A stage of which no row of the warpgroup sees a key. Its buffers are returned when they are
-     * full, because otherwise the barriers would count wrong. */
+    /* Buffers that are not used are returned when they are full, because otherwise the barriers
+     * would count wrong. */
+    DEVICE void drop_values()
+    {
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        arrive(&sm.v_empty[kv.at]);
+    }
+
+    /* A stage of which no row of the warpgroup has a key. */
     DEVICE void pass()
     {
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         arrive(&sm.k_empty[kv.at]);
-        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
-        arrive(&sm.v_empty[kv.at]);
+        drop_values();
         kv.next();
     }
 
@@ -286,15 +316,19 @@ template <class T> struct consumer8 : tile_rows<T> {
         finish();
     }
 
+    /* Wait for the next item; false when there is none. */
+    DEVICE bool await_item(int4 &item)
+    {
+        mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
+        item = warp_load(&sm.work[q.at]);
+        return item.x >= 0;
+    }
+
     DEVICE void run()
     {
-        for (;; q.next()) {
-            mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
-            int4 item = warp_load(&sm.work[q.at]);
-            if (item.x < 0)
-                break;
+        int4 item;
+        for (; await_item(item); q.next())
             run_item(item);
-        }
         tma_store_wait_read();
     }
 };

@@ -70,9 +70,9 @@ template <class T> struct producer {
     DEVICE int first_key(const span &s) const
     {
         int unit = s.beg + lane();
-        if (T::BYTES && lane() >= UNITS && lane() < T::POSITIONS)
+        if (T::BYTES && lane() >= T::SCALES && lane() < T::POSITIONS)
             return __float_as_int(__ldg(a.scales.k + (int64_t)head_k * a.scales.padded +
-                                        unit_key<T>(a, s.beg) + 2 * (lane() - UNITS)));
+                                        unit_key<T>(a, s.beg) + 2 * (lane() - T::SCALES)));
         if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
             return unit - UNITS < s.end ? __ldg(a.cols + unit - UNITS) : 0;
         if (T::BITS && lane() == UNITS) {

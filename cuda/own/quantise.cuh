@@ -326,6 +326,7 @@ static __global__ void __launch_bounds__(256, 2) quantise_tokens(const quantised
 static __device__ __forceinline__ float value_of(const quantised_args &a, int64_t token)
 {
     float x = __bfloat162float(a.v[(blockIdx.y * a.nk + token) * a.d + threadIdx.x]);
+    x = round_to(a.rule.values_as, x);
     return a.rule.smooth_v ? __fsub_rn(x, a.v_mean[blockIdx.y * a.d + threadIdx.x]) : x;
 }
 
@@ -350,7 +351,7 @@ static __global__ void __launch_bounds__(256) find_value_maxima(const quantised_
         unpack(*(const uint4 *)(a.v + (blockIdx.y * a.nk + t) * D + G::channel()), x);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            top[i] = fmaxf(top[i], fabsf(__fsub_rn(x[i], mean[i])));
+            top[i] = fmaxf(top[i], fabsf(__fsub_rn(round_to(a.rule.values_as, x[i]), mean[i])));
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -424,8 +425,8 @@ static __global__ void __launch_bounds__(256) transpose_values(const quantised_a
         unpack(raw[i], x);
 #pragma unroll
         for (int c = 0; c < 8; c++) {
-            float y =
-                t0 + row < a.nk ? __fmul_rn(__fsub_rn(x[c], mean[c]), factor[G::channel() + c]) : 0;
+            float y = __fsub_rn(round_to(a.rule.values_as, x[c]), mean[c]);
+            y = t0 + row < a.nk ? __fmul_rn(y, factor[G::channel() + c]) : 0;
             tile[(G::channel() + c) * LINE + place] = e4m3_bits(y);
         }
     }

@@ -375,50 +375,7 @@ static int launch_sums(struct gpu *g, const quantised_args &a, struct err *err)
                                         : launch_attend<D, BK, OWN_SUM_F16>(g, a, err);
 }
 
-/* ---- Hopper --------------------------------------------------------------------------------- */
-
-struct quantised {
-    quantised_args a;
-    const struct attn_kernel *kernel; /* of 8 bits, with its job; NULL: attend_quantised */
-    struct attn_job job;
-};
-
-/* The 8-bit kernel for this rule; NULL: none. It has tiles of 128 keys in which four groups have
- * scales, and the accumulators of the tensor cores. */
-static const struct attn_kernel *kernel_for(const struct attn_problem *p, int sm,
-                                            const own_quantised &r)
-{
-    bool can = r.e4m3 && r.bk == 128 && r.gran != OWN_BY_TOKEN && r.sum != OWN_SUM_F16;
-    return can ? attn8_kernel_find(p, sm) : NULL;
-}
-
-/* Rows stay whole: P is rounded relative to the largest score of the keys before. */
-static int init_job(struct gpu *g, struct quantised *s, struct own_job *job, struct err *err)
-{
-    const quantised_args *a = &s->a;
-    struct attn_tensors x = {a->qi, a->ki, a->vt, a->out, a->lse};
-    struct attn8_scales scales = {a->q_scale,
-                                  a->k_scale,
-                                  a->v_scale,
-                                  a->rule.smooth_v ? a->v_mean : NULL,
-                                  a->rule.smooth_k ? a->dot : NULL,
-                                  a->padded,
-                                  a->rule.offset + log2f(a->rule.factor)};
-    struct attn_plan plan = {};
-    double since = clock_ns();
-    int rc = 0;
-
-    TRY(attn_plan_make(&job->problem, &s->kernel->tile, NULL, 1, &plan, err));
-    TRY(attn_plan_rate(&plan, g->sms, err));
-    job->plan_ns = clock_ns() - since;
-    job->balance = plan.balance;
-    TRY(attn8_job_init(g, &job->problem, s->kernel, &plan, &x, &scales, &s->job, err));
-out:
-    attn_plan_free(&plan);
-    return rc;
-}
-
-/* ---- the kind ------------------------------------------------------------------------------- */
+/* ---- operands ------------------------------------------------------------------------------- */
 
 static int alloc_operands(struct gpu *g, quantised_args *a, bool bytes, struct err *err)
 {
@@ -444,6 +401,98 @@ out:
     return rc;
 }
 
+/* bytes: v in e4m3, as the 8-bit kernels take it, else in fp16. */
+static int init_operands(struct gpu *g, const struct attn_problem *p,
+                         const struct own_quantised *rule, const struct attn_tensors *x, bool bytes,
+                         struct own_operands *out, struct err *err)
+{
+    quantised_args *a = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&a, 1, sizeof *a, "quantised operands", err));
+    out->args = a;
+    a->rule = *rule;
+    a->q = (const __nv_bfloat16 *)x->q;
+    a->k = (const __nv_bfloat16 *)x->k;
+    a->v = (const __nv_bfloat16 *)x->v;
+    a->out = (__nv_bfloat16 *)x->out;
+    a->lse = x->lse;
+    a->nq = p->nq;
+    a->nk = p->nk;
+    a->padded = (p->nk + 127) / 128 * 128;
+    a->heads = p->heads;
+    a->kv_heads = p->kv_heads;
+    a->per_kv = p->heads / p->kv_heads;
+    a->d = p->d;
+    a->causal = p->causal;
+    a->chunks = (int)((p->nk + SUM_ROWS - 1) / SUM_ROWS);
+    a->scale = (float)p->scale;
+    a->fold = (float)(p->scale * 1.4426950408889634074);
+    a->score_scale = rule->fold_scale ? 1 : a->fold;
+    TRY(alloc_operands(g, a, bytes, err));
+    out->x = {a->qi, a->ki, a->vt, a->out, a->lse};
+    out->scales = {a->q_scale,
+                   a->k_scale,
+                   a->v_scale,
+                   rule->smooth_v ? a->v_mean : NULL,
+                   rule->smooth_k ? a->dot : NULL,
+                   a->padded,
+                   rule->offset + log2f(rule->factor)};
+out:
+    return rc;
+}
+
+int own_operands_init(struct gpu *g, const struct attn_problem *p, const struct own_quantised *rule,
+                      const struct attn_tensors *x, struct own_operands *ops, struct err *err)
+{
+    memset(ops, 0, sizeof *ops);
+    return init_operands(g, p, rule, x, true, ops, err);
+}
+
+int own_operands_make(struct gpu *g, const void *ops, struct err *err)
+{
+    const quantised_args &a = *(const quantised_args *)((const struct own_operands *)ops)->args;
+    return a.d == 64 ? launch_quant<64>(g, a, err) : launch_quant<128>(g, a, err);
+}
+
+void own_operands_free(struct own_operands *ops)
+{
+    free(ops->args);
+    memset(ops, 0, sizeof *ops);
+}
+
+/* ---- the kind ------------------------------------------------------------------------------- */
+
+struct quantised {
+    struct own_operands ops;
+    const struct attn_kernel *kernel; /* of 8 bits, with its job; NULL: attend_quantised */
+    struct attn_job job;
+};
+
+static const quantised_args &args_of(const struct quantised *s)
+{
+    return *(const quantised_args *)s->ops.args;
+}
+
+/* The 8-bit kernel's job. Rows stay whole: P is rounded relative to the largest score of the keys
+ * before. */
+static int init_job(struct gpu *g, struct quantised *s, struct own_job *job, struct err *err)
+{
+    struct attn_plan plan = {};
+    double since = clock_ns();
+    int rc = 0;
+
+    TRY(attn_plan_make(&job->problem, &s->kernel->tile, NULL, 1, &plan, err));
+    TRY(attn_plan_rate(&plan, g->sms, err));
+    job->plan_ns = clock_ns() - since;
+    job->balance = plan.balance;
+    TRY(attn8_job_init(g, &job->problem, s->kernel, &plan, &s->ops.x, &s->ops.scales, &s->job,
+                       err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
 /* Pairs of the tiles of `rows` x bk that a head multiplies. */
 static int64_t pairs_of(const quantised_args *a, int64_t rows)
 {
@@ -460,60 +509,39 @@ static int64_t pairs_of(const quantised_args *a, int64_t rows)
 static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
 {
     const struct attn_problem *p = &job->problem;
+    const struct own_quantised *rule = &rules->of.quantised;
     struct quantised *s = NULL;
-    quantised_args *a;
-    double log2e = 1.4426950408889634074;
     int rc = 0;
 
     TRY(mem_zalloc(&s, 1, sizeof *s, "quantised attention", err));
     job->state = s;
-    a = &s->a;
     for (int h = 1; h < p->heads; h++)
-        if (memcmp(&rules[h].of.quantised, &rules->of.quantised, sizeof rules->of.quantised) != 0)
+        if (memcmp(&rules[h].of.quantised, rule, sizeof *rule) != 0)
             FAIL(err, ERR_RUN,
                  "heads of one call with other quantisers: --copies replays them one by one");
-    a->rule = rules->of.quantised;
-    a->q = (const __nv_bfloat16 *)job->x.q;
-    a->k = (const __nv_bfloat16 *)job->x.k;
-    a->v = (const __nv_bfloat16 *)job->x.v;
-    a->out = (__nv_bfloat16 *)job->x.out;
-    a->lse = job->x.lse;
-    a->nq = p->nq;
-    a->nk = p->nk;
-    a->padded = (p->nk + 127) / 128 * 128;
-    a->heads = p->heads;
-    a->kv_heads = p->kv_heads;
-    a->per_kv = p->heads / p->kv_heads;
-    a->d = p->d;
-    a->causal = p->causal;
-    a->chunks = (int)((p->nk + SUM_ROWS - 1) / SUM_ROWS);
-    a->scale = (float)p->scale;
-    a->fold = (float)(p->scale * log2e);
-    a->score_scale = a->rule.fold_scale ? 1 : a->fold;
-    s->kernel = kernel_for(p, g->sm, a->rule);
-    TRY(alloc_operands(g, a, s->kernel, err));
+    s->kernel = attn8_takes(rule, 128) ? attn8_kernel_find(p, g->sm) : NULL;
+    TRY(init_operands(g, p, rule, &job->x, s->kernel, &s->ops, err));
     for (int h = 0; h < p->heads; h++) /* a warpgroup of Hopper's has 64 rows */
-        job->pairs[h] = pairs_of(a, s->kernel ? 64 : ROWS);
+        job->pairs[h] = pairs_of(&args_of(s), s->kernel ? 64 : ROWS);
     if (s->kernel)
         TRY(init_job(g, s, job, err));
     if (s->kernel)
         snprintf(job->name, sizeof job->name, "%s", s->kernel->name);
     else
-        snprintf(job->name, sizeof job->name, "quantised-hd%d-%dx%d", p->d, ROWS, a->rule.bk);
+        snprintf(job->name, sizeof job->name, "quantised-hd%d-%dx%d", p->d, ROWS, rule->bk);
 out:
     return rc;
 }
 
 static int quant(struct gpu *g, const struct own_job *job, struct err *err)
 {
-    const quantised_args &a = ((const struct quantised *)job->state)->a;
-    return a.d == 64 ? launch_quant<64>(g, a, err) : launch_quant<128>(g, a, err);
+    return own_operands_make(g, &((const struct quantised *)job->state)->ops, err);
 }
 
 static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 {
     const struct quantised *s = (const struct quantised *)job->state;
-    const quantised_args &a = s->a;
+    const quantised_args &a = args_of(s);
     if (s->kernel)
         return attn_job_launch(g, &s->job, err);
     if (a.d == 64)
@@ -523,9 +551,12 @@ static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 
 static void release(void *state)
 {
-    if (state)
-        attn_job_free(&((struct quantised *)state)->job);
-    free(state);
+    struct quantised *s = (struct quantised *)state;
+    if (!s)
+        return;
+    attn_job_free(&s->job);
+    own_operands_free(&s->ops);
+    free(s);
 }
 
 const struct own_kind own_kind_quantised = {NULL, init, quant, attend, release};

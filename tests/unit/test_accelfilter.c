@@ -136,9 +136,19 @@ TEST(what_is_asked_for)
     ck_assert_double_eq_tol(s.asked.pv, 2.885390, 1e-6);
     ck_assert(s.asked.keep_denominator);
     record_free(&r);
+    ck_assert_int_eq(s.asked.quant.levels, 0);
+    run(&s, &able, &h, "spargeattn:arith=sage2:v_max=2.25:smooth_k=0:pv=off", &r);
+    const struct own_quantised *q = &s.asked.quant;
+    ck_assert(q->bq == 128 && q->bk == 64 && q->levels == 127 && q->gran == OWN_BY_BLOCK);
+    ck_assert(q->e4m3 && q->v_top == 2.25f && q->sum == OWN_SUM_F32 && !q->smooth_k);
+    ck_assert_double_eq(s.asked.pv, INFINITY);
+    record_free(&r);
+    run(&s, &able, &h, "spargeattn:arith=sage2:v_max=2.25:arch=sm89", &r);
+    ck_assert_int_eq(q->sum, OWN_SUM_F16);
+    record_free(&r);
     run(&s, &able, &h, "spargeattn:pv=off", &r); /* plain lists */
     ck_assert_int_eq(s.asked.bq, 0);
-    ck_assert_int_eq(s.attended, 3);
+    ck_assert_int_eq(s.attended, 5);
     record_free(&r);
 }
 
@@ -153,8 +163,8 @@ TEST(what_is_skipped)
     run(&s, &unable, &h, "spargeattn", &r);
     assert_skipped(&r, "the back end has no filter on P V");
     s.refuses = false;
-    run(&s, &able, &h, "spargeattn:arith=sage2", &r);
-    assert_skipped(&r, "no CUDA kernel for arith=sage2 (8-bit operands); arith=exact has one");
+    run(&s, &able, &h, "spargeattn:arith=sage1", &r);
+    assert_skipped(&r, "no CUDA kernel for arith=sage1; arith=exact and sage2 have one");
     run(&s, &able, &h, "spargeattn:dead=mean", &r);
     assert_skipped(&r, "no CUDA kernel for dead=mean; dead=zero has one");
     run(&s, &able, &h, "sale", &r);
