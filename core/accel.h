@@ -51,10 +51,11 @@ static inline bool accel_keeps_output(const struct attn_in *x)
  * x bk units in ascending order. */
 struct accel_filter {
     int64_t bq, bk;
-    double pv;             /* distance in log2 units, INFINITY = never skip */
-    int64_t scope;         /* rows that decide together */
-    int tail;              /* last tiles of a list that are never skipped */
-    bool keep_denominator; /* skipped tiles count in the normaliser */
+    double pv;                  /* distance in log2 units, INFINITY = never skip */
+    int64_t scope;              /* rows that decide together */
+    int tail;                   /* last tiles of a list that are never skipped */
+    bool keep_denominator;      /* skipped tiles count in the normaliser */
+    struct own_quantised quant; /* arithmetic of the products; levels 0: exact */
 };
 
 /* Numbers of query heads and of KV heads; kv divides q. {0, 0} stands for {1, 1}. */

@@ -43,6 +43,7 @@ struct own_quantised {
     bool smooth_v;        /* values less their token mean, which the output gets back */
     enum dtype mean_as;   /* type to which the token mean of k is rounded */
     enum dtype keys_as;   /* type to which k less its mean is rounded */
+    enum dtype values_as; /* type to which v is rounded first */
     bool e4m3;            /* p and v in e4m3, v with a scale per channel; else in fp16 */
     float offset, factor; /* p = 2^(s - m + offset) factor */
     float v_top;          /* largest |v| in e4m3 */

@@ -363,22 +363,24 @@ out:
 int tensor_map(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
                struct err *err)
 {
-    return tensor_map_heads(map, x, d, n, heads, rows, 1, err);
+    const int box[3] = {d < 64 ? 32 : 64, rows, 1};
+    return tensor_map_boxes(map, x, d, n, heads, box, err);
 }
 
-int tensor_map_heads(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
-                     int box_heads, struct err *err)
+int tensor_map_boxes(CUtensorMap *map, const void *x, int d, int64_t n, int heads, const int box[3],
+                     struct err *err)
 {
     PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
     cuuint64_t dims[3] = {(cuuint64_t)d, (cuuint64_t)n, (cuuint64_t)heads};
     cuuint64_t strides[2] = {(cuuint64_t)d * 2, (cuuint64_t)n * (cuuint64_t)d * 2};
-    cuuint32_t box[3] = {64, (cuuint32_t)rows, (cuuint32_t)box_heads}, steps[3] = {1, 1, 1};
+    cuuint32_t size[3] = {(cuuint32_t)box[0], (cuuint32_t)box[1], (cuuint32_t)box[2]};
+    cuuint32_t steps[3] = {1, 1, 1};
     int rc = 0;
     TRY(encoder(&encode, err));
-    CUresult r =
-        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)(uintptr_t)x, dims, strides, box,
-               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)(uintptr_t)x, dims,
+                        strides, size, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r)
         FAIL(err, ERR_RUN, "tensor map of %d x %lld x %d: driver error %d", heads, (long long)n, d,
              (int)r);

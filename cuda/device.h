@@ -93,14 +93,15 @@ int gpu_join(struct gpu *g, struct err *err);
 /* Descriptors for TMA copies of tensors of 16-bit floats. They say bf16, which serves float16 as
  * well: a copy does not look at the values. */
 
-/* Boxes of 64 channels x `rows` tokens of x [heads][n][d], 128-byte swizzle; what lies outside the
- * tensor reads as zero. *map is 128-byte aligned. */
+/* Boxes of 64 channels, or 32 if there are no more, x `rows` tokens of x [heads][n][d]. Rows of a
+ * box are swizzled in their 128 or 64 bytes; what lies outside the tensor reads as zero. *map is
+ * 128-byte aligned. */
 int tensor_map(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
                struct err *err);
 
-/* The same with boxes of `rows` tokens of `box_heads` heads, one head after the other. */
-int tensor_map_heads(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
-                     int box_heads, struct err *err);
+/* The same with boxes of box[0] channels (64 or 32) x box[1] tokens x box[2] heads. */
+int tensor_map_boxes(CUtensorMap *map, const void *x, int d, int64_t n, int heads, const int box[3],
+                     struct err *err);
 
 END_C
 

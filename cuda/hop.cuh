@@ -247,6 +247,14 @@ DEVICE uint64_t descriptor(uint32_t low)
     return d;
 }
 
+/* The same of a tile with 64-byte swizzle, whose groups are 512 bytes apart. */
+DEVICE uint64_t descriptor64(uint32_t low)
+{
+    uint64_t d;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(low), "r"(512 >> 4 | (int)(2u << 30)));
+    return d;
+}
+
 /* Tell ptxas that x has the same value in all lanes. REDUX writes a uniform register, and values
  * derived from it nearby stay on the uniform datapath. A descriptor made from other registers costs
  * vector arithmetic and two moves in front of its wgmma. */

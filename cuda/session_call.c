@@ -431,7 +431,8 @@ int session_select_call(struct accel_session *s, const struct accel_call *call, 
 /* ---- work of a sample ----------------------------------------------------------------------- */
 
 struct jobs {
-    struct attn_job *attend; /* [n] */
+    struct attn_job *attend;       /* [n] */
+    struct own_operands *operands; /* [n] of 8 bits, of `attend`; NULL: q, k, v as they are */
     struct select_job *select;
     int n;
 };
@@ -442,6 +443,15 @@ static int launch_attends(struct gpu *g, const void *jobs, struct err *err)
     int rc = 0;
     for (int i = 0; i < j->n && !rc; i++)
         rc = attn_job_launch(g, j->attend + i, err);
+    return rc;
+}
+
+static int launch_operands(struct gpu *g, const void *jobs, struct err *err)
+{
+    const struct jobs *j = jobs;
+    int rc = 0;
+    for (int i = 0; i < j->n && !rc && j->operands; i++)
+        rc = own_operands_make(g, j->operands + i, err);
     return rc;
 }
 
@@ -461,8 +471,11 @@ static void jobs_free(struct jobs *j)
             attn_job_free(j->attend + i);
         if (j->select)
             select_job_free(j->select + i);
+        if (j->operands)
+            own_operands_free(j->operands + i);
     }
     free(j->attend);
+    free(j->operands);
     free(j->select);
     *j = (struct jobs){0};
 }
@@ -682,25 +695,31 @@ out:
     return rc;
 }
 
-/* The filter's kernel for run number i. f: of the run's heads; x: where the outputs go. */
+/* The filter's kernel for run number i, in jobs->attend[i]. f: of the run's heads; x: where the
+ * outputs go. */
 static int filter_job(struct attend *a, int i, const struct accel_filter *f,
-                      const struct attn_tensors *x, struct attn_job *job,
+                      const struct attn_tensors *x, struct jobs *jobs,
                       const struct filter_kernel **kernel, struct accel_result *res,
                       struct err *err)
 {
     struct head_run r = a->runs[i];
     struct attn_problem p = problem_of(a, r);
     struct attn_tensors own = run_tensors(&a->s->call, x, r);
+    struct own_operands *ops = jobs->operands ? jobs->operands + i : NULL;
     struct attn_plan plan = {0};
     const struct attn_plan *made = a->filter_plans ? a->filter_plans + i : &plan;
     int rc = 0;
 
+    jobs->n = i + 1;
     TRY(find_filter(a, f, &p, kernel, err));
     if (!a->filter_plans)
         TRY(filter_plan(a, r, &p, &(*kernel)->kernel.tile, f->tail, &plan, res, err));
     if (res)
         res->balance = fmax(res->balance, made->balance);
-    TRY(filter_job_init(&a->s->gpu, &p, *kernel, made, f, r.n, &own, job, err));
+    if (ops)
+        TRY(own_operands_init(&a->s->gpu, &p, &f->quant, &own, ops, err));
+    TRY(filter_job_init(&a->s->gpu, &p, *kernel, made, f, r.n, ops ? &ops->x : &own,
+                        ops ? &ops->scales : NULL, jobs->attend + i, err));
 out:
     attn_plan_free(&plan);
     return rc;
@@ -711,7 +730,9 @@ static bool same_filter(const void *ctx, int i, int k)
 {
     const struct accel_filter *a = (const struct accel_filter *)ctx + i;
     const struct accel_filter *b = (const struct accel_filter *)ctx + k;
-    return a->scope == b->scope && a->tail == b->tail && a->keep_denominator == b->keep_denominator;
+    return a->scope == b->scope && a->tail == b->tail &&
+           a->keep_denominator == b->keep_denominator &&
+           memcmp(&a->quant, &b->quant, sizeof a->quant) == 0;
 }
 
 /* The plans of n runs that the device makes together: filters of one unit have tiles of one shape.
@@ -749,11 +770,11 @@ static int make_filter_jobs(struct attend *a, struct accel_result *res, struct e
         a->runs[n] = run_from(end, call->group, i, same_filter, a->filters);
     if (makes_blocks(a))
         TRY(plan_filters(a, n, err));
-    for (int i = 0; i < n; i++) {
-        TRY(filter_job(a, i, a->filters + a->runs[i].first, &a->x, a->jobs.attend + i,
-                       a->kernels + i, res, err));
-        a->jobs.n++;
-    }
+    if (a->filters->quant.levels)
+        TRY(mem_zalloc(&a->jobs.operands, n, sizeof *a->jobs.operands, "operands", err));
+    for (int i = 0; i < n; i++)
+        TRY(filter_job(a, i, a->filters + a->runs[i].first, &a->x, &a->jobs, a->kernels + i, res,
+                       err));
 out:
     return rc;
 }
@@ -908,8 +929,8 @@ out:
     return rc;
 }
 
-/* The filters of runs that leave skipped tiles out of their normaliser once more, with these tiles
- * in it, for the LSE of the whole mask. */
+/* The filters of runs that leave skipped tiles out of their normaliser, or round their operands,
+ * once more, exactly and with these tiles in it, for the LSE of the whole mask. */
 static int run_whole(struct attend *a, struct err *err)
 {
     struct accel_session *s = a->s;
@@ -922,7 +943,7 @@ static int run_whole(struct attend *a, struct err *err)
     a->whole_lse = a->x.lse;
     if (a->own_kernel && !keeps_all(a))
         return run_mask(a, err);
-    if (!a->filters || a->filters[0].keep_denominator)
+    if (!a->filters || (a->filters[0].keep_denominator && !a->jobs.operands))
         return 0;
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
     TRY(mem_zalloc(&a->whole.attend, a->jobs.n, sizeof *a->whole.attend, "launches", err));
@@ -930,11 +951,10 @@ static int run_whole(struct attend *a, struct err *err)
     for (int h = 0; h < p->heads; h++) {
         all[h] = a->filters[h];
         all[h].keep_denominator = true;
+        all[h].quant = (struct own_quantised){0};
     }
-    for (int i = 0; i < a->jobs.n; i++) {
-        TRY(filter_job(a, i, all + a->runs[i].first, &x, a->whole.attend + i, &kernel, NULL, err));
-        a->whole.n++;
-    }
+    for (int i = 0; i < a->jobs.n; i++)
+        TRY(filter_job(a, i, all + a->runs[i].first, &x, &a->whole, &kernel, NULL, err));
     TRY(launch_attends(&s->gpu, &a->whole, err));
     a->whole_lse = x.lse;
 out:
@@ -1054,10 +1074,10 @@ static int launch_build(struct gpu *g, const void *attend, struct err *err)
 
 static int take_times(struct attend *a, struct accel_result *res, struct err *err)
 {
-    struct session_work work[5];
-    struct accel_time times[5];
+    struct session_work work[6];
+    struct accel_time times[6];
     bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->own_kernel;
-    bool quant = a->own_kernel && a->own.has_quant,
+    bool own_quant = a->own_kernel && a->own.has_quant, quant = own_quant || a->jobs.operands,
          plan = a->lists.made && !a->own_kernel && !built;
     int n = 0, rc = 0;
 
@@ -1065,8 +1085,10 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
         work[n++] = (struct session_work){launch_selects, &a->select};
     if (plan)
         work[n++] = (struct session_work){launch_plan, a};
-    if (quant)
+    if (own_quant)
         work[n++] = (struct session_work){own_job_quant, &a->own};
+    else if (quant)
+        work[n++] = (struct session_work){launch_operands, &a->jobs};
     work[n++] = (struct session_work){launch_all, a};
     int chain = n;
     if (a->dense.n)
@@ -1077,7 +1099,7 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
     if (chosen)
         res->select = times[0];
     if (plan)
-        res->plan = times[chain - 2];
+        res->plan = times[chosen];
     if (quant)
         res->quant = times[chain - 2];
     res->attend = times[chain - 1];
@@ -1168,6 +1190,7 @@ static int attend_lists(struct attend *a, struct accel_result *r, struct stopwat
              a->own_kernel ? a->own.name : a->jobs.attend[0].kernel->name);
     if (a->own_kernel)
         TRY(own_job_quant(&s->gpu, &a->own, err));
+    TRY(launch_operands(&s->gpu, &a->jobs, err));
     TRY(launch_all(&s->gpu, a, err));
     for (int h = own_head(a); h < end; h++)
         TRY(fetch_head(a, h, err));

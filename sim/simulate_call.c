@@ -579,7 +579,8 @@ static int common_arithmetic(struct calling *k, enum arith_kind *kind, struct er
         const struct arithmetic *a = &head_of(k, i)->run.arith;
         bool filter = *kind == ARITH_FILTER;
         same &= a->kind == *kind || (filter && joins_filters(a));
-        same &= !filter || (a->filter.bq == first->bq && a->filter.bk == first->bk);
+        same &= !filter || (a->filter.bq == first->bq && a->filter.bk == first->bk &&
+                            a->filter.quant.levels == first->quant.levels);
     }
     return same ? 0
                 : err_set(err, ERR_RUN,

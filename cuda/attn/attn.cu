@@ -6,6 +6,7 @@
 
 #include "cuda/attn/attn_shape.cuh"
 #include "cuda/attn/attn_args.h"
+#include "core/intmath.h"
 #include "cuda/device.h"
 
 #include <cuda_fp16.h>
@@ -198,17 +199,24 @@ static int make_maps(struct attn_job *job, struct err *err)
     const attn_problem *p = &job->problem;
     const attn_tile *t = &job->kernel->tile;
     int unit = t->bn / t->units, block = attn_block_keys(p->lists, t);
+    bool bytes = job->kernel->element == ATTN_INT8; /* two of them are a word of a map */
+    int words = bytes ? p->d / 2 : p->d;
+    const int channels[3] = {unit / 2, p->d, 1}; /* values of 8 bits: all channels of a unit */
     attn_maps *m = (attn_maps *)aligned_alloc(128, sizeof *m);
 
     job->maps = m;
     if (!m)
         FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
     memset(m, 0, sizeof *m);
-    TRY(tensor_map(&m->q, job->x.q, p->d, p->nq, p->heads, t->bm, err));
+    TRY(tensor_map(&m->q, job->x.q, words, p->nq, p->heads, t->bm, err));
     TRY(tensor_map(&m->o, job->x.out, p->d, p->nq, p->heads, OUT_ROWS, err));
     for (int i = 0; i < BOX_HEIGHTS && unit << i <= block; i++) {
-        TRY(tensor_map(m->k + i, job->x.k, p->d, p->nk, p->kv_heads, unit << i, err));
-        TRY(tensor_map(m->v + i, job->x.v, p->d, p->nk, p->kv_heads, unit << i, err));
+        TRY(tensor_map(m->k + i, job->x.k, words, p->nk, p->kv_heads, unit << i, err));
+        if (bytes)
+            TRY(tensor_map_boxes(m->v + i, job->x.v, ceil_div(p->nk, 128) * 64, p->d, p->kv_heads,
+                                 channels, err));
+        else
+            TRY(tensor_map(m->v + i, job->x.v, p->d, p->nk, p->kv_heads, unit << i, err));
     }
 out:
     return rc;

@@ -13,8 +13,8 @@ BEGIN_C
 #include "cuda/attn/plan.h"
 #include "cuda/device.h"
 
-/* Element type of q, k, v and out. */
-enum attn_element { ATTN_BF16, ATTN_F16 };
+/* Element type of q, k, v and out; ATTN_INT8: of q and k, with v in e4m3 and out in bf16. */
+enum attn_element { ATTN_BF16, ATTN_F16, ATTN_INT8 };
 
 struct attn_kernel {
     const char *name, *summary;
@@ -64,11 +64,50 @@ int attn_job_init(struct gpu *g, const struct attn_problem *p, const struct attn
 int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err);
 void attn_job_free(struct attn_job *job);
 
+/* ---- operands of 8 bits --------------------------------------------------------------------- */
+
+/* Attention of INT8 q, k and e4m3 v (SageAttention 2, arXiv 2411.10958; the reference is
+ * tile_attn_rows of sim/blocks/tileattn.h with the tiles of the kernel; dense: 128 keys):
+ *
+ *   x = q . k q_scale k_scale        P = e4m3(2^(x - m + top))     m: largest x so far
+ *   out = sum P v / l v_scale + v_mean                             l: sums of what P was rounded
+ * from lse = ln 2 (m - top + log2 l) + bias
+ *
+ * Tensors: q int8 [heads][nq][d], k int8 [kv_heads][nk][d], v e4m3 [kv_heads][d][padded] with
+ * zeros from nk on; of each 16 keys, place attn8_place(r) has key r. */
+struct attn8_scales {
+    const float *q; /* [heads][nq], equal for rows r and r + 8 of every 16 */
+    const float *k; /* [kv_heads][padded]: of a token; in every tile, tokens with equal t % 8 / 2
+                     * share the scale of the first of them */
+    const float *v; /* [kv_heads][d] */
+    const float *v_mean; /* the same; NULL: 0 */
+    const float *bias;   /* [heads][nq]; NULL: 0 */
+    int64_t padded;      /* nk rounded up to 128 */
+    float top;
+};
+
+PLAN_FN int attn8_place(int r)
+{
+    return 2 * (r / 8) + 4 * (r % 8 / 2) + r % 2;
+}
+
+/* Can kernels with tiles of so many keys do what the rule says? */
+bool attn8_takes(const struct own_quantised *r, int keys);
+
+/* The kernel for a dense problem; NULL: none. */
+const struct attn_kernel *attn8_kernel_find(const struct attn_problem *p, int sm);
+
+/* Like attn_job_init, with a plan of which no row is cut. Launch and free the job like any other.
+ */
+int attn8_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,
+                   const struct attn_plan *plan, const struct attn_tensors *x,
+                   const struct attn8_scales *scales, struct attn_job *job, struct err *err);
+
 /* ---- a filter on P V ------------------------------------------------------------------------ */
 
 /* Attention over block lists that skips P V of a tile if no row of it comes near its running
- * maximum: filter 2 of SpargeAttn (arXiv 2502.18137, section 3.4) in exact arithmetic. The
- * reference is tile_attn_rows (sim/blocks/tileattn.h). */
+ * maximum: filter 2 of SpargeAttn (arXiv 2502.18137, section 3.4), in exact arithmetic or with
+ * operands of 8 bits. The reference is tile_attn_rows (sim/blocks/tileattn.h). */
 
 /* A kernel for lists of 64 x 128 or 128 x 64 blocks in which `scope` rows decide together. */
 struct filter_kernel {
@@ -82,10 +121,12 @@ const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel
                                                char why[160]);
 
 /* Like attn_job_init, with a plan of attn_plan_filtered. Launch and free the job like any other.
- * Head h has the filter f[h % n]; they differ in `pv` alone. */
+ * Head h has the filter f[h % n]; they differ in `pv` alone. scales: of operands of 8 bits, or
+ * NULL. */
 int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct filter_kernel *kernel,
                     const struct attn_plan *plan, const struct accel_filter *f, int n,
-                    const struct attn_tensors *x, struct attn_job *job, struct err *err);
+                    const struct attn_tensors *x, const struct attn8_scales *scales,
+                    struct attn_job *job, struct err *err);
 
 /* After a launch: per head the number of tiles whose P V was computed; a tile counts with the share
  * of its scopes that computed it. tiles [heads]. */

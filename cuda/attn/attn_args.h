@@ -33,6 +33,7 @@ struct attn_args {
     const int32_t *keys;   /* gathered keys: [entries][128], -1 = none; NULL if the keys of a block
                             * are neighbours */
     const void *q, *k, *v; /* tensors, for the Hopper kernels; v only where keys are gathered */
+    struct attn8_scales scales; /* of operands of 8 bits */
 };
 
 /* Arguments of the kernels with a filter on P V (attn_filter.cuh). */

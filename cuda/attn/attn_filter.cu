@@ -1,8 +1,10 @@
 /*
- * attn_filter.cu - the table of the kernels of attn_filter.cuh, and their counts of computed tiles.
+ * attn_filter.cu - the table of the kernels of attn_filter.cuh and attn8_filter.cuh, and their
+ * counts of computed tiles.
  */
 #include "cuda/attn/attn.h"
 
+#include "cuda/attn/attn8_shape.cuh"
 #include "cuda/attn/filter_shape.cuh"
 
 #include <stdio.h>
@@ -14,19 +16,25 @@
 template <class T, int SCOPE>
 static constexpr filter_kernel entry(const char *name, const char *summary)
 {
-    attn_lists lists = T::UNITS == 1 ? ATTN_64x128 : ATTN_128x64;
+    attn_lists lists = T::BLOCK == 128 ? ATTN_64x128 : ATTN_128x64;
     attn_tile tile = {T::BM, T::BN, T::UNITS};
-    return {{name, summary, T::D, lists, tile, ATTN_BF16, 90, T::THREADS,
+    return {{name, summary, T::D, lists, tile, T::BYTES ? ATTN_INT8 : ATTN_BF16, 90, T::THREADS,
              (int)sizeof(filter_smem<T>), filter_launch<T, SCOPE>},
             SCOPE};
 }
 
 #define WIDE(d, scope, suffix, by)                                                                 \
     entry<filter##d##_wide, scope>("filter-hd" #d "-64x128" suffix,                                \
-                                   "head dim " #d ", tiles 64 x 128 skip P V" by)
+                                   "head dim " #d ", tiles 64 x 128 skip P V" by),                 \
+        entry<filter8_##d##_wide, scope>("filter-int8-hd" #d "-64x128" suffix,                     \
+                                         "head dim " #d                                            \
+                                         ", INT8 and e4m3, tiles 64 x 128 skip P V" by)
 #define TALL(d, scope, suffix, by)                                                                 \
     entry<filter##d##_tall, scope>("filter-hd" #d "-128x64" suffix,                                \
-                                   "head dim " #d ", tiles 128 x 64 skip P V" by)
+                                   "head dim " #d ", tiles 128 x 64 skip P V" by),                 \
+        entry<filter8_##d##_tall, scope>("filter-int8-hd" #d "-128x64" suffix,                     \
+                                         "head dim " #d                                            \
+                                         ", INT8 and e4m3, tiles 128 x 64 skip P V" by)
 
 const struct filter_kernel filter_kernels[] = {
     WIDE(128, 64, "", ""),
@@ -41,6 +49,14 @@ const struct filter_kernel filter_kernels[] = {
     {},
 };
 
+/* In the filter's arithmetic? */
+static bool multiplies(const struct attn_kernel *k, const struct own_quantised *quant)
+{
+    if (!quant->levels)
+        return k->element == ATTN_BF16;
+    return k->element == ATTN_INT8 && attn8_takes(quant, attn_block_keys(k->lists, NULL));
+}
+
 const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel_filter *f,
                                                char why[160])
 {
@@ -50,12 +66,13 @@ const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel
         return NULL;
     }
     for (const filter_kernel *k = filter_kernels; k->kernel.name; k++)
-        if (k->kernel.d == d && k->scope == f->scope &&
+        if (k->kernel.d == d && k->scope == f->scope && multiplies(&k->kernel, &f->quant) &&
             attn_block_rows(k->kernel.lists, NULL) == f->bq &&
             attn_block_keys(k->kernel.lists, NULL) == f->bk)
             return k;
-    snprintf(why, 160, "no CUDA kernel skips P V of %lld x %lld tiles by %lld rows, head dim %d",
-             (long long)f->bq, (long long)f->bk, (long long)f->scope, d);
+    snprintf(why, 160, "no CUDA kernel skips P V of %lld x %lld tiles by %lld rows, head dim %d%s",
+             (long long)f->bq, (long long)f->bk, (long long)f->scope, d,
+             f->quant.levels ? ", in this integer arithmetic" : "");
     return NULL;
 }
 
@@ -84,10 +101,14 @@ out:
 
 int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct filter_kernel *kernel,
                     const struct attn_plan *plan, const struct accel_filter *f, int n,
-                    const struct attn_tensors *x, struct attn_job *job, struct err *err)
+                    const struct attn_tensors *x, const struct attn8_scales *scales,
+                    struct attn_job *job, struct err *err)
 {
     int rc = 0;
-    TRY(attn_job_init(g, p, &kernel->kernel, plan, x, job, err));
+    if (scales)
+        TRY(attn8_job_init(g, p, &kernel->kernel, plan, x, scales, job, err));
+    else
+        TRY(attn_job_init(g, p, &kernel->kernel, plan, x, job, err));
     TRY(init_args(g, f, n, p->heads, (int64_t)p->heads * plan->q_blocks, job, err));
 out:
     if (rc)

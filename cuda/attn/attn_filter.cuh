@@ -28,94 +28,22 @@
 #define LACUNA_ATTN_FILTER_CUH
 
 #include "cuda/attn/attn_consumer.cuh"
-#include "cuda/attn/attn_producer.cuh"
-#include "cuda/attn/filter_shape.cuh"
+#include "cuda/attn/filter_votes.cuh"
 
-/* Does x hold for any of `threads` threads that meet at this barrier? */
-DEVICE bool named_any(int id, int threads, bool x)
-{
-    int any;
-    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %3, 0;\n"
-                 "bar.red.or.pred q, %1, %2, p;\nselp.b32 %0, 1, 0, q;\n}"
-                 : "=r"(any)
-                 : "r"(id), "r"(threads), "r"((int)x)
-                 : "memory");
-    return any;
-}
-
-/* SCOPE: rows that decide together, 16, 32, 64 or 128. */
-template <class T, int SCOPE> struct filter_consumer : consumer<T> {
-    using smem = filter_smem<T>;
+template <class T, int SCOPE>
+struct filter_consumer<T, SCOPE, false> : consumer<T>, filter_votes<T, SCOPE> {
     static constexpr int BN = T::BN, D = T::D, STAGES = T::STAGES, UNITS = T::UNITS;
     static constexpr int SCORES = T::UNIT / 2; /* of a thread and unit */
 
-    const filter_args &f;
-    smem &votes;
-    ring<smem::SLOTS> ballot; /* slot of the stage's votes */
-    int first;                /* first query row of the warpgroup */
-    float gap;                /* of the item's head */
-    unsigned computed;        /* tiles of the item whose P V this thread's scope computed */
-    int pending;              /* bit u: P V of unit u of the stage before is to be computed */
+    int pending; /* bit u: P V of unit u of the stage before is to be computed */
 
     using base = consumer<T>;
     using base::a, base::kv, base::l, base::m, base::o, base::p, base::q;
     using base::sm, base::tile, base::w;
-
-    /* ---- decisions -------------------------------------------------------------------------- */
-
-    /* Is no tile of the item skipped? */
-    DEVICE bool always() const
-    {
-        return gap == INFINITY;
-    }
-
-    /* Does a row of the scope say yes, or of the warp where a scope has more than two of them? */
-    DEVICE bool warps_any(bool mine) const
-    {
-        return SCOPE == 32 ? named_any(8 + 2 * w + base::warp() / 2, 64, mine)
-                           : __any_sync(~0u, mine);
-    }
-
-    /* The bits of all warps of the scope or, of smaller ones, of the warpgroup. Nobody waits for a
-     * bit of `open` that is in its own ones. */
-    DEVICE int vote(int own, int open)
-    {
-        const int set = SCOPE == 128 ? 0 : w;
-        uint32_t bar = smem_addr(&votes.said_full[ballot.at][set]);
-        const int4 *said = (const int4 *)votes.said[ballot.at];
-        warp_publish(&votes.said[ballot.at][4 * w + base::warp()], own, bar);
-        if (open & ~own) {
-            mbar_wait(bar, ballot.parity);
-            int bits = elected_load_or(said + set);
-            if (SCOPE == 128)
-                bits |= elected_load_or(said + 1);
-            own = uniform(bits);
-        }
-        ballot.next();
-        return own;
-    }
-
-    /* Is a row of this thread near enough to its maximum `to`? Rows past the end have no say; a row
-     * that has seen no key yet is near any score. */
-    DEVICE bool near(const float (&top)[2], const float (&to)[2]) const
-    {
-        int row = first + base::warp() * 16 + (base::lane() >> 2);
-        bool yes = false;
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            yes = yes || (top[r] - to[r] > -gap && row + 8 * r < a.nq);
-        return yes;
-    }
+    using by = filter_votes<T, SCOPE>;
+    using by::always, by::computed, by::f, by::near, by::vote, by::warps_any;
 
     /* ---- stages ----------------------------------------------------------------------------- */
-
-    /* May a score of the stage not count? Its units ascend, and one that it lacks lies behind all.
-     */
-    DEVICE bool has_unseen() const
-    {
-        int seen = a.causal ? min(a.nk, first + a.offset + 1) : a.nk;
-        return base::key_of(kv.at, UNITS - 1) + T::UNIT > seen;
-    }
 
     DEVICE void drop_values(const ring<STAGES> &of)
     {
@@ -200,12 +128,12 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
                 row_tops<0, SCORES>(s, top);
             else
                 row_tops<BN / 2 - SCORES, BN / 2>(s, top);
-            own |= (!always() && warps_any(near(top, to))) << u;
+            own |= (!always() && warps_any(w, near(top, to))) << u;
 #pragma unroll
             for (int r = 0; r < 2; r++)
                 to[r] = fmaxf(to[r], top[r]);
         }
-        any = always() ? 0 : vote(own, listed & ~exempt);
+        any = always() ? 0 : vote(w, own, listed & ~exempt);
         mine = ((SCOPE < 64 ? own : any) | exempt) & listed;
         any = (any | exempt) & listed;
     }
@@ -225,7 +153,8 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         look_up(listed, exempt);
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
-        if (has_unseen())
+        /* Units ascend, and one that the stage lacks lies behind all. */
+        if (by::has_unseen(base::key_of(kv.at, UNITS - 1) + T::UNIT))
             base::mask_scores(s, kv.at, tile);
         base::arrive(&sm.k_empty[kv.at]);
         if (is_last)
@@ -295,16 +224,6 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         m[0] = m[1] = -INFINITY;
         l[0] = l[1] = 0;
         pending = 0;
-        computed = 0;
-    }
-
-    DEVICE void store_count(int of_tile)
-    {
-        const int warps = SCOPE < 64 ? SCOPE / 16 : 4;
-        int scope = base::warp() / warps;
-        int row = head_of(of_tile) * a.q_blocks + block_of(of_tile);
-        if (base::lane() == 0 && base::warp() % warps == 0 && (SCOPE < 128 || w == 0))
-            f.computed[(row * 2 + w) * 4 + scope] = first + scope * SCOPE < a.nq ? computed : 0;
     }
 
     DEVICE void run_items()
@@ -316,8 +235,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
             int n = (next.z - next.y + UNITS - 1) / UNITS;
             tile = next.x;
             base::slot = -1;
-            first = base::first_row(tile);
-            gap = f.gap[head_of(tile)];
+            by::start(tile, base::first_row(tile));
             clear();
 #pragma unroll 1
             for (int i = 0; i < n; i++) {
@@ -336,51 +254,12 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
                 kv.next();
             }
             finish_values(false, before);
-            store_count(next.x);
+            by::store_count(w, next.x);
             base::finish();
             q.next();
         }
         tma_store_wait_read();
     }
 };
-
-template <class T, int SCOPE>
-__global__ void __launch_bounds__(T::THREADS, 1)
-    attn_filter(const __grid_constant__ attn_maps maps, const __grid_constant__ filter_args f)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ __align__(1024) uint8_t raw[];
-    filter_smem<T> &sm = *(filter_smem<T> *)raw;
-    int group = uniform(threadIdx.x >> 7);
-
-    if (threadIdx.x == 0)
-        for (int i = 0; i < sm.SLOTS * T::WG; i++)
-            mbar_init(smem_addr(&sm.said_full[0][i]), SCOPE == 128 ? 8 : 4);
-    attn_begin(sm, maps);
-    if (group == 0) {
-        regs_dec<T::REGS_PRODUCER>();
-        if (threadIdx.x < 32) {
-            producer<T> p = {sm, f.base, maps};
-            p.run();
-        } else if (T::PRODUCERS > 1 && threadIdx.x < 64) {
-            producer<T> p = {sm, f.base, maps};
-            p.run_values();
-        }
-    } else {
-        regs_inc<T::REGS_CONSUMER>();
-        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, uniform(group - 1)}}, f, sm};
-        c.run_items();
-    }
-#endif
-}
-
-template <class T, int SCOPE>
-void filter_launch(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)sizeof(filter_smem<T>));
-    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(filter_smem<T>), stream>>>(
-        *(const attn_maps *)maps, *(const filter_args *)args);
-}
 
 #endif

@@ -26,6 +26,7 @@ template <class T> struct producer {
 
     span late;       /* the stage whose values are issued next */
     int head_v = -1; /* their kv head, -1: none */
+    int head_k = 0;  /* BYTES: the kv head of the item */
 
     static DEVICE int lane()
     {
@@ -37,14 +38,14 @@ template <class T> struct producer {
         return (item.z - item.y + UNITS - 1) / UNITS;
     }
 
-    /* The first stage of an item. Stages go from the end of the list to its beginning, with a
-     * filter the other way; a stage that is not full comes first. */
+    /* The first stage of an item. Stages go from the end of the list to its beginning, or ASCEND; a
+     * stage that is not full comes first. */
     DEVICE span first_span(const int4 &item) const
     {
         span s;
         int more = (item.z - item.y - 1) % UNITS;
-        s.beg = T::FILTER ? item.y : item.z - 1 - more;
-        s.end = T::FILTER ? item.y + 1 + more : item.z;
+        s.beg = T::ASCENDS ? item.y : item.z - 1 - more;
+        s.end = T::ASCENDS ? item.y + 1 + more : item.z;
         s.key = first_key(s);
         return s;
     }
@@ -54,7 +55,7 @@ template <class T> struct producer {
     DEVICE span next_span(const span &s, bool any) const
     {
         span next;
-        next.beg = T::FILTER ? s.end : s.beg - UNITS;
+        next.beg = T::ASCENDS ? s.end : s.beg - UNITS;
         next.end = next.beg + UNITS;
         next.key = NO_KEY;
         if (any)
@@ -64,10 +65,14 @@ template <class T> struct producer {
 
     /* First key of the lane's unit; in a pair list the low two bits say which rows want it. The
      * lane after the last unit gets the block of the stage's bits; with a filter, as many lanes as
-     * there are units get the units' entries. */
+     * there are units get the units' entries; with BYTES, four lanes get the scales of the stage's
+     * keys. */
     DEVICE int first_key(const span &s) const
     {
         int unit = s.beg + lane();
+        if (T::BYTES && lane() >= T::SCALES && lane() < T::POSITIONS)
+            return __float_as_int(__ldg(a.scales.k + (int64_t)head_k * a.scales.padded +
+                                        unit_key<T>(a, s.beg) + 2 * (lane() - T::SCALES)));
         if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
             return unit - UNITS < s.end ? __ldg(a.cols + unit - UNITS) : 0;
         if (T::BITS && lane() == UNITS) {
@@ -96,7 +101,7 @@ template <class T> struct producer {
         __syncwarp();
         if (lane() < UNITS)
 #pragma unroll
-            for (int p = 0; p < T::PANELS; p++)
+            for (int p = 0; p < T::IN_PANELS; p++)
                 tma_load(dst + p * T::BN * 128 + lane() * T::UNIT * 128, map, bar, p * 64,
                          T::KIND == BLOCKS_PAIR ? s.key & ~3 : s.key, head, L2_EVICT_LAST);
 #pragma unroll
@@ -120,9 +125,12 @@ template <class T> struct producer {
                 key = __shfl_sync(~0u, key, at);
             if (lane() == 0) {
 #pragma unroll
-                for (int p = 0; p < T::PANELS; p++)
-                    tma_load(dst + p * T::BN * 128, map + height, bar, p * 64, key, head,
+                for (int p = 0; p < T::IN_PANELS; p++) {
+                    bool by_channel = T::BYTES && !POSITIONS; /* a row has all keys of a channel */
+                    tma_load(dst + p * T::BN * 128, map + height, bar,
+                             by_channel ? key / 2 : p * 64, by_channel ? 0 : key, head,
                              L2_EVICT_LAST);
+                }
                 if (POSITIONS)
                     for (int i = 0; i < 1 << height; i++)
                         keys[at + i] = key + i * T::UNIT;
@@ -178,7 +186,7 @@ template <class T> struct producer {
             sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, item.w);
             mbar_expect(bar, T::Q_BYTES);
 #pragma unroll
-            for (int p = 0; p < T::PANELS; p++)
+            for (int p = 0; p < T::IN_PANELS; p++)
                 tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, &maps.q, bar, p * 64,
                          block * T::BM, head, L2_EVICT_FIRST);
         }
@@ -233,6 +241,7 @@ template <class T> struct producer {
         int4 item = item_at(ticket);
         while (ticket < (unsigned)a.n_items) {
             int head = item.x / a.q_blocks, kv_head = head / a.group, i = stages_of(item);
+            head_k = kv_head;
             span s = first_span(item);
             issue_queries(item, head);
             for (; i > 2; i--) {

@@ -36,10 +36,14 @@ struct shape {
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* arrivals that empty a buffer, one per warp */
     static constexpr int BM = 64 * WG, PANELS = D / 64, THREADS = 128 * (WG + 1);
+    static constexpr int IN_PANELS = PANELS; /* of 128 bytes, of a query or a key */
     static constexpr int BLOCK = BLOCK_, UNIT = UNIT_;
     static constexpr int UNITS = BN / UNIT, PER_BLOCK = BLOCK / UNIT;
     static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
     static constexpr bool FILTER = KIND == BLOCKS_FILTER;
+    static constexpr bool ASCENDS = FILTER;          /* lists are walked from their beginning */
+    static constexpr bool BYTES = false;             /* operands of 8 bits (attn8_shape.cuh), */
+    static constexpr int SCALES = 0;                 /* where their scales lie among positions */
     static constexpr bool CLIPS = true;              /* some scores may not count (whole_tiles) */
     static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
     /* Producer warps. A second warp copies values in two cases: if warpgroups skip stages, because

@@ -474,7 +474,7 @@ out:
 int fg_pooled_init(struct gpu *g, const fg_args &a, struct fg_pooled **out, struct err *err)
 {
     fg_pooled *p = NULL;
-    int rc = 0;
+    int box[3] = {64, 0, 0}, rc = 0;
     if (posix_memalign((void **)&p, 128, sizeof *p) != 0) /* tensor maps */
         FAIL(err, ERR_NOMEM, "fg-attn on the GPU: out of memory");
     memset(p, 0, sizeof *p);
@@ -484,8 +484,9 @@ int fg_pooled_init(struct gpu *g, const fg_args &a, struct fg_pooled **out, stru
         p->together *= 2;
     TRY(make_pieces(g, a, p, err));
     TRY(take(g, err, &p->part, (int64_t)a.heads * a.groups * p->most));
-    TRY(tensor_map_heads(&p->mean, a.mean, a.d, a.groups, 3 * a.heads, ROWS / p->together,
-                         p->together, err));
+    box[1] = ROWS / p->together;
+    box[2] = p->together;
+    TRY(tensor_map_boxes(&p->mean, a.mean, a.d, a.groups, 3 * a.heads, box, err));
     TRY(tensor_map(&p->keys, a.k, a.d, a.nk, a.kv_heads, KEYS, err));
 out:
     return rc;

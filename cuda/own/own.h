@@ -53,6 +53,22 @@ void own_job_free(struct own_job *job); /* also of a zeroed one */
 int own_job_quant(struct gpu *g, const void *job, struct err *err);
 int own_job_attend(struct gpu *g, const void *job, struct err *err);
 
+/* ---- operands of 8 bits --------------------------------------------------------------------- */
+
+/* INT8 q, k and e4m3 v of a problem (attn.h), to be made from its q, k, v any number of times.
+ * Device memory comes from the arena and lives until its release. */
+struct own_operands {
+    struct attn_tensors x;
+    struct attn8_scales scales;
+    void *args; /* owned */
+};
+
+/* x: q, k, v in bf16; out and lse, which ops->x gets. */
+int own_operands_init(struct gpu *g, const struct attn_problem *p, const struct own_quantised *rule,
+                      const struct attn_tensors *x, struct own_operands *ops, struct err *err);
+int own_operands_make(struct gpu *g, const void *ops, struct err *err); /* a launch */
+void own_operands_free(struct own_operands *ops);                       /* also of zeroed ones */
+
 /* ---- numbers added to outputs --------------------------------------------------------------- */
 
 /* Numbers that a method adds to the outputs of attention, such as the difference that Chipmunk

@@ -11,7 +11,10 @@
  * chains of 64 keys.
  *
  * 4 d N_q N_k operations per head, half when causal, of which the scores run at the integer rate.
+ *
+ * What Hopper's 8-bit kernel can do (cuda/attn/attn8.cu) goes there.
  */
+#include "core/clock.h"
 #include "cuda/own/own.h"
 #include "cuda/own/quantise.cuh"
 #include "cuda/softrows.cuh"
@@ -287,43 +290,66 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int N> static int launch_quant(struct gpu *g, const quantised_args &a, struct err *err)
+/* The means of k or v over its tokens. */
+template <int D>
+static int launch_means(struct gpu *g, const quantised_args &a, const __nv_bfloat16 *x,
+                        enum dtype as, float *mean, struct err *err)
 {
-    dim3 values((unsigned)a.chunks, (unsigned)a.kv_heads);
-    dim3 q((unsigned)((a.nq + 7) / 8), (unsigned)a.heads);
-    dim3 k((unsigned)((a.nk + 7) / 8), (unsigned)a.kv_heads);
-    dim3 padded((unsigned)(a.padded / 8), (unsigned)a.kv_heads);
     int rc = 0;
+    sum_tokens<D><<<dim3((unsigned)a.chunks, (unsigned)a.kv_heads), 256, 0, g->stream>>>(a, x);
+    CU_LAUNCHED(err);
+    mean_tokens<<<a.kv_heads, D, 0, g->stream>>>(a, as, mean);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
 
-    TRY(gpu_zero(g, a.q_max, a.heads * a.q_groups * 4, err));
-    TRY(gpu_zero(g, a.k_max, a.kv_heads * a.k_groups * 4, err));
-    TRY(gpu_zero(g, a.v_max, a.kv_heads * (int64_t)a.d * 4, err));
-    if (a.rule.smooth_k) {
-        sum_tokens<<<values, a.d, 0, g->stream>>>(a, a.k);
-        CU_LAUNCHED(err);
-        mean_tokens<<<a.kv_heads, a.d, 0, g->stream>>>(a, a.rule.mean_as, a.k_mean);
-        CU_LAUNCHED(err);
+template <int D>
+static int launch_tokens(struct gpu *g, const quantised_args &a, bool find, struct err *err)
+{
+    dim3 q((unsigned)((a.nq + QUANT_ROWS - 1) / QUANT_ROWS), (unsigned)a.heads);
+    dim3 k((unsigned)(a.padded / QUANT_ROWS), (unsigned)a.kv_heads);
+    int rc = 0;
+    quantise_tokens<D, false><<<q, 256, 0, g->stream>>>(a, find);
+    CU_LAUNCHED(err);
+    quantise_tokens<D, true><<<k, 256, 0, g->stream>>>(a, find);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+template <int D> static int launch_values(struct gpu *g, const quantised_args &a, struct err *err)
+{
+    dim3 chunks((unsigned)a.chunks, (unsigned)a.kv_heads);
+    dim3 lines((unsigned)(a.padded / 128), (unsigned)a.kv_heads);
+    int rc = 0;
+    TRY(gpu_zero(g, a.v_max, a.kv_heads * (int64_t)D * 4, err));
+    if (a.rule.e4m3)
+        find_value_maxima<D><<<chunks, 256, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    if (a.vt)
+        transpose_values<D><<<lines, 256, 0, g->stream>>>(a);
+    else
+        quantise_values<<<chunks, D, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+template <int D> static int launch_quant(struct gpu *g, const quantised_args &a, struct err *err)
+{
+    int rc = 0;
+    if (a.rule.smooth_k)
+        TRY(launch_means<D>(g, a, a.k, a.rule.mean_as, a.k_mean, err));
+    if (a.rule.smooth_v)
+        TRY(launch_means<D>(g, a, a.v, DT_F32, a.v_mean, err));
+    if (a.rule.gran == OWN_BY_TENSOR) {
+        TRY(gpu_zero(g, a.q_max, a.heads * 4LL, err));
+        TRY(gpu_zero(g, a.k_max, a.kv_heads * 4LL, err));
+        TRY(launch_tokens<D>(g, a, true, err));
     }
-    if (a.rule.smooth_v) {
-        sum_tokens<<<values, a.d, 0, g->stream>>>(a, a.v);
-        CU_LAUNCHED(err);
-        mean_tokens<<<a.kv_heads, a.d, 0, g->stream>>>(a, DT_F32, a.v_mean);
-        CU_LAUNCHED(err);
-    }
-    find_maxima<N, false><<<q, 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    find_maxima<N, true><<<k, 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    quantise_tokens<N, false><<<q, 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    quantise_tokens<N, true><<<padded, 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    if (a.rule.e4m3) {
-        find_value_maxima<<<values, a.d, 0, g->stream>>>(a);
-        CU_LAUNCHED(err);
-    }
-    quantise_values<<<values, a.d, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    TRY(launch_tokens<D>(g, a, false, err));
+    TRY(launch_values<D>(g, a, err));
 out:
     return rc;
 }
@@ -349,73 +375,48 @@ static int launch_sums(struct gpu *g, const quantised_args &a, struct err *err)
                                         : launch_attend<D, BK, OWN_SUM_F16>(g, a, err);
 }
 
-/* ---- the kind ------------------------------------------------------------------------------- */
+/* ---- operands ------------------------------------------------------------------------------- */
 
-/* quant_group_count (sim/blocks/quant.c). */
-static int64_t groups_of(const own_quantised &r, bool keys, int64_t n)
-{
-    int64_t block = keys ? r.bk : r.bq, blocks = (n + block - 1) / block;
-    int64_t warps = keys ? 1 : block / r.warp;
-    return r.gran == OWN_BY_TENSOR   ? 1
-           : r.gran == OWN_BY_BLOCK  ? blocks
-           : r.gran == OWN_BY_WARP   ? blocks * warps
-           : r.gran == OWN_BY_THREAD ? (keys ? 4 : 8) * blocks * warps
-                                     : n;
-}
-
-static int alloc_operands(struct gpu *g, quantised_args *a, struct err *err)
+static int alloc_operands(struct gpu *g, quantised_args *a, bool bytes, struct err *err)
 {
     int64_t q = a->heads * a->nq, k = a->kv_heads * a->nk, channels = a->kv_heads * (int64_t)a->d;
     int rc = 0;
     TRY(gpu_alloc(g, channels * a->chunks * 8, &a->part, err));
     TRY(gpu_alloc(g, channels * 4, &a->k_mean, err));
     TRY(gpu_alloc(g, channels * 4, &a->v_mean, err));
-    TRY(gpu_alloc(g, a->heads * a->q_groups * 4, &a->q_max, err));
-    TRY(gpu_alloc(g, a->kv_heads * a->k_groups * 4, &a->k_max, err));
+    TRY(gpu_alloc(g, a->heads * 4LL, &a->q_max, err));
+    TRY(gpu_alloc(g, a->kv_heads * 4LL, &a->k_max, err));
     TRY(gpu_alloc(g, channels * 4, &a->v_max, err));
     TRY(gpu_alloc(g, q * a->d, &a->qi, err));
     TRY(gpu_alloc(g, k * a->d, &a->ki, err));
     TRY(gpu_alloc(g, q * 4, &a->q_scale, err));
     TRY(gpu_alloc(g, a->kv_heads * a->padded * 4, &a->k_scale, err));
     TRY(gpu_alloc(g, q * 4, &a->dot, err));
-    TRY(gpu_alloc(g, k * a->d * 2, &a->vh, err));
+    if (bytes)
+        TRY(gpu_alloc(g, channels * a->padded, &a->vt, err));
+    else
+        TRY(gpu_alloc(g, k * a->d * 2, &a->vh, err));
     TRY(gpu_alloc(g, channels * 4, &a->v_scale, err));
 out:
     return rc;
 }
 
-/* Pairs of the tiles of ROWS x bk that a head multiplies. */
-static int64_t pairs_of(const quantised_args *a)
+/* bytes: v in e4m3, as the 8-bit kernels take it, else in fp16. */
+static int init_operands(struct gpu *g, const struct attn_problem *p,
+                         const struct own_quantised *rule, const struct attn_tensors *x, bool bytes,
+                         struct own_operands *out, struct err *err)
 {
-    int64_t tiles = 0;
-    for (int64_t r = 0; r < a->nq; r += ROWS) {
-        int64_t last = (r + ROWS < a->nq ? r + ROWS : a->nq) - 1, keys = a->nk;
-        if (a->causal && last + 1 + a->nk - a->nq < keys)
-            keys = last + 1 + a->nk - a->nq;
-        tiles += keys > 0 ? (keys + a->rule.bk - 1) / a->rule.bk : 0;
-    }
-    return tiles * ROWS * a->rule.bk;
-}
-
-static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
-{
-    const struct attn_problem *p = &job->problem;
     quantised_args *a = NULL;
-    double log2e = 1.4426950408889634074;
     int rc = 0;
 
-    TRY(mem_zalloc(&a, 1, sizeof *a, "quantised attention", err));
-    job->state = a;
-    for (int h = 1; h < p->heads; h++)
-        if (memcmp(&rules[h].of.quantised, &rules->of.quantised, sizeof rules->of.quantised) != 0)
-            FAIL(err, ERR_RUN,
-                 "heads of one call with other quantisers: --copies replays them one by one");
-    a->rule = rules->of.quantised;
-    a->q = (const __nv_bfloat16 *)job->x.q;
-    a->k = (const __nv_bfloat16 *)job->x.k;
-    a->v = (const __nv_bfloat16 *)job->x.v;
-    a->out = (__nv_bfloat16 *)job->x.out;
-    a->lse = job->x.lse;
+    TRY(mem_zalloc(&a, 1, sizeof *a, "quantised operands", err));
+    out->args = a;
+    a->rule = *rule;
+    a->q = (const __nv_bfloat16 *)x->q;
+    a->k = (const __nv_bfloat16 *)x->k;
+    a->v = (const __nv_bfloat16 *)x->v;
+    a->out = (__nv_bfloat16 *)x->out;
+    a->lse = x->lse;
     a->nq = p->nq;
     a->nk = p->nk;
     a->padded = (p->nk + 127) / 128 * 128;
@@ -426,27 +427,123 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
     a->causal = p->causal;
     a->chunks = (int)((p->nk + SUM_ROWS - 1) / SUM_ROWS);
     a->scale = (float)p->scale;
-    a->fold = (float)(p->scale * log2e);
-    a->score_scale = a->rule.fold_scale ? 1 : a->fold;
-    a->q_groups = groups_of(a->rule, false, p->nq);
-    a->k_groups = groups_of(a->rule, true, p->nk);
-    TRY(alloc_operands(g, a, err));
-    for (int h = 0; h < p->heads; h++)
-        job->pairs[h] = pairs_of(a);
-    snprintf(job->name, sizeof job->name, "quantised-hd%d-%dx%d", p->d, ROWS, a->rule.bk);
+    a->fold = (float)(p->scale * 1.4426950408889634074);
+    a->score_scale = rule->fold_scale ? 1 : a->fold;
+    TRY(alloc_operands(g, a, bytes, err));
+    out->x = {a->qi, a->ki, a->vt, a->out, a->lse};
+    out->scales = {a->q_scale,
+                   a->k_scale,
+                   a->v_scale,
+                   rule->smooth_v ? a->v_mean : NULL,
+                   rule->smooth_k ? a->dot : NULL,
+                   a->padded,
+                   rule->offset + log2f(rule->factor)};
+out:
+    return rc;
+}
+
+int own_operands_init(struct gpu *g, const struct attn_problem *p, const struct own_quantised *rule,
+                      const struct attn_tensors *x, struct own_operands *ops, struct err *err)
+{
+    memset(ops, 0, sizeof *ops);
+    return init_operands(g, p, rule, x, true, ops, err);
+}
+
+int own_operands_make(struct gpu *g, const void *ops, struct err *err)
+{
+    const quantised_args &a = *(const quantised_args *)((const struct own_operands *)ops)->args;
+    return a.d == 64 ? launch_quant<64>(g, a, err) : launch_quant<128>(g, a, err);
+}
+
+void own_operands_free(struct own_operands *ops)
+{
+    free(ops->args);
+    memset(ops, 0, sizeof *ops);
+}
+
+/* ---- the kind ------------------------------------------------------------------------------- */
+
+struct quantised {
+    struct own_operands ops;
+    const struct attn_kernel *kernel; /* of 8 bits, with its job; NULL: attend_quantised */
+    struct attn_job job;
+};
+
+static const quantised_args &args_of(const struct quantised *s)
+{
+    return *(const quantised_args *)s->ops.args;
+}
+
+/* The 8-bit kernel's job. Rows stay whole: P is rounded relative to the largest score of the keys
+ * before. */
+static int init_job(struct gpu *g, struct quantised *s, struct own_job *job, struct err *err)
+{
+    struct attn_plan plan = {};
+    double since = clock_ns();
+    int rc = 0;
+
+    TRY(attn_plan_make(&job->problem, &s->kernel->tile, NULL, 1, &plan, err));
+    TRY(attn_plan_rate(&plan, g->sms, err));
+    job->plan_ns = clock_ns() - since;
+    job->balance = plan.balance;
+    TRY(attn8_job_init(g, &job->problem, s->kernel, &plan, &s->ops.x, &s->ops.scales, &s->job,
+                       err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+/* Pairs of the tiles of `rows` x bk that a head multiplies. */
+static int64_t pairs_of(const quantised_args *a, int64_t rows)
+{
+    int64_t tiles = 0;
+    for (int64_t r = 0; r < a->nq; r += rows) {
+        int64_t last = (r + rows < a->nq ? r + rows : a->nq) - 1, keys = a->nk;
+        if (a->causal && last + 1 + a->nk - a->nq < keys)
+            keys = last + 1 + a->nk - a->nq;
+        tiles += keys > 0 ? (keys + a->rule.bk - 1) / a->rule.bk : 0;
+    }
+    return tiles * rows * a->rule.bk;
+}
+
+static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
+{
+    const struct attn_problem *p = &job->problem;
+    const struct own_quantised *rule = &rules->of.quantised;
+    struct quantised *s = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&s, 1, sizeof *s, "quantised attention", err));
+    job->state = s;
+    for (int h = 1; h < p->heads; h++)
+        if (memcmp(&rules[h].of.quantised, rule, sizeof *rule) != 0)
+            FAIL(err, ERR_RUN,
+                 "heads of one call with other quantisers: --copies replays them one by one");
+    s->kernel = attn8_takes(rule, 128) ? attn8_kernel_find(p, g->sm) : NULL;
+    TRY(init_operands(g, p, rule, &job->x, s->kernel, &s->ops, err));
+    for (int h = 0; h < p->heads; h++) /* a warpgroup of Hopper's has 64 rows */
+        job->pairs[h] = pairs_of(&args_of(s), s->kernel ? 64 : ROWS);
+    if (s->kernel)
+        TRY(init_job(g, s, job, err));
+    if (s->kernel)
+        snprintf(job->name, sizeof job->name, "%s", s->kernel->name);
+    else
+        snprintf(job->name, sizeof job->name, "quantised-hd%d-%dx%d", p->d, ROWS, rule->bk);
 out:
     return rc;
 }
 
 static int quant(struct gpu *g, const struct own_job *job, struct err *err)
 {
-    const quantised_args &a = *(const quantised_args *)job->state;
-    return a.d == 64 ? launch_quant<2>(g, a, err) : launch_quant<4>(g, a, err);
+    return own_operands_make(g, &((const struct quantised *)job->state)->ops, err);
 }
 
 static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 {
-    const quantised_args &a = *(const quantised_args *)job->state;
+    const struct quantised *s = (const struct quantised *)job->state;
+    const quantised_args &a = args_of(s);
+    if (s->kernel)
+        return attn_job_launch(g, &s->job, err);
     if (a.d == 64)
         return a.rule.bk == 64 ? launch_sums<64, 64>(g, a, err) : launch_sums<64, 128>(g, a, err);
     return a.rule.bk == 64 ? launch_sums<128, 64>(g, a, err) : launch_sums<128, 128>(g, a, err);
@@ -454,7 +551,12 @@ static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 
 static void release(void *state)
 {
-    free(state);
+    struct quantised *s = (struct quantised *)state;
+    if (!s)
+        return;
+    attn_job_free(&s->job);
+    own_operands_free(&s->ops);
+    free(s);
 }
 
 const struct own_kind own_kind_quantised = {NULL, init, quant, attend, release};

@@ -20,8 +20,9 @@
  * with a kept pair are multiplied, on random data, in turns with dense attention of that causality,
  * whose tiles on the diagonal count in full like those of the lists.
  *
- * Selections and own arithmetic stand beside dense attention of the same problem: single launches
- * in turns, no product. Plans stand alone.
+ * Own arithmetic is sampled in turns with dense attention of the same problem; its TFLOP/s and
+ * their ratio to the product's count the operations of the latter. Selections stand beside it too:
+ * single launches in turns, no product. Plans stand alone.
  *
  * --cold: no warm-up and single launches, for a profiler (with --samples 1 --events).
  * --single: single launches as samples.

@@ -3,7 +3,7 @@
  */
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/attn/attn.h"
+#include "cuda/own/own.h"
 #include "tests/bench/benchcu.h"
 
 #include <math.h>
@@ -40,6 +40,8 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     struct attn_job job = {0};
     struct series matmul, kernel;
     struct attn_plan plan = {0};
+    struct own_operands ops = {0};
+    bool bytes = k->kernel.element == ATTN_INT8;
     int64_t *ptr = NULL;
     int32_t *col = NULL;
     double tiles[16], pv_tiles = 0;
@@ -51,16 +53,17 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
         return 0;
     TRY(cu_run_init(&b->gpu, &c, &r, err));
     c.problem.lists = k->kernel.lists;
-    struct accel_filter f = {attn_block_rows(c.problem.lists, NULL),
-                             attn_block_keys(c.problem.lists, NULL),
-                             pv,
-                             k->scope,
-                             1,
-                             false};
+    struct accel_filter f = cu_filter(k, pv);
+    f.tail = 1;
     TRY(random_lists(&c.problem, density, &ptr, &col, err));
     struct attn_csr csr = {.ptr = ptr, .col = col};
     TRY(attn_plan_filtered(&c.problem, &k->kernel.tile, &csr, f.tail, b->gpu.sms, &plan, err));
-    TRY(filter_job_init(&b->gpu, &c.problem, k, &plan, &f, 1, &r.job.x, &job, err));
+    if (bytes) {
+        TRY(own_operands_init(&b->gpu, &c.problem, &f.quant, &r.job.x, &ops, err));
+        TRY(own_operands_make(&b->gpu, &ops, err));
+    }
+    TRY(filter_job_init(&b->gpu, &c.problem, k, &plan, &f, 1, bytes ? &ops.x : &r.job.x,
+                        bytes ? &ops.scales : NULL, &job, err));
     struct work work = {bench_launch_attn, &job, 1};
     TRY(bench_warm_up(b, &work, 0.3, err));
     TRY(bench_sample(b, &work, &matmul, &kernel, err));
@@ -78,6 +81,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     b->lines++;
 out:
     attn_job_free(&job);
+    own_operands_free(&ops);
     attn_plan_free(&plan);
     cu_run_free(&b->gpu, &r);
     free(ptr);

@@ -44,32 +44,29 @@ static int find_rules(const struct method_run *run, const struct attn_problem *p
     return rc;
 }
 
+/* The work beside dense attention; the product's share counts the operations of the latter. */
 static int own_line(struct bench *b, const char *text, const char *phase,
                     const struct attn_job *dense, const struct work *work, struct err *err)
 {
-    struct series times[2];
-    int64_t ids[2 * MAX_SAMPLES] = {0};
+    const struct work works[2] = {*work, {bench_launch_attn, dense, 1}};
+    struct series product[2], times[2];
+    double flop = cu_flop_dense(&dense->problem);
     int rc = 0;
 
     TRY(bench_warm_up(b, work, 0.2, err));
     if (b->kernels)
         timer_by_name(b->timer);
-    timer_reset(b->timer);
-    for (int i = 0; i < b->samples; i++) {
-        TRY(bench_timed(b, &(struct work){bench_launch_attn, dense, 1}, &ids[2 * i], err));
-        TRY(bench_timed(b, work, &ids[2 * i + 1], err));
-    }
-    TRY(timer_collect(b->timer, &b->gpu, err));
-    for (int i = 0; i < 2 * b->samples; i++)
-        times[i % 2].ns[i / 2] = timer_ns(b->timer, ids[i]);
-    times[0].n = times[1].n = b->samples;
-    times[0].launches = times[1].launches = 1;
-    bench_raw(b, "dense", &times[0], cu_flop_dense(&dense->problem));
-    bench_raw(b, text, &times[1], 0);
-    struct quartiles d = quartiles_of(times[0].ns, b->samples);
-    struct quartiles k = quartiles_of(times[1].ns, b->samples);
-    printf("%-58s %-9s %9.1f us %5.1f%% dense %9.1f us %6.4f of it\n", text, phase, k.median * 1e-3,
-           100 * (k.q3 - k.q1) / k.median, d.median * 1e-3, k.median / d.median);
+    TRY(bench_turns(b, works, 2, product, times, err));
+    bench_raw(b, "matmul", product, CEILING_FLOP);
+    bench_raw(b, text, times, flop);
+    bench_raw(b, "dense", times + 1, flop);
+    struct quartiles m = quartiles_of(product->ns, b->samples);
+    struct quartiles k = quartiles_of(times->ns, b->samples);
+    struct quartiles d = quartiles_of(times[1].ns, b->samples);
+    printf("%-58s %-9s %9.1f us %5.1f%% dense %9.1f us %6.4f of it, %7.1f TFLOP/s %6.3f\n", text,
+           phase, k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, d.median * 1e-3,
+           k.median / d.median, flop / k.median * 1e-3,
+           flop / k.median / (CEILING_FLOP / m.median));
     if (b->kernels)
         timer_print_names(stdout);
     fflush(stdout);
@@ -78,9 +75,11 @@ out:
     return rc;
 }
 
-static int bench_setting(struct bench *b, const char *setting, int64_t tokens, struct err *err)
+static int bench_setting(struct bench *b, const char *setting, int64_t tokens, bool causal,
+                         struct err *err)
 {
-    struct cu_case c = bench_case(128, tokens, 32, 8, true, ATTN_DENSE, NULL);
+    int kv = causal ? 8 : 32;
+    struct cu_case c = bench_case(128, tokens, 32, kv, causal, ATTN_DENSE, NULL);
     struct cu_run r = {0};
     struct method_run *runs = NULL;
     struct own_rule *rules = NULL;
@@ -89,7 +88,8 @@ static int bench_setting(struct bench *b, const char *setting, int64_t tokens, s
     char text[160];
     int rc = 0;
 
-    snprintf(text, sizeof text, "hd128 %lldK causal 32/8 %s", (long long)(tokens / 1024), setting);
+    snprintf(text, sizeof text, "hd128 %lldK %s 32/%d %s", (long long)(tokens / 1024),
+             causal ? "causal" : "full", kv, setting);
     if (b->only && !strstr(text, b->only))
         return 0;
     TRY(method_runs_parse(sim_methods, setting, &runs, &n, err));
@@ -110,11 +110,20 @@ out:
 
 int bench_own(struct bench *b, struct err *err)
 {
-    static const char *const settings[] = {"longnet", "sageattention", "sageattention:version=1",
-                                           "sageattention:version=2pp", "hyperattention"};
-    static const int64_t tokens[] = {8192, 32768};
+    static const struct {
+        const char *setting;
+        bool full;
+    } lines[] = {{"longnet", false},
+                 {"sageattention", true},
+                 {"sageattention:version=1", false},
+                 {"sageattention:version=2pp", false},
+                 {"hyperattention", false}};
     int rc = 0;
-    for (size_t i = 0; i < 2 * sizeof settings / sizeof *settings && !rc; i++)
-        rc = bench_setting(b, settings[i / 2], tokens[i % 2], err);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        for (int64_t tokens = 8192; tokens <= 32768 && !rc; tokens *= 4) {
+            rc = bench_setting(b, lines[i].setting, tokens, true, err);
+            if (!rc && lines[i].full)
+                rc = bench_setting(b, lines[i].setting, tokens, false, err);
+        }
     return rc;
 }

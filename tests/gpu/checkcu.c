@@ -303,7 +303,7 @@ static int check_all(struct gpu *g)
     if (!lost && cu_chosen(&choice, "values"))
         check_values(&cuda_accel, &choice);
     if (!lost)
-        check_own(&cuda_accel, &choice);
+        check_own(&cuda_accel, g, &choice);
     for (int d = 128; d >= 64 && !lost; d /= 2)
         lost =
             cu_chosen(&choice, d == 128 ? "metrics-hd128" : "metrics-hd64") && check_metrics(g, d);

@@ -72,7 +72,7 @@ void check_values(const struct accel *a, const struct cu_choice *choice);
 
 /* Outputs and log-sum-exps of every row; the choice is by the method's name. Adds to the counters
  * and prints a line per setting. */
-void check_own(const struct accel *a, struct cu_choice *choice);
+void check_own(const struct accel *a, struct gpu *g, struct cu_choice *choice);
 
 /* Random maps of many units and patterns against the host's tiles. True: the GPU is lost. */
 bool check_maps(struct gpu *g, const struct cu_choice *choice);

@@ -87,6 +87,23 @@ int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, flo
     return rc;
 }
 
+struct accel_filter cu_filter(const struct filter_kernel *k, double pv)
+{
+    int bq = attn_block_rows(k->kernel.lists, NULL), bk = attn_block_keys(k->kernel.lists, NULL);
+    struct accel_filter f = {.bq = bq, .bk = bk, .pv = pv, .scope = k->scope};
+    if (k->kernel.element == ATTN_INT8)
+        f.quant = (struct own_quantised){.bq = bq,
+                                         .bk = bk,
+                                         .levels = 127,
+                                         .gran = OWN_BY_BLOCK,
+                                         .smooth_k = true,
+                                         .e4m3 = true,
+                                         .offset = 8.807f,
+                                         .factor = 1,
+                                         .v_top = 448};
+    return f;
+}
+
 int cu_put(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
            struct err *err)
 {

@@ -110,6 +110,9 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *
 /* Launch twice on poisoned outputs, or once (struct cu_case), and compare. */
 int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err);
 
+/* The filter of a kernel, in its arithmetic, at a distance of pv; no tail. */
+struct accel_filter cu_filter(const struct filter_kernel *k, double pv);
+
 /* Put n floats, converted to `type`, into new arena memory; complete on return. */
 int cu_put(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
            struct err *err);

@@ -1,12 +1,14 @@
 /*
  * checkcu_own.c - see checkcu.h. A head passes when its outputs are within 5e-3 (relative L2)
  * of those of the CPU side, which is given the same bf16 values, and its log-sum-exps within 1e-3,
- * and when a second run gives the same bits.
+ * and when a second run gives the same bits. Heads are checked by themselves, through a replay's
+ * session, and as a part of calls with groups of heads and more rows of tiles than multiprocessors.
  */
 #include "tests/gpu/checkcu.h"
 
 #include "core/mem.h"
 #include "core/method_run.h"
+#include "cuda/own/own.h"
 #include "sim/blocks/exact.h"
 #include "sim/registry.h"
 #include "sim/simulate.h"
@@ -29,6 +31,9 @@ static const char *const settings[] = {
     "sageattention:qk=int4:gran=token:smooth_v=1",
     "sageattention:profile=paper:gran=block:accum=f16:v_max=2:smooth_k=0",
     "sageattention:version=1:gran=tensor:arch=sm80:accum=f32",
+    "spargeattn:arith=sage2:theta=-1:tau=0.7:pv=4",
+    "spargeattn:arith=sage2:theta=-1:tau=0.7:pv=2:arch=sm90:v_max=2.25",
+    "spargeattn:arith=sage2:theta=-1:tau=0.7:pv=3:profile=paper",
     "hyperattention:min_len=32:block=16:samples=24",
     "hyperattention:min_len=0:block=24:samples=16:exclude=0:official_pad=1",
     "hyperattention:min_len=60:block=64:samples=0:proj_dir=axes:gray=inverse",
@@ -54,13 +59,29 @@ static void both_free(struct both *b)
     }
 }
 
-static int both_init(const struct cu_case *c, int head, struct both *b, struct err *err)
+/* q (which = 0), k or v of a head: of a run's call, or of its own if r is NULL. */
+static int head_tensor(const struct cu_case *c, const struct cu_run *r, int which, int head,
+                       float **out, struct err *err)
+{
+    const struct attn_problem *p = &c->problem;
+    int64_t n = (which ? p->nk : p->nq) * p->d, at = which ? head / (p->heads / p->kv_heads) : head;
+    if (!r)
+        return cu_make_tensor(c, which, 1, n / p->d, out, err);
+    const float *of[] = {r->q, r->k, r->v};
+    int rc = mem_alloc(out, n, sizeof **out, "head", err);
+    if (!rc)
+        memcpy(*out, of[which] + at * n, (size_t)n * sizeof **out);
+    return rc;
+}
+
+static int both_init(const struct cu_case *c, const struct cu_run *r, int head, struct both *b,
+                     struct err *err)
 {
     const struct attn_problem *p = &c->problem;
     int rc = 0;
     memset(b, 0, sizeof *b);
     for (int i = 0; i < 3; i++) {
-        TRY(cu_make_tensor(c, i, 1, i ? p->nk : p->nq, b->x + i, err));
+        TRY(head_tensor(c, r, i, head, b->x + i, err));
         TRY(mem_alloc(b->out + i, p->nq * p->d, sizeof **b->out, "outputs", err));
         TRY(mem_alloc(b->lse + i, p->nq, sizeof **b->lse, "log-sum-exp", err));
     }
@@ -150,7 +171,7 @@ static bool check_case(const struct sim_device *device, const struct method_run 
 {
     struct both b;
     struct err err = {0};
-    int rc = both_init(c, head, &b, &err);
+    int rc = both_init(c, NULL, head, &b, &err);
     if (!rc)
         rc = run(&b, 0, m, NULL, what, &err);
     bool skipped = *what != 0;
@@ -198,21 +219,202 @@ static void check_setting(const struct sim_device *device, const struct method_r
            (long long)(cu_checks - before), worst[0], worst[1]);
 }
 
-void check_own(const struct accel *a, struct cu_choice *choice)
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+/* Settings whose kernels take the tiles of all heads in one persistent launch. */
+static const char *const call_settings[] = {
+    "sageattention",
+    "sageattention:gran=warp:accum=fp22:smooth_v=1",
+    "sageattention:profile=paper:gran=block",
+    "sageattention:qk=int4:gran=tensor:smooth_k=0",
+};
+
+static int rule_of(const struct method_run *m, const struct head_in *in, struct own_rule *out,
+                   struct err *err)
+{
+    struct method_ctx ctx = {.seed = 1};
+    struct arithmetic a;
+    char why[160] = "";
+    void *state = NULL;
+    int rc = method_prepare(m->method, &ctx, m->params, in, &state, err);
+    if (!rc) {
+        method_arithmetic(m->method, state, &a, why);
+        *out = a.own;
+        if (a.kind != ARITH_KERNEL)
+            rc = err_set(err, ERR_RUN, "%s", why);
+    }
+    method_release(m->method, state);
+    return rc;
+}
+
+/* Outputs and log-sum-exps of a call, twice; owned. */
+struct call_outputs {
+    uint16_t *out[2];
+    float *lse[2];
+};
+
+static void call_outputs_free(struct call_outputs *x)
+{
+    for (int i = 0; i < 2; i++) {
+        free(x->out[i]);
+        free(x->lse[i]);
+    }
+}
+
+static int run_call(struct gpu *g, const struct own_job *job, struct call_outputs *x,
+                    struct err *err)
+{
+    const struct attn_problem *p = &job->problem;
+    int64_t rows = p->heads * p->nq;
+    int rc = 0;
+    for (int i = 0; i < 2; i++) {
+        TRY(mem_alloc(x->out + i, rows * p->d, sizeof **x->out, "outputs", err));
+        TRY(mem_alloc(x->lse + i, rows, sizeof **x->lse, "log-sum-exp", err));
+        TRY(gpu_zero(g, job->x.out, rows * p->d * 2, err));
+        TRY(gpu_zero(g, job->x.lse, rows * 4, err));
+        TRY(own_job_quant(g, job, err));
+        TRY(own_job_attend(g, job, err));
+        TRY(gpu_get(g, x->out[i], job->x.out, rows * p->d * 2, err));
+        TRY(gpu_get(g, x->lse[i], job->x.lse, rows * 4, err));
+    }
+out:
+    return rc;
+}
+
+/* A head of the call against the CPU. */
+static int check_call_head(const struct cu_run *r, const struct method_run *m,
+                           const struct call_outputs *x, int head, double worst[2], char what[160],
+                           struct err *err)
+{
+    const struct attn_problem *p = &r->c.problem;
+    int64_t n = p->nq * p->d;
+    struct both b;
+    int rc = 0;
+    TRY(both_init(&r->c, r, head, &b, err));
+    TRY(run(&b, 0, m, NULL, what, err));
+    for (int i = 0; i < 2; i++) {
+        for (int64_t k = 0; k < n; k++) {
+            uint32_t bits = (uint32_t)x->out[i][head * n + k] << 16;
+            float y;
+            memcpy(&y, &bits, sizeof y);
+            b.out[i + 1][k] = y;
+        }
+        for (int64_t k = 0; k < p->nq; k++)
+            b.lse[i + 1][k] = x->lse[i][head * p->nq + k];
+    }
+    if (!*what)
+        compare(&b, worst, what);
+out:
+    both_free(&b);
+    return rc;
+}
+
+static int check_call(struct gpu *g, const struct method_run *m, const struct cu_case *c,
+                      double worst[2], char what[160], struct err *err)
+{
+    const struct attn_problem *p = &c->problem;
+    struct cu_run r = {0};
+    struct own_rule *rules = NULL;
+    struct own_job job = {0};
+    struct call_outputs x = {0};
+    struct head_in in = {.x = {.nq = p->nq,
+                               .nk = p->nk,
+                               .d = p->d,
+                               .dv = p->d,
+                               .scale = p->scale,
+                               .causal = p->causal},
+                         .src_dtype = DT_BF16,
+                         .n_heads = p->heads,
+                         .branch = "main"};
+    int rc = 0;
+
+    TRY(cu_run_init(g, c, &r, err));
+    TRY(mem_alloc(&rules, p->heads, sizeof *rules, "rules", err));
+    for (int h = 0; h < p->heads; h++)
+        TRY(rule_of(m, &in, rules + h, err));
+    TRY(own_job_init(g, p, rules, &r.job.x, &job, err));
+    TRY(run_call(g, &job, &x, err));
+    for (int k = 0; k < 3 && !*what; k++)
+        TRY(check_call_head(&r, m, &x, k * (p->heads - 1) / 2, worst, what, err));
+out:
+    call_outputs_free(&x);
+    own_job_free(&job);
+    free(rules);
+    cu_run_free(g, &r);
+    return rc;
+}
+
+static void check_calls_of(struct gpu *g, const struct method_run *m,
+                           const struct cu_choice *choice)
+{
+    static const struct {
+        int heads, kv_heads;
+        int64_t nq, nk;
+        bool causal;
+    } calls[] = {{40, 8, 900, 900, true},  {6, 2, 200, 3100, false}, {48, 48, 700, 700, false},
+                 {1, 1, 2049, 2049, true}, {3, 1, 193, 128, false},  {150, 50, 64, 64, true},
+                 {2, 1, 4096, 4096, false}};
+    static const enum cu_data data[] = {DATA_NORMAL, DATA_OFFSET,  DATA_SMOOTH,
+                                        DATA_TINY,   DATA_ONE_HOT, DATA_HUGE};
+    int n = choice->brief ? 1 : choice->small ? 3 : 7, n_data = choice->small ? 1 : 6;
+    int64_t before = cu_checks, failed = cu_failures;
+    double worst[2] = {0, 0};
+
+    for (int i = 0; i < n * 2; i++)
+        for (int k = 0; k < n_data; k++) {
+            int d = i & 1 ? 64 : 128;
+            struct cu_case c = {.problem = {calls[i / 2].heads, calls[i / 2].kv_heads, d,
+                                            calls[i / 2].nq, calls[i / 2].nk, 1 / sqrt(d),
+                                            calls[i / 2].causal, ATTN_DENSE},
+                                .data = data[k],
+                                .seed = (uint64_t)i + 1};
+            char what[160] = "";
+            struct err err = {0};
+            if (k && i > 2) /* other data in one shape */
+                continue;
+            if (check_call(g, m, &c, worst, what, &err))
+                snprintf(what, sizeof what, "%.150s", err.msg);
+            ++cu_checks;
+            cu_failures += *what != 0;
+            if (*what)
+                printf("FAIL call %s:%s hd%d %d/%d heads: %lld x %lld%s, data %s: %s\n",
+                       m->method->name, m->canonical, d, c.problem.heads, c.problem.kv_heads,
+                       (long long)c.problem.nq, (long long)c.problem.nk,
+                       c.problem.causal ? " causal" : "", cu_data_names[c.data], what);
+        }
+    printf("  %-5s calls %s:%s: %lld checks, output %.1e, lse %.1e\n",
+           cu_failures > failed ? "FAIL" : "ok", m->method->name, m->canonical,
+           (long long)(cu_checks - before), worst[0], worst[1]);
+}
+
+static int parse_settings(const char *const *texts, size_t count, struct method_run **runs,
+                          int64_t *n, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < count && !rc; i++)
+        rc = method_runs_parse(sim_methods, texts[i], runs, n, err);
+    return rc;
+}
+
+void check_own(const struct accel *a, struct gpu *g, struct cu_choice *choice)
 {
     const struct accel_options o = {.copies = 2, .events = true};
     struct sim_device device = {.accel = a, .metrics = true};
-    struct method_run *runs = NULL;
+    struct method_run *runs = NULL, *calls = NULL;
     struct err err = {0};
-    int64_t n = 0;
+    int64_t n = 0, n_calls = 0;
     int rc = 0;
 
     TRY(a->open(&o, &device.session, &err));
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        TRY(method_runs_parse(sim_methods, settings[i], &runs, &n, &err));
+    TRY(parse_settings(settings, sizeof settings / sizeof *settings, &runs, &n, &err));
+    TRY(parse_settings(call_settings, sizeof call_settings / sizeof *call_settings, &calls,
+                       &n_calls, &err));
     for (int64_t i = 0; i < n; i++)
         if (cu_chosen(choice, runs[i].method->name))
             check_setting(&device, runs + i, choice);
+    for (int64_t i = 0; i < n_calls; i++)
+        if (cu_chosen(choice, calls[i].method->name))
+            check_calls_of(g, calls + i, choice);
 out:
     if (rc) {
         printf("FAIL own arithmetic: %s\n", err.msg);
@@ -222,4 +424,5 @@ out:
     if (device.session)
         a->close(&device.session);
     method_runs_free(runs, n);
+    method_runs_free(calls, n_calls);
 }

@@ -122,7 +122,7 @@ TEST_N(same_record_as_on_the_cpu, 2)
 TEST(what_is_asked_for)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r, paper, off;
+    OWN(record_free) struct record r, paper, quantised, half, off;
     struct accel_session s = {.attended = 0};
     make_head(&h, true);
     run(&s, &able, &h, "spargeattn:arch=sm90", &r);
@@ -132,8 +132,16 @@ TEST(what_is_asked_for)
     ck_assert(s.asked.bq == 128 && s.asked.bk == 64 && s.asked.scope == 32 && s.asked.tail == 0);
     ck_assert_double_eq_tol(s.asked.pv, 2.885390, 1e-6);
     ck_assert(s.asked.keep_denominator);
+    ck_assert_int_eq(s.asked.quant.levels, 0);
+    run(&s, &able, &h, "spargeattn:arith=sage2:v_max=2.25:smooth_k=0:pv=off", &quantised);
+    const struct own_quantised *q = &s.asked.quant;
+    ck_assert(q->bq == 128 && q->bk == 64 && q->levels == 127 && q->gran == OWN_BY_BLOCK);
+    ck_assert(q->e4m3 && q->v_top == 2.25f && q->sum == OWN_SUM_F32 && !q->smooth_k);
+    ck_assert_double_eq(s.asked.pv, INFINITY);
+    run(&s, &able, &h, "spargeattn:arith=sage2:v_max=2.25:arch=sm89", &half);
+    ck_assert_int_eq(q->sum, OWN_SUM_F16);
     run(&s, &able, &h, "spargeattn:pv=off", &off); /* plain lists */
-    ck_assert(s.asked.bq == 0 && s.attended == 3);
+    ck_assert(s.asked.bq == 0 && s.attended == 5);
 }
 
 TEST(what_is_skipped)
@@ -147,8 +155,8 @@ TEST(what_is_skipped)
     run(&s, &unable, &h, "spargeattn", &r);
     assert_skipped(&r, "the back end has no filter on P V");
     s.refuses = false;
-    run(&s, &able, &h, "spargeattn:arith=sage2", &r);
-    assert_skipped(&r, "no CUDA kernel for arith=sage2 (8-bit operands); arith=exact has one");
+    run(&s, &able, &h, "spargeattn:arith=sage1", &r);
+    assert_skipped(&r, "no CUDA kernel for arith=sage1; arith=exact and sage2 have one");
     run(&s, &able, &h, "spargeattn:dead=mean", &r);
     assert_skipped(&r, "no CUDA kernel for dead=mean; dead=zero has one");
     run(&s, &able, &h, "sale", &r);

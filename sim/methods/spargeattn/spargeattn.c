@@ -199,6 +199,12 @@ out:
     return rc;
 }
 
+/* The narrow range of V exists for the fp16 accumulator of the sm89 kernel. */
+static bool sums_in_f16(const struct sparge_rules *r)
+{
+    return r->arch == SPARGE_SM89 && r->v_max < 448;
+}
+
 static int quantise(struct sparge *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
@@ -229,9 +235,7 @@ static int quantise(struct sparge *s, struct err *err)
         t->p_type = TILE_P_E4M3;
         t->p_offset = E4M3_OFFSET;
         t->l_rounded = false;
-        /* The narrow range of V exists for the fp16 accumulator of the sm89 kernel. */
-        bool f16 = s->rules.arch == SPARGE_SM89 && s->rules.v_max < 448;
-        t->acc = f16 ? TILE_ACC_F16 : TILE_ACC_F32;
+        t->acc = sums_in_f16(&s->rules) ? TILE_ACC_F16 : TILE_ACC_F32;
         t->mma_keys = 32;
     }
     /* The output has the dtype of q; float stays float unless the map is in the input dtype. */
@@ -573,15 +577,37 @@ static const char *const ariths[] = {"exact", "sage1", "sage2", NULL};
 
 /* Filter 2 and the attention around it as a GPU does them, or false with the reason when it cannot.
  */
-static bool sparge_filter(const struct sparge_rules *r, struct accel_filter *f, char why[160])
+static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct accel_filter *f,
+                          char why[160])
 {
-    if (r->arith != SPARGE_EXACT)
+    if (r->arith == SPARGE_SAGE1)
         return method_refuses(why,
-                              "no CUDA kernel for arith=%s (8-bit operands); arith=exact has one",
-                              ariths[r->arith]);
+                              "no CUDA kernel for arith=sage1; arith=exact and sage2 have one");
     if (r->dead_mean)
         return method_refuses(why, "no CUDA kernel for dead=mean; dead=zero has one");
-    *f = (struct accel_filter){r->bq, r->bk, r->pv, r->scope, r->tail, r->paper};
+    memset(f, 0, sizeof *f); /* rules of arithmetic are compared as bytes */
+    f->bq = r->bq;
+    f->bk = r->bk;
+    f->pv = r->pv;
+    f->scope = r->scope;
+    f->tail = r->tail;
+    f->keep_denominator = r->paper;
+    if (r->arith == SPARGE_EXACT)
+        return true;
+    struct own_quantised *q = &f->quant; /* as in quantise() */
+    q->bq = (int)r->bq;
+    q->bk = (int)r->bk;
+    q->levels = 127;
+    q->gran = OWN_BY_BLOCK;
+    q->round = OWN_RHA_EPS;
+    q->smooth_k = r->smooth_k;
+    q->mean_as = q->keys_as = map;
+    q->values_as = DT_F16;
+    q->e4m3 = true;
+    q->offset = E4M3_OFFSET;
+    q->factor = 1;
+    q->v_top = r->v_max;
+    q->sum = sums_in_f16(r) ? OWN_SUM_F16 : OWN_SUM_F32;
     return true;
 }
 
@@ -744,7 +770,8 @@ static bool all_judged(const struct input *in)
         const struct judge *by = judge_of(in->s[i]->in.exact);
         if (!by)
             return false;
-        if (sparge_filter(&in->s[i]->rules, &f, why) && by->filters(by->self, &f, why))
+        if (sparge_filter(&in->s[i]->rules, in->s[i]->map, &f, why) &&
+            by->filters(by->self, &f, why))
             continue;
         log_warn("spargeattn: searched on the CPU: %s", why);
         return false;
@@ -897,7 +924,7 @@ static int run_judged(struct input *in, int c, struct sums *t, struct err *err)
     TRY(make_mask(s, judge_of(s->in.exact)->jobs, &m, err));
     t->kept += (double)m.ptr[m.ngroups];
     TRY(judge_add(&j, &m, err));
-    if (!sparge_filter(&s->rules, &f, why))
+    if (!sparge_filter(&s->rules, s->map, &f, why))
         FAIL(err, ERR_RUN, "%s", why);
     TRY(judge_end(&j, &f, err));
     t->delta += j.sum.abs_delta;
@@ -1261,8 +1288,9 @@ static bool is_softmax(const struct sparge_rules *r)
 
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct sparge_rules *r = &((const struct sparge *)state)->rules;
-    bool filter = sparge_filter(r, &a->filter, why);
+    const struct sparge *s = state;
+    const struct sparge_rules *r = &s->rules;
+    bool filter = sparge_filter(r, s->map, &a->filter, why);
     a->kind = is_softmax(r) ? ARITH_SOFTMAX : filter ? ARITH_FILTER : ARITH_CPU;
 }
 
@@ -1271,7 +1299,7 @@ static bool judges(const void *params, char why[160])
     struct sparge_rules r;
     struct accel_filter f;
     sparge_resolve(params, 64, &r); /* the filter's kernel is looked for with the real one */
-    return sparge_filter(&r, &f, why);
+    return sparge_filter(&r, DT_F32, &f, why);
 }
 
 static int done(void *state, double tiles_pv, const double *lse, struct err *err)

@@ -1,0 +1,336 @@
+/*
+ * attn8_consumer.cuh - a consumer warpgroup of the attention with INT8 scores and e4m3 P V
+ * (attn8.cu): products and softmax of its 64 rows of a tile, stage after stage.
+ */
+#ifndef LACUNA_ATTN8_CONSUMER_CUH
+#define LACUNA_ATTN8_CONSUMER_CUH
+
+#include "cuda/attn/attn8_shape.cuh"
+#include "cuda/attn/attn_outputs.cuh"
+#include "cuda/wgmma8.cuh"
+
+template <class T> struct consumer8 : tile_rows<T> {
+    static constexpr int BN = T::BN, D = T::D, SHIFT_BITS = 0x4B400000;
+    static constexpr float SHIFT = 12582912, /* of the bits SHIFT_BITS */
+        COARSE = 0.015625; /* log2 units of a score's one: from here on it is converted */
+
+    using rows = tile_rows<T>;
+    using rows::a, rows::inv, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
+    using rows::first_row, rows::lane, rows::warp;
+
+    ring<T::QBUFS> q;
+    ring<T::STAGES> kv;
+    float q_scale; /* of the thread's two rows */
+    float ref[2];  /* the sums of a row hold probabilities relative to 2^ref */
+
+    /* The first of the thread's two rows, in its head. Computed at each use. */
+    DEVICE int row() const
+    {
+        int r = warp() * 16 + (lane() >> 2);
+        asm volatile("" : "+r"(r));
+        return first_row(tile) + r;
+    }
+
+    /* A tile with rows of 128 bytes, or of 64 that are swizzled as such. */
+    template <int ROW> DEVICE uint64_t operand(const uint8_t *x) const
+    {
+        uint32_t at = smem_addr(x);
+        asm volatile("" : "+r"(at)); /* ptxas would keep, and spill, descriptors of all stages */
+        return ROW == 128 ? descriptor(desc_low(at, 16)) : descriptor64(desc_low(at, 16));
+    }
+
+    DEVICE void arrive(uint64_t *bar)
+    {
+        warp_arrive(smem_addr(bar));
+    }
+
+    /* Begin the scores of the stage. */
+    DEVICE void issue_scores(int (&s)[BN / 2])
+    {
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        uint64_t qd = operand<D>(sm.q[q.at] + w * 64 * D), kd = operand<D>(sm.k[kv.at]);
+        hold(s);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < D / 32; i++)
+            wgmma_s8(s, qd + 2 * i, kd + 2 * i, i > 0);
+        wgmma_commit();
+    }
+
+    /* What the scores are multiplied by, in log2 units: all keys of a thread have one
+     * scale. */
+    DEVICE float scale_of() const
+    {
+        return q_scale * __int_as_float(sm.keys[kv.at][T::SCALES + (lane() & 3)]);
+    }
+
+    /* The scores are there; returns the keys. */
+    DEVICE void await_scores(int (&s)[BN / 2])
+    {
+        wgmma_wait<0>();
+        hold(s);
+        arrive(&sm.k_empty[kv.at]);
+    }
+
+    /* P V of the stage, in sums of its own; returns its values. */
+    DEVICE void multiply_values(const uint32_t (&p)[BN / 8], float (&u)[D / 2])
+    {
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        uint64_t vd = operand<BN>(sm.v[kv.at]);
+        hold(u);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < BN / 32; i++)
+            wgmma_e4m3(u, p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3], vd + 2 * i, i > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        hold(u);
+        arrive(&sm.v_empty[kv.at]);
+    }
+
+    /* Scores become floats in log2 units, -inf where a row does not see the key; key0: the first of
+     * the stage. */
+    DEVICE void mask_scores(int (&s)[BN / 2], float scale, int key0) const
+    {
+        int end[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            end[r] = (a.causal ? min(a.nk, row() + 8 * r + a.offset + 1) : a.nk) - key0 -
+                     2 * (lane() & 3);
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) {
+            bool seen = 8 * (i / 4) + i % 2 < end[i / 2 % 2];
+            s[i] = __float_as_int(seen ? (float)s[i] * scale : -INFINITY);
+        }
+    }
+
+    /* Largest scores of the thread, in log2 units. Integers are compared before they are converted:
+     * an instruction compares three. */
+    template <bool FLOATS>
+    static DEVICE void tops(const int (&s)[BN / 2], float scale, float (&top)[2])
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            if (FLOATS) {
+                top[r] = -INFINITY;
+#pragma unroll
+                for (int i = 2 * r; i < BN / 2; i += 4)
+                    top[r] = fmaxf(top[r], fmaxf(__int_as_float(s[i]), __int_as_float(s[i + 1])));
+                continue;
+            }
+            int x = max(s[2 * r], s[2 * r + 1]), y = max(s[4 + 2 * r], s[5 + 2 * r]);
+#pragma unroll
+            for (int i = 8 + 2 * r; i < BN / 2; i += 8) {
+                x = __vimax3_s32(x, s[i], s[i + 1]);
+                y = __vimax3_s32(y, s[i + 4], s[i + 5]);
+            }
+            top[r] = (float)max(x, y) * scale;
+        }
+    }
+
+    /* Follow the largest scores of the rows. c: factors of what was summed before; base: what
+     * exponentials subtracts. Most stages raise no row of a warp, and have no shuffles.
+     *
+     * With integers, base holds SHIFT scale, which rounds it by at most 0.75 scale: probabilities
+     * next to 448 may saturate. The sums are relative to what is subtracted after that rounding, so
+     * that no error remains in them. */
+    template <bool FLOATS>
+    DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
+    {
+        if (FLOATS || __any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
+                m[r] = fmaxf(fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2)), m[r]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float now = (FLOATS && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
+            base[r] = now;
+            if (!FLOATS) {
+                base[r] = fmaf(SHIFT, scale, now);
+                now = fmaf(-SHIFT, scale, base[r]);
+            }
+            c[r] = exp2_fast(ref[r] - now);
+            ref[r] = FLOATS && m[r] == -INFINITY ? m[r] : now;
+        }
+    }
+
+    /* Probabilities in place, as the bits of floats; their sums. A score is at most 127 127 128 <
+     * 2^22, so that its sum with the bits of SHIFT = 1.5 2^23 is the float SHIFT + score exactly:
+     * an addition in place of a conversion, of which a multiprocessor does an eighth as many. */
+    template <bool FLOATS>
+    static DEVICE void exponentials(int (&s)[BN / 2], const float (&base)[2], float scale,
+                                    float (&sum)[2])
+    {
+        sum[0] = sum[1] = 0;
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) {
+            const int r = i / 2 % 2;
+            float x = FLOATS ? __int_as_float(s[i]) - base[r]
+                             : fmaf(__int_as_float(s[i] + SHIFT_BITS), scale, -base[r]);
+            float p = exp2_fast(x);
+            s[i] = __float_as_int(p);
+            sum[r] += p;
+        }
+    }
+
+    /* As the A operand over keys in the order of attn8_place. */
+    static DEVICE void pack(const int (&s)[BN / 2], uint32_t (&p)[BN / 8])
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            const int at = 8 * (i / 2) + 2 * (i % 2);
+            p[i] = pack_e4m3(__int_as_float(s[at]), __int_as_float(s[at + 1]),
+                             __int_as_float(s[at + 4]), __int_as_float(s[at + 5]));
+        }
+    }
+
+    /* Probabilities of the stage in place, their sums in l. FLOATS: scores are floats in log2
+     * units already. */
+    template <bool FLOATS>
+    DEVICE void soften(int (&s)[BN / 2], float (&top)[2], float scale, float (&c)[2])
+    {
+        float base[2], sum[2];
+        raise<FLOATS>(top, scale, c, base);
+        exponentials<FLOATS>(s, base, scale, sum);
+        l[0] = fmaf(l[0], c[0], sum[0]);
+        l[1] = fmaf(l[1], c[1], sum[1]);
+    }
+
+    template <bool MASKED> DEVICE void step(int key0)
+    {
+        int s[BN / 2];
+        float top[2], c[2];
+        issue_scores(s);
+        float scale = scale_of();
+        await_scores(s);
+        if (MASKED || __any_sync(~0u, scale > COARSE)) {
+            mask_scores(s, scale, key0);
+            tops<true>(s, scale, top);
+            soften<true>(s, top, scale, c);
+        } else {
+            tops<false>(s, scale, top);
+            soften<false>(s, top, scale, c);
+        }
+        uint32_t p[BN / 8];
+        pack(s, p);
+        add_values(p, c);
+        kv.next();
+    }
+
+    /* o = o c + P V. */
+    DEVICE void add_values(const uint32_t (&p)[BN / 8], const float (&c)[2])
+    {
+        float u[D / 2];
+        multiply_values(p, u);
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i] = fmaf(o[i], c[i / 2 % 2], u[i]);
+    }
+
+    /* Buffers that are not used are returned when they are full, because otherwise the barriers
+     * would count wrong. */
+    DEVICE void drop_values()
+    {
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        arrive(&sm.v_empty[kv.at]);
+    }
+
+    /* A stage of which no row of the warpgroup has a key. */
+    DEVICE void pass()
+    {
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        arrive(&sm.k_empty[kv.at]);
+        drop_values();
+        kv.next();
+    }
+
+    DEVICE void start_item(const int4 &item)
+    {
+        tile = item.x;
+        slot = -1;
+        rows::clear_outputs();
+        m[0] = m[1] = ref[0] = ref[1] = -INFINITY;
+        l[0] = l[1] = 0;
+        int r = row();
+        q_scale = r < a.nq ? __ldg(a.scales.q + ((int64_t)head_of(tile) * a.nq + r)) : 0;
+    }
+
+    /* Scales and means of the channels, applied to outputs with the normaliser. */
+    DEVICE void scale_channels()
+    {
+        int64_t at = (int64_t)(head_of(tile) / a.group) * D + 2 * (lane() & 3);
+        bool means = a.scales.v_mean;
+#pragma unroll
+        for (int i = 0; i < D / 2; i += 4) {
+            float2 by = __ldg((const float2 *)(a.scales.v + at + 2 * i));
+            float2 mean = make_float2(0, 0);
+            if (means)
+                mean = __ldg((const float2 *)(a.scales.v_mean + at + 2 * i));
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float one = inv[r] > 0 ? 1 : 0;
+                o[i + 2 * r] = fmaf(o[i + 2 * r] * inv[r], by.x, one * mean.x);
+                o[i + 2 * r + 1] = fmaf(o[i + 2 * r + 1] * inv[r], by.y, one * mean.y);
+            }
+        }
+        inv[0] = inv[1] = 1;
+    }
+
+    DEVICE void finish()
+    {
+        int first = row();
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float bias = 0;
+            if (a.scales.bias && first + 8 * r < a.nq)
+                bias = __ldg(a.scales.bias + ((int64_t)head_of(tile) * a.nq + first + 8 * r));
+            m[r] = ref[r] + bias * 1.44269504088896341f;
+        }
+        rows::close_rows();
+        scale_channels();
+        rows::await_output_buffer();
+        rows::template put_outputs<0, D / 16>();
+        rows::send_rows(tile);
+    }
+
+    /* Stages by ascending keys, as the method goes; the last ones are those with masks. */
+    DEVICE void run_item(const int4 &item)
+    {
+        int masked = a.causal || a.nk % BN ? min(a.masked_units, item.z - item.y) : 0;
+        int i = item.y;
+        start_item(item);
+#pragma unroll 1
+        for (; i < item.z - masked; i++)
+            step<false>(i * BN);
+        int last = a.causal ? min(first_row(tile) + 63, a.nq - 1) + a.offset : a.nk;
+#pragma unroll 1
+        for (; i < item.z; i++)
+            if (i * BN <= last)
+                step<true>(i * BN);
+            else
+                pass();
+        arrive(&sm.q_empty[q.at]);
+        finish();
+    }
+
+    /* Wait for the next item; false when there is none. */
+    DEVICE bool await_item(int4 &item)
+    {
+        mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
+        item = warp_load(&sm.work[q.at]);
+        return item.x >= 0;
+    }
+
+    DEVICE void run()
+    {
+        int4 item;
+        for (; await_item(item); q.next())
+            run_item(item);
+        tma_store_wait_read();
+    }
+};
+
+#endif

@@ -1,0 +1,8 @@
+/* attn8_filter_hd128.cu - the kernels of attn8_filter.cuh for head dim 128. */
+#include "cuda/attn/attn8_filter.cuh"
+
+FILTER_LAUNCH(filter8_128_wide, 64)
+FILTER_LAUNCH(filter8_128_wide, 16)
+FILTER_LAUNCH(filter8_128_tall, 128)
+FILTER_LAUNCH(filter8_128_tall, 32)
+FILTER_LAUNCH(filter8_128_tall, 16)

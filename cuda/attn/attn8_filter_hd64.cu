@@ -1,0 +1,7 @@
+/* attn8_filter_hd64.cu - the kernels of attn8_filter.cuh for head dim 64. */
+#include "cuda/attn/attn8_filter.cuh"
+
+FILTER_LAUNCH(filter8_64_wide, 64)
+FILTER_LAUNCH(filter8_64_wide, 16)
+FILTER_LAUNCH(filter8_64_tall, 128)
+FILTER_LAUNCH(filter8_64_tall, 32)
