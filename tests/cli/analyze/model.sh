@@ -1,6 +1,6 @@
 # Times that the cost model predicts from the masks of a replay. Numbers are worked out by hand.
 exec 2>&1
-rounded() { awk -F, -v OFS=, '{ for (i = 2; i <= NF; i++) if ($i + 0 == $i) $i = sprintf("%.4g", $i); print }'; }
+rounded() { LC_ALL=C awk -F, -v OFS=, '{ for (i = 2; i <= NF; i++) if ($i + 0 == $i) $i = sprintf("%.4g", $i); print }'; }
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/CONTRIBUTING.md" --tokens 512 --layers 0 -o c.h5 -q
 "$LACUNA" replay c.h5 -m dense -m streaming:sink=64:window=128 -m sageattention --precision f32 -o run -q
 grep -c _model run/records.jsonl
