@@ -59,6 +59,13 @@ static bool read_work(const struct record *r, const char *lists, struct work_cou
     return true;
 }
 
+static bool note_begins(const struct record *r, const char *key, const char *begin)
+{
+    size_t len = 0, n = strlen(begin);
+    const char *value = record_note_value(r, key, &len);
+    return value && len >= n && strncmp(value, begin, n) == 0;
+}
+
 static bool note_ends(const struct record *r, const char *key, const char *end)
 {
     size_t len = 0, n = strlen(end);
@@ -86,6 +93,8 @@ static void add_record(struct call *c, const struct record *r)
         c->why = "the records are of sampled rows";
     else if (m && m->arith.kind == ARITH_KERNEL)
         c->why = "kernels of the method's own arithmetic are not measured yet";
+    else if (whole && note_begins(r, "kernel", "filter"))
+        c->why = "kernels that may skip P V of a block are not measured yet";
     for (int i = 0; i < 4 && !c->why; i++) {
         if (!read_work(r, lists[i], &w))
             continue;
