@@ -10,6 +10,7 @@
 #include "core/method_run.h"
 #include "core/text.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,11 +156,12 @@ static double select_ns(const struct kernel_models *m, const struct gpu_model *g
     return g->select > 0 ? NAN : 0;
 }
 
-/* *why: it cannot be predicted. */
+/* A call with records. *why: it cannot be predicted. */
 static int predict(const struct model *m, const struct gpu_model *g, const struct call *c,
                    struct prediction *p, const char **why, struct err *err)
 {
     const struct record *r = c->of;
+    assert(r);
     const struct kernel_model *dense = kernel_model_find(&m->kernels, g, r->d, "dense"), *k = dense;
     bool gathered = c->lists && strcmp(c->lists, "bits") == 0 &&
                     (double)c->w[1].stages < 0.7 * (double)c->w[0].stages; /* as a replay does */

@@ -725,14 +725,23 @@ out:
     return rc;
 }
 
+static bool same_arithmetic(const struct own_quantised *a, const struct own_quantised *b)
+{
+    return a->bq == b->bq && a->bk == b->bk && a->warp == b->warp && a->levels == b->levels &&
+           a->gran == b->gran && a->round == b->round && a->fold_scale == b->fold_scale &&
+           a->smooth_k == b->smooth_k && a->smooth_v == b->smooth_v && a->mean_as == b->mean_as &&
+           a->keys_as == b->keys_as && a->values_as == b->values_as && a->e4m3 == b->e4m3 &&
+           a->offset == b->offset && a->factor == b->factor && a->v_top == b->v_top &&
+           a->sum == b->sum;
+}
+
 /* May heads with these filters be of one launch? Each has its own distance there. */
 static bool same_filter(const void *ctx, int i, int k)
 {
     const struct accel_filter *a = (const struct accel_filter *)ctx + i;
     const struct accel_filter *b = (const struct accel_filter *)ctx + k;
     return a->scope == b->scope && a->tail == b->tail &&
-           a->keep_denominator == b->keep_denominator &&
-           memcmp(&a->quant, &b->quant, sizeof a->quant) == 0;
+           a->keep_denominator == b->keep_denominator && same_arithmetic(&a->quant, &b->quant);
 }
 
 /* The plans of n runs that the device makes together: filters of one unit have tiles of one shape.

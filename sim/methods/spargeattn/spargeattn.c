@@ -585,13 +585,12 @@ static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct a
                               "no CUDA kernel for arith=sage1; arith=exact and sage2 have one");
     if (r->dead_mean)
         return method_refuses(why, "no CUDA kernel for dead=mean; dead=zero has one");
-    memset(f, 0, sizeof *f); /* rules of arithmetic are compared as bytes */
-    f->bq = r->bq;
-    f->bk = r->bk;
-    f->pv = r->pv;
-    f->scope = r->scope;
-    f->tail = r->tail;
-    f->keep_denominator = r->paper;
+    *f = (struct accel_filter){.bq = r->bq,
+                               .bk = r->bk,
+                               .pv = r->pv,
+                               .scope = r->scope,
+                               .tail = r->tail,
+                               .keep_denominator = r->paper};
     if (r->arith == SPARGE_EXACT)
         return true;
     struct own_quantised *q = &f->quant; /* as in quantise() */
