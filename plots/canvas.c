@@ -298,7 +298,7 @@ static void put_name(struct canvas *p, const char *what, const char *name, int r
                strcmp(what, "title") == 0    ? "0,-0.5"
                : strcmp(what, "ylabel") != 0 ? "0,0"
                : lines > 2                   ? "-0.4,0"
-               : lines > 1                   ? "-1.2,0" /* clear of the numbers */
+               : lines > 1                   ? "-0.3,0" /* clear of the numbers */
                                              : "0,0");
 }
 
