@@ -54,7 +54,7 @@ DEVICE void wgmma_e4m3(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, ui
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
 }
 
-/* Of integers; see hold() of floats. */
+/* The same as hold() of floats, for integers. */
 template <int N> DEVICE void hold(int (&d)[N])
 {
 #pragma unroll

@@ -390,7 +390,7 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
     put_command(p, &text);
     put_part(html, COMMAND, &text, b);
     if (p->recipe->n_jobs && !has_given(p)) {
-        buf_puts(&text, "Of a model of yours: ");
+        buf_puts(&text, "For a model of your own: ");
         TRY(own_model_text(p->plan, p->at, p->data, &text, err));
         buf_puts(&text, ".");
         put_part(html, NOTE, &text, b);

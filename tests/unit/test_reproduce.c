@@ -759,7 +759,7 @@ static double bounded(const struct claim *c, double share)
                                             : c->h - share;
 }
 
-/* Of a curve at 0.5 between two points; B, which is below it or above it, stands in front. */
+/* A curve at 0.5 between two points; B, which is below it or above it, stands in front. */
 static const double at_equal[] = {NAN, 0.5, 0.5, 0.1, 0.5, 0.9};
 
 /* The mean of member k under which the claim holds, or with `wrong` does not. */
