@@ -3,6 +3,7 @@
  */
 #include "reproduce/jobplan.h"
 
+#include "core/child.h"
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/log.h"
@@ -185,60 +186,32 @@ static bool is_setting(const char *variable)
     return strncmp(variable, "MAKE", 4) == 0 || strncmp(variable, "MFLAGS=", 7) == 0;
 }
 
-/* Started in a group of its own. */
-static pid_t start_make(const char *const *argv, char **env, int log)
+/* Its output goes to standard error, its own words to the log. Returns 0 or an errno. */
+static int start_make(struct child *make, const char *const *argv, char **env, int log)
 {
-    pid_t pid = fork();
-    if (pid != 0) {
-        setpgid(pid, pid);
-        return pid;
-    }
-    setpgid(0, 0);
-    if (dup2(2, 1) < 0 || dup2(log, 2) < 0)
-        _exit(127);
-    execvpe("make", (char *const *)(uintptr_t)argv, env);
-    _exit(127);
+    posix_spawn_file_actions_t files;
+    int e = posix_spawn_file_actions_init(&files);
+    if (e)
+        return e;
+    posix_spawn_file_actions_adddup2(&files, 2, 1);
+    posix_spawn_file_actions_adddup2(&files, log, 2);
+    e = child_start(make, (char *const *)(uintptr_t)argv, env, &files);
+    posix_spawn_file_actions_destroy(&files);
+    return e;
 }
 
-static void pause_ms(int ms)
+/* Wait until make and whatever it left behind have ended. A job that is told finishes its head
+ * first, which can take minutes, and so it is killed after a second. */
+static int wait_for_make(struct child *make, struct err *err)
 {
-    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL);
-}
-
-/* A process that ends make and its jobs when this one dies, and with it the pipe: a job that is
- * told finishes its head first, which can take minutes, and so it is killed. */
-static pid_t start_watcher(pid_t make, const int pipe[2])
-{
-    char c;
-    pid_t pid = fork();
-    if (pid != 0)
-        return pid;
-    setpgid(0, 0);
-    close(pipe[1]);
-    while (read(pipe[0], &c, 1) < 0 && errno == EINTR)
-        ;
-    kill(make, SIGTERM);
-    pause_ms(1000);
-    kill(-make, SIGKILL);
-    _exit(0);
-}
-
-/* Wait until make and whatever it left behind have ended; after a second they are killed. */
-static int wait_for_make(pid_t pid, pid_t watcher, struct err *err)
-{
-    int status = 0, told = 0;
-    while (waitpid(pid, &status, WNOHANG) == 0) {
+    int status = 0, told = 0, ended;
+    while ((ended = child_wait(make, 0.01, &status)) == 0)
         if (interrupted() && told++ % 100 == 0)
-            kill(told == 1 ? pid : -pid, told == 1 ? SIGTERM : SIGKILL);
-        pause_ms(10);
-    }
-    if (watcher > 0)
-        kill(watcher, SIGKILL);
-    for (int i = 0; waitpid(-1, NULL, WNOHANG) >= 0 || errno == EINTR; i++) {
-        if (i % 100 == 0)
-            kill(-pid, i ? SIGKILL : SIGTERM);
-        pause_ms(10);
-    }
+            kill(told == 1 ? make->pid : -make->pid, told == 1 ? SIGTERM : SIGKILL);
+    if (ended < 0)
+        return err_sys(err, ERR_RUN, "waiting for make");
+    while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
+        ;
     if (interrupted())
         return err_set(err, ERR_INTERRUPTED, "interrupted; the same command continues");
     if (WIFSIGNALED(status) || WEXITSTATUS(status) == 127)
@@ -252,8 +225,8 @@ static int wait_for_make(pid_t pid, pid_t watcher, struct err *err)
 static int run_make(char *goals, int jobs, int threads, struct err *err)
 {
     char program[4096], text[2][32], **env = NULL;
-    int life[2] = {-1, -1}; /* open while this process lives */
-    int rc = 0, log = open("make.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    struct child make = {0};
+    int rc = 0, e, log = open("make.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
     if (log < 0)
         FAIL(err, ERR_IO, "jobs/make.log: %s", strerror(errno));
@@ -265,14 +238,11 @@ static int run_make(char *goals, int jobs, int threads, struct err *err)
     const char *const argv[] = {"make", "--no-print-directory", "-k", "-r", text[0], text[1], goals,
                                 NULL};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (pipe2(life, O_CLOEXEC) != 0)
-        FAIL(err, ERR_RUN, "starting make: %s", strerror(errno));
-    pid_t pid = start_make(argv, env, log), watcher = pid < 0 ? pid : start_watcher(pid, life);
-    rc = pid < 0 ? err_sys(err, ERR_RUN, "starting make") : wait_for_make(pid, watcher, err);
+    if ((e = start_make(&make, argv, env, log)) != 0)
+        FAIL(err, ERR_RUN, "starting make: %s", strerror(e));
+    rc = wait_for_make(&make, err);
 out:
-    for (int i = 0; i < 2; i++)
-        if (life[i] >= 0)
-            close(life[i]);
+    child_kill(&make);
     if (log >= 0)
         close(log);
     free(env);
