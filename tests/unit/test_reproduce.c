@@ -491,6 +491,24 @@ static const char *job_of(const struct plan *p, int recipe, const char *name)
     return "";
 }
 
+/* Recipes with the models that ship, as --backend cuda plans them. */
+static struct plan plan_on_gpu(const char *const *ids, int n, struct recipe *recipes,
+                               struct model_set *models)
+{
+    struct str_list none = {0};
+    for (int i = 0; i < n; i++) {
+        read_recipe(ids[i], &recipes[i]);
+        recipes[i].on_gpu = true;
+    }
+    assert_ok(model_set_make(&none, &none, recipes, n, &data, models, &e), &e);
+    return (struct plan){.app = &app,
+                         .recipes = recipes,
+                         .n_recipes = n,
+                         .models = models,
+                         .style = "paper",
+                         .cuda = true};
+}
+
 /* On a GPU without any file: generated prompts are asked, datasets are left out, each with the name
  * of its file, and what the tables of SALE time is one job with the figure. */
 TEST(without_files_generated_prompts_are_asked)
@@ -502,19 +520,9 @@ TEST(without_files_generated_prompts_are_asked)
     struct recipe recipes[N] = {{0}};
     struct model_set models = {0};
     struct str_list none = {0};
-    struct plan plan = {.app = &app,
-                        .recipes = recipes,
-                        .n_recipes = N,
-                        .models = &models,
-                        .tasks = &tasks,
-                        .style = "paper",
-                        .cuda = true};
+    struct plan plan = plan_on_gpu(ids, N, recipes, &models);
     int made = 0, files = 0;
-    for (int i = 0; i < N; i++) {
-        read_recipe(ids[i], &recipes[i]);
-        recipes[i].on_gpu = true;
-    }
-    assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
+    plan.tasks = &tasks;
     assert_ok(task_set_make(&data, &none, &tasks, &e), &e);
     assert_ok(plan_expand(&plan, &e), &e);
     for (int i = 0; i < plan.n; i++) {
@@ -575,19 +583,8 @@ TEST(lengths_end_with_the_positions)
     enum { N = sizeof ids / sizeof *ids };
     struct recipe recipes[N] = {{0}};
     struct model_set models = {0};
-    struct str_list none = {0};
-    struct plan plan = {.app = &app,
-                        .recipes = recipes,
-                        .n_recipes = N,
-                        .models = &models,
-                        .style = "paper",
-                        .cuda = true};
+    struct plan plan = plan_on_gpu(ids, N, recipes, &models);
     int seen = 0, drawn = 0;
-    for (int i = 0; i < N; i++) {
-        read_recipe(ids[i], &recipes[i]);
-        recipes[i].on_gpu = true;
-    }
-    assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
     ck_assert_int_eq(models.m[0].positions, 32768);
     models.m[0].positions = 8192;
     assert_ok(plan_expand(&plan, &e), &e);
