@@ -307,7 +307,8 @@ static int add_setting(const struct gathering *g, const char *job)
     int rc = 0;
     TRY(new_member(g, g->c->setting, &m));
     snprintf(m->label, sizeof m->label, "%s", job);
-    TRY(setting_found(g->p, g->model, job, g->c->setting, &x, &reason, g->err));
+    TRY(setting_found(g->p, g->model, job, json_object_get(g->c->test, "where"), g->c->setting, &x,
+                      &reason, g->err));
     if (reason)
         snprintf(g->all->reason, sizeof g->all->reason, "%s", reason);
     else

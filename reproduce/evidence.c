@@ -89,10 +89,21 @@ bool evidence_key(const struct evidence *e, const struct proof *p, const char *k
     return false;
 }
 
+/* "16K..48K": from 16K on, below 48K; each end may be missing. */
+static bool range_holds(double x, const char *want, const char *dots)
+{
+    char low[32];
+    snprintf(low, sizeof low, "%.*s", (int)(dots - want), want);
+    return !(x < size_value(low)) && !(x >= size_value(dots + 2));
+}
+
 bool value_fits(const char *key, const char *have, const char *want)
 {
     double a = size_value(have), b = size_value(want);
     bool length = strcmp(key, "n") == 0 || strcmp(key, "n_q") == 0;
+    const char *dots = length ? strstr(want, "..") : NULL;
+    if (dots && isfinite(a))
+        return range_holds(a, want, dots);
     if (isfinite(a) && isfinite(b))
         return fabs(a - b) <= (length ? 0.02 * b : 1e-9 * fabs(b));
     return fnmatch(want, have, 0) == 0;

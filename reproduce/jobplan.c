@@ -93,12 +93,11 @@ static bool chooses_input(const struct recipe *r, const char *variable)
 
 const json_t *plan_variable(const struct plan *p, int recipe, int model, const char *name)
 {
-    const json_t *v = recipe_variable(&p->recipes[recipe], p->quick, name);
+    const json_t *v = recipe_variable(&p->recipes[recipe], p->quick, name), *own = NULL;
     const struct model_use *m = model >= 0 ? &p->models->m[model] : NULL;
-    const json_t *own =
-        m && !p->quick && strcmp(name, "size") == 0 ? json_object_get(m->fills, "size") : NULL;
-    return !own || json_is_array(v) ? (own ? own : v)
-                                    : json_array_get(own, json_array_size(own) - 1);
+    if (m && !p->quick && strcmp(name, "size") == 0)
+        own = json_object_get(m->fills, json_is_array(v) ? "sizes" : "size");
+    return own ? own : v;
 }
 
 /* Value number i of a variable for a model; NULL behind the last. */

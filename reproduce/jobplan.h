@@ -73,7 +73,7 @@ bool step_timed(const struct plan *p, const struct step *s);
 const char *step_value(const struct step *s, const char *variable); /* NULL: has none */
 
 /* The value of a variable for a model: the recipe's; of a video model of the papers its own size of
- * clips. */
+ * clips, or sizes where the recipe has a list. */
 const json_t *plan_variable(const struct plan *p, int recipe, int model, const char *name);
 
 /* "order=hilbert n=4K"; "" without variables. */

@@ -237,23 +237,39 @@ static double shared_value(const json_t *doc, const char *name)
     return x;
 }
 
-static const struct step *step_of(const struct page *p, int model, const char *job)
+/* Has a step these values of its variables? */
+static bool step_fits(const struct step *s, const json_t *where)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)where, key, v)
+    {
+        const char *have = step_value(s, key);
+        if (have && json_is_string(v) && !value_fits(key, have, json_string_value(v)))
+            return false;
+    }
+    return true;
+}
+
+static const struct step *step_of(const struct page *p, int model, const char *job,
+                                  const json_t *where)
 {
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
-        if (s->model == model && strcmp(step_job(p->plan, s)->name, job) == 0)
+        if (s->model == model && strcmp(step_job(p->plan, s)->name, job) == 0 &&
+            step_fits(s, where))
             return s;
     return NULL;
 }
 
-int setting_found(const struct page *p, int model, const char *job, const char *name, double *x,
-                  const char **reason, struct err *err)
+int setting_found(const struct page *p, int model, const char *job, const json_t *where,
+                  const char *name, double *x, const char **reason, struct err *err)
 {
-    const struct step *s = step_of(p, model, job);
+    const struct step *s = step_of(p, model, job, where);
     struct buf path = {0};
     json_t *doc = NULL;
     int rc = 0;
     *x = NAN;
-    *reason = s && s->reason[0] ? s->reason : "there is no calibration of this";
+    *reason = s && s->reason[0] ? s->reason : "not calibrated at this length (--lengths)";
     if (!s || s->failed || s->left_out || !s->done)
         return 0;
     step_output(p->plan, s, &path);
@@ -282,10 +298,10 @@ static int put_setting(struct page *p, struct page_cell *c, const char **reason,
     json_array_foreach(json_object_get(what, "jobs"), i, job)
     {
         double x;
-        TRY(setting_found(p, c->model, json_string_value(job), name, &x, reason, err));
+        TRY(setting_found(p, c->model, json_string_value(job), c->where, name, &x, reason, err));
         if (*reason)
             goto out;
-        const struct step *s = step_of(p, c->model, json_string_value(job));
+        const struct step *s = step_of(p, c->model, json_string_value(job), c->where);
         buf_printf(&text, "%s%.*f", i ? json_str_or(c->block->j, "sep", " / ") : "", digits, x);
         if (c->n_jobs < 8)
             c->jobs[c->n_jobs++] = s->id;
@@ -358,17 +374,7 @@ static int unfilled_reason(const struct page *p, struct page_cell *c, struct err
 /* Is the step one of those behind a cell of this model? */
 static bool stands_behind(const struct step *s, const struct page_cell *c, int model)
 {
-    const char *key;
-    json_t *v;
-    if (s->job != c->job || s->model != model)
-        return false;
-    json_object_foreach(c->where, key, v)
-    {
-        const char *have = step_value(s, key);
-        if (have && json_is_string(v) && !value_fits(key, have, json_string_value(v)))
-            return false;
-    }
-    return true;
+    return s->job == c->job && s->model == model && step_fits(s, c->where);
 }
 
 /* Set as the reason all files of benchmarks behind a cell that were not given; nothing: none is

@@ -128,9 +128,9 @@ const json_t *setting_rule(const struct recipe *r, const char *name);
 const json_t *setting_jobs(const struct recipe *r, const char *name);
 
 /* What a calibration of the page's recipe found for a model: a parameter that all heads share.
- * *reason: why there is none, NULL where there is. */
-int setting_found(const struct page *p, int model, const char *job, const char *name, double *x,
-                  const char **reason, struct err *err);
+ * `where`: values of the step's variables. *reason: why there is none, NULL where there is. */
+int setting_found(const struct page *p, int model, const char *job, const json_t *where,
+                  const char *name, double *x, const char **reason, struct err *err);
 
 /* Is it a number of GPU times? */
 bool metric_is_time(const char *metric);

@@ -946,7 +946,7 @@ static void check_setting(const struct page *p, const struct claim *c)
     gather(p, c);
     struct claim_row row = row_of(c);
     ck_assert_int_eq(row.state, CLAIM_OPEN);
-    ck_assert_str_eq(row.why, "there is no calibration of this");
+    ck_assert_str_eq(row.why, "not calibrated at this length (--lengths)");
 }
 
 TEST(members_are_lengths_or_settings)
