@@ -51,18 +51,17 @@ static void put_command(const struct page *p, struct buf *b)
     buf_puts(b, page_has_files(p) ? " --tasks DIR -o DIR" : " -o DIR");
 }
 
-/* "No agreement is tested: ..." or "N of M cells agree ..."; nothing where there is no number. */
+/* Which numbers of ours are tested for agreement; nothing where there is none. */
 static void put_agreement(const struct page *p, struct buf *b)
 {
     int n[CELL_STATES] = {0};
     for (const struct page_cell *c = NULL; (c = next_cell(p, c));)
         n[c->state]++;
-    bool tested = n[CELL_AGREES] + n[CELL_DIFFERS] > 0;
-    if (tested)
+    if (n[CELL_AGREES] + n[CELL_DIFFERS])
         buf_printf(b, "Where everything is the paper's, %d cells agree and %d differ. ",
                    n[CELL_AGREES], n[CELL_DIFFERS]);
     if (n[CELL_BESIDE] + n[CELL_OURS])
-        buf_puts(b, tested ? "For the others no agreement is tested." : "No agreement is tested.");
+        buf_puts(b, "A number of ours with letters is not tested for agreement with the paper's.");
 }
 
 /* "CAPTION Ours: video-dit, 1,536 tokens (quick)." */
@@ -234,11 +233,12 @@ out:
     return rc;
 }
 
-/* Numbers below 0.01, such as errors, need more digits than shares. */
+/* Numbers below 0.01, such as errors, need more digits than shares, and so do small differences. */
 static int digits_of(const struct claim_row *r)
 {
     double a = fabs(r->mean[0]), b = isfinite(r->mean[1]) ? fabs(r->mean[1]) : 0;
-    return a < 0.01 && b < 0.01 ? 5 : 3;
+    double x = fabs(r->value.value);
+    return (a < 0.01 && b < 0.01) || (x > 0 && x < 0.001) ? 5 : 3;
 }
 
 static int put_claim(const struct claim_row *r, struct table *t, struct err *err)

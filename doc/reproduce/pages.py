@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""pages.py OUT DIR: from the pages that `lacuna reproduce -o OUT` made, DIR/PAPER.md, which keeps what
+stands above its claims, DIR/PAPER.csv with every printed number, and the drawings in DIR/figures.
+
+The claims of a paper become one table. A figure has its numbers that stand beside ours, the text its
+results; settings and all other printed numbers are in the CSV alone."""
+import csv
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+PAPERS = "spargeattn sampleattention sale fg-attn".split()
+LEFT_OUT = re.compile(r"(- Made by: |- A number of ours with letters |\*\*Printed / ours\*\*|[a-hq] [a-z]+ )")
+WHY = "no number of ours, because"
+NO_RESULT = re.compile("a setting|a length|of a review|of the revised")
+
+
+def place(path):
+    """Tables first, then figures, then the numbers of the text."""
+    item = path.stem[path.stem.index("-", 3 if path.stem[:3] == "fg-" else 0) + 1:]
+    number = re.sub(r"\D.*", "", item.lstrip("f"))
+    return item == "text", not item[0].isdigit(), int(number or 99), item
+
+
+def cells(line):
+    return [c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def row(columns):
+    ruler = all(re.fullmatch(r":?-+:?", c) for c in columns)
+    return "|" + "|".join(":---" for _ in columns) + "|" if ruler else "| " + " | ".join(columns) + " |"
+
+
+def shorten(table, is_text):
+    """A list of printed numbers: in the text without settings, of a figure those beside ours."""
+    head = cells(table[0])
+    if head[-1] != WHY:
+        return table
+    kept = [c for c in map(cells, table[2:])
+            if (not NO_RESULT.match(c[-1]) if is_text else len(head) == 5 and c[-2] != "-")]
+    end = len(head) if is_text else -1
+    return [row(c[:end]) for c in [head, cells(table[1])] + kept] if kept else []
+
+
+def section(path):
+    """The rows of its claims, and the page without them."""
+    lines, claims, body, table, own = path.read_text().splitlines(), [], [], [], ""
+    is_claims = False
+    for line in lines[2:] + [""]:
+        if line.startswith("|"):
+            table.append(row(cells(line)))
+            continue
+        if table:
+            claims += table[2:] if is_claims else []
+            body += [] if is_claims else shorten(table, path.stem.endswith("-text"))
+            table, is_claims = [], False
+        is_claims = is_claims or line == "**Claims**"
+        if line.startswith("- For a model of your own"):
+            own = line[2:]
+        elif line != "**Claims**" and not LEFT_OUT.match(line):
+            body.append(line.replace("](../figures/", "](figures/"))
+    if body and re.match(r"\w", body[0]):
+        body[0] += " " + own if own else ""
+    elif own:
+        body[:0] = [own, ""]
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(body).strip("\n"))
+    return claims, f"{lines[0]}\n\n{text}\n"
+
+
+def is_shown(path):
+    page = json.loads(path.with_suffix(".json").read_text())
+    if path.stem.endswith("-text") and "--backend cuda" not in page["command"]:
+        return True
+    return ("![](" in path.read_text() or any(c.get("ours") for c in page["cells"])
+            or any(c["n"] and c["model"] for c in page["claims"]))
+
+
+def main(out, to):
+    for paper in PAPERS:
+        pages = sorted((out / "pages").glob(paper + "-*.md"), key=place)
+        page = to / (paper + ".md")
+        claims, sections = [], []
+        for path in filter(is_shown, pages):
+            rows, text = section(path)
+            where = text[text.index(", ") + 2:text.index("\n")]
+            claims += [f"| {where} {r}" for r in rows]
+            sections.append(text)
+        head = page.read_text().split("## Claims")[0]
+        titles = "place claim printed model metric A B test value n ours".split()
+        titles[8] += " [95 %]"
+        page.write_text(head + "\n".join(["## Claims", "", row(titles), row([":---"] * 11)] + claims)
+                        + "\n\n" + "\n".join(sections))
+        with page.with_suffix(".csv").open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            for i, path in enumerate(pages):
+                rows = list(csv.reader(path.with_suffix(".csv").open(newline="")))
+                writer.writerows(([rows[0]] if i == 0 else []) + [r for r in rows[1:] if r[4] or r[6]])
+        for name in re.findall(r"figures/([\w-]+\.png)", page.read_text()):
+            shutil.copy(out / "figures" / name, to / "figures" / name)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
