@@ -1,86 +1,116 @@
 #!/bin/sh
-# results.sh OUT cpu|cuda
+# results.sh OUT cpu|cuda [PART...]
 #
-# What sparse attention does to a language model, SmolLM2-135M-Instruct by default (doc/smollm2.md): all
-# methods at their defaults and at the densities 0.1, 0.2 and 0.3, as a replay and inside the model, and a
-# plan that is chosen on prose and tried on code. Writes records and tables (*.txt) into OUT; a stopped run
-# goes on. cuda: 8192 tokens, 75 needles, minutes on an H200; cpu: 2048 tokens, a replay of five layers.
-# Variables: LACUNA, the program; MODEL, a checkpoint; PROSE, CODE, texts of 8192 and 4096 tokens.
+# What sparse attention does to a language model, SmolLM2-135M-Instruct by default (doc/smollm2.md). Writes
+# records and tables (*.txt) into OUT; a stopped run goes on. Parts, all of them by default:
+#   text     methods at their defaults and with few to many pairs, as a replay and inside the model
+#   needles  generated prompts at five depths
+#   papers   tables of the papers about texts, on this model
+#   plan     a plan that is chosen on prose, replayed on code and tried inside the model on both
+#   calls    times of attention calls; cuda only
+# cuda: 4096 and 8192 tokens, minutes on an H200; cpu: 2048 tokens, a replay of five layers.
+# Variables: LACUNA, the program; MODEL, a checkpoint; PROSE, CODE, texts of at least 8192 tokens.
 set -eu
-if [ $# -ne 2 ]; then
-    echo "usage: results.sh OUT cpu|cuda" >&2
+if [ $# -lt 2 ]; then
+    echo "usage: results.sh OUT cpu|cuda [text|needles|papers|plan|calls]..." >&2
     exit 2
 fi
 export LACUNA="${LACUNA:-lacuna}"
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
-model=${MODEL:-$(sh "$here/get-smollm2.sh")}
-code=${CODE:-$here/../prompts/core.txt}
-prose=${PROSE:-$out/prose.txt}
-mkdir -p "$out"
-[ -n "${PROSE:-}" ] || cat /usr/share/common-licenses/GPL-3 /usr/share/common-licenses/GFDL-1.3 >"$prose"
 case $2 in
-cpu) n=2048 half=2048 needles=1K,2K trials=1 layers="--layers 2,8,14,20,26" in='' beside="--precision f32" ;;
-cuda) n=8192 half=4096 needles=2K,4K,8K trials=5 layers='' in="--device cuda" beside="--backend cuda --samples 0" ;;
+cpu)
+    lengths=2048 needles=1K,2K trials=1 layers="--layers 2,8,14,20,26" papers=1K,2K parts="text needles papers plan"
+    in='' beside="--precision f32" backend=''
+    ;;
+cuda)
+    lengths="4096 8192" needles=2K,4K,8K trials=4 layers='' papers=4K,8K parts="text needles papers plan calls"
+    in="--device cuda" beside="--backend cuda --samples 0" backend="--backend cuda"
+    ;;
 *) echo "results.sh: '$2' is neither cpu nor cuda" >&2 && exit 2 ;;
 esac
+shift 2
+n=${lengths##* }
+model=${MODEL:-$(sh "$here/get-smollm2.sh")}
+mkdir -p "$out"
+prose=${PROSE:-$out/prose.txt} code=${CODE:-$out/code.txt}
+[ -n "${PROSE:-}" ] || cat /usr/share/common-licenses/GPL-3 /usr/share/common-licenses/GFDL-1.3 >"$prose"
+[ -n "${CODE:-}" ] || sh "$here/../prompts/make_prompt.sh" core | head -c 65536 >"$code"
 
 defaults="dense sageattention streaming:sink=4:window=1024 streaming:sink=0:window=1024 sale sampleattention
     spargeattn spargeattn:sink=1 spargeattn:theta=-1:tau=0.9 xattention flexprefill minference
     minference:v=500:s=1000 fg-attn:mode=pooled hyperattention qk-sparse hash-sparse longnet longformer
     bigbird:preset=sample sparse-transformer oracle oracle:kind=block:unit=64x64"
-budgets="streaming:sink=4 sale sampleattention spargeattn:theta=-1 spargeattn:theta=-1:sink=1 xattention
-    flexprefill:min_budget=128 minference fg-attn:mode=pooled oracle"
+sweeps="streaming:sink=4:window=192,432,864,1344,2048 sale:tau=0.5,0.1,0.05,0.02,0.004
+    $(for a in 0.3 0.5 0.7 0.8 0.9 0.95; do echo "sampleattention:alpha_c=$a:alpha_s=$a"; done)
+    spargeattn:theta=-1:tau=0.9,0.95,0.98,0.99 spargeattn:theta=-1:sink=1:tau=0.9,0.95,0.98,0.99
+    xattention:tau=0.3,0.6,0.8,0.9,0.95,0.97 flexprefill:gamma=0.5,0.8,0.9,0.95,0.98,0.99:min_budget=128
+    minference:ratio=0.01,0.02,0.03,0.05,0.1 fg-attn:mode=pooled:c1=1,0.5,0.2,0.1,0.05,0.02"
+bounds="longformer:window=192,432,864,1344,2048 oracle:alpha=0.95,0.98,0.99,0.995,0.999
+    oracle:kind=block:unit=64x64:alpha=0.5,0.7,0.8,0.9,0.95"
 asked="streaming:sink=4:window=1024 sale sampleattention spargeattn spargeattn:sink=1 spargeattn:theta=-1:tau=0.9
     xattention flexprefill minference:v=500:s=1000 fg-attn:mode=pooled oracle"
-choices="streaming:sink=4:window=64,256,1024 minference:pattern=block:top=4,8,16,32 xattention:tau=0.5,0.7,0.9,0.97
-    spargeattn:theta=-1:tau=0.7,0.9,0.98 spargeattn:theta=-1:sink=1:tau=0.7,0.9,0.98 sale:tau=0.1,0.02,0.004
-    sampleattention:alpha_c=0.8,0.9,0.95 flexprefill:gamma=0.8,0.9,0.95:min_budget=128
-    fg-attn:mode=pooled:c1=2,0.5,0.1,0.02"
+items="sampleattention:4 spargeattn:7 sale:3 sampleattention:5 spargeattn:6 sampleattention:3"
 
-# The words behind $1, each with -m before it and $1 behind it.
+# The words with -m before each.
 each() {
-    behind=$1
-    shift
-    for m in "$@"; do echo "-m $m$behind"; done
+    for m in "$@"; do echo "-m $m"; done
 }
-at=@density_elem=0.1,0.2,0.3:per=model
+likelihood=density_elem,ppl,kl_mean,top1_agree
 
 # shellcheck disable=SC2086,SC2046 # words on purpose, to the end of the file
 {
     capture() {
-        [ -e "$out/$1.h5" ] || "$LACUNA" capture --model "$model" --prompt "$2" --tokens "$3" $layers $in -o "$out/$1.h5"
+        [ -e "$out/$1.h5" ] || "$LACUNA" capture --model "$model" --prompt "$2" --tokens $n $layers $in -o "$out/$1.h5"
     }
-    replay() { d=$1 && shift && "$LACUNA" replay "$@" $beside -o "$out/$d"; }
     inside() { d=$1 && shift && "$LACUNA" eval --model "$model" "$@" $in -o "$out/$d"; }
     table() { f=$1 && shift && "$LACUNA" analyze "$@" >"$out/$f.txt" && cat "$out/$f.txt"; }
 
-    capture prose "$prose" $n
-    inside text --task "$prose" -n $n --windows 1 $(each "" $defaults)
-    replay beside "$out/prose.h5" $(each "" $defaults)
-    inside needles --task needle -n $needles --trials $trials $(each "" $asked)
-    [ "$2" = cpu ] ||
-        "$LACUNA" replay "$out/prose.h5" $(each "" $defaults) --backend cuda --samples 5 --layers 2,8,14,20,26 -o "$out/time"
+    text() {
+        capture prose "$prose"
+        for tokens in $lengths; do
+            inside text-$tokens --task "$prose" -n $tokens --windows 1 $(each $defaults)
+            inside sweep-$tokens --task "$prose" -n $tokens --windows 1 $(each $sweeps $bounds)
+            table text-$tokens "$out/text-$tokens" --table eval --columns $likelihood
+            for d in 0.1 0.2 0.3; do
+                for by in kl_mean ppl; do
+                    table $by-$d-$tokens "$out/sweep-$tokens" --table ranking --by $by --at density_elem=$d
+                done
+            done
+        done
+        "$LACUNA" replay "$out/prose.h5" $(each $defaults) $beside -o "$out/beside"
+        "$LACUNA" replay "$out/prose.h5" $(each $sweeps $bounds) $beside -o "$out/sweep"
+        table beside "$out/beside" --columns density_elem,cra_mean,cra_p1,err_l1_rel
+        table inside "$out/beside" "$out/text-$n" --table inside
+        table inside-sweep "$out/sweep" "$out/sweep-$n" --table inside
+    }
+    needles() {
+        inside needles --task needle -n $needles --trials $trials $(each $asked)
+        table needles "$out/needles" --group tokens,method,params --columns needle_acc,answer_nll,density_elem
+    }
+    papers() {
+        "$LACUNA" reproduce $items --model "$model" --lengths $papers $backend -o "$out/papers"
+    }
+    plan() {
+        capture prose "$prose"
+        capture code "$code"
+        METHODS=$(each dense:map=0 $sweeps) sh "$here/plan.sh" "$out/plan" "$out/prose.h5" "$out/code.h5" $beside
+        for t in "$prose" "$code"; do
+            inside planned --task "$t" -n $n --windows 1 -m "plan:file=$out/plan/plan.json" $(each $sweeps)
+        done
+        table planned "$out/planned" --table eval --group task,method,params --columns $likelihood
+    }
+    calls() {
+        capture prose "$prose"
+        "$LACUNA" replay "$out/prose.h5" $(each $defaults) --backend cuda --samples 5 --layers 2,8,14,20,26 -o "$out/calls"
+        table calls "$out/calls" --table time
+    }
 
-    # A plan that is chosen on prose, replayed on code and tried inside the model on both.
-    capture prose-half "$prose" $half
-    capture code "$code" $half
-    METHODS=$(each "" dense:map=0 $choices) sh "$here/plan.sh" "$out/plan" "$out/prose-half.h5" "$out/code.h5" $beside
-    for t in "$prose" "$code"; do
-        inside planned --task "$t" -n $half --windows 1 -m "plan:file=$out/plan/plan.json" $(each "" $choices)
+    [ $# -gt 0 ] || set -- $parts
+    for part in "$@"; do
+        case " $parts " in
+        *" $part "*) $part ;;
+        *) echo "results.sh: no part '$part'; there are: $parts" >&2 && exit 2 ;;
+        esac
     done
-
-    # One parameter for all heads, searched in the replay: the slow part.
-    replay found "$out/prose.h5" $(each $at $budgets)
-    inside equal --task "$prose" -n $n --windows 1 $(each $at $budgets) --found "$out/found"
-
-    likelihood=density_elem,ppl,kl_mean,top1_agree
-    table beside "$out/beside" --columns density_elem,cra_mean,cra_p1,err_l1_rel
-    table text "$out/text" --table eval --columns $likelihood
-    table inside "$out/beside" "$out/text" --table inside
-    table needles "$out/needles" --group tokens,method,params --columns needle_acc,answer_nll,density_elem
-    table planned "$out/planned" --table eval --group task,method,params --columns $likelihood
-    table found "$out/found" --pivot target --columns density_elem,cra_mean,err_l1_rel
-    table equal "$out/equal" --table eval --columns $likelihood
-    [ "$2" = cpu ] || table time "$out/time" --table time
 }
