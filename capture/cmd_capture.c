@@ -41,8 +41,8 @@ static const struct opt options[] = {
            .only = "language models",
            .help = "token ids, separated by white space, instead of a prompt.", .arg = "FILE"),
     OPT_INT(struct capture_opts, tokens, NULL, 1, 1e9, "tokens",
-            "use the first N tokens; an error when there are fewer.", .only = "language models",
-            .flags = OPT_MAIN, .short_name = 'n', .arg = "N"),
+            "use the first N tokens, as in 8K (K = 1024); an error when there are fewer.",
+            .only = "language models", .flags = OPT_MAIN, .short_name = 'n', .arg = "N"),
     OPT_STR(
         struct capture_opts, rows, NULL, "N[xR]",
         "store a sample of query rows, N groups of R (128) by --seed, against all keys: replays "

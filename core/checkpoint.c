@@ -21,15 +21,21 @@ bool checkpoint_is_gguf(const char *model)
 
 static int json_of_gguf(const char *path, const char *name, json_t **out, struct err *err)
 {
-    bool config = strcmp(name, "config.json") == 0;
+    bool config = strcmp(name, "config.json") == 0, tokenizer = strcmp(name, "tokenizer.json") == 0;
     struct gguf g;
     int rc;
 
-    if (!config && strcmp(name, "tokenizer.json") != 0)
+    if (!config && !tokenizer && strcmp(name, "tokenizer_config.json") != 0)
         return 0;
     if ((rc = gguf_read(path, &g, err)))
         return rc;
-    rc = config ? gguf_config(path, &g, out, err) : gguf_tokenizer(path, &g, out, err);
+    if (config)
+        rc = gguf_config(path, &g, out, err);
+    else if (tokenizer)
+        rc = gguf_tokenizer(path, &g, out, err);
+    else
+        *out = json_pack("{s:O*}", "chat_template",
+                         json_object_get(g.meta, "tokenizer.chat_template"));
     gguf_free(&g);
     return rc;
 }

@@ -11,8 +11,9 @@
 /* Is the model a file, and so a GGUF file? */
 bool checkpoint_is_gguf(const char *model);
 
-/* The JSON file `name` (of at most max bytes) of a checkpoint. In the place of config.json and
- * tokenizer.json stands what a GGUF file says of them. *out = NULL where it is not there. where
+/* The JSON file `name` (of at most max bytes) of a checkpoint. In the place of config.json,
+ * tokenizer.json and the chat template of tokenizer_config.json stands what a GGUF file says of
+ * them. *out = NULL where it is not there. where
  * [CHECKPOINT_PATH] receives its path for messages. */
 #define CHECKPOINT_PATH 4096
 int checkpoint_json(const char *model, const char *name, size_t max, char *where, json_t **out,

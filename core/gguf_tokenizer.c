@@ -340,6 +340,11 @@ static int put_template(const struct source *s, json_t *out, struct err *err)
     json_t *single = json_array(), *special = json_object();
     int rc = 0;
 
+    if (s->pre && s->pre->bos && !flag(s, "add_bos_token", true))
+        log_warn("%s: tokenizer.ggml.add_bos_token is false, but a text of tokenizer.ggml.pre %s "
+                 "begins with a beginning-of-text token: the flag decides, as in llama.cpp; --bos "
+                 "yes adds the token",
+                 s->path, s->pre->name);
     TRY(put_end(s, "add_bos_token", !s->pre || s->pre->bos, "bos_token_id", single, special, err));
     json_array_append_new(single, json_pack("{s:{s:s}}", "Sequence", "id", "A"));
     TRY(put_end(s, "add_eos_token", false, "eos_token_id", single, special, err));

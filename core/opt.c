@@ -54,6 +54,27 @@ static bool whole_number(const char *s, int64_t *out)
     return true;
 }
 
+static bool is_tokens(const struct opt *o)
+{
+    return o->unit && strcmp(o->unit, "tokens") == 0;
+}
+
+/* An integer of an option; one in tokens may end with K or M, as in 8K = 8192. INT64_MIN stands for
+ * "not given". */
+static bool parse_int(const struct opt *o, const char *s, int64_t *out)
+{
+    size_t n = strlen(s);
+    char last = n && is_tokens(o) ? s[n - 1] : '\0';
+    int64_t scale = last == 'K' ? 1 << 10 : last == 'M' ? 1 << 20 : 1;
+    char digits[32];
+
+    if (scale == 1)
+        return whole_number(s, out) && *out != INT64_MIN;
+    snprintf(digits, sizeof digits, "%.*s", (int)(n - 1), s);
+    return n <= sizeof digits && whole_number(digits, out) &&
+           !__builtin_mul_overflow(*out, scale, out);
+}
+
 static bool share_value(const char *s, struct share *out)
 {
     const char *end;
@@ -134,7 +155,8 @@ static void expected_text(const struct opt *o, struct buf *b)
             buf_printf(b, "%s%s", i ? ", " : "", o->values[i]);
         return;
     }
-    buf_puts(b, nouns[o->type]);
+    buf_puts(b,
+             o->type == OPT_INT && is_tokens(o) ? "an integer or 8K (K = 1024)" : nouns[o->type]);
     if (opt_has_range(o) && o->type != OPT_BOOL && o->type != OPT_STR && o->type != OPT_LIST) {
         buf_puts(b, " ");
         opt_range_text(o, b);
@@ -253,8 +275,7 @@ static bool parse_plain(const struct opt *o, const char *s, void *p)
             return *(bool *)p = v.b, true;
         return false;
     case OPT_INT:
-        /* INT64_MIN stands for "not given" */
-        if (whole_number(s, &v.i) && v.i != INT64_MIN && in_range(o, (double)v.i))
+        if (parse_int(o, s, &v.i) && in_range(o, (double)v.i))
             return *(int64_t *)p = v.i, true;
         return false;
     case OPT_NUM:

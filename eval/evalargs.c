@@ -128,7 +128,7 @@ const struct opt eval_options[] = {
              "Arithmetic of the attention over a mask and of what methods ask of the exact map."),
     OPT_ENUM(struct eval_opts, device, "cpu", devices,
              "Where prefills and video models run; on a GPU, attention rounds operands to "
-             "bfloat16. Ids behind a prefill run on the CPU.",
+             "bfloat16.",
              .flags = OPT_MAIN),
     OPT_INT(struct eval_opts, samples, "0", 0, 1000, "",
             "With cuda: timed launches of each attention, exact attention in turns with the "

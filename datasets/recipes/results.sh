@@ -89,7 +89,7 @@ likelihood=density_elem,ppl,kl_mean,top1_agree
         table needles "$out/needles" --group tokens,method,params --columns needle_acc,answer_nll,density_elem
     }
     papers() {
-        "$LACUNA" reproduce $items --model "$model" --lengths $papers $backend -o "$out/papers"
+        "$LACUNA" reproduce $items --model "$model" --chat none --lengths $papers $backend -o "$out/papers"
     }
     plan() {
         capture prose "$prose"

@@ -175,6 +175,18 @@ TEST_EACH(token_ids_are_those_of_other_readers, models)
     }
 }
 
+TEST(the_chat_template_stands_where_a_directory_has_it)
+{
+    OWN(json_release) json_t *with = NULL, *without = NULL;
+    char path[CHECKPOINT_PATH];
+    const char *name = "tokenizer_config.json", *text;
+    assert_ok(checkpoint_json(file_of("smollm"), name, 0, path, &with, &err), &err);
+    text = json_string_value(json_object_get(with, "chat_template"));
+    ck_assert(text && strstr(text, "<|im_start|>"));
+    assert_ok(checkpoint_json(file_of("qwen2"), name, 0, path, &without, &err), &err);
+    ck_assert_int_eq((int)json_object_size(without), 0);
+}
+
 /* ---- names ------------------------------------------------------------------------------------
  */
 

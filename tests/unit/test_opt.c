@@ -12,7 +12,7 @@
 
 struct sample {
     bool flag, on;
-    int64_t count, bytes, later;
+    int64_t count, bytes, length, later;
     double alpha, limit, free_num;
     int kind;
     char *name, *path;
@@ -39,6 +39,7 @@ static const struct opt table[] = {
             .short_name = 'o'),
     OPT_SHARE(struct sample, keep, "8%", 1, 1e6, "", "A budget."),
     OPT_AS("item", OPT_LIST, struct sample, items, "one", .help = "Items.", .short_name = 'm'),
+    OPT_INT(struct sample, length, "2K", 1, 1e9, "tokens", "A length."),
     {0},
 };
 
@@ -60,7 +61,7 @@ FIXTURE(begin, end)
 
 TEST(defaults_fill_every_field)
 {
-    ck_assert(!s.flag && s.on && s.count == 8 && s.bytes == 4096 && s.later == INT64_MIN);
+    ck_assert(!s.flag && s.on && s.count == 8 && s.bytes == 4096 && s.later == INT64_MIN && s.length == 2048);
     ck_assert(s.alpha == 0.95 && isinf(s.limit) && s.kind == 1 && !s.path);
     ck_assert_str_eq(s.name, "x");
     ck_assert(s.keep.is_share && s.keep.value == 0.08);
@@ -76,6 +77,7 @@ static const struct {
     {"alpha", "1e-9"},   {"limit", "off"},     {"limit", "0"},      {"free", "-1e300"},
     {"free", "inf"},     {"kind", "mean"},     {"keep", "100%"},    {"keep", "0.5%"},
     {"keep", "7"},       {"later", "unset"},   {"later", "3"},      {"name", ""},
+    {"length", "953M"},
 }, bad[] = {
     {"flag", "2"},       {"flag", ""},         {"count", "0"},      {"count", "101"},
     {"count", "1.5"},    {"count", "7x"},      {"count", ""},       {"count", " 7"},
@@ -84,7 +86,10 @@ static const struct {
     {"alpha", "inf"},    {"alpha", "1e999"},   {"alpha", "0.5,"},   {"limit", "inf"},
     {"kind", "MAX"},     {"kind", ""},         {"keep", "0"},       {"keep", "101%"},
     {"keep", "0%"},      {"keep", "-1%"},      {"keep", "1.5"},     {"keep", "%"},
-    {"count", "unset"},
+    {"count", "unset"},  {"count", "1K"},      {"length", "K"},     {"length", "1k"},
+    {"length", "0K"},    {"length", "954M"},   {"length", "1KK"},   {"length", "1.5K"},
+    {"length", "-1K"},   {"bytes", "1K"},      {"length", "9007199254740993K"},
+    {"length", "99999999999999999999999999999999999K"},
 };
 /* clang-format on */
 
@@ -116,7 +121,7 @@ TEST(messages_say_what_was_expected_and_the_nearest_name)
     assert_fails(opt_set(table, &s, "m", "qqqqqq", "1", &e), &e, ERR_USAGE, "unknown parameter");
     assert_fails(opt_set(table, &s, "m", "alpha", "2", &e), &e, ERR_USAGE, "a number in (0, 1]");
     assert_fails(opt_set(table, &s, "m", "count", "0", &e), &e, ERR_USAGE,
-                 "an integer in [1, 100]");
+                 "an integer or 8K (K = 1024) in [1, 100]");
     assert_fails(opt_set(table, &s, "m", "limit", "-1", &e), &e, ERR_USAGE, "or off");
     assert_fails(opt_set(table, &s, "m", "kind", "maen", &e), &e, ERR_USAGE,
                  "one of mean, max, antidiagonal; did you mean 'mean'?");

@@ -213,6 +213,9 @@ def put_tokenizer(w, pre, tok):
     w.add_token_types(kinds)
     w.add_bos_token_id(1)
     w.add_eos_token_id(2)
+    if pre in ("llama-bpe", "smollm"):
+        w.add_add_bos_token(pre == "llama-bpe")
+        w.add_chat_template("{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}")
 
 
 def llama_cpp(path, texts):
