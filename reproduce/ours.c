@@ -551,16 +551,17 @@ out:
     return rc;
 }
 
-/* Does a number of ours stand for a printed one: by the same rule and conditions, of another model;
- * or where heads are picked, in the same column? */
+/* Does a number of ours stand for a printed one: of the same job, conditions and metric, of another
+ * model; or where heads are picked, in the same column? */
 static bool stands_for(const struct page_cell *o, const struct page_cell *c)
 {
-    if (o->block != c->block || !o->ours || !o->metric[0])
+    const char *a = o->metric[0], *b = c->metric[0];
+    if (o->block != c->block || !o->ours)
         return false;
     if (!c->rule)
         return o->row->picked && o->column == c->column;
-    return o->rule == c->rule && json_equal(o->where, c->where) && c->metric[0] &&
-           strcmp(o->metric[0], c->metric[0]) == 0;
+    return o->job == c->job && json_equal(o->where, c->where) &&
+           (b ? a && strcmp(a, b) == 0 : o->rule == c->rule);
 }
 
 static const struct page_cell *beside(const struct page *p, const struct page_cell *c)
