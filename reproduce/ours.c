@@ -551,12 +551,25 @@ out:
     return rc;
 }
 
+/* Is it in an added row or column that the recipe says to stand in for the printed one, of the same
+ * column or row? */
+static bool stands_in_for(const struct page_cell *o, const struct page_cell *c)
+{
+    const struct grid_entry *other = o->row->extra ? o->column : o->row;
+    const struct grid_entry *same = o->row->extra ? c->column : c->row;
+    const struct grid_entry *printed = o->row->extra ? c->row : c->column;
+    return json_has_text(json_object_get(extra_of(o), "stands_in"), printed->path) &&
+           strcmp(other->level[other->levels - 1], same->level[same->levels - 1]) == 0;
+}
+
 /* Does a number of ours stand for a printed one: of the same job, conditions and metric, of another
- * model; or where heads are picked, in the same column? */
+ * model; where heads are picked, in the same column; or in a place that stands in for it? */
 static bool stands_for(const struct page_cell *o, const struct page_cell *c)
 {
     const char *a = o->metric[0], *b = c->metric[0];
-    if (o->block != c->block || !o->ours)
+    if (!o->ours || stands_in_for(o, c))
+        return o->ours;
+    if (o->block != c->block)
         return false;
     if (!c->rule)
         return o->row->picked && o->column == c->column;
@@ -581,9 +594,11 @@ int page_fill(struct page *p, struct err *err)
         const struct page_cell *o = c->state == CELL_PRINTED ? beside(p, c) : NULL;
         if (!o)
             continue;
-        char text[300];
-        snprintf(text, sizeof text, "ours stands in %s",
-                 o->column == c->column ? o->row->path : o->column->path);
+        char text[600];
+        bool in = stands_in_for(o, c);
+        snprintf(text, sizeof text, "ours stands in %s%s%.400s",
+                 (in ? o->row->extra : o->column == c->column) ? o->row->path : o->column->path,
+                 in ? ", a stand-in; " : "", in && c->reason ? c->reason : "");
         free(c->reason);
         c->reason = NULL;
         TRY(set_reason(c, text, err));

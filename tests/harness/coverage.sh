@@ -1,8 +1,9 @@
 #!/bin/sh
 # What stands beside the numbers that the papers print, counted over the pages' CSV files that are
 # given: a line per paper and class (T traces, M in the model, K kernel times, S settings). beside: a
-# number of ours in the cell, or in a place of the same meaning, or a setting that is the same; drawn: in the drawing; reason: the
-# page says why there is none. Fails where a printed number is on no page, or has neither.
+# number of ours in the cell, in a place of the same meaning or one that stands in for it, or a setting
+# that is the same; drawn: in the drawing; reason: the page says why there is none. Fails where a
+# printed number is on no page, or has neither.
 #     sh tests/harness/coverage.sh doc/reproduce/*.csv doc/reproduce/cuda/*.csv
 set -e
 data=$(dirname "$0")/../../datasets/paper
