@@ -563,13 +563,11 @@ static bool stands_in_for(const struct page_cell *o, const struct page_cell *c)
 }
 
 /* Does a number of ours stand for a printed one: of the same job, conditions and metric, of another
- * model; where heads are picked, in the same column; or in a place that stands in for it? */
+ * model; or where heads are picked, in the same column? */
 static bool stands_for(const struct page_cell *o, const struct page_cell *c)
 {
     const char *a = o->metric[0], *b = c->metric[0];
-    if (!o->ours || stands_in_for(o, c))
-        return o->ours;
-    if (o->block != c->block)
+    if (o->block != c->block || !o->ours)
         return false;
     if (!c->rule)
         return o->row->picked && o->column == c->column;
@@ -577,12 +575,19 @@ static bool stands_for(const struct page_cell *o, const struct page_cell *c)
            (b ? a && strcmp(a, b) == 0 : o->rule == c->rule);
 }
 
-static const struct page_cell *beside(const struct page *p, const struct page_cell *c)
+/* One that stands for the printed number, or else stands in for it (*in). */
+static const struct page_cell *beside(const struct page *p, const struct page_cell *c, bool *in)
 {
-    for (const struct page_cell *o = NULL; (o = next_cell(p, o));)
+    const struct page_cell *stand_in = NULL;
+    *in = false;
+    for (const struct page_cell *o = NULL; (o = next_cell(p, o));) {
         if (stands_for(o, c))
             return o;
-    return NULL;
+        if (o->ours && stands_in_for(o, c))
+            stand_in = o;
+    }
+    *in = stand_in;
+    return stand_in;
 }
 
 int page_fill(struct page *p, struct err *err)
@@ -591,11 +596,11 @@ int page_fill(struct page *p, struct err *err)
     for (struct page_cell *c = NULL; (c = next_cell(p, c));)
         TRY(fill_cell(p, c, err));
     for (struct page_cell *c = NULL; (c = next_cell(p, c));) {
-        const struct page_cell *o = c->state == CELL_PRINTED ? beside(p, c) : NULL;
+        bool in;
+        const struct page_cell *o = c->state == CELL_PRINTED ? beside(p, c, &in) : NULL;
         if (!o)
             continue;
         char text[600];
-        bool in = stands_in_for(o, c);
         snprintf(text, sizeof text, "ours stands in %s%s%.400s",
                  (in ? o->row->extra : o->column == c->column) ? o->row->path : o->column->path,
                  in ? ", a stand-in; " : "", in && c->reason ? c->reason : "");

@@ -188,7 +188,7 @@ static int put_columns(const struct page *p, const struct page_block *b, struct 
         title = buf_str(&text);
         TRY(add_columns(t, &title, 1, err));
     }
-    title = "no number of ours, because";
+    title = "no number of ours here, because";
     if (p->recipe->figure)
         TRY(add_columns(t, &title, 1, err));
 out:
@@ -197,11 +197,13 @@ out:
 }
 
 /* Why a printed number of a list has none of ours beside it; "": it has. */
-static const char *reason_here(const struct page_cell *c)
+static const char *reason_here(const struct page_block *b, int row)
 {
-    return c->state == CELL_PRINTED && c->reason && strncmp(c->reason, "ours stands", 11) != 0
-               ? c->reason
-               : "";
+    const struct page_cell *c = page_cell_at(b, row, 0);
+    bool has = c->state != CELL_PRINTED || !c->reason;
+    for (int k = 0; k < b->columns.n; k++)
+        has = has || page_cell_at(b, row, k)->ours;
+    return has ? "" : c->reason;
 }
 
 static int put_row(const struct page *p, const struct page_block *b, int row, struct table *t,
@@ -229,7 +231,7 @@ static int put_row(const struct page *p, const struct page_block *b, int row, st
         TRY(table_text(t, at++, buf_str(&text), err));
     }
     if (p->recipe->figure)
-        TRY(table_text(t, at, reason_here(page_cell_at(b, row, 0)), err));
+        TRY(table_text(t, at, reason_here(b, row), err));
 out:
     buf_free(&text);
     return rc;
