@@ -469,8 +469,13 @@ static const struct {
      {"attention", "linear", "others"}},
 };
 
-/* Light, middle and dark: parts that touch are told apart in print without colours, too. */
-static const char *const phase_colors[3] = {"#dddddd", "#e69f00", "#0072b2"};
+/* Light, middle and dark: parts that touch are told apart in print without colours, too. What a
+ * method changes is dark: of a call its last part, of a clip attention, its first. */
+static const char *phase_color(int kind, int p)
+{
+    static const char *const colors[] = {"#dddddd", "#e69f00", "#0072b2"};
+    return colors[kind == OF_CLIPS ? 2 - p : p];
+}
 
 /* The selection counts as measured where it is part of a total, or where there is none. */
 static const char *const measured_total = "time_total_ns";
@@ -642,12 +647,12 @@ static void put_stacks(struct stacks *f)
             canvas_plot(
                 canvas, 0,
                 "using ($2==%d?$%d/2:NaN):1:($%d/2):(0.34) with boxxyerror lc rgb '%s' fs %s", h,
-                p + 3, p + 3, phase_colors[p], fill[h]);
+                p + 3, p + 3, phase_color(f->kind, p), fill[h]);
     for (int p = 0; p < 3; p++) {
-        snprintf(how, sizeof how, "boxes fs solid lc rgb '%s'", phase_colors[p]);
+        snprintf(how, sizeof how, "boxes fs solid lc rgb '%s'", phase_color(f->kind, p));
         canvas_entry(canvas, how, kinds[f->kind].name[p]);
     }
-    snprintf(how, sizeof how, "boxes lc rgb '%s' fs %s", phase_colors[2], fill[1]);
+    snprintf(how, sizeof how, "boxes lc rgb '%s' fs %s", phase_color(f->kind, 2), fill[1]);
     if (f->hatched)
         canvas_entry(canvas, how, "attend; selection not measured");
     canvas_end(canvas);

@@ -551,24 +551,43 @@ out:
     return rc;
 }
 
-/* Does a number of ours stand for a printed one: by the same rule and conditions, of another model;
- * or where heads are picked, in the same column? */
+/* Is it in an added row or column that the recipe says to stand in for the printed one, of the same
+ * column or row? */
+static bool stands_in_for(const struct page_cell *o, const struct page_cell *c)
+{
+    const struct grid_entry *other = o->row->extra ? o->column : o->row;
+    const struct grid_entry *same = o->row->extra ? c->column : c->row;
+    const struct grid_entry *printed = o->row->extra ? c->row : c->column;
+    return json_has_text(json_object_get(extra_of(o), "stands_in"), printed->path) &&
+           strcmp(other->level[other->levels - 1], same->level[same->levels - 1]) == 0;
+}
+
+/* Does a number of ours stand for a printed one: of the same job, conditions and metric, of another
+ * model; or where heads are picked, in the same column? */
 static bool stands_for(const struct page_cell *o, const struct page_cell *c)
 {
-    if (o->block != c->block || !o->ours || !o->metric[0])
+    const char *a = o->metric[0], *b = c->metric[0];
+    if (o->block != c->block || !o->ours)
         return false;
     if (!c->rule)
         return o->row->picked && o->column == c->column;
-    return o->rule == c->rule && json_equal(o->where, c->where) && c->metric[0] &&
-           strcmp(o->metric[0], c->metric[0]) == 0;
+    return o->job == c->job && json_equal(o->where, c->where) &&
+           (b ? a && strcmp(a, b) == 0 : o->rule == c->rule);
 }
 
-static const struct page_cell *beside(const struct page *p, const struct page_cell *c)
+/* One that stands for the printed number, or else stands in for it (*in). */
+static const struct page_cell *beside(const struct page *p, const struct page_cell *c, bool *in)
 {
-    for (const struct page_cell *o = NULL; (o = next_cell(p, o));)
+    const struct page_cell *stand_in = NULL;
+    *in = false;
+    for (const struct page_cell *o = NULL; (o = next_cell(p, o));) {
         if (stands_for(o, c))
             return o;
-    return NULL;
+        if (o->ours && stands_in_for(o, c))
+            stand_in = o;
+    }
+    *in = stand_in;
+    return stand_in;
 }
 
 int page_fill(struct page *p, struct err *err)
@@ -577,12 +596,14 @@ int page_fill(struct page *p, struct err *err)
     for (struct page_cell *c = NULL; (c = next_cell(p, c));)
         TRY(fill_cell(p, c, err));
     for (struct page_cell *c = NULL; (c = next_cell(p, c));) {
-        const struct page_cell *o = c->state == CELL_PRINTED ? beside(p, c) : NULL;
+        bool in;
+        const struct page_cell *o = c->state == CELL_PRINTED ? beside(p, c, &in) : NULL;
         if (!o)
             continue;
-        char text[300];
-        snprintf(text, sizeof text, "ours stands in %s",
-                 o->column == c->column ? o->row->path : o->column->path);
+        char text[600];
+        snprintf(text, sizeof text, "ours stands in %s%s%.400s",
+                 (in ? o->row->extra : o->column == c->column) ? o->row->path : o->column->path,
+                 in ? ", a stand-in; " : "", in && c->reason ? c->reason : "");
         free(c->reason);
         c->reason = NULL;
         TRY(set_reason(c, text, err));

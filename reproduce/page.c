@@ -131,11 +131,33 @@ out:
     return rc;
 }
 
+/* Places without a number of ours, those with one reason in one note. */
+static void add_absent(struct page *p)
+{
+    const char *pattern, *other;
+    json_t *v, *w;
+    json_object_foreach((json_t *)p->recipe->absent, pattern, v)
+    {
+        struct buf b = {0};
+        bool first = true;
+        json_object_foreach((json_t *)p->recipe->absent, other, w)
+        {
+            if (!json_equal(v, w))
+                continue;
+            first = first && (b.len || strcmp(other, pattern) == 0);
+            if (strcmp(other, "*") != 0)
+                buf_printf(&b, "%s%s", b.len ? ", " : " for ", other);
+        }
+        if (first)
+            page_note(p, "No number of ours%s: %s", buf_str(&b), json_string_value(v));
+        buf_free(&b);
+    }
+}
+
 /* What readers must know beside letters: names that mislead, reasons of cells, notes of the csv. */
 static int add_notes(struct page *p, struct err *err)
 {
     const json_t *note = json_object_get(p->recipe->item, "note");
-    const char *pattern;
     size_t n;
     json_t *v;
     int rc = add_figure_caption(p, err);
@@ -144,14 +166,8 @@ static int add_notes(struct page *p, struct err *err)
     if (json_is_string(note))
         page_note(p, "%s", json_string_value(note));
     json_array_foreach(p->recipe->notes, n, v) page_note(p, "%s", json_string_value(v));
-    json_object_foreach((json_t *)p->recipe->absent, pattern, v)
-    {
-        bool all = strcmp(pattern, "*") == 0;
-        if (p->recipe->figure && p->n_blocks) /* its rows say it */
-            break;
-        page_note(p, "No number of ours%s%s: %s", all ? "" : " for ", all ? "" : pattern,
-                  json_string_value(v));
-    }
+    if (!p->recipe->figure || !p->n_blocks) /* rows of a list say it */
+        add_absent(p);
     for (int i = 0; i < p->plan->models->n; i++)
         if (p->plan->models->m[i].chat && page_uses(p, -1, i))
             page_note(p, "Prompts of %s stand in a chat text", p->plan->models->m[i].name);

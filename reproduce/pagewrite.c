@@ -154,6 +154,15 @@ static void label_text(const struct page *p, const struct grid_entry *e, int fro
     }
 }
 
+/* A column of ours without a number, such as one of a range of lengths that was not asked for. */
+static bool is_empty(const struct page_block *b, const struct grid_entry *column)
+{
+    bool empty = !column->printed;
+    for (int k = 0; k < b->rows.n * b->columns.n; k++)
+        empty = empty && (b->cell[k].column != column || !b->cell[k].ours);
+    return empty;
+}
+
 static int put_columns(const struct page *p, const struct page_block *b, struct table *t,
                        struct err *err)
 {
@@ -170,6 +179,8 @@ static int put_columns(const struct page *p, const struct page_block *b, struct 
     for (int c = 0; c < b->columns.n; c++) {
         const struct grid_entry *e = &b->columns.e[c];
         const char *arrow = json_str_or(e->j, "arrow", "");
+        if (is_empty(b, e))
+            continue;
         buf_reset(&text);
         label_text(p, e, 0, e->levels, " ", &text);
         buf_puts(&text, strcmp(arrow, "up") == 0 ? " \u2191" : arrow[0] ? " \u2193" : "");
@@ -177,7 +188,7 @@ static int put_columns(const struct page *p, const struct page_block *b, struct 
         title = buf_str(&text);
         TRY(add_columns(t, &title, 1, err));
     }
-    title = "no number of ours, because";
+    title = "no number of ours here, because";
     if (p->recipe->figure)
         TRY(add_columns(t, &title, 1, err));
 out:
@@ -186,17 +197,19 @@ out:
 }
 
 /* Why a printed number of a list has none of ours beside it; "": it has. */
-static const char *reason_here(const struct page_cell *c)
+static const char *reason_here(const struct page_block *b, int row)
 {
-    return c->state == CELL_PRINTED && c->reason && strncmp(c->reason, "ours stands", 11) != 0
-               ? c->reason
-               : "";
+    const struct page_cell *c = page_cell_at(b, row, 0);
+    bool has = c->state != CELL_PRINTED || !c->reason;
+    for (int k = 0; k < b->columns.n; k++)
+        has = has || page_cell_at(b, row, k)->ours;
+    return has ? "" : c->reason;
 }
 
 static int put_row(const struct page *p, const struct page_block *b, int row, struct table *t,
                    struct err *err)
 {
-    int stubs = (int)json_array_size(json_object_get(b->j, "stub")), rc = 0;
+    int stubs = (int)json_array_size(json_object_get(b->j, "stub")), at = stubs, rc = 0;
     struct buf text = {0};
     TRY(table_row(t, err));
     for (int k = 0; k < stubs; k++) {
@@ -208,15 +221,17 @@ static int put_row(const struct page *p, const struct page_block *b, int row, st
     }
     for (int k = 0; k < b->columns.n; k++) {
         const struct page_cell *c = page_cell_at(b, row, k);
+        if (is_empty(b, c->column))
+            continue;
         buf_reset(&text);
         buf_printf(&text, "%s%s%s", c->printed ? c->printed : "",
                    c->printed && c->ours ? " / " : "", c->ours ? c->ours : "");
         buf_puts(&text, c->printed || c->ours ? "" : "-");
         put_letters(cell_letters(c), &text);
-        TRY(table_text(t, stubs + k, buf_str(&text), err));
-        if (k == 0 && p->recipe->figure)
-            TRY(table_text(t, stubs + b->columns.n, reason_here(c), err));
+        TRY(table_text(t, at++, buf_str(&text), err));
     }
+    if (p->recipe->figure)
+        TRY(table_text(t, at, reason_here(b, row), err));
 out:
     buf_free(&text);
     return rc;

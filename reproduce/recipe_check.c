@@ -96,7 +96,7 @@ static const struct field extra_fields[] = {
     FIELD(ours, METRIC), FIELD(block, COUNT), FIELD(arrow, TEXT),
     FIELD(pick, OBJECT, .in = pick_fields), FIELD(scale, NUMBER),
     FIELD(stat, TEXT, .values = STATS), FIELD(digits, NUMBER), FIELD(n, ANY),
-    FIELD(suffix, TEXT), FIELD(needs, TEXT), {0}};
+    FIELD(suffix, TEXT), FIELD(needs, TEXT), FIELD(stands_in, TEXTS), {0}};
 
 static const struct field test_fields[] = {
     FIELD(more, TEXTS), FIELD(rises, ANY), FIELD(falls, ANY), FIELD(most, TEXT),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 PAPERS = "spargeattn sampleattention sale fg-attn".split()
 LEFT_OUT = re.compile(r"(- Made by: |- A number of ours with letters |\*\*Printed / ours\*\*|[a-hq] [a-z]+ )")
-WHY = "no number of ours, because"
-NO_RESULT = re.compile("a setting|a length|of a review|of the revised")
+WHY = "no number of ours here, because"
+NO_RESULT = re.compile("a setting|ours has the same|a length|of a review|of the revised")
 
 
 def place(path):
@@ -33,30 +33,41 @@ def row(columns):
     return "|" + "|".join(":---" for _ in columns) + "|" if ruler else "| " + " | ".join(columns) + " |"
 
 
-def shorten(table, is_text):
-    """A list of printed numbers: in the text without settings, of a figure those beside ours."""
+def shorten(table, is_text, cuda):
+    """A list of printed numbers: in the text without settings; of a figure those beside ours, with a GPU."""
     head = cells(table[0])
     if head[-1] != WHY:
         return table
+    if not is_text and not cuda:
+        return []
     kept = [c for c in map(cells, table[2:])
             if (not NO_RESULT.match(c[-1]) if is_text else len(head) == 5 and c[-2] != "-")]
     end = len(head) if is_text else -1
     return [row(c[:end]) for c in [head, cells(table[1])] + kept] if kept else []
 
 
+def filled_blocks(path):
+    """Of each block of a table whether it has a number of ours; of a table with none all count."""
+    blocks = {}
+    for r in csv.DictReader(path.with_suffix(".csv").open(newline="")):
+        blocks[r["block"]] = blocks.get(r["block"], False) or r["ours"] != ""
+    return [has or not any(blocks.values()) for has in blocks.values()]
+
+
 def section(path):
-    """The rows of its claims, and the page without them."""
+    """The rows of its claims, and the page without them and without blocks that are printed only."""
     lines, claims, body, table, own = path.read_text().splitlines(), [], [], [], ""
-    is_claims = False
+    blocks, is_claims = filled_blocks(path), False
     for line in lines[2:] + [""]:
         if line.startswith("|"):
             table.append(row(cells(line)))
             continue
-        if table:
-            claims += table[2:] if is_claims else []
-            body += [] if is_claims else shorten(table, path.stem.endswith("-text"))
-            table, is_claims = [], False
-        is_claims = is_claims or line == "**Claims**"
+        if table and is_claims:
+            claims += table[2:]
+        elif table and blocks.pop(0):
+            body += shorten(table, path.stem.endswith("-text"), is_cuda(path))
+        is_claims = line == "**Claims**" or (is_claims and not table)
+        table = []
         if line.startswith("- For a model of your own"):
             own = line[2:]
         elif line != "**Claims**" and not LEFT_OUT.match(line):
@@ -66,13 +77,18 @@ def section(path):
     elif own:
         body[:0] = [own, ""]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(body).strip("\n"))
+    text = re.sub(r"(?m)\n\n(?=!\[)|(?<=png\))\n\n(?=- )", "\n", text)  # a figure is one paragraph
     return claims, f"{lines[0]}\n\n{text}\n"
+
+
+def is_cuda(path):
+    return "--backend cuda" in json.loads(path.with_suffix(".json").read_text())["command"]
 
 
 def is_shown(path):
     page = json.loads(path.with_suffix(".json").read_text())
-    if path.stem.endswith("-text") and "--backend cuda" not in page["command"]:
-        return True
+    if path.stem.endswith("-text"):
+        return not is_cuda(path)
     return ("![](" in path.read_text() or any(c.get("ours") for c in page["cells"])
             or any(c["n"] and c["model"] for c in page["claims"]))
 

@@ -1,8 +1,9 @@
 #!/bin/sh
 # What stands beside the numbers that the papers print, counted over the pages' CSV files that are
 # given: a line per paper and class (T traces, M in the model, K kernel times, S settings). beside: a
-# number of ours in the cell, or in a place of the same meaning; drawn: in the drawing; reason: the
-# page says why there is none. Fails where a printed number is on no page, or has neither.
+# number of ours in the cell, in a place of the same meaning or one that stands in for it, or a setting
+# that is the same; drawn: in the drawing; reason: the page says why there is none. Fails where a
+# printed number is on no page, or has neither.
 #     sh tests/harness/coverage.sh doc/reproduce/*.csv doc/reproduce/cuda/*.csv
 set -e
 data=$(dirname "$0")/../../datasets/paper
@@ -50,7 +51,7 @@ exec awk '
         id = f[at["id"]]; printed = f[at["printed"]]; reason = f[at["reason"]]; row = f[at["row"]]
         if (f[at["ours"]] != "" && f[at["column"]] == "Sparsity") extra[id, f[at["block"]]]
         if (printed == "") next
-        grade = f[at["ours"]] != "" || reason ~ /^ours stands in / ? 3 : reason ~ /drawing has/ ? 2 : reason != ""
+        grade = f[at["ours"]] != "" || reason ~ /^ours (stands in|has the same)/ ? 3 : reason ~ /drawing has/ ? 2 : reason != ""
         if (printed !~ /^[-+]?[0-9.]/) { note(id, printed, grade); next }
         gsub(/[ |\/%×x]+/, " ", printed)
         n = split(printed, parts, " ")

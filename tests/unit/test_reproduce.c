@@ -1020,8 +1020,10 @@ static const struct {
 } reasons[] = {
     {"spargeattn:9", "Random", "Sim-q/Mochi", "needs a trace of mochi-1 (--trace dit=T.h5)"},
     {"spargeattn:7", "Sparsity", "128K", "needs a checkpoint of llama-3.1-8b (--model lm=DIR)"},
-    {"spargeattn:1", "Mochi (22K)/Full-Attention", "Speed (1/t)",
+    {"spargeattn:1", "Flux (4.5K)/Full-Attention", "Speed (1/t)",
      "no recipe fills this place: lacuna runs no model of it"},
+    {"spargeattn:1", "Mochi (22K)/Full-Attention", "Speed (1/t)",
+     "needs a trace of mochi-1 (--trace dit=T.h5)"},
     {"spargeattn:1", "Mochi (22K)/Full-Attention", "FScore", "a trained judge: printed only"},
     {"fg-attn:text", "Wan 14B, short video/*", "Printed", "wall clock of Wan 2.1 on an H100"},
 };
