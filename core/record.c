@@ -156,6 +156,20 @@ void record_text(struct record *r, const char **field, const char *fmt, ...)
     *field = copy ? copy : no_text;
 }
 
+int record_identity(const struct record *r, struct record *out, struct err *err)
+{
+    *out = *r;
+    out->model = out->reason = no_text;
+    out->heads = out->task = out->setting = NULL;
+    out->names = NULL;
+    out->values = NULL;
+    out->notes = (struct buf){0};
+    out->pooled = false;
+    record_text(out, &out->model, "%s", r->model);
+    out->params = strdup(r->params ? r->params : "");
+    return out->params ? mem_check_short(err) : err_set(err, ERR_NOMEM, "record: out of memory");
+}
+
 int64_t metric_place(const struct metric_names *names, const char *name)
 {
     for (int64_t i = 0; names && i < names->n; i++)
