@@ -1,10 +1,10 @@
 /*
  * compare.c - a merge of two sets in the order of cells. NaN equals NaN, infinities equal
- * themselves.
+ * themselves. Beside the records a set takes a pointer for each.
  */
 #include "analyze/compare.h"
 
-#include "analyze/group.h"
+#include "analyze/query.h"
 #include "analyze/metricfacts.h"
 #include "core/mem.h"
 
@@ -30,12 +30,21 @@ static bool is_of_model(enum group_key k)
 
 enum { C_CELL, C_WHAT, C_A, C_B, C_DIFF, C_REL };
 
+/* Where the metrics of two lists of names are in the other one. */
+struct pairing {
+    const struct metric_names *a, *b;
+    int64_t *at; /* owned: of those of a, then of b */
+};
+enum { ABSENT = -1, LEFT_OUT = -2 };
+#define PAIRINGS 64 /* kept, by a hash of the lists */
+
 struct walk {
     enum group_key keys[KEYS_MAX];
     int n_keys;
     const struct compare_opts *o;
     struct compare_result *res;
     struct table *t;
+    struct pairing pairings[PAIRINGS];
 };
 
 int64_t compare_differences(const struct compare_result *r)
@@ -43,19 +52,32 @@ int64_t compare_differences(const struct compare_result *r)
     return r->only_a + r->only_b + r->status + r->reason + r->values;
 }
 
-/* The records by cell, each of them once. */
-static int sorted(const struct recset *s, const struct walk *w, struct grouping *out,
+static int by_cell(const void *a, const void *b, void *walk)
+{
+    const struct walk *w = walk;
+    return keys_compare(*(const struct record *const *)a, *(const struct record *const *)b, w->keys,
+                        w->n_keys);
+}
+
+/* All records of a set by cell, each cell once. */
+static int sorted(const struct recset *s, struct walk *w, const struct record ***out,
                   struct err *err)
 {
-    int rc = grouping_make(s, w->keys, w->n_keys, 0, NULL, NULL, out, err);
-    for (int64_t i = 0; !rc && i < out->n; i++) {
-        const struct record *r = out->g[i].first;
-        if (out->g[i].n > 1)
-            rc = err_set(err, ERR_USAGE,
-                         "%s%s: several records are the same cell (layer %d head %d method %s)",
-                         w->o->ignore ? "without " : "compare", w->o->ignore ? w->o->ignore : "",
-                         r->layer, r->head, r->method);
-    }
+    const struct record **all = NULL;
+    int64_t n = s->n + s->n_calls;
+    int rc = 0;
+    TRY(mem_alloc(&all, n, sizeof(struct record *), "records by cell", err));
+    *out = all;
+    for (int64_t i = 0; i < n; i++)
+        all[i] = i < s->n ? s->r + i : s->calls + i - s->n;
+    qsort_r(all, (size_t)n, sizeof *all, by_cell, w);
+    for (int64_t i = 1; i < n; i++)
+        if (by_cell(all + i - 1, all + i, w) == 0)
+            FAIL(err, ERR_USAGE,
+                 "%s%s: several records are the same cell (layer %d head %d method %s)",
+                 w->o->ignore ? "without " : "compare", w->o->ignore ? w->o->ignore : "",
+                 all[i]->layer, all[i]->head, all[i]->method);
+out:
     return rc;
 }
 
@@ -78,13 +100,18 @@ static void cell_name(const struct walk *w, const struct record *r, struct buf *
     }
 }
 
+static bool wants_rows(const struct walk *w)
+{
+    return !w->o->most || w->t->n_rows < w->o->most;
+}
+
 /* A row, unless there are enough; texts may be NULL. */
 static int add_row(struct walk *w, const struct record *r, const char *what, const char *a,
                    const char *b, double diff, double rel, struct err *err)
 {
     struct buf name = {0};
     int rc = 0;
-    if (w->o->most && w->t->n_rows >= w->o->most)
+    if (!wants_rows(w))
         return 0;
     cell_name(w, r, &name);
     TRY(buf_check(&name, "cell", err));
@@ -112,15 +139,26 @@ static void value_text(const double *x, char text[32])
         num_text(*x, text);
 }
 
-static const double *value_of(const struct record *r, const char *name)
-{
-    int64_t at = metric_place(r->names, name);
-    return at < 0 ? NULL : &r->values[at];
-}
-
 static bool is_compared(const struct walk *w, const char *name)
 {
     return w->o->metrics ? name_matches(w->o->metrics, name) : metric_noise(name) != NOISE_MEASURED;
+}
+
+static int pair(const struct walk *w, const struct record *a, const struct record *b,
+                struct pairing *p, struct err *err)
+{
+    const struct record *r[2] = {a, b};
+    int64_t at = 0;
+    free(p->at);
+    *p = (struct pairing){.a = a->names, .b = b->names};
+    int rc =
+        mem_alloc(&p->at, record_metrics(a) + record_metrics(b), sizeof *p->at, "metrics", err);
+    for (int k = 0; k < 2 && !rc; k++)
+        for (int64_t i = 0; i < record_metrics(r[k]); i++) {
+            const char *name = record_metric_name(r[k], i);
+            p->at[at++] = is_compared(w, name) ? metric_place(r[!k]->names, name) : LEFT_OUT;
+        }
+    return rc;
 }
 
 static bool equal_values(const struct walk *w, double a, double b)
@@ -149,6 +187,8 @@ static int compare_metric(struct walk *w, const struct record *a, const char *na
     if (x && y && equal_values(w, *x, *y))
         return 0;
     w->res->values++;
+    if (!wants_rows(w))
+        return 0;
     value_text(x, tx);
     value_text(y, ty);
     return add_row(w, a, name, tx, ty, diff, rel, err);
@@ -168,16 +208,18 @@ static int compare_cell(struct walk *w, const struct record *a, const struct rec
         w->res->reason++;
         return add_row(w, a, "reason", a->reason, b->reason, NAN, NAN, err);
     }
-    for (int64_t i = 0; i < record_metrics(a); i++) {
-        const char *name = record_metric_name(a, i);
-        if (is_compared(w, name))
-            TRY(compare_metric(w, a, name, &a->values[i], value_of(b, name), err));
-    }
-    for (int64_t i = 0; i < record_metrics(b); i++) {
-        const char *name = record_metric_name(b, i);
-        if (is_compared(w, name) && !value_of(a, name))
-            TRY(compare_metric(w, a, name, NULL, &b->values[i], err));
-    }
+    struct pairing *p =
+        w->pairings + ((uintptr_t)a->names / 16 * 31 + (uintptr_t)b->names / 16) % PAIRINGS;
+    if (!p->at || p->a != a->names || p->b != b->names)
+        TRY(pair(w, a, b, p, err));
+    const int64_t *at = p->at;
+    for (int64_t i = 0; i < record_metrics(a); i++, at++)
+        if (*at != LEFT_OUT)
+            TRY(compare_metric(w, a, record_metric_name(a, i), &a->values[i],
+                               *at < 0 ? NULL : &b->values[*at], err));
+    for (int64_t i = 0; i < record_metrics(b); i++, at++)
+        if (*at == ABSENT)
+            TRY(compare_metric(w, a, record_metric_name(b, i), NULL, &b->values[i], err));
 out:
     return rc;
 }
@@ -213,21 +255,21 @@ out:
     return rc;
 }
 
-static int merge(struct walk *w, const struct grouping *a, const struct grouping *b,
-                 struct err *err)
+static int merge(struct walk *w, const struct record **a, int64_t n, const struct record **b,
+                 int64_t m, struct err *err)
 {
     int rc = 0;
-    for (int64_t i = 0, j = 0; i < a->n || j < b->n;) {
-        const struct record *x = i < a->n ? a->g[i].first : NULL;
-        const struct record *y = j < b->n ? b->g[j].first : NULL;
-        int d = !x ? 1 : !y ? -1 : keys_compare(x, y, w->keys, w->n_keys);
-        i += d <= 0;
-        j += d >= 0;
+    while (n || m) {
+        int d = !n ? 1 : !m ? -1 : by_cell(a, b, w);
+        TRY(d == 0  ? compare_cell(w, *a, *b, err)
+            : d < 0 ? add_row(w, *a, "cell", "present", "missing", NAN, NAN, err)
+                    : add_row(w, *b, "cell", "missing", "present", NAN, NAN, err));
         w->res->only_a += d < 0;
         w->res->only_b += d > 0;
-        TRY(d == 0  ? compare_cell(w, x, y, err)
-            : d < 0 ? add_row(w, x, "cell", "present", "missing", NAN, NAN, err)
-                    : add_row(w, y, "cell", "missing", "present", NAN, NAN, err));
+        a += d <= 0;
+        n -= d <= 0;
+        b += d >= 0;
+        m -= d >= 0;
     }
 out:
     return rc;
@@ -236,8 +278,7 @@ out:
 int compare_sets(const struct recset *a, const struct recset *b, const struct compare_opts *o,
                  struct compare_result *res, struct table *out, struct err *err)
 {
-    struct grouping x = {0}, y = {0};
-    struct recset all_a = {0}, all_b = {0};
+    const struct record **x = NULL, **y = NULL;
     struct walk w = {.o = o, .res = res, .t = out};
     int rc = 0;
 
@@ -247,11 +288,9 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
     TRY(choose_keys(&w, err));
     if (o->metrics)
         TRY(recset_check_metrics(a, b, "--metrics", o->metrics, err));
-    TRY(recset_all(a, &all_a, err));
-    TRY(recset_all(b, &all_b, err));
-    TRY(sorted(&all_a, &w, &x, err));
-    TRY(sorted(&all_b, &w, &y, err));
-    TRY(merge(&w, &x, &y, err));
+    TRY(sorted(a, &w, &x, err));
+    TRY(sorted(b, &w, &y, err));
+    TRY(merge(&w, x, a->n + a->n_calls, y, b->n + b->n_calls, err));
     int64_t found = compare_differences(res);
     table_note(out,
                "%lld cells and %lld metrics compared: %lld cells only in A, %lld only in B, "
@@ -265,9 +304,9 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
         table_note(out, "%lld of %lld differences shown (--most 0 shows all)",
                    (long long)out->n_rows, (long long)found);
 out:
-    grouping_free(&x);
-    grouping_free(&y);
-    free(all_a.r);
-    free(all_b.r);
+    for (int i = 0; i < PAIRINGS; i++)
+        free(w.pairings[i].at);
+    free(x);
+    free(y);
     return rc;
 }

@@ -405,7 +405,12 @@ static bool md_special(const char *s)
 void md_text(const char *s, struct buf *b)
 {
     for (; *s; s++) {
-        buf_puts(b, md_special(s) ? "\\" : "");
+        bool special = md_special(s);
+        if (special && *s == '<') {
+            buf_puts(b, "&lt;"); /* a backslash does not hide it from every reader */
+            continue;
+        }
+        buf_puts(b, special ? "\\" : "");
         buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
     }
 }

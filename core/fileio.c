@@ -111,6 +111,23 @@ int io_write(int fd, const char *path, const void *data, int64_t n, struct err *
     return 0;
 }
 
+int io_write_at(int fd, const char *path, const void *data, int64_t n, int64_t offset,
+                struct err *err)
+{
+    const char *p = data;
+    while (n > 0) {
+        ssize_t put = pwrite(fd, p, (size_t)(n < STEP ? n : STEP), offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return err_sys(err, ERR_IO, "%s: cannot write", path);
+        p += put;
+        offset += put;
+        n -= put;
+    }
+    return 0;
+}
+
 /* ---- whole files and directories ------------------------------------------------------------ */
 
 static int read_fd(int fd, struct buf *b, const char *path, size_t max, struct err *err)
@@ -456,6 +473,19 @@ int io_part_close(struct io_part *p, int rc, struct err *err)
     free(p->target);
     memset(p, 0, sizeof *p);
     return rc;
+}
+
+int io_unnamed(const char *beside, int *fd, struct err *err)
+{
+    struct io_part p;
+    int rc = io_part_open(&p, beside, err);
+    if (rc)
+        return rc;
+    *fd = fcntl(p.fd, F_DUPFD_CLOEXEC, 0);
+    if (*fd < 0)
+        err_sys(err, ERR_IO, "%s: cannot create a file beside it", beside);
+    io_part_close(&p, ERR_IO, NULL); /* takes the name away */
+    return *fd < 0 ? ERR_IO : 0;
 }
 
 void io_remove_parts(void)

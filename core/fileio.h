@@ -34,6 +34,10 @@ int io_read_at(int fd, const char *path, int64_t size, int64_t offset, void *dst
 /* Write n bytes at the file position. */
 int io_write(int fd, const char *path, const void *data, int64_t n, struct err *err);
 
+/* The same at an offset. Thread-safe. */
+int io_write_at(int fd, const char *path, const void *data, int64_t n, int64_t offset,
+                struct err *err);
+
 /* Appends a whole text (io_open_text) to b, binary safe. More than `max` bytes: ERR_INPUT. */
 int buf_read_file(struct buf *b, const char *path, size_t max, struct err *err);
 
@@ -117,6 +121,9 @@ int io_part_open(struct io_part *p, const char *path, struct err *err);
  * the part. Returns rc or the error of the sync or rename. Does nothing with a zeroed or closed
  * io_part. */
 int io_part_close(struct io_part *p, int rc, struct err *err);
+
+/* A new file without a name on the disk of `beside`, which is gone when *fd is closed. ERR_IO. */
+int io_unnamed(const char *beside, int *fd, struct err *err);
 
 /* Open a file for appending, which is made where it is not there: a regular file, no symbolic link,
  * locked until *fd is closed. ERR_RUN while another process appends to it. */

@@ -448,19 +448,6 @@ int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
     return rc;
 }
 
-int h5_move_numbered(hid_t loc, const char *from, hid_t parent, int64_t index, struct err *err)
-{
-    char bucket[24], name[24];
-    hid_t group = H5I_INVALID_HID;
-
-    numbered_names(index, bucket, name);
-    int rc = h5_enter_group(parent, bucket, &group, err);
-    if (rc == 0 && H5Lmove(loc, from, group, name, H5P_DEFAULT, H5P_DEFAULT) < 0)
-        rc = h5_fail(err, ERR_IO, "naming group %s", name);
-    h5_close(group);
-    return rc;
-}
-
 bool h5_has_link(hid_t loc, const char *name)
 {
     return H5Lexists(loc, name, H5P_DEFAULT) > 0;

@@ -88,9 +88,6 @@ int h5_enter_group(hid_t loc, const char *name, hid_t *out, struct err *err);
 int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err);
 int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err);
 
-/* Move the group `from` below loc to the place number `index` below parent. */
-int h5_move_numbered(hid_t loc, const char *from, hid_t parent, int64_t index, struct err *err);
-
 /* Open an object that is reached by a hard link; soft, external and user-defined links are refused
  * (an untrusted file must not lead elsewhere). Returns false when there is no such link. */
 bool h5_has_link(hid_t loc, const char *name);

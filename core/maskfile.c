@@ -21,14 +21,11 @@
 struct open_cell;
 
 struct maskfile {
-    struct h5_part part; /* writing */
-    char *path;          /* reading, owned */
-    hid_t file;          /* reading */
-    hid_t cells;         /* group of the cells */
+    struct cellfile *out;   /* writing */
+    struct open_cell *open; /* writing: cells that still wait for their last range */
+    char *path;             /* reading, owned, as the others */
+    hid_t file, cells;
     int64_t n_cells, file_size;
-    int64_t n_spills;
-    bool failed;
-    struct open_cell *open; /* cells that still wait for their last range */
 };
 
 /* ---- attributes of a cell: identity, form and geometry -------------------------------------- */
@@ -195,27 +192,20 @@ out:
     return rc;
 }
 
-/* ---- writing, while a replay runs --------------------------------------------------------------
- *
- * A cell's lists are collected in memory. After its last range they are written as contiguous
- * datasets of their exact size. Lists beyond SPILL_BYTES (per-row lists of long sequences) go to a
- * chunked dataset that grows, so memory depends only on the number of cells in flight. */
-
-#define SPILL_BYTES (16 << 20)
-#define SPILL_CHUNK (256 << 10) /* elements */
+/* ---- writing, while a replay runs ------------------------------------------------------------ */
 
 struct open_cell {
+    struct h5_cell cell; /* lists: row_ptr, col */
     struct open_cell *next;
     struct buf key;
-    struct mask m; /* form and geometry; ptr and col as collected so far */
-    int64_t ptr_cap;
+    struct mask m; /* form and geometry; without lists */
+    char order[MASKFILE_ORDER];
     int64_t next_row;
-    int64_t kept;    /* entries of m.col */
-    int64_t spilled; /* entries already in the file */
-    hid_t spill;     /* group that holds them */
-    char spill_name[32];
     struct hash_state *hash; /* of the entries of col, in order */
+    char xxh3[HASH_TEXT_MAX];
 };
+
+enum { PTR, COL };
 
 int maskfile_create(const char *path, bool force, struct maskfile **out, struct err *err)
 {
@@ -223,14 +213,8 @@ int maskfile_create(const char *path, bool force, struct maskfile **out, struct 
     int rc = 0;
 
     TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
-    f->file = f->cells = H5I_INVALID_HID;
-    TRY(h5_part_create(&f->part, path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR,
-                       MASKFILE_VERSION_MINOR, force, err));
-    h5_lock();
-    rc = h5_create_group(f->part.file, "cells", &f->cells, err);
-    h5_unlock();
-    if (rc)
-        goto out;
+    TRY(cellfile_create(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, MASKFILE_VERSION_MINOR,
+                        force, &f->out, err));
     *out = f;
     f = NULL;
 out:
@@ -238,26 +222,16 @@ out:
     return rc;
 }
 
-/* ---- cells in flight ------------------------------------------------------------------------- */
-
-static void cell_free(struct open_cell *c)
-{
-    buf_free(&c->key);
-    mask_free(&c->m);
-    h5_close(c->spill);
-    hash_free(c->hash);
-    free(c);
-}
-
-static void drop_cell(struct maskfile *f, struct open_cell *c)
+/* Take it from the cells in flight. */
+static struct h5_cell *close_cell(struct maskfile *f, struct open_cell *c)
 {
     struct open_cell **p = &f->open;
     while (*p != c)
         p = &(*p)->next;
     *p = c->next;
-    if (c->spill_name[0])
-        H5Ldelete(f->part.file, c->spill_name, H5P_DEFAULT);
-    cell_free(c);
+    buf_free(&c->key);
+    hash_free(c->hash);
+    return &c->cell;
 }
 
 static struct open_cell *find_cell(struct maskfile *f, const struct buf *key)
@@ -268,95 +242,68 @@ static struct open_cell *find_cell(struct maskfile *f, const struct buf *key)
     return NULL;
 }
 
+static int put_attributes(hid_t group, const struct h5_cell *cell, struct err *err)
+{
+    const struct open_cell *c = (const struct open_cell *)cell;
+    int rc = 0;
+    TRY(put_identity(group, &cell->id, err));
+    TRY(h5_put_str(group, "order", c->order, err));
+    TRY(put_geometry(group, &c->m, err));
+    if (c->m.form == MASK_LISTS)
+        TRY(h5_put_str(group, "xxh3", c->xxh3, err));
+out:
+    return rc;
+}
+
+static int end_group(struct open_cell *c, struct err *err)
+{
+    struct h5_cell_list *l = c->cell.lists + PTR; /* in memory, for the checksum */
+    int rc = mem_grow(&l->data, &l->cap, l->kept + 1, sizeof(int64_t), "mask groups", err);
+    if (rc)
+        return rc;
+    ((int64_t *)l->data)[l->kept++] = c->cell.lists[COL].n;
+    l->n = l->kept;
+    return 0;
+}
+
+/* From here on the cell has lists. */
+static int begin_lists(struct open_cell *c, struct err *err)
+{
+    c->cell.lists[PTR] = (struct h5_cell_list){.name = "row_ptr", .type = DT_I64};
+    c->cell.lists[COL] = (struct h5_cell_list){.name = "col", .type = DT_I32};
+    return end_group(c, err);
+}
+
 /* The key is taken over. */
-static int new_cell(struct maskfile *f, struct buf *key, const struct mask *m,
-                    struct open_cell **out, struct err *err)
+static int new_cell(struct maskfile *f, const struct record *r, const char *order, struct buf *key,
+                    const struct mask *m, struct open_cell **out, struct err *err)
 {
     struct open_cell *c = NULL;
     int rc = 0;
 
-    TRY(mem_zalloc(&c, 1, sizeof *c, "mask of a cell", err));
-    c->spill = H5I_INVALID_HID;
-    TRY(hash_new(&c->hash, err));
+    TRY(h5_cell_new(r, sizeof *c, &c, err));
+    c->next = f->open;
+    f->open = *out = c;
+    c->key = *key;
+    memset(key, 0, sizeof *key);
+    c->cell.write = put_attributes;
     c->m = *m;
     c->m.ptr = NULL;
     c->m.col = NULL;
-    c->m.ngroups = c->m.col_cap = 0;
     c->m.row0 = 0;
-    c->m.row1 = m->nq;
-    TRY(mem_grow(&c->m.ptr, &c->ptr_cap, 1, sizeof *c->m.ptr, "mask groups", err));
-    c->m.ptr[0] = 0;
-    c->key = *key;
-    memset(key, 0, sizeof *key);
-    c->next = f->open;
-    f->open = c;
-    *out = c;
-    c = NULL;
+    snprintf(c->order, sizeof c->order, "%s", order ? order : "none");
+    TRY(hash_new(&c->hash, err));
+    if (m->form == MASK_LISTS)
+        TRY(begin_lists(c, err));
 out:
-    if (c)
-        cell_free(c);
-    return rc;
-}
-
-/* Move the collected entries to the growing dataset. */
-static int spill(struct maskfile *f, struct open_cell *c, struct err *err)
-{
-    int64_t zero = 0, chunk = SPILL_CHUNK, unlimited = -1;
-    hid_t props = H5I_INVALID_HID, type = H5I_INVALID_HID, dset = H5I_INVALID_HID;
-    hid_t space = H5I_INVALID_HID, mem = H5I_INVALID_HID;
-    hsize_t start = (hsize_t)c->spilled, count = (hsize_t)c->kept, size = start + count;
-    int rc = 0;
-
-    type = h5_type(DT_I32);
-    if (c->spill < 0) {
-        snprintf(c->spill_name, sizeof c->spill_name, "unfinished-%06lld",
-                 (long long)f->n_spills++);
-        TRY(h5_create_group(f->part.file, c->spill_name, &c->spill, err));
-        props = h5_dataset_props(1, &chunk);
-        TRY(h5_create_dataset(c->spill, "col", type, 1, &zero, &unlimited, props, &dset, err));
-    } else {
-        TRY(h5_open_dataset(c->spill, "col", &dset, err));
-    }
-    if (H5Dset_extent(dset, &size) < 0) {
-        rc = h5_fail(err, ERR_IO, "growing the lists");
-        goto out;
-    }
-    space = H5Dget_space(dset);
-    mem = H5Screate_simple(1, &count, NULL);
-    if (H5Sselect_hyperslab(space, H5S_SELECT_SET, &start, NULL, &count, NULL) < 0 ||
-        H5Dwrite(dset, type, mem, space, H5P_DEFAULT, c->m.col) < 0)
-        rc = h5_fail(err, ERR_IO, "writing the lists");
-    c->spilled += c->kept;
-    c->kept = 0;
-out:
-    h5_close(mem);
-    h5_close(space);
-    h5_close(dset);
-    h5_close(type);
-    h5_close(props);
     return rc;
 }
 
 static int add_units(struct maskfile *f, struct open_cell *c, const int32_t *col, int64_t n,
                      struct err *err)
 {
-    int rc = mem_grow(&c->m.col, &c->m.col_cap, c->kept + n, sizeof *col, "mask lists", err);
-    if (rc)
-        return rc;
-    if (n)
-        memcpy(c->m.col + c->kept, col, (size_t)n * sizeof *col);
     hash_update(c->hash, col, (size_t)n * sizeof *col);
-    c->kept += n;
-    return c->kept * (int64_t)sizeof *col >= SPILL_BYTES ? spill(f, c, err) : 0;
-}
-
-static int end_group(struct open_cell *c, struct err *err)
-{
-    int rc =
-        mem_grow(&c->m.ptr, &c->ptr_cap, c->m.ngroups + 2, sizeof *c->m.ptr, "mask groups", err);
-    if (rc == 0)
-        c->m.ptr[++c->m.ngroups] = c->spilled + c->kept;
-    return rc;
+    return h5_cell_add(f->out, c->cell.lists + COL, col, n, err);
 }
 
 /* Lists of all units that the rows [row0, row1) may see, in the geometry of the cell. */
@@ -400,7 +347,8 @@ static int become_lists(struct maskfile *f, struct open_cell *c, const struct ma
     c->m.exec = m->exec;
     c->m.exec_bq = m->exec_bq;
     c->m.exec_bk = m->exec_bk;
-    return add_full(f, c, 0, c->next_row, err);
+    int rc = begin_lists(c, err);
+    return rc ? rc : add_full(f, c, 0, c->next_row, err);
 }
 
 static int add_range(struct maskfile *f, struct open_cell *c, const struct mask *m, struct err *err)
@@ -428,56 +376,13 @@ out:
     return rc;
 }
 
-/* ---- finished cells -------------------------------------------------------------------------- */
-
-/* Checksum of col followed by row_ptr. */
-static int put_hash(hid_t group, struct open_cell *c, struct err *err)
+/* The checksum is of col followed by row_ptr. */
+static int end_cell(struct maskfile *f, struct open_cell *c, struct err *err)
 {
-    char text[HASH_TEXT_MAX];
-    hash_update(c->hash, c->m.ptr, (size_t)(c->m.ngroups + 1) * sizeof *c->m.ptr);
-    hash_text(hash_digest(c->hash), text);
-    return h5_put_str(group, "xxh3", text, err);
-}
-
-static int put_lists(struct maskfile *f, hid_t group, struct open_cell *c, struct err *err)
-{
-    int64_t n = c->m.ngroups + 1;
-    int rc = 0;
-
-    TRY(h5_put_array(group, "row_ptr", DT_I64, 1, &n, c->m.ptr, err));
-    if (c->spilled && c->kept)
-        TRY(spill(f, c, err));
-    if (!c->spilled)
-        TRY(h5_put_array(group, "col", DT_I32, 1, &c->kept, c->m.col, err));
-    TRY(put_hash(group, c, err));
-out:
-    return rc;
-}
-
-static int finish_cell(struct maskfile *f, struct open_cell *c, const struct record *r,
-                       const char *order, struct err *err)
-{
-    hid_t fresh = H5I_INVALID_HID, group = c->spill;
-    int rc = 0;
-
-    if (group < 0) {
-        TRY(h5_create_numbered(f->cells, f->n_cells, &fresh, err));
-        group = fresh;
-    }
-    TRY(put_identity(group, r, err));
-    TRY(h5_put_str(group, "order", order ? order : "none", err));
-    TRY(put_geometry(group, &c->m, err));
-    if (c->m.form == MASK_LISTS)
-        TRY(put_lists(f, group, c, err));
-    if (c->spill >= 0) {
-        TRY(h5_move_numbered(f->part.file, c->spill_name, f->cells, f->n_cells, err));
-        c->spill_name[0] = '\0';
-    }
-    f->n_cells++;
-    drop_cell(f, c);
-out:
-    h5_close(fresh);
-    return rc;
+    const struct h5_cell_list *ptr = c->cell.lists + PTR;
+    hash_update(c->hash, ptr->data, (size_t)ptr->n * sizeof(int64_t));
+    hash_text(hash_digest(c->hash), c->xxh3);
+    return cellfile_put(f->out, close_cell(f, c), err);
 }
 
 int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
@@ -493,68 +398,50 @@ int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
     TRY(buf_check(&key, "key of a cell", err));
     c = find_cell(f, &key);
     if (c && m->row0 == 0) {
-        drop_cell(f, c); /* the cell is computed again */
+        h5_cell_free(close_cell(f, c)); /* the cell is computed again */
         c = NULL;
     }
     if (!c)
-        TRY(new_cell(f, &key, m, &c, err));
+        TRY(new_cell(f, r, order, &key, m, &c, err));
     TRY(add_range(f, c, m, err));
-    if (m->row1 == m->nq)
-        TRY(finish_cell(f, c, r, order, err));
+    if (m->row1 == m->nq) {
+        struct open_cell *whole = c;
+        c = NULL;
+        TRY(end_cell(f, whole, err));
+    }
 out:
     /* A cell that cannot be dumped leaves the file as it was; a failed write does not. */
-    if (rc && rc != ERR_RUN)
-        f->failed = true;
     if (rc && c)
-        drop_cell(f, c);
+        h5_cell_free(close_cell(f, c));
     buf_free(&key);
     h5_unlock();
     if (rc)
-        err_prefix(err, "%s: %s layer %d head %d", f->part.path, r->method, r->layer, r->head);
+        err_prefix(err, "%s: %s layer %d head %d", cellfile_path(f->out), r->method, r->layer,
+                   r->head);
     return rc;
 }
 
-/* ---- end ------------------------------------------------------------------------------------- */
-
-static void drop_all(struct maskfile *f)
+struct cellfile *maskfile_cellfile(struct maskfile *f)
 {
-    while (f->open)
-        drop_cell(f, f->open);
-    h5_close(f->cells);
-    f->cells = H5I_INVALID_HID;
+    return f->out;
 }
 
-int maskfile_commit(struct maskfile **fp, struct err *err)
+int maskfile_commit(struct maskfile **f, struct err *err)
 {
-    struct maskfile *f = *fp;
-    int rc = 0;
-
-    if (f->failed) {
-        rc = err_set(err, ERR_RUN, "%s: writing failed before", f->part.path);
-        maskfile_abort(fp);
-        return rc;
-    }
-    h5_lock();
-    rc = h5_put_i64(f->cells, "count", f->n_cells, err);
-    drop_all(f);
-    if (rc == 0)
-        rc = h5_part_commit(&f->part, err);
-    h5_unlock();
-    maskfile_abort(fp);
+    int rc = cellfile_commit(&(*f)->out, err);
+    maskfile_abort(f);
     return rc;
 }
 
-void maskfile_abort(struct maskfile **fp)
+void maskfile_abort(struct maskfile **f)
 {
-    struct maskfile *f = *fp;
-    if (!f)
+    if (!*f)
         return;
-    h5_lock();
-    drop_all(f);
-    h5_part_abort(&f->part);
-    h5_unlock();
-    free(f);
-    *fp = NULL;
+    while ((*f)->open)
+        h5_cell_free(close_cell(*f, (*f)->open));
+    cellfile_abort(&(*f)->out);
+    free(*f);
+    *f = NULL;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

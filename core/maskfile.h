@@ -5,6 +5,7 @@
 #ifndef LACUNA_MASKFILE_H
 #define LACUNA_MASKFILE_H
 
+#include "core/cellfile.h"
 #include "core/err.h"
 #include "core/mask.h"
 #include "core/record.h"
@@ -24,12 +25,16 @@ int maskfile_open(const char *path, struct maskfile **out, struct err *err);
  * - Ranges of one cell come in ascending order; ranges of several cells may be interleaved.
  * - The range with row1 == nq is the last. A cell that never gets it is not in the file.
  * - A range that starts at row 0 again starts the cell anew.
+ * - Cells are written in the order of r->ordinal.
  * - All ranges of a cell have the same form and geometry, otherwise ERR_RUN. MASK_FULL may stand
  *   among MASK_LISTS; it is written as lists of all units.
  * - order: the token order of rows and keys (permute.h), which a method may choose itself; NULL or
  *   "none" = the order of the trace. */
 int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
                  const struct mask *m, struct err *err);
+
+/* The file that is being written, for cellfile_end and cellfile_next. */
+struct cellfile *maskfile_cellfile(struct maskfile *f);
 
 int maskfile_commit(struct maskfile **f, struct err *err);
 void maskfile_abort(struct maskfile **f);

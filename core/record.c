@@ -156,6 +156,20 @@ void record_text(struct record *r, const char **field, const char *fmt, ...)
     *field = copy ? copy : no_text;
 }
 
+int record_identity(const struct record *r, struct record *out, struct err *err)
+{
+    *out = *r;
+    out->model = out->reason = no_text;
+    out->heads = out->task = out->setting = NULL;
+    out->names = NULL;
+    out->values = NULL;
+    out->notes = (struct buf){0};
+    out->pooled = false;
+    record_text(out, &out->model, "%s", r->model);
+    out->params = strdup(r->params ? r->params : "");
+    return out->params ? mem_check_short(err) : err_set(err, ERR_NOMEM, "record: out of memory");
+}
+
 int64_t metric_place(const struct metric_names *names, const char *name)
 {
     for (int64_t i = 0; names && i < names->n; i++)
@@ -610,6 +624,7 @@ struct scan {
     struct span names[METRICS_MOST];
     double values[METRICS_MOST];
     int64_t n;
+    struct metric_names *list; /* of the pool: begins with these names; NULL: none does */
 };
 
 static bool take(struct scan *s, const char *text)
@@ -740,14 +755,30 @@ static int field_of(const struct scan *s, struct span key)
     return -1;
 }
 
-/* Is the key a metric? Those of the last record are. */
-static bool is_metric(const struct scan *s, struct span key)
+/* Find a list of the pool that goes on with the key. */
+static bool goes_on(struct scan *s, struct span key)
 {
-    const struct metric_names *last = s->pool->n_lists ? s->pool->lists[0] : NULL;
+    struct metric_names *known = s->list;
+    if (known && s->n < known->n && is_span(known->name[s->n], key))
+        return true;
+    s->list = NULL;
+    for (int64_t i = 0; known && i < s->pool->n_lists && !s->list; i++) {
+        struct metric_names *list = s->pool->lists[i];
+        int64_t k = s->n < list->n && is_span(list->name[s->n], key) ? 0 : -1;
+        while (k >= 0 && k < s->n && is_span(list->name[k], s->names[k]))
+            k++;
+        s->list = k == s->n ? list : NULL;
+    }
+    return s->list != NULL;
+}
+
+/* Is the key a metric? Those of earlier records are. */
+static bool is_metric(struct scan *s, struct span key)
+{
     char name[METRIC_NAME];
     if (key.len == 0 || key.len >= sizeof name)
         return false;
-    if (last && s->n < last->n && is_span(last->name[s->n], key))
+    if (goes_on(s, key))
         return true;
     snprintf(name, sizeof name, "%.*s", (int)key.len, key.at);
     for (int64_t i = 0; i < s->n; i++)
@@ -779,19 +810,14 @@ static bool take_member(struct scan *s)
     return true;
 }
 
-/* Are the names of a record that does not agree with an earlier one all different? is_metric has
- * compared those that it did not know; one that it knew may repeat one of these. */
-static bool all_differ(const struct scan *s)
+/* The names are those of a list of the pool, which is found or made. They all differ: each that no
+ * list went on with was compared with those before it. */
+static bool take_names(struct scan *s)
 {
-    const struct metric_names *last = s->pool->n_lists ? s->pool->lists[0] : NULL;
-    if (last && same_names(last, s->names, s->n))
-        return true;
-    for (int64_t i = 0; i < s->n; i++)
-        for (int64_t k = 0; k < i; k++)
-            if (s->names[i].len == s->names[k].len &&
-                memcmp(s->names[i].at, s->names[k].at, s->names[i].len) == 0)
-                return false;
-    return true;
+    struct err ignored = {0};
+    s->r->names = s->list;
+    return (s->list && s->list->n == s->n) ||
+           pool_names(s->pool, s->names, s->n, &s->r->names, &ignored) == 0;
 }
 
 static bool scan_members(struct scan *s)
@@ -805,15 +831,14 @@ static bool scan_members(struct scan *s)
     for (int f = 0; f < N_FIELDS; f++)
         if (fields[f].scopes & HEAD && !fields[f].may_lack && !(s->seen >> f & 1))
             return false;
-    return s->p == s->end && all_differ(s);
+    return s->p == s->end;
 }
 
 /* False: the line is none that is read here, and *r is as record_init leaves it. */
 static bool scan_line(struct record_pool *p, const char *line, size_t len, struct record *r)
 {
     static const char sum[] = ",\"sum\":\"";
-    struct err ignored = {0};
-    struct scan s = {.p = line, .pool = p, .r = r};
+    struct scan s = {.p = line, .pool = p, .r = r, .list = p->n_lists ? p->lists[0] : NULL};
     len -= len && line[len - 1] == '\n';
     record_init(r);
     if (seal_state(line, len) != SEAL_FITS || len < 64)
@@ -823,7 +848,7 @@ static bool scan_line(struct record_pool *p, const char *line, size_t len, struc
         return false;
     s.end = tail;
     r->pooled = true;
-    bool fits = scan_members(&s) && pool_names(p, s.names, s.n, &r->names, &ignored) == 0 &&
+    bool fits = scan_members(&s) && take_names(&s) &&
                 (r->values = malloc((size_t)(s.n + 1) * sizeof *r->values)) != NULL;
     if (!fits) {
         record_init(r);

@@ -57,6 +57,7 @@ struct record {
     int d;
     bool causal;
     double timestep; /* NAN for text */
+    int64_t ordinal; /* of the cell in its run: dumps have the cells in this order */
     /* outcome */
     enum record_status status;
     const char *reason;         /* of skip or error; record_text sets it */
@@ -72,6 +73,9 @@ void record_init(struct record *r);
 void record_of_model(struct record *r);
 void record_of_call(struct record *r);
 void record_free(struct record *r);
+
+/* A copy of the identity and shape of a head's record, which is released with record_free. */
+int record_identity(const struct record *r, struct record *out, struct err *err);
 
 /* Set r->model or r->reason, cut to what a line may hold. */
 void record_text(struct record *r, const char **field, const char *fmt, ...)

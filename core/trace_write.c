@@ -424,23 +424,6 @@ out:
 
 /* ---- payload --------------------------------------------------------------------------------- */
 
-static int pwrite_all(int fd, const void *data, int64_t bytes, int64_t offset, struct err *err)
-{
-    const char *p = data;
-    while (bytes > 0) {
-        size_t want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
-        ssize_t put = pwrite(fd, p, want, offset);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return err_sys(err, ERR_IO, "writing %lld bytes", (long long)bytes);
-        p += put;
-        offset += put;
-        bytes -= put;
-    }
-    return 0;
-}
-
 /* Rows [row0, row0+n) of a slice of a contiguous dataset, in the stored dtype. */
 static int put_rows(struct trace_writer *w, int i, int64_t slice, int64_t row0, int64_t n,
                     const void *data, struct err *err)
@@ -460,8 +443,8 @@ static int put_rows(struct trace_writer *w, int i, int64_t slice, int64_t row0, 
     aw->next[slice] += n;
     if (a->storage != TRACE_CONTIGUOUS)
         return 0;
-    return pwrite_all(w->part.out.fd, data, n * a->row_bytes,
-                      a->offset + (slice * a->rows + row0) * a->row_bytes, err);
+    return io_write_at(w->part.out.fd, w->part.path, data, n * a->row_bytes,
+                       a->offset + (slice * a->rows + row0) * a->row_bytes, err);
 }
 
 int trace_put_head(struct trace_writer *w, enum trace_what what, int head, int64_t tok0, int64_t n,

@@ -42,6 +42,7 @@ struct layer_job {
     const struct nn_kv *kv;
     float *out;
     bool stays;            /* outputs go to a->there->out, and not to out */
+    int64_t ordinal;       /* of its first head, for dumped masks */
     struct head_sum *sums; /* [heads] */
 };
 
@@ -175,6 +176,7 @@ static int describe(struct head_work *w, struct err *err)
     struct record *r = &w->rec;
 
     record_text(r, &r->model, "%s", a->model);
+    r->ordinal = w->j->ordinal + w->head;
     r->layer = w->in.layer;
     r->head = w->head;
     r->kv_head = w->in.kv_head;
@@ -743,9 +745,13 @@ static int attend_rows(struct layer_job *j, struct err *err)
 {
     const struct layer_attn *a = j->a;
     int rc = 0;
+    struct cellfile *masks = a->how->masks ? maskfile_cellfile(a->how->masks) : NULL;
     TRY(mem_zalloc(&j->sums, a->shape.heads, sizeof *j->sums, "sums of heads", err));
+    j->ordinal = masks ? cellfile_next(masks) : 0;
     TRY(layer_is_call(j) ? call_attend(j, err)
                          : pool_run(a->jobs, a->shape.heads, head_attend, j, err));
+    for (int h = 0; masks && h < a->shape.heads; h++)
+        TRY(cellfile_end(masks, j->ordinal + h, err));
     rc = add_heads(j);
 out:
     free(j->sums);

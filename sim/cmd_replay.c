@@ -274,9 +274,9 @@ static int end_outputs(struct replay *r, struct manifest **manifest, int run_rc,
     if (rc == 0 && r->masks)
         rc = maskfile_commit(&r->masks, err);
     if (rc == 0 && r->outputs)
-        rc = outfile_commit(&r->outputs, err);
+        rc = cellfile_commit(&r->outputs, err);
     maskfile_abort(&r->masks);
-    outfile_abort(&r->outputs);
+    cellfile_abort(&r->outputs);
     record_file_close(&r->records);
     return manifest_end(manifest, rc, err);
 }

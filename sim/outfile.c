@@ -3,7 +3,7 @@
  */
 #include "sim/replay.h"
 
-#include "core/h5util.h"
+#include "core/cellfile.h"
 #include "core/hash.h"
 #include "core/mem.h"
 
@@ -11,37 +11,22 @@
 
 #define OUTFILE_FORMAT "lacuna-outputs"
 #define OUTFILE_MAJOR 1
-#define OUTFILE_MINOR 1 /* minor version 1 added the checksums of a cell */
+#define OUTFILE_MINOR 2 /* version 1 added the checksums of a cell, 2 the count of cells */
 
-struct outfile {
-    struct h5_part part;
-    hid_t cells; /* group */
-    int64_t n_cells;
+struct output {
+    struct h5_cell cell; /* lists: out, lse */
+    char hashes[2][HASH_TEXT_MAX];
 };
 
-int outfile_create(const char *path, bool force, struct outfile **out, struct err *err)
+int outfile_create(const char *path, bool force, struct cellfile **out, struct err *err)
 {
-    int rc = 0;
-    struct outfile *f = NULL;
-
-    TRY(mem_zalloc(&f, 1, sizeof *f, "output file", err));
-    f->cells = H5I_INVALID_HID;
-    h5_lock();
-    rc = h5_part_create(&f->part, path, OUTFILE_FORMAT, OUTFILE_MAJOR, OUTFILE_MINOR, force, err);
-    if (!rc)
-        rc = h5_create_group(f->part.file, "cells", &f->cells, err);
-    h5_unlock();
-    if (rc)
-        goto out;
-    *out = f;
-    return 0;
-out:
-    outfile_abort(&f);
-    return rc;
+    return cellfile_create(path, OUTFILE_FORMAT, OUTFILE_MAJOR, OUTFILE_MINOR, force, out, err);
 }
 
-static int put_identity(hid_t g, const struct record *r, struct err *err)
+static int put_attributes(hid_t g, const struct h5_cell *c, struct err *err)
 {
+    const struct output *o = (const struct output *)c;
+    const struct record *r = &c->id;
     int rc = 0;
     TRY(h5_put_str(g, "trace", r->trace, err));
     TRY(h5_put_i64(g, "run", r->run, err));
@@ -53,55 +38,32 @@ static int put_identity(hid_t g, const struct record *r, struct err *err)
     TRY(h5_put_str(g, "params", r->params ? r->params : "", err));
     TRY(h5_put_str(g, "permute", r->permute, err));
     TRY(h5_put_i64(g, "seed", (int64_t)r->seed, err));
+    TRY(h5_put_str(g, "out_xxh3", o->hashes[0], err));
+    TRY(h5_put_str(g, "lse_xxh3", o->hashes[1], err));
 out:
     return rc;
 }
 
-static int put_hash(hid_t g, const char *name, const void *data, int64_t bytes, struct err *err)
-{
-    char text[HASH_TEXT_MAX];
-    hash_text(hash_bytes(data, (size_t)bytes), text);
-    return h5_put_str(g, name, text, err);
-}
-
-int outfile_put(struct outfile *f, const struct record *r, int64_t dv, const float *out,
+int outfile_put(struct cellfile *f, const struct record *r, int64_t dv, const float *out,
                 const double *lse, struct err *err)
 {
-    const int64_t dims[2] = {r->n_q, dv};
-    hid_t g = H5I_INVALID_HID;
+    const void *data[] = {out, lse};
+    const struct h5_cell_list lists[] = {{.name = "out", .type = DT_F32, .width = dv},
+                                         {.name = "lse", .type = DT_F64}};
+    struct output *o = NULL;
     int rc = 0;
-    h5_lock();
-    TRY(h5_create_numbered(f->cells, f->n_cells++, &g, err));
-    TRY(put_identity(g, r, err));
-    TRY(h5_put_array(g, "out", DT_F32, 2, dims, out, err));
-    TRY(h5_put_array(g, "lse", DT_F64, 1, dims, lse, err));
-    TRY(put_hash(g, "out_xxh3", out, r->n_q * dv * (int64_t)sizeof *out, err));
-    TRY(put_hash(g, "lse_xxh3", lse, r->n_q * (int64_t)sizeof *lse, err));
+    TRY(h5_cell_new(r, sizeof *o, &o, err));
+    o->cell.write = put_attributes;
+    for (int i = 0; i < 2; i++) {
+        int64_t n = i ? r->n_q : r->n_q * dv;
+        o->cell.lists[i] = lists[i];
+        hash_text(hash_bytes(data[i], (size_t)n * dtype_size(lists[i].type)), o->hashes[i]);
+        TRY(h5_cell_add(f, o->cell.lists + i, data[i], n, err));
+    }
+    struct h5_cell *whole = &o->cell;
+    o = NULL;
+    TRY(cellfile_put(f, whole, err));
 out:
-    h5_close(g);
-    h5_unlock();
-    return rc ? err_prefix(err, "%s", f->part.path) : 0;
-}
-
-int outfile_commit(struct outfile **f, struct err *err)
-{
-    h5_lock();
-    h5_close((*f)->cells);
-    int rc = h5_part_commit(&(*f)->part, err);
-    h5_unlock();
-    free(*f);
-    *f = NULL;
-    return rc;
-}
-
-void outfile_abort(struct outfile **f)
-{
-    if (!*f)
-        return;
-    h5_lock();
-    h5_close((*f)->cells);
-    h5_part_abort(&(*f)->part);
-    h5_unlock();
-    free(*f);
-    *f = NULL;
+    h5_cell_free((struct h5_cell *)o);
+    return rc ? err_prefix(err, "%s", cellfile_path(f)) : 0;
 }

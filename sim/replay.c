@@ -351,10 +351,13 @@ out:
 
 int replay_groups(struct replay *r, struct err *err)
 {
+    int64_t cells = 0;
     int rc = 0;
     for (int64_t i = 0; i < r->n_series; i++)
         TRY(add_series(r, i, err));
     for (int64_t i = 0; i < r->n_groups; i++) {
+        r->groups[i].ordinal = cells;
+        cells += r->groups[i].n * series_of(r, r->groups + i, 0)->n_calls * r->n_runs;
         r->groups[i].group = group_size(r, r->groups + i);
         if (r->device.calls)
             TRY(heads_text(r, r->groups + i, err));
@@ -536,6 +539,12 @@ static void cell_free(struct cell_run *c)
     memset(c, 0, sizeof *c);
 }
 
+static int end_dumps(const struct replay *r, int64_t ordinal, struct err *err)
+{
+    int rc = r->masks ? cellfile_end(maskfile_cellfile(r->masks), ordinal, err) : 0;
+    return rc || !r->outputs ? rc : cellfile_end(r->outputs, ordinal, err);
+}
+
 /* A finished cell's record, and the tally. */
 static int deliver(struct replay *r, const struct method_run *run, const struct record *rec,
                    struct err *err)
@@ -563,6 +572,7 @@ static bool ends_replay(const struct replay *r, int code)
 struct place {
     const struct call_group *group; /* NULL: none */
     int64_t call;
+    int64_t ordinal; /* of its first cell */
 };
 
 /* A call in memory, or on its way there. Reading is thread-safe by itself: HDF5 is behind its lock
@@ -606,7 +616,8 @@ struct loop {
     } of;
 
     /* A call, and a method on it. */
-    int64_t call, run;
+    struct place at;
+    int64_t run;
     struct sim_head *heads; /* [g->n], of the slot */
     const struct branch *branch;
     uint64_t data; /* number of the heads' q, k, v on the device */
@@ -723,7 +734,8 @@ static int next_place(struct loop *l, struct place *at, struct err *err)
         const struct series *s = series_of(r, g, 0);
         while (l->index < s->n_calls && group_needed(r, g)) {
             bool needed = false;
-            *at = (struct place){g, s->calls[l->index++]};
+            *at = (struct place){g, s->calls[l->index], g->ordinal + l->index * g->n * r->n_runs};
+            l->index++;
             int rc = call_needed(r, *at, &needed, err);
             if (rc || needed)
                 return rc;
@@ -903,6 +915,7 @@ static int deliver_all(struct loop *l, struct record *of_call, bool call_done,
             *err = *own;
             return own->code;
         }
+        TRY(end_dumps(r, l->of.cells[i].record.ordinal, err));
         if (own->code)
             fail(&l->of.cells[i].record, own);
         if (!l->of.cells[i].done)
@@ -929,10 +942,11 @@ static int do_run(struct loop *l, struct err *err)
     record_init(&of_call);
     for (int64_t i = 0; i < g->n; i++) {
         struct cell_run *c = l->of.cells + i;
-        TRY(find_record(r, g, l->call, run, i, &c->record, &c->done, err));
+        TRY(find_record(r, g, l->at.call, run, i, &c->record, &c->done, err));
+        c->record.ordinal = l->at.ordinal + l->run * g->n + i;
         all_done &= c->done;
     }
-    TRY(find_record(r, g, l->call, run, g->n, &of_call, &call_done, err));
+    TRY(find_record(r, g, l->at.call, run, g->n, &of_call, &call_done, err));
     if (all_done && call_done && !runs_anyway(r, run))
         goto out;
     set_shape(&of_call, &l->heads->in);
@@ -963,11 +977,10 @@ static void progress_call(struct loop *l, const struct trace_call *c)
     }
 }
 
-static int do_call(struct loop *l, int64_t call, struct err *err)
+static int do_call(struct loop *l, struct err *err)
 {
-    const struct trace_call *c = trace_call(trace_of(l->r, l->of.g), call);
+    const struct trace_call *c = trace_call(trace_of(l->r, l->of.g), l->at.call);
     int rc = 0;
-    l->call = call;
     TRY(enter_branch(l, c->branch, err));
     l->data = device_numbers((int)l->of.g->n);
     for (l->run = 0; l->run < l->r->n_runs; l->run++)
@@ -981,21 +994,21 @@ out:
 static int do_groups(struct replay *r, int64_t first, int64_t end, int jobs, struct err *err)
 {
     struct loop l = {.r = r, .jobs = jobs, .group = first, .end = end};
-    struct place at, next;
+    struct place next;
     int rc = 0;
 
     l.slots[0].r = l.slots[1].r = r;
     TRY(next_place(&l, &next, err));
     while (next.group) {
-        at = next;
+        l.at = next;
         if (interrupted())
             FAIL(err, ERR_INTERRUPTED,
                  "interrupted; finished cells are kept, the same command continues");
-        TRY(enter_group(&l, at.group, err));
-        TRY(take_call(&l, at, err));
+        TRY(enter_group(&l, l.at.group, err));
+        TRY(take_call(&l, l.at, err));
         TRY(next_place(&l, &next, err));
         read_ahead(&l, next);
-        TRY(do_call(&l, at.call, err));
+        TRY(do_call(&l, err));
     }
 out:
     leave_group(&l);

@@ -38,6 +38,7 @@ struct call_group {
     int64_t *series, n; /* their indices, ascending by head; owned */
     int group;          /* query heads in a row that share keys and values; divides n */
     char *heads;        /* as in struct record, with device.calls; owned */
+    int64_t ordinal;    /* of its first cell, as in struct record */
 };
 
 struct replay {
@@ -55,7 +56,7 @@ struct replay {
     int64_t n_groups, cap_groups;
     struct record_file *records; /* of a dry run: its keys alone, or NULL without a directory */
     struct maskfile *masks;      /* NULL: not dumped */
-    struct outfile *outputs;     /* NULL: not dumped */
+    struct cellfile *outputs;    /* NULL: not dumped */
     struct budget_book *book;    /* parameters found for targets (sim/budgetsearch.h) */
     struct progress *progress;
     struct shard shard;                     /* {0} or the one that replay_shard kept */
@@ -81,19 +82,13 @@ int replay_execute(struct replay *r, int jobs, struct err *err);
 
 void replay_free(struct replay *r);
 
-/* ---- dumped outputs: per cell the method's output rows and log-sum-exp ------------------------
+/* ---- dumped outputs (core/cellfile.h): per cell the method's output rows and log-sum-exp ------
  */
 
-struct outfile;
-
-/* Begin a file of outputs (h5_part_create). */
-int outfile_create(const char *path, bool force, struct outfile **out, struct err *err);
+int outfile_create(const char *path, bool force, struct cellfile **out, struct err *err);
 
 /* Store the cell r, which has r->n_q rows: out [n_q][dv], lse [n_q]. Thread-safe. */
-int outfile_put(struct outfile *f, const struct record *r, int64_t dv, const float *out,
+int outfile_put(struct cellfile *f, const struct record *r, int64_t dv, const float *out,
                 const double *lse, struct err *err);
-
-int outfile_commit(struct outfile **f, struct err *err);
-void outfile_abort(struct outfile **f); /* accepts NULL */
 
 #endif

@@ -49,10 +49,18 @@ const struct step steps[] = {
      .words = "eval -q -j1 --model MODEL -m streaming:sink=4:window=8 --task needle -n 64 --depth 0 "
               "--trials 2 -o eval",
      .out = {"eval"}, .slow = true},
+    {.name = "inside",
+     .words = "eval -q -j1 --model MODEL -m streaming:sink=4:window=8 --task p.txt -n 24 --dump-masks em.h5 "
+              "-o inside",
+     .in = {"p.txt"}, .out = {"inside", "em.h5"}, .slow = true},
+    /* Whichever of its programs makes the call is struck. */
+    {.name = "reproduce", .words = "reproduce sale:3 --quick -q --parallel 1 --trace lm=t.h5 -o rp",
+     .in = {"t.h5"}, .out = {"rp"}, .slow = true, .starts_others = true},
     {.name = "analyze", .words = "analyze -q run -o tab.csv", .in = {"run"}, .out = {"tab.csv"}},
     {.name = "print", .words = "analyze -q run --table by-head", .in = {"run"}, .prints = true},
     {.name = "compare", .words = "compare -q run more", .in = {"run", "more"}, .prints = true},
     {.name = "repair", .words = "records repair -q bad", .in = {"bad"}, .out = {"bad"}},
+    {.name = "figures", .words = "report -q run -o figs", .in = {"run"}, .out = {"figs"}, .slow = true},
     {.name = "report", .words = "report -q --no-figures run -o rep", .in = {"run"}, .out = {"rep"}},
     {0},
 };

@@ -114,7 +114,8 @@ static long run_kind(const struct kind *k)
     long failures = 0, steps_run = 0;
     for (const struct step *s = steps; s->name; s++) {
         struct tally t = {.kind = k->name, .step = s->name};
-        if (driver.only && strcmp(driver.only, s->name) != 0)
+        if ((driver.only && strcmp(driver.only, s->name) != 0) ||
+            (s->starts_others && k->run != kills))
             continue;
         k->run(s, &t);
         if (t.tried)

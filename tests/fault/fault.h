@@ -23,6 +23,7 @@ struct step {
     const char *out[STEP_FILES]; /* files and directories that are results */
     bool prints;                 /* standard output is a result too */
     bool slow;                   /* a quarter of the tries are enough */
+    bool starts_others;          /* several programs: it is killed, and nothing else */
 };
 
 /* ---- chain.c --------------------------------------------------------------------------------- */

@@ -34,8 +34,9 @@ static void record_course(const struct step *s, struct course *c)
         fseek(f, e.path_len + e.to_len + e.data_len, SEEK_CUR);
         if (e.number > 0 && e.number < 1 << 20)
             c->kinds[e.number] = e.call;
-        for (int i = 0; i < COUNTERS; i++)
-            c->counts[i] = e.counts[i];
+        for (int i = 0; i < COUNTERS; i++) /* of the program that makes the most */
+            if (e.counts[i] > c->counts[i])
+                c->counts[i] = e.counts[i];
     }
     if (f)
         fclose(f);
@@ -211,7 +212,7 @@ static void kill_series(const struct step *s, const struct course *c, struct fau
     snprintf(what, sizeof what, "--how %s --at %ld", how_name(f.how), f.at);
     for (int i = 0; i < MOST && !*why; i++) {
         run_words(s->words, "trial", f, NULL, &o);
-        if (o.code != 1000 + 9)
+        if (o.code != 1000 + 9 && !(s->starts_others && o.code == 5)) /* one that it started */
             break;
         t->tried++;
         why = results_torn(s, "trial");

@@ -152,10 +152,15 @@ static const char *compare_bytes(const char *want, const char *got)
 
 static const char *compare(const char *want, const char *got);
 
-/* A repair that is done again keeps the damaged file once more. */
+/* A repair that is done again keeps the damaged file once more; logs, and what was left to do, tell
+ * of each time. */
 static int visible(const struct dirent *e)
 {
-    return e->d_name[0] != '.' && fnmatch("*.damaged.*", e->d_name, 0) != 0;
+    static const char *const others[] = {".*", "*.damaged.*", "log.txt", "make.log", "Makefile"};
+    bool seen = true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        seen &= fnmatch(others[i], e->d_name, 0) != 0;
+    return seen;
 }
 
 /* The same names, and below them the same content. */

@@ -65,6 +65,10 @@ struct fuzz_target {
 /* The input was accepted but what came out of it cannot be: fails the case. */
 int fuzz_wild(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* A text of a method as a file may hold it: read with the rights of data, nothing that it sets
+ * leads outside (fuzz_method.c). */
+void fuzz_check_data(const char *text);
+
 /* Write data to `name` in fuzz_dir() and return the path (valid until the next call). */
 const char *fuzz_file(const char *name, const void *data, size_t len);
 

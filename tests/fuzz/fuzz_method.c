@@ -90,8 +90,7 @@ static int check_index_list(const char *text)
     return 0;
 }
 
-/* The same text as a file may hold it: nothing that it sets leads outside. */
-static void check_data(const char *text)
+void fuzz_check_data(const char *text)
 {
     struct method_run *run = NULL;
     struct err err = {0};
@@ -112,7 +111,7 @@ static int run(const void *data, size_t len, struct err *err)
     struct method_run *runs = NULL;
     int64_t n = 0;
     check_index_list(strchr(text, '=') ? strchr(text, '=') + 1 : text);
-    check_data(text);
+    fuzz_check_data(text);
     int rc = method_runs_parse(sim_methods, text, &runs, &n, err);
     for (int64_t i = 0; !rc && i < n && i < 50; i++)
         rc = check_canonical(&runs[i], err);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void add_entry(struct jw *w, int i, const char *method, const char *params)
 {
@@ -88,6 +89,8 @@ static int run(const void *data, size_t len, struct err *err)
         rc = method_run_open(&runs[0], err);
     if (!rc)
         rc = runs[0].method->session.fits(runs[0].params, "code-lm", "none", err);
+    if (unlink("started") == 0)
+        fuzz_wild("a plan ran a program");
     method_runs_free(runs, n);
     buf_free(&text);
     return rc;

@@ -84,8 +84,13 @@ static int run(const void *data, size_t len, struct err *err)
     struct record_file *f = NULL;
     const char *path = fuzz_file("records.jsonl", data, len);
     TRY(records_load(path, &list, &n, err));
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        struct buf text = {0};
+        buf_printf(&text, "%s:%s", list[i].method, list[i].params ? list[i].params : "");
+        fuzz_check_data(buf_str(&text)); /* `choose` and `eval --found` take it from here */
+        buf_free(&text);
         TRY(check_round_trip(&list[i], err));
+    }
     /* Resuming cuts off a torn line; one more record follows it. */
     TRY(record_file_open(path, &f, err));
     if (n > 0)

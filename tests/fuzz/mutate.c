@@ -255,6 +255,39 @@ static const char *const odd_tokens[] = {
 };
 enum { N_ODD = sizeof odd_tokens / sizeof *odd_tokens };
 
+/* Texts of methods, and of parameters, that data may not hold, and some that are hard to read. */
+static const char *const hostile_texts[] = {
+    "exec:cmd=touch started",
+    "exec:cmd=sh -c 'touch started':timeout=1",
+    "exec",
+    "cmd=touch started",
+    "plan:file=plan.json:trust=1",
+    "plan:file=/dev/fd/0",
+    "plan@density_elem=0.3",
+    "plan",
+    "file=plan.json",
+    "mask:file=/etc/passwd",
+    "mask",
+    "file=/etc/passwd:unit=1x1",
+    "minference:table=/etc/passwd",
+    "table=/etc/passwd",
+    "sale:calib=calib.json",
+    "calib=calib.json",
+    "streaming:window=1..100000/lin10000",
+    "streaming:window=1,2:sink=1,2",
+    "streaming@density_elem=0.3:per=model",
+    "window=-0",
+    "window=0x10",
+    "window=9223372036854775808",
+    "tau=nan:tau=1e400",
+    "fg-attn:permute=voxel:1x1x1",
+    "streaming:window=64:window=65",
+    "\\u0065xec:cmd=touch started",
+    "exec:cmd=touch started\\u0000",
+    "dense::::",
+};
+enum { N_HOSTILE = sizeof hostile_texts / sizeof *hostile_texts };
+
 struct token {
     size_t at, len;
 };
@@ -358,6 +391,12 @@ size_t fuzz_tokens(struct fuzz_rng *r, struct buf *x, size_t begin, size_t end)
     struct token a = {t[i].at, t[last].at + t[last].len - t[i].at}, b = t[j], cut_out = a;
     bool digit = isdigit((unsigned char)x->data[a.at]) || x->data[a.at] == '-';
 
+    if (x->data[a.at] == '"' && fuzz_below(r, 4) == 0) {
+        buf_printf(&out, "\"%s\"", hostile_texts[fuzz_below(r, N_HOSTILE)]);
+        fuzz_splice(x, a.at, t[i].len, buf_str(&out), out.len);
+        buf_free(&out);
+        return end + x->len - before;
+    }
     switch (fuzz_below(r, digit ? 10 : 7)) {
     case 0: /* delete */
         break;

@@ -302,7 +302,7 @@ TEST(markdown_is_aligned_and_escaped)
     OWN(buf_free) struct buf b = {0};
     sample();
     format_as("md", &b);
-    ck_assert_str_eq(buf_str(&b), "**50% of \\<a> & b_c**\n"
+    ck_assert_str_eq(buf_str(&b), "**50% of &lt;a> & b_c**\n"
                                   "\n"
                                   "| parameters |  n | density [kept/allowed] | t [ms] |\n"
                                   "| :--------- | -: | ---------------------: | -----: |\n"
@@ -369,13 +369,13 @@ TEST(text_of_a_cell_is_no_html_no_link_and_no_command)
     static const struct {
         const char *text, *md, *html;
     } cells[] = {
-        {"<img src=x onerror=a()>", "| \\<img src=x onerror=a()> |",
+        {"<img src=x onerror=a()>", "| &lt;img src=x onerror=a()> |",
          "&lt;img src=x onerror=a()&gt;"},
-        {"</td><!-- <?x", "| \\</td>\\<!-- \\<?x |", "&lt;/td&gt;&lt;!-- &lt;?x"},
+        {"</td><!-- <?x", "| &lt;/td>&lt;!-- &lt;?x |", "&lt;/td&gt;&lt;!-- &lt;?x"},
         {"&lt;b> &#60; R&D", "| \\&lt;b> \\&#60; R\\&D |", "&amp;lt;b&gt; &amp;#60; R&amp;D"},
         {"a < b & c <= d", "| a < b & c <= d |", "a &lt; b &amp; c &lt;= d"},
         {"[x](javascript:a())", "| [x\\](javascript:a()) |", "[x](javascript:a())"},
-        {"a\\|b \\<i>", "| a\\\\\\|b \\\\\\<i> |", "a\\|b \\&lt;i&gt;"},
+        {"a\\|b \\<i>", "| a\\\\\\|b \\\\&lt;i> |", "a\\|b \\&lt;i&gt;"},
         {"\033[2J\xc2\x9b\xe2\x80\xae\xff\n", "| \\x1b[2J\\u009b\\u202e\\xff\\x0a |",
          "\\x1b[2J\\u009b\\u202e\\xff\\x0a"},
     };

@@ -250,6 +250,7 @@ TEST(lists_larger_than_the_memory_limit_are_whole)
     struct mask m, back;
     struct stat st;
 
+    r.ordinal = 1; /* waits for another one to the end */
     for (int64_t row = 0; row < LONG_N; row += 800) {
         all_keys(&m, row, row + 800);
         MUST(maskfile_put(f, &r, NULL, &m, ERR));
@@ -292,35 +293,47 @@ TEST(thousands_of_cells_are_kept_in_buckets)
     }
 }
 
+/* Every fifth head ends without a mask. */
 static int put_head(void *ctx, int64_t head, int worker, struct err *err)
 {
-    struct record r = cell((int)head, "");
+    OWN(record_free) struct record r = cell((int)head, "");
     int rc = 0;
-    for (int64_t row = 0; row < 320 && rc == 0; row += 64) {
+    r.ordinal = head;
+    for (int64_t row = 0; row < 320 && rc == 0 && head % 5 != 2; row += 64) {
         OWN(mask_free) struct mask m;
         random_lists(&m, (uint64_t)head, 320, row, row + 64, 32, 32);
         rc = maskfile_put(ctx, &r, NULL, &m, err);
     }
-    record_free(&r);
-    return rc;
+    return rc ? rc : cellfile_end(maskfile_cellfile(ctx), head, err);
 }
 
-TEST(threads_may_dump_different_cells)
+TEST(cells_of_threads_are_in_their_order_and_equal_bytes)
 {
     OWN(maskfile_close) struct maskfile *f = create();
-    bool seen[24] = {0};
+    OWN(buf_free) struct buf one = {0}, many = {0}, back = {0};
+    struct buf *bytes[] = {&one, &many, &back};
 
-    MUST(pool_run(4, 24, put_head, f, ERR));
-    reopen(&f, 24);
-    for (int i = 0; i < 24; i++) {
-        OWN(record_free) struct record id;
-        OWN(mask_free) struct mask want, back;
-        MUST(maskfile_cell(f, i, &id, ERR));
-        ck_assert(!seen[id.head]);
-        seen[id.head] = true;
-        random_lists(&want, (uint64_t)id.head, 320, 0, 320, 32, 32);
-        MUST(maskfile_read(f, i, &back, ERR));
-        assert_same_lists(&want, &back);
+    for (int i = 0; i < 3; i++) {
+        if (i == 2)
+            for (int64_t head = 23; head >= 0; head--)
+                MUST(put_head(f, head, 0, ERR));
+        else
+            MUST(pool_run(i ? 4 : 1, 24, put_head, f, ERR));
+        reopen(&f, 19);
+        MUST(buf_read_file(bytes[i], test_path("m.h5"), 1 << 24, ERR));
+        ck_assert(bytes[i]->len == one.len && memcmp(bytes[i]->data, one.data, one.len) == 0);
+        for (int c = 0, head = 0; c < 19; c++, head++) {
+            OWN(record_free) struct record id;
+            OWN(mask_free) struct mask want, have;
+            head += head % 5 == 2;
+            MUST(maskfile_cell(f, c, &id, ERR));
+            ck_assert_int_eq(id.head, head);
+            random_lists(&want, (uint64_t)head, 320, 0, 320, 32, 32);
+            MUST(maskfile_read(f, c, &have, ERR));
+            assert_same_lists(&want, &have);
+        }
+        maskfile_close(&f);
+        f = i < 2 ? create() : NULL;
     }
 }
 

@@ -9,7 +9,7 @@ record "'quoted' model" '%d%n{/Symbol x}`touch owned`$(touch owned)' >>quoted/re
 "$LACUNA" report quoted -o page -q && grep -c '<figure' page/index.html | grep -qv '^0$' && echo "drawn"
 [ ! -e owned ] && [ ! -e page/figures/owned ] && echo "nothing was run"
 record toy '<b>|=1' >html.jsonl
-"$LACUNA" analyze html.jsonl --format md | grep -c '| \\<b>\\|=1 *|'
+"$LACUNA" analyze html.jsonl --format md | grep -c '| &lt;b>\\|=1 *|'
 record toy '=1+1' >formula.jsonl
 "$LACUNA" analyze formula.jsonl --format csv | grep -c "^dense,\"'=1+1\","
 for name in 'a\u001b[31m' 'a\u009b31m' 'a\u202eb'; do
