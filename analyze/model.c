@@ -25,7 +25,7 @@ struct model {
     double layers, weights; /* of --config: layers and numbers in the matrices of one; 0: none */
     bool share;
     int64_t predicted, left_out, unpriced; /* calls x GPUs */
-    const char *why;                       /* of those that were left out */
+    char why[160];                         /* of those that were left out */
 };
 
 struct call {
@@ -33,6 +33,8 @@ struct call {
     int64_t heads, kv, full; /* query heads, KV heads, heads that keep everything */
     const char *lists;       /* NULL: all keep everything */
     struct work_counts w[2]; /* of the lists; bits and gathered keys */
+    char kernel[MODEL_NAME]; /* that a GPU ran, as kernels.json names them; "": unknown */
+    char arith[MODEL_NAME];  /* "filter-": the arithmetic of the kernel, where it is not softmax */
     bool chosen;             /* its masks are chosen for it */
     const char *why;         /* it cannot be predicted */
 };
@@ -60,18 +62,18 @@ static bool read_work(const struct record *r, const char *lists, struct work_cou
     return true;
 }
 
-static bool note_begins(const struct record *r, const char *key, const char *begin)
+/* A note, without what a kernel's name begins with if it computes in bf16. */
+static bool note(const struct record *r, const char *key, const char *after, char text[MODEL_NAME])
 {
-    size_t len = 0, n = strlen(begin);
+    static const char *const plain[] = {"bf16-", "portable-"};
+    size_t len = 0, skip = 0;
     const char *value = record_note_value(r, key, &len);
-    return value && len >= n && strncmp(value, begin, n) == 0;
-}
-
-static bool note_ends(const struct record *r, const char *key, const char *end)
-{
-    size_t len = 0, n = strlen(end);
-    const char *value = record_note_value(r, key, &len);
-    return value && len >= n && strncmp(value + len - n, end, n) == 0;
+    for (int i = 0; i < 2 && value; i++)
+        if (strncmp(value, plain[i], strlen(plain[i])) == 0)
+            skip = strlen(plain[i]);
+    if (value)
+        snprintf(text, MODEL_NAME, "%.*s%s", (int)(len - skip), value + skip, after);
+    return value;
 }
 
 static void add_record(struct call *c, const struct record *r)
@@ -80,22 +82,23 @@ static void add_record(struct call *c, const struct record *r)
     const struct method *m = method_find(metric_def_known_methods(), r->method, NULL);
     bool whole = r->scope == RECORD_OF_CALL;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
-    double flops = record_get(r, "cost_select_flops");
+    char text[MODEL_NAME];
+    bool known = note(r, "select_kind", "", text);
     struct work_counts w;
-    size_t len;
     c->heads += heads;
     c->kv +=
         whole ? (int64_t)record_get(r, "call_heads_kv") : !c->of || c->of->kv_head != r->kv_head;
     c->of = r;
-    c->chosen |= whole ? note_ends(r, "select_kind", "own") : flops != 0;
+    c->chosen |= known ? strcmp(text, "own") == 0 || strcmp(text, "mixed") == 0
+                       : record_get(r, "cost_select_flops") > 0;
+    bool full = record_get(r, "density_elem") == 1 || (known && strcmp(text, "none") == 0);
+    note(r, "arith", "-", c->arith);
     if (r->status != RECORD_OK)
         c->why = "a head was skipped or failed";
-    else if (record_note_value(r, "rows", &len))
+    else if (note(r, "rows", "", text))
         c->why = "the records are of sampled rows";
-    else if (m && m->arith.kind == ARITH_KERNEL)
-        c->why = "kernels of the method's own arithmetic are not measured yet";
-    else if (whole && note_begins(r, "kernel", "filter"))
-        c->why = "kernels that may skip P V of a block are not measured yet";
+    else if (!note(r, "kernel", "", c->kernel) && m && m->arith.kind == ARITH_KERNEL)
+        c->why = "only a replay on a GPU names the kernel of the method's own arithmetic";
     for (int i = 0; i < 4 && !c->why; i++) {
         if (!read_work(r, lists[i], &w))
             continue;
@@ -107,7 +110,7 @@ static void add_record(struct call *c, const struct record *r)
             work_counts_join(c->w + 1, &w);
         return;
     }
-    if (!c->why && record_get(r, "density_elem") != 1 && !note_ends(r, "kernel", "-dense"))
+    if (!c->why && !full && !strstr(c->kernel, "-dense"))
         c->why = "the records have no work_* counts: replay again";
     c->full += heads;
 }
@@ -136,50 +139,88 @@ struct prediction {
     double select; /* ns; NAN: not known */
 };
 
-/* ns of choosing and planning. The part that grows with the keys moves bytes, that with their
- * square multiplies: both scale from the H200 of the measurement. */
-static double select_ns(const struct kernel_models *m, const struct gpu_model *g,
-                        const struct call *c, bool gathered, double ghz)
+/* Does it gather keys? As a replay decides, where no GPU ran the call. */
+static bool gathers(const struct call *c)
 {
     bool bits = c->lists && strcmp(c->lists, "bits") == 0;
+    return bits && (c->kernel[0] ? strstr(c->kernel, "gather") != NULL
+                                 : (double)c->w[1].stages < 0.7 * (double)c->w[0].stages);
+}
+
+/* ns of choosing and planning. The part that grows with the keys moves bytes, that with their
+ * square multiplies: both scale from the GPU of the measurement. */
+static double select_ns(const struct kernel_models *m, const struct gpu_model *g,
+                        const struct call *c, double ghz)
+{
     double n = (double)c->of->n_k / 32768, heads = (double)c->heads * c->of->d / (32 * 128);
+    double plan = gathers(c)                                  ? m->plan_gather
+                  : c->lists && strcmp(c->lists, "bits") == 0 ? m->plan_bits
+                                                              : m->plan_lists;
     if (!c->chosen)
         return 0;
     for (const struct select_model *s = m->select; s < m->select + m->n_select; s++)
         if (strcmp(s->method, c->of->method) == 0)
             return 1e3 * g->select *
-                   ((gathered ? m->plan_gather
-                     : bits   ? m->plan_bits
-                              : m->plan_lists) +
-                    s->fixed + heads * n * s->linear * 4290 / g->copy +
-                    heads * n * n * s->square * (132 * 4096 * 1.392) / (g->sms * g->tensor * ghz));
+                   (plan + s->fixed + heads * n * s->linear * m->select_copy / g->copy +
+                    heads * n * n * s->square * m->select_rate /
+                        (g->sms * g->rate[RATE_BF16] * ghz));
     return g->select > 0 ? NAN : 0;
 }
 
-/* A call with records. *why: it cannot be predicted. */
-static int predict(const struct model *m, const struct gpu_model *g, const struct call *c,
-                   struct prediction *p, const char **why, struct err *err)
+/* The kernel of a call: the one that a GPU ran, else by its arithmetic and lists. */
+static const struct kernel_model *kernel_of(const struct kernel_models *m,
+                                            const struct gpu_model *g, const struct call *c,
+                                            char name[MODEL_NAME])
+{
+    const char *lists = gathers(c) ? "gather" : c->lists ? c->lists : "dense";
+    snprintf(name, MODEL_NAME, "%s", c->kernel);
+    if (!name[0])
+        snprintf(name, MODEL_NAME, "%.15shd%d-%.8s", c->arith, c->of->d,
+                 c->arith[0] && strcmp(lists, "64x64") == 0 ? "64x128" : lists);
+    return kernel_model_find(m, g, name);
+}
+
+/* Attention on g; bytes: q, k, v and outputs. */
+static int launch(const struct kernel_models *m, const struct gpu_model *g, const struct call *c,
+                  const struct kernel_model *k, bool dense, struct gpu_launch *out, struct err *err)
 {
     const struct record *r = c->of;
-    assert(r);
-    const struct kernel_model *dense = kernel_model_find(&m->kernels, g, r->d, "dense"), *k = dense;
-    bool gathered = c->lists && strcmp(c->lists, "bits") == 0 &&
-                    (double)c->w[1].stages < 0.7 * (double)c->w[0].stages; /* as a replay does */
     double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k);
     struct work_counts w;
+    if (!dense && c->lists)
+        return gpu_model_launch(m, g, k, c->w + gathers(c), (double)keys_of_stage(r, c->lists),
+                                bytes, out, err);
+    work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads, &w);
+    return gpu_model_launch(m, g, k, &w, k->bn, bytes, out, err);
+}
+
+/* A call with records. why: it cannot be predicted. */
+static int predict(const struct model *m, const struct gpu_model *gpu, const struct call *c,
+                   struct prediction *p, char why[160], struct err *err)
+{
+    char name[MODEL_NAME], dense_name[MODEL_NAME];
+    struct gpu_model at = *gpu, *g = &at;
+    double measured = record_get(c->of, "time_dense_ns");
     int rc = 0;
-    if (c->lists)
-        k = kernel_model_find(&m->kernels, g, r->d, gathered ? "gather" : c->lists);
-    *why = c->why ? c->why : dense && k ? NULL : "no kernel of such heads is described for the GPU";
-    if (*why)
+    snprintf(dense_name, sizeof dense_name, "hd%d-dense", c->of->d);
+    const struct kernel_model *dense = kernel_model_find(&m->kernels, g, dense_name);
+    const struct kernel_model *k = kernel_of(&m->kernels, g, c, name);
+    if (c->why)
+        snprintf(why, 160, "%s", c->why);
+    else if (!dense || !k)
+        snprintf(why, 160, "no kernel %.39s is described for %.23s", dense ? name : dense_name,
+                 g->name);
+    else if (g->by_dense && isnan(measured))
+        snprintf(why, 160, "no dense attention was timed beside it (--clock dense)");
+    if (why[0])
         return 0;
-    work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)dense->bm, (int64_t)dense->bn, c->heads, &w);
-    TRY(gpu_model_launch(&m->kernels, g, dense, &w, dense->bn, bytes, &p->dense, err));
-    p->attend = p->dense;
-    if (c->lists)
-        TRY(gpu_model_launch(&m->kernels, g, k, c->w + gathered, (double)keys_of_stage(r, c->lists),
-                             bytes, &p->attend, err));
-    p->select = select_ns(&m->kernels, g, c, gathered, p->dense.ghz);
+    TRY(launch(&m->kernels, g, c, dense, true, &p->dense, err));
+    if (g->by_dense) {
+        g->tune = p->dense.ns / measured;
+        TRY(launch(&m->kernels, g, c, dense, true, &p->dense, err));
+    }
+    TRY(launch(&m->kernels, g, c, k, false, &p->attend, err));
+    p->select = select_ns(&m->kernels, g, c, p->dense.ghz);
 out:
     return rc;
 }
@@ -189,7 +230,8 @@ out:
 static double first_token_ns(const struct model *m, const struct gpu_model *g,
                              const struct prediction *p, int64_t tokens)
 {
-    double linear = 2 * (double)tokens * m->weights / (0.9 * g->sms * g->tensor * p->dense.ghz);
+    double linear =
+        2 * (double)tokens * m->weights / (0.9 * g->sms * g->rate[RATE_BF16] * p->dense.ghz);
     return m->layers > 0 ? m->layers * (p->attend.ns + p->select + linear) : NAN;
 }
 
@@ -236,22 +278,22 @@ static double part_of(const struct call *c, const struct record *r, const int64_
     return c->lists && all > 0 ? mine / all : 1.0 / (double)n;
 }
 
-/* Predict the call of the records at[0..n), and give each its numbers. */
-static int apply(struct recset *set, struct record *r, const int64_t *at, int64_t n,
-                 struct model *m, struct err *err)
+/* Predict a call, and give its numbers to the records at[0..n). counts: it was not met before. */
+static int apply(struct recset *set, const struct call *c, struct record *r, const int64_t *at,
+                 int64_t n, bool counts, struct model *m, struct err *err)
 {
-    struct call c = call_of(r, at, n, NULL);
     struct prediction p;
-    const char *why = NULL;
     int rc = 0;
     for (int i = 0; i < m->n; i++) {
-        TRY(predict(m, m->gpu + i, &c, &p, &why, err));
-        m->why = why ? why : m->why;
-        m->left_out += why != NULL;
-        m->predicted += !why;
-        m->unpriced += !why && isnan(p.select);
-        for (int64_t k = 0; k < n && !why; k++) {
-            double part = m->share ? part_of(&c, r, at + k, n) : 1;
+        char why[160] = "";
+        TRY(predict(m, m->gpu + i, c, &p, why, err));
+        if (why[0])
+            memcpy(m->why, why, sizeof why);
+        m->left_out += counts && why[0];
+        m->predicted += counts && !why[0];
+        m->unpriced += counts && !why[0] && isnan(p.select);
+        for (int64_t k = 0; k < n && !why[0]; k++) {
+            double part = m->share ? part_of(c, r, at + k, n) : 1;
             TRY(put(set, r + at[k], m, m->gpu + i, &p, part, err));
         }
     }
@@ -328,30 +370,51 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
                      "time to first token: linear layers and attention alone, a lower bound");
 }
 
+/* A call, and its heads where they were recorded. */
+static const enum group_key keys[] = {KEY_TRACE,  KEY_N_Q,     KEY_RUN,     KEY_STEP,
+                                      KEY_BRANCH, KEY_LAYER,   KEY_METHOD,  KEY_PARAMS,
+                                      KEY_SEED,   KEY_BACKEND, KEY_PERMUTE, KEY_PRECISION};
+enum { KEYS = sizeof keys / sizeof *keys };
+
+static int compare(const struct record *a, const struct record *b)
+{
+    int c = 0;
+    for (int i = 0; i < KEYS && !c; i++)
+        c = key_compare(a, b, keys[i]);
+    return c;
+}
+
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err)
 {
-    static const enum group_key keys[] = {KEY_TRACE,   KEY_N_Q,       KEY_RUN,     KEY_STEP,
-                                          KEY_BRANCH,  KEY_LAYER,     KEY_METHOD,  KEY_PARAMS,
-                                          KEY_BACKEND, KEY_PRECISION, KEY_PERMUTE, KEY_SEED};
     struct model m = {.share = share, .why = "no records"};
-    struct grouping gs = {0};
+    struct recset calls = recset_calls(set);
+    struct grouping heads = {0}, whole = {0};
     int rc = 0;
     if (!q->gpu)
         return 0;
     TRY(open_model(q, &m, err));
-    for (int64_t i = 0; i < set->n_calls && !share; i++)
-        TRY(apply(set, set->calls, &i, 1, &m, err));
-    if (set->n) /* the same calls, and those of a CPU */
-        m.predicted = m.left_out = m.unpriced = 0;
-    TRY(grouping_make(set, keys, sizeof keys / sizeof *keys, 0, NULL, NULL, &gs, err));
-    for (int64_t i = 0; i < gs.n; i++)
-        TRY(apply(set, set->r, gs.g[i].at, gs.g[i].n, &m, err));
+    TRY(grouping_make(&calls, keys, KEYS, 0, NULL, NULL, &whole, err));
+    TRY(grouping_make(set, keys, KEYS, 0, NULL, NULL, &heads, err));
+    for (int64_t i = 0; i < set->n_calls && !share; i++) {
+        struct call c = call_of(set->calls, &i, 1, NULL);
+        TRY(apply(set, &c, set->calls, &i, 1, true, &m, err));
+    }
+    for (int64_t i = 0, k = 0; i < heads.n; i++) {
+        const struct group *g = heads.g + i;
+        while (k < whole.n && compare(whole.g[k].first, g->first) < 0)
+            k++;
+        bool one = k < whole.n && whole.g[k].n == 1 && compare(whole.g[k].first, g->first) == 0;
+        struct call c =
+            one ? call_of(set->calls, whole.g[k].at, 1, NULL) : call_of(set->r, g->at, g->n, NULL);
+        TRY(apply(set, &c, set->r, g->at, g->n, share || !one, &m, err));
+    }
     if (!m.predicted)
         FAIL(err, ERR_INPUT, "--gpu: no call can be predicted: %s", m.why);
     if (notes)
         add_notes(q, &m, notes);
 out:
-    grouping_free(&gs);
+    grouping_free(&heads);
+    grouping_free(&whole);
     return rc;
 }

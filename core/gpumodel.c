@@ -8,6 +8,7 @@
 #include "core/opt.h"
 #include "core/text.h"
 
+#include <fnmatch.h>
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
@@ -78,18 +79,20 @@ static int read_gpu(const char *path, struct gpu_model *g, struct err *err)
     json_error_t why;
     const char *name;
     int rc = 0;
-    *g = (struct gpu_model){.select = 1, .exp = 1, .products = 1};
+    *g = (struct gpu_model){.tune = 1, .select = 1, .exp = 1, .products = 1};
     TRY(json_read_file(path, FILE_MOST, &o, err));
     TRY(jget_str(o, "name", path, &name, err));
     snprintf(g->name, sizeof g->name, "%s", name);
     TRY(read_sourced(path, o, plain, err));
-    if (json_unpack_ex(plain, &why, 0,
-                       "{s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s?F, s?F, s?F, s?F, s?F}",
-                       "architecture", &g->sm, "multiprocessors", &g->sms, "peak_bf16", &g->peak,
-                       "tensor_bf16", &g->tensor, "exp2", &g->exp2, "fp32", &g->fp32, "clock_rated",
-                       &g->rated, "clock_boost", &g->boost, "memory", &g->memory, "copy", &g->copy,
-                       "sustained_clock", &g->sustained.f0, "sustained_power", &g->sustained.power,
-                       "burst_clock", &g->burst.f0, "burst_power", &g->burst.power))
+    if (json_unpack_ex(
+            plain, &why, 0,
+            "{s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s?F, s?F, s?F, s?F, s?F, s?F, s?F}",
+            "architecture", &g->sm, "multiprocessors", &g->sms, "peak_bf16", &g->peak,
+            "tensor_bf16", &g->rate[RATE_BF16], "exp2", &g->exp2, "fp32", &g->fp32, "clock_rated",
+            &g->rated, "clock_boost", &g->boost, "memory", &g->memory, "tensor_int8",
+            &g->rate[RATE_INT8], "tensor_fp8", &g->rate[RATE_FP8], "copy", &g->copy,
+            "sustained_clock", &g->sustained.f0, "sustained_power", &g->sustained.power,
+            "burst_clock", &g->burst.f0, "burst_power", &g->burst.power))
         TRY(refuse(path, &why, err));
     g->copy = g->copy > 0 ? g->copy : g->memory;
 out:
@@ -98,17 +101,21 @@ out:
     return rc;
 }
 
-/* The files of datasets/gpus, sorted. Release with globfree. */
-static int known_gpus(glob_t *files, struct err *err)
+/* The GPUs of datasets/gpus, sorted by name. */
+static int read_gpus(struct gpu_model all[GPU_MODELS], int *n, struct err *err)
 {
     struct buf pattern = {0};
+    glob_t files = {0};
     int rc = 0;
     TRY(datadir_find("gpus", &pattern, err));
     buf_puts(&pattern, "/*.json");
     TRY(buf_check(&pattern, "gpus", err));
-    if (glob(buf_str(&pattern), 0, NULL, files))
+    if (glob(buf_str(&pattern), 0, NULL, &files))
         FAIL(err, ERR_INPUT, "%s: no file of a GPU", buf_str(&pattern));
+    for (*n = 0; *n < GPU_MODELS && (size_t)*n < files.gl_pathc; ++*n)
+        TRY(read_gpu(files.gl_pathv[*n], all + *n, err));
 out:
+    globfree(&files);
     buf_free(&pattern);
     return rc;
 }
@@ -117,59 +124,60 @@ int gpu_model_load(const char *name, struct gpu_model *g, struct err *err)
 {
     struct gpu_model all[GPU_MODELS];
     struct names known = {0};
-    glob_t files = {0};
-    int rc = 0;
+    int n;
     if (strchr(name, '/') || strstr(name, ".json"))
         return read_gpu(name, g, err);
-    TRY(known_gpus(&files, err));
-    for (size_t i = 0; i < files.gl_pathc && i < GPU_MODELS; i++) {
-        TRY(read_gpu(files.gl_pathv[i], all + i, err));
+    int rc = read_gpus(all, &n, err);
+    for (int i = 0; i < n && !rc; i++) {
         names_add(&known, all[i].name);
-        if (strcmp(all[i].name, name) == 0) {
-            *g = all[i];
-            goto out;
-        }
+        *g = all[i];
+        if (strcmp(g->name, name) == 0)
+            return 0;
     }
-    TRY(names_unknown(&known, "GPU", name, err));
-out:
-    globfree(&files);
-    return rc;
+    return rc ? rc : names_unknown(&known, "GPU", name, err);
 }
 
 int gpu_models_list(struct jw *w, struct err *err)
 {
-    glob_t files = {0};
-    int rc = 0;
-    TRY(known_gpus(&files, err));
-    for (size_t i = 0; i < files.gl_pathc; i++) {
-        struct gpu_model g;
+    struct gpu_model all[GPU_MODELS];
+    int n, rc = read_gpus(all, &n, err);
+    for (const struct gpu_model *g = all; !rc && g < all + n; g++) {
         char text[160];
-        TRY(read_gpu(files.gl_pathv[i], &g, err));
         snprintf(text, sizeof text,
                  "for --gpu: sm_%.0f, %.0f multiprocessors, %.0f TFLOP/s at %.2f GHz, %.0f GB/s%s",
-                 g.sm, g.sms, g.peak, g.rated, g.memory,
-                 g.sustained.f0 > 0 ? "; clock measured" : "");
+                 g->sm, g->sms, g->peak, g->rated, g->memory,
+                 g->sustained.f0 > 0 ? "; clock measured" : "");
         jw_obj(w);
-        jw_kstr(w, "name", g.name);
+        jw_kstr(w, "name", g->name);
         jw_kstr(w, "summary", text);
         jw_kstr(w, "for", "analyze --table model --gpu");
         jw_obj_end(w);
     }
-out:
-    globfree(&files);
     return rc;
+}
+
+static enum rate_of rate_named(const char *type)
+{
+    return strcmp(type, "int8") == 0 ? RATE_INT8 : strcmp(type, "fp8") == 0 ? RATE_FP8 : RATE_BF16;
 }
 
 static bool read_kernel(json_t *o, struct kernel_model *k, json_error_t *why)
 {
-    const char *name, *source;
-    if (json_unpack_ex(
-            o, why, 0, "{s:s, s:s, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s?F, s?F, s?F}", "name",
-            &name, "source", &source, "d", &k->d, "sm", &k->first_sm, "sm_last", &k->last_sm, "bm",
-            &k->bm, "bn", &k->bn, "half", &k->half, "masked", &k->masked, "item", &k->item, "s",
-            &k->s, "hide", &k->hide, "instructions", &k->instructions))
+    const char *name, *source, *qk = "bf16", *pv = "bf16";
+    int whole = 0;
+    *k = (struct kernel_model){.half = 1};
+    if (json_unpack_ex(o, why, 0,
+                       "{s:s, s:s, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s?F, s?F, s?F, s?F, s?s, "
+                       "s?s, s?b}",
+                       "name", &name, "source", &source, "d", &k->d, "sm", &k->first_sm, "sm_last",
+                       &k->last_sm, "bm", &k->bm, "bn", &k->bn, "masked", &k->masked, "item",
+                       &k->item, "half", &k->half, "s", &k->s, "hide", &k->hide, "instructions",
+                       &k->instructions, "qk", &qk, "pv", &pv, "whole", &whole))
         return false;
     snprintf(k->name, sizeof k->name, "%s", name);
+    k->qk = rate_named(qk);
+    k->pv = rate_named(pv);
+    k->whole = whole;
     return true;
 }
 
@@ -192,10 +200,12 @@ int kernel_models_load(struct kernel_models *m, struct err *err)
     *m = (struct kernel_models){.n = 0};
     TRY(datadir_find("kernels.json", &path, err));
     TRY(json_read_file(buf_str(&path), FILE_MOST, &o, err));
-    if (json_unpack_ex(o, &why, 0, "{s:{s:F, s:F, s:F, s:F, s:F, s:F}, s:o, s:o}", "shared",
-                       "launch_us", &m->launch_us, "combine_us", &m->combine_us, "cut_stages",
-                       &m->cut_stages, "plan_lists", &m->plan_lists, "plan_bits", &m->plan_bits,
-                       "plan_gather", &m->plan_gather, "kernels", &kernels, "select", &select))
+    if (json_unpack_ex(o, &why, 0, "{s:{s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F}, s:o, s:o}",
+                       "shared", "launch_us", &m->launch_us, "combine_us", &m->combine_us,
+                       "cut_stages", &m->cut_stages, "plan_lists", &m->plan_lists, "plan_bits",
+                       &m->plan_bits, "plan_gather", &m->plan_gather, "select_copy",
+                       &m->select_copy, "select_rate", &m->select_rate, "kernels", &kernels,
+                       "select", &select))
         TRY(refuse(buf_str(&path), &why, err));
     m->n = (int)json_array_size(kernels);
     m->n_select = (int)json_array_size(select);
@@ -214,14 +224,11 @@ out:
 }
 
 const struct kernel_model *kernel_model_find(const struct kernel_models *m,
-                                             const struct gpu_model *g, int d, const char *lists)
+                                             const struct gpu_model *g, const char *name)
 {
-    char name[MODEL_NAME], any[MODEL_NAME];
-    snprintf(name, sizeof name, "hd%d-%s", d, lists);
-    snprintf(any, sizeof any, "hd%d-any", d);
     for (const struct kernel_model *k = m->k; k < m->k + m->n; k++)
-        if (k->first_sm <= g->sm && g->sm <= k->last_sm &&
-            (strcmp(k->name, name) == 0 || strcmp(k->name, any) == 0))
+        if (k->first_sm <= g->sm && g->sm <= k->last_sm && g->rate[k->qk] > 0 &&
+            g->rate[k->pv] > 0 && fnmatch(k->name, name, 0) == 0)
             return k;
     return NULL;
 }
@@ -231,11 +238,13 @@ const struct kernel_model *kernel_model_find(const struct kernel_models *m,
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err)
 {
     g->in_burst = strcmp(text, "burst") == 0;
-    if (g->in_burst || strcmp(text, "sustained") == 0)
+    g->by_dense = strcmp(text, "dense") == 0;
+    if (g->in_burst || g->by_dense || strcmp(text, "sustained") == 0)
         return 0;
     if (num_fills(text, &g->ghz) && g->ghz > 0 && isfinite(g->ghz))
         return 0;
-    return err_set(err, ERR_USAGE, "--clock %s: it is sustained, burst or a number of GHz", text);
+    return err_set(err, ERR_USAGE, "--clock %s: it is sustained, burst, dense or a number of GHz",
+                   text);
 }
 
 static const struct opt changes[] = {
@@ -281,7 +290,8 @@ struct stage {
 static struct stage stage_of(const struct gpu_model *g, const struct kernel_model *k)
 {
     double e = k->bm * k->bn, instructions = k->s > 0 ? 3.5 : k->instructions + k->d / k->bn;
-    double t = 4 * e * k->d / g->tensor, x = e / g->exp2, soft = x + e * instructions / g->fp32;
+    double t = 2 * e * k->d * (1 / g->rate[k->qk] + 1 / g->rate[k->pv]);
+    double x = e / g->exp2, soft = x + e * instructions / g->fp32;
     double fast = t / g->products, other = soft - x + x / g->exp;
     if (!(k->s > 0))
         return (struct stage){MAX(fast, other) + (1 - k->hide) * MIN(fast, other), fast,
@@ -301,8 +311,8 @@ static double clock_at(const struct gpu_model *g, double u)
     if (g->ghz > 0)
         return g->ghz;
     if (!(c->f0 > 0))
-        return g->in_burst ? g->boost : g->rated;
-    return MIN(g->boost, c->f0 * cbrt((1 + 0.97 * c->power) / (1 + c->power * u)));
+        return g->tune * (g->in_burst ? g->boost : g->rated);
+    return MIN(g->boost, g->tune * c->f0 * cbrt((1 + 0.97 * c->power) / (1 + c->power * u)));
 }
 
 int gpu_model_launch(const struct kernel_models *m, const struct gpu_model *g,
@@ -324,7 +334,7 @@ int gpu_model_launch(const struct kernel_models *m, const struct gpu_model *g,
     double waves = ceil(rows / g->sms) * ((double)w->shortest * mean + item);
     double b = (work + rows * item) / g->sms, e = MAX(b, MAX(longest, waves));
     enum gpu_bound bound = e == b ? stage.bound : longest >= waves ? BOUND_ROW : BOUND_WAVES;
-    if (e > b + m->cut_stages * s) {
+    if (!k->whole && e > b + m->cut_stages * s) {
         e = b + m->cut_stages * s;
         launch_us += m->combine_us;
     }

@@ -28,21 +28,24 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
 
 /* ---- GPUs ----------------------------------------------------------------------------------- */
 
-/* A state of the clock: f0 GHz where the tensor cores work in 97 % of the cycles, and the power
- * that they then take over that of all else. f0 = 0: not known. */
-struct gpu_clock {
-    double f0, power;
-};
+enum rate_of { RATE_BF16, RATE_INT8, RATE_FP8, RATES };
 
 /* Rates are per cycle and multiprocessor, of memory GB/s; clocks are in GHz. */
 struct gpu_model {
     char name[24];
-    double sm, sms, tensor, exp2, fp32, rated, boost, memory, copy, peak;
-    struct gpu_clock sustained, burst;
+    double sm, sms, rate[RATES], exp2, fp32, rated, boost, memory, copy, peak;
+
+    /* A state of the clock: f0 GHz where the tensor cores work in 97 % of the cycles, and the power
+     * that they then take over that of all else. f0 = 0: not known. */
+    struct gpu_clock {
+        double f0, power;
+    } sustained, burst;
 
     bool in_burst; /* the state after a pause, else the sustained one; where the GPU has none, its
                     * boost or rated clock */
     double ghz;    /* above 0: that clock */
+    bool by_dense; /* the state in which dense attention took its measured time */
+    double tune;   /* factor on the clock of the state */
 
     /* gpu_model_change: a factor on the cost of choosing, how many times as fast exponentials and
      * tensor cores are; no waiting; half stages cost half. */
@@ -57,7 +60,7 @@ int gpu_model_load(const char *name, struct gpu_model *g, struct err *err);
 /* All GPUs of datasets/gpus, as entries of `lacuna list gpus`. */
 int gpu_models_list(struct jw *w, struct err *err);
 
-/* "sustained", "burst" or a number of GHz. ERR_USAGE. */
+/* "sustained", "burst", "dense" or a number of GHz. ERR_USAGE. */
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err);
 
 /* What if: "select=0", "balance=1", "half=1", "sms=160", "copy=3000" (GB/s), "exp=2" and "tensor=2"
@@ -66,16 +69,18 @@ int gpu_model_change(struct gpu_model *g, const char *text, struct err *err);
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-#define MODEL_NAME 24
-#define MODEL_ENTRIES 24
+#define MODEL_NAME 40
+#define MODEL_ENTRIES 48
 
 struct kernel_model {
-    char name[MODEL_NAME]; /* "hd128-dense", "hd64-bits"; "hd128-any" of any lists */
+    char name[MODEL_NAME]; /* pattern: "hd128-dense", "filter-hd64-128x64*", "hd128-*" */
     double d, first_sm, last_sm, bm, bn;
+    enum rate_of qk, pv;       /* operands of both products */
     double s;                  /* cycles of a stage of bn keys; 0: by its structure */
     double half, masked, item; /* in stages: one that half of the rows want, over half of one; more
                                 * for a masked one; start and end of an item */
     double hide, instructions; /* of a structure */
+    bool whole;                /* rows are not cut */
 };
 
 struct kernel_models {
@@ -87,13 +92,14 @@ struct kernel_models {
     int n, n_select;
     double launch_us, combine_us, cut_stages;  /* shared by all kernels */
     double plan_lists, plan_bits, plan_gather; /* us */
+    double select_copy, select_rate;           /* of that GPU: GB/s, operations in a ns */
 };
 
 int kernel_models_load(struct kernel_models *m, struct err *err);
 
-/* The kernel of a GPU for d channels; NULL: none is described. */
+/* The first kernel of a GPU whose pattern fits; NULL: none is described. */
 const struct kernel_model *kernel_model_find(const struct kernel_models *m,
-                                             const struct gpu_model *g, int d, const char *lists);
+                                             const struct gpu_model *g, const char *name);
 
 /* What decides how long a launch takes. */
 enum gpu_bound { BOUND_TENSOR, BOUND_SOFTMAX, BOUND_CHAIN, BOUND_ROW, BOUND_WAVES, BOUND_MEMORY };
