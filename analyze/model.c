@@ -240,6 +240,7 @@ static int put(struct recset *set, struct record *r, const struct model *m,
                const struct gpu_model *g, const struct prediction *p, double part, struct err *err)
 {
     double total = p->attend.ns + p->select;
+    double quotient = p->attend.ns / record_get(r, "time_attend_ns");
     enum gpu_bound bound = p->attend.bound;
     struct named_value v[] = {{"time_attend_ns_model", part * p->attend.ns},
                               {"time_dense_ns_model", part * p->dense.ns},
@@ -248,7 +249,8 @@ static int put(struct recset *set, struct record *r, const struct model *m,
                               {"speedup_model", p->dense.ns / total},
                               {"clock_model", p->attend.ghz},
                               {"ttft_ns_model", first_token_ns(m, g, p, r->n_q)},
-                              {"model_quotient", p->attend.ns / record_get(r, "time_attend_ns")},
+                              {"model_quotient", quotient},
+                              {"model_error", fabs(quotient - 1)},
                               {"bound_model@tensor", bound == BOUND_TENSOR},
                               {"bound_model@softmax", bound == BOUND_SOFTMAX},
                               {"bound_model@chain", bound == BOUND_CHAIN},

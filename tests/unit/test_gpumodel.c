@@ -232,31 +232,6 @@ TEST(a_number_without_a_source)
     assert_fails(gpu_model_load("H20", &g, &err), &err, ERR_USAGE, "H200");
 }
 
-/* Dense attention of 128 channels, by structure alone, as doc/cost-model.md has it beside printed
- * times. us: by an independent program. */
-static const struct printed {
-    const char *gpu;
-    int64_t n, heads;
-    bool causal;
-    double us;
-} printed[] = {{"RTX4090", 8192, 32, true, 117.2e3 / 32},
-               {"RTX4090", 32768, 32, true, 1834.7e3 / 32},
-               {"RTX4090", 131072, 32, true, 29193.2e3 / 32},
-               {"RTX4090", 8192, 32, false, 7.17e3},
-               {"RTX4090", 32768, 32, false, 114.03e3},
-               {"L40", 131072, 32, true, 832.3e3},
-               {"A100-80", 16384, 16, false, 9822}};
-
-TEST_EACH(structure_alone, printed)
-{
-    const struct printed *c = printed + _i;
-    struct gpu_model g;
-    struct work_counts w;
-    MUST(gpu_model_load(c->gpu, &g, ERR));
-    work_of_dense(c->n, c->n, c->causal, 128, 64, c->heads, &w);
-    ck_assert_double_eq_tol(launch(&g, "hd128-*", &w, 0).ns / 1e3 / c->us, 1, 1e-3);
-}
-
 /* ---- measured lines ------------------------------------------------------------------------- */
 
 static const struct bounds {
