@@ -16,15 +16,7 @@
 static struct kernel_models models;
 static struct gpu_model h200;
 
-static void begin(void)
-{
-    MUST(kernel_models_load(&models, ERR));
-    MUST(gpu_model_load("H200", &h200, ERR));
-}
-
-FIXTURE(begin, NULL)
-
-static const struct kernel_model *named(const char *name)
+static struct kernel_model *named(const char *name)
 {
     for (int i = 0; i < models.n; i++)
         if (strcmp(models.k[i].name, name) == 0)
@@ -32,6 +24,26 @@ static const struct kernel_model *named(const char *name)
     ck_abort_msg("no kernel %s", name);
     return NULL;
 }
+
+/* Stages of the cases by hand, which do not change when kernels are measured again. */
+static void begin(void)
+{
+    static const struct {
+        const char *name;
+        double s, half;
+    } by_hand[] = {{"hd128-dense", 2104, 1},
+                   {"hd128-128x128", 2087, 1},
+                   {"hd128-64x64", 2516, 1.28},
+                   {"hd64-128x128", 2550, 1}};
+    MUST(kernel_models_load(&models, ERR));
+    MUST(gpu_model_load("H200", &h200, ERR));
+    for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
+        named(by_hand[i].name)->s = by_hand[i].s;
+        named(by_hand[i].name)->half = by_hand[i].half;
+    }
+}
+
+FIXTURE(begin, NULL)
 
 static struct gpu_launch launch(const struct gpu_model *g, const char *kernel,
                                 const struct work_counts *w, double ghz)
@@ -44,7 +56,7 @@ static struct gpu_launch launch(const struct gpu_model *g, const char *kernel,
     return l;
 }
 
-/* By hand, with the constants of kernels.json. The skewed mask has 64 rows of 256 stages and 960 of
+/* By hand. The skewed mask has 64 rows of 256 stages and 960 of
  * 5.12 in the mean; its rows are whole, or cut. */
 static const struct golden {
     const char *kernel;
@@ -247,6 +259,7 @@ TEST_EACH(measured_lines, sets)
     double product, ms, errors[200];
     int n = 0;
     FILE *f = fopen("tests/data/model_lines.csv", "r");
+    MUST(kernel_models_load(&models, ERR)); /* as measured */
     ck_assert_ptr_nonnull(f);
     while (fgets(line, sizeof line, f)) {
         if (sscanf(line, "%15[^,],%23[^,],%lld,%lld,%lld,%lld,%lld,%lld,%lf,%lf", set, kernel, c,
