@@ -25,7 +25,7 @@ echo "-- by the clock of dense attention: the same; with a filter 32 waves of 26
 mkdir clocks
 work='"work_rows@128x64":4096,"work_stages@128x64":106496,"work_masked@128x64":0,"work_half@128x64":0,"work_longest@128x64":26,"work_shortest@128x64":26'
 of_call dense 4096 16 '"time_attend_ns":195000,"time_dense_ns":195000,"notes":"select_kind=none;kernel=bf16-hd128-dense"' >clocks/records.jsonl
-of_call spargeattn 16384 32 '"time_attend_ns":1950000,"time_dense_ns":5800000,'"$work"',"notes":"select_kind=own;kernel=filter-hd128-128x64-pair"' >>clocks/records.jsonl
+of_call spargeattn 16384 32 '"time_attend_ns":1950000,"time_dense_ns":5800000,'"$work"',"notes":"select_kind=own;kernel=filter-hd128-128x64"' >>clocks/records.jsonl
 of_call longnet 16384 32 '"time_attend_ns":1950000,"time_dense_ns":5800000,'"$work"',"notes":"select_kind=static;kernel=dilated-bf16-hd128-dense"' >>clocks/records.jsonl
 sed -n 's/"scope":"call",//; s/"head":-1,"heads":""/"head":0,"kv_head":0/; /longnet/p' clocks/records.jsonl >>clocks/records.jsonl
 "$LACUNA" analyze clocks --gpu H200 --clock dense --beside measured --group method --format csv | cut -d, -f1,5,11,17 | rounded
