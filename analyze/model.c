@@ -6,22 +6,18 @@
 
 #include "analyze/group.h"
 #include "core/gpumodel.h"
-#include "core/intmath.h"
+#include "core/mem.h"
 #include "core/method_run.h"
 #include "core/text.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define GPUS_MOST 16
-
 struct model {
-    struct gpu_model gpu[GPUS_MOST];
+    struct gpu_model *gpu; /* [n], owned */
     int n;
-    struct kernel_models kernels;
     double layers, weights; /* of --config: layers and numbers in the matrices of one; 0: none */
     bool share;
     int64_t predicted, left_out, unpriced; /* calls x GPUs */
@@ -139,88 +135,87 @@ struct prediction {
     double select; /* ns; NAN: not known */
 };
 
+static bool has_bits(const struct call *c)
+{
+    return c->lists && strcmp(c->lists, "bits") == 0;
+}
+
 /* Does it gather keys? As a replay decides, where no GPU ran the call. */
 static bool gathers(const struct call *c)
 {
-    bool bits = c->lists && strcmp(c->lists, "bits") == 0;
-    return bits && (c->kernel[0] ? strstr(c->kernel, "gather") != NULL
-                                 : (double)c->w[1].stages < 0.7 * (double)c->w[0].stages);
+    return has_bits(c) && (c->kernel[0] ? strstr(c->kernel, "gather") != NULL
+                                        : (double)c->w[1].stages < 0.7 * (double)c->w[0].stages);
 }
 
 /* ns of choosing and planning. The part that grows with the keys moves bytes, that with their
  * square multiplies: both scale from the GPU of the measurement. */
-static double select_ns(const struct kernel_models *m, const struct gpu_model *g,
-                        const struct call *c, double ghz)
+static double select_ns(const struct gpu_model *g, const struct call *c, double ghz)
 {
-    double n = (double)c->of->n_k / 32768, heads = (double)c->heads * c->of->d / (32 * 128);
-    double plan = gathers(c)                                  ? m->plan_gather
-                  : c->lists && strcmp(c->lists, "bits") == 0 ? m->plan_bits
-                                                              : m->plan_lists;
+    double n = (double)c->of->n_k / 32768, part = n * (double)c->heads * c->of->d / (32 * 128);
+    double bytes = part * g->select_copy / g->copy;
+    double products = part * n * g->select_rate / (g->sms * g->bf16 * ghz);
+    double plan = gathers(c) ? g->plan_gather : has_bits(c) ? g->plan_bits : g->plan_lists;
     if (!c->chosen)
         return 0;
-    for (const struct select_model *s = m->select; s < m->select + m->n_select; s++)
+    for (const struct select_model *s = g->select; s < g->select + g->n_select; s++)
         if (strcmp(s->method, c->of->method) == 0)
-            return 1e3 * g->select *
-                   (plan + s->fixed + heads * n * s->linear * m->select_copy / g->copy +
-                    heads * n * n * s->square * m->select_rate /
-                        (g->sms * g->rate[RATE_BF16] * ghz));
-    return g->select > 0 ? NAN : 0;
+            return 1e3 * g->choosing * (plan + s->us[0] + bytes * s->us[1] + products * s->us[2]);
+    return g->choosing > 0 ? NAN : 0;
 }
 
 /* The kernel of a call: the one that a GPU ran, else by its arithmetic and lists. */
-static const struct kernel_model *kernel_of(const struct kernel_models *m,
-                                            const struct gpu_model *g, const struct call *c,
+static const struct kernel_model *kernel_of(const struct gpu_model *g, const struct call *c,
                                             char name[MODEL_NAME])
 {
     const char *lists = gathers(c) ? "gather" : c->lists ? c->lists : "dense";
-    snprintf(name, MODEL_NAME, "%s", c->kernel);
-    if (!name[0])
-        snprintf(name, MODEL_NAME, "%.15shd%d-%.8s", c->arith, c->of->d,
-                 c->arith[0] && strcmp(lists, "64x64") == 0 ? "64x128" : lists);
-    return kernel_model_find(m, g, name);
+    if (c->arith[0] && strcmp(lists, "64x64") == 0)
+        lists = "64x128";
+    if (c->kernel[0])
+        snprintf(name, MODEL_NAME, "%s", c->kernel);
+    else
+        snprintf(name, MODEL_NAME, "%.15shd%d-%.8s", c->arith, c->of->d, lists);
+    return kernel_model_find(g, name);
 }
 
-/* Attention on g; bytes: q, k, v and outputs. */
-static int launch(const struct kernel_models *m, const struct gpu_model *g, const struct call *c,
-                  const struct kernel_model *k, bool dense, struct gpu_launch *out, struct err *err)
+/* Attention, of all pairs or of the call's; bytes: q, k, v and outputs. */
+static int launch(const struct gpu_model *g, const struct call *c, const struct kernel_model *k,
+                  bool dense, struct gpu_launch *out, struct err *err)
 {
     const struct record *r = c->of;
-    double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k);
-    struct work_counts w;
-    if (!dense && c->lists)
-        return gpu_model_launch(m, g, k, c->w + gathers(c), (double)keys_of_stage(r, c->lists),
-                                bytes, out, err);
-    work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads, &w);
-    return gpu_model_launch(m, g, k, &w, k->bn, bytes, out, err);
+    double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k), keys = k->bn;
+    struct work_counts w = c->w[gathers(c)];
+    if (dense || !c->lists)
+        work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads, &w);
+    else
+        keys = (double)keys_of_stage(r, c->lists);
+    return gpu_model_launch(g, k, &w, keys, bytes, out, err);
 }
 
 /* A call with records. why: it cannot be predicted. */
-static int predict(const struct model *m, const struct gpu_model *gpu, const struct call *c,
-                   struct prediction *p, char why[160], struct err *err)
+static int predict(struct gpu_model *g, const struct call *c, struct prediction *p, char why[160],
+                   struct err *err)
 {
-    char name[MODEL_NAME], dense_name[MODEL_NAME];
-    struct gpu_model at = *gpu, *g = &at;
+    char name[MODEL_NAME], all[MODEL_NAME];
     double measured = record_get(c->of, "time_dense_ns");
     int rc = 0;
-    snprintf(dense_name, sizeof dense_name, "hd%d-dense", c->of->d);
-    const struct kernel_model *dense = kernel_model_find(&m->kernels, g, dense_name);
-    const struct kernel_model *k = kernel_of(&m->kernels, g, c, name);
+    snprintf(all, sizeof all, "hd%d-dense", c->of->d);
+    const struct kernel_model *dense = kernel_model_find(g, all), *k = kernel_of(g, c, name);
     if (c->why)
         snprintf(why, 160, "%s", c->why);
     else if (!dense || !k)
-        snprintf(why, 160, "no kernel %.39s is described for %.23s", dense ? name : dense_name,
-                 g->name);
+        snprintf(why, 160, "no kernel %.39s is described for %.23s", dense ? name : all, g->name);
     else if (g->by_dense && isnan(measured))
         snprintf(why, 160, "no dense attention was timed beside it (--clock dense)");
     if (why[0])
         return 0;
-    TRY(launch(&m->kernels, g, c, dense, true, &p->dense, err));
+    g->tune = 1;
+    TRY(launch(g, c, dense, true, &p->dense, err));
     if (g->by_dense) {
         g->tune = p->dense.ns / measured;
-        TRY(launch(&m->kernels, g, c, dense, true, &p->dense, err));
+        TRY(launch(g, c, dense, true, &p->dense, err));
     }
-    TRY(launch(&m->kernels, g, c, k, false, &p->attend, err));
-    p->select = select_ns(&m->kernels, g, c, p->dense.ghz);
+    TRY(launch(g, c, k, false, &p->attend, err));
+    p->select = select_ns(g, c, p->dense.ghz);
 out:
     return rc;
 }
@@ -230,8 +225,7 @@ out:
 static double first_token_ns(const struct model *m, const struct gpu_model *g,
                              const struct prediction *p, int64_t tokens)
 {
-    double linear =
-        2 * (double)tokens * m->weights / (0.9 * g->sms * g->rate[RATE_BF16] * p->dense.ghz);
+    double linear = 2 * (double)tokens * m->weights / (0.9 * g->sms * g->bf16 * p->dense.ghz);
     return m->layers > 0 ? m->layers * (p->attend.ns + p->select + linear) : NAN;
 }
 
@@ -241,31 +235,27 @@ static int put(struct recset *set, struct record *r, const struct model *m,
 {
     double total = p->attend.ns + p->select;
     double quotient = p->attend.ns / record_get(r, "time_attend_ns");
-    enum gpu_bound bound = p->attend.bound;
-    struct named_value v[] = {{"time_attend_ns_model", part * p->attend.ns},
-                              {"time_dense_ns_model", part * p->dense.ns},
-                              {"time_select_ns_model", part * p->select},
-                              {"time_total_ns_model", part * total},
-                              {"speedup_model", p->dense.ns / total},
-                              {"clock_model", p->attend.ghz},
-                              {"ttft_ns_model", first_token_ns(m, g, p, r->n_q)},
-                              {"model_quotient", quotient},
-                              {"model_error", fabs(quotient - 1)},
-                              {"bound_model@tensor", bound == BOUND_TENSOR},
-                              {"bound_model@softmax", bound == BOUND_SOFTMAX},
-                              {"bound_model@chain", bound == BOUND_CHAIN},
-                              {"bound_model@row", bound == BOUND_ROW},
-                              {"bound_model@waves", bound == BOUND_WAVES},
-                              {"bound_model@memory", bound == BOUND_MEMORY}};
-    enum { MOST = sizeof v / sizeof *v };
+    const struct named_value all[] = {{"time_attend_ns_model", part * p->attend.ns},
+                                      {"time_dense_ns_model", part * p->dense.ns},
+                                      {"time_select_ns_model", part * p->select},
+                                      {"time_total_ns_model", part * total},
+                                      {"speedup_model", p->dense.ns / total},
+                                      {"clock_model", p->attend.ghz},
+                                      {"ttft_ns_model", first_token_ns(m, g, p, r->n_q)},
+                                      {"model_quotient", quotient},
+                                      {"model_error", fabs(quotient - 1)}};
+    enum { NUMBERS = sizeof all / sizeof *all, MOST = NUMBERS + BOUNDS };
+    struct named_value v[MOST];
     char names[MOST][METRIC_NAME];
     int n = 0;
     for (int i = 0; i < MOST; i++) {
-        if (isnan(v[i].value))
+        int bound = i - NUMBERS;
+        double value = bound < 0 ? all[i].value : (int)p->attend.bound == bound;
+        if (isnan(value))
             continue;
-        snprintf(names[n], METRIC_NAME, "%s%s%s", v[i].name, m->n > 1 ? "@" : "",
-                 m->n > 1 ? g->name : "");
-        v[n] = (struct named_value){names[n], v[i].value};
+        snprintf(names[n], METRIC_NAME, "%s%s%s%s", bound < 0 ? all[i].name : "bound_model@",
+                 bound < 0 ? "" : gpu_bounds[bound], m->n > 1 ? "@" : "", m->n > 1 ? g->name : "");
+        v[n] = (struct named_value){names[n], value};
         n++;
     }
     return record_pool_extend(set->pool, r, v, n, err);
@@ -280,24 +270,25 @@ static double part_of(const struct call *c, const struct record *r, const int64_
     return c->lists && all > 0 ? mine / all : 1.0 / (double)n;
 }
 
-/* Predict a call, and give its numbers to the records at[0..n). counts: it was not met before. */
-static int apply(struct recset *set, const struct call *c, struct record *r, const int64_t *at,
-                 int64_t n, bool counts, struct model *m, struct err *err)
+/* Predict the call of the records at[0..n), and give each its numbers. */
+static int apply(struct recset *set, struct record *r, const int64_t *at, int64_t n,
+                 struct model *m, struct err *err)
 {
+    struct call c = call_of(r, at, n, NULL);
     struct prediction p;
     int rc = 0;
-    for (int i = 0; i < m->n; i++) {
+    for (struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
         char why[160] = "";
-        TRY(predict(m, m->gpu + i, c, &p, why, err));
-        if (why[0])
+        TRY(predict(g, &c, &p, why, err));
+        if (why[0]) {
             memcpy(m->why, why, sizeof why);
-        m->left_out += counts && why[0];
-        m->predicted += counts && !why[0];
-        m->unpriced += counts && !why[0] && isnan(p.select);
-        for (int64_t k = 0; k < n && !why[0]; k++) {
-            double part = m->share ? part_of(c, r, at + k, n) : 1;
-            TRY(put(set, r + at[k], m, m->gpu + i, &p, part, err));
+            m->left_out++;
+            continue;
         }
+        m->predicted++;
+        m->unpriced += isnan(p.select);
+        for (int64_t k = 0; k < n; k++)
+            TRY(put(set, r + at[k], m, g, &p, m->share ? part_of(&c, r, at + k, n) : 1, err));
     }
 out:
     return rc;
@@ -328,18 +319,17 @@ out:
 static int open_model(const struct model_request *q, struct model *m, struct err *err)
 {
     char *list = strdup(q->gpu), *left = NULL;
+    int64_t cap = 0;
     int rc = 0;
     if (!list)
         FAIL(err, ERR_NOMEM, "--gpu: out of memory");
     for (char *name = strtok_r(list, ",", &left); name; name = strtok_r(NULL, ",", &left)) {
+        TRY(mem_grow(&m->gpu, &cap, m->n + 1, sizeof *m->gpu, "GPUs", err));
         struct gpu_model *g = m->gpu + m->n++;
-        if (m->n > GPUS_MOST)
-            FAIL(err, ERR_USAGE, "--gpu: %d GPUs at most", GPUS_MOST);
         TRY(gpu_model_load(name, g, err));
         TRY(gpu_model_clock(g, q->clock, err));
         TRY(gpu_model_change(g, q->what_if ? q->what_if : "", err));
     }
-    TRY(kernel_models_load(&m->kernels, err));
     if (q->config)
         TRY(read_config(q->config, m, err));
 out:
@@ -352,11 +342,12 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
     char text[320];
     for (const struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
         bool known = g->ghz > 0 || (g->in_burst ? g->burst.f0 : g->sustained.f0) > 0;
-        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s; kernels %s%s%s",
+        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s%s; kernels %s%s%s",
                  g->name,
                  known         ? q->clock
-                 : g->in_burst ? "boost (its states are not measured)"
-                               : "rated (its states are not measured)",
+                 : g->in_burst ? "boost"
+                               : "rated",
+                 known ? "" : " (its states are not measured)",
                  g->sm == 90 ? "measured on an H200" : "by structure alone, 5 to 20 % off",
                  q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
         str_list_add(notes, text);
@@ -372,51 +363,30 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
                      "time to first token: linear layers and attention alone, a lower bound");
 }
 
-/* A call, and its heads where they were recorded. */
-static const enum group_key keys[] = {KEY_TRACE,  KEY_N_Q,     KEY_RUN,     KEY_STEP,
-                                      KEY_BRANCH, KEY_LAYER,   KEY_METHOD,  KEY_PARAMS,
-                                      KEY_SEED,   KEY_BACKEND, KEY_PERMUTE, KEY_PRECISION};
-enum { KEYS = sizeof keys / sizeof *keys };
-
-static int compare(const struct record *a, const struct record *b)
-{
-    int c = 0;
-    for (int i = 0; i < KEYS && !c; i++)
-        c = key_compare(a, b, keys[i]);
-    return c;
-}
-
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err)
 {
+    static const enum group_key keys[] = {KEY_TRACE,   KEY_N_Q,       KEY_RUN,     KEY_STEP,
+                                          KEY_BRANCH,  KEY_LAYER,     KEY_METHOD,  KEY_PARAMS,
+                                          KEY_BACKEND, KEY_PRECISION, KEY_PERMUTE, KEY_SEED};
     struct model m = {.share = share, .why = "no records"};
-    struct recset calls = recset_calls(set);
-    struct grouping heads = {0}, whole = {0};
+    struct grouping gs = {0};
     int rc = 0;
     if (!q->gpu)
         return 0;
     TRY(open_model(q, &m, err));
-    TRY(grouping_make(&calls, keys, KEYS, 0, NULL, NULL, &whole, err));
-    TRY(grouping_make(set, keys, KEYS, 0, NULL, NULL, &heads, err));
-    for (int64_t i = 0; i < set->n_calls && !share; i++) {
-        struct call c = call_of(set->calls, &i, 1, NULL);
-        TRY(apply(set, &c, set->calls, &i, 1, true, &m, err));
-    }
-    for (int64_t i = 0, k = 0; i < heads.n; i++) {
-        const struct group *g = heads.g + i;
-        while (k < whole.n && compare(whole.g[k].first, g->first) < 0)
-            k++;
-        bool one = k < whole.n && whole.g[k].n == 1 && compare(whole.g[k].first, g->first) == 0;
-        struct call c =
-            one ? call_of(set->calls, whole.g[k].at, 1, NULL) : call_of(set->r, g->at, g->n, NULL);
-        TRY(apply(set, &c, set->r, g->at, g->n, share || !one, &m, err));
-    }
+    for (int64_t i = 0; i < set->n_calls && !share; i++)
+        TRY(apply(set, set->calls, &i, 1, &m, err));
+    struct model calls = m;
+    TRY(grouping_make(set, keys, sizeof keys / sizeof *keys, 0, NULL, NULL, &gs, err));
+    for (int64_t i = 0; i < gs.n && !(m.gpu->by_dense && calls.predicted); i++)
+        TRY(apply(set, set->r, gs.g[i].at, gs.g[i].n, &m, err));
     if (!m.predicted)
         FAIL(err, ERR_INPUT, "--gpu: no call can be predicted: %s", m.why);
-    if (notes)
-        add_notes(q, &m, notes);
+    if (notes) /* the same calls by their heads do not count again */
+        add_notes(q, calls.predicted ? &calls : &m, notes);
 out:
-    grouping_free(&heads);
-    grouping_free(&whole);
+    grouping_free(&gs);
+    free(m.gpu);
     return rc;
 }

@@ -13,14 +13,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct kernel_models models;
 static struct gpu_model h200;
 
 static struct kernel_model *named(const char *name)
 {
-    for (int i = 0; i < models.n; i++)
-        if (strcmp(models.k[i].name, name) == 0)
-            return models.k + i;
+    for (int i = 0; i < h200.n_kernels; i++)
+        if (strcmp(h200.k[i].name, name) == 0)
+            return h200.k + i;
     ck_abort_msg("no kernel %s", name);
     return NULL;
 }
@@ -35,7 +34,6 @@ static void begin(void)
                    {"hd128-128x128", 2087, 1},
                    {"hd128-64x64", 2516, 1.28},
                    {"hd64-128x128", 2550, 1}};
-    MUST(kernel_models_load(&models, ERR));
     MUST(gpu_model_load("H200", &h200, ERR));
     for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
         named(by_hand[i].name)->s = by_hand[i].s;
@@ -52,7 +50,7 @@ static struct gpu_launch launch(const struct gpu_model *g, const char *kernel,
     struct gpu_model at = *g;
     struct gpu_launch l;
     at.ghz = ghz;
-    MUST(gpu_model_launch(&models, &at, k, w, k->bn, 0, &l, ERR));
+    MUST(gpu_model_launch(&at, k, w, k->bn, 0, &l, ERR));
     return l;
 }
 
@@ -76,7 +74,7 @@ TEST_EACH(cases_by_hand, goldens)
 {
     const struct golden *c = goldens + _i;
     /* A row alone would be cut where that is faster: ask for whole rows. */
-    models.cut_stages = c->whole ? 1e9 : models.cut_stages;
+    h200.cut_stages = c->whole ? 1e9 : h200.cut_stages;
     struct gpu_launch l = launch(&h200, c->kernel, &c->w, 1.392);
     ck_assert_double_eq_tol(l.cycles, c->cycles, 0.1);
     if (c->us > 0)
@@ -118,7 +116,7 @@ TEST_EACH(clock_states, clocks)
     k.item = 0;
     k.s = c->stage;
     MUST(gpu_model_clock(&h200, c->state, ERR));
-    MUST(gpu_model_launch(&models, &h200, &k, &w, 128, 0, &l, ERR));
+    MUST(gpu_model_launch(&h200, &k, &w, 128, 0, &l, ERR));
     ck_assert_double_eq_tol(2048.0 * 100 / l.cycles, 2048 / c->stage, 1e-9);
     ck_assert_double_eq_tol(l.ghz, c->ghz, 0.001);
 }
@@ -177,17 +175,17 @@ TEST(limits)
     struct kernel_model k = *named("hd128-dense");
     struct gpu_launch l = launch(&h200, k.name, &many, 1.4);
     ck_assert_double_eq_tol(l.cycles / l.mean, 1, 1e-9);
-    models.cut_stages = 1e9;
+    h200.cut_stages = 1e9;
     ck_assert_double_eq_tol(launch(&h200, k.name, &one, 1.4).cycles, (64 + 0.9) * 2104, 1e-6);
     ck_assert_double_eq(launch(&h200, k.name, &one, 1.4).ns,
                         launch(&h200, k.name, &one, 1.4).cycles / 1.4 + 1100);
     k.s = 2048;
-    k.item = k.masked = models.launch_us = 0;
+    k.item = k.masked = h200.launch_us = 0;
     h200.ghz = 1;
-    MUST(gpu_model_launch(&models, &h200, &k, &many, 128, 0, &l, ERR));
+    MUST(gpu_model_launch(&h200, &k, &many, 128, 0, &l, ERR));
     ck_assert_double_eq_tol(l.ns, 132000.0 * 64 * 4 * 128 * 128 * 128 / (132 * 4096), 1e-3);
     ck_assert_int_eq(l.bound, BOUND_TENSOR);
-    MUST(gpu_model_launch(&models, &h200, &k, &many, 128, 1e12, &l, ERR));
+    MUST(gpu_model_launch(&h200, &k, &many, 128, 1e12, &l, ERR));
     ck_assert_double_eq_tol(l.ns, 1e12 / 4290, 1e-3);
     ck_assert_int_eq(l.bound, BOUND_MEMORY);
 }
@@ -207,7 +205,7 @@ TEST(what_if)
     MUST(gpu_model_change(&h200, "tensor=2", ERR));
     ck_assert_double_eq_tol(launch(&h200, "hd128-dense", &w, 1).cycles,
                             (64 + 2 * 0.9) * 128 * 128 * (1 / 16.0 + 3.5 / 128), 1e-6);
-    assert_fails(gpu_model_launch(&models, &h200, chain, &w, 192, 0, &l, &err), &err, ERR_USAGE,
+    assert_fails(gpu_model_launch(&h200, chain, &w, 192, 0, &l, &err), &err, ERR_USAGE,
                  "not known");
 }
 
@@ -228,7 +226,7 @@ TEST_EACH(gpu_files, gpus)
     struct gpu_model g;
     MUST(gpu_model_load(gpus[_i], &g, ERR));
     ck_assert_str_eq(g.name, gpus[_i]);
-    ck_assert_double_eq_tol(g.rate[RATE_BF16] * g.sms * g.rated * 1e-3 / g.peak, 1, 0.005);
+    ck_assert_double_eq_tol(g.bf16 * g.sms * g.rated * 1e-3 / g.peak, 1, 0.005);
 }
 
 TEST(a_number_without_a_source)
@@ -259,7 +257,7 @@ TEST_EACH(measured_lines, sets)
     double product, ms, errors[200];
     int n = 0;
     FILE *f = fopen("tests/data/model_lines.csv", "r");
-    MUST(kernel_models_load(&models, ERR)); /* as measured */
+    MUST(gpu_model_load("H200", &h200, ERR)); /* as measured */
     ck_assert_ptr_nonnull(f);
     while (fgets(line, sizeof line, f)) {
         if (sscanf(line, "%15[^,],%23[^,],%lld,%lld,%lld,%lld,%lld,%lld,%lf,%lf", set, kernel, c,
