@@ -44,17 +44,16 @@ static int64_t keys_of_stage(const struct record *r, const char *lists)
 
 static bool read_work(const struct record *r, const char *lists, struct work_counts *w)
 {
-    static const char *const what[] = {"rows", "stages", "half", "masked", "longest", "shortest"};
-    double n[6];
-    char name[METRIC_NAME];
-    for (int i = 0; i < 6; i++) {
-        snprintf(name, sizeof name, "work_%s@%s", what[i], lists);
-        n[i] = record_get(r, name);
-        if (isnan(n[i]))
+    int64_t n[WORK_COUNTS];
+    for (int i = 0; i < WORK_COUNTS; i++) {
+        char name[METRIC_NAME];
+        snprintf(name, sizeof name, "work_%s@%s", work_names[i], lists);
+        double x = record_get(r, name);
+        if (isnan(x))
             return false;
+        n[i] = (int64_t)x;
     }
-    *w = (struct work_counts){(int64_t)n[0], (int64_t)n[1], (int64_t)n[2],
-                              (int64_t)n[3], (int64_t)n[4], (int64_t)n[5]};
+    memcpy(w, n, sizeof n);
     return true;
 }
 
@@ -298,18 +297,18 @@ out:
 
 static int read_config(const char *path, struct model *m, struct err *err)
 {
-    json_t *o = NULL;
-    double hidden = 0, inner = 0, heads = 0, kv, d;
+    json_t *o = NULL, *kv_heads = NULL, *head_dim = NULL;
+    json_error_t why;
+    double hidden, inner, heads, kv, d;
     int rc = 0;
     TRY(json_read_foreign(path, (size_t)1 << 20, &o, err));
-    TRY(jget_num(o, "num_hidden_layers", path, &m->layers, err));
-    TRY(jget_num(o, "hidden_size", path, &hidden, err));
-    TRY(jget_num(o, "intermediate_size", path, &inner, err));
-    TRY(jget_num(o, "num_attention_heads", path, &heads, err));
-    kv = heads;
-    d = hidden / heads;
-    TRY(jget_num_opt(o, "num_key_value_heads", path, &kv, err));
-    TRY(jget_num_opt(o, "head_dim", path, &d, err));
+    if (json_unpack_ex(o, &why, 0, "{s:F, s:F, s:F, s:F, s?o, s?o}", "num_hidden_layers",
+                       &m->layers, "hidden_size", &hidden, "intermediate_size", &inner,
+                       "num_attention_heads", &heads, "num_key_value_heads", &kv_heads, "head_dim",
+                       &head_dim))
+        FAIL(err, ERR_INPUT, "%s: %s", path, why.text);
+    kv = json_is_number(kv_heads) ? json_number_value(kv_heads) : heads;
+    d = json_is_number(head_dim) ? json_number_value(head_dim) : hidden / heads;
     m->weights = hidden * (2 * heads * d + 2 * kv * d + 3 * inner);
 out:
     json_decref(o);

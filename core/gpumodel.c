@@ -19,6 +19,9 @@
 
 /* ---- work ----------------------------------------------------------------------------------- */
 
+const char *const work_names[WORK_COUNTS] = {"rows", "stages",  "masked",
+                                             "half", "longest", "shortest"};
+
 void work_counts_join(struct work_counts *a, const struct work_counts *more)
 {
     a->rows += more->rows;
@@ -38,7 +41,7 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
         int64_t last = MIN(row + bm, nq) + nk - nq, first = MAX(row + 1 + nk - nq, 0);
         int64_t seen = causal ? MAX(MIN(last, nk), 0) : nk, all = causal ? MIN(first, nk) : nk;
         int64_t n = ceil_div(seen, bn);
-        struct work_counts one = {heads, heads * n, 0, heads * (n - all / bn), n, n};
+        struct work_counts one = {heads, heads * n, heads * (n - all / bn), 0, n, n};
         if (n)
             work_counts_join(w, &one);
     }
@@ -103,11 +106,8 @@ static int read_kernels(const char *path, const json_t *kernels, struct gpu_mode
         snprintf(k.name, sizeof k.name, "%s", name);
         k.whole = json_is_true(json_object_get(o, "whole"));
         k.products = 2 * k.bm * k.bn * k.d * (1 / qk + 1 / pv);
-        if (k.first_sm <= g->sm && g->sm <= k.last_sm && qk > 0 && pv > 0) {
-            if (g->n_kernels == MODEL_ENTRIES)
-                FAIL(err, ERR_INPUT, "%s: more than %d kernels", path, MODEL_ENTRIES);
+        if (k.first_sm <= g->sm && g->sm <= k.last_sm && qk > 0 && pv > 0)
             g->k[g->n_kernels++] = k;
-        }
     }
 out:
     return rc;
@@ -123,8 +123,6 @@ static int read_choosing(const char *path, const json_t *select, struct gpu_mode
     {
         struct select_model *s = g->select + g->n_select++;
         const char *method;
-        if (g->n_select > MODEL_ENTRIES)
-            FAIL(err, ERR_INPUT, "%s: choosing: more than %d methods", path, MODEL_ENTRIES);
         TRY(jget_str(o, "method", path, &method, err));
         TRY(read_numbers(path, o, select_numbers, 3, 3, s->us, err));
         snprintf(s->method, sizeof s->method, "%s", method);
@@ -140,10 +138,13 @@ static int read_models(struct gpu_model *g, struct err *err)
     int rc = 0;
     TRY(datadir_find("kernels.json", &path, err));
     TRY(json_read_file(buf_str(&path), FILE_MOST, &o, err));
+    const json_t *kernels = json_object_get(o, "kernels"), *select = json_object_get(o, "select");
+    if (MAX(json_array_size(kernels), json_array_size(select)) > MODEL_ENTRIES)
+        FAIL(err, ERR_INPUT, "%s: more than %d kernels or methods", buf_str(&path), MODEL_ENTRIES);
     TRY(read_numbers(buf_str(&path), json_object_get(o, "shared"), shared_numbers, 8, 8, g->shared,
                      err));
-    TRY(read_kernels(buf_str(&path), json_object_get(o, "kernels"), g, err));
-    TRY(read_choosing(buf_str(&path), json_object_get(o, "select"), g, err));
+    TRY(read_kernels(buf_str(&path), kernels, g, err));
+    TRY(read_choosing(buf_str(&path), select, g, err));
 out:
     json_decref(o);
     buf_free(&path);

@@ -15,11 +15,13 @@
 struct work_counts {
     int64_t rows;              /* of tiles, with a key */
     int64_t stages;            /* that the whole tile wants */
-    int64_t half;              /* that one of the two 64-row blocks of the tile wants */
     int64_t masked;            /* of block lists those at the end of a row with keys that a query of
                                 * the tile does not see; of bits tiles that lack an allowed pair */
+    int64_t half;              /* that one of the two 64-row blocks of the tile wants */
     int64_t longest, shortest; /* stages of a row, half ones too */
 };
+#define WORK_COUNTS 6
+extern const char *const work_names[WORK_COUNTS]; /* "rows", ... in this order */
 void work_counts_join(struct work_counts *a, const struct work_counts *more);
 
 /* Work of bm x bn tiles where every pair is kept. */
