@@ -72,13 +72,14 @@ static int read_numbers(const char *path, const json_t *o, const char *const *na
         const json_t *v = json_object_get(o, names[i]), *of = json_is_object(v) ? v : o;
         const char *source = json_string_value(json_object_get(of, "source"));
         const char *unit = of == o ? "1" : json_string_value(json_object_get(v, "unit"));
-        double x = json_number_value(of == o ? v : json_object_get(v, "value"));
+        const json_t *x = of == o ? v : json_object_get(v, "value");
         if (!v && i >= needed)
             continue;
-        if (!(source && *source && unit && *unit) || x < 0 || (of != o && x == 0))
+        out[i] = json_number_value(x);
+        if (!(source && *source && unit && *unit) || !json_is_number(x) || out[i] < 0 ||
+            (of != o && out[i] == 0))
             return err_set(err, ERR_INPUT, "%s: %s: it wants a value above 0, a unit and a source",
                            path, names[i]);
-        out[i] = x;
     }
     return 0;
 }
@@ -130,6 +131,7 @@ static int read_choosing(const char *path, const json_t *select, struct gpu_mode
 out:
     return rc;
 }
+
 /* What kernels.json says for the GPU. */
 static int read_models(struct gpu_model *g, struct err *err)
 {
