@@ -175,6 +175,8 @@ TEST(limits)
     struct kernel_model k = *named("hd128-dense");
     struct gpu_launch l = launch(&h200, k.name, &many, 1.4);
     ck_assert_double_eq_tol(l.cycles / l.mean, 1, 1e-9);
+    const struct work_counts endless = {132, 132000000, 0, 0, 1000000, 1000000};
+    ck_assert_double_eq_tol(launch(&h200, k.name, &endless, 1.4).cycles, 1e6 * 2104, 2104);
     h200.cut_stages = 1e9;
     ck_assert_double_eq_tol(launch(&h200, k.name, &one, 1.4).cycles, (64 + 0.9) * 2104, 1e-6);
     ck_assert_double_eq(launch(&h200, k.name, &one, 1.4).ns,
