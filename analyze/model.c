@@ -6,26 +6,22 @@
 
 #include "analyze/group.h"
 #include "core/gpumodel.h"
-#include "core/intmath.h"
+#include "core/mem.h"
 #include "core/method_run.h"
 #include "core/text.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define GPUS_MOST 16
-
 struct model {
-    struct gpu_model gpu[GPUS_MOST];
+    struct gpu_model *gpu; /* [n], owned */
     int n;
-    struct kernel_models kernels;
     double layers, weights; /* of --config: layers and numbers in the matrices of one; 0: none */
     bool share;
     int64_t predicted, left_out, unpriced; /* calls x GPUs */
-    const char *why;                       /* of those that were left out */
+    char why[160];                         /* of those that were left out */
 };
 
 struct call {
@@ -33,6 +29,8 @@ struct call {
     int64_t heads, kv, full; /* query heads, KV heads, heads that keep everything */
     const char *lists;       /* NULL: all keep everything */
     struct work_counts w[2]; /* of the lists; bits and gathered keys */
+    char kernel[MODEL_NAME]; /* that a GPU ran, as kernels.json names them; "": unknown */
+    char arith[MODEL_NAME];  /* "filter-": the arithmetic of the kernel, where it is not softmax */
     bool chosen;             /* its masks are chosen for it */
     const char *why;         /* it cannot be predicted */
 };
@@ -46,32 +44,31 @@ static int64_t keys_of_stage(const struct record *r, const char *lists)
 
 static bool read_work(const struct record *r, const char *lists, struct work_counts *w)
 {
-    static const char *const what[] = {"rows", "stages", "half", "masked", "longest", "shortest"};
-    double n[6];
-    char name[METRIC_NAME];
-    for (int i = 0; i < 6; i++) {
-        snprintf(name, sizeof name, "work_%s@%s", what[i], lists);
-        n[i] = record_get(r, name);
-        if (isnan(n[i]))
+    int64_t n[WORK_COUNTS];
+    for (int i = 0; i < WORK_COUNTS; i++) {
+        char name[METRIC_NAME];
+        snprintf(name, sizeof name, "work_%s@%s", work_names[i], lists);
+        double x = record_get(r, name);
+        if (isnan(x))
             return false;
+        n[i] = (int64_t)x;
     }
-    *w = (struct work_counts){(int64_t)n[0], (int64_t)n[1], (int64_t)n[2],
-                              (int64_t)n[3], (int64_t)n[4], (int64_t)n[5]};
+    memcpy(w, n, sizeof n);
     return true;
 }
 
-static bool note_begins(const struct record *r, const char *key, const char *begin)
+/* A note, without what a kernel's name begins with if it computes in bf16. */
+static bool note(const struct record *r, const char *key, const char *after, char text[MODEL_NAME])
 {
-    size_t len = 0, n = strlen(begin);
+    static const char *const plain[] = {"bf16-", "portable-"};
+    size_t len = 0, skip = 0;
     const char *value = record_note_value(r, key, &len);
-    return value && len >= n && strncmp(value, begin, n) == 0;
-}
-
-static bool note_ends(const struct record *r, const char *key, const char *end)
-{
-    size_t len = 0, n = strlen(end);
-    const char *value = record_note_value(r, key, &len);
-    return value && len >= n && strncmp(value + len - n, end, n) == 0;
+    for (int i = 0; i < 2 && value; i++)
+        if (strncmp(value, plain[i], strlen(plain[i])) == 0)
+            skip = strlen(plain[i]);
+    if (value)
+        snprintf(text, MODEL_NAME, "%.*s%s", (int)(len - skip), value + skip, after);
+    return value;
 }
 
 static void add_record(struct call *c, const struct record *r)
@@ -80,22 +77,23 @@ static void add_record(struct call *c, const struct record *r)
     const struct method *m = method_find(metric_def_known_methods(), r->method, NULL);
     bool whole = r->scope == RECORD_OF_CALL;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
-    double flops = record_get(r, "cost_select_flops");
+    char text[MODEL_NAME];
+    bool known = note(r, "select_kind", "", text);
     struct work_counts w;
-    size_t len;
     c->heads += heads;
     c->kv +=
         whole ? (int64_t)record_get(r, "call_heads_kv") : !c->of || c->of->kv_head != r->kv_head;
     c->of = r;
-    c->chosen |= whole ? note_ends(r, "select_kind", "own") : flops != 0;
+    c->chosen |= known ? strcmp(text, "own") == 0 || strcmp(text, "mixed") == 0
+                       : record_get(r, "cost_select_flops") > 0;
+    bool full = record_get(r, "density_elem") == 1 || (known && strcmp(text, "none") == 0);
+    note(r, "arith", "-", c->arith);
     if (r->status != RECORD_OK)
         c->why = "a head was skipped or failed";
-    else if (record_note_value(r, "rows", &len))
+    else if (note(r, "rows", "", text))
         c->why = "the records are of sampled rows";
-    else if (m && m->arith.kind == ARITH_KERNEL)
-        c->why = "kernels of the method's own arithmetic are not measured yet";
-    else if (whole && note_begins(r, "kernel", "filter"))
-        c->why = "kernels that may skip P V of a block are not measured yet";
+    else if (!note(r, "kernel", "", c->kernel) && m && m->arith.kind == ARITH_KERNEL)
+        c->why = "only a replay on a GPU names the kernel of the method's own arithmetic";
     for (int i = 0; i < 4 && !c->why; i++) {
         if (!read_work(r, lists[i], &w))
             continue;
@@ -107,7 +105,7 @@ static void add_record(struct call *c, const struct record *r)
             work_counts_join(c->w + 1, &w);
         return;
     }
-    if (!c->why && record_get(r, "density_elem") != 1 && !note_ends(r, "kernel", "-dense"))
+    if (!c->why && !full && !strstr(c->kernel, "-dense"))
         c->why = "the records have no work_* counts: replay again";
     c->full += heads;
 }
@@ -136,50 +134,87 @@ struct prediction {
     double select; /* ns; NAN: not known */
 };
 
-/* ns of choosing and planning. The part that grows with the keys moves bytes, that with their
- * square multiplies: both scale from the H200 of the measurement. */
-static double select_ns(const struct kernel_models *m, const struct gpu_model *g,
-                        const struct call *c, bool gathered, double ghz)
+static bool has_bits(const struct call *c)
 {
-    bool bits = c->lists && strcmp(c->lists, "bits") == 0;
-    double n = (double)c->of->n_k / 32768, heads = (double)c->heads * c->of->d / (32 * 128);
-    if (!c->chosen)
-        return 0;
-    for (const struct select_model *s = m->select; s < m->select + m->n_select; s++)
-        if (strcmp(s->method, c->of->method) == 0)
-            return 1e3 * g->select *
-                   ((gathered ? m->plan_gather
-                     : bits   ? m->plan_bits
-                              : m->plan_lists) +
-                    s->fixed + heads * n * s->linear * 4290 / g->copy +
-                    heads * n * n * s->square * (132 * 4096 * 1.392) / (g->sms * g->tensor * ghz));
-    return g->select > 0 ? NAN : 0;
+    return c->lists && strcmp(c->lists, "bits") == 0;
 }
 
-/* A call with records. *why: it cannot be predicted. */
-static int predict(const struct model *m, const struct gpu_model *g, const struct call *c,
-                   struct prediction *p, const char **why, struct err *err)
+/* Does it gather keys? As a replay decides, where no GPU ran the call. */
+static bool gathers(const struct call *c)
+{
+    return has_bits(c) && (c->kernel[0] ? strstr(c->kernel, "gather") != NULL
+                                        : (double)c->w[1].stages < 0.7 * (double)c->w[0].stages);
+}
+
+/* ns of choosing and planning. The part that grows with the keys moves bytes, that with their
+ * square multiplies: both scale from the GPU of the measurement. */
+static double select_ns(const struct gpu_model *g, const struct call *c, double ghz)
+{
+    double n = (double)c->of->n_k / 32768, part = n * (double)c->heads * c->of->d / (32 * 128);
+    double bytes = part * g->select_copy / g->copy;
+    double products = part * n * g->select_rate / (g->sms * g->bf16 * ghz);
+    double plan = gathers(c) ? g->plan_gather : has_bits(c) ? g->plan_bits : g->plan_lists;
+    if (!c->chosen)
+        return 0;
+    for (const struct select_model *s = g->select; s < g->select + g->n_select; s++)
+        if (strcmp(s->method, c->of->method) == 0)
+            return 1e3 * g->choosing * (plan + s->us[0] + bytes * s->us[1] + products * s->us[2]);
+    return g->choosing > 0 ? NAN : 0;
+}
+
+/* The kernel of a call: the one that a GPU ran, else by its arithmetic and lists. */
+static const struct kernel_model *kernel_of(const struct gpu_model *g, const struct call *c,
+                                            char name[MODEL_NAME])
+{
+    const char *lists = gathers(c) ? "gather" : c->lists ? c->lists : "dense";
+    if (c->arith[0] && strcmp(lists, "64x64") == 0)
+        lists = "64x128";
+    if (c->kernel[0])
+        snprintf(name, MODEL_NAME, "%s", c->kernel);
+    else
+        snprintf(name, MODEL_NAME, "%.15shd%d-%.8s", c->arith, c->of->d, lists);
+    return kernel_model_find(g, name);
+}
+
+/* Attention, of all pairs or of the call's; bytes: q, k, v and outputs. */
+static int launch(const struct gpu_model *g, const struct call *c, const struct kernel_model *k,
+                  bool dense, struct gpu_launch *out, struct err *err)
 {
     const struct record *r = c->of;
-    assert(r);
-    const struct kernel_model *dense = kernel_model_find(&m->kernels, g, r->d, "dense"), *k = dense;
-    bool gathered = c->lists && strcmp(c->lists, "bits") == 0 &&
-                    (double)c->w[1].stages < 0.7 * (double)c->w[0].stages; /* as a replay does */
-    double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k);
-    struct work_counts w;
+    double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k), keys = k->bn;
+    struct work_counts w = c->w[gathers(c)];
+    if (dense || !c->lists)
+        work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads, &w);
+    else
+        keys = (double)keys_of_stage(r, c->lists);
+    return gpu_model_launch(g, k, &w, keys, bytes, out, err);
+}
+
+/* A call with records. why: it cannot be predicted. */
+static int predict(struct gpu_model *g, const struct call *c, struct prediction *p, char why[160],
+                   struct err *err)
+{
+    char name[MODEL_NAME], all[MODEL_NAME];
+    double measured = record_get(c->of, "time_dense_ns");
     int rc = 0;
-    if (c->lists)
-        k = kernel_model_find(&m->kernels, g, r->d, gathered ? "gather" : c->lists);
-    *why = c->why ? c->why : dense && k ? NULL : "no kernel of such heads is described for the GPU";
-    if (*why)
+    snprintf(all, sizeof all, "hd%d-dense", c->of->d);
+    const struct kernel_model *dense = kernel_model_find(g, all), *k = kernel_of(g, c, name);
+    if (c->why)
+        snprintf(why, 160, "%s", c->why);
+    else if (!dense || !k)
+        snprintf(why, 160, "no kernel %.39s is described for %.23s", dense ? name : all, g->name);
+    else if (g->by_dense && isnan(measured))
+        snprintf(why, 160, "no dense attention was timed beside it (--clock dense)");
+    if (why[0])
         return 0;
-    work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)dense->bm, (int64_t)dense->bn, c->heads, &w);
-    TRY(gpu_model_launch(&m->kernels, g, dense, &w, dense->bn, bytes, &p->dense, err));
-    p->attend = p->dense;
-    if (c->lists)
-        TRY(gpu_model_launch(&m->kernels, g, k, c->w + gathered, (double)keys_of_stage(r, c->lists),
-                             bytes, &p->attend, err));
-    p->select = select_ns(&m->kernels, g, c, gathered, p->dense.ghz);
+    g->tune = 1;
+    TRY(launch(g, c, dense, true, &p->dense, err));
+    if (g->by_dense) {
+        g->tune = p->dense.ns / measured;
+        TRY(launch(g, c, dense, true, &p->dense, err));
+    }
+    TRY(launch(g, c, k, false, &p->attend, err));
+    p->select = select_ns(g, c, p->dense.ghz);
 out:
     return rc;
 }
@@ -189,7 +224,7 @@ out:
 static double first_token_ns(const struct model *m, const struct gpu_model *g,
                              const struct prediction *p, int64_t tokens)
 {
-    double linear = 2 * (double)tokens * m->weights / (0.9 * g->sms * g->tensor * p->dense.ghz);
+    double linear = 2 * (double)tokens * m->weights / (0.9 * g->sms * g->bf16 * p->dense.ghz);
     return m->layers > 0 ? m->layers * (p->attend.ns + p->select + linear) : NAN;
 }
 
@@ -198,30 +233,28 @@ static int put(struct recset *set, struct record *r, const struct model *m,
                const struct gpu_model *g, const struct prediction *p, double part, struct err *err)
 {
     double total = p->attend.ns + p->select;
-    enum gpu_bound bound = p->attend.bound;
-    struct named_value v[] = {{"time_attend_ns_model", part * p->attend.ns},
-                              {"time_dense_ns_model", part * p->dense.ns},
-                              {"time_select_ns_model", part * p->select},
-                              {"time_total_ns_model", part * total},
-                              {"speedup_model", p->dense.ns / total},
-                              {"clock_model", p->attend.ghz},
-                              {"ttft_ns_model", first_token_ns(m, g, p, r->n_q)},
-                              {"model_quotient", p->attend.ns / record_get(r, "time_attend_ns")},
-                              {"bound_model@tensor", bound == BOUND_TENSOR},
-                              {"bound_model@softmax", bound == BOUND_SOFTMAX},
-                              {"bound_model@chain", bound == BOUND_CHAIN},
-                              {"bound_model@row", bound == BOUND_ROW},
-                              {"bound_model@waves", bound == BOUND_WAVES},
-                              {"bound_model@memory", bound == BOUND_MEMORY}};
-    enum { MOST = sizeof v / sizeof *v };
+    double quotient = p->attend.ns / record_get(r, "time_attend_ns");
+    const struct named_value all[] = {{"time_attend_ns_model", part * p->attend.ns},
+                                      {"time_dense_ns_model", part * p->dense.ns},
+                                      {"time_select_ns_model", part * p->select},
+                                      {"time_total_ns_model", part * total},
+                                      {"speedup_model", p->dense.ns / total},
+                                      {"clock_model", p->attend.ghz},
+                                      {"ttft_ns_model", first_token_ns(m, g, p, r->n_q)},
+                                      {"model_quotient", quotient},
+                                      {"model_error", fabs(quotient - 1)}};
+    enum { NUMBERS = sizeof all / sizeof *all, MOST = NUMBERS + BOUNDS };
+    struct named_value v[MOST];
     char names[MOST][METRIC_NAME];
     int n = 0;
     for (int i = 0; i < MOST; i++) {
-        if (isnan(v[i].value))
+        int bound = i - NUMBERS;
+        double value = bound < 0 ? all[i].value : (int)p->attend.bound == bound;
+        if (isnan(value))
             continue;
-        snprintf(names[n], METRIC_NAME, "%s%s%s", v[i].name, m->n > 1 ? "@" : "",
-                 m->n > 1 ? g->name : "");
-        v[n] = (struct named_value){names[n], v[i].value};
+        snprintf(names[n], METRIC_NAME, "%s%s%s%s", bound < 0 ? all[i].name : "bound_model@",
+                 bound < 0 ? "" : gpu_bounds[bound], m->n > 1 ? "@" : "", m->n > 1 ? g->name : "");
+        v[n] = (struct named_value){names[n], value};
         n++;
     }
     return record_pool_extend(set->pool, r, v, n, err);
@@ -242,18 +275,19 @@ static int apply(struct recset *set, struct record *r, const int64_t *at, int64_
 {
     struct call c = call_of(r, at, n, NULL);
     struct prediction p;
-    const char *why = NULL;
     int rc = 0;
-    for (int i = 0; i < m->n; i++) {
-        TRY(predict(m, m->gpu + i, &c, &p, &why, err));
-        m->why = why ? why : m->why;
-        m->left_out += why != NULL;
-        m->predicted += !why;
-        m->unpriced += !why && isnan(p.select);
-        for (int64_t k = 0; k < n && !why; k++) {
-            double part = m->share ? part_of(&c, r, at + k, n) : 1;
-            TRY(put(set, r + at[k], m, m->gpu + i, &p, part, err));
+    for (struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
+        char why[160] = "";
+        TRY(predict(g, &c, &p, why, err));
+        if (why[0]) {
+            memcpy(m->why, why, sizeof why);
+            m->left_out++;
+            continue;
         }
+        m->predicted++;
+        m->unpriced += isnan(p.select);
+        for (int64_t k = 0; k < n; k++)
+            TRY(put(set, r + at[k], m, g, &p, m->share ? part_of(&c, r, at + k, n) : 1, err));
     }
 out:
     return rc;
@@ -263,18 +297,18 @@ out:
 
 static int read_config(const char *path, struct model *m, struct err *err)
 {
-    json_t *o = NULL;
-    double hidden = 0, inner = 0, heads = 0, kv, d;
+    json_t *o = NULL, *kv_heads = NULL, *head_dim = NULL;
+    json_error_t why;
+    double hidden, inner, heads, kv, d;
     int rc = 0;
     TRY(json_read_foreign(path, (size_t)1 << 20, &o, err));
-    TRY(jget_num(o, "num_hidden_layers", path, &m->layers, err));
-    TRY(jget_num(o, "hidden_size", path, &hidden, err));
-    TRY(jget_num(o, "intermediate_size", path, &inner, err));
-    TRY(jget_num(o, "num_attention_heads", path, &heads, err));
-    kv = heads;
-    d = hidden / heads;
-    TRY(jget_num_opt(o, "num_key_value_heads", path, &kv, err));
-    TRY(jget_num_opt(o, "head_dim", path, &d, err));
+    if (json_unpack_ex(o, &why, 0, "{s:F, s:F, s:F, s:F, s?o, s?o}", "num_hidden_layers",
+                       &m->layers, "hidden_size", &hidden, "intermediate_size", &inner,
+                       "num_attention_heads", &heads, "num_key_value_heads", &kv_heads, "head_dim",
+                       &head_dim))
+        FAIL(err, ERR_INPUT, "%s: %s", path, why.text);
+    kv = json_is_number(kv_heads) ? json_number_value(kv_heads) : heads;
+    d = json_is_number(head_dim) ? json_number_value(head_dim) : hidden / heads;
     m->weights = hidden * (2 * heads * d + 2 * kv * d + 3 * inner);
 out:
     json_decref(o);
@@ -284,18 +318,17 @@ out:
 static int open_model(const struct model_request *q, struct model *m, struct err *err)
 {
     char *list = strdup(q->gpu), *left = NULL;
+    int64_t cap = 0;
     int rc = 0;
     if (!list)
         FAIL(err, ERR_NOMEM, "--gpu: out of memory");
     for (char *name = strtok_r(list, ",", &left); name; name = strtok_r(NULL, ",", &left)) {
+        TRY(mem_grow(&m->gpu, &cap, m->n + 1, sizeof *m->gpu, "GPUs", err));
         struct gpu_model *g = m->gpu + m->n++;
-        if (m->n > GPUS_MOST)
-            FAIL(err, ERR_USAGE, "--gpu: %d GPUs at most", GPUS_MOST);
         TRY(gpu_model_load(name, g, err));
         TRY(gpu_model_clock(g, q->clock, err));
         TRY(gpu_model_change(g, q->what_if ? q->what_if : "", err));
     }
-    TRY(kernel_models_load(&m->kernels, err));
     if (q->config)
         TRY(read_config(q->config, m, err));
 out:
@@ -308,11 +341,12 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
     char text[320];
     for (const struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
         bool known = g->ghz > 0 || (g->in_burst ? g->burst.f0 : g->sustained.f0) > 0;
-        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s; kernels %s%s%s",
+        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s%s; kernels %s%s%s",
                  g->name,
                  known         ? q->clock
-                 : g->in_burst ? "boost (its states are not measured)"
-                               : "rated (its states are not measured)",
+                 : g->in_burst ? "boost"
+                               : "rated",
+                 known ? "" : " (its states are not measured)",
                  g->sm == 90 ? "measured on an H200" : "by structure alone, 5 to 20 % off",
                  q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
         str_list_add(notes, text);
@@ -342,16 +376,16 @@ int model_apply(struct recset *set, const struct model_request *q, bool share,
     TRY(open_model(q, &m, err));
     for (int64_t i = 0; i < set->n_calls && !share; i++)
         TRY(apply(set, set->calls, &i, 1, &m, err));
-    if (set->n) /* the same calls, and those of a CPU */
-        m.predicted = m.left_out = m.unpriced = 0;
+    struct model calls = m;
     TRY(grouping_make(set, keys, sizeof keys / sizeof *keys, 0, NULL, NULL, &gs, err));
-    for (int64_t i = 0; i < gs.n; i++)
+    for (int64_t i = 0; i < gs.n && !(m.gpu->by_dense && calls.predicted); i++)
         TRY(apply(set, set->r, gs.g[i].at, gs.g[i].n, &m, err));
     if (!m.predicted)
         FAIL(err, ERR_INPUT, "--gpu: no call can be predicted: %s", m.why);
-    if (notes)
-        add_notes(q, &m, notes);
+    if (notes) /* the same calls by their heads do not count again */
+        add_notes(q, calls.predicted ? &calls : &m, notes);
 out:
     grouping_free(&gs);
+    free(m.gpu);
     return rc;
 }

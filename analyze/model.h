@@ -20,8 +20,8 @@ struct model_request {
            .help = "Predict times on these GPUs (`lacuna list gpus`, or files): metrics *_model.", \
            .arg = "NAME,..."),                                                                     \
         OPT_AS("clock", OPT_STR, S, model.clock, "sustained",                                      \
-               .help = "State of the clock in predictions: sustained, burst (after a pause) or "   \
-                       "GHz.",                                                                     \
+               .help = "State of the clock in predictions: sustained, burst (after a pause), "     \
+                       "dense (by the measured time of dense attention) or GHz.",                  \
                .arg = "STATE"),                                                                    \
         OPT_AS("what-if", OPT_STR, S, model.what_if, NULL,                                         \
                .help = "Change the prediction: select=0 (choosing is free), balance=1, half=1, "   \

@@ -8,6 +8,7 @@
 #include "core/opt.h"
 #include "core/text.h"
 
+#include <fnmatch.h>
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,9 +16,11 @@
 #include <string.h>
 
 #define FILE_MOST ((size_t)1 << 20)
-#define GPU_MODELS 64
 
 /* ---- work ----------------------------------------------------------------------------------- */
+
+const char *const work_names[WORK_COUNTS] = {"rows", "stages",  "masked",
+                                             "half", "longest", "shortest"};
 
 void work_counts_join(struct work_counts *a, const struct work_counts *more)
 {
@@ -38,7 +41,7 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
         int64_t last = MIN(row + bm, nq) + nk - nq, first = MAX(row + 1 + nk - nq, 0);
         int64_t seen = causal ? MAX(MIN(last, nk), 0) : nk, all = causal ? MIN(first, nk) : nk;
         int64_t n = ceil_div(seen, bn);
-        struct work_counts one = {heads, heads * n, 0, heads * (n - all / bn), n, n};
+        struct work_counts one = {heads, heads * n, heads * (n - all / bn), 0, n, n};
         if (n)
             work_counts_join(w, &one);
     }
@@ -46,55 +49,124 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* What json_unpack_ex says. */
-static int refuse(const char *path, const json_error_t *why, struct err *err)
-{
-    return err_set(err, ERR_INPUT, "%s: %s", path, why->text);
-}
+#define COUNT(names) (int)(sizeof(names) / sizeof *(names))
 
-/* Every number of a file stands as {"value", "unit", "source"}; *plain gets the values alone. */
-static int read_sourced(const char *path, json_t *o, json_t *plain, struct err *err)
+/* In the order of the structs. */
+static const char *const gpu_numbers[] = {
+    "architecture",    "multiprocessors", "peak_bf16",   "tensor_bf16", "exp2",       "fp32",
+    "clock_rated",     "clock_boost",     "memory",      "tensor_int8", "tensor_fp8", "copy",
+    "sustained_clock", "sustained_power", "burst_clock", "burst_power"};
+static const char *const kernel_numbers[] = {
+    "d", "sm", "sm_last", "bm", "bn", "masked", "item", "half", "s", "hide", "instructions"};
+static const char *const shared_numbers[] = {"launch_us",   "combine_us", "cut_stages",
+                                             "plan_lists",  "plan_bits",  "plan_gather",
+                                             "select_copy", "select_rate"};
+static const char *const select_numbers[] = {"fixed", "linear", "square"};
+
+/* The numbers of an object, of which the first `needed` must be there. Each has a source, its own
+ * ({"value", "unit", "source"}) or the object's. */
+static int read_numbers(const char *path, const json_t *o, const char *const *names, int needed,
+                        int n, double *out, struct err *err)
 {
-    const char *key, *unit, *source;
-    json_t *v;
-    double x;
-    json_object_foreach(o, key, v)
-    {
-        if (json_is_string(v))
+    for (int i = 0; i < n; i++) {
+        const json_t *v = json_object_get(o, names[i]), *of = json_is_object(v) ? v : o;
+        const char *source = json_string_value(json_object_get(of, "source"));
+        const char *unit = of == o ? "1" : json_string_value(json_object_get(v, "unit"));
+        const json_t *x = of == o ? v : json_object_get(v, "value");
+        if (!v && i >= needed)
             continue;
-        if (json_unpack(v, "{s:F, s:s, s:s}", "value", &x, "unit", &unit, "source", &source) ||
-            !(x > 0) || !unit[0] || !source[0])
+        out[i] = json_number_value(x);
+        if (!(source && *source && unit && *unit) || !json_is_number(x) || out[i] < 0 ||
+            (of != o && out[i] == 0))
             return err_set(err, ERR_INPUT, "%s: %s: it wants a value above 0, a unit and a source",
-                           path, key);
-        if (json_object_set_new(plain, key, json_real(x)))
-            return err_set(err, ERR_NOMEM, "%s: out of memory", path);
+                           path, names[i]);
     }
     return 0;
 }
 
+static double rate_of(const struct gpu_model *g, const json_t *type)
+{
+    const char *name = json_is_string(type) ? json_string_value(type) : "bf16";
+    return strcmp(name, "int8") == 0 ? g->int8 : strcmp(name, "fp8") == 0 ? g->fp8 : g->bf16;
+}
+
+/* The kernels of the GPU, whose rates it has. */
+static int read_kernels(const char *path, const json_t *kernels, struct gpu_model *g,
+                        struct err *err)
+{
+    const json_t *o;
+    size_t i;
+    int rc = 0;
+    json_array_foreach(kernels, i, o)
+    {
+        struct kernel_model k = {.half = 1};
+        const char *name;
+        double qk = rate_of(g, json_object_get(o, "qk")), pv = rate_of(g, json_object_get(o, "pv"));
+        TRY(jget_str(o, "name", path, &name, err));
+        TRY(read_numbers(path, o, kernel_numbers, 7, COUNT(kernel_numbers), k.number, err));
+        snprintf(k.name, sizeof k.name, "%s", name);
+        k.whole = json_is_true(json_object_get(o, "whole"));
+        k.products = 2 * k.bm * k.bn * k.d * (1 / qk + 1 / pv);
+        if (k.first_sm <= g->sm && g->sm <= k.last_sm && qk > 0 && pv > 0)
+            g->k[g->n_kernels++] = k;
+    }
+out:
+    return rc;
+}
+
+static int read_choosing(const char *path, const json_t *select, struct gpu_model *g,
+                         struct err *err)
+{
+    const json_t *o;
+    size_t i;
+    int rc = 0;
+    json_array_foreach(select, i, o)
+    {
+        struct select_model *s = g->select + g->n_select++;
+        const char *method;
+        TRY(jget_str(o, "method", path, &method, err));
+        TRY(read_numbers(path, o, select_numbers, 3, 3, s->us, err));
+        snprintf(s->method, sizeof s->method, "%s", method);
+    }
+out:
+    return rc;
+}
+
+/* What kernels.json says for the GPU. */
+static int read_models(struct gpu_model *g, struct err *err)
+{
+    struct buf path = {0};
+    json_t *o = NULL;
+    int rc = 0;
+    TRY(datadir_find("kernels.json", &path, err));
+    TRY(json_read_file(buf_str(&path), FILE_MOST, &o, err));
+    const json_t *kernels = json_object_get(o, "kernels"), *select = json_object_get(o, "select");
+    if (MAX(json_array_size(kernels), json_array_size(select)) > MODEL_ENTRIES)
+        FAIL(err, ERR_INPUT, "%s: more than %d kernels or methods", buf_str(&path), MODEL_ENTRIES);
+    TRY(read_numbers(buf_str(&path), json_object_get(o, "shared"), shared_numbers, 8, 8, g->shared,
+                     err));
+    TRY(read_kernels(buf_str(&path), kernels, g, err));
+    TRY(read_choosing(buf_str(&path), select, g, err));
+out:
+    json_decref(o);
+    buf_free(&path);
+    return rc;
+}
+
 static int read_gpu(const char *path, struct gpu_model *g, struct err *err)
 {
-    json_t *o = NULL, *plain = json_object();
-    json_error_t why;
+    json_t *o = NULL;
     const char *name;
     int rc = 0;
-    *g = (struct gpu_model){.select = 1, .exp = 1, .products = 1};
+    *g = (struct gpu_model){.tune = 1, .choosing = 1, .exp = 1, .tensor = 1};
     TRY(json_read_file(path, FILE_MOST, &o, err));
     TRY(jget_str(o, "name", path, &name, err));
     snprintf(g->name, sizeof g->name, "%s", name);
-    TRY(read_sourced(path, o, plain, err));
-    if (json_unpack_ex(plain, &why, 0,
-                       "{s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s?F, s?F, s?F, s?F, s?F}",
-                       "architecture", &g->sm, "multiprocessors", &g->sms, "peak_bf16", &g->peak,
-                       "tensor_bf16", &g->tensor, "exp2", &g->exp2, "fp32", &g->fp32, "clock_rated",
-                       &g->rated, "clock_boost", &g->boost, "memory", &g->memory, "copy", &g->copy,
-                       "sustained_clock", &g->sustained.f0, "sustained_power", &g->sustained.power,
-                       "burst_clock", &g->burst.f0, "burst_power", &g->burst.power))
-        TRY(refuse(path, &why, err));
+    TRY(read_numbers(path, o, gpu_numbers, 9, COUNT(gpu_numbers), g->number, err));
     g->copy = g->copy > 0 ? g->copy : g->memory;
+    TRY(read_models(g, err));
 out:
     json_decref(o);
-    json_decref(plain);
     return rc;
 }
 
@@ -115,20 +187,20 @@ out:
 
 int gpu_model_load(const char *name, struct gpu_model *g, struct err *err)
 {
-    struct gpu_model all[GPU_MODELS];
     struct names known = {0};
     glob_t files = {0};
     int rc = 0;
     if (strchr(name, '/') || strstr(name, ".json"))
         return read_gpu(name, g, err);
     TRY(known_gpus(&files, err));
-    for (size_t i = 0; i < files.gl_pathc && i < GPU_MODELS; i++) {
-        TRY(read_gpu(files.gl_pathv[i], all + i, err));
-        names_add(&known, all[i].name);
-        if (strcmp(all[i].name, name) == 0) {
-            *g = all[i];
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        char *file = strrchr(files.gl_pathv[i], '/') + 1, *end = strrchr(file, '.');
+        if (strncmp(file, name, (size_t)(end - file)) == 0 && !name[end - file]) {
+            TRY(read_gpu(files.gl_pathv[i], g, err));
             goto out;
         }
+        *end = '\0';
+        names_add(&known, file);
     }
     TRY(names_unknown(&known, "GPU", name, err));
 out:
@@ -138,11 +210,11 @@ out:
 
 int gpu_models_list(struct jw *w, struct err *err)
 {
+    struct gpu_model g;
     glob_t files = {0};
     int rc = 0;
     TRY(known_gpus(&files, err));
     for (size_t i = 0; i < files.gl_pathc; i++) {
-        struct gpu_model g;
         char text[160];
         TRY(read_gpu(files.gl_pathv[i], &g, err));
         snprintf(text, sizeof text,
@@ -160,68 +232,10 @@ out:
     return rc;
 }
 
-static bool read_kernel(json_t *o, struct kernel_model *k, json_error_t *why)
+const struct kernel_model *kernel_model_find(const struct gpu_model *g, const char *name)
 {
-    const char *name, *source;
-    if (json_unpack_ex(
-            o, why, 0, "{s:s, s:s, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s:F, s?F, s?F, s?F}", "name",
-            &name, "source", &source, "d", &k->d, "sm", &k->first_sm, "sm_last", &k->last_sm, "bm",
-            &k->bm, "bn", &k->bn, "half", &k->half, "masked", &k->masked, "item", &k->item, "s",
-            &k->s, "hide", &k->hide, "instructions", &k->instructions))
-        return false;
-    snprintf(k->name, sizeof k->name, "%s", name);
-    return true;
-}
-
-static bool read_select(json_t *o, struct select_model *s, json_error_t *why)
-{
-    const char *method, *source;
-    if (json_unpack_ex(o, why, 0, "{s:s, s:s, s:F, s:F, s:F}", "method", &method, "source", &source,
-                       "fixed", &s->fixed, "linear", &s->linear, "square", &s->square))
-        return false;
-    snprintf(s->method, sizeof s->method, "%s", method);
-    return true;
-}
-
-int kernel_models_load(struct kernel_models *m, struct err *err)
-{
-    struct buf path = {0};
-    json_t *o = NULL, *kernels, *select;
-    json_error_t why;
-    int rc = 0;
-    *m = (struct kernel_models){.n = 0};
-    TRY(datadir_find("kernels.json", &path, err));
-    TRY(json_read_file(buf_str(&path), FILE_MOST, &o, err));
-    if (json_unpack_ex(o, &why, 0, "{s:{s:F, s:F, s:F, s:F, s:F, s:F}, s:o, s:o}", "shared",
-                       "launch_us", &m->launch_us, "combine_us", &m->combine_us, "cut_stages",
-                       &m->cut_stages, "plan_lists", &m->plan_lists, "plan_bits", &m->plan_bits,
-                       "plan_gather", &m->plan_gather, "kernels", &kernels, "select", &select))
-        TRY(refuse(buf_str(&path), &why, err));
-    m->n = (int)json_array_size(kernels);
-    m->n_select = (int)json_array_size(select);
-    if (MAX(m->n, m->n_select) > MODEL_ENTRIES)
-        FAIL(err, ERR_INPUT, "%s: more than %d entries in a list", buf_str(&path), MODEL_ENTRIES);
-    for (int i = 0; i < m->n; i++)
-        if (!read_kernel(json_array_get(kernels, (size_t)i), m->k + i, &why))
-            TRY(refuse(buf_str(&path), &why, err));
-    for (int i = 0; i < m->n_select; i++)
-        if (!read_select(json_array_get(select, (size_t)i), m->select + i, &why))
-            TRY(refuse(buf_str(&path), &why, err));
-out:
-    json_decref(o);
-    buf_free(&path);
-    return rc;
-}
-
-const struct kernel_model *kernel_model_find(const struct kernel_models *m,
-                                             const struct gpu_model *g, int d, const char *lists)
-{
-    char name[MODEL_NAME], any[MODEL_NAME];
-    snprintf(name, sizeof name, "hd%d-%s", d, lists);
-    snprintf(any, sizeof any, "hd%d-any", d);
-    for (const struct kernel_model *k = m->k; k < m->k + m->n; k++)
-        if (k->first_sm <= g->sm && g->sm <= k->last_sm &&
-            (strcmp(k->name, name) == 0 || strcmp(k->name, any) == 0))
+    for (const struct kernel_model *k = g->k; k < g->k + g->n_kernels; k++)
+        if (fnmatch(k->name, name, 0) == 0)
             return k;
     return NULL;
 }
@@ -231,22 +245,22 @@ const struct kernel_model *kernel_model_find(const struct kernel_models *m,
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err)
 {
     g->in_burst = strcmp(text, "burst") == 0;
-    if (g->in_burst || strcmp(text, "sustained") == 0)
+    g->by_dense = strcmp(text, "dense") == 0;
+    if (g->in_burst || g->by_dense || strcmp(text, "sustained") == 0 ||
+        (num_fills(text, &g->ghz) && g->ghz > 0 && isfinite(g->ghz)))
         return 0;
-    if (num_fills(text, &g->ghz) && g->ghz > 0 && isfinite(g->ghz))
-        return 0;
-    return err_set(err, ERR_USAGE, "--clock %s: it is sustained, burst or a number of GHz", text);
+    return err_set(err, ERR_USAGE, "--clock %s: it is sustained, burst, dense or a number of GHz",
+                   text);
 }
 
 static const struct opt changes[] = {
-    OPT_NUM(struct gpu_model, select, "1", 0, 1e6, "", "Factor on the time of choosing."),
-    OPT_BOOL(struct gpu_model, balance, "0", "No multiprocessor waits for another."),
-    OPT_BOOL(struct gpu_model, half, "0", "Half stages cost half."),
-    OPT_NUM(struct gpu_model, sms, NULL, 1, 1e6, "", "Multiprocessors."),
-    OPT_NUM(struct gpu_model, copy, NULL, 1, 1e9, "GB/s", "Rate of a copy."),
-    OPT_NUM(struct gpu_model, exp, "1", 0.01, 100, "", "How many times as fast exponentials are."),
-    OPT_AS("tensor", OPT_NUM, struct gpu_model, products, "1", .min = 0.01, .max = 100,
-           .help = "How many times as fast the tensor cores are."),
+    OPT_AS("select", OPT_NUM, struct gpu_model, choosing, "1", .min = 0, .max = 1e6),
+    OPT_BOOL(struct gpu_model, balance, "0", ""),
+    OPT_AS("half", OPT_BOOL, struct gpu_model, even, "0"),
+    OPT_NUM(struct gpu_model, sms, NULL, 1, 1e6, "", ""),
+    OPT_NUM(struct gpu_model, copy, NULL, 1, 1e9, "GB/s", ""),
+    OPT_NUM(struct gpu_model, exp, "1", 0.01, 100, "", ""),
+    OPT_NUM(struct gpu_model, tensor, "1", 0.01, 100, "", ""),
     {0}};
 
 int gpu_model_change(struct gpu_model *g, const char *text, struct err *err)
@@ -269,28 +283,22 @@ out:
 
 /* ---- a launch ------------------------------------------------------------------------------- */
 
-/* A measured stage is bound by a unit that explains it within this share. */
-#define EXPLAINED 0.05
+const char *const gpu_bounds[BOUNDS] = {"tensor", "softmax", "chain", "row", "waves", "memory"};
 
-/* A stage of bn keys: its cycles, those of the tensor cores among them, and what binds. */
-struct stage {
-    double cycles, tensor;
-    enum gpu_bound bound;
-};
-
-static struct stage stage_of(const struct gpu_model *g, const struct kernel_model *k)
+/* Cycles of a stage of bn keys, and what binds: a unit explains a measured stage within 5 %. */
+static double stage_cycles(const struct gpu_model *g, const struct kernel_model *k,
+                           enum gpu_bound *bound)
 {
     double e = k->bm * k->bn, instructions = k->s > 0 ? 3.5 : k->instructions + k->d / k->bn;
-    double t = 4 * e * k->d / g->tensor, x = e / g->exp2, soft = x + e * instructions / g->fp32;
-    double fast = t / g->products, other = soft - x + x / g->exp;
+    double x = e / g->exp2, soft = x + e * instructions / g->fp32;
+    double fast = k->products / g->tensor, other = soft - x + x / g->exp;
+    bool tensor = k->s > 0 ? k->s < 1.05 * k->products : fast > other;
+    *bound = tensor ? BOUND_TENSOR : k->s > 0 && k->s >= 1.05 * soft ? BOUND_CHAIN : BOUND_SOFTMAX;
     if (!(k->s > 0))
-        return (struct stage){MAX(fast, other) + (1 - k->hide) * MIN(fast, other), fast,
-                              fast > other ? BOUND_TENSOR : BOUND_SOFTMAX};
-    if (k->s < (1 + EXPLAINED) * t)
-        return (struct stage){MAX(k->s / g->products, MIN(k->s, other)), fast, BOUND_TENSOR};
-    if (k->s < (1 + EXPLAINED) * soft)
-        return (struct stage){MAX(k->s - soft + other, fast), fast, BOUND_SOFTMAX};
-    return (struct stage){k->s, fast, BOUND_CHAIN};
+        return MAX(fast, other) + (1 - k->hide) * MIN(fast, other);
+    return tensor                    ? MAX(k->s / g->tensor, MIN(k->s, other))
+           : *bound == BOUND_SOFTMAX ? MAX(k->s - soft + other, fast)
+                                     : k->s;
 }
 
 /* GHz at a share u of cycles in which the tensor cores work: their power and that of all else,
@@ -301,18 +309,19 @@ static double clock_at(const struct gpu_model *g, double u)
     if (g->ghz > 0)
         return g->ghz;
     if (!(c->f0 > 0))
-        return g->in_burst ? g->boost : g->rated;
-    return MIN(g->boost, c->f0 * cbrt((1 + 0.97 * c->power) / (1 + c->power * u)));
+        return g->tune * (g->in_burst ? g->boost : g->rated);
+    return MIN(g->boost, g->tune * c->f0 * cbrt((1 + 0.97 * c->power) / (1 + c->power * u)));
 }
 
-int gpu_model_launch(const struct kernel_models *m, const struct gpu_model *g,
-                     const struct kernel_model *k, const struct work_counts *w, double keys,
-                     double bytes, struct gpu_launch *out, struct err *err)
+int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
+                     const struct work_counts *w, double keys, double bytes, struct gpu_launch *out,
+                     struct err *err)
 {
-    struct stage stage = stage_of(g, k);
-    double s = stage.cycles, stages = (double)(w->stages + w->half), launch_us = m->launch_us;
-    double rows = (double)w->rows, scale = keys / k->bn, half = g->half ? 0.5 : k->half / 2;
-    if (stage.bound == BOUND_CHAIN && (g->products != 1 || g->exp != 1))
+    enum gpu_bound bound;
+    double s = stage_cycles(g, k, &bound), stages = (double)(w->stages + w->half),
+           us = g->launch_us;
+    double rows = (double)w->rows, scale = keys / k->bn, half = g->even ? 0.5 : k->half / 2;
+    if (bound == BOUND_CHAIN && (g->tensor != 1 || g->exp != 1))
         return err_set(err, ERR_USAGE,
                        "--what-if: a stage of %s waits for chains of instructions, so what a "
                        "faster unit would bring is not known",
@@ -323,15 +332,15 @@ int gpu_model_launch(const struct kernel_models *m, const struct gpu_model *g,
     double longest = rows > 0 ? (double)w->longest * mean + item : 0;
     double waves = ceil(rows / g->sms) * ((double)w->shortest * mean + item);
     double b = (work + rows * item) / g->sms, e = MAX(b, MAX(longest, waves));
-    enum gpu_bound bound = e == b ? stage.bound : longest >= waves ? BOUND_ROW : BOUND_WAVES;
-    if (e > b + m->cut_stages * s) {
-        e = b + m->cut_stages * s;
-        launch_us += m->combine_us;
+    bound = e == b ? bound : longest >= waves ? BOUND_ROW : BOUND_WAVES;
+    if (!k->whole && e > b + g->cut_stages * s) {
+        e = b + g->cut_stages * s;
+        us += g->combine_us;
     }
     e = g->balance ? b : e;
-    double products = stage.tensor * scale * ((double)w->stages + (double)w->half / 2);
+    double products = k->products / g->tensor * scale * (stages - (double)w->half / 2);
     *out = (struct gpu_launch){b, e, clock_at(g, e > 0 ? products / (g->sms * e) : 0), 0, bound};
-    out->ns = e / out->ghz + 1e3 * launch_us;
+    out->ns = e / out->ghz + 1e3 * us;
     if (bytes / g->copy > out->ns) {
         out->ns = bytes / g->copy;
         out->bound = BOUND_MEMORY;

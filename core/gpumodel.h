@@ -15,39 +15,78 @@
 struct work_counts {
     int64_t rows;              /* of tiles, with a key */
     int64_t stages;            /* that the whole tile wants */
-    int64_t half;              /* that one of the two 64-row blocks of the tile wants */
     int64_t masked;            /* of block lists those at the end of a row with keys that a query of
                                 * the tile does not see; of bits tiles that lack an allowed pair */
+    int64_t half;              /* that one of the two 64-row blocks of the tile wants */
     int64_t longest, shortest; /* stages of a row, half ones too */
 };
+#define WORK_COUNTS 6
+extern const char *const work_names[WORK_COUNTS]; /* "rows", ... in this order */
 void work_counts_join(struct work_counts *a, const struct work_counts *more);
 
 /* Work of bm x bn tiles where every pair is kept. */
 void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, int64_t heads,
                    struct work_counts *w);
 
-/* ---- GPUs ----------------------------------------------------------------------------------- */
+#define MODEL_NAME 40
+#define MODEL_ENTRIES 48
 
-/* A state of the clock: f0 GHz where the tensor cores work in 97 % of the cycles, and the power
- * that they then take over that of all else. f0 = 0: not known. */
-struct gpu_clock {
-    double f0, power;
+/* Numbers of a file stand in the order of gpumodel.c's names. */
+struct kernel_model {
+    char name[MODEL_NAME]; /* pattern: "hd128-dense", "hd128-*" */
+    union {
+        double number[11];
+        struct {
+            double d, first_sm, last_sm, bm, bn; /* channels; GPUs; query rows, keys of a stage */
+            double masked, item; /* in stages: more for a masked one; start and end of a row */
+            double half;         /* a stage that half of the rows want, over half of one */
+            double s;            /* cycles of a stage; 0: by its structure, */
+            double hide, instructions; /* the share that is hidden, instructions a score */
+        };
+    };
+    int whole;       /* rows are not cut */
+    double products; /* cycles of the tensor cores for a stage */
 };
 
-/* Rates are per cycle and multiprocessor, of memory GB/s; clocks are in GHz. */
+/* A GPU and the kernels that are described for it. Rates are per cycle and multiprocessor, of
+ * memory GB/s; clocks are in GHz. */
 struct gpu_model {
     char name[24];
-    double sm, sms, tensor, exp2, fp32, rated, boost, memory, copy, peak;
-    struct gpu_clock sustained, burst;
+    union {
+        double number[16];
+        struct {
+            double sm, sms, peak, bf16, exp2, fp32, rated, boost, memory; /* all have these */
+            double int8, fp8, copy;
+            struct gpu_clock { /* a state: f0 GHz where the tensor cores work in 97 % of the cycles,
+                                * their power then over that of all else */
+                double f0, power;
+            } sustained, burst;
+        };
+    };
 
-    bool in_burst; /* the state after a pause, else the sustained one; where the GPU has none, its
-                    * boost or rated clock */
-    double ghz;    /* above 0: that clock */
+    struct kernel_model k[MODEL_ENTRIES];
+    struct select_model { /* at 32 heads of 128 channels on the GPU of the measurement */
+        char method[MODEL_NAME];
+        double us[3]; /* fixed, per 32K keys, per its square */
+    } select[MODEL_ENTRIES];
+    int n_kernels, n_select;
+    union {
+        double shared[8];
+        struct {
+            double launch_us, combine_us, cut_stages;  /* of all kernels */
+            double plan_lists, plan_bits, plan_gather; /* us */
+            double select_copy, select_rate; /* of the measurement: GB/s, operations in a ns */
+        };
+    };
+
+    /* What is asked (gpu_model_clock). Without a measured state: the rated or boost clock. */
+    bool in_burst, by_dense; /* after a pause; as dense attention took its measured time */
+    double ghz, tune;        /* above 0: that clock; factor on the clock of a state */
 
     /* gpu_model_change: a factor on the cost of choosing, how many times as fast exponentials and
      * tensor cores are; no waiting; half stages cost half. */
-    double select, exp, products;
-    bool balance, half;
+    double choosing, exp, tensor;
+    bool balance, even;
 };
 
 /* A GPU of datasets/gpus by name, or a file (a name with '/' or ".json"), at its sustained clock. A
@@ -57,46 +96,27 @@ int gpu_model_load(const char *name, struct gpu_model *g, struct err *err);
 /* All GPUs of datasets/gpus, as entries of `lacuna list gpus`. */
 int gpu_models_list(struct jw *w, struct err *err);
 
-/* "sustained", "burst" or a number of GHz. ERR_USAGE. */
+/* "sustained", "burst", "dense" or a number of GHz. ERR_USAGE. */
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err);
 
 /* What if: "select=0", "balance=1", "half=1", "sms=160", "copy=3000" (GB/s), "exp=2" and "tensor=2"
  * (times as fast); several are separated by commas. ERR_USAGE. */
 int gpu_model_change(struct gpu_model *g, const char *text, struct err *err);
 
-/* ---- kernels -------------------------------------------------------------------------------- */
-
-#define MODEL_NAME 24
-#define MODEL_ENTRIES 24
-
-struct kernel_model {
-    char name[MODEL_NAME]; /* "hd128-dense", "hd64-bits"; "hd128-any" of any lists */
-    double d, first_sm, last_sm, bm, bn;
-    double s;                  /* cycles of a stage of bn keys; 0: by its structure */
-    double half, masked, item; /* in stages: one that half of the rows want, over half of one; more
-                                * for a masked one; start and end of an item */
-    double hide, instructions; /* of a structure */
-};
-
-struct kernel_models {
-    struct kernel_model k[MODEL_ENTRIES];
-    struct select_model { /* us at 32 heads of 128 channels on the GPU of the measurement */
-        char method[MODEL_NAME];
-        double fixed, linear, square; /* per 32K keys, and per its square */
-    } select[MODEL_ENTRIES];
-    int n, n_select;
-    double launch_us, combine_us, cut_stages;  /* shared by all kernels */
-    double plan_lists, plan_bits, plan_gather; /* us */
-};
-
-int kernel_models_load(struct kernel_models *m, struct err *err);
-
-/* The kernel of a GPU for d channels; NULL: none is described. */
-const struct kernel_model *kernel_model_find(const struct kernel_models *m,
-                                             const struct gpu_model *g, int d, const char *lists);
+/* The first kernel whose pattern fits; NULL: none is described. */
+const struct kernel_model *kernel_model_find(const struct gpu_model *g, const char *name);
 
 /* What decides how long a launch takes. */
-enum gpu_bound { BOUND_TENSOR, BOUND_SOFTMAX, BOUND_CHAIN, BOUND_ROW, BOUND_WAVES, BOUND_MEMORY };
+enum gpu_bound {
+    BOUND_TENSOR,
+    BOUND_SOFTMAX,
+    BOUND_CHAIN,
+    BOUND_ROW,
+    BOUND_WAVES,
+    BOUND_MEMORY,
+    BOUNDS
+};
+extern const char *const gpu_bounds[BOUNDS]; /* "tensor", ... */
 
 struct gpu_launch {
     double mean, cycles, ghz, ns; /* mean of the multiprocessors; of the last one */
@@ -105,8 +125,8 @@ struct gpu_launch {
 
 /* keys: of a stage of w. bytes: that memory moves. ERR_USAGE: what-if asks for a faster unit of a
  * kernel whose stages wait for chains of instructions. */
-int gpu_model_launch(const struct kernel_models *m, const struct gpu_model *g,
-                     const struct kernel_model *k, const struct work_counts *w, double keys,
-                     double bytes, struct gpu_launch *out, struct err *err);
+int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
+                     const struct work_counts *w, double keys, double bytes, struct gpu_launch *out,
+                     struct err *err);
 
 #endif

@@ -288,6 +288,8 @@ int run_record(struct run *run, struct record *r, struct err *err)
     if (!run->in->rows)
         TRY(record_cost(run, r, err));
     note_full(run, r);
+    if (run->arith.kind == ARITH_FILTER)
+        record_note(r, "arith=filter%s", run->arith.filter.quant.levels ? "-int8" : "");
     TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
     TRY(record_metric(r, "host_select_ns", run->ns_select, err));
     if (run->out)

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define TILE ACCEL_TILE
 
@@ -33,7 +34,7 @@ static void mark(uint64_t *bits, int64_t lo, int64_t hi)
 static void add_row(struct work_counts *c, int64_t whole, int64_t half, int64_t masked)
 {
     int64_t all = whole + half;
-    struct work_counts row = {1, whole, half, MIN(masked, all), all, all};
+    struct work_counts row = {1, whole, MIN(masked, all), half, all, all};
     if (all)
         work_counts_join(c, &row);
 }
@@ -164,35 +165,28 @@ void work_join(struct mask_work *w, const struct mask_work *more)
         work_counts_join(w->of + i, more->of + i);
 }
 
-static int record_lists(const struct work_counts *c, const char *lists, struct record *r,
-                        struct err *err)
-{
-    const struct named_value all[] = {
-        {"rows", (double)c->rows},       {"stages", (double)c->stages},
-        {"masked", (double)c->masked},   {"half", (double)c->half},
-        {"longest", (double)c->longest}, {"shortest", (double)c->shortest}};
-    char name[METRIC_NAME];
-    int rc = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all && !rc; i++) {
-        snprintf(name, sizeof name, "work_%s@%s", all[i].name, lists);
-        rc = record_metric(r, name, all[i].value, err);
-    }
-    return rc;
-}
-
 int work_record(const struct mask_work *w, int64_t d, struct record *r, struct err *err)
 {
-    bool wide = d == 64;
+    static const char *const names[WORK_LISTS] = {
+        [WORK_128x128] = "128x128",    [WORK_128x64] = "128x64", [WORK_WIDE_128x128] = "128x128",
+        [WORK_WIDE_128x64] = "128x64", [WORK_64x64] = "64x64",   [WORK_BITS] = "bits",
+        [WORK_GATHER] = "gather"};
+    bool bits = w->unit_q % 64 || w->unit_k % 64;
+    int first = bits              ? WORK_BITS
+                : w->unit_q % 128 ? WORK_64x64
+                : w->unit_k % 128 ? d == 64 ? WORK_WIDE_128x64 : WORK_128x64
+                : d == 64         ? WORK_WIDE_128x128
+                                  : WORK_128x128;
     int rc = 0;
-    if (!w->unit_q || w->lost)
-        return 0;
-    if (w->unit_q % 64 || w->unit_k % 64) {
-        rc = record_lists(w->of + WORK_BITS, "bits", r, err);
-        return rc ? rc : record_lists(w->of + WORK_GATHER, "gather", r, err);
+    for (int i = first; i <= first + bits && w->unit_q && !w->lost; i++) {
+        int64_t n[WORK_COUNTS];
+        memcpy(n, w->of + i, sizeof n);
+        for (int k = 0; k < WORK_COUNTS; k++) {
+            char name[METRIC_NAME];
+            snprintf(name, sizeof name, "work_%s@%s", work_names[k], names[i]);
+            TRY(record_metric(r, name, (double)n[k], err));
+        }
     }
-    if (w->unit_q % 128)
-        return record_lists(w->of + WORK_64x64, "64x64", r, err);
-    if (w->unit_k % 128)
-        return record_lists(w->of + (wide ? WORK_WIDE_128x64 : WORK_128x64), "128x64", r, err);
-    return record_lists(w->of + (wide ? WORK_WIDE_128x128 : WORK_128x128), "128x128", r, err);
+out:
+    return rc;
 }

@@ -5,6 +5,7 @@
 #ifndef LACUNA_BENCHCU_H
 #define LACUNA_BENCHCU_H
 
+#include "core/gpumodel.h"
 #include "cuda/ops.h"
 #include "cuda/timer.h"
 #include "tests/gpu/checkcu_case.h"
@@ -46,6 +47,16 @@ int bench_launch_attn(struct gpu *g, const void *job, struct err *err);
 
 /* A series as a line of --raw, of `flop` operations a launch. */
 void bench_raw(struct bench *b, const char *name, const struct series *s, double flop);
+
+/* The same of attention, with its kernel's name and work. */
+void bench_raw_attn(struct bench *b, const char *name, const char *kernel,
+                    const struct work_counts *w, const struct series *s, double flop);
+
+/* Work of a launch, for the cost model: dense attention in tiles, or lists of all heads (struct
+ * attn_csr), with `bits` of its masks. */
+int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const int64_t *ptr,
+               const int32_t *col, const struct cu_case *bits, struct work_counts *w,
+               struct err *err);
 
 /* Launches for so long, or once for a profiler. */
 int bench_warm_up(struct bench *b, const struct work *work, double for_seconds, struct err *err);

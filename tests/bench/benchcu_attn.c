@@ -31,6 +31,7 @@ int bench_line(struct bench *b, const char *text, const struct cu_case *c,
 {
     struct cu_run r = {0};
     struct series product[2], times[2];
+    struct work_counts w;
     char name[320], beside[16] = "";
     int rc = 0, n = other ? 2 : 1;
 
@@ -44,7 +45,9 @@ int bench_line(struct bench *b, const char *text, const struct cu_case *c,
     double flop = flop_of(&r);
     snprintf(name, sizeof name, "%s %s", text, r.kernel->name);
     bench_raw(b, "matmul", product, CEILING_FLOP);
-    bench_raw(b, name, times, flop);
+    TRY(bench_work(&c->problem, &r.kernel->tile, c->given ? c->given->ptr : r.ptr,
+                   c->given ? c->given->col : r.col, r.tiles.ptr ? c : NULL, &w, err));
+    bench_raw_attn(b, name, r.kernel->name, &w, times, flop);
     if (other) {
         double other_flop = flop_beside(other);
         bench_raw(b, "other", times + 1, other_flop);

@@ -41,6 +41,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     struct series matmul, kernel;
     struct attn_plan plan = {0};
     struct own_operands ops = {0};
+    struct work_counts w;
     bool bytes = k->kernel.element == ATTN_INT8;
     int64_t *ptr = NULL;
     int32_t *col = NULL;
@@ -71,7 +72,9 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     for (int h = 0; h < 16; h++)
         pv_tiles += tiles[h];
     double flop = 2.0 * k->kernel.d * (double)(f.bq * f.bk) * ((double)plan.blocks + pv_tiles);
-    bench_raw(b, text, &kernel, flop);
+    TRY(bench_work(&c.problem, &k->kernel.tile, ptr, col, NULL, &w, err));
+    bench_raw(b, "matmul", &matmul, CEILING_FLOP);
+    bench_raw_attn(b, text, k->kernel.name, &w, &kernel, flop);
     struct quartiles m = quartiles_of(matmul.ns, matmul.n), q = quartiles_of(kernel.ns, kernel.n);
     double top = CEILING_FLOP / m.median * 1e-3, got = flop / q.median * 1e-3;
     printf("%-44s P V %5.1f%% %10.1f us %5.1f%% %7.1f %7.1f %6.3f\n", text,

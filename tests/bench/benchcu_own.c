@@ -45,12 +45,13 @@ static int find_rules(const struct method_run *run, const struct attn_problem *p
 }
 
 /* The work beside dense attention; the product's share counts the operations of the latter. */
-static int own_line(struct bench *b, const char *text, const char *phase,
+static int own_line(struct bench *b, const char *text, const char *phase, const char *kernel,
                     const struct attn_job *dense, const struct work *work, struct err *err)
 {
     const struct work works[2] = {*work, {bench_launch_attn, dense, 1}};
     struct series product[2], times[2];
     double flop = cu_flop_dense(&dense->problem);
+    struct work_counts w;
     int rc = 0;
 
     TRY(bench_warm_up(b, work, 0.2, err));
@@ -58,15 +59,21 @@ static int own_line(struct bench *b, const char *text, const char *phase,
         timer_by_name(b->timer);
     TRY(bench_turns(b, works, 2, product, times, err));
     bench_raw(b, "matmul", product, CEILING_FLOP);
-    bench_raw(b, text, times, flop);
+    const struct attn_kernel *k = attn8_kernel_find(&dense->problem, b->gpu.sm);
+    if (k && strcmp(k->name, kernel) == 0) {
+        TRY(bench_work(&dense->problem, &k->tile, NULL, NULL, NULL, &w, err));
+        bench_raw_attn(b, text, kernel, &w, times, flop);
+    } else {
+        bench_raw(b, text, times, flop);
+    }
     bench_raw(b, "dense", times + 1, flop);
     struct quartiles m = quartiles_of(product->ns, b->samples);
-    struct quartiles k = quartiles_of(times->ns, b->samples);
+    struct quartiles q = quartiles_of(times->ns, b->samples);
     struct quartiles d = quartiles_of(times[1].ns, b->samples);
     printf("%-58s %-9s %9.1f us %5.1f%% dense %9.1f us %6.4f of it, %7.1f TFLOP/s %6.3f\n", text,
-           phase, k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, d.median * 1e-3,
-           k.median / d.median, flop / k.median * 1e-3,
-           flop / k.median / (CEILING_FLOP / m.median));
+           phase, q.median * 1e-3, 100 * (q.q3 - q.q1) / q.median, d.median * 1e-3,
+           q.median / d.median, flop / q.median * 1e-3,
+           flop / q.median / (CEILING_FLOP / m.median));
     if (b->kernels)
         timer_print_names(stdout);
     fflush(stdout);
@@ -75,11 +82,11 @@ out:
     return rc;
 }
 
-static int bench_setting(struct bench *b, const char *setting, int64_t tokens, bool causal,
+static int bench_setting(struct bench *b, const char *setting, int d, int64_t tokens, bool causal,
                          struct err *err)
 {
     int kv = causal ? 8 : 32;
-    struct cu_case c = bench_case(128, tokens, 32, kv, causal, ATTN_DENSE, NULL);
+    struct cu_case c = bench_case(d, tokens, 32, kv, causal, ATTN_DENSE, NULL);
     struct cu_run r = {0};
     struct method_run *runs = NULL;
     struct own_rule *rules = NULL;
@@ -88,7 +95,7 @@ static int bench_setting(struct bench *b, const char *setting, int64_t tokens, b
     char text[160];
     int rc = 0;
 
-    snprintf(text, sizeof text, "hd128 %lldK %s 32/%d %s", (long long)(tokens / 1024),
+    snprintf(text, sizeof text, "hd%d %lldK %s 32/%d %s", d, (long long)(tokens / 1024),
              causal ? "causal" : "full", kv, setting);
     if (b->only && !strstr(text, b->only))
         return 0;
@@ -98,8 +105,9 @@ static int bench_setting(struct bench *b, const char *setting, int64_t tokens, b
     TRY(find_rules(runs, &c.problem, rules, err));
     TRY(own_job_init(&b->gpu, &c.problem, rules, &r.job.x, &job, err));
     if (job.has_quant)
-        TRY(own_line(b, text, "quantise", &r.job, &(struct work){own_job_quant, &job, 1}, err));
-    TRY(own_line(b, text, "attend", &r.job, &(struct work){own_job_attend, &job, 1}, err));
+        TRY(own_line(b, text, "quantise", "", &r.job, &(struct work){own_job_quant, &job, 1}, err));
+    TRY(own_line(b, text, "attend", job.name, &r.job, &(struct work){own_job_attend, &job, 1},
+                 err));
 out:
     own_job_free(&job);
     cu_run_free(&b->gpu, &r);
@@ -121,9 +129,9 @@ int bench_own(struct bench *b, struct err *err)
     int rc = 0;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         for (int64_t tokens = 8192; tokens <= 32768 && !rc; tokens *= 4) {
-            rc = bench_setting(b, lines[i].setting, tokens, true, err);
-            if (!rc && lines[i].full)
-                rc = bench_setting(b, lines[i].setting, tokens, false, err);
+            rc = bench_setting(b, lines[i].setting, 128, tokens, true, err);
+            for (int d = 128; d >= 64 && !rc && lines[i].full; d /= 2)
+                rc = bench_setting(b, lines[i].setting, d, tokens, false, err);
         }
     return rc;
 }

@@ -3,6 +3,8 @@
  * order they are taken, and what is printed raw.
  */
 #include "core/clock.h"
+#include "core/intmath.h"
+#include "sim/work.h"
 #include "tests/bench/benchcu.h"
 
 #include <math.h>
@@ -10,16 +12,77 @@
 
 #define SPAN_NS 10e6 /* a sample lasts at least so long */
 
-void bench_raw(struct bench *b, const char *name, const struct series *s, double flop)
+static void raw(struct bench *b, const char *name, const char *more, const struct series *s,
+                double flop)
 {
     if (!b->raw)
         return;
-    fprintf(b->raw, "{\"name\":\"%s\",\"flop\":%.17g,\"timer\":\"%s\",\"launches\":%d,\"ns\":[",
-            name, flop, timer_name(b->timer), s->launches);
+    fprintf(b->raw, "{\"name\":\"%s\",%s\"flop\":%.17g,\"timer\":\"%s\",\"launches\":%d,\"ns\":[",
+            name, more, flop, timer_name(b->timer), s->launches);
     for (int i = 0; i < s->n; i++)
         fprintf(b->raw, "%s%.0f", i ? "," : "", s->ns[i]);
     fprintf(b->raw, "]}\n");
     fflush(b->raw);
+}
+
+void bench_raw(struct bench *b, const char *name, const struct series *s, double flop)
+{
+    raw(b, name, "", s, flop);
+}
+
+void bench_raw_attn(struct bench *b, const char *name, const char *kernel,
+                    const struct work_counts *w, const struct series *s, double flop)
+{
+    char more[256];
+    snprintf(more, sizeof more, "\"kernel\":\"%s\",\"work\":[%lld,%lld,%lld,%lld,%lld,%lld],",
+             kernel, (long long)w->rows, (long long)w->stages, (long long)w->half,
+             (long long)w->masked, (long long)w->longest, (long long)w->shortest);
+    raw(b, name, more, s, flop);
+}
+
+/* Rows of blocks of a head, as a mask. */
+static int mask_of_lists(const struct attn_problem *p, const int64_t *ptr, const int32_t *col,
+                         struct mask *m, struct err *err)
+{
+    int bq = attn_block_rows(p->lists, NULL), bk = attn_block_keys(p->lists, NULL), rc = 0;
+    TRY(mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, bq, bk, err));
+    for (int64_t g = 0; g < m->ngroups; g++)
+        TRY(mask_lists_add_all(m, g, col + ptr[g], ptr[g + 1] - ptr[g], err));
+    mask_lists_finish(m);
+out:
+    return rc;
+}
+
+int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const int64_t *ptr,
+               const int32_t *col, const struct cu_case *bits, struct work_counts *w,
+               struct err *err)
+{
+    static const enum work_lists kinds[][2] = {[ATTN_128x128] = {WORK_128x128, WORK_WIDE_128x128},
+                                               [ATTN_128x64] = {WORK_128x64, WORK_WIDE_128x64},
+                                               [ATTN_64x64] = {WORK_64x64, WORK_64x64},
+                                               [ATTN_BITS] = {WORK_BITS, WORK_BITS},
+                                               [ATTN_GATHER] = {WORK_GATHER, WORK_GATHER},
+                                               [ATTN_64x128] = {WORK_64x64, WORK_64x64}};
+    struct mask_work all = {0};
+    struct mask m = {0};
+    int rc = 0;
+    if (p->lists == ATTN_DENSE) {
+        work_of_dense(p->nq, p->nk, p->causal, tile->bm, tile->bn, p->heads, w);
+        return 0;
+    }
+    for (int h = 0; h < p->heads; h++) {
+        int64_t groups = ceil_div(p->nq, attn_block_rows(p->lists, NULL));
+        if (bits)
+            TRY(cu_bits_mask(bits, h, 0, p->nq, &m, err));
+        else
+            TRY(mask_of_lists(p, ptr + h * groups, col, &m, err));
+        TRY(work_add(&all, &m, NULL, err));
+        mask_free(&m);
+    }
+    *w = all.of[kinds[p->lists][tile->bn == 192]];
+out:
+    mask_free(&m);
+    return rc;
 }
 
 int bench_launch_attn(struct gpu *g, const void *job, struct err *err)

@@ -90,7 +90,8 @@ static const struct shape {
 } shapes[] = {{512, 512, 128, 128, true, 0.3}, {512, 512, 64, 64, true, 0.2},
               {640, 640, 128, 64, true, 0.3},  {384, 1024, 64, 64, false, 0.1},
               {512, 512, 128, 1, true, 0.05},  {300, 300, 1, 1, true, 0.02},
-              {256, 500, 16, 16, true, 0.1},   {512, 512, 256, 64, false, 0.4}};
+              {256, 500, 16, 16, true, 0.1},   {512, 512, 256, 64, false, 0.4},
+              {256, 512, 128, 128, false, 0.5}};
 
 static void fill(const struct shape *s, struct mask *m, struct accel_units *u, uint8_t *kept)
 {
@@ -132,6 +133,8 @@ TEST_EACH(counts_are_those_of_the_pairs, shapes)
     count_plain(&p, 2, 128, &want);
     same(w.of + WORK_128x128, &want);
     ck_assert_int_ge(want.stages * 128 * 128, pairs);
+    if (!s->causal && s->bq == 128 && s->bk == 128) /* every block is whole */
+        ck_assert_int_eq(want.stages * 128 * 128, pairs);
     count_plain(&p, 2, 64, &want);
     same(w.of + WORK_128x64, &want);
     count_plain(&p, 3, 64, &want);
@@ -171,7 +174,7 @@ TEST(bits_and_gathered_keys)
 TEST(a_call_is_the_sum_of_its_heads)
 {
     struct mask full, part;
-    struct mask_work w = {0}, head = {0}, call = {0};
+    struct mask_work w = {0}, head = {0}, call = {0}, other = {0};
     struct record r;
     mask_full(&full, 256, 256, 0, 256, true);
     MUST(mask_lists_init(&part, 256, 256, 128, 256, true, 128, 128, ERR));
@@ -184,6 +187,10 @@ TEST(a_call_is_the_sum_of_its_heads)
     ck_assert_int_eq(record_metrics(&r), 0);
     work_join(&call, &w);
     work_join(&call, &head);
+    work_join(&other, &head); /* in any order */
+    work_join(&other, &w);
+    for (int i = 0; i < WORK_LISTS; i++)
+        same(call.of + i, other.of + i);
     MUST(work_record(&call, 128, &r, ERR));
     ck_assert_int_eq(record_metrics(&r), 6);
     ck_assert_double_eq(record_get(&r, "work_rows@128x128"), 3);

@@ -17,10 +17,19 @@ of_call() { # METHOD N HEADS MEMBERS
     printf '"d":128,"causal":false,"status":"ok","call_heads":%s,"call_heads_kv":%s,%s}\n' "$3" "$3" "$4"
 }
 mkdir calls
-of_call dense 4096 16 '"time_attend_ns":195000,"notes":"kernel=hd128-dense"' >calls/records.jsonl
+of_call dense 4096 16 '"time_attend_ns":195000,"notes":"select_kind=none;kernel=bf16-hd128-dense"' >calls/records.jsonl
 of_call xattention 16384 32 '"time_attend_ns":1250000,"work_rows@128x128":4096,"work_stages@128x128":106496,"work_masked@128x128":0,"work_half@128x128":0,"work_longest@128x128":26,"work_shortest@128x128":26,"notes":"select_kind=own"' >>calls/records.jsonl
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 --beside measured --group method --format csv | cut -d, -f1,5,11,17 | rounded
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 | grep -c measured_ || true
+echo "-- by the clock of dense attention: the same; with a filter 32 waves of 26.9 stages of 3200 cycles at 1.547 GHz; no kernel, no prediction, of heads neither"
+mkdir clocks
+work='"work_rows@128x64":4096,"work_stages@128x64":106496,"work_masked@128x64":0,"work_half@128x64":0,"work_longest@128x64":26,"work_shortest@128x64":26'
+of_call dense 4096 16 '"time_attend_ns":195000,"time_dense_ns":195000,"notes":"select_kind=none;kernel=bf16-hd128-dense"' >clocks/records.jsonl
+of_call spargeattn 16384 32 '"time_attend_ns":1950000,"time_dense_ns":5800000,'"$work"',"notes":"select_kind=own;kernel=filter-hd128-128x64"' >>clocks/records.jsonl
+of_call longnet 16384 32 '"time_attend_ns":1950000,"time_dense_ns":5800000,'"$work"',"notes":"select_kind=static;kernel=dilated-bf16-hd128-dense"' >>clocks/records.jsonl
+sed -n 's/"scope":"call",//; s/"head":-1,"heads":""/"head":0,"kv_head":0/; /longnet/p' clocks/records.jsonl >>clocks/records.jsonl
+"$LACUNA" analyze clocks --gpu H200 --clock dense --beside measured --group method --format csv | cut -d, -f1,5,11,17 | rounded
+"$LACUNA" analyze clocks --gpu H200 --clock dense | grep 'no prediction'
 echo "-- heads of a CPU beside calls of a GPU"
 "$LACUNA" analyze calls run --gpu H200 --columns time_attend_ns_model --group n_q,method --format csv | cut -d, -f1,2,6 | rounded
 # shellcheck disable=SC2086 # several words
