@@ -50,12 +50,27 @@ def skip_softmax(h, lam=1e-3, rows=128, calib=False):
     return keep & h.allowed
 
 
+def nm(h, n=2, m=4, sink=0, recent=64):
+    """Scores are compared one by one: the number of those before a key in its group decides."""
+    s, at = h.scores(), np.arange(h.nq)[:, None] + h.nk - h.nq
+    keep = np.zeros((h.nq, h.nk), bool)
+    for a in range(h.nk):
+        group = range(a // m * m, min(a // m * m + m, h.nk))
+        before = sum((s[:, b] > s[:, a]) | ((s[:, b] == s[:, a]) & (b < a) & (m == 4)) for b in group)
+        keep[:, a] = before < n
+    distance = at - np.arange(h.nk)
+    return (keep | (np.arange(h.nk) < sink) | ((distance >= 0) & (distance < recent))) & h.allowed
+
+
 # setting -> (its rule, whether heads are causal: None both)
 SETTINGS = {
     "skip-softmax:lambda=0.1": (lambda h: skip_softmax(h, 0.1), None),
     "skip-softmax:lambda=0.3:unit=64x128": (lambda h: skip_softmax(h, 0.3, 64), None),
     "skip-softmax:lambda=0.7:unit=64x128:profile=calib": (lambda h: skip_softmax(h, 0.7, 64, True), None),
     "skip-softmax:scale_factor=150": (lambda h: skip_softmax(h, 150 / h.nk), None),
+    "nm": (nm, None),
+    "nm:n=1:recent=0": (lambda h: nm(h, 1, recent=0), None),
+    "nm:n=3:m=8:sink=5:recent=3": (lambda h: nm(h, 3, 8, 5, 3), None),
 }
 
 

@@ -217,6 +217,7 @@ static const struct {
     {"oracle:kind=mean", true},
     {"oracle:kind=block:unit=16x16:scope=head", true},
     {"skip-softmax:unit=64x128", true},
+    {"nm", true},
     {"mean-blocks", true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };

@@ -82,3 +82,20 @@ TEST(a_unit_of_64_rows_skips_more)
     assert_units("skip-softmax:lambda=0.05:unit=64x128", &h.in, 0, 128, "013");
     assert_units("skip-softmax:lambda=0.05:unit=64x128", &h.in, 64, 128, "0");
 }
+
+/* ---- nm -------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *text, *keys;
+} groups[] = {
+    {"nm:recent=0", "0145"},           {"nm:recent=0:n=1", "04"},       {"nm:recent=1:n=1", "047"},
+    {"nm:recent=0:n=1:sink=2", "014"}, {"nm:recent=0:n=3:m=8", "0134"}, {"nm:n=4:m=8", "01234567"},
+};
+
+/* Scores of the last of eight queries 3 3 1 3 | 4 2 2 1: four keys of 3 tie. */
+TEST_EACH(the_best_of_every_group, groups)
+{
+    static const float q[] = {1, 1, 1, 1, 1, 1, 1, 1}, k[] = {3, 3, 1, 3, 4, 2, 2, 1};
+    HEAD(h, head_of, q, 8, k, 8, 1, 1, true);
+    assert_units(groups[_i].text, &h.in, 7, 1, groups[_i].keys);
+}
