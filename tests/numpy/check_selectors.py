@@ -4,6 +4,7 @@ Writes arrays into DIR, lets $LACUNA import and replay them, and reads the dumpe
 random, or made so that ties and edges decide: small whole numbers, whose products are exact, equal
 keys, zeros. Written from the published rules (doc/methods); nothing of it is lacuna's.
 """
+import json
 import os
 import subprocess
 import sys
@@ -20,8 +21,11 @@ def allowed(h):
 
 
 class Head:
-    def __init__(self, q, k, causal, grid):
-        self.q, self.k, self.causal, self.grid = q.astype(np.float64), k.astype(np.float64), causal, grid
+    """grid: TxHxW of a video; text: tokens in front of it (front) or behind it."""
+
+    def __init__(self, q, k, causal, grid=None, text=0, front=False):
+        self.q, self.k = q.astype(np.float64), k.astype(np.float64)
+        self.causal, self.grid, self.text, self.front = causal, grid, text, front
         self.nq, self.nk = len(q), len(k)
         self.allowed = allowed(self)
 
@@ -62,15 +66,130 @@ def nm(h, n=2, m=4, sink=0, recent=64):
     return (keep | (np.arange(h.nk) < sink) | ((distance >= 0) & (distance < recent))) & h.allowed
 
 
-# setting -> (its rule, whether heads are causal: None both)
+def bf16(x):
+    """float32 numbers, to nearest, ties to even."""
+    u = np.asarray(x, np.float32).view(np.uint32)
+    return ((u + 0x7FFF + (u >> 16 & 1)) & 0xFFFF0000).view(np.float32)
+
+
+def mean(rows, factor=None):
+    m = rows.mean(0).astype(np.float32)
+    return bf16(m if factor is None else (m * np.float64(factor)).astype(np.float32)).astype(np.float64)
+
+
+def best(scores, count):
+    """The `count` largest, ties to the lower index."""
+    keep = np.zeros(len(scores), bool)
+    keep[np.argsort(-scores, kind="stable")[:count]] = True
+    return keep
+
+
+def pairs(blocks, rows, keys):
+    """Pairs of the blocks that are kept; rows and keys have the numbers of their blocks."""
+    return blocks[np.ix_(rows, keys)]
+
+
+def tiles(h, shape, size):
+    """(block of every token, which blocks are of video), in the order in which h was put."""
+    t, y, x = (int(a) for a in h.grid.split("x"))
+    cell = [np.arange(n) // a for n, a in zip((t, y, x), shape)]
+    number = ((cell[0][:, None, None] * (cell[1][-1] + 1) + cell[1][:, None]) * (cell[2][-1] + 1) + cell[2]).ravel()
+    video = np.sort(number, kind="stable")
+    text = np.arange(h.text) // size
+    label = np.concatenate([text, video + (text[-1] + 1 if h.text else 0)] if h.front else [video, text + video[-1] + 1])
+    of = np.zeros(label[-1] + 1, bool)
+    of[label[h.text:] if h.front else label[:t * y * x]] = True
+    return label, of, np.argsort(number, kind="stable")
+
+
+def reordered(h, perm):
+    """Queries and keys with the video tokens of h in another order."""
+    at = np.concatenate([np.arange(h.text), h.text + perm] if h.front else [perm, np.arange(len(perm), h.nq)])
+    return h.q[at], h.k[at]
+
+
+def vsa(h, sparsity=0.9, shape=(4, 4, 4), compete=False):
+    label, video, perm = tiles(h, shape, int(np.prod(shape)))
+    q, k = reordered(h, perm)
+    n = len(video)
+    qm, km = (np.array([mean(x[label == b]) for b in range(n)]) for x in (q, k))
+    count = max(1, min(int(np.ceil((1 - sparsity) * video.sum())), video.sum()))
+    keep = np.ones((n, n), bool)
+    for i in np.flatnonzero(video):
+        s = km @ qm[i]
+        if compete:
+            keep[i] = best(s, count + n - video.sum())
+        else:
+            keep[i, video] = best(s[video], count)
+    return pairs(keep, label, label)
+
+
+def sla(h, topk=0.1, bq=64, bk=64):
+    k = bf16(h.k - mean(h.k)).astype(np.float64)
+    rows, keys = np.arange(h.nq) // bq, np.arange(h.nk) // bk
+    qm = np.array([mean(h.q[rows == b]) for b in range(rows[-1] + 1)])
+    km = np.array([mean(k[keys == b]) for b in range(keys[-1] + 1)])
+    return pairs(np.array([best(km @ a, int(topk * len(km))) for a in qm]), rows, keys)
+
+
+def draft(h, sparsity=0.9):
+    label, video, perm = tiles(h, (1, 8, 16), 128)
+    q, k = reordered(h, perm)
+    n, of = len(video), np.flatnonzero(video)
+    qm, km = (np.array([mean(x[label == b]) for b in of]) for x in (q, k))
+    s = qm @ km.T * SCALE
+    p = np.exp(s - s.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    drop = int((1 - (1 - sparsity)) * p.size)
+    keep = np.ones((n, n), bool)
+    keep[np.ix_(of, of)] = p >= np.sort(p.ravel())[drop - 1] if 0 < drop < p.size else drop == 0
+    return pairs(keep, label, label)
+
+
+def subblock(h, sparsity=0.75, nq=4, nk=4):
+    def cells(x, n, factor=None):
+        return [[mean(x[i:min(i + 64 // n, b + 64)], factor) for i in range(b, min(b + 64, len(x)), 64 // n)] for b in range(0, len(x), 64)]
+    qs, ks = cells(h.q, nq, SCALE * np.log2(np.e)), cells(h.k, nk)
+    s = np.array([[np.logaddexp2.reduce((np.array(a) @ np.array(b).T).ravel()) for b in ks] for a in qs])
+    count = min(len(ks), 8 * max(1, -(-int(np.ceil((1 - sparsity) * len(ks))) // 8)))
+    return pairs(np.array([best(row, count) for row in s]), np.arange(h.nq) // 64, np.arange(h.nk) // 64)
+
+
+def every(h):
+    return True
+
+
+def bidirectional(h):
+    return not h.causal
+
+
+def video(h):
+    return h.grid is not None
+
+
+def patches(h):
+    return video(h) and int(h.grid.split("x")[1]) % 8 == 0 and int(h.grid.split("x")[2]) % 16 == 0
+
+
+# setting -> (its rule, the heads that it takes)
 SETTINGS = {
-    "skip-softmax:lambda=0.1": (lambda h: skip_softmax(h, 0.1), None),
-    "skip-softmax:lambda=0.3:unit=64x128": (lambda h: skip_softmax(h, 0.3, 64), None),
-    "skip-softmax:lambda=0.7:unit=64x128:profile=calib": (lambda h: skip_softmax(h, 0.7, 64, True), None),
-    "skip-softmax:scale_factor=150": (lambda h: skip_softmax(h, 150 / h.nk), None),
-    "nm": (nm, None),
-    "nm:n=1:recent=0": (lambda h: nm(h, 1, recent=0), None),
-    "nm:n=3:m=8:sink=5:recent=3": (lambda h: nm(h, 3, 8, 5, 3), None),
+    "skip-softmax:lambda=0.1": (lambda h: skip_softmax(h, 0.1), every),
+    "skip-softmax:lambda=0.3:unit=64x128": (lambda h: skip_softmax(h, 0.3, 64), every),
+    "skip-softmax:lambda=0.7:unit=64x128:profile=calib": (lambda h: skip_softmax(h, 0.7, 64, True), every),
+    "skip-softmax:scale_factor=150": (lambda h: skip_softmax(h, 150 / h.nk), every),
+    "nm": (nm, every),
+    "nm:n=1:recent=0": (lambda h: nm(h, 1, recent=0), every),
+    "nm:n=3:m=8:sink=5:recent=3": (lambda h: nm(h, 3, 8, 5, 3), every),
+    "vsa": (vsa, video),
+    "vsa:sparsity=0.4:tile=4x8x8": (lambda h: vsa(h, 0.4, (4, 8, 8)), video),
+    "vsa:sparsity=0.7:text=compete": (lambda h: vsa(h, 0.7, compete=True), video),
+    "sla:topk=0.3": (lambda h: sla(h, 0.3), bidirectional),
+    "sla:topk=0.5:block=128x64": (lambda h: sla(h, 0.5, 128), bidirectional),
+    "sla:topk=0.5:block=64x128": (lambda h: sla(h, 0.5, 64, 128), bidirectional),
+    "draft:sparsity=0.75": (lambda h: draft(h, 0.75), patches),
+    "draft:sparsity=0.3": (lambda h: draft(h, 0.3), patches),
+    "subblock:skip_first_steps=0:min_seq=0": (subblock, bidirectional),
+    "subblock:nq=1:nk=8:skip_first_steps=0:min_seq=0": (lambda h: subblock(h, nq=1, nk=8), bidirectional),
 }
 
 
@@ -82,15 +201,17 @@ def data(kind, n, d, rng):
     if kind == "zeros":
         return np.zeros((n, d), np.float32)
     level = rng.random((-(-n // 64), 1)).repeat(64, 0)[:n]
-    return (2 * level + 0.5 * rng.normal(size=(n, d))).astype(np.float32)
+    return bf16(2 * level + 0.5 * rng.normal(size=(n, d)))
 
 
 def heads(rng):
-    """(name, q, k, causal, grid)"""
+    """(name, q and k, what Head takes beside them)"""
+    shapes = [(517, 517, True), (300, 430, True), (450, 610, False), (630, 630, False, "7x9x10"), (1024, 1024, False, "4x16x16"),
+              (809, 809, False, "6x8x16", 41, True), (898, 898, False, "5x8x16", 258, False)]
     for kind in ("levels of blocks", "whole numbers", "equal keys", "zeros"):
-        for nq, nk, causal, grid in ((517, 517, True, None), (300, 430, True, None), (450, 450, False, None)):
+        for nq, nk, *more in shapes:
             q = data("whole numbers" if kind == "equal keys" else kind, nq, 16, rng)
-            yield f"{kind} {nq}x{nk}", q, data(kind, nk, 16, rng), causal, grid
+            yield f"{kind} {nq}x{nk}", q, data(kind, nk, 16, rng), more
 
 
 def dumped(cell, h):
@@ -122,16 +243,17 @@ def run(*args):
         sys.exit(said.stderr)
 
 
-def compare(directory, name, q, k, causal, grid, kept):
+def compare(directory, name, q, k, more, kept):
     """Wrong masks of a head; the shares of pairs that its masks keep go to kept."""
     at = lambda f: os.path.join(directory, f)
+    h, bad = Head(q, k, *more), 0
     for n, x in (("q", q), ("k", k), ("v", k)):
         np.save(at(n + ".npy"), x[None])
-    run("import", *(a for n in "qkv" for a in ("--" + n, at(n + ".npy"))), "--causal" if causal else "--no-causal",
-        *(("--grid", grid) if grid else ()), "-o", at("t.h5"))
-    mine = {s: rule for s, (rule, which) in SETTINGS.items() if which in (None, causal)}
+    run("import", *(a for n in "qkv" for a in ("--" + n, at(n + ".npy"))), "--causal" if h.causal else "--no-causal", "--dtype", "bf16",
+        *(("--grid", h.grid, "--meta", json.dumps({"text_tokens": h.text, "text_place": ("front" if h.front else "back") if h.text else "none"})) if h.grid else ()),
+        "-o", at("t.h5"))
+    mine = {s: rule for s, (rule, takes) in SETTINGS.items() if takes(h)}
     run("replay", at("t.h5"), *(a for s in mine for a in ("-m", s)), "--precision", "f64", "--dump-masks", at("m.h5"), "-o", at("r"))
-    h, bad = Head(q, k, causal, grid), 0
     found = masks(at("m.h5"), h)
     for s, rule in mine.items():
         want = rule(h)

@@ -81,6 +81,7 @@ static const struct {
     {"chipmunk", "video", .x = {300, 300, 16}},
     {"chipmunk:local_voxels=3", "2x2x2 voxels", .g = {8, 12, 16, 20, 2}},
     {"chipmunk:local_voxels=3:profile=clean", NULL, .g = {8, 12, 16, 20, 2}},
+    {"draft", "patches of 8x16 tokens do not divide frames of 8x12", .g = {2, 8, 12}},
     {"flexprefill", "whole prompts only: 40 queries, 64 keys", .x = {40, 64, 16}},
     {"flexprefill", "whole prompts only: 40 queries, 64 keys", .x = {40, 64, 16, true}},
     {"hash-sparse:buckets=6:proj_dir=axes",
@@ -117,6 +118,8 @@ static const struct {
     {"svg2:preset=none:kc=12", "qc=200 clusters of 192 tokens", .g = {4, 6, 8}},
     {"svg2:preset=none:qc=6", "kc=1000 clusters of 192 tokens", .g = {4, 6, 8}},
     {"svg2:preset=none:qc=6:kc=12", "raster order", .g = {4, 6, 8}, .order = "time"},
+    {"vsa", "bidirectional video trace", .x = {60, 60, 16}},
+    {"vsa", NULL, .g = {3, 5, 5, 7, 1}},
 };
 
 TEST_EACH(heads_are_skipped, skipped)

@@ -99,3 +99,103 @@ TEST_EACH(the_best_of_every_group, groups)
     HEAD(h, head_of, q, 8, k, 8, 1, 1, true);
     assert_units(groups[_i].text, &h.in, 7, 1, groups[_i].keys);
 }
+
+/* ---- pooled blocks --------------------------------------------------------------------------- */
+
+/* Blocks of 64 keys that the first block of queries keeps of n, and the number that a share of them
+ * comes to in binary. */
+static const struct {
+    const char *text;
+    int64_t n, kept;
+} numbers[] = {
+    {"vsa:sparsity=0.9", 10, 1},
+    {"vsa:sparsity=0.85", 10, 2},
+    {"vsa:sparsity=0.9", 468, 47},
+    {"vsa:sparsity=0.8", 5, 1},
+    {"vsa:sparsity=0.5", 7, 4},
+    {"vsa:sparsity=0.7", 10, 4}, /* 0.3 times 10 is above 3 */
+    {"vsa:sparsity=0.45", 100, 56},
+    {"sla:topk=0.1", 3, 0},
+    {"sla:topk=0.34", 3, 1},
+    {"sla:topk=0.5", 3, 1},
+    {"sla:topk=0.7", 3, 2},
+    {"subblock:skip_first_steps=0:min_seq=0", 512, 128},
+    {"subblock:skip_first_steps=0:min_seq=0", 100, 32},
+    {"subblock:skip_first_steps=0:min_seq=0", 5, 5},
+    {"subblock:skip_first_steps=0:min_seq=0:sparsity=0.9", 1000, 104},
+};
+
+TEST_EACH(shares_of_blocks, numbers)
+{
+    int64_t n = 64 * numbers[_i].n;
+    OWN(free_at) float *x = calloc((size_t)n, sizeof *x);
+    struct head_in in = one_head(x, x, x, n, n, 1, false);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(mask_free) struct mask m = {0};
+    in.geom = (struct geometry){.t = 4, .h = 4, .w = n / 16};
+    MUST(head_init(&h, &in, PREC_F64, ERR));
+    PREPARED(p, numbers[_i].text, &h.in, 1, NULL);
+    MUST(p.me->select(p.state, 0, 64, &m, ERR));
+    ck_assert_int_eq(m.bk, 64);
+    ck_assert_int_eq(m.ptr[1], numbers[_i].kept);
+}
+
+/* Keys without their mean, which is 0 here: scores 6, 2 and -8. */
+TEST(the_best_blocks_of_sla)
+{
+    static const float q[6][2] = {{2, 1}, {2, 1}, {2, 1}, {2, 1}, {2, 1}, {2, 1}};
+    static const float k[6][2] = {{4, 0}, {2, 0}, {0, 3}, {0, 1}, {-3, -1}, {-3, -3}};
+    HEAD(h, head_of, q[0], 6, k[0], 6, 2, 32, false);
+    assert_units("sla:topk=0.34", &h.in, 0, 64, "0");
+    assert_units("sla:topk=0.7", &h.in, 100, 64, "01");
+}
+
+/* A frame is a patch; the map of their means is .25 .75 | .8 .2. */
+static const struct {
+    const char *text, *rows[2];
+} drafts[] = {
+    {"draft:sparsity=0", {"01", "01"}},  {"draft:sparsity=0.25", {"01", "01"}},
+    {"draft:sparsity=0.5", {"01", "0"}}, {"draft:sparsity=0.75", {"1", "0"}},
+    {"draft:sparsity=1", {"", ""}},
+};
+
+TEST_EACH(one_threshold_for_the_map, drafts)
+{
+    static const float q[2][2] = {{1, 0}, {0, 1}};
+    const float k[2][2] = {{logf(0.25f), logf(0.8f)}, {logf(0.75f), logf(0.2f)}};
+    HEAD(h, head_of, q[0], 2, k[0], 2, 2, 128, false);
+    h.in.geom = (struct geometry){.t = 2, .h = 8, .w = 16};
+    for (int i = 0; i < 2; i++)
+        assert_units(drafts[_i].text, &h.in, 128 * i, 128, drafts[_i].rows[i]);
+}
+
+/* Of equal blocks none is below the threshold. */
+TEST(an_even_map_stays)
+{
+    static const float x[] = {1, 1, 1};
+    HEAD(h, head_of, x, 3, x, 3, 1, 128, false);
+    h.in.geom = (struct geometry){.t = 3, .h = 8, .w = 16};
+    assert_units("draft:sparsity=0.9", &h.in, 0, 128, "012");
+}
+
+/* Blocks 0 to 3 score 2.006409, 2.695623, 2.006409 and 1.886294 in natural units; those behind them
+ * more. Eight stay: the best of the four is the one with the lowest mean. */
+TEST(log_sum_exp_of_cells)
+{
+    static const char *const kept[] = {"0124567", "014567", "14567"};
+    float q[44], k[44] = {0, 2, 1, -1, 2, 2, -4, -4, 1, 1, 0, 0, .5f, .5f, .5f, .5f};
+    for (int i = 0; i < 44; i++) {
+        q[i] = (float[]){1, 1, 0, 2}[i % 4];
+        k[i] = i < 16 ? k[i] : 9;
+    }
+    for (int more = 5; more <= 7; more++) {
+        char want[32];
+        HEAD(h, head_of, q, 16 + 4 * more, k, 16 + 4 * more, 1, 16, false);
+        snprintf(want, sizeof want, "%s%s", kept[more - 5],
+                 (const char *[]){"8", "89", "8910"}[more - 5]);
+        assert_units("subblock:nq=2:nk=2:skip_first_steps=0:min_seq=0", &h.in, 0, 64, want);
+    }
+    HEAD(h, head_of, q, 44, k, 44, 1, 16, false);
+    RUN(r, "subblock", &h.in);
+    HAS(&r, 0, "density_elem", 1);
+}
