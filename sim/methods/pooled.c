@@ -15,7 +15,6 @@
  */
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "core/simd.h"
 #include "core/sort.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/prefix.h"
@@ -137,21 +136,6 @@ static int means(const struct config *c, const float *x, int d, int64_t size, in
 /* ---- the choice -------------------------------------------------------------------------------
  */
 
-SIMD_CLONES
-static double product(const float *a, const float *b, int d)
-{
-    double lane[16] = {0}, sum = 0;
-    int c = 0;
-    for (; c + 16 <= d; c += 16)
-        for (int k = 0; k < 16; k++)
-            lane[k] += (double)a[c + k] * b[c + k];
-    for (; c < d; c++)
-        sum += (double)a[c] * b[c];
-    for (int k = 0; k < 16; k++)
-        sum += lane[k];
-    return sum;
-}
-
 /* Score of blocks i and j: the product of their means, or the log-sum-exp, to base 2, over cells.
  */
 static double score(const struct state *s, int64_t i, int64_t j)
@@ -163,8 +147,8 @@ static double score(const struct state *s, int64_t i, int64_t j)
     for (int64_t a = 0; a < nq; a++)
         for (int64_t b = 0; b < nk; b++)
             most = fmax(most, s->products[a * nk + b] =
-                                  product(s->q.mean + (i * c->q_cells + a) * s->x.d,
-                                          s->k.mean + (j * c->k_cells + b) * s->x.d, s->x.d));
+                                  row_product(s->q.mean + (i * c->q_cells + a) * s->x.d,
+                                              s->k.mean + (j * c->k_cells + b) * s->x.d, s->x.d));
     for (int64_t e = 0; e < nq * nk; e++)
         sum += exp2(s->products[e] - most);
     return most + log2(sum);

@@ -155,8 +155,23 @@ def subblock(h, sparsity=0.75, nq=4, nk=4):
     return pairs(np.array([best(row, count) for row in s]), np.arange(h.nq) // 64, np.arange(h.nk) // 64)
 
 
+def moba(h, chunk, topk):
+    means = np.array([mean(h.k[a:a + chunk]) for a in range(0, h.nk, chunk)])
+    keep = np.zeros((h.nq, len(means)), bool)
+    for i, at in enumerate(range(h.nk - h.nq, h.nk)):
+        gate = means @ h.q[i]
+        gate[at // chunk] = np.inf
+        gate[at // chunk + 1:] = -np.inf
+        keep[i] = best(gate, topk)
+    return pairs(keep, np.arange(h.nq), np.arange(h.nk) // chunk) & h.allowed
+
+
 def every(h):
     return True
+
+
+def causal(h):
+    return h.causal
 
 
 def bidirectional(h):
@@ -180,6 +195,8 @@ SETTINGS = {
     "nm": (nm, every),
     "nm:n=1:recent=0": (lambda h: nm(h, 1, recent=0), every),
     "nm:n=3:m=8:sink=5:recent=3": (lambda h: nm(h, 3, 8, 5, 3), every),
+    "moba:chunk=32:topk=4:dense_last=0": (lambda h: moba(h, 32, 4), causal),
+    "moba:chunk=50:topk=2:dense_last=0": (lambda h: moba(h, 50, 2), causal),
     "vsa": (vsa, video),
     "vsa:sparsity=0.4:tile=4x8x8": (lambda h: vsa(h, 0.4, (4, 8, 8)), video),
     "vsa:sparsity=0.7:text=compete": (lambda h: vsa(h, 0.7, compete=True), video),

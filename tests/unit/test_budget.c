@@ -222,6 +222,7 @@ static const struct {
     {"sla", false},
     {"draft", false},
     {"subblock:min_seq=0:skip_first_steps=0", false},
+    {"moba:chunk=16:dense_last=0", true},
     {"mean-blocks", true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };

@@ -199,3 +199,32 @@ TEST(log_sum_exp_of_cells)
     RUN(r, "subblock", &h.in);
     HAS(&r, 0, "density_elem", 1);
 }
+
+/* ---- moba ------------------------------------------------------------------------------------ */
+
+/* Chunks of two, two of them kept, scale 1 / sqrt(2); in row 6 chunks 0 and 1 tie. */
+static const struct {
+    int64_t row;
+    const char *keys;
+    double recall;
+} mixtures[] = {
+    {0, "0", 1},           {3, "0123", 1},       {4, "234", 0.837024},
+    {5, "0145", 0.760662}, {6, "016", 0.429866}, {7, "0167", 0.620699},
+};
+
+TEST_EACH(the_chunks_that_fit_a_query, mixtures)
+{
+    static const float k[8][2] = {{1, 0}, {1, 2}, {-1, 0}, {3, 0}, {0, -2}, {0, 0}, {2, 2}, {0, 1}};
+    static const float q[8][2] = {{1, 0},  {0, 1}, {1, 1}, {-1, 0},
+                                  {1, -1}, {0, 1}, {1, 0}, {-1, 1}};
+    HEAD(h, head_of, q[0], 8, k[0], 8, 2, 1, true);
+    h.in.x.scale = h.in.exact->x.scale = sqrt(0.5);
+    assert_units("moba:chunk=2:topk=2:dense_last=0", &h.in, mixtures[_i].row, 1, mixtures[_i].keys);
+    OWN(free_at) double *keep = calloc(8, sizeof *keep);
+    struct recalls rows = {keep, head_lse(&h.in)};
+    OWN(record_free) struct record r;
+    run_text_carry("moba:chunk=2:topk=2:dense_last=0", &h.in, NULL, 1, sink_recalls, &rows, &r);
+    ck_assert_double_eq_tol(keep[mixtures[_i].row], mixtures[_i].recall, 5e-7);
+    HAS(&r, 0, "pairs_kept", 24);
+    HAS(&r, 1e-15, "density_native", 14.0 / 20);
+}
