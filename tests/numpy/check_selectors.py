@@ -166,6 +166,17 @@ def moba(h, chunk, topk):
     return pairs(keep, np.arange(h.nq), np.arange(h.nk) // chunk) & h.allowed
 
 
+def sol(h, tau=1, exact=False, near=1, sink=(0, 0)):
+    rows, keys = np.arange(h.nq) // 64, np.arange(h.nk) // 64
+    kc = np.array([mean(h.k[keys == j]) for j in range(keys[-1] + 1)])
+    qc = np.array([h.q[rows == i].mean(0) for i in range(rows[-1] + 1)])
+    s = SCALE * np.log2(np.e) * qc @ kc.T
+    var = s.var(1) if exact else (SCALE * np.log2(np.e)) ** 2 * qc ** 2 @ ((kc ** 2).mean(0) - kc.mean(0) ** 2)
+    i, j = np.arange(len(qc))[:, None], np.arange(len(kc))
+    keep = s > (s.mean(1) + tau * np.sqrt(np.maximum(var, 0) + 1e-6))[:, None]
+    return pairs(keep | (abs(i - j) <= near) | (j >= sink[0] // 64) & (j < -(-sink[1] // 64)), rows, keys)
+
+
 def every(h):
     return True
 
@@ -197,6 +208,9 @@ SETTINGS = {
     "nm:n=3:m=8:sink=5:recent=3": (lambda h: nm(h, 3, 8, 5, 3), every),
     "moba:chunk=32:topk=4:dense_last=0": (lambda h: moba(h, 32, 4), causal),
     "moba:chunk=50:topk=2:dense_last=0": (lambda h: moba(h, 50, 2), causal),
+    "sol:dense_layers=0:dense_steps=0": (sol, bidirectional),
+    "sol:tau=0.5:var=exact:near=0:sink_from=70:sink_to=130:compensate=0:dense_layers=0:dense_steps=0":
+        (lambda h: sol(h, 0.5, True, 0, (70, 130)), bidirectional),
     "vsa": (vsa, video),
     "vsa:sparsity=0.4:tile=4x8x8": (lambda h: vsa(h, 0.4, (4, 8, 8)), video),
     "vsa:sparsity=0.7:text=compete": (lambda h: vsa(h, 0.7, compete=True), video),

@@ -228,3 +228,47 @@ TEST_EACH(the_chunks_that_fit_a_query, mixtures)
     HAS(&r, 0, "pairs_kept", 24);
     HAS(&r, 1e-15, "density_native", 14.0 / 20);
 }
+
+/* ---- sol ------------------------------------------------------------------------------------- */
+
+/* Blocks of two tokens, each 32 times; query block 3. Dense output: 1.911060 and 2.491235. */
+static const struct {
+    const char *text, *blocks;
+    int64_t row;
+    double recall, compensated, dropped;
+} stand_ins[] = {
+    {"tau=1", "023", 192, 0.777860, 1.903517, 1.885661},
+    {"tau=1.3", "23", 192, 0.174022, 2.522966, 4.131570},
+    {"tau=1.3", "23", 224, 0.321436, 2.743527, 4.135493},
+};
+
+static int sink_out(void *ctx, const struct mask *m, const double *out, const double *lse,
+                    struct err *err)
+{
+    memcpy((double *)ctx + m->row0, out, (size_t)(m->row1 - m->row0) * sizeof *out);
+    return 0;
+}
+
+TEST_EACH(mean_keys_stand_for_blocks, stand_ins)
+{
+    static const float q[8] = {0, 0, 0, 0, 0, 0, 1, 0.5f}, k[8] = {2, 0, 1, -1, -3, -1, 0, 0};
+    static const float v[8] = {1, 3, 2, 2, 3, 5, 4, 4};
+    HEAD(h, head_of, q, 8, k, 8, 1, 32, false);
+    for (int i = 0; i < 256; i++)
+        h.v[i] = v[i / 32];
+    for (int on = 0; on < 2; on++) {
+        char text[80];
+        double out[256], keep[256];
+        struct recalls rows = {keep, head_lse(&h.in)};
+        snprintf(text, sizeof text, "sol:%s:compensate=%d:dense_layers=0:dense_steps=0",
+                 stand_ins[_i].text, on);
+        assert_units(text, &h.in, stand_ins[_i].row, 64, stand_ins[_i].blocks);
+        OWN(record_free) struct record r, again;
+        run_text_carry(text, &h.in, NULL, 1, sink_out, out, &r);
+        ck_assert_double_eq_tol(out[stand_ins[_i].row],
+                                on ? stand_ins[_i].compensated : stand_ins[_i].dropped, 5e-7);
+        run_text_carry(text, &h.in, NULL, 1, sink_recalls, &rows, &again);
+        ck_assert_double_eq_tol(keep[stand_ins[_i].row], stand_ins[_i].recall, 5e-7);
+        record_free(&again);
+    }
+}
