@@ -21,12 +21,13 @@ def allowed(h):
 
 
 class Head:
-    """grid: TxHxW of a video; text: tokens in front of it (front) or behind it."""
+    """A query head of the group that shares k, its masks are compared. grid: TxHxW of a video; text:
+    tokens in front of it (front) or behind it."""
 
-    def __init__(self, q, k, causal, grid=None, text=0, front=False):
-        self.q, self.k = q.astype(np.float64), k.astype(np.float64)
+    def __init__(self, group, k, causal, grid=None, text=0, front=False):
+        self.group, self.q, self.k = group.astype(np.float64), group[1].astype(np.float64), k.astype(np.float64)
         self.causal, self.grid, self.text, self.front = causal, grid, text, front
-        self.nq, self.nk = len(q), len(k)
+        self.nq, self.nk = len(self.q), len(k)
         self.allowed = allowed(self)
 
     def scores(self):
@@ -177,6 +178,44 @@ def sol(h, tau=1, exact=False, near=1, sink=(0, 0)):
     return pairs(keep | (abs(i - j) <= near) | (j >= sink[0] // 64) & (j < -(-sink[1] // 64)), rows, keys)
 
 
+def touches(blocks, means, block, kernel, stride):
+    """[block][mean]: how often a mean counts for a block."""
+    w = np.zeros((blocks, means), int)
+    for b in range(blocks):
+        for m in range(block // stride):
+            for n in range(kernel // stride):
+                j = b * block // stride + m - n
+                if 0 <= j < means:
+                    w[b, j] += 1
+    return w
+
+
+assert touches(3, 5, 4, 4, 2).tolist() == [[2, 1, 0, 0, 0], [0, 1, 2, 1, 0], [0, 0, 0, 1, 2]]
+assert touches(2, 12, 64, 32, 16)[:, :8].tolist() == [[2, 2, 2, 1, 0, 0, 0, 0], [0, 0, 0, 1, 2, 2, 2, 1]]
+
+
+def nsa(h, profile, block, top, local=1, kernel=None, stride=None):
+    kernel, stride = kernel or block, stride or block
+    means = np.array([h.k[a:a + kernel].mean(0) for a in range(0, h.nk - kernel + 1, stride)])
+    ends, keep = np.arange(len(means)) * stride + kernel - 1, np.zeros((h.nq, -(-h.nk // block)), bool)
+    w = touches(keep.shape[1], len(means), block, kernel, stride)
+    for i, at in enumerate(range(h.nk - h.nq, h.nk)):
+        p = np.zeros(len(means))
+        for q in h.group:
+            s = means[ends <= at] @ q[i] * SCALE
+            if len(s):
+                p[ends <= at] += np.exp(s - s.max()) / np.exp(s - s.max()).sum()
+        score = (w > 0) * p
+        score = score.max(1) if profile == "infllm" else (w * p).sum(1)
+        own = at // block
+        if profile == "fla":
+            score[own] = len(h.group)
+        else:
+            score[max(0, own - local + 1):own + 1] = score[0] = np.inf
+        keep[i] = best(np.where(np.arange(len(score)) <= own, score, -np.inf), top)
+    return pairs(keep, np.arange(h.nq), np.arange(h.nk) // block) & h.allowed
+
+
 def every(h):
     return True
 
@@ -211,6 +250,9 @@ SETTINGS = {
     "sol:dense_layers=0:dense_steps=0": (sol, bidirectional),
     "sol:tau=0.5:var=exact:near=0:sink_from=70:sink_to=130:compensate=0:dense_layers=0:dense_steps=0":
         (lambda h: sol(h, 0.5, True, 0, (70, 130)), bidirectional),
+    "nsa:block=16:top=4": (lambda h: nsa(h, "triton", 16, 4, 2, 8, 4), causal),
+    "nsa:profile=fla:block=32:top=3": (lambda h: nsa(h, "fla", 32, 3), causal),
+    "nsa:profile=infllm:block=16:top=5:local=2:dense_below=0": (lambda h: nsa(h, "infllm", 16, 5, 2, 8, 4), causal),
     "vsa": (vsa, video),
     "vsa:sparsity=0.4:tile=4x8x8": (lambda h: vsa(h, 0.4, (4, 8, 8)), video),
     "vsa:sparsity=0.7:text=compete": (lambda h: vsa(h, 0.7, compete=True), video),
@@ -236,12 +278,12 @@ def data(kind, n, d, rng):
 
 
 def heads(rng):
-    """(name, q and k, what Head takes beside them)"""
+    """(name, q of two heads and k, what Head takes beside them)"""
     shapes = [(517, 517, True), (300, 430, True), (450, 610, False), (630, 630, False, "7x9x10"), (1024, 1024, False, "4x16x16"),
               (809, 809, False, "6x8x16", 41, True), (898, 898, False, "5x8x16", 258, False)]
     for kind in ("levels of blocks", "whole numbers", "equal keys", "zeros"):
         for nq, nk, *more in shapes:
-            q = data("whole numbers" if kind == "equal keys" else kind, nq, 16, rng)
+            q = np.array([data("whole numbers" if kind == "equal keys" else kind, nq, 16, rng) for _ in range(2)])
             yield f"{kind} {nq}x{nk}", q, data(kind, nk, 16, rng), more
 
 
@@ -278,13 +320,13 @@ def compare(directory, name, q, k, more, kept):
     """Wrong masks of a head; the shares of pairs that its masks keep go to kept."""
     at = lambda f: os.path.join(directory, f)
     h, bad = Head(q, k, *more), 0
-    for n, x in (("q", q), ("k", k), ("v", k)):
-        np.save(at(n + ".npy"), x[None])
+    for n, x in (("q", q), ("k", k[None]), ("v", k[None])):
+        np.save(at(n + ".npy"), x)
     run("import", *(a for n in "qkv" for a in ("--" + n, at(n + ".npy"))), "--causal" if h.causal else "--no-causal", "--dtype", "bf16",
         *(("--grid", h.grid, "--meta", json.dumps({"text_tokens": h.text, "text_place": ("front" if h.front else "back") if h.text else "none"})) if h.grid else ()),
         "-o", at("t.h5"))
     mine = {s: rule for s, (rule, takes) in SETTINGS.items() if takes(h)}
-    run("replay", at("t.h5"), *(a for s in mine for a in ("-m", s)), "--precision", "f64", "--dump-masks", at("m.h5"), "-o", at("r"))
+    run("replay", at("t.h5"), *(a for s in mine for a in ("-m", s)), "--precision", "f64", "--heads", "1", "--dump-masks", at("m.h5"), "-o", at("r"))
     found = masks(at("m.h5"), h)
     for s, rule in mine.items():
         want = rule(h)

@@ -31,6 +31,8 @@ static const struct {
     {"longnet:segments=0:ratios=1", "above 0"},
     {"minference:table_id=0123456789abcdef", "give table=FILE"},
     {"nm:n=5", "n=5 of m=4 keys: expected at most m"},
+    {"nsa:block=64:stride=24", "expected multiples of stride=24"},
+    {"nsa:profile=fla:stride=16", "leave kernel and stride out"},
     {"oracle:kind=topk", "k=10%"},
     {"oracle:unit=0x1", "ROWSxKEYS"},
     {"oracle:kind=block:unit=16", "ROWSxKEYS"},

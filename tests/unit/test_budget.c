@@ -224,6 +224,7 @@ static const struct {
     {"subblock:min_seq=0:skip_first_steps=0", false},
     {"moba:chunk=16:dense_last=0", true},
     {"sol:dense_layers=0:dense_steps=0", false},
+    {"nsa:share=head:block=16", true},
     {"mean-blocks", true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };

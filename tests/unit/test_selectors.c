@@ -272,3 +272,33 @@ TEST_EACH(mean_keys_stand_for_blocks, stand_ins)
         record_free(&again);
     }
 }
+
+/* ---- nsa ------------------------------------------------------------------------------------- */
+
+static const float nsa_q[2][8] = {{0, 1, 1, 1, 2, 1, 1, 1}, {0, 0, 1, -1, 1, -1, 1, -1}};
+
+static int two_heads(const struct head_in *in, int g, float *q, struct err *err)
+{
+    memcpy(q, nsa_q[g], sizeof nsa_q[g]);
+    return 0;
+}
+
+static const struct {
+    int64_t row;
+    const char *keys;
+} ranked[] = {{0, "0"}, {3, "0123"}, {5, "0145"}, {6, "016"}, {7, "4567"}};
+
+/* Blocks of two, two of them kept by the sum over both heads; in row 5 blocks 0 and 1 tie. */
+TEST_EACH(heads_of_a_group_choose_together, ranked)
+{
+    static const float k[] = {1, 1, 0, 2, -1, 1, 3, 0};
+    for (int g = 0; g < 2; g++) {
+        HEAD(h, head_of, nsa_q[g], 8, k, 8, 1, 1, true);
+        h.in.n_heads = 2;
+        h.in.n_kv_heads = 1;
+        h.in.head = g;
+        assert_skips("nsa:profile=fla:block=2:top=2", &h.in, "the queries of the 2 heads");
+        h.in.queries = two_heads;
+        assert_units("nsa:profile=fla:block=2:top=2", &h.in, ranked[_i].row, 1, ranked[_i].keys);
+    }
+}
