@@ -2,6 +2,7 @@
  * cmd_choose.c - `lacuna choose`: from records to a plan.
  */
 #include "analyze/choose.h"
+#include "analyze/duo.h"
 #include "analyze/model.h"
 #include "analyze/query.h"
 #include "core/cmd.h"
@@ -19,9 +20,9 @@ struct choose_opts {
     struct common_opts common;
     struct str_list limits, where;
     struct model_request model;
-    char *cost, *output;
+    char *cost, *output, *duo, *streaming;
     int per;
-    double quantile;
+    double quantile, sparsity;
 };
 
 static const char *const pers[] = {"head", "layer", "model", NULL};
@@ -36,6 +37,13 @@ static const struct opt options[] = {
     OPT_NUM(struct choose_opts, quantile, "1", 0, 1, "",
             "Share of a setting's cells that have to satisfy the limits.", .flags = OPT_MIN_OPEN,
             .arg = "Q"),
+    OPT_STR(struct choose_opts, duo, NULL, "FILE",
+            "DuoAttention's table of KV heads, a line per layer; takes the place of --limit."),
+    OPT_NUM(struct choose_opts, sparsity, NULL, 0, 1, "share of KV heads",
+            "With --duo: those that stream; 0.5 unless given.", .arg = "X"),
+    OPT_STR(struct choose_opts, streaming, NULL, "PARAMS",
+            "With --duo: what they keep, in parameters of streaming; sink=128:window=256 unless "
+            "given."),
     OPT_LIST(struct choose_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
     MODEL_OPTS(struct choose_opts),
     OPT_STR(struct choose_opts, output, NULL, "FILE", "Plan to write (JSON).",
@@ -63,6 +71,7 @@ const struct command cmd_choose = {
         "Examples:\n"
         "  lacuna choose out --limit 'err_l1_rel<=0.02' -o plan.json\n"
         "  lacuna choose out -l 'cra_p1>=0.9' -l 'err_l1_rel<=0.05' --per layer -o plan.json\n"
+        "  lacuna choose out --duo full_attention_heads.tsv --sparsity 0.5 -o plan.json\n"
         "\n"
         "A plan's masks are those of its replay: `replay -m plan:file=PLAN.json --dump-masks "
         "M.h5`,\n"
@@ -76,7 +85,11 @@ static int fill_request(const struct choose_opts *o, struct choose_request *req,
     *req = (struct choose_request){.cost = total ? "time_total_ns" : o->cost,
                                    .per = (enum choose_per)o->per,
                                    .quantile = o->quantile};
-    if (o->limits.n == 0)
+    if (o->duo && o->limits.n)
+        FAIL(err, ERR_USAGE, "choose: --duo and --limit are two ways to choose: give one of them");
+    if (!o->duo && (o->streaming || !isnan(o->sparsity)))
+        FAIL(err, ERR_USAGE, "choose: --sparsity and --streaming say how to read --duo FILE");
+    if (!o->duo && o->limits.n == 0)
         FAIL(err, ERR_USAGE, "choose: --limit is missing, such as --limit 'err_l1_rel<=0.02'");
     if (!metric_def_find(req->cost))
         FAIL(err, ERR_USAGE, "--cost %s: there is no such metric (lacuna list metrics)", o->cost);
@@ -97,6 +110,16 @@ static int check_output(const struct choose_opts *o, const struct str_list *in, 
         TRY(refuse_existing(o->output, o->common.force, err));
 out:
     return rc;
+}
+
+static int make_plan(const struct choose_opts *o, const struct choose_request *req,
+                     const struct recset *set, struct jw *w, struct choose_summary *sum,
+                     struct err *err)
+{
+    struct duo_request duo = {.table = o->duo,
+                              .sparsity = isnan(o->sparsity) ? 0.5 : o->sparsity,
+                              .streaming = o->streaming ? o->streaming : "sink=128:window=256"};
+    return o->duo ? duo_plan(set, &duo, w, sum, err) : choose_plan(set, req, w, sum, err);
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
@@ -123,7 +146,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(model_apply(&set, &o.model, true, NULL, err));
     TRY(recset_where(&o.where, &set, err));
     jw_init(&w, &b, 2);
-    TRY(choose_plan(&set, &req, &w, &sum, err));
+    TRY(make_plan(&o, &req, &set, &w, &sum, err));
     seal_put(&b, 0);
     buf_puts(&b, "\n");
     TRY(buf_check(&b, "plan", err));

@@ -262,7 +262,8 @@ static int put_plan(const struct recset *set, const struct grouping *gs, const s
     table_note(t,
                "cost: mean %s; within: share of cells that satisfy %s; saved: share of the single "
                "setting's cost, which is that of the next row",
-               d.on[OWN].cost, d.on[OWN].text);
+               d.on[OWN].cost,
+               *d.on[OWN].text ? d.on[OWN].text : "the plan's limits, which has none");
 out:
     for (int kind = OWN; kind < KINDS; kind++)
         strmap_free(&d.on[kind].cells);

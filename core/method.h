@@ -52,6 +52,11 @@ struct head_in {
     const char *trace; /* id of the trace, "" where there is none; may be NULL */
     bool some_heads;   /* head numbers are the model's; the trace holds a part of its heads */
     bool nonfinite[3]; /* q, k, v hold NaN or infinity: softmax of their rows has no value */
+
+    /* Queries of the g-th of the n_heads / n_kv_heads heads that share the keys into q [nq][d], in
+     * the order of x.q. NULL: they are not at hand. */
+    int (*queries)(const struct head_in *in, int g, float *q, struct err *err);
+    const void *queries_from; /* for the callback */
 };
 
 /* Which heads a method can take, and what its masks are. */

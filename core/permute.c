@@ -3,6 +3,7 @@
  */
 #include "core/permute.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/rng.h"
 
@@ -15,7 +16,7 @@
 
 /* clang-format off */
 enum order { ORDER_NONE, ORDER_ROW, ORDER_COLUMN, ORDER_TIME, ORDER_RANDOM, ORDER_HILBERT,
-             ORDER_VOXEL };
+             ORDER_VOXEL, ORDER_TILE };
 /* clang-format on */
 
 static const char *const order_names[] = {"none",   "row",     "column", "time",
@@ -23,7 +24,7 @@ static const char *const order_names[] = {"none",   "row",     "column", "time",
 
 struct parsed {
     enum order order;
-    int64_t a, b, c; /* voxel: t, y, x */
+    int64_t a, b, c; /* voxel, tile: t, y, x */
 };
 
 static int parse(const char *name, struct parsed *p, struct err *err)
@@ -36,14 +37,16 @@ static int parse(const char *name, struct parsed *p, struct err *err)
         }
     long long a, b, c;
     int end = 0;
-    if (sscanf(name, "voxel:%9lldx%9lldx%9lld%n", &a, &b, &c, &end) == 3 && !name[end] && a > 0 &&
-        b > 0 && c > 0) {
-        *p = (struct parsed){ORDER_VOXEL, a, b, c};
+    bool tile = strncmp(name, "tile:", 5) == 0;
+    if ((tile || strncmp(name, "voxel:", 6) == 0) &&
+        sscanf(strchr(name, ':'), ":%9lldx%9lldx%9lld%n", &a, &b, &c, &end) == 3 &&
+        !strchr(name, ':')[end] && a > 0 && b > 0 && c > 0) {
+        *p = (struct parsed){tile ? ORDER_TILE : ORDER_VOXEL, a, b, c};
         return 0;
     }
     return err_set(err, ERR_USAGE,
-                   "token order '%s': expected none, row, column, time, random, hilbert or "
-                   "voxel:AxBxC (tokens in time, height, width)",
+                   "token order '%s': expected none, row, column, time, random, hilbert, "
+                   "voxel:AxBxC or tile:AxBxC (tokens in time, height, width)",
                    name);
 }
 
@@ -203,6 +206,15 @@ static void order_voxel(int64_t *out, const struct geometry *g, const struct par
     emit_box(out, g, 0, t1, 0, h1, w1, g->w);
 }
 
+static void order_tile(int64_t *out, const struct geometry *g, const struct parsed *p)
+{
+    for (int64_t t = 0; t < g->t; t += p->a)
+        for (int64_t y = 0; y < g->h; y += p->b)
+            for (int64_t x = 0; x < g->w; x += p->c)
+                out = emit_box(out, g, t, MIN(t + p->a, g->t), y, MIN(y + p->b, g->h), x,
+                               MIN(x + p->c, g->w));
+}
+
 static void order_column(int64_t *out, const struct geometry *g)
 {
     for (int64_t t = 0; t < g->t; t++)
@@ -239,6 +251,9 @@ static void order_video(const struct parsed *p, const struct geometry *g, uint64
         return;
     case ORDER_VOXEL:
         order_voxel(out, g, p);
+        return;
+    case ORDER_TILE:
+        order_tile(out, g, p);
         return;
     }
 }

@@ -7,6 +7,7 @@
  *   hilbert        generalised Hilbert curve of J. Cerveny (public algorithm), any box
  *   voxel:AxBxC    boxes of A x B x C tokens (t, y, x) in raster order, each in raster order, then
  *                  the tails t >= T', y >= H', x >= W' that no box covers
+ *   tile:AxBxC     the same boxes, those at the ends of the grid cut off
  *
  * A permutation is perm[new] = old. Text tokens keep their places; only video tokens move.
  */

@@ -233,6 +233,18 @@ static void find_there(struct head_work *w)
     w->in.x.on_device = &w->there;
 }
 
+static int layer_queries(const struct head_in *in, int g, float *q, struct err *err)
+{
+    const struct layer_job *j = ((const struct head_work *)in->queries_from)->j;
+    const struct layer_attn *a = j->a;
+    int head = in->kv_head * (in->n_heads / in->n_kv_heads) + g, d = in->x.d;
+    if (a->there)
+        memcpy(q, j->q + (head * a->there_tokens + j->row0) * d, (size_t)(j->nq * d) * sizeof *q);
+    else
+        nn_take_head(j->q, j->nq, a->shape.heads, d, head, q);
+    return 0;
+}
+
 static int head_open(struct head_work *w, const struct layer_job *j, int head, struct err *err)
 {
     static const char *const branches[] = {"cond", "uncond"};
@@ -274,6 +286,8 @@ static int head_open(struct head_work *w, const struct layer_job *j, int head, s
         .n_steps = a->n_steps,
         .timestep = a->timestep,
         .branch = a->carry ? branches[a->branch] : "main",
+        .queries = layer_queries,
+        .queries_from = w,
     };
     find_there(w);
     exact_init(&w->exact, &w->in.x, a->how->precision);

@@ -699,7 +699,7 @@ static const struct opt options[] = {
             "Guidance branch, such as cond; all if empty."),
     OPT_STR(struct calibrate_opts, permute, "none", "NAME",
             "Token order of video traces: none, row, column, time, random, hilbert, "
-            "voxel:AxBxC."),
+            "voxel:AxBxC or tile:AxBxC."),
     OPT_AS("allow-nonfinite", OPT_BOOL, struct calibrate_opts, allow_nonfinite, "0",
            .help = "Use heads whose q, k or v hold NaN or infinity."),
     COMMON_OPTS,

@@ -93,7 +93,7 @@ static const struct opt options[] = {
     OPT_STR(struct replay_opts, branch, "", "NAME", "Guidance branch, such as cond; all if empty."),
     OPT_STR(struct replay_opts, permute, "none", "NAME",
             "Token order of video traces: none, row, column, time, random, hilbert, "
-            "voxel:AxBxC."),
+            "voxel:AxBxC or tile:AxBxC."),
     OPT_AS("dump-masks", OPT_STR, struct replay_opts, dump_masks, NULL,
            .help = "Write every mask to this HDF5 file.", .arg = "FILE"),
     OPT_AS("dump-outputs", OPT_STR, struct replay_opts, dump_outputs, NULL,

@@ -81,6 +81,7 @@ int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed,
     TRY(rows_permuted(&h->v, x->v, n, x->dv, h->perm, "values", err));
     h->in.order = strcmp(order, "row") == 0 ? NULL : order;
     h->in.moved = order;
+    h->in.queries = NULL; /* those at hand are in the order before */
     h->from = in->exact;
     sim_head_ready(h, in->exact->prec);
     exact_dense_from(&h->exact, moved_dense, h);
@@ -240,6 +241,29 @@ out:
     return rc;
 }
 
+static int read_queries(const struct trace *t, int64_t call, int head, const struct head_load *how,
+                        struct sim_head *h, struct err *err)
+{
+    const struct attn_in *x = &h->in.x;
+    if (h->in.rows)
+        return read_sample(t, call, head, x->d, how, h, err);
+    return read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->in, &h->q, err);
+}
+
+/* In the order of the trace. */
+static int trace_queries(const struct head_in *in, int g, float *q, struct err *err)
+{
+    const struct sim_head *h = in->queries_from;
+    struct head_load how = {.allow_nonfinite = h->allow_nonfinite};
+    struct sim_head other = {.in = *in, .sample = h->sample};
+    int group = in->n_heads / in->n_kv_heads;
+    int rc = read_queries(h->trace, h->call, h->number / group * group + g, &how, &other, err);
+    if (!rc)
+        memcpy(q, other.q, (size_t)(in->x.nq * in->x.d) * sizeof *q);
+    free(other.q);
+    return rc;
+}
+
 static struct geometry trace_geometry(const struct trace_meta *m)
 {
     struct geometry g = {m->grid_t, m->grid_h, m->grid_w, m->text_tokens, 0};
@@ -375,11 +399,13 @@ int head_load_sharing(const struct trace *t, int64_t call, int head, const struc
     int rc = 0;
 
     TRY(head_shape(t, call, head, how, h, err));
-    struct attn_in *x = &h->in.x;
-    if (h->in.rows)
-        TRY(read_sample(t, call, head, x->d, how, h, err));
-    else
-        TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->in, &h->q, err));
+    TRY(read_queries(t, call, head, how, h, err));
+    h->trace = t;
+    h->call = call;
+    h->number = head;
+    h->allow_nonfinite = how->allow_nonfinite;
+    h->in.queries = h->in.moved ? NULL : trace_queries;
+    h->in.queries_from = h;
     h->borrows_kv = owner != NULL;
     if (owner) {
         h->k = owner->k;

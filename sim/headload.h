@@ -20,6 +20,12 @@ struct sim_head {
     struct row_sample sample; /* in.rows, where the trace has a sample */
     float *rel;               /* owned: relative bias [2 n_k - 1] of the trace, or NULL */
 
+    /* Where a head of a trace was read, for in.queries. */
+    const struct trace *trace;
+    int64_t call;
+    int number;
+    bool allow_nonfinite;
+
     /* Set for a head in another token order (sim_head_reorder). */
     struct exact *from; /* that of the head it comes from, which outlives this one */
     int64_t *perm;      /* owned: row i is row perm[i] there */

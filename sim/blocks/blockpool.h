@@ -25,6 +25,9 @@ void token_centre(const float *x, int64_t n, int d, const float *mean, enum dtyp
 /* Mean of the rows of one block x [n][d], summed in double, rounded to `t`. */
 void block_mean(const float *x, int64_t n, int d, enum dtype t, float *mean);
 
+/* a . b of d numbers, in double and in a fixed order. */
+double row_product(const float *a, const float *b, int d);
+
 /* s(X) clamped to [0, 1]. A row of zeros has no direction: it sets *zero_row (which may be NULL)
  * and adds nothing to the sum, but counts in n. d <= BLOCKPOOL_MAX_D. */
 double block_cosine(const float *x, int64_t n, int d, bool *zero_row);

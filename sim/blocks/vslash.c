@@ -399,7 +399,7 @@ void twins_level_f32(const struct twins *t, float *v, int64_t n)
         v[i] = v[t->first[i]];
 }
 
-static void twins_level_f64(const struct twins *t, double *v, int64_t n)
+void twins_level_f64(const struct twins *t, double *v, int64_t n)
 {
     for (int64_t i = 0; t->first && i < n; i++)
         v[i] = v[t->first[i]];

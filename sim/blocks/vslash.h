@@ -106,5 +106,6 @@ void twins_free(struct twins *t); /* also of a zeroed one */
 
 /* Values of rows 0 .. n-1 in v, n <= t->n: those of equal rows become that of the first. */
 void twins_level_f32(const struct twins *t, float *v, int64_t n);
+void twins_level_f64(const struct twins *t, double *v, int64_t n);
 
 #endif

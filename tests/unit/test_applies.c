@@ -30,6 +30,9 @@ static const struct {
     {"longnet:segments=5:ratios=1+2", "1 segments and 2 ratios"},
     {"longnet:segments=0:ratios=1", "above 0"},
     {"minference:table_id=0123456789abcdef", "give table=FILE"},
+    {"nm:n=5", "n=5 of m=4 keys: expected at most m"},
+    {"nsa:block=64:stride=24", "expected multiples of stride=24"},
+    {"nsa:profile=fla:stride=16", "leave kernel and stride out"},
     {"oracle:kind=topk", "k=10%"},
     {"oracle:unit=0x1", "ROWSxKEYS"},
     {"oracle:kind=block:unit=16", "ROWSxKEYS"},
@@ -43,6 +46,7 @@ static const struct {
     {"oracle:kind=topk:k=5:rows=5%", "rows"},
     {"oracle:kind=strips:k=5:forced=diag", "forced"},
     {"oracle:kind=strips:k=5:unit=64x64", "unit"},
+    {"skip-softmax:lambda=0.1:scale_factor=30", "give one of them"},
     {"spargeattn:lambda=-5:pv=7", "lambda"},
     {"spargeattn:l1=0.1:l2=0.05", "l2"},
     {"sparse-transformer:pattern=fixed:block=24", "8, 16, 32 or 64"},
@@ -79,6 +83,7 @@ static const struct {
     {"chipmunk", "video", .x = {300, 300, 16}},
     {"chipmunk:local_voxels=3", "2x2x2 voxels", .g = {8, 12, 16, 20, 2}},
     {"chipmunk:local_voxels=3:profile=clean", NULL, .g = {8, 12, 16, 20, 2}},
+    {"draft", "patches of 8x16 tokens do not divide frames of 8x12", .g = {2, 8, 12}},
     {"flexprefill", "whole prompts only: 40 queries, 64 keys", .x = {40, 64, 16}},
     {"flexprefill", "whole prompts only: 40 queries, 64 keys", .x = {40, 64, 16, true}},
     {"hash-sparse:buckets=6:proj_dir=axes",
@@ -115,6 +120,8 @@ static const struct {
     {"svg2:preset=none:kc=12", "qc=200 clusters of 192 tokens", .g = {4, 6, 8}},
     {"svg2:preset=none:qc=6", "kc=1000 clusters of 192 tokens", .g = {4, 6, 8}},
     {"svg2:preset=none:qc=6:kc=12", "raster order", .g = {4, 6, 8}, .order = "time"},
+    {"vsa", "bidirectional video trace", .x = {60, 60, 16}},
+    {"vsa", NULL, .g = {3, 5, 5, 7, 1}},
 };
 
 TEST_EACH(heads_are_skipped, skipped)

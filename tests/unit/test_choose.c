@@ -1,6 +1,8 @@
 /* Plans: which setting is chosen, what is written, what other programs' files can hold, and what a
  * plan gains in a table. */
 #include "analyze/choose.h"
+#include "analyze/duo.h"
+#include "core/fileio.h"
 #include "tests/harness/table_fixture.h"
 
 static json_t *plan;
@@ -157,4 +159,58 @@ TEST(a_plan_is_held_against_the_best_single_setting)
         is_number(2, k ? "cost_others" : "cost_own", 0.2);
         is_number(2, k ? "within_others" : "within_own", k ? 1 : 0.5);
     }
+}
+
+/* ---- DuoAttention's table -------------------------------------------------------------------- */
+
+#define DUO_TABLE "0.9 0.1\t0.5\t0.3\n1\t-0.1\t0\t0.7\n"
+
+/* Four KV heads in each of two layers: what the quantile of numpy leaves below it streams; equal
+ * heads, 0 after clipping, in the order of the table. */
+static const struct {
+    const char *table;
+    double sparsity;
+    const char *entries;
+    enum err_code fails;
+    const char *why;
+} duos[] = {
+    {DUO_TABLE, 0, "", 0, NULL},
+    {DUO_TABLE, 0.1, "1/1 ", 0, NULL},
+    {DUO_TABLE, 0.5, "0/1 0/3 1/1 1/2 ", 0, NULL},
+    {DUO_TABLE, 0.51, "0/1 0/3 1/1 1/2 ", 0, NULL},
+    {DUO_TABLE, 0.6, "0/1 0/2 0/3 1/1 1/2 ", 0, NULL},
+    {DUO_TABLE, 1, "0/0 0/1 0/2 0/3 1/0 1/1 1/2 1/3 ", 0, NULL},
+    {"0 0 0 0\n", 0.5, "", ERR_INPUT, "1 layers of 4 KV heads, the records one of layer 1"},
+    {"0 0\n0 0\n", 0.5, "", ERR_INPUT, "2 layers of 2 KV heads"},
+    {"0 0\n0\n", 0.5, "", ERR_INPUT, "layer 1 has 1 numbers, layer 0 has 2"},
+    {"0 x\n", 0.5, "", ERR_INPUT, "'x' is not a number"},
+    {"\n", 0.5, "", ERR_INPUT, "a line of numbers per layer"},
+};
+
+TEST_EACH(heads_below_the_quantile_stream, duos)
+{
+    struct duo_request req = {test_path("duo.tsv"), duos[_i].sparsity, "sink=4:window=8"};
+    struct buf b = {0}, have = {0};
+    struct jw w;
+    json_t *x;
+    size_t i;
+    assert_ok(file_write_atomic(req.table, duos[_i].table, strlen(duos[_i].table), &e), &e);
+    fixture_add(&f, "dense layer=0..1 head=0..3 density_exec=1");
+    fixture_set(&f, &set);
+    jw_init(&w, &b, 0);
+    int rc = duo_plan(&set, &req, &w, &sum, &e);
+    ck_assert_int_eq(rc, duos[_i].fails);
+    if (rc) {
+        assert_fails(rc, &e, duos[_i].fails, duos[_i].why);
+    } else {
+        assert_ok(json_read_text(buf_str(&b), b.len, "plan", &plan, &e), &e);
+        json_array_foreach(json_object_get(plan, "entries"), i, x)
+            buf_printf(&have, "%d/%d ", (int)json_integer_value(json_object_get(x, "layer")),
+                       (int)json_integer_value(json_object_get(x, "head")));
+        ck_assert_str_eq(buf_str(&have), duos[_i].entries);
+        ck_assert_int_eq(sum.heads - sum.dense,
+                         (int64_t)json_array_size(json_object_get(plan, "entries")));
+    }
+    buf_free(&b);
+    buf_free(&have);
 }

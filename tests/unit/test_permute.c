@@ -161,8 +161,9 @@ TEST(voxels)
 
 TEST(every_order_is_a_permutation)
 {
-    static const char *const names[] = {"none",   "row",     "column",      "time",
-                                        "random", "hilbert", "voxel:1x2x3", "voxel:9x9x9"};
+    static const char *const names[] = {"none",       "row",       "column",      "time",
+                                        "random",     "hilbert",   "voxel:1x2x3", "voxel:9x9x9",
+                                        "tile:2x3x4", "tile:9x9x9"};
     static const int boxes[][3] = {{1, 1, 1}, {1, 5, 7}, {5, 1, 3}, {4, 6, 9}, {3, 7, 11}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t b = 0; b < 5; b++) {

@@ -1,0 +1,163 @@
+/*
+ * moba.c - Mixture of Block Attention: a query attends to its own chunk of keys and to the chunks
+ * whose mean key has the largest product with it.
+ *
+ *   g_tj = q_t . mean_j, unscaled; keep the own chunk and the topk - 1 best of those before it
+ *
+ * E. Lu et al., MoBA, arXiv 2502.13189, and moonshotai/MoBA 61e456b, whose two implementations give
+ * this mask up to ties; here they go to the lower chunk. Means are summed in double and rounded to
+ * the type of the keys. O(N d + N^2 d / chunk), causal heads. A model is trained for it: a trace of
+ * another one says what it would lose.
+ */
+#include "core/intmath.h"
+#include "core/mem.h"
+#include "sim/blocks/blockpool.h"
+#include "sim/blocks/prefix.h"
+#include "sim/blocks/selectcost.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct params {
+    int64_t chunk, topk, dense_last;
+};
+
+static const struct opt options[] = {
+    OPT_INT(struct params, chunk, "4096", 1, 1e9, "tokens", "Keys of a chunk."),
+    OPT_INT(struct params, topk, "12", 1, 1e9, "chunks", "Chunks of a query, its own among them."),
+    OPT_INT(struct params, dense_last, "3", 0, 1e6, "layers", "Last layers that attend densely."),
+    {0},
+};
+
+struct state {
+    const struct params *p;
+    const struct head_in *in;
+    struct attn_in x;
+    bool dense;
+    int64_t kept, visible; /* chunks, over the rows so far */
+    float *mean;           /* [chunks][d] */
+    double *gate;          /* [chunks] of a query */
+    struct prefix_work *work;
+};
+
+static void release(void *state)
+{
+    struct state *s = state;
+    free(s->mean);
+    free(s->gate);
+    prefix_work_free(s->work);
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void *state, struct err *err)
+{
+    const struct params *p = params;
+    struct state *s = state;
+    int64_t n = ceil_div(in->x.nk, p->chunk);
+    int rc = 0;
+    s->p = p;
+    s->in = in;
+    s->x = in->x;
+    s->dense = in->layer >= in->n_layers - p->dense_last;
+    TRY(mem_alloc(&s->mean, n * in->x.d, sizeof *s->mean, "means of chunks", err));
+    TRY(mem_alloc(&s->gate, n, sizeof *s->gate, "gates", err));
+    TRY(prefix_work_new(&s->work, err));
+    for (int64_t j = 0; j < n && !s->dense; j++)
+        block_mean(in->x.k + j * p->chunk * in->x.d, MIN(p->chunk, in->x.nk - j * p->chunk),
+                   in->x.d, in->src_dtype, s->mean + j * in->x.d);
+out:
+    return rc;
+}
+
+static int select_row(struct state *s, struct mask *m, int64_t i, struct err *err)
+{
+    int64_t at = i + s->x.nk - s->x.nq, own = at / s->p->chunk;
+    struct prefix top;
+    int rc = 0;
+    if (at < 0)
+        return 0;
+    for (int64_t j = 0; j < own; j++)
+        s->gate[j] = row_product(s->x.q + i * s->x.d, s->mean + j * s->x.d, s->x.d);
+    TRY(prefix_topk(s->work, s->gate, own, s->p->topk - 1, &top, err));
+    for (int64_t j = 0; j < own && s->p->topk > 1; j++)
+        if (prefix_has(&top, s->gate[j], j))
+            TRY(mask_lists_add(m, i - m->row0, (int32_t)j, err));
+    TRY(mask_lists_add(m, i - m->row0, (int32_t)own, err));
+    s->kept += MIN(own + 1, s->p->topk);
+    s->visible += own + 1;
+out:
+    return rc;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct state *s = state;
+    int rc = 0;
+    if (s->dense) {
+        mask_full(out, s->x.nq, s->x.nk, row0, row1, true);
+        return 0;
+    }
+    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, true, 1, s->p->chunk, err));
+    out->exec = EXEC_NONE; /* the kernel gathers the queries of a chunk */
+    for (int64_t i = row0; i < row1; i++)
+        TRY(select_row(s, out, i, err));
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+/* density_native: chunks that queries keep over those that they see. */
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct state *s = state;
+    if (s->visible == 0)
+        return 0;
+    return record_metric(r, "density_native", (double)s->kept / (double)s->visible, err);
+}
+
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = 0;
+    if (s->dense)
+        return true;
+    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
+        gates += (double)((i + s->x.nk - s->x.nq) / s->p->chunk);
+    cost_sums(c, (double)s->x.nk * s->x.d);
+    cost_products(c, gates, s->x.d);
+    cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);
+    cost_kept(c, chunks * s->x.d + gates);
+    return true;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct state *s = state;
+    if (s->dense)
+        snprintf(why, 160, "layer %d is one of the last %lld (dense_last)", s->in->layer,
+                 (long long)s->p->dense_last);
+    else
+        snprintf(why, 160, "%lld keys are not more than topk=%lld chunks of %lld",
+                 (long long)s->x.nk, (long long)s->p->topk, (long long)s->p->chunk);
+    return true;
+}
+
+const struct method method_moba = {
+    .name = "moba",
+    .summary = "the chunks of keys whose means fit a query best, and its own (MoBA)",
+    .paper = "Lu et al., MoBA: Mixture of Block Attention for Long-Context LLMs, arXiv 2502.13189",
+    .flags = METHOD_ROWS | METHOD_CAUSAL,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "topk"))},
+    .state_size = sizeof(struct state),
+    .prepare = prepare,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .cost = cost,
+    .why_full = why_full,
+    .tests = {.full = "",
+              .variants = TEXTS("chunk=16:topk=3:dense_last=0", "chunk=7:topk=1:dense_last=0"),
+              .budgets = METHOD_BUDGETS({"chunk=16:dense_last=0:topk=%s", {"1", "3", "8", "20"}})},
+};

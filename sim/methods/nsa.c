@@ -1,0 +1,293 @@
+/*
+ * nsa.c - the selection branch of Native Sparse Attention: blocks of keys ranked for every token by
+ * a softmax over mean-pooled keys, summed over the query heads of a KV head, which share the
+ * choice.
+ *
+ * J. Yuan et al., arXiv 2502.11089. The published codes pool by a mean where the paper has an MLP:
+ *
+ *   fla     fla-org/native-sparse-attention bd67af5: means of whole blocks; the own block counts 1
+ *   triton  XunhaoLai/native-sparse-attention-triton 9bea856: means of half a block every quarter;
+ *           a block's score is the sum over the means that touch it, each as often as it does
+ *   infllm  OpenBMB/infllmv2_cuda_impl f908e73: the same means; the score is the largest of them
+ *
+ * The branches of compressed keys and of the window, and the gates, are trained and not replayed.
+ * Means and softmax are in double, ties go to the lower block. Causal heads. O(G N^2 d / stride)
+ * for G heads of a group.
+ */
+#include "core/intmath.h"
+#include "core/mem.h"
+#include "sim/blocks/blockpool.h"
+#include "sim/blocks/prefix.h"
+#include "sim/blocks/selectcost.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum profile { FLA, TRITON, INFLLM };
+
+struct params {
+    int profile, share;
+    int64_t block, kernel, stride, top, init, local, dense_below;
+};
+
+static const struct opt options[] = {
+    OPT_ENUM(struct params, profile, "triton", TEXTS("fla", "triton", "infllm"),
+             "Which published code."),
+    OPT_ENUM(struct params, share, "group", TEXTS("group", "head"),
+             "Scores of all query heads of a KV head, or of the head alone."),
+    OPT_INT(struct params, block, "64", 1, 1e6, "tokens", "Keys of a block."),
+    OPT_INT(struct params, kernel, NULL, 1, 1e6, "tokens",
+            "Keys of a mean; unset: block with fla, else half of it."),
+    OPT_INT(struct params, stride, NULL, 1, 1e6, "tokens",
+            "Keys between two means; unset: block with fla, else a quarter of it."),
+    OPT_INT(struct params, top, NULL, 1, 1e9, "blocks",
+            "Blocks of a token, with the forced ones; unset: 64 with infllm, else 16."),
+    OPT_INT(struct params, init, NULL, 0, 1e9, "blocks",
+            "First blocks that are forced; unset: 0 with fla, else 1."),
+    OPT_INT(struct params, local, NULL, 1, 1e9, "blocks",
+            "Last blocks that are forced, the own one among them; unset: 1, 2 and 32 by profile."),
+    OPT_INT(struct params, dense_below, NULL, 0, 1e9, "tokens",
+            "Shorter sequences attend densely; unset: 8192 with infllm, else 0."),
+    {0},
+};
+
+/* The parameters with the values of their profile in place. */
+static struct params resolve(const struct params *p)
+{
+    static const int64_t of[][4] = {{16, 0, 1, 0}, {16, 1, 2, 0}, {64, 1, 32, 8192}};
+    const int64_t *preset = of[p->profile];
+    struct params r = *p;
+    bool whole = p->profile == FLA;
+    r.kernel = p->kernel == INT64_MIN ? MAX(1, p->block / (whole ? 1 : 2)) : p->kernel;
+    r.stride = p->stride == INT64_MIN ? MAX(1, p->block / (whole ? 1 : 4)) : p->stride;
+    r.top = p->top == INT64_MIN ? preset[0] : p->top;
+    r.init = p->init == INT64_MIN ? preset[1] : p->init;
+    r.local = p->local == INT64_MIN ? preset[2] : p->local;
+    r.dense_below = p->dense_below == INT64_MIN ? preset[3] : p->dense_below;
+    return r;
+}
+
+static int validate(void *params, struct err *err)
+{
+    struct params p = resolve(params);
+    if (p.kernel % p.stride || p.block % p.stride)
+        return err_set(err, ERR_USAGE,
+                       "method nsa: kernel=%lld and block=%lld: expected multiples of stride=%lld",
+                       (long long)p.kernel, (long long)p.block, (long long)p.stride);
+    if (p.profile == FLA && (p.kernel != p.block || p.stride != p.block))
+        return err_set(
+            err, ERR_USAGE,
+            "method nsa: profile=fla has means of whole blocks: leave kernel and stride out");
+    return 0;
+}
+
+struct state {
+    struct params p;
+    const struct head_in *in;
+    struct attn_in x;
+    bool dense;
+    int group;             /* heads whose scores count */
+    int64_t means, blocks; /* of the head */
+    int64_t kept, visible; /* blocks, over the rows so far */
+    float *mean;           /* [means][d] */
+    float *q;              /* [group][nq][d]; NULL: x.q alone */
+    double *p_sum, *p_one; /* [means] of a row */
+    double *score;         /* [blocks] of a row */
+    struct prefix_work *work;
+};
+
+static void release(void *state)
+{
+    struct state *s = state;
+    free(s->mean);
+    free(s->q);
+    free(s->p_sum);
+    free(s->p_one);
+    free(s->score);
+    prefix_work_free(s->work);
+}
+
+static int read_group(struct state *s, struct err *err)
+{
+    int64_t each = s->x.nq * s->x.d;
+    int rc = 0;
+    if (s->group == 1)
+        return 0;
+    TRY(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
+    for (int g = 0; g < s->group; g++)
+        TRY(s->in->queries(s->in, g, s->q + g * each, err));
+out:
+    return rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void *state, struct err *err)
+{
+    struct state *s = state;
+    int rc = 0;
+    s->p = resolve(params);
+    s->in = in;
+    s->x = in->x;
+    s->group = s->p.share == 0 && in->n_kv_heads > 0 ? in->n_heads / in->n_kv_heads : 1;
+    s->dense = in->x.nk < s->p.dense_below;
+    s->means = in->x.nk < s->p.kernel ? 0 : (in->x.nk - s->p.kernel) / s->p.stride + 1;
+    s->blocks = ceil_div(in->x.nk, s->p.block);
+    if (s->group > 1 && !in->queries)
+        return method_skip(ctx,
+                           "needs the queries of the %d heads of its KV head (share=head does "
+                           "without)",
+                           s->group);
+    if (s->dense)
+        return 0;
+    TRY(read_group(s, err));
+    TRY(mem_alloc(&s->mean, s->means * in->x.d, sizeof *s->mean, "mean keys", err));
+    TRY(mem_alloc(&s->p_sum, s->means, sizeof *s->p_sum, "shares of mean keys", err));
+    TRY(mem_alloc(&s->p_one, s->means, sizeof *s->p_one, "shares of mean keys", err));
+    TRY(mem_alloc(&s->score, s->blocks, sizeof *s->score, "block scores", err));
+    TRY(prefix_work_new(&s->work, err));
+    for (int64_t j = 0; j < s->means; j++)
+        block_mean(in->x.k + j * s->p.stride * in->x.d, s->p.kernel, in->x.d, DT_F32,
+                   s->mean + j * in->x.d);
+out:
+    return rc;
+}
+
+/* Means that the token at this position sees whole. */
+static int64_t means_seen(const struct state *s, int64_t at)
+{
+    return at + 1 < s->p.kernel ? 0 : (at + 1 - s->p.kernel) / s->p.stride + 1;
+}
+
+/* Softmax of row i over the means it sees, summed over the heads. */
+static void sum_shares(struct state *s, int64_t i, int64_t seen)
+{
+    int d = s->x.d;
+    memset(s->p_sum, 0, (size_t)s->means * sizeof *s->p_sum);
+    for (int g = 0; g < s->group && seen > 0; g++) {
+        const float *q = (s->q ? s->q + g * s->x.nq * d : s->x.q) + i * d;
+        for (int64_t j = 0; j < seen; j++)
+            s->p_one[j] = s->x.scale * row_product(q, s->mean + j * d, d);
+        softmax_f64(s->p_one, seen);
+        for (int64_t j = 0; j < seen; j++)
+            s->p_sum[j] += s->p_one[j];
+    }
+}
+
+/* Of block b: the sum over the means that touch it, each counted once per stride that it has there;
+ * infllm: the largest of them. */
+static double block_score(const struct state *s, int64_t b)
+{
+    int64_t in_block = s->p.block / s->p.stride, in_kernel = s->p.kernel / s->p.stride;
+    double sum = 0, most = 0;
+    for (int64_t m = 0; m < in_block; m++)
+        for (int64_t n = 0; n < in_kernel; n++) {
+            int64_t j = b * in_block + m - n;
+            double p = j >= 0 && j < s->means ? s->p_sum[j] : 0;
+            sum += p;
+            most = fmax(most, p);
+        }
+    return s->p.profile == INFLLM ? most : sum;
+}
+
+static int select_row(struct state *s, struct mask *m, int64_t i, struct err *err)
+{
+    const struct params *p = &s->p;
+    int64_t at = i + s->x.nk - s->x.nq, own = at / p->block;
+    struct prefix top;
+    int rc = 0;
+    if (at < 0)
+        return 0;
+    sum_shares(s, i, means_seen(s, at));
+    for (int64_t b = 0; b <= own; b++) {
+        bool forced = b < p->init || b > own - p->local;
+        s->score[b] = !forced             ? block_score(s, b)
+                      : p->profile == FLA ? s->group /* a share of 1 in every head */
+                                          : INFINITY;
+    }
+    TRY(prefix_topk(s->work, s->score, own + 1, p->top, &top, err));
+    for (int64_t b = 0; b <= own; b++)
+        if (prefix_has(&top, s->score[b], b))
+            TRY(mask_lists_add(m, i - m->row0, (int32_t)b, err));
+    s->kept += top.count;
+    s->visible += own + 1;
+out:
+    return rc;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct state *s = state;
+    int rc = 0;
+    if (s->dense) {
+        mask_full(out, s->x.nq, s->x.nk, row0, row1, true);
+        return 0;
+    }
+    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, true, 1, s->p.block, err));
+    for (int64_t i = row0; i < row1; i++)
+        TRY(select_row(s, out, i, err));
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+/* density_native: blocks that tokens keep over those that they see. */
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct state *s = state;
+    if (s->visible == 0)
+        return 0;
+    return record_metric(r, "density_native", (double)s->kept / (double)s->visible, err);
+}
+
+/* The head's share of its group: the choice of a KV head is made once. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    double scores = 0;
+    if (s->dense)
+        return true;
+    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
+        scores += (double)means_seen(s, i + s->x.nk - s->x.nq);
+    cost_sums(c, (double)(s->means * s->p.kernel) * s->x.d + scores);
+    cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);
+    cost_products(c, scores, s->x.d);
+    cost_softmax(c, scores);
+    cost_kept(c, (double)s->means * s->x.d + scores);
+    return true;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct state *s = state;
+    snprintf(why, 160,
+             "%lld keys are below dense_below=%lld or no more than top=%lld blocks of %lld",
+             (long long)s->x.nk, (long long)s->p.dense_below, (long long)s->p.top,
+             (long long)s->p.block);
+    return true;
+}
+
+const struct method method_nsa = {
+    .name = "nsa",
+    .summary = "blocks by a softmax over mean keys, one choice per KV head and token (NSA, "
+               "InfLLM-v2)",
+    .paper = "Yuan et al., Native Sparse Attention, arXiv 2502.11089",
+    .flags = METHOD_ROWS | METHOD_CAUSAL,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "top")),
+               .validate = validate},
+    .state_size = sizeof(struct state),
+    .prepare = prepare,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .cost = cost,
+    .why_full = why_full,
+    .tests = {.full = "share=head:top=1000000",
+              .variants = TEXTS("share=head:block=16:top=4", "share=head:profile=fla:block=8:top=3",
+                                "share=head:profile=infllm:block=16:top=5:local=2:dense_below=0"),
+              .budgets = METHOD_BUDGETS(
+                  {"share=head:profile=fla:block=16:top=%s", {"1", "3", "8", "20"}})},
+};

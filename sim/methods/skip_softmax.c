@@ -1,0 +1,222 @@
+/*
+ * skip_softmax.c - an attention kernel that walks the key tiles of a query tile from left to right
+ * leaves out those that come nowhere near the maximum of their rows so far.
+ *
+ *   t_i = largest score of row i in the tile, m_i = running maximum of row i, -inf at first
+ *   skip the tile iff t_i - m_i < ln(lambda) in every row; else m_i = max(m_i, t_i)
+ *
+ * J. Yuan et al., BLASST, arXiv 2512.12087, and the kernels of Model-Optimizer, FlashInfer and
+ * TensorRT-LLM. O(N^2 d): every score is computed; exponentials and P V of a skipped tile are not.
+ *
+ * profile=calib counts as the statistics in PyTorch do: the running maximum includes the tile, and
+ * a tile at the threshold exactly is skipped. Walks start at the first tile that a row of the query
+ * tile may see.
+ */
+#include "core/intmath.h"
+#include "core/mem.h"
+#include "sim/blocks/exact.h"
+#include "sim/blocks/selectcost.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BK 128
+
+enum profile { KERNEL, CALIB };
+
+struct params {
+    double lambda, scale_factor;
+    int unit, profile;
+};
+
+static const struct opt options[] = {
+    OPT_NUM(struct params, lambda, NULL, 0, 1, "",
+            "Weight beside the maximum so far below which a score counts as nothing; unset: 0.001, "
+            "or by scale_factor.",
+            .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct params, scale_factor, NULL, 0, INFINITY, "keys", "lambda is this over N_k.",
+            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_ENUM(struct params, unit, "128x128", TEXTS("128x128", "64x128"),
+             "Rows that decide together, and keys of a tile."),
+    OPT_ENUM(struct params, profile, "kernel", TEXTS("kernel", "calib"),
+             "kernel: the published kernels; calib: the statistics of their calibration."),
+    {0},
+};
+
+static const struct metric_def metrics[] = {
+    OWN_METRIC("tiles_walked", "key tiles that the kernel visits, over all query tiles"),
+    OWN_METRIC("tiles_skipped", "those of them whose exponentials and P V it leaves out"),
+    {0},
+};
+
+struct state {
+    const struct head_in *in;
+    struct attn_in x;
+    double bound; /* ln(lambda) */
+    bool calib;
+    int64_t bq;
+    int64_t walked, skipped; /* tiles */
+    double *scores;          /* [bq][BK] */
+    double *top, *most;      /* [bq] of a tile; running */
+};
+
+static void release(void *state)
+{
+    struct state *s = state;
+    free(s->scores);
+    free(s->top);
+    free(s->most);
+}
+
+static int validate(void *params, struct err *err)
+{
+    const struct params *p = params;
+    if (isnan(p->lambda) || isnan(p->scale_factor))
+        return 0;
+    return err_set(err, ERR_USAGE,
+                   "method skip-softmax: lambda and scale_factor are two ways to "
+                   "say one number: give one of them");
+}
+
+static double lambda_of(const struct params *p, int64_t nk)
+{
+    if (!isnan(p->scale_factor))
+        return p->scale_factor / (double)nk;
+    return isnan(p->lambda) ? 1e-3 : p->lambda;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void *state, struct err *err)
+{
+    const struct params *p = params;
+    struct state *s = state;
+    int rc = 0;
+
+    s->in = in;
+    s->x = in->x;
+    s->bound = log(lambda_of(p, in->x.nk));
+    s->calib = p->profile == CALIB;
+    s->bq = p->unit ? 64 : 128;
+    TRY(mem_alloc(&s->scores, s->bq * BK, sizeof *s->scores, "scores of a tile", err));
+    TRY(mem_alloc(&s->top, s->bq, sizeof *s->top, "maxima of rows", err));
+    TRY(mem_alloc(&s->most, s->bq, sizeof *s->most, "maxima of rows", err));
+    ctx->unit_rows = s->bq;
+out:
+    return rc;
+}
+
+/* Does some row of [row0, row1) want the tile of the keys [k0, k1)? Its maxima go to s->top. */
+static int wants(struct state *s, int64_t row0, int64_t row1, int64_t k0, int64_t k1, bool *want,
+                 struct err *err)
+{
+    int64_t ld = k1 - k0;
+    int rc = exact_scores(s->in->exact, row0, row1, k0, k1, s->scores, err);
+    *want = false;
+    for (int64_t i = row0; rc == 0 && i < row1; i++) {
+        int64_t lo = MAX(k0, attn_first(&s->x, i)), hi = MIN(k1, attn_limit(&s->x, i));
+        const double *row = s->scores + (i - row0) * ld - k0;
+        double top = hi > lo ? row_max_f64(row + lo, hi - lo) : -INFINITY;
+        double most = s->most[i - row0];
+        s->top[i - row0] = top;
+        /* A row without a key so far is no reason to skip. */
+        if (s->calib ? top > fmax(most, top) + s->bound || (hi <= lo && most == -INFINITY)
+                     : !(top < most + s->bound))
+            *want = true;
+    }
+    return rc;
+}
+
+static int select_tile(struct state *s, struct mask *m, int64_t g, struct err *err)
+{
+    int64_t row0 = m->row0 + g * s->bq, row1 = MIN(row0 + s->bq, m->row1), limit = 0;
+    int rc = 0;
+    for (int64_t i = row0; i < row1; i++) {
+        s->most[i - row0] = -INFINITY;
+        limit = MAX(limit, attn_limit(&s->x, i));
+    }
+    for (int64_t t = attn_first(&s->x, row0) / BK; t * BK < limit; t++) {
+        bool want;
+        TRY(wants(s, row0, row1, t * BK, MIN((t + 1) * BK, s->x.nk), &want, err));
+        s->walked++;
+        s->skipped += !want;
+        if (!want)
+            continue;
+        TRY(mask_lists_add(m, g, (int32_t)t, err));
+        for (int64_t i = 0; i < row1 - row0; i++)
+            s->most[i] = fmax(s->most[i], s->top[i]);
+    }
+out:
+    return rc;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct state *s = state;
+    int rc = 0;
+    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, s->bq, BK, err));
+    for (int64_t g = 0; g < out->ngroups; g++)
+        TRY(select_tile(s, out, g, err));
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct state *s = state;
+    return RECORD_ALL(r, err, {"tiles_walked", s->walked}, {"tiles_skipped", s->skipped});
+}
+
+/* Attention needs the scores of the tiles that stay anyway. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    cost_products(c, (double)(s->skipped * s->bq * BK), s->x.d);
+    cost_rows(c, s->in, (double)(s->skipped * BK), s->x.d);
+    return true;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    snprintf(why, 160,
+             "every tile of %lld x %d has a row whose scores come within %.3g of its "
+             "maximum so far; a larger lambda skips more",
+             (long long)((const struct state *)state)->bq, BK,
+             -((const struct state *)state)->bound);
+    return true;
+}
+
+/* calib: nothing exceeds a maximum that is its own. */
+static bool may_be_empty(const void *params)
+{
+    const struct params *p = params;
+    return p->profile == CALIB && (p->lambda >= 1 || !isnan(p->scale_factor));
+}
+
+const struct method method_skip_softmax = {
+    .name = "skip-softmax",
+    .alias = "blasst",
+    .summary = "tiles that stay far below the running maximum of their rows are skipped (BLASST)",
+    .paper = "Yuan et al., BLASST, arXiv 2512.12087",
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_REACH | METHOD_SOFTCAP |
+             METHOD_BIAS | METHOD_PREFIX,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(
+                   BUDGET_BY(BUDGET_LOG, "lambda", .falls = true, .lo = 1e-9, .hi = 1)),
+               .validate = validate,
+               .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct state),
+    .prepare = prepare,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .tests = {.full = "lambda=1e-300",
+              .variants =
+                  TEXTS("lambda=0.5:unit=64x128", "profile=calib:lambda=0.7", "scale_factor=20"),
+              .budgets = METHOD_BUDGETS({"unit=64x128:lambda=%s", {"1", "0.9", "0.5", "0.1"}})},
+};

@@ -1,1 +1,0 @@
-sh "$ROOT/tests/harness/gpulines.sh" && echo "every page says what the registries say"
