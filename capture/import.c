@@ -320,6 +320,7 @@ int import_metadata(struct import_job *j, const struct st_file *f, struct err *e
         {"head_ids", m->head_ids, sizeof m->head_ids},
         {"kv_head_ids", m->kv_head_ids, sizeof m->kv_head_ids},
         {"sampler", m->sampler, sizeof m->sampler},
+        {"generated_by", m->generated_by, sizeof m->generated_by},
     };
     int64_t layers = 0;
     double scale = NAN;
@@ -334,6 +335,8 @@ int import_metadata(struct import_job *j, const struct st_file *f, struct err *e
     TRY(take_grid(j, f, err));
     TRY(take_count(j, f, "layers", 100000, &layers, err));
     TRY(take_count(j, f, "row_group", INT32_MAX, &m->row_group, err));
+    TRY(take_count(j, f, "decode_from", INT32_MAX, &m->decode_from, err));
+    TRY(take_count(j, f, "question_from", INT32_MAX, &m->question_from, err));
     TRY(take_count(j, f, "steps", 1000000, &m->steps, err));
     TRY(take_flag(j, f, "causal", &m->causal, err));
     TRY(take_flag(j, f, "positions_applied", &m->positions_applied, err));

@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #define TRACE_VERSION_MAJOR 1
-#define TRACE_VERSION_MINOR 1
+#define TRACE_VERSION_MINOR 2
 
 struct trace_meta {
     /* model */
@@ -49,6 +49,10 @@ struct trace_meta {
                             * content id */
     int64_t row_group; /* n_q rows are a sample, in groups of so many (trace_rows); 0: they are the
                         * last n_q of the sequence */
+    int64_t decode_from;   /* P, 0 < P < n_k: the first P tokens are the prompt, the others were fed
+                            * back one by one; 0: no decode phase (trace_decode) */
+    int64_t question_from; /* first token of the question at the end of the prompt; 0: not known */
+    char generated_by[64]; /* "greedy", "sample:...", "forced:ID of a text"; "" = unknown */
     /* video; grid_t = 0 for text */
     int64_t grid_t, grid_h, grid_w;  /* latent grid in tokens */
     int64_t frames, height, width;   /* pixels */
@@ -86,7 +90,7 @@ struct trace_call {
     double timestep, sigma; /* NAN for text */
     int order;              /* call order within the run; ascends from call to call */
     char block[16];         /* "self", "double", "single"; "" = "self" */
-    bool has_map, has_out, has_lse;
+    bool has_map, has_out, has_lse, has_col_sum;
     struct trace_score score;
 };
 
@@ -96,7 +100,8 @@ enum trace_what { TRACE_Q, TRACE_K, TRACE_V, TRACE_OUT, TRACE_LSE, TRACE_WHAT_CO
 
 /* What a call may have beside tensors: float32. Maps [heads][cells][cells]; of format 1.1 sink
  * logits and ALiBi slopes [heads], relative bias [score.rel_bias][2 n_k - 1]: b_ij = bias[j - p_i +
- * n_k - 1], bias [score.bias][n_q][n_k]. */
+ * n_k - 1], bias [score.bias][n_q][n_k]; of format 1.2 col_sum [heads][decode_from]: what a key of
+ * the prompt gets of the exact softmax of all rows of the prompt. */
 enum {
     TRACE_MAP_SUM = TRACE_WHAT_COUNT,
     TRACE_MAP_MAX,
@@ -104,6 +109,7 @@ enum {
     TRACE_ALIBI,
     TRACE_REL_BIAS,
     TRACE_BIAS,
+    TRACE_COL_SUM,
     CALL_ARRAYS,
 };
 
@@ -186,8 +192,8 @@ const char *trace_what_name(enum trace_what what); /* "q", "k", ... */
 
 double trace_call_scale(const struct trace *t, int64_t call);
 
-/* What is stored for one head from TRACE_SINKS on: one value, or a bias (ERR_INPUT where the call
- * has none). No sink and no slope are 0. */
+/* What is stored for one head from TRACE_SINKS on: one value, a bias, or sums of columns (ERR_INPUT
+ * where the call has none). No sink and no slope are 0. */
 int trace_read_values(const struct trace *t, int64_t call, int which, int head, float *x,
                       struct err *err);
 
@@ -197,6 +203,14 @@ int64_t trace_call_pairs(const struct trace *t, int64_t call);
 /* The sample of query rows that the trace holds; false: it holds the last n_q rows. Views of the
  * trace. */
 bool trace_rows(const struct trace *t, struct row_sample *s);
+
+/* The decode phase of a trace: the rows of the positions [from, n_k) are its steps. Stored are
+ * these and the `window` rows of the prompt before them, so that query i stands at position i + n_k
+ * - n_q as ever. from 0: there is none. */
+struct trace_decode {
+    int64_t from, window, steps;
+};
+struct trace_decode trace_decode(const struct trace_meta *m);
 
 /* "window 1024, softcap 50, sinks" for people; "" when the call has nothing of this. */
 #define TRACE_SCORE_TEXT 160

@@ -53,6 +53,9 @@ static const struct field fields[] = {
     {FIELD(run, F_I64, seed)},
     {FIELD(run, F_I64, pool)},
     {FIELD(run, F_I64, row_group)},
+    {FIELD(run, F_I64, decode_from)},
+    {FIELD(run, F_I64, question_from)},
+    {FIELD(run, F_STR, generated_by)},
     {FIELD(run, F_I64, max_positions)},
     {FIELD(run, F_STR, computed_by)},
     {FIELD(video, F_I64, grid_t)},
@@ -97,7 +100,10 @@ static bool is_optional(const struct field *f)
 {
     return f->offset == offsetof(struct trace_meta, head_ids) ||
            f->offset == offsetof(struct trace_meta, kv_head_ids) ||
-           f->offset == offsetof(struct trace_meta, row_group) || is_provenance(f);
+           f->offset == offsetof(struct trace_meta, row_group) ||
+           f->offset == offsetof(struct trace_meta, decode_from) ||
+           f->offset == offsetof(struct trace_meta, question_from) ||
+           f->offset == offsetof(struct trace_meta, generated_by) || is_provenance(f);
 }
 
 static bool in_use(const struct field *f, const struct trace_meta *m)
@@ -237,8 +243,8 @@ int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err)
             TRY(get_field(group, f, m, err));
         else
             continue;
-        if (f->offset == offsetof(struct trace_meta, row_group) && m->row_group == 0)
-            FAIL(err, ERR_INPUT, "/run: row_group = 0 is written");
+        if (f->type == F_I64 && is_optional(f) && !is_provenance(f) && !in_use(f, m))
+            FAIL(err, ERR_INPUT, "/run: %s = 0 is written", f->name);
     }
     if (video && !is_video(m))
         FAIL(err, ERR_INPUT, "/video: grid_t = %lld", (long long)m->grid_t);
@@ -445,6 +451,31 @@ static int check_ids(const struct trace_meta *m, int code, struct err *err)
     return 0;
 }
 
+static int check_decode(const struct trace_meta *m, int code, struct err *err)
+{
+    struct trace_decode d = trace_decode(m);
+
+    if (m->decode_from == 0 && (m->question_from || m->generated_by[0]))
+        return err_set(err, code, "/run: %s without decode_from",
+                       m->question_from ? "question_from" : "generated_by");
+    if (m->decode_from == 0)
+        return 0;
+    if (!m->causal || m->row_group || m->grid_t > 0)
+        return err_set(err, code,
+                       "/run: decode_from = %lld: only a causal run over text, whose rows are no "
+                       "sample, has a decode phase",
+                       (long long)m->decode_from);
+    if (d.steps < 1 || d.window < 0)
+        return err_set(err, code,
+                       "/run: decode_from = %lld of %lld tokens, of which the last %lld have "
+                       "queries: all tokens from decode_from on have one, at least 1",
+                       (long long)d.from, (long long)m->n_k, (long long)m->n_q);
+    if (m->question_from >= m->decode_from)
+        return err_set(err, code, "/run: question_from = %lld is not in the prompt of %lld tokens",
+                       (long long)m->question_from, (long long)m->decode_from);
+    return 0;
+}
+
 int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
 {
     if (m->v_dim == 0)
@@ -462,6 +493,8 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
         {"/run: pool", m->pool, 0, INT32_MAX},
         {"/video: grid_t", m->grid_t, 0, INT32_MAX},
         {"/run: row_group", m->row_group, 0, INT32_MAX},
+        {"/run: decode_from", m->decode_from, 0, INT32_MAX},
+        {"/run: question_from", m->question_from, 0, INT32_MAX},
         {NULL, 0, 0, 0},
     };
     int rc = trace_meta_strings(m, code, err);
@@ -488,6 +521,8 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
             err, code,
             "/run: sampled rows are fewer rows of a causal run than it has keys, without "
             "maps and without a video");
+    if ((rc = check_decode(m, code, err)) != 0)
+        return rc;
     for (int i = 0; i < CALL_ARRAYS; i++) {
         struct trace_array a;
         if (!trace_call_array(m, NULL, i, &a))
@@ -525,13 +560,16 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
         return err_set(err, code, "the name of the block kind is not a short text");
     if (c->has_map && m->pool == 0)
         return err_set(err, code, "maps without a pool size");
+    if (c->has_col_sum && m->decode_from == 0)
+        return err_set(err, code, "col_sum without decode_from");
     return trace_score_check(m, &c->score, code, err);
 }
 
 /* ---- shapes, names and sizes of the datasets ------------------------------------------------- */
 
-static const char *const call_names[CALL_ARRAYS] = {
-    "q", "k", "v", "out", "lse", "map_sum", "map_max", "sinks", "alibi", "rel_bias", "bias"};
+static const char *const call_names[CALL_ARRAYS] = {"q",     "k",        "v",       "out",
+                                                    "lse",   "map_sum",  "map_max", "sinks",
+                                                    "alibi", "rel_bias", "bias",    "col_sum"};
 static const char *const run_names[RUN_ARRAYS] = {"tokens", "nll", "timesteps", "sigmas", "rows"};
 static const enum dtype run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64, DT_I32};
 
@@ -578,20 +616,21 @@ static bool bias_array(const struct trace_meta *m, const struct trace_call *c,
     return c ? set_sizes(a, c->score.bias, m->n_q, m->n_k) : set_sizes(a, 1, 1, 1);
 }
 
-/* The arrays of format 1.1: one value per head, a bias per distance, or one per row and key. */
+/* The arrays from TRACE_SINKS on: one value per head, a bias per distance, one per row and key, or
+ * a sum per key of the prompt. */
 static bool score_array(const struct trace_meta *m, const struct trace_call *c, int i,
                         struct trace_array *a)
 {
-    bool rel = i == TRACE_REL_BIAS;
-    int64_t distances = 2 * m->n_k - 1;
+    bool rel = i == TRACE_REL_BIAS, values = rel || i == TRACE_COL_SUM;
+    int64_t n = rel ? 2 * m->n_k - 1 : m->decode_from;
 
     a->type = DT_F32;
     if (i == TRACE_BIAS)
         return bias_array(m, c, a);
-    a->ndim = rel ? 2 : 1;
+    a->ndim = values ? 2 : 1;
     a->dims[0] = rel && c ? c->score.rel_bias : m->heads;
-    a->dims[1] = distances;
-    return rel ? set_sizes(a, a->dims[0], distances, 1) : set_sizes(a, m->heads, 1, 1);
+    a->dims[1] = n;
+    return set_sizes(a, a->dims[0], values ? n : 1, 1);
 }
 
 bool trace_call_array(const struct trace_meta *m, const struct trace_call *c, int i,
@@ -641,6 +680,7 @@ bool trace_call_has(const struct trace_call *c, int i)
            : i == TRACE_ALIBI    ? c->score.alibi
            : i == TRACE_REL_BIAS ? c->score.rel_bias > 0
            : i == TRACE_BIAS     ? c->score.bias > 0
+           : i == TRACE_COL_SUM  ? c->has_col_sum
                                  : i < TRACE_WHAT_COUNT || c->has_map;
 }
 

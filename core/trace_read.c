@@ -417,6 +417,7 @@ static int read_call(struct trace *t, hid_t group, const char *path, struct err 
     TRY(h5_get_fields(group, trace_call_fields, &e->call, err));
     e->call.has_out = h5_has_link(group, "out");
     e->call.has_lse = h5_has_link(group, "lse");
+    e->call.has_col_sum = h5_has_link(group, "col_sum");
     e->call.has_map = h5_has_link(group, "map_sum") || h5_has_link(group, "map_max");
     TRY(trace_score_get(group, &t->meta, &e->call.score, err));
     TRY(trace_call_check(&t->meta, &e->call, ERR_INPUT, err));
@@ -734,6 +735,15 @@ bool trace_rows(const struct trace *t, struct row_sample *s)
 {
     *s = (struct row_sample){.at = t->rows, .n = t->meta.n_q, .group = t->meta.row_group};
     return t->rows != NULL;
+}
+
+struct trace_decode trace_decode(const struct trace_meta *m)
+{
+    if (m->decode_from == 0)
+        return (struct trace_decode){0};
+    return (struct trace_decode){.from = m->decode_from,
+                                 .window = m->decode_from - (m->n_k - m->n_q),
+                                 .steps = m->n_k - m->decode_from};
 }
 
 const char *trace_path(const struct trace *t)

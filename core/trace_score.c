@@ -197,10 +197,11 @@ static int check_own(const struct trace_meta *m, const struct trace_score *s, in
         return err_set(err, code, "causal = %lld is neither 0 nor 1", (long long)s->causal - 1);
     if (s->causal && causal == m->causal)
         return err_set(err, code, "causal = %d is that of /model, and is written", causal);
-    if (s->causal && (m->row_group || (causal && m->n_q > m->n_k)))
+    if (s->causal && (m->row_group || m->decode_from || (causal && m->n_q > m->n_k)))
         return err_set(err, code, "causal = %d of %s", causal,
-                       m->row_group ? "sampled rows, whose calls are all causal"
-                                    : "more queries than keys");
+                       m->row_group     ? "sampled rows, whose calls are all causal"
+                       : m->decode_from ? "a decode phase, whose calls are all causal"
+                                        : "more queries than keys");
     if (s->text_valid && (m->grid_t == 0 || s->text_valid - 1 > m->text_tokens))
         return err_set(err, code, "text_valid = %lld of %lld text tokens",
                        (long long)s->text_valid - 1, (long long)m->text_tokens);

@@ -35,7 +35,7 @@ struct trace_writer {
     struct trace_form form;
     hid_t type, calls, run; /* element type of q, k, v; groups */
     bool in_call, failed;
-    bool extended; /* a call has something of format 1.1 */
+    int minor; /* version of the format that the content needs */
     int last_order;
     int64_t n_calls;
     struct trace_call call;
@@ -154,9 +154,9 @@ int trace_create_as(const char *path, const struct trace_meta *m, const struct t
     TRY(trace_meta_check(&w->meta, err));
     TRY(check_space(path, &w->meta, form, err));
     /* 1.0 until something needs more: older programs read what they can. */
-    w->extended = m->row_group != 0;
-    TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR,
-                       w->extended ? TRACE_VERSION_MINOR : 0, form->force, err));
+    w->minor = m->decode_from != 0 ? TRACE_VERSION_MINOR : m->row_group != 0;
+    TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR, w->minor, form->force,
+                       err));
     h5_lock();
     rc = start_file(w, err);
     h5_unlock();
@@ -353,9 +353,8 @@ static int create_call_group(struct trace_writer *w, const struct trace_call *c,
     TRY(h5_create_group(branch, name, &w->group, err));
     TRY(h5_put_fields(w->group, trace_call_fields, c, err));
     TRY(trace_score_put(w->group, &c->score, err));
-    if (trace_score_any(&c->score) && !w->extended)
-        TRY(h5_set_i64(w->part.file, "version_minor", TRACE_VERSION_MINOR, err));
-    w->extended |= trace_score_any(&c->score);
+    if (trace_score_any(&c->score) && w->minor == 0)
+        TRY(h5_set_i64(w->part.file, "version_minor", w->minor = 1, err));
 out:
     h5_close(branch);
     h5_close(step);

@@ -440,6 +440,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (paths.n == 0)
         FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
     TRY(traces_open(paths.items, paths.n, &r.traces, &r.n_traces, err));
+    TRY(traces_prefill(r.traces, r.n_traces, err));
     TRY(replay_run(app, &o, &r, err));
 out:
     if (r.device.accel)

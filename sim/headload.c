@@ -140,6 +140,23 @@ int traces_whole(struct trace *const *traces, int64_t n, const char *why, struct
     return 0;
 }
 
+int traces_prefill(struct trace *const *traces, int64_t n, struct err *err)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const struct trace_meta *m = trace_meta(traces[i]);
+        struct trace_decode d = trace_decode(m);
+        if (d.window < d.from)
+            return err_set(
+                err, ERR_INPUT,
+                "%s has a decode phase of %lld steps and queries of the last %lld of %lld "
+                "tokens of its prompt; the prefill needs those of all: replay it with "
+                "--phase decode, or capture it with --window %lld",
+                trace_path(traces[i]), (long long)d.steps, (long long)d.window, (long long)d.from,
+                (long long)d.from);
+    }
+    return 0;
+}
+
 static int parse_list(const char *text, int64_t limit, const char *what, struct call_list *l,
                       struct err *err)
 {

@@ -58,6 +58,9 @@ void traces_close(struct trace ***traces, int64_t n);
 /* ERR_INPUT naming a trace that holds a sample of query rows, which does not do because `why`. */
 int traces_whole(struct trace *const *traces, int64_t n, const char *why, struct err *err);
 
+/* ERR_INPUT naming a trace of a decode phase that lacks queries of its prompt. */
+int traces_prefill(struct trace *const *traces, int64_t n, struct err *err);
+
 /* Which calls and heads of traces take part: index lists, NULL, "" or "all" = all; branch NULL or
  * "" = all. */
 struct call_select {

@@ -96,6 +96,11 @@ static int export_metadata(const struct trace *t, const struct head_select *head
     put_number(o, "layers", m->layers);
     if (m->row_group > 0)
         put_number(o, "row_group", (double)m->row_group);
+    if (m->decode_from > 0)
+        put_number(o, "decode_from", (double)m->decode_from);
+    if (m->question_from > 0)
+        put_number(o, "question_from", (double)m->question_from);
+    put(o, "generated_by", m->generated_by);
     if (m->steps > 0)
         put_number(o, "steps", (double)m->steps);
     put_video(o, m);

@@ -86,6 +86,18 @@ static void text_run(const struct trace *t, struct buf *b)
         buf_printf(b, "a sample of %lld groups of %lld query rows\n",
                    (long long)row_sample_groups(&s), (long long)s.group);
     }
+    struct trace_decode decode = trace_decode(m);
+    if (decode.from) {
+        put_line(b, "decode");
+        buf_printf(b,
+                   "prompt of %lld tokens, %lld generated%s%s%s; queries of the last %lld tokens "
+                   "of the prompt",
+                   (long long)decode.from, (long long)decode.steps, m->generated_by[0] ? " (" : "",
+                   m->generated_by, m->generated_by[0] ? ")" : "", (long long)decode.window);
+        if (m->question_from)
+            buf_printf(b, ", question from token %lld", (long long)m->question_from);
+        buf_puts(b, "\n");
+    }
     if (m->computed_by[0]) {
         put_line(b, "");
         buf_printf(b, "computed by %s\n", m->computed_by);
@@ -102,7 +114,7 @@ static bool same_row(const struct trace_call *a, const struct trace_call *b)
 {
     return a->step == b->step && strcmp(a->branch, b->branch) == 0 && a->has_out == b->has_out &&
            a->has_lse == b->has_lse && a->has_map == b->has_map &&
-           trace_score_equal(&a->score, &b->score);
+           a->has_col_sum == b->has_col_sum && trace_score_equal(&a->score, &b->score);
 }
 
 /* Layers of the calls [i, end) of one row, "0-3,5". */
@@ -140,9 +152,10 @@ static void text_calls(const struct trace *t, struct buf *b)
         if (!isnan(c->sigma))
             snprintf(sigma, sizeof sigma, "%.6g", c->sigma);
         trace_score_text(&c->score, score);
-        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s%s%s\n", c->step, time, sigma,
+        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s%s%s%s\n", c->step, time, sigma,
                    c->branch, buf_str(&layers), c->has_out ? " out" : "", c->has_lse ? " lse" : "",
-                   c->has_map ? " map" : "", score[0] ? "; " : "", score);
+                   c->has_map ? " map" : "", c->has_col_sum ? " col_sum" : "", score[0] ? "; " : "",
+                   score);
         buf_free(&layers);
     }
 }
@@ -185,6 +198,8 @@ static void json_call(const struct trace_call *c, struct jw *w)
     jw_kbool(w, "out", c->has_out);
     jw_kbool(w, "lse", c->has_lse);
     jw_kbool(w, "map", c->has_map);
+    if (c->has_col_sum)
+        jw_kbool(w, "col_sum", true);
     trace_score_json(&c->score, w);
     jw_obj_end(w);
 }

@@ -71,7 +71,7 @@ static int copy_call(struct copy *c, int64_t i, struct err *err)
     int rc = 0;
 
     if (c->fp8)
-        call.has_out = call.has_lse = call.has_map = false;
+        call.has_out = call.has_lse = call.has_map = call.has_col_sum = false;
     TRY(trace_begin_call(c->w, &call, err));
     for (int j = 0; j < CALL_ARRAYS; j++)
         for (int64_t s = 0; trace_call_has(&call, j) && s < e->arr[j].slices; s++) {

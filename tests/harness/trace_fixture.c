@@ -42,6 +42,16 @@ struct trace_meta fixture_sampled(enum dtype dtype)
     return m;
 }
 
+struct trace_meta fixture_decode(enum dtype dtype)
+{
+    struct trace_meta m = fixture_text(dtype, 4, 2, 40);
+    m.n_q = 16;
+    m.decode_from = 30;
+    m.question_from = 25;
+    strcpy(m.generated_by, "greedy");
+    return m;
+}
+
 struct trace_meta fixture_video(enum dtype dtype)
 {
     struct trace_meta m = fixture_text(dtype, 2, 2, 24);
@@ -80,6 +90,7 @@ struct trace_call fixture_call(const struct trace_meta *m, int i)
                            .order = i,
                            .has_out = true,
                            .has_lse = true,
+                           .has_col_sum = m->decode_from > 0,
                            .has_map = m->pool > 0};
     if (m->grid_t > 0) {
         c.layer = i % m->layers;
@@ -128,6 +139,21 @@ static int put_maps(struct trace_writer *w, const struct trace_meta *m, struct e
     }
 out:
     free(map);
+    return rc;
+}
+
+static int put_col_sums(struct trace_writer *w, const struct trace_meta *m, struct err *err)
+{
+    int64_t n = m->heads * m->decode_from;
+    float *x = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&x, n, sizeof *x, "fixture", err));
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)i / 8;
+    TRY(trace_put_values(w, TRACE_COL_SUM, x, err));
+out:
+    free(x);
     return rc;
 }
 
@@ -181,6 +207,8 @@ int fixture_begin(const char *path, const struct trace_meta *m, int n_calls,
             TRY(put_tensor(w, m, i, (enum trace_what)what, err));
         if (c.has_map)
             TRY(put_maps(w, m, err));
+        if (c.has_col_sum)
+            TRY(put_col_sums(w, m, err));
         TRY(trace_end_call(w, err));
     }
     *out = w;

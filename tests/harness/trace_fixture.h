@@ -13,6 +13,10 @@ struct trace_meta fixture_text(enum dtype dtype, int heads, int kv_heads, int64_
  * and the last 44 rows. */
 struct trace_meta fixture_sampled(enum dtype dtype);
 
+/* Metadata of a text trace of 40 tokens of which the last 10 were generated, with queries of these
+ * and of the 6 tokens before them; its calls have col_sum. */
+struct trace_meta fixture_decode(enum dtype dtype);
+
 /* Metadata of a video trace with grid 2 x 3 x 4 and 50 steps. */
 struct trace_meta fixture_video(enum dtype dtype);
 
