@@ -96,8 +96,8 @@ struct method_ctx {
     void *session;        /* what session.open returned; NULL: it was not called */
     int64_t unit_rows; /* set by prepare: query rows that share one list of kept keys; `select` is
                         * called for ranges that start at a multiple of it. Default 1 */
-    double meta_bytes; /* may be set by prepare: bytes of its summary of the keys that the choice for
-                        * one row reads */
+    double meta_bytes; /* may be set by prepare: bytes of its summary of the keys that the choice
+                        * for one row reads */
     char skip[256];    /* set by method_skip */
 };
 
@@ -287,8 +287,8 @@ struct kv_cache {
 struct decode_layer {
     const struct head_in *const *heads; /* [n] */
     const void *const *params;          /* [n]: of the method */
-    const float *const *col_sum; /* [n]: what each key of the prompt gets of the exact softmax of all
-                                  * rows of the prompt; NULL: not known */
+    const float *const *col_sum; /* [n]: what each key of the prompt gets of the exact softmax of
+                                  * all rows of the prompt; NULL: not known */
     int n, share;
     int64_t from, prompt;    /* `prompt` keys are there before the first step */
     struct kv_cache *caches; /* [n / share] */
@@ -297,10 +297,10 @@ struct decode_layer {
 /* A method that evicts keys or carries state from step to step. Others choose each row by
  * `prepare` and `select`, as the only query over the keys up to its own. */
 struct method_decode {
-    bool (*applies)(const void *params);      /* NULL: with all parameters */
-    bool (*own_caches)(const void *params);   /* a cache for every query head; NULL: per KV head */
-    const char *(*then)(const void *params);  /* method that selects among the keys of a cache, as
-                                               * "quest+budget=64"; NULL or "": all are read */
+    bool (*applies)(const void *params);     /* NULL: with all parameters */
+    bool (*own_caches)(const void *params);  /* a cache for every query head; NULL: per KV head */
+    const char *(*then)(const void *params); /* method that selects among the keys of a cache, as
+                                              * "quest+budget=64"; NULL or "": all are read */
 
     /* The end of the prompt; the state is zeroed, and `release` frees what it points to. Returns 0,
      * METHOD_SKIP or an error. */
@@ -308,8 +308,8 @@ struct method_decode {
                  struct err *err);
 
     /* After the attention of a row, whose key is the last one of every cache. score [n]: scaled
-     * scores of its positions 0 .. p in each head, -inf where the model does not look. NULL: nothing
-     * is evicted after the prompt. */
+     * scores of its positions 0 .. p in each head, -inf where the model does not look. NULL:
+     * nothing is evicted after the prompt. */
     int (*step)(void *state, const struct decode_layer *layer, int64_t row,
                 const double *const *score, struct err *err);
 };

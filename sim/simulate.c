@@ -144,9 +144,8 @@ int sim_admits(const struct sim_cell *cell)
     char why[128];
     for (int i = 0; i < 3; i++)
         if (cell->in->nonfinite[i])
-            return method_skip(cell->ctx,
-                               "%c holds NaN or infinity: softmax of its rows has no value",
-                               "qkv"[i]);
+            return method_skip(
+                cell->ctx, "%c holds NaN or infinity: softmax of its rows has no value", "qkv"[i]);
     if (!(cell->method->flags & (x->causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
         return method_skip(cell->ctx, x->causal ? "bidirectional only" : "causal only");
     if (!method_combines(cell->method, x, why))

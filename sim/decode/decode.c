@@ -37,7 +37,7 @@ struct truth {
 /* A cache in the steps at hand. */
 struct held {
     struct keysets sets; /* of each step; none where all keys are held */
-    int64_t *n;          /* [all steps], owned: keys during attention */
+    double *n;           /* [all steps], owned: keys during attention */
     double union_keys;   /* read by the heads together, summed over steps */
     int64_t prompt;      /* keys of the prompt that are left after it */
 };
@@ -45,15 +45,15 @@ struct held {
 struct setting {
     const struct sim_call *run;
     const struct method *method;
-    struct lane *lanes;        /* [n], owned */
-    bool evicts, late;         /* has hooks of the decode phase; evicted a key of the prompt later */
+    struct lane *lanes; /* [n], owned */
+    bool evicts, late;  /* has hooks of the decode phase; evicted a key of the prompt later */
     struct decode_layer layer; /* caches [n / share], owned */
     struct held *held;         /* [n / share], owned */
     void *state;
-    struct method_run *then; /* owned; NULL: the whole cache is read */
+    struct method_run *then;      /* owned; NULL: the whole cache is read */
     const struct method_ctx *why; /* its reason to skip the layer */
-    struct method_ctx *then_ctx; /* [n], owned */
-    struct sim_cell *then_cells; /* [n], owned */
+    struct method_ctx *then_ctx;  /* [n], owned */
+    struct sim_cell *then_cells;  /* [n], owned */
 };
 
 struct decode {
@@ -167,7 +167,7 @@ static int append_and_hold(struct decode *d, struct setting *s, int64_t step, st
     for (int c = 0; c < n_caches(s); c++) {
         struct kv_cache *k = s->layer.caches + c;
         k->at[k->n++] = (int32_t)(d->c->phase.from + step);
-        s->held[c].n[step] = k->n;
+        s->held[c].n[step] = (double)k->n;
         TRY(keysets_add_positions(&s->held[c].sets, k->at, k->n, err));
     }
 out:
@@ -349,8 +349,8 @@ static int open_then(struct setting *s, const char *text, struct err *err)
     TRY(buf_check(&b, "then", err));
     TRY(method_setting_parse(sim_methods, buf_str(&b), NULL, &s->then, err));
     if (method_decodes(s->then->method, s->then->params))
-        FAIL(err, ERR_USAGE, "then=%s: a method that selects keys was expected, not one that evicts",
-             text);
+        FAIL(err, ERR_USAGE,
+             "then=%s: a method that selects keys was expected, not one that evicts", text);
     TRY(mem_zalloc(&s->then_ctx, n, sizeof *s->then_ctx, "settings", err));
     TRY(mem_zalloc(&s->then_cells, n, sizeof *s->then_cells, "settings", err));
     for (int h = 0; h < n; h++) {
@@ -464,16 +464,16 @@ static double padded_cache(const struct setting *s, int64_t steps)
 {
     double sum = 0;
     for (int64_t t = 0; t < steps; t++) {
-        int64_t most = 0;
+        double most = 0;
         for (int c = 0; c < n_caches(s); c++)
-            most = MAX(most, s->held[c].n[t]);
-        sum += (double)most;
+            most = fmax(most, s->held[c].n[t]);
+        sum += most;
     }
     return sum / (double)steps;
 }
 
-/* Mean recall of the fixed set of as many keys of the prompt that is best in all steps, beside every
- * generated key. */
+/* Mean recall of the fixed set of as many keys of the prompt that is best in all steps, beside
+ * every generated key. */
 static int best_fixed(struct decode *d, const struct setting *s, int h, double *best,
                       struct err *err)
 {
@@ -508,7 +508,7 @@ static int finish_lane(struct decode *d, struct setting *s, int h, double error,
     double all = (double)d->c->phase.from + (double)(steps + 1) / 2, cached = 0;
     int rc = 0;
     for (int64_t t = 0; t < steps; t++)
-        cached += (double)held->n[t] / (double)steps;
+        cached += held->n[t] / (double)steps;
     struct lane_cache c = {.evicts = s->evicts,
                            .held = held->n,
                            .padded = padded,

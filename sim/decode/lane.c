@@ -125,8 +125,10 @@ static void add_lost(struct lane *l, const struct step_truth *t, struct keyset k
     double recall = l->acc.recall[t->step];
     if (!held.s)
         return;
-    if (held.s != kept.s)
-        recall = mass_of(t, w->at, keyset_list(held, t->first, t->limit, false, w->at), w->z);
+    if (held.s != kept.s) {
+        int64_t n = keyset_list(held, t->first, t->limit, false, w->at);
+        recall = n == t->limit - t->first ? 1 : mass_of(t, w->at, n, w->z);
+    }
     l->lost[t->step] = MAX(0, 1 - recall);
     l->hot += !has_all(held, t->hot, MIN(DECODE_HOT, t->limit - t->first));
 }
@@ -211,25 +213,28 @@ void lane_free(struct lane *l)
     memset(l, 0, sizeof *l);
 }
 
-static int record_steps(struct record *r, const char *name, const double *x, const int64_t *count,
-                        int64_t n, struct err *err)
-{
-    char full[METRIC_NAME];
-    int rc = 0;
-    for (int64_t t = 0; t < n; t++) {
-        snprintf(full, sizeof full, "%s@token=%lld", name, (long long)t);
-        TRY(record_metric(r, full, x ? x[t] : (double)count[t], err));
-    }
-out:
-    return rc;
-}
-
 static double mean_of(const double *x, int64_t n)
 {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += x[i];
     return sum / (double)n;
+}
+
+/* NAME@token=t for step t, or from t on the mean of as many as keep a record short. */
+static int record_steps(struct record *r, const char *name, const double *x, int64_t n,
+                        struct err *err)
+{
+    enum { MOST = 512 };
+    int64_t stride = ceil_div(n, MOST);
+    char full[METRIC_NAME];
+    int rc = 0;
+    for (int64_t t = 0; t < n; t += stride) {
+        snprintf(full, sizeof full, "%s@token=%lld", name, (long long)t);
+        TRY(record_metric(r, full, mean_of(x + t, MIN(stride, n - t)), err));
+    }
+out:
+    return rc;
 }
 
 /* Mean of the last quarter of the steps minus that of the first. */
@@ -242,22 +247,21 @@ static double drift(const double *x, int64_t n)
 static int record_eviction(struct lane *l, const struct lane_cache *c, struct err *err)
 {
     struct record *r = l->out->record;
-    int64_t n = l->acc.n, peak = 0;
-    double most = 0, keys = 0;
+    int64_t n = l->acc.n;
+    double most = 0, peak = 0;
     int rc = 0;
     for (int64_t t = 0; t < n; t++) {
-        peak = MAX(peak, c->held[t]);
-        keys += (double)c->held[t];
+        peak = fmax(peak, c->held[t]);
         most = fmax(most, l->lost[t]);
     }
     TRY(RECORD_ALL(r, err, {"cum_lost", mean_of(l->lost, n)}, {"lost_max", most},
                    {"lost_drift", drift(l->lost, n)}, {"hot_lost", l->hot / (double)n},
-                   {"cache_keys", keys / (double)n}, {"cache_keys_peak", (double)peak},
+                   {"cache_keys", mean_of(c->held, n)}, {"cache_keys_peak", peak},
                    {"cache_keys_end", c->end}, {"cache_keys_padded", c->padded}));
     if (!isnan(c->best))
         TRY(record_metric(r, "regret_evict", c->best - record_get(r, "cra_mean"), err));
-    TRY(record_steps(r, "lost", l->lost, NULL, n, err));
-    TRY(record_steps(r, "cache_keys", NULL, c->held, n, err));
+    TRY(record_steps(r, "lost", l->lost, n, err));
+    TRY(record_steps(r, "cache_keys", c->held, n, err));
 out:
     return rc;
 }
@@ -273,7 +277,7 @@ int lane_record(struct lane *l, const struct lane_cache *c, struct err *err)
     record_note(r, "history=exact");
     TRY(RECORD_ALL(r, err, {"density_elem", (double)l->pairs / (double)l->allowed},
                    {"pairs_kept", (double)l->pairs}, {"pairs_allowed", (double)l->allowed}));
-    TRY(record_steps(r, "cra", l->acc.recall, NULL, n, err));
+    TRY(record_steps(r, "cra", l->acc.recall, n, err));
     TRY(metrics_output(&l->acc, false, r, err));
     TRY(RECORD_ALL(r, err, {"cra_drift", moved}, {"err_l2_layer", c->err_layer},
                    {"regret_topk", l->topk / (double)n - record_get(r, "cra_mean")},

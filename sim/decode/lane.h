@@ -39,13 +39,13 @@ int heaviest(const struct step_truth *t, int64_t k, struct row_work *w, int32_t 
 struct lane {
     const struct sim_cell *cell;
     struct call_outcome *out;
-    bool off;             /* skipped or failed: no further step */
-    struct keysets kept;  /* of the steps of a block, where a method selects */
-    struct keysets last;  /* the set of the step before */
+    bool off;            /* skipped or failed: no further step */
+    struct keysets kept; /* of the steps of a block, where a method selects */
+    struct keysets last; /* the set of the step before */
     struct metrics_acc acc;
     int64_t pairs, allowed;
-    double *lost, *sq_delta, *sq_ref;       /* [steps]: evicted mass; of errors over a layer */
-    double topk, hot, reuse;                /* sums over steps */
+    double *lost, *sq_delta, *sq_ref; /* [steps]: evicted mass; of errors over a layer */
+    double topk, hot, reuse;          /* sums over steps */
     double meta_bytes;
 };
 
@@ -60,7 +60,7 @@ int lane_step(struct lane *l, const struct step_truth *t, struct keyset kept, st
 /* What the caller knows of the head's cache. */
 struct lane_cache {
     bool evicts;                   /* else all keys are held */
-    const int64_t *held;           /* [steps]: keys during the attention of each step */
+    const double *held;            /* [steps]: keys during the attention of each step */
     double end;                    /* keys after the last step */
     double padded;                 /* largest cache of the layer, mean over steps */
     double kv, meta, dense, bytes; /* bytes per step: read of K and V, read beside them, read by

@@ -97,8 +97,9 @@ static int select_of(const struct sim_cell *cell, const struct row_head *h, void
     int rc = 0;
     method_arithmetic(cell->method, state, &arith, why);
     if (arith.kind != ARITH_SOFTMAX)
-        return method_skip(cell->ctx, "%s has an arithmetic of its own; the decode phase attends "
-                                      "by exact softmax over the kept keys",
+        return method_skip(cell->ctx,
+                           "%s has an arithmetic of its own; the decode phase attends "
+                           "by exact softmax over the kept keys",
                            cell->method->name);
     TRY(cell->method->select(state, 0, 1, &m, err));
     mask_within(&m, &h->in.x.reach);

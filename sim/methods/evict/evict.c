@@ -40,25 +40,31 @@ static const struct opt options[] = {
              "what a key is worth"),
     OPT_SHARE(struct params, capacity, "2048", 1, 1e9, "tokens",
               "keys of a cache that stay; a share is of the prompt, rounded up"),
-    OPT_ENUM(struct params, profile, "official", TEXTS("official", "kvpress", "frontier"),
-             "snapkv, adakv: published settings; they fill window, pool, unit, sink and recent where "
-             "these are not given"),
+    OPT_ENUM(
+        struct params, profile, "official", TEXTS("official", "kvpress", "frontier"),
+        "snapkv, adakv: published settings; they fill window, pool, unit, sink and recent where "
+        "these are not given"),
     OPT_ENUM(struct params, when, "auto", TEXTS("auto", "prompt", "step", "every"),
              "once after the prompt; after it and after every step; or after every so many steps. "
              "auto: step for tova, h2o and streaming, else prompt"),
-    OPT_INT(struct params, every, "512", 1, 1e9, "steps", "when=every: steps between two evictions"),
-    OPT_INT(struct params, sink, NULL, 0, 1e9, "tokens", "first keys that stay; streaming: 4, else 0"),
-    OPT_SHARE(struct params, recent, NULL, 0, 1e9, "tokens",
-              "last keys that stay; a share is of the capacity. snapkv, adakv: the window; h2o: 50%; "
-              "else 0"),
+    OPT_INT(struct params, every, "512", 1, 1e9, "steps",
+            "when=every: steps between two evictions"),
+    OPT_INT(struct params, sink, NULL, 0, 1e9, "tokens",
+            "first keys that stay; streaming: 4, else 0"),
+    OPT_SHARE(
+        struct params, recent, NULL, 0, 1e9, "tokens",
+        "last keys that stay; a share is of the capacity. snapkv, adakv: the window; h2o: 50%; "
+        "else 0"),
     OPT_INT(struct params, window, NULL, 1, 1e6, "rows", "snapkv, adakv: rows that vote; 32"),
     OPT_INT(struct params, pool, NULL, 1, 1e6, "tokens",
             "snapkv, adakv: keys whose votes are averaged, an odd number; 5"),
-    OPT_ENUM(struct params, unit, "auto", TEXTS("auto", "head", "group", "layer"),
-             "what has a cache of its own: a query head, a KV head (mean over its query heads), or one "
-             "set for the layer (mean over all). auto: head for snapkv official, layer for tova"),
+    OPT_ENUM(
+        struct params, unit, "auto", TEXTS("auto", "head", "group", "layer"),
+        "what has a cache of its own: a query head, a KV head (mean over its query heads), or one "
+        "set for the layer (mean over all). auto: head for snapkv official, layer for tova"),
     OPT_NUM(struct params, safe, NULL, 0, 1, "share",
-            "of its keys that a cache keeps in any case, the rest goes to the layer's best; adakv: 0.2, "
+            "of its keys that a cache keeps in any case, the rest goes to the layer's best; adakv: "
+            "0.2, "
             "else 1"),
     OPT_STR(struct params, then, "", "METHOD",
             "selects among the keys that are left, in every step: quest+budget=64, with + for :"),
@@ -81,23 +87,24 @@ static enum evict_unit unit_of(const struct params *p)
 {
     if (p->unit != UNIT_AUTO)
         return (enum evict_unit)p->unit;
-    return p->by == BY_TOVA                   ? UNIT_LAYER
-           : votes(p) && p->profile == 0 ? UNIT_HEAD
-                                              : UNIT_GROUP;
+    return p->by == BY_TOVA ? UNIT_LAYER : votes(p) && p->profile == 0 ? UNIT_HEAD : UNIT_GROUP;
 }
 
 static struct evict_rule rule_of(const struct params *p, uint64_t seed)
 {
     static const int64_t windows[] = {32, 64, 256}, pools[] = {5, 5, 21};
     bool frontier = votes(p) && p->profile == 2;
-    return (struct evict_rule){
-        .by = (enum evict_by)p->by,
-        .unit = unit_of(p),
-        .window = p->window >= 0 ? p->window : windows[p->profile],
-        .pool = p->pool >= 0 ? p->pool : pools[p->profile],
-        .sink = p->sink >= 0 ? p->sink : p->by == BY_STREAMING || frontier ? 4 : 0,
-        .safe = !isnan(p->safe) ? p->safe : p->by == BY_ADAKV ? 0.2 : 1,
-        .seed = seed};
+    return (struct evict_rule){.by = (enum evict_by)p->by,
+                               .unit = unit_of(p),
+                               .window = p->window >= 0 ? p->window : windows[p->profile],
+                               .pool = p->pool >= 0 ? p->pool : pools[p->profile],
+                               .sink = p->sink >= 0                        ? p->sink
+                                       : p->by == BY_STREAMING || frontier ? 4
+                                                                           : 0,
+                               .safe = !isnan(p->safe)     ? p->safe
+                                       : p->by == BY_ADAKV ? 0.2
+                                                           : 1,
+                               .seed = seed};
 }
 
 static struct evict_size size_of(const struct params *p, const struct evict_rule *rule,
@@ -123,8 +130,9 @@ static int validate(void *params, struct err *err)
     if (p->by == BY_TOVA && p->unit != UNIT_AUTO && p->unit != UNIT_LAYER)
         return err_set(err, ERR_USAGE, "by=tova keeps one set for the layer: unit=layer");
     if (!isnan(p->safe) && p->safe < 1 && unit_of(p) == UNIT_LAYER)
-        return err_set(err, ERR_USAGE, "safe: with unit=layer all caches are equal; unit=group or "
-                                       "unit=head lets them compete");
+        return err_set(err, ERR_USAGE,
+                       "safe: with unit=layer all caches are equal; unit=group or "
+                       "unit=head lets them compete");
     return 0;
 }
 
@@ -194,8 +202,9 @@ static void release(void *state)
 const struct method method_evict = {
     .name = "evict",
     .summary = "keys leave the cache while tokens are generated (SnapKV, AdaKV, TOVA, H2O, ...)",
-    .paper = "Li et al., SnapKV, arXiv 2404.14469; Oren et al., TOVA, arXiv 2401.06104; Zhang et al., "
-             "H2O, arXiv 2306.14048",
+    .paper =
+        "Li et al., SnapKV, arXiv 2404.14469; Oren et al., TOVA, arXiv 2401.06104; Zhang et al., "
+        "H2O, arXiv 2306.14048",
     .flags = METHOD_CAUSAL | METHOD_ANY_SCORE | METHOD_RANDOM,
     .params = {.table = options,
                .size = sizeof(struct params),

@@ -16,8 +16,8 @@ static bool by_sums(const struct evict_rule *rule)
 }
 
 /* Sums of the columns over the rows of the prompt. */
-static int prompt_sums(const struct decode_layer *layer, int h, double *sum,
-                       struct method_ctx *ctx, struct err *err)
+static int prompt_sums(const struct decode_layer *layer, int h, double *sum, struct method_ctx *ctx,
+                       struct err *err)
 {
     const float *stored = layer->col_sum ? layer->col_sum[h] : NULL;
     for (int64_t j = 0; stored && j < layer->prompt; j++)
@@ -25,8 +25,9 @@ static int prompt_sums(const struct decode_layer *layer, int h, double *sum,
     if (stored)
         return 0;
     if (layer->from < layer->prompt)
-        return method_skip(ctx, "by=h2o and by=observed need what all rows of the prompt attended to: "
-                                "capture with --col-sums, or with --window %lld",
+        return method_skip(ctx,
+                           "by=h2o and by=observed need what all rows of the prompt attended to: "
+                           "capture with --col-sums, or with --window %lld",
                            (long long)layer->prompt);
     return column_mass(layer->heads[h], 0, layer->from, sum, err);
 }
@@ -40,8 +41,9 @@ int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
     w->n_heads = layer->n;
     w->n_caches = layer->n / layer->share;
     if (rows && layer->from < seen)
-        return method_skip(ctx, "the last %lld rows of the prompt score its keys and %lld are "
-                                "stored: capture with --window %lld",
+        return method_skip(ctx,
+                           "the last %lld rows of the prompt score its keys and %lld are "
+                           "stored: capture with --window %lld",
                            (long long)seen, (long long)layer->from, (long long)seen);
     TRY(prefix_work_new(&w->prefix, err));
     TRY(mem_alloc(&w->z, nk, sizeof *w->z, "scores of keys", err));
@@ -240,8 +242,8 @@ static int score_caches(struct evict_work *w, const struct evict_rule *rule,
         memset(w->score[c], 0, (size_t)layer->caches[c].n * sizeof **w->score);
     for (int h = 0; h < layer->n; h++)
         TRY(add_scores(w, rule, layer, h, row, score ? score[h] : NULL,
-                       size[h / layer->share].recent,
-                       w->score[of_layer ? 0 : h / layer->share], err));
+                       size[h / layer->share].recent, w->score[of_layer ? 0 : h / layer->share],
+                       err));
     for (int c = 1; c < w->n_caches && of_layer; c++)
         memcpy(w->score[c], w->score[0], (size_t)n * sizeof **w->score);
 out:

@@ -28,7 +28,7 @@ struct evict_rule {
     enum evict_by by;
     enum evict_unit unit;
     int64_t window, pool; /* rows that score, keys of the average */
-    int64_t sink; /* first keys of a cache that stay */
+    int64_t sink;         /* first keys of a cache that stay */
     double safe;          /* share of its keys that a cache keeps in any case; 1: no other caches
                            * take part */
     uint64_t seed;
