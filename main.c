@@ -9,6 +9,7 @@
 #ifdef LACUNA_CUDA
 #include "cuda/backend.h"
 #endif
+#include "eval/decode.h"
 #include "plots/figure.h"
 #include "sim/registry.h"
 
@@ -67,6 +68,7 @@ int main(int argc, char **argv)
         .tables = table_list,
         .figures = figure_list,
         .token_texts = tokenizer_texts,
+        .continue_text = decode_greedy,
 #ifdef LACUNA_CUDA
         .list_kernels = cuda_list_kernels,
         .list_gpus = cuda_list_gpus,

@@ -20,10 +20,14 @@ struct capture_opts {
     struct str_list prompts; /* several: a trace each, in the directory `out` */
     const char *prompt;      /* the one of this run; borrowed, NULL: none */
     char *tokens_file;
-    char *rows;     /* NULL = all, else groups of sampled query rows, "64x128" */
-    int64_t tokens; /* INT64_MIN = all */
-    int bos;        /* auto, yes, no */
-    bool nll;       /* run to the end for the likelihoods */
+    char *rows;               /* NULL = all, else groups of sampled query rows, "64x128" */
+    int64_t tokens;           /* INT64_MIN = all */
+    int bos;                  /* auto, yes, no */
+    bool nll;                 /* run to the end for the likelihoods */
+    int64_t generate, window; /* tokens behind the prompt, 0 = none; rows of the prompt stored
+                               * before them, INT64_MIN = 128 */
+    char *continuation;       /* file of these tokens; NULL: the model's own */
+    bool col_sums;
     /* video */
     struct video_ask video;
     char *capture_steps, *save_frames, *save_sample;
@@ -37,8 +41,8 @@ extern const char *const capture_dtypes[];
 /* The type of a value's index; `native` for 0. */
 enum dtype stored_type(int index, enum dtype native);
 
-/* Run a language model over a prompt, on `device` unless that is NULL. */
-int text_capture(const struct capture_opts *o, const struct decoder_accel *device, struct err *err);
+/* Run a language model over a prompt, and over what it generates. */
+int text_capture(const struct app *app, const struct capture_opts *o, struct err *err);
 
 /* Run a video diffusion transformer through its sampler, on `device` unless that is NULL. */
 int video_capture(const struct capture_opts *o, const struct denoiser_accel *device,

@@ -56,6 +56,21 @@ static const struct opt options[] = {
         "run all layers for the likelihood of every token; --no-nll ends after the last stored "
         "layer.",
         .only = "language models"),
+    OPT_INT(
+        struct capture_opts, generate, "0", 0, 1e9, "tokens",
+        "go on for T tokens, greedily, up to one that ends the text, and store their queries: a "
+        "trace for replays of the decode phase.",
+        .only = "language models", .arg = "T"),
+    OPT_AS("continuation", OPT_STR, struct capture_opts, continuation, NULL,
+           .only = "language models",
+           .help = "the T tokens of --generate from a file, text or, with --tokens-file, ids.",
+           .arg = "FILE"),
+    OPT_INT(struct capture_opts, window, NULL, 0, 1e9, "tokens",
+            "with --generate: queries of the last W tokens of the prompt are stored as well (128).",
+            .only = "language models", .arg = "W"),
+    OPT_AS("col-sums", OPT_BOOL, struct capture_opts, col_sums, "0", .only = "language models",
+           .help = "with --generate: store what every key of the prompt gets of the softmax of all "
+                   "rows of the prompt."),
     OPT_AS("size", OPT_STR, struct capture_opts, video.size, NULL, .arg = "TxHxW",
            .help = "frames x height x width of the latent, as in 16x256x384.",
            .only = "video models", .flags = OPT_MAIN),
@@ -76,8 +91,8 @@ static const struct opt options[] = {
 
 static int check_files(const struct capture_opts *o, struct err *err)
 {
-    const char *const inputs[] = {o->prompt, o->tokens_file, o->video.text, o->video.negative,
-                                  o->video.noise};
+    const char *const inputs[] = {o->prompt,     o->tokens_file,    o->continuation,
+                                  o->video.text, o->video.negative, o->video.noise};
     int rc = 0;
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
         TRY(refuse_input(o->out, inputs[i], err));
@@ -148,7 +163,7 @@ static int capture_one(const struct app *app, const struct capture_opts *o, bool
     if (rc)
         return rc;
     return video ? video_capture(o, o->device ? app->denoiser : NULL, err)
-                 : text_capture(o, o->device ? app->decoder : NULL, err);
+                 : text_capture(app, o, err);
 }
 
 /* A trace per prompt; as JSON an array. */

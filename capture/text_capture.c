@@ -3,6 +3,7 @@
  */
 #include "capture/capture.h"
 #include "core/checkpoint.h"
+#include "capture/columnsums.h"
 #include "capture/llm_model.h"
 #include "capture/tokenizer.h"
 #include "capture/trace/trace_tools.h"
@@ -22,21 +23,24 @@
 #include <unistd.h>
 
 #define MAX_PROMPT ((size_t)1 << 30)
+#define WINDOW 128 /* rows of the prompt stored before generated tokens */
 
 struct text_run {
+    const struct app *app;
     const struct capture_opts *o;
     struct llm_model model;
     struct trace_meta meta;
     struct trace_writer *writer;
     struct progress *progress;
-    int32_t *tokens; /* owned */
-    int64_t n;
-    char prompt_id[HASH_TEXT_MAX];
+    int32_t *tokens;   /* owned */
+    int64_t n, prompt; /* n tokens, of which the prompt are the first; prompt 0: all */
+    char prompt_id[HASH_TEXT_MAX], generated_by[64];
     bool *wanted; /* [layers], owned */
     int64_t n_wanted;
     int run_layers;
     struct head_select heads;
     struct row_sample rows;             /* rows.at owned; NULL: all rows */
+    struct column_sums sums;            /* with --col-sums */
     float *nll;                         /* owned */
     const struct decoder_accel *device; /* NULL: the CPU */
     double device_seconds;              /* NAN on the CPU */
@@ -84,19 +88,20 @@ out:
     return rc;
 }
 
-/* Token ids from a text file. */
-static int parse_tokens(struct text_run *r, const struct buf *text, struct err *err)
+/* Append the token ids of a text file. */
+static int parse_tokens(struct text_run *r, const char *path, const struct buf *text,
+                        struct err *err)
 {
     const char *p = buf_str(text);
     char *end;
-    int64_t cap = 0, id;
+    int64_t cap = r->n, id;
     int rc = 0;
 
     while (*(p += strspn(p, " \t\r\n,")) != '\0') {
         errno = 0;
         id = strtoll(p, &end, 10);
         if (end == p || errno || id < 0 || id > INT32_MAX)
-            FAIL(err, ERR_INPUT, "%s: '%.20s' at byte %lld is not a token id", r->o->tokens_file, p,
+            FAIL(err, ERR_INPUT, "%s: '%.20s' at byte %lld is not a token id", path, p,
                  (long long)(p - buf_str(text)));
         TRY(mem_grow(&r->tokens, &cap, r->n + 1, sizeof *r->tokens, "tokens", err));
         r->tokens[r->n++] = (int32_t)id;
@@ -120,7 +125,7 @@ static int load_tokens(struct text_run *r, struct err *err)
     TRY(read_prompt(path, &text, err));
     hash_text(hash_bytes(buf_str(&text), text.len), r->prompt_id);
     if (o->tokens_file)
-        TRY(parse_tokens(r, &text, err));
+        TRY(parse_tokens(r, path, &text, err));
     else
         TRY(encode_prompt(r, &text, err));
     if (o->tokens != INT64_MIN && o->tokens > r->n)
@@ -133,12 +138,101 @@ static int load_tokens(struct text_run *r, struct err *err)
         err_prefix(err, "%s", path);
         goto out;
     }
-    if (r->n > r->model.c.max_positions)
-        log_warn("%lld tokens are beyond the model's %lld positions", (long long)r->n,
-                 (long long)r->model.c.max_positions);
 out:
     buf_free(&text);
     return rc;
+}
+
+/* ---- what follows the prompt ---------------------------------------------------------------- */
+
+static int check_generate(const struct capture_opts *o, struct err *err)
+{
+    const char *lone = o->continuation          ? "--continuation"
+                       : o->window != INT64_MIN ? "--window"
+                       : o->col_sums            ? "--col-sums"
+                                                : NULL;
+    if (o->generate == 0)
+        return lone ? err_set(err, ERR_USAGE, "capture: %s is for --generate T", lone) : 0;
+    if (o->rows || (o->maps != INT64_MIN && o->maps > 0))
+        return err_set(
+            err, ERR_USAGE,
+            "capture: --generate stores the rows of the generated tokens and --window; %s "
+            "is of other rows",
+            o->rows ? "--rows" : "--maps");
+    return 0;
+}
+
+/* Append a part of a text. */
+static int encode_more(struct text_run *r, const struct buf *text, struct err *err)
+{
+    struct tokenizer *tok = NULL;
+    int32_t *ids = NULL;
+    int64_t n = 0, cap = r->n;
+    int rc = 0;
+
+    TRY(tokenizer_open(r->o->model, &tok, err));
+    TRY(tokenizer_encode_plain(tok, buf_str(text), text->len, &ids, &n, err));
+    TRY(mem_grow(&r->tokens, &cap, r->n + n, sizeof *r->tokens, "tokens", err));
+    memcpy(r->tokens + r->n, ids, (size_t)n * sizeof *ids);
+    r->n += n;
+out:
+    free(ids);
+    tokenizer_close(&tok);
+    return rc;
+}
+
+/* The next tokens from a file. */
+static int read_continuation(struct text_run *r, struct err *err)
+{
+    const char *path = r->o->continuation;
+    struct buf text = {0};
+    char id[HASH_TEXT_MAX];
+    int rc = 0;
+
+    TRY(read_prompt(path, &text, err));
+    hash_text(hash_bytes(buf_str(&text), text.len), id);
+    snprintf(r->generated_by, sizeof r->generated_by, "forced:%s", id);
+    TRY(r->o->tokens_file ? parse_tokens(r, path, &text, err) : encode_more(r, &text, err));
+    if (r->n - r->prompt < r->o->generate)
+        FAIL(err, ERR_USAGE, "%s has %lld tokens, --generate asks for %lld", path,
+             (long long)(r->n - r->prompt), (long long)r->o->generate);
+    r->n = r->prompt + r->o->generate;
+    if ((rc = llm_check_tokens(&r->model.c, r->tokens, r->n, err)) != 0)
+        err_prefix(err, "%s", path);
+out:
+    buf_free(&text);
+    return rc;
+}
+
+static int generate(struct text_run *r, struct err *err)
+{
+    int64_t cap = r->n, made = 0, most = r->o->generate;
+    int rc = 0;
+
+    TRY(mem_grow(&r->tokens, &cap, r->n + most, sizeof *r->tokens, "tokens", err));
+    TRY(r->app->continue_text(r->o->model, r->device, cmd_jobs(&r->o->c), r->tokens, r->n, most,
+                              r->tokens + r->n, &made, err));
+    if (made == 0)
+        FAIL(err, ERR_INPUT,
+             "%s ends the text behind the prompt at once: --continuation FILE says what follows",
+             r->o->model);
+    if (made < most)
+        log_info("the model ends the text after %lld tokens", (long long)made);
+    r->n += made;
+    snprintf(r->generated_by, sizeof r->generated_by, "greedy");
+out:
+    return rc;
+}
+
+static int go_on(struct text_run *r, struct err *err)
+{
+    if (r->o->generate == 0)
+        return 0;
+    r->prompt = r->n;
+    if (!r->o->c.dry_run)
+        return r->o->continuation ? read_continuation(r, err) : generate(r, err);
+    r->n += r->o->generate;
+    return 0;
 }
 
 /* ---- the trace ------------------------------------------------------------------------------ */
@@ -190,6 +284,12 @@ static int fill_meta(struct text_run *r, struct err *err)
     m->n_q = m->n_k = r->n;
     m->seed = r->o->c.seed;
     m->pool = r->o->maps == INT64_MIN ? map_cell_for(r->n) : r->o->maps;
+    if (r->prompt) {
+        m->pool = 0;
+        m->decode_from = r->prompt;
+        m->n_q -= r->prompt - MIN(r->prompt, r->o->window == INT64_MIN ? WINDOW : r->o->window);
+        snprintf(m->generated_by, sizeof m->generated_by, "%s", r->generated_by);
+    }
     if (r->o->rows && (rc = sample_rows(r, err)) != 0)
         return rc;
     return r->o->c.dry_run ? 0 : st_content_id(r->model.file, m->weights_id, err);
@@ -221,25 +321,33 @@ static int begin_layer(void *ctx, int layer, struct err *err)
                               .timestep = NAN,
                               .sigma = NAN,
                               .order = layer,
-                              .has_map = r->meta.pool > 0};
+                              .has_map = r->meta.pool > 0,
+                              .has_col_sum = r->o->col_sums};
     int64_t window = llm_window(&r->model.c, layer);
     call.score.reach.back = window < r->n ? window : 0;
     return r->wanted[layer] ? trace_begin_call(r->writer, &call, err) : 0;
 }
 
-/* The sampled ones of the queries [t0, t0 + n). */
-static int put_sampled(struct text_run *r, int64_t t0, int64_t n, const float *q, struct err *err)
+/* Those of the queries [t0, t0 + n) that the span has. */
+static int put_span(struct text_run *r, struct row_span s, int64_t t0, int64_t n, const float *q,
+                    struct err *err)
 {
     int64_t d = r->model.c.head_dim, ld = d * r->model.c.heads;
+    int64_t a = MAX(s.pos, t0), b = MIN(s.pos + s.rows, t0 + n);
+    return a < b ? head_select_put(&r->heads, r->writer, TRACE_Q, s.first + a - s.pos, b - a,
+                                   q + (a - t0) * ld, (int)d, err)
+                 : 0;
+}
+
+static int put_queries(struct text_run *r, int64_t t0, int64_t n, const float *q, struct err *err)
+{
+    const struct trace_meta *m = &r->meta;
     int rc = 0;
 
-    for (int64_t g = 0; g < row_sample_groups(&r->rows); g++) {
-        struct row_span s = row_sample_span(&r->rows, g);
-        int64_t a = MAX(s.pos, t0), b = MIN(s.pos + s.rows, t0 + n);
-        if (a < b)
-            TRY(head_select_put(&r->heads, r->writer, TRACE_Q, s.first + a - s.pos, b - a,
-                                q + (a - t0) * ld, (int)d, err));
-    }
+    if (!r->rows.at)
+        return put_span(r, (struct row_span){0, m->n_q, m->n_k - m->n_q}, t0, n, q, err);
+    for (int64_t g = 0; g < row_sample_groups(&r->rows); g++)
+        TRY(put_span(r, row_sample_span(&r->rows, g), t0, n, q, err));
 out:
     return rc;
 }
@@ -252,12 +360,12 @@ static int put_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q,
     char text[64];
 
     if (r->wanted[layer]) {
-        if (r->rows.at)
-            TRY(put_sampled(r, t0, n, q, err));
-        else
-            TRY(head_select_put(&r->heads, r->writer, TRACE_Q, t0, n, q, d, err));
+        TRY(put_queries(r, t0, n, q, err));
         TRY(head_select_put(&r->heads, r->writer, TRACE_K, t0, n, k, d, err));
         TRY(head_select_put(&r->heads, r->writer, TRACE_V, t0, n, v, d, err));
+        if (r->o->col_sums && t0 < r->prompt)
+            TRY(column_sums_add(&r->sums, t0, MIN(n, r->prompt - t0), q, k,
+                                llm_window(&r->model.c, layer), cmd_jobs(&r->o->c), err));
     }
     snprintf(text, sizeof text, "layer %d, token %lld", layer, (long long)(t0 + n));
     progress_add(r->progress, (double)n * (double)(2 * t0 + n), t0 + n == r->n, text);
@@ -275,9 +383,18 @@ static int end_layer(void *ctx, int layer, const struct attnmap *map, struct err
         int64_t at = r->heads.head[i] * map->cells_q * map->cells_k;
         TRY(trace_put_map(r->writer, i, map->sum + at, map->max + at, err));
     }
+    if (r->o->col_sums)
+        TRY(column_sums_put(&r->sums, r->writer, err));
     TRY(trace_end_call(r->writer, err));
 out:
     return rc;
+}
+
+static int start_sums(struct text_run *r, struct err *err)
+{
+    const struct llm_config *c = &r->model.c;
+    struct trace_shape keys = {c->kv_heads, r->prompt, c->head_dim, r->meta.dtype};
+    return r->o->col_sums ? column_sums_init(&r->sums, &r->heads, keys, r->meta.scale, err) : 0;
 }
 
 static int run_model(struct text_run *r, struct err *err)
@@ -297,6 +414,7 @@ static int run_model(struct text_run *r, struct err *err)
         TRY(mem_alloc(&r->nll, r->n - 1, sizeof *r->nll, "likelihoods", err));
         run.nll = r->nll;
     }
+    TRY(start_sums(r, err));
     TRY(trace_create(r->o->out, &r->meta, r->n_wanted, r->o->c.force, &r->writer, err));
     TRY(trace_put_run(r->writer, TRACE_TOKENS, r->n, r->tokens, err));
     if (r->rows.at)
@@ -384,16 +502,22 @@ static int open_run(struct text_run *r, struct err *err)
                  "capture: --prompt FILE is missing (a dry run can do with --tokens N)");
         r->n = o->tokens;
     }
+    TRY(go_on(r, err));
+    if (r->tokens && r->n > r->model.c.max_positions)
+        log_warn("%lld tokens are beyond the model's %lld positions", (long long)r->n,
+                 (long long)r->model.c.max_positions);
 out:
     return rc;
 }
 
-int text_capture(const struct capture_opts *o, const struct decoder_accel *device, struct err *err)
+int text_capture(const struct app *app, const struct capture_opts *o, struct err *err)
 {
-    struct text_run r = {.o = o, .device = device, .device_seconds = NAN};
+    struct text_run r = {
+        .app = app, .o = o, .device = o->device ? app->decoder : NULL, .device_seconds = NAN};
     double begin = clock_s();
     int rc = 0;
 
+    TRY(check_generate(o, err));
     TRY(open_run(&r, err));
     TRY(choose_layers(&r, err));
     TRY(fill_meta(&r, err));
@@ -408,6 +532,7 @@ out:
     free(r.tokens);
     free((int32_t *)(uintptr_t)r.rows.at);
     free(r.wanted);
+    column_sums_free(&r.sums);
     head_select_free(&r.heads);
     free(r.nll);
     return rc;

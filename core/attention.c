@@ -136,13 +136,36 @@ int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double 
     return 0;
 }
 
+#define PROB_ROWS 32 /* rows of probabilities in memory */
+
+int attn_column_sums(const struct attn_ops *ops, double *sum, struct err *err)
+{
+    const struct attn_in *in = &ops->in;
+    double *s = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&s, PROB_ROWS * in->nk, sizeof *s, "rows of probabilities", err));
+    for (int64_t r0 = 0; r0 < in->nq; r0 += PROB_ROWS) {
+        int64_t r1 = MIN(r0 + PROB_ROWS, in->nq), keys = attn_limit(in, r1 - 1);
+        TRY(attn_scores(ops, r0, r1, 0, keys, s, err));
+        for (int64_t r = r0; r < r1; r++) {
+            int64_t first = attn_first(in, r), n = attn_limit(in, r) - first;
+            double *row = s + (r - r0) * keys + first, max = row_max_f64(row, n);
+            double z = exp_sum_f64(row, n, max), share = attn_key_share(in, max + log(z)) / z;
+            for (int64_t j = 0; j < n; j++)
+                sum[first + j] += row[j] * share;
+        }
+    }
+out:
+    free(s);
+    return rc;
+}
+
 /* ---- pooled maps ------------------------------------------------------------------------------
  *
  * A few rows of probabilities at a time are computed and added to their cells. Sums are carried in
  * double over all rows of a cell and rounded once, so that the stored map does not depend on how
  * the rows were grouped. */
-
-#define MAP_ROWS 32 /* rows of probabilities in memory */
 
 /* Add one row of probabilities to the cells of its cell row; `share` is what a sink leaves. */
 static void fold(const double *p, double share, int64_t nk, int64_t pool, double *sum, double *max)
@@ -169,15 +192,15 @@ int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float 
 
     if (pool < 1)
         return err_set(err, ERR_USAGE, "pool size %lld of an attention map", (long long)pool);
-    TRY(mem_alloc(&p, MAP_ROWS * nk, sizeof *p, "rows of probabilities", err));
+    TRY(mem_alloc(&p, PROB_ROWS * nk, sizeof *p, "rows of probabilities", err));
     TRY(mem_alloc(&s, cells, sizeof *s, "cells of a map", err));
     TRY(mem_alloc(&m, cells, sizeof *m, "cells of a map", err));
     for (int64_t top = 0; top < nq; top += pool, sum += cells, max += cells) {
         int64_t bottom = MIN(top + pool, nq);
         memset(s, 0, (size_t)cells * sizeof *s);
         memset(m, 0, (size_t)cells * sizeof *m);
-        for (int64_t r = top; r < bottom; r += MAP_ROWS) {
-            int64_t end = MIN(r + MAP_ROWS, bottom);
+        for (int64_t r = top; r < bottom; r += PROB_ROWS) {
+            int64_t end = MIN(r + PROB_ROWS, bottom);
             TRY(attn_probs(ops, r, end, lse + r, p, err));
             for (int64_t i = r; i < end; i++)
                 fold(p + (i - r) * nk, attn_key_share(&ops->in, lse[i]), nk, pool, s, m);

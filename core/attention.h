@@ -136,6 +136,10 @@ int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double 
 int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, int64_t k1,
                 double *s, struct err *err);
 
+/* Add what every key gets of the exact softmax of the head's rows, p_ij = exp(s_ij) / (exp(LSE_i) +
+ * exp(z)), to sum [nk]; in double, row by row in ascending order. */
+int attn_column_sums(const struct attn_ops *ops, double *sum, struct err *err);
+
 /* ---- the inner loops of a softmax row, in float and in double (softmax.c) ------------------- */
 
 /* Largest of n values; -inf when n is 0. */

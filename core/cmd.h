@@ -40,6 +40,12 @@ struct app {
     int (*token_texts)(const char *model, const int32_t *ids, int64_t n, struct str_list *out,
                        struct err *err);
 
+    /* What a language model writes behind the ids of a prompt, greedily: at most `most` ids, *made
+     * of them, up to one that ends a text. `on` NULL: on the CPU. */
+    int (*continue_text)(const char *model, const struct decoder_accel *on, int jobs,
+                         const int32_t *prompt, int64_t n, int64_t most, int32_t *ids,
+                         int64_t *made, struct err *err);
+
     /* `lacuna list kernels` and `gpus`: write one JSON object per entry, with at least "name" and
      * "summary", into the open array of w. NULL with CUDA=0. */
     int (*list_kernels)(struct jw *w, struct err *err);

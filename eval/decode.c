@@ -272,3 +272,33 @@ out:
     id_list_free(&ids);
     return rc;
 }
+
+int decode_greedy(const char *dir, const struct decoder_accel *on, int jobs, const int32_t *prompt,
+                  int64_t n, int64_t most, int32_t *ids, int64_t *made, struct err *err)
+{
+    struct eval_model m = {.dir = dir};
+    struct lockstep_on where = {.decoder = on};
+    struct lockstep l = {0};
+    struct decode d = {0};
+    int rc = 0;
+
+    *made = 0;
+    TRY(llm_open(dir, &m.llm, err));
+    TRY(eval_model_ends(&m, err));
+    TRY(lockstep_open(&l, &m.llm, NULL, 0, n + most, true, DT_F32, jobs, on ? &where : NULL, err));
+    TRY(lockstep_prefill(&l, prompt, n, err));
+    TRY(decode_open(&d, &l, 0, err));
+    while (*made < most) {
+        int32_t id = decode_likeliest(&d);
+        if (ends_text(&m, id))
+            break;
+        ids[(*made)++] = id;
+        if (*made < most)
+            TRY(decode_push(&d, &id, 1, err));
+    }
+out:
+    decode_close(&d);
+    lockstep_close(&l);
+    eval_model_close(&m);
+    return rc;
+}

@@ -64,6 +64,11 @@ int answer_ids(const struct eval_model *m, const char *chat, const char *prompt_
                const char *answer_text, struct id_list *prompt, struct id_list *answer,
                bool *retokenised, struct err *err);
 
+/* The likeliest ids [*made] behind a prompt, at most `most`, up to one that ends a text; by exact
+ * attention, with the keys and values of the prompt kept. */
+int decode_greedy(const char *dir, const struct decoder_accel *on, int jobs, const int32_t *prompt,
+                  int64_t n, int64_t most, int32_t *ids, int64_t *made, struct err *err);
+
 /* Generate at most max_new ids, until one that ends a text or until the text has a stop string;
  * *out receives the text without it. */
 int generate(struct decode *d, const struct eval_model *m, int64_t max_new,

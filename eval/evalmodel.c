@@ -66,6 +66,12 @@ out:
     return rc;
 }
 
+int eval_model_ends(struct eval_model *m, struct err *err)
+{
+    int rc = read_eot(m, "config.json", err);
+    return rc ? rc : read_eot(m, "generation_config.json", err);
+}
+
 static int read_domain(struct eval_model *m, struct err *err)
 {
     char path[CHECKPOINT_PATH];
@@ -110,8 +116,7 @@ int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct 
         FAIL(err, ERR_INPUT, "%s: the tokenizer has ids up to %lld, the model %lld tokens", dir,
              (long long)tokenizer_max_id(m->tok), (long long)m->llm.c.vocab);
     TRY(find_bos(m, bos_mode, err));
-    TRY(read_eot(m, "config.json", err));
-    TRY(read_eot(m, "generation_config.json", err));
+    TRY(eval_model_ends(m, err));
     TRY(read_domain(m, err));
 out:
     if (rc)

@@ -26,6 +26,8 @@ struct eval_model {
 };
 struct attn_shape eval_model_shape(const struct eval_model *m);
 int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct err *err);
+/* The ids that end a text, of a model whose dir and llm are there. */
+int eval_model_ends(struct eval_model *m, struct err *err);
 void eval_model_close(struct eval_model *m);
 
 /* What the options of the command say to all tasks. */

@@ -47,7 +47,10 @@ static const struct opt options[] = {
     OPT_STR(struct trace_opts, layers, "all", "LIST", "layers, as in 0,4-7.", .only = CUTTERS),
     OPT_STR(struct trace_opts, heads, "all", "LIST",
             "query heads; of k and v the kv heads that serve them.", .only = "export, subset, map"),
-    OPT_STR(struct trace_opts, steps, "all", "LIST", "denoising steps.", .only = CUTTERS),
+    OPT_STR(struct trace_opts, steps, "all", "LIST",
+            "denoising steps; subset of a decode phase: a:b, the "
+            "generated tokens from the a-th on, before the b-th.",
+            .only = CUTTERS),
     OPT_STR(struct trace_opts, branch, "", "NAME", "guidance branch; all if empty.",
             .only = CUTTERS),
     OPT_INT(struct trace_opts, tokens, "0", 0, 2147483647, "tokens",

@@ -10,6 +10,7 @@
  */
 #include "capture/trace/trace_tools.h"
 
+#include "core/gemm.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
@@ -213,6 +214,58 @@ static void compare(const struct check *c, int64_t call, const struct rows *r, c
     }
 }
 
+/* The sums of columns of a head, where all queries of the prompt are there; text of the first
+ * difference. */
+static int check_columns(const struct check *c, int64_t call, int head, char what[200],
+                         struct err *err)
+{
+    const struct trace_meta *m = trace_meta(c->t);
+    int64_t n = m->decode_from, d = m->head_dim;
+    float *q = NULL, *k = NULL, *have = NULL, *rel = NULL;
+    double *sum = NULL;
+    struct attn_ops ops = {0};
+    struct attn_in in;
+    int rc = 0;
+
+    TRY(mem_alloc(&q, n * d, sizeof *q, "queries", err));
+    TRY(mem_alloc(&k, n * d, sizeof *k, "keys", err));
+    TRY(mem_alloc(&have, n, sizeof *have, "sums of columns", err));
+    TRY(mem_zalloc(&sum, n, sizeof *sum, "sums of columns", err));
+    TRY(trace_attn(c->t, call, head, &in, &rel, err));
+    TRY(trace_read(c->t, call, TRACE_Q, head, 0, n, q, err));
+    TRY(trace_read(c->t, call, TRACE_K, head / (m->heads / m->kv_heads), 0, n, k, err));
+    TRY(trace_read_values(c->t, call, TRACE_COL_SUM, head, have, err));
+    in.nq = in.nk = n;
+    in.q = q;
+    in.k = k;
+    TRY(attn_prepare(&ops, &in, PREC_F64, err));
+    TRY(attn_column_sums(&ops, sum, err));
+    for (int64_t j = 0; j < n && !what[0]; j++)
+        if (!(fabs(have[j] - sum[j]) <= 1e-6 * sum[j] + 1e-12))
+            snprintf(what, 200, "col_sum of key %lld is %.9g, q and k give %.9g", (long long)j,
+                     have[j], sum[j]);
+out:
+    attn_release(&ops);
+    free(q);
+    free(k);
+    free(have);
+    free(rel);
+    free(sum);
+    return rc;
+}
+
+static int check_rows(struct check *c, int64_t call, int head, struct rows *r, char what[200],
+                      struct err *err)
+{
+    int rc = 0;
+    TRY(rows_init(c, call, r, err));
+    TRY(trace_attn(c->t, call, head, &r->x, &r->rel, err));
+    TRY(run_rows(c, call, head, r, err));
+    compare(c, call, r, what);
+out:
+    return rc;
+}
+
 static int check_head(void *ctx, int64_t item, int worker, struct err *err)
 {
     struct check *c = ctx;
@@ -221,14 +274,15 @@ static int check_head(void *ctx, int64_t item, int worker, struct err *err)
     int head = (int)(item % m->heads), rc = 0;
     const struct trace_call *info = trace_call(c->t, call);
     struct rows r = {0};
-    char what[200], object[128];
+    char what[200] = "", object[128];
+    bool columns = info->has_col_sum && m->n_q == m->n_k;
 
-    if (!info->has_out && !info->has_lse)
+    if (!info->has_out && !info->has_lse && !columns)
         return 0;
-    TRY(rows_init(c, call, &r, err));
-    TRY(trace_attn(c->t, call, head, &r.x, &r.rel, err));
-    TRY(run_rows(c, call, head, &r, err));
-    compare(c, call, &r, what);
+    if (info->has_out || info->has_lse)
+        TRY(check_rows(c, call, head, &r, what, err));
+    if (columns && !what[0])
+        TRY(check_columns(c, call, head, what, err));
     snprintf(object, sizeof object, "/calls/step-%03d/%s/layer-%02d", info->step, info->branch,
              info->layer);
     pthread_mutex_lock(&c->lock);
@@ -252,13 +306,16 @@ int trace_check_attention(const struct trace *t, int jobs, int64_t rows, trace_b
     int rc = 0;
 
     pthread_mutex_init(&c.lock, NULL);
+    if (rows > 0 && trace_meta(t)->decode_from)
+        TRY(gemm_ready(err));
     if (rows > 0) {
         c.progress = progress_start("attention", (double)items, items);
         rc = pool_run(jobs, items, check_head, &c, err);
         progress_end(&c.progress);
     }
-    pthread_mutex_destroy(&c.lock);
     *n_bad = c.n_bad;
     *n_rows = c.n_rows;
+out:
+    pthread_mutex_destroy(&c.lock);
     return rc;
 }

@@ -35,6 +35,7 @@ struct derive {
     int64_t n, cap;
     struct trace_writer *w;
     struct row_sample rows; /* drawn anew; rows.at owned, NULL: none */
+    int64_t skip;           /* stored query rows before the first one of the new file */
     void *buf;              /* one head, owned */
     int64_t buf_cap;
     struct progress *progress;
@@ -159,6 +160,44 @@ static bool all_causal(const struct derive *d)
     return true;
 }
 
+/* The prefill alone: a part of the prompt, or some rows of the sequence. */
+static void drop_decode(struct derive *d)
+{
+    d->meta.decode_from = d->meta.question_from = 0;
+    d->meta.generated_by[0] = '\0';
+    for (int64_t i = 0; i < d->n; i++)
+        d->pieces[i].out.has_col_sum = false;
+}
+
+/* The steps [a, b) of a decode phase: the tokens before them are the new prompt, whose window is as
+ * long as before. */
+static int set_steps(struct derive *d, const struct trace *t, struct err *err)
+{
+    struct trace_meta *m = &d->meta;
+    struct trace_decode all = trace_decode(m);
+    const char *text = d->o->steps;
+    char *end = NULL;
+
+    if (all.from == 0 || strcmp(text, "all") == 0)
+        return 0;
+    long long a = strtoll(text, &end, 10), b = *end == ':' ? strtoll(end + 1, &end, 10) : -1;
+    if (*end || a < 0 || b <= a || b > all.steps)
+        return err_set(
+            err, ERR_USAGE,
+            "%s: --steps %s: it has a decode phase of %lld steps; give the first one and "
+            "the one behind the last, as in 0:%lld",
+            trace_path(t), text, (long long)all.steps, (long long)all.steps);
+    d->skip = a;
+    m->n_q = all.window + b - a;
+    m->n_k = all.from + b;
+    if (a > 0 && d->pieces[0].out.has_col_sum)
+        log_warn("col_sum is of the prompt of %lld tokens: it is left out", (long long)all.from);
+    for (int64_t i = 0; a > 0 && i < d->n; i++)
+        d->pieces[i].out.has_col_sum = false;
+    m->decode_from += a;
+    return 0;
+}
+
 static int set_tokens(struct derive *d, const struct trace *t, struct err *err)
 {
     struct trace_meta *m = &d->meta;
@@ -175,6 +214,8 @@ static int set_tokens(struct derive *d, const struct trace *t, struct err *err)
         return err_set(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", trace_path(t),
                        (long long)m->n_k, (long long)n);
     m->n_q = m->n_k = n;
+    if (n <= m->decode_from)
+        drop_decode(d);
     return 0;
 }
 
@@ -194,14 +235,17 @@ static int set_rows(struct derive *d, const struct trace *t, struct err *err)
     TRY(row_sample_parse(d->o->rows, "--rows", &groups, &m->row_group, err));
     TRY(row_sample_draw(n, groups, m->row_group, d->o->seed, &at, &m->n_q, err));
     d->rows = (struct row_sample){.at = at, .n = m->n_q, .group = m->row_group};
+    drop_decode(d);
 out:
     return rc;
 }
 
 /* Which datasets each new call has. Maps of other tokens are no maps of these. */
-static void set_flags(struct derive *d)
+static void set_flags(struct derive *d, const struct trace *t)
 {
-    bool keep = d->o->maps == 0 && d->o->tokens == 0 && !d->rows.at, lost = false;
+    const struct trace_meta *of = trace_meta(t);
+    bool cut = d->meta.n_q != of->n_q || d->meta.n_k != of->n_k, lost = false;
+    bool keep = d->o->maps == 0 && d->o->tokens == 0 && !cut;
     for (int64_t i = 0; i < d->n; i++) {
         struct trace_call *c = &d->pieces[i].out;
         lost |= c->has_map && !keep && d->o->maps == 0;
@@ -222,8 +266,9 @@ static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err 
     for (int64_t i = 1; i < n; i++)
         TRY(check_alike(t[0], t[i], err));
     TRY(index_list_parse(d->o->layers, d->meta.layers, "--layers", &w.layers, &w.n_layers, err));
-    TRY(index_list_parse(d->o->steps, d->meta.steps > 0 ? d->meta.steps : -1, "--steps", &w.steps,
-                         &w.n_steps, err));
+    TRY(index_list_parse(d->meta.decode_from ? "all" : d->o->steps,
+                         d->meta.steps > 0 ? d->meta.steps : -1, "--steps", &w.steps, &w.n_steps,
+                         err));
     for (int64_t i = 0; i < n; i++)
         TRY(add_calls(d, t[i], &w, err));
     if (d->n == 0)
@@ -234,12 +279,13 @@ static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err 
         TRY(sort_calls(d, err));
     for (int64_t i = 0; n > 1 && i < d->n; i++)
         d->pieces[i].out.order = (int)i;
+    TRY(set_steps(d, t[0], err));
     TRY(set_tokens(d, t[0], err));
     TRY(set_rows(d, t[0], err));
     if (d->meta.row_group && d->o->maps > 0)
         FAIL(err, ERR_USAGE, "%s holds a sample of query rows; maps are of all rows",
              trace_path(t[0]));
-    set_flags(d);
+    set_flags(d, t[0]);
     TRY(head_select_stored(d->o->heads, &d->meta, &d->heads, err));
     TRY(head_select_meta(&d->heads, &d->meta, err));
     for (int64_t i = 0; i < d->n; i++) { /* a bias per head stays one per stored head */
@@ -268,19 +314,23 @@ static int64_t source_slice(const struct derive *d, const struct trace_array *a,
     return (j == TRACE_REL_BIAS || j == TRACE_BIAS) && a->slices == 1 ? 0 : d->heads.head[i];
 }
 
-/* Rows of a slice that the new file has; the middle of a bias per distance. */
-static const char *kept_rows(const struct trace_array *from, const struct trace_array *to, int j,
-                             const void *data)
+static bool of_queries(int j)
 {
-    int64_t skip = j == TRACE_REL_BIAS ? (from->rows - to->rows) / 2 : 0;
+    return j == TRACE_Q || j == TRACE_OUT || j == TRACE_LSE;
+}
+
+/* Rows of a slice that the new file has; the middle of a bias per distance. */
+static const char *kept_rows(const struct derive *d, const struct trace_array *from,
+                             const struct trace_array *to, int j, const void *data)
+{
+    int64_t skip = j == TRACE_REL_BIAS ? (from->rows - to->rows) / 2 : of_queries(j) ? d->skip : 0;
     return (const char *)data + skip * from->row_bytes;
 }
 
 /* The drawn rows of a slice of q, out or lse, moved to its front. */
 static void gather_rows(const struct derive *d, int j, int64_t row_bytes, char *data)
 {
-    bool of_queries = j == TRACE_Q || j == TRACE_OUT || j == TRACE_LSE;
-    for (int64_t i = 0; of_queries && i < d->rows.n; i++)
+    for (int64_t i = 0; of_queries(j) && i < d->rows.n; i++)
         memmove(data + i * row_bytes, data + d->rows.at[i] * row_bytes, (size_t)row_bytes);
 }
 
@@ -297,7 +347,7 @@ static int copy_array(struct derive *d, const struct piece *p, int j, struct err
         TRY(mem_grow(&d->buf, &d->buf_cap, from->rows * from->row_bytes, 1, "head to copy", err));
         TRY(trace_read_slice(p->t, p->call, from, source_slice(d, from, j, i), d->buf, err));
         gather_rows(d, j, from->row_bytes, d->buf);
-        TRY(trace_put_slice(d->w, j, i, kept_rows(from, &to, j, d->buf), err));
+        TRY(trace_put_slice(d->w, j, i, kept_rows(d, from, &to, j, d->buf), err));
     }
 out:
     return rc;

@@ -40,19 +40,21 @@ int trace_export(const struct trace *t, const struct trace_selection *s, const c
  * padding text left out), in double, and compare. `bad` is called for every head that differs;
  * *n_bad counts them, *n_rows the rows compared. Bounds: out to half a unit in the last place of
  * the dtype plus 1e-5 of the largest |v| of the head (2^-8 of it when the capture computed in less
- * than float32); lse 1e-3 (2e-2). */
+ * than float32); lse 1e-3 (2e-2). Of a decode phase with all queries of the prompt the sums of
+ * columns are recomputed as well, to 1e-6. */
 int trace_check_attention(const struct trace *t, int jobs, int64_t rows, trace_bad_fn *bad,
                           void *ctx, int64_t *n_bad, int64_t *n_rows, struct err *err);
 
 /* ---- traces from traces --------------------------------------------------------------------- */
 
 struct derive_options {
-    const char *layers, *heads, *steps; /* index lists, "all" = all */
-    const char *branch;                 /* "" = all */
-    int64_t tokens;                     /* first N tokens of a causal trace; 0 = all */
-    const char *rows; /* groups of query rows to draw, "64x128"; NULL = keep all */
-    uint64_t seed;    /* of rows */
-    int64_t maps;     /* cell size of maps to compute; 0 = keep what is there */
+    const char *layers, *heads,
+        *steps;         /* index lists, "all" = all; steps of a decode phase: "a:b" */
+    const char *branch; /* "" = all */
+    int64_t tokens;     /* first N tokens of a causal trace; 0 = all */
+    const char *rows;   /* groups of query rows to draw, "64x128"; NULL = keep all */
+    uint64_t seed;      /* of rows */
+    int64_t maps;       /* cell size of maps to compute; 0 = keep what is there */
     int jobs;
     bool force, dry;
 };

@@ -6,6 +6,7 @@
 
 #include "core/cmd.h"
 #include "core/trace.h"
+#include "eval/decode.h"
 #include "tests/harness/suite.h"
 
 #include <stdio.h>
@@ -34,7 +35,7 @@ static inline int capture_run_on(const struct denoiser_accel *device, const char
 {
     static const struct command *const none[] = {NULL};
     char words[64000], *rest = words, *argv[60];
-    struct app app = {.commands = none, .denoiser = device};
+    struct app app = {.commands = none, .denoiser = device, .continue_text = decode_greedy};
     int argc = 0;
     int len =
         snprintf(words, sizeof words, "--model %s -o %s --quiet %s %s", model, out, common, args);

@@ -1,9 +1,12 @@
-/* Traces of a decode phase (format 1.2): written, read, packed; what contradicts itself is refused;
- * which rows they hold. */
+/* Traces of a decode phase (format 1.2): written, read, packed, cut; what contradicts itself is
+ * refused; which rows they hold; and captures of what a model generates. */
 #include "tests/harness/suite.h"
+#include "capture/llm_model.h"
+#include "capture/trace/trace_tools.h"
 #include "core/h5util.h"
-#include "core/trace.h"
+#include "core/mem.h"
 #include "sim/headload.h"
+#include "tests/harness/capturerun.h"
 #include "tests/harness/trace_fixture.h"
 
 #include <stdio.h>
@@ -136,4 +139,224 @@ TEST(what_is_no_decode_phase_is_refused)
     c.has_col_sum = true;
     FAILS(trace_begin_call(w, &c, ERR), ERR_USAGE, "col_sum without decode_from");
     trace_abort(&w);
+}
+
+/* ---- captures ------------------------------------------------------------------------------- */
+
+#define MODEL "datasets/models/code-lm"
+#define PROMPT "--prompt LICENSE --tokens 70 --layers 1,4 --heads 0,5-7 -j 2 "
+
+enum { P = 70, T = 9, W = 12, HEADS = 4, KV = 4, D = 64 };
+
+static struct trace *captured(const char *name, const char *args)
+{
+    MUST(capture_run(MODEL, test_path(name), PROMPT, args, ERR));
+    return open_trace(test_path(name));
+}
+
+static int32_t *tokens_of(const struct trace *t, int64_t n)
+{
+    int32_t *ids = NULL;
+    int64_t have = 0;
+    MUST(trace_read_run(t, TRACE_TOKENS, &ids, &have, ERR));
+    ck_assert_int_eq(have, n);
+    return ids;
+}
+
+static void write_ids(const char *path, const int32_t *ids, int64_t n)
+{
+    FILE *f = fopen(path, "w");
+    for (int64_t i = 0; i < n; i++)
+        fprintf(f, "%d ", (int)ids[i]);
+    fclose(f);
+}
+
+/* A head's rows [from, from + n) of a tensor, in its own bits. */
+static void read_bits(const struct trace *t, enum trace_what what, int head, int64_t from,
+                      int64_t n, uint16_t *x)
+{
+    MUST(trace_read_raw(t, 1, what, head, from, n, x, ERR));
+}
+
+/* Query `row` of `a` is query `row + by` of b, and keys are the same. */
+static void same_rows(const struct trace *a, const struct trace *b, int64_t by)
+{
+    static uint16_t x[(P + T) * D], y[(P + T) * D];
+    const struct trace_meta *m = trace_meta(a);
+    for (int h = 0; h < HEADS; h++) {
+        read_bits(a, TRACE_Q, h, 0, m->n_q, x);
+        read_bits(b, TRACE_Q, h, by, m->n_q, y);
+        ck_assert_mem_eq(x, y, (size_t)(m->n_q * D) * sizeof *x);
+        for (int what = TRACE_K; what <= TRACE_V; what++) {
+            read_bits(a, (enum trace_what)what, h, 0, m->n_k, x);
+            read_bits(b, (enum trace_what)what, h, 0, m->n_k, y);
+            ck_assert_mem_eq(x, y, (size_t)(m->n_k * D) * sizeof *x);
+        }
+    }
+}
+
+/* Sums of columns by their definition, from all queries of a full capture. */
+static void sums_by_definition(const struct trace *full, int head, double *sum)
+{
+    static float q[P * D], k[P * D];
+    MUST(trace_read(full, 1, TRACE_Q, head, 0, P, q, ERR));
+    MUST(trace_read(full, 1, TRACE_K, head, 0, P, k, ERR));
+    memset(sum, 0, P * sizeof *sum);
+    for (int i = 0; i < P; i++) {
+        double s[P], z = 0;
+        for (int j = 0; j <= i; j++) {
+            s[j] = 0;
+            for (int c = 0; c < D; c++)
+                s[j] += (double)q[i * D + c] * k[j * D + c];
+            z += s[j] = exp(s[j] / 8);
+        }
+        for (int j = 0; j <= i; j++)
+            sum[j] += s[j] / z;
+    }
+}
+
+/* The tokens are the likeliest ones, and the trace is a part of one of the whole text. */
+TEST(generated_tokens_are_captured)
+{
+    OWN(trace_close) struct trace *t = captured("g.h5", "--generate 9 --window 12 --col-sums");
+    OWN(trace_close) struct trace *full = NULL;
+    OWN(trace_close) struct trace *forced = NULL;
+    struct trace_decode d = trace_decode(trace_meta(t));
+    int32_t *ids = tokens_of(t, P + T);
+    char args[400];
+    double sum[P];
+    float have[P];
+
+    ck_assert_int_eq(d.from, P);
+    ck_assert_int_eq(d.window, W);
+    ck_assert_int_eq(d.steps, T);
+    ck_assert_str_eq(trace_meta(t)->generated_by, "greedy");
+
+    struct llm_model m;
+    MUST(llm_open(MODEL, &m, ERR));
+    for (int i = P; i < P + T; i += 4) {
+        float logits[8192];
+        ck_assert_int_le(m.c.vocab, 8192);
+        struct llm_run run = {.tokens = ids, .n = i, .jobs = 1, .last_logits = logits};
+        MUST(llm_forward(&m, &run, NULL, ERR));
+        for (int64_t v = 0; v < m.c.vocab; v++)
+            ck_assert_float_le(logits[v], logits[ids[i]]);
+    }
+    llm_close(&m);
+
+    write_ids(test_path("ids"), ids, P + T);
+    write_ids(test_path("next"), ids + P, T);
+    snprintf(args, sizeof args, "--tokens-file %s --layers 1,4 --heads 0,5-7 --maps 0",
+             test_path("ids"));
+    MUST(capture_run(MODEL, test_path("full.h5"), "", args, ERR));
+    full = open_trace(test_path("full.h5"));
+    same_rows(t, full, P - W);
+    for (int h = 0; h < HEADS; h++) {
+        sums_by_definition(full, h, sum);
+        MUST(trace_read_values(t, 1, TRACE_COL_SUM, h, have, ERR));
+        for (int j = 0; j < P; j++)
+            ck_assert_double_le(fabs(have[j] - sum[j]), 1e-6 * sum[j]);
+    }
+
+    snprintf(args, sizeof args,
+             "--tokens-file %s --tokens %d --generate %d --continuation %s --layers 1,4 --heads "
+             "0,5-7",
+             test_path("ids"), P, T, test_path("next"));
+    MUST(capture_run(MODEL, test_path("forced.h5"), "", args, ERR));
+    forced = open_trace(test_path("forced.h5"));
+    same_rows(forced, full, 0); /* the prompt is shorter than the window */
+    ck_assert_int_eq(strncmp(trace_meta(forced)->generated_by, "forced:xxh3:", 12), 0);
+    free(ids);
+}
+
+static struct trace *subset(struct trace *t, const char *name, const char *steps, int64_t tokens)
+{
+    struct derive_options o = {
+        .layers = "all", .heads = "all", .steps = steps, .branch = "", .jobs = 1, .tokens = tokens};
+    struct derived made;
+    MUST(trace_derive(&t, 1, &o, test_path(name), &made, ERR));
+    return open_trace(test_path(name));
+}
+
+/* Steps of it are a decode phase behind a longer prompt; the prompt alone is a prefill. */
+TEST(steps_are_cut_out)
+{
+    OWN(trace_close) struct trace *t = captured("s.h5", "--generate 9 --window 70 --col-sums");
+    OWN(trace_close) struct trace *first = subset(t, "a.h5", "0:4", 0);
+    OWN(trace_close) struct trace *last = subset(t, "b.h5", "4:9", 0);
+    OWN(trace_close) struct trace *prompt = subset(t, "c.h5", "all", P);
+    struct derive_options wrong = {.layers = "all", .heads = "all", .steps = "4:10", .branch = ""};
+    struct derived made;
+    int64_t bad = -1, rows;
+
+    struct trace_decode d = trace_decode(trace_meta(first));
+    ck_assert_int_eq(d.from, P);
+    ck_assert_int_eq(d.window, P);
+    ck_assert_int_eq(d.steps, 4);
+    same_rows(first, t, 0);
+    MUST(trace_check_attention(first, 1, 1, NULL, NULL, &bad, &rows, ERR));
+    ck_assert_int_eq(bad, 0); /* its sums of columns are right */
+    d = trace_decode(trace_meta(last));
+    ck_assert_int_eq(d.from, P + 4);
+    ck_assert_int_eq(d.window, P);
+    ck_assert_int_eq(d.steps, 5);
+    ck_assert(!trace_call(last, 0)->has_col_sum);
+    same_rows(last, t, 4);
+    ck_assert_int_eq(trace_meta(prompt)->decode_from, 0);
+    same_rows(prompt, t, 0);
+    FAILS(trace_derive(&t, 1, &wrong, test_path("x.h5"), &made, ERR), ERR_USAGE, "as in 0:9");
+}
+
+static void count_bad(void *ctx, const char *object, int head, const char *what)
+{
+    ck_assert(strstr(what, "col_sum of key 0 is") != NULL);
+    ++*(int *)ctx;
+}
+
+/* The fixture's sums are no sums; of a window alone nobody knows. */
+TEST(wrong_sums_are_found)
+{
+    struct trace_meta m = fixture_decode(DT_F32);
+    int64_t bad = -1, rows;
+    int seen = 0;
+
+    for (int all = 0; all < 2; all++) {
+        OWN(trace_close) struct trace *t = NULL;
+        struct trace_writer *w = NULL;
+        struct trace_call c = fixture_call(&m, 0);
+        m.n_q = all ? m.n_k : 16;
+        MUST(trace_create(test_path("w.h5"), &m, 1, true, &w, ERR));
+        c.has_out = c.has_lse = false;
+        MUST(trace_begin_call(w, &c, ERR));
+        for (int what = 0; what <= TRACE_V; what++) {
+            struct trace_shape s = trace_shape(&m, (enum trace_what)what);
+            float x[4 * 40 * 8] = {0};
+            MUST(trace_put(w, (enum trace_what)what, 0, s.tokens, x, s.heads * s.dim, ERR));
+        }
+        float none[4 * 30] = {0};
+        MUST(trace_put_values(w, TRACE_COL_SUM, none, ERR));
+        MUST(trace_end_call(w, ERR));
+        MUST(trace_commit(&w, ERR));
+        MUST(trace_open(test_path("w.h5"), &t, ERR));
+        MUST(trace_check_attention(t, 1, 1, count_bad, &seen, &bad, &rows, ERR));
+        ck_assert_int_eq(bad, all ? 4 : 0);
+        ck_assert_int_eq(seen, bad);
+    }
+}
+
+TEST(options_of_generate)
+{
+    static const struct {
+        const char *args, *text;
+    } wrong[] = {
+        {"--window 4", "--window is for --generate"},
+        {"--col-sums", "--col-sums is for --generate"},
+        {"--continuation LICENSE", "--continuation is for --generate"},
+        {"--generate 4 --rows 4", "--rows is of other rows"},
+        {"--generate 4 --maps 64", "--maps is of other rows"},
+        {"--generate 100000 --continuation LICENSE", "--generate asks for 100000"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        FAILS(capture_run(MODEL, test_path("x.h5"), PROMPT, wrong[i].args, ERR), ERR_USAGE,
+              wrong[i].text);
 }
