@@ -277,7 +277,7 @@ int lane_record(struct lane *l, const struct lane_cache *c, struct err *err)
     record_note(r, "history=exact");
     TRY(RECORD_ALL(r, err, {"density_elem", (double)l->pairs / (double)l->allowed},
                    {"pairs_kept", (double)l->pairs}, {"pairs_allowed", (double)l->allowed}));
-    TRY(record_steps(r, "cra", l->acc.recall, n, err));
+    TRY(record_steps(r, "recall", l->acc.recall, n, err));
     TRY(metrics_output(&l->acc, false, r, err));
     TRY(RECORD_ALL(r, err, {"cra_drift", moved}, {"err_l2_layer", c->err_layer},
                    {"regret_topk", l->topk / (double)n - record_get(r, "cra_mean")},

@@ -166,9 +166,9 @@ TEST(tova_walks_its_steps)
     ck_assert_uint_eq(d.kept[0][0], KEYS(0, 1, 2, 3));
     ck_assert_uint_eq(d.kept[0][1], KEYS(0, 1, 3, 4));
     ck_assert_uint_eq(d.kept[0][2], KEYS(0, 1, 4, 5));
-    NEAR(&d, 0, "cra@token=0", 1);
-    NEAR(&d, 0, "cra@token=1", 0.866667); /* evicting before the attention would give .8 */
-    NEAR(&d, 0, "cra@token=2", 0.684211);
+    NEAR(&d, 0, "recall@token=0", 1);
+    NEAR(&d, 0, "recall@token=1", 0.866667); /* evicting before the attention would give .8 */
+    NEAR(&d, 0, "recall@token=2", 0.684211);
     NEAR(&d, 0, "lost@token=2", 1 - 0.684211);
     NEAR(&d, 0, "cum_lost", (0.133333 + 0.315789) / 3);
     NEAR(&d, 0, "hot_lost", 2. / 3);
@@ -186,8 +186,8 @@ TEST_N(h2o_walks_its_steps, 2)
     ck_assert_uint_eq(d.kept[0][0], KEYS(0, 1, 2, 3));
     ck_assert_uint_eq(d.kept[0][1], KEYS(0, 2, 3, 4));
     ck_assert_uint_eq(d.kept[0][2], KEYS(0, 3, 4, 5));
-    NEAR(&d, 0, "cra@token=1", 0.466667);
-    NEAR(&d, 0, "cra@token=2", 0.368421);
+    NEAR(&d, 0, "recall@token=1", 0.466667);
+    NEAR(&d, 0, "recall@token=2", 0.368421);
 }
 
 TEST(h2o_asks_for_column_sums)
@@ -210,7 +210,7 @@ TEST(streaming_attends_to_one_more_than_it_keeps)
     for (int t = 1; t < 6; t++) {
         char name[32];
         int p = 2 + t;
-        snprintf(name, sizeof name, "cra@token=%d", t);
+        snprintf(name, sizeof name, "recall@token=%d", t);
         NEAR(&d, 0, name, 4. / (p + 1));
         ck_assert_uint_eq(d.kept[0][t], KEYS(0, p - 2, p - 1, p));
     }
@@ -410,5 +410,5 @@ TEST(a_selector_reads_what_is_cached)
     RUN(top, &l, "evict:by=tova:capacity=3:then=oracle+kind=topk+k=2");
     ck_assert_uint_eq(top.kept[0][2], KEYS(0, 1)); /* key 2 is gone; 0 and 5 are equal */
     NEAR(&top, 0, "lost@token=2", 1 - 0.684211);
-    NEAR(&top, 0, "cra@token=2", (4 + 1) / 9.5);
+    NEAR(&top, 0, "recall@token=2", (4 + 1) / 9.5);
 }
