@@ -1,5 +1,6 @@
 #!/bin/sh
-# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks, and a method in Python.
+# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks, a method in Python, and
+# the decode phase by the published rules in NumPy.
 #
 #   LACUNA=build/lacuna [PYTHON=python3] sh tests/numpy/run.sh
 #
@@ -44,6 +45,12 @@ done
 echo "a method in Python"
 export LACUNA ROOT PYTHON="$python"
 if sh "$here/method.sh" "$tmp" "$tmp/t.h5"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+fi
+echo "the decode phase"
+if "$python" "$here/check_decode.py" "$LACUNA" "$tmp/decode"; then
     passed=$((passed + 1))
 else
     failed=$((failed + 1))
