@@ -15,7 +15,7 @@
 #include "core/permute.h"
 #include "core/pool.h"
 #include "sim/budgetsearch.h"
-#include "sim/decode/decode.h"
+#include "sim/decode/decodelayer.h"
 #include "sim/simulate.h"
 
 #include <pthread.h>

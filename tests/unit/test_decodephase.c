@@ -1,7 +1,7 @@
 /*
  * The decode phase: hand-computed caches, recalls and errors of evictions and selections.
  */
-#include "sim/decode/decode.h"
+#include "sim/decode/decodelayer.h"
 #include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 #include "tests/harness/testmethods.h"

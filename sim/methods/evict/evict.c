@@ -210,7 +210,6 @@ const struct method method_evict = {
                .size = sizeof(struct params),
                .scopes = PARAM_SCOPES({"profile window pool", "by=snapkv|adakv"},
                                       {"every", "when=every"}),
-               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "capacity")),
                .validate = validate},
     .state_size = sizeof(struct state),
     .prepare = prepare,

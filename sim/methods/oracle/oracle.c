@@ -933,8 +933,8 @@ const struct method method_oracle = {
                                 {"forced", "kind=topk|topp|mean|block|value"},
                                 {"alpha", "kind=topp|mean|block|value"}, {"scope", "kind=block"}),
                .budget = BUDGET_PARAMS(
-                   BUDGET_BY(BUDGET_LIN, "k", .only = "kind=topk|columns|strips|mean|evict",
-                             .lo = 1e-6, .hi = 1),
+                   BUDGET_BY(BUDGET_LIN, "k", .only = "kind=topk|columns|strips|mean", .lo = 1e-6,
+                             .hi = 1),
                    BUDGET_BY(BUDGET_LIN, "k", .only = "kind=block scope=head", .lo = 1e-6, .hi = 1),
                    BUDGET_BY(BUDGET_COMPLEMENT, "alpha")),
                .validate = validate,

@@ -1,13 +1,13 @@
 /*
- * decode.h - methods over the decode phase of a layer: the rows of generated tokens one by one, all
- * settings beside each other, so that exact attention is computed once.
+ * decodelayer.h - methods over the decode phase of a layer: the rows of generated tokens one by
+ * one, all settings beside each other, so that exact attention is computed once.
  *
  * The rows are those of the dense run (teacher forcing): what a setting does to one step does not
  * reach the next one's query. In a step the new key joins every cache, the row attends to what the
  * cache holds, the method sees the scores, and evicts.
  */
-#ifndef LACUNA_DECODE_H
-#define LACUNA_DECODE_H
+#ifndef LACUNA_DECODELAYER_H
+#define LACUNA_DECODELAYER_H
 
 #include "core/trace.h"
 #include "sim/simulate.h"

@@ -1,12 +1,12 @@
 /*
- * decode.c - the flow of a layer (decode.h): blocks of steps, and in each block
+ * decodelayer.c - the flow of a layer (decodelayer.h): blocks of steps, and in each block
  *
  *   score      scores, dense outputs and heavy keys of every head                threads, by head
  *   choose     a setting with state: append, step, evict, step after step
  *              others, and `then=`: the set of each row                          threads, by cache
  *   measure    attention over the set, metrics                                   threads, by cache
  */
-#include "sim/decode/decode.h"
+#include "sim/decode/decodelayer.h"
 
 #include "core/intmath.h"
 #include "core/mem.h"
