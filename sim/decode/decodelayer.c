@@ -87,7 +87,7 @@ static struct step_truth truth_at(const struct decode *d, int h, int64_t i)
 
 /* ---- exact attention ------------------------------------------------------------------------ */
 
-static int add_mass(struct truth *t, const struct step_truth *at, int32_t *hot, struct err *err)
+static void add_mass(struct truth *t, const struct step_truth *at, int32_t *hot)
 {
     int64_t n = at->limit - at->first;
     double *z = t->work.z, top = row_max_f64(at->score + at->first, n);
@@ -96,7 +96,7 @@ static int add_mass(struct truth *t, const struct step_truth *at, int32_t *hot, 
     double scale = exp(top - *at->lse);
     for (int64_t j = 0; j < n; j++)
         t->mass[at->first + j] += z[j] * scale;
-    return heaviest(at, DECODE_HOT, &t->work, hot, &n, err);
+    heavy_keys(at, hot);
 }
 
 static int score_head(void *self, int64_t h, int worker, struct err *err)
@@ -116,7 +116,7 @@ static int score_head(void *self, int64_t h, int worker, struct err *err)
         for (int64_t j = 0; j < at.first; j++)
             t->score[i * t->stride + j] = -INFINITY;
         if (t->mass)
-            TRY(add_mass(t, &at, t->hot[i], err));
+            add_mass(t, &at, t->hot[i]);
     }
 out:
     return rc;
@@ -549,6 +549,9 @@ static int truth_init(struct decode *d, int h, bool evicts, struct err *err)
     if (evicts)
         TRY(mem_zalloc(&t->mass, x->nk, sizeof *t->mass, "mass of keys", err));
     exact_expect_out(d->heads[h]->exact);
+    int first = h / d->c->group * d->c->group;
+    if (h != first)
+        TRY(exact_borrow(d->heads[h]->exact, d->heads[first]->exact, err));
 out:
     return rc;
 }

@@ -46,6 +46,26 @@ double mass_of(const struct step_truth *t, const int32_t *at, int64_t n, double 
     return sum > 0 ? sum * exp(top - *t->lse) : 0;
 }
 
+void heavy_keys(const struct step_truth *t, int32_t *at)
+{
+    int n = 0;
+    double low = -INFINITY; /* the smallest of DECODE_HOT keys */
+    for (int64_t j = t->first; j < t->limit; j++) {
+        int out = 0;
+        if (n == DECODE_HOT && t->score[j] <= low)
+            continue;
+        for (int i = 1; i < n; i++)
+            if (t->score[at[i]] <= t->score[at[out]]) /* of equal ones the later leaves */
+                out = i;
+        if (n == DECODE_HOT)
+            memmove(at + out, at + out + 1, (size_t)(--n - out) * sizeof *at);
+        at[n++] = (int32_t)j;
+        low = t->score[at[0]];
+        for (int i = 1; i < n; i++)
+            low = fmin(low, t->score[at[i]]);
+    }
+}
+
 int heaviest(const struct step_truth *t, int64_t k, struct row_work *w, int32_t *at, int64_t *n,
              struct err *err)
 {

@@ -32,6 +32,9 @@ void row_work_free(struct row_work *w);
 /* Sum of e^(score - lse) of the keys at[0..n): their exact mass. */
 double mass_of(const struct step_truth *t, const int32_t *at, int64_t n, double *z);
 
+/* The min(DECODE_HOT, limit - first) heaviest, ascending by position. */
+void heavy_keys(const struct step_truth *t, int32_t *at);
+
 /* The k heaviest allowed keys of a step, ascending by position; returns their number. */
 int heaviest(const struct step_truth *t, int64_t k, struct row_work *w, int32_t *at, int64_t *n,
              struct err *err);

@@ -35,7 +35,6 @@ out:
 static int make_row(const struct head_in *in, int64_t row, const struct cached_kv *kv,
                     struct row_head *h, struct err *err)
 {
-    const struct attn_ops *ops;
     struct attn_in *x = &h->in.x;
     *h = (struct row_head){.in = *in, .row = row, .of = kv ? NULL : in->exact};
     h->in.exact = &h->exact;
@@ -47,21 +46,8 @@ static int make_row(const struct head_in *in, int64_t row, const struct cached_k
     exact_init(&h->exact, x, in->exact->prec);
     if (kv)
         return 0;
-    int rc = exact_operands(in->exact, &ops, err);
-    if (rc)
-        return rc;
     exact_dense_from(&h->exact, dense_of_head, h);
-    h->exact.ops = *ops; /* the head's, of which this row uses the first keys */
-    h->exact.ops.in = *x;
-    h->exact.prepared = true;
-    return 0;
-}
-
-static void free_row(struct row_head *h)
-{
-    if (h->of)
-        h->exact.ops = (struct attn_ops){.in = h->in.x};
-    exact_free(&h->exact);
+    return exact_borrow(&h->exact, in->exact, err);
 }
 
 /* The set of the mask's row, in positions of the sequence. */
@@ -126,6 +112,6 @@ int row_select(const struct sim_cell *cell, int64_t row, const struct cached_kv 
     TRY(select_of(cell, &h, state, kv, out, err));
 out:
     method_release(cell->method, state);
-    free_row(&h);
+    exact_free(&h.exact);
     return rc;
 }
