@@ -1,6 +1,6 @@
 #!/bin/sh
-# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks, a method in Python, and
-# the decode phase by the published rules in NumPy.
+# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks, masks of row-wise methods, a
+# method in Python, and the decode phase by the published rules in NumPy.
 #
 #   LACUNA=build/lacuna [PYTHON=python3] sh tests/numpy/run.sh
 #
@@ -42,6 +42,13 @@ for method in streaming:sink=4:window=64 oracle oracle:kind=topk:k=32 \
         failed=$((failed + 1))
     fi
 done
+echo "quest, ds, twilight"
+mkdir "$tmp/rows"
+if "$python" "$here/check_rows.py" "$LACUNA" "$tmp/rows"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+fi
 echo "a method in Python"
 export LACUNA ROOT PYTHON="$python"
 if sh "$here/method.sh" "$tmp" "$tmp/t.h5"; then

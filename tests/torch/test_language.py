@@ -36,7 +36,7 @@ class Case(unittest.TestCase):
         self.assertEqual([c.layer for c in t.calls], list(range(len(calls))))
         for call, (q, k, v, o) in zip(t.calls, calls):
             self.assertEqual((call.step, call.branch, call.block), (0, "main", "self"))
-            h, n = q.shape[1], q.shape[2]
+            h, n = q.shape[1], t.run["n_k"]
             for head in call.heads:
                 kv = head * k.shape[1] // h
                 tiny.same(call.q(head), q[0, head].float(), f"q of head {head}", within)
@@ -197,6 +197,31 @@ class Inputs(Case):
     def test_decoding_that_ends_early_gives_a_shorter_trace(self):
         t, _ = self.capture(self.model, lambda m: m.generate(tiny.prompt(), max_new_tokens=3, do_sample=False), tokens=1000)
         self.assertEqual(t.run["n_q"], 42)
+
+    def decode(self, most, window, new=8, **options):
+        made = []
+        t, _ = self.capture(self.model, lambda m: made.append(m.generate(tiny.prompt(), max_new_tokens=new, do_sample=False)), decode=most,
+                            window=window, generated_by="greedy", **options)
+        n, w = t.run["n_k"], min(window, 40)
+        with tiny.spy_sdpa() as calls, torch.no_grad():
+            self.model(made[0][:, :n])
+        self.assertEqual((t.run["decode_from"], t.run["n_q"], t.run["generated_by"]), (40, w + n - 40, "greedy"))
+        np.testing.assert_array_equal(t.tokens, made[0][0, :n])
+        np.testing.assert_array_equal(t.calls[0].positions(), np.arange(40 - w, n))
+        self.compare(t, [(q[:, :, 40 - w:], k, v, o[:, :, 40 - w:]) for q, k, v, o in calls], 2e-5)
+        return t
+
+    def test_a_decode_phase(self):
+        self.assertEqual(self.decode(7, 12).run["n_k"], 47)
+        self.assertEqual(self.decode(100, 12).run["n_k"], 47)   # generation ends before
+        self.assertEqual(self.decode(3, 128).run["n_k"], 43)    # more tokens come
+        t = self.decode(7, 0, out="full")
+        self.assertEqual(self.decode(7, 0, out="full").id, t.id)
+        for options, text in (({"decode": 4, "rows": 3}, "leave rows= out"), ({"decode": -1}, "at least 0")):
+            with self.assertRaisesRegex(ValueError, text):
+                lacuna_trace.capture(self.model, self.path, **options)
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "no token was fed back"):
+            self.decode(4, 4, new=1)
 
     def test_padding_at_either_end_is_cut_off(self):
         ids = tiny.prompt()

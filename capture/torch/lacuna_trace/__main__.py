@@ -37,6 +37,8 @@ def parser():
     p.add_argument("--out", default="check", choices=("check", "full", "none"), help="what to keep of the attention outputs")
     p.add_argument("--tokens", type=int, metavar="N", help="--hf: the first N tokens; an error when there are fewer")
     p.add_argument("--rows", metavar="N[xR]", help="--hf: a sample of query rows, N groups of R (128) by --seed, against all keys")
+    p.add_argument("--generate", type=int, default=0, metavar="T", help="--hf: go on for T tokens, greedily, and store their queries: a decode phase")
+    p.add_argument("--window", type=int, default=128, metavar="W", help="--generate: queries of the last W tokens of the prompt too [128]")
     p.add_argument("--chunk", type=int, metavar="N", help="--hf: send the prompt in pieces of N tokens")
     p.add_argument("--attn", metavar="NAME", help="--hf: attention function: sdpa, eager, flash_attention_2")
     p.add_argument("--size", metavar="FxHxW", help="--diffusers: frames x height x width in pixels")
@@ -125,8 +127,12 @@ def capture_hf(args):
     for (_, path), text, x in zip(todo, texts, ids):
         with torch.no_grad(), capture(model, path, layers=args.layers, heads=args.heads, dtype=args.dtype, maps=args.maps, out=args.out,
                                       tokens=x.shape[1] if args.chunk else None, rows=args.rows, prompt=text, seed=args.seed,
+                                      decode=args.generate, window=args.window, generated_by="greedy" if args.generate else "",
                                       force=args.force) as cap:
-            run_prompt(transformers, model, x.to(args.device), args.chunk)
+            if args.generate:  # the last token is not fed back
+                model.generate(x.to(args.device), max_new_tokens=args.generate + 1, do_sample=False)
+            else:
+                run_prompt(transformers, model, x.to(args.device), args.chunk)
         reports.append(cap.report)
     return reports
 
@@ -154,7 +160,7 @@ def plan_hf(args, config, path, n):
     layers = parse_list(args.layers, "layers") or range(c.num_hidden_layers)
     dtype = args.dtype if args.dtype != "keep" else args.compute
     size = 4 if dtype == "f32" or (dtype == "auto" and str(getattr(c, "dtype", None) or c.torch_dtype) == "torch.float32") else 2
-    rows = n
+    n, rows = n + args.generate, min(n, args.window) + args.generate if args.generate else n
     if args.rows:
         from .rows import draw, parse
         rows = len(draw(n, *parse(args.rows), args.seed))

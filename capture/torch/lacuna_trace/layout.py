@@ -1,4 +1,4 @@
-"""The trace format 1.1 of doc/trace-format.md: names, types and limits, and the HDF5 calls that the format asks for.
+"""The trace format 1.2 of doc/trace-format.md: names, types and limits, and the HDF5 calls that the format asks for.
 
 Reader and writer share this file. Nothing here needs PyTorch.
 """
@@ -16,7 +16,7 @@ from h5py._objects import phil
 
 from . import xxh3
 
-FORMAT, MAJOR, MINOR = "lacuna-trace", 1, 1
+FORMAT, MAJOR, MINOR = "lacuna-trace", 1, 2
 VERSION = "0.1.0"  # of this package
 ALIGNMENT, METADATA_BLOCK = 4096, 16384
 
@@ -27,20 +27,22 @@ FIELDS = {
               ("positions_applied", int), ("positions", 32), ("dtype", 16), ("compute", 32),
               ("head_ids", 512), ("kv_head_ids", 512), ("weight_types", 128)),
     "run": (("source", 32), ("prompt_id", 40), ("negative_id", 40), ("n_q", int), ("n_k", int), ("seed", int),
-            ("pool", int), ("row_group", int), ("max_positions", int),
-            ("computed_by", 160)),
+            ("pool", int), ("row_group", int), ("decode_from", int), ("question_from", int), ("generated_by", 64),
+            ("max_positions", int), ("computed_by", 160)),
     "video": (("grid_t", int), ("grid_h", int), ("grid_w", int), ("frames", int), ("height", int), ("width", int),
               ("fps", float), ("vae_t", int), ("vae_h", int), ("vae_w", int), ("patch_t", int), ("patch_h", int),
               ("patch_w", int), ("text_tokens", int), ("text_valid", int), ("text_place", 8), ("token_order", 32),
               ("sampler", 32), ("steps", int), ("shift", float), ("guidance", float)),
 }
-LEFT_OUT_IF_EMPTY = ("head_ids", "kv_head_ids", "weight_types", "row_group", "max_positions", "computed_by")
+LEFT_OUT_IF_EMPTY = ("head_ids", "kv_head_ids", "weight_types", "row_group", "decode_from", "question_from", "generated_by",
+                     "max_positions", "computed_by")
 NOT_IN_ID = ("weight_types", "max_positions", "computed_by")
 CALL_ARRAYS = ("q", "k", "v", "out", "lse", "map_sum", "map_max")
 # What a call does to its scores (format 1.1); a value at its default is left out. The order is that of the content id.
 SCORE = {"scale": float, "causal": int, "window_left": int, "window_right": int, "chunk": int, "prefix": int, "text_valid": int,
          "softcap": float}
 SCORE_ARRAYS = ("sinks", "alibi", "rel_bias", "bias")
+DECODE_ARRAYS = ("col_sum",)  # of format 1.2, behind these in the content id
 BIAS_MOST = 1 << 24  # values of one head's bias of rows and keys
 RUN_ARRAYS = {"tokens": np.dtype("<i4"), "nll": np.dtype("<f4"), "timesteps": np.dtype("<f8"), "sigmas": np.dtype("<f8"),
               "rows": np.dtype("<i4")}
@@ -278,6 +280,10 @@ def check_meta(meta):
         raise TraceError(f"/model: scale {m['scale']} is not a usable softmax scale")
     if m["causal"] and r["n_q"] > r["n_k"]:
         raise TraceError(f"/run: causal with more queries ({r['n_q']}) than keys ({r['n_k']})")
+    p = r.get("decode_from", 0)
+    if p and (not m["causal"] or r.get("row_group") or v or not r["n_k"] - r["n_q"] <= p < r["n_k"]):
+        raise TraceError(f"/run: decode_from {p} of {r['n_k']} tokens, of which the last {r['n_q']} have queries: a causal run over text has a query "
+                         "of every token from decode_from on, at least one")
     if v and not v["grid_t"] * v["grid_h"] * v["grid_w"] + v["text_tokens"] == r["n_q"] == r["n_k"]:
         raise TraceError(f"/video: grid {v['grid_t']}x{v['grid_h']}x{v['grid_w']} and {v['text_tokens']} text tokens "
                          f"do not make {r['n_q']} queries and {r['n_k']} keys")

@@ -83,7 +83,8 @@ def _with_sums(names):
 class Trace:
     """An open trace. `model`, `run`, `video` are dicts (video is {} for text), `calls` a list in the order of the run.
 
-    `rows`: positions of the query rows where the trace holds a sample of them, else None.
+    `rows`: positions of the query rows where the trace holds a sample of them, else None. run["decode_from"], where it is there: tokens of
+    the prompt, behind which tokens were generated.
     """
 
     def __init__(self, path):
@@ -127,7 +128,7 @@ class Trace:
         lines = [layout.meta_text(groups)]
         for call in self.calls:
             lines.append(layout.call_text(call.attrs) + layout.score_text(call.stored_score))
-            for name in layout.CALL_ARRAYS + layout.SCORE_ARRAYS:
+            for name in layout.CALL_ARRAYS + layout.SCORE_ARRAYS + layout.DECODE_ARRAYS:
                 if name in call.group:
                     lines.append(layout.array_text(name, call.group[name].shape, call.group[name + "_xxh3"][:]))
         run = self.file["run"]
@@ -202,7 +203,7 @@ class Call:
 
     def __init__(self, trace, group):
         self.trace, self.group = trace, group
-        _refuse_unknown(group, _CALL | set(layout.SCORE), _with_sums(layout.CALL_ARRAYS + layout.SCORE_ARRAYS))
+        _refuse_unknown(group, _CALL | set(layout.SCORE), _with_sums(layout.CALL_ARRAYS + layout.SCORE_ARRAYS + layout.DECODE_ARRAYS))
         self.attrs = {name: plain(group.attrs[name]) for name in _CALL}
         if "/" + call_path(self.attrs) != group.name:
             raise TraceError(f"{trace.path}: {group.name}: its attributes belong to /{call_path(self.attrs)}")
@@ -277,6 +278,10 @@ class Call:
 
     def out(self, head, rows=None, dtype="float32"):
         return self._read("out", self._index(head), rows, dtype)
+
+    def col_sum(self, head):
+        """float32 [decode_from]: what each key of the prompt gets of the softmax of all rows of the prompt; None where it is not stored."""
+        return self.group["col_sum"][self._index(head)] if "col_sum" in self.group else None
 
     def checks(self, head):
         """Spot checks of the capture: (rows, out [rows][v_dim], lse [rows]); None when there are none."""
@@ -368,7 +373,7 @@ class Call:
     def verify(self):
         """Checksums of every head, and sampled rows of what the program returned. A list of what is wrong."""
         bad = []
-        for name in (n for n in layout.CALL_ARRAYS + layout.SCORE_ARRAYS if n in self.group):
+        for name in (n for n in layout.CALL_ARRAYS + layout.SCORE_ARRAYS + layout.DECODE_ARRAYS if n in self.group):
             d, sums = self.group[name], self.group[name + "_xxh3"][:]
             for i in range(d.shape[0]):
                 data = self._raw(d, i) if name in ("q", "k", "v", "out") else d[i]

@@ -41,6 +41,9 @@ class Options:
     branches: object = None
     tokens: object = None
     rows: object = None
+    decode: int = 0
+    window: int = 128
+    generated_by: str = ""
     batch: int = 0
     dtype: str = "keep"
     maps: int = 0
@@ -64,7 +67,7 @@ class Options:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(filter(None, allowed))}")
-        for name, least in (("tokens", 1), ("rows", 1), ("batch", 0), ("maps", 0), ("check_rows", 2)):
+        for name, least in (("tokens", 1), ("rows", 1), ("decode", 0), ("window", 0), ("batch", 0), ("maps", 0), ("check_rows", 2)):
             value = getattr(self, name)
             if name == "rows" and isinstance(value, str):
                 rows.parse(value)
@@ -73,6 +76,9 @@ class Options:
                                  ("; rows=N are the last N query rows, rows=\"NxR\" is a sample" if name == "rows" else ""))
         if isinstance(self.rows, str) and self.maps:
             raise UsageError(f"maps={self.maps} are of all query rows, rows={self.rows!r} is a sample of them")
+        clash = next((n for n in ("tokens", "rows", "maps") if getattr(self, n)), None)
+        if self.decode and clash:
+            raise UsageError(f"decode={self.decode} stores the rows of the decoded tokens and window= before them; leave {clash}= out")
         self.modules = re.compile(self.modules) if isinstance(self.modules, str) else self.modules
 
 
@@ -236,6 +242,9 @@ def capture(target, path, **options):
       branches               names: "cond", "uncond".
       tokens                 first N tokens of a prompt; more than the prompt has: decoded tokens too.
       rows                   N: only the last N query rows; "64x128": a sample, 64 groups of 128 rows drawn by seed. All keys are stored.
+      decode                 up to T tokens fed back behind the prompt: a decode phase, with the queries of these tokens.
+      window                 decode: queries of the last tokens of the prompt that are stored as well (128).
+      generated_by           decode: "greedy", "sample:top_p=0.9", ...; written into the trace.
       batch                  element of the batch.
       dtype                  "keep", "f32", "bf16", "f16".
       maps                   cell size of pooled attention maps, 0 = none. Costs the attention once more.

@@ -83,7 +83,11 @@ class Text:
 
     def _length(self):
         """(rows to store, are they certain to come)."""
-        known = self.prompt.end - self.prompt.first
+        known = self._prompt_tokens()
+        if self.o.decode:
+            if self.prompt.padded:
+                raise TraceError(f"decode={self.o.decode}, but the prompt has padding behind its {known} tokens; pad in front of it")
+            return known + self.o.decode, False
         if self.o.tokens is None or self.o.tokens <= known:
             return min(known, self.o.tokens or known), True
         if self.prompt.padded:
@@ -201,12 +205,17 @@ class Text:
             self._put_checks(stack)
 
     def _positions(self, length):
-        """Positions of the query rows to store: all, the last ones or a sample."""
+        """Positions of the query rows to store: all, the last ones, those decoded with a window before them, or a sample."""
+        if self.o.decode:
+            return range(max(0, self._prompt_tokens() - self.o.window), length)
         if not isinstance(self.o.rows, str):
             return range(length - min(self.o.rows or length, length), length)
         if self.drawn is None:
             self.drawn = rows.draw(length, *rows.parse(self.o.rows), self.o.seed)
         return self.drawn
+
+    def _prompt_tokens(self):
+        return self.prompt.end - self.prompt.first
 
     def _rows_to_check(self, place, lo, hi, stored):
         """Rows of the call to recompute, and for each its number in the file or None when it is not stored as a check."""
@@ -218,8 +227,8 @@ class Text:
         return [r - place.row_start for r in chosen], [wanted.get(r) for r in chosen]
 
     def _begin(self, seen, stack, layer, rule, length, certain, rows_kept):
-        if not rule.causal and (self.o.tokens or self.o.rows):
-            raise TraceError(f"{seen.path} is not causal: tokens= and rows= would change its attention; capture the whole input")
+        if not rule.causal and (self.o.tokens or self.o.rows or self.o.decode):
+            raise TraceError(f"{seen.path} is not causal: tokens=, rows= and decode= would change its attention; capture the whole input")
         if rule.prefix > length:
             raise TraceError(f"{seen.path}: the first {rule.prefix} tokens of the prefix see each other, tokens={length} would cut them apart; store "
                              f"at least {rule.prefix}")
@@ -228,6 +237,8 @@ class Text:
                              "it; leave rows= and tokens= out")
         stack.rule = dataclasses.replace(rule, bias=None)  # as large as the scores, and of one piece
         run = dict(self.run, n_q=rows_kept, n_k=length, row_group=rows.parse(self.o.rows)[1] if isinstance(self.o.rows, str) else 0)
+        if self.o.decode:
+            run.update(decode_from=self._prompt_tokens(), generated_by=layout.short(self.o.generated_by, 64))
         meta = self.files.meta(seen, rule, self.base, run, None)
         if not certain and self.spool is None:
             self.spool = self.files
@@ -269,15 +280,19 @@ class Text:
     def _unspool(self, length, notes):
         """Copy the rows that came into files of their length."""
         self.files.pipe.drain()
+        if self.o.decode and length <= self._prompt_tokens():
+            raise TraceError(f"decode={self.o.decode}, but no token was fed back behind the {length} of the prompt: generate() does not feed back the last "
+                             "token that it makes")
+        n_q = len(self._positions(length))
         target, self.spool = self.spool, None
         target.pipe = Pipe(torch.device("cpu"))
         try:
             for w in self.files.writers.values():
-                meta = {**w.meta, "run": dict(w.meta["run"], n_q=length, n_k=length)}
+                meta = {**w.meta, "run": dict(w.meta["run"], n_q=n_q, n_k=length)}
                 new = Writer(target.name(len(target.writers) + 1), meta, target.pipe, self.o.force)
                 target.writers[len(target.writers)] = new
                 for call in w.calls:
-                    copy_call(w, call, new, length)
+                    copy_call(w, call, new)
             return target.finish(self._arrays, notes)
         except BaseException:
             target.abort()
@@ -286,20 +301,20 @@ class Text:
             self.files.abort()
 
 
-def copy_call(old, call, new, length):
-    """The first `length` rows of a call, from the spooled file into a new one."""
+def copy_call(old, call, new):
+    """The first rows of a call, from the spooled file into a new one, which may have fewer."""
     dtype = getattr(torch, old.meta["model"]["dtype"])
     to = new.begin(call.attrs, list(call.arrays), call.score)
     with open(old.part, "rb") as f:
         for name, a in call.arrays.items():
             for head in range(a.shape[0]):
                 f.seek(a.offset + head * a.rows * a.row_bytes)
-                left, row = length, 0
+                left, row = new.shape(name)[1], 0
                 while left:
                     n = min(left, max(1, layout.METADATA_BLOCK * 64 // a.row_bytes))
                     data = torch.frombuffer(bytearray(f.read(n * a.row_bytes)), dtype=dtype)
                     new.pipe.send(to.arrays[name], head, row, data.view(1, n, -1), dtype, [])
                     row, left = row + n, left - n
-    at = [i for i, r in enumerate(call.checks.get("check_rows", ())) if r < length]
+    at = [i for i, r in enumerate(call.checks.get("check_rows", ())) if r < new.meta["run"]["n_q"]]
     if at:
         new.put_checks(to, call.checks["check_rows"][at], call.checks["check_out"][:, at], call.checks["check_lse"][:, at])

@@ -203,8 +203,10 @@ class Writer:
         layout.put_attr(self.root, "optional", "capture")
         self.id = xxh3.text("".join(lines).encode())
         layout.put_attr(self.root, "content_id", self.id)
-        if any(call.score for call in self.calls) or self.meta["run"].get("row_group"):  # older readers can read all other files
-            h5a.open(self.root, b"version_minor").write(np.array(layout.MINOR, np.int64))
+        run = self.meta["run"]
+        minor = layout.MINOR if run.get("decode_from") else int(bool(any(call.score for call in self.calls) or run.get("row_group")))
+        if minor:  # older readers can read all other files
+            h5a.open(self.root, b"version_minor").write(np.array(minor, np.int64))
         h5a.open(self.root, b"complete").write(np.array(1, np.int64))
         self._commit()
 

@@ -1,0 +1,240 @@
+/*
+ * rowselect.c - see rowselect.h.
+ */
+#include "sim/blocks/rowselect.h"
+
+#include "core/intmath.h"
+#include "core/mem.h"
+#include "core/simd.h"
+#include "sim/blocks/numlist.h"
+#include "sim/blocks/quant.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ABREAST 8 /* sums side by side, added in one order */
+
+static double sum_of(const double *part)
+{
+    return ((part[0] + part[1]) + (part[2] + part[3])) +
+           ((part[4] + part[5]) + (part[6] + part[7]));
+}
+
+SIMD_CLONES double row_product(const float *q, const float *k, int d)
+{
+    double part[ABREAST] = {0};
+    int c = 0;
+    for (; c + ABREAST <= d; c += ABREAST)
+        for (int e = 0; e < ABREAST; e++)
+            part[e] += (double)q[c + e] * (double)k[c + e];
+    for (; c < d; c++)
+        part[0] += (double)q[c] * (double)k[c];
+    return sum_of(part);
+}
+
+void token_quantise(const float *x, int64_t n, int bits, float *out)
+{
+    float low = INFINITY, high = -INFINITY, levels = (float)((1 << MIN(bits, 16)) - 1);
+    for (int64_t c = 0; c < n; c++) {
+        low = x[c] < low ? x[c] : low;
+        high = x[c] > high ? x[c] : high;
+    }
+    float step = (high - low) / levels;
+    for (int64_t c = 0; c < n; c++) {
+        float code = fminf(fmaxf(rintf((x[c] - low) / step), 0), levels);
+        out[c] = bits >= 16 || !(step > 0) || !isfinite(step) ? x[c] : low + code * step;
+    }
+}
+
+/* ---- pages of keys -------------------------------------------------------------------------- */
+
+/* Extremes of the keys [from, to) as those of page j. */
+static void extremes(struct key_pages *p, int64_t j, int64_t from, int64_t to)
+{
+    int d = p->x->d;
+    float *low = p->low + j * d, *high = p->high + j * d;
+    memcpy(low, p->x->k + from * d, (size_t)d * sizeof *low);
+    memcpy(high, low, (size_t)d * sizeof *high);
+    for (int64_t t = from + 1; t < to; t++)
+        for (int c = 0; c < d; c++) {
+            float k = p->x->k[t * d + c];
+            low[c] = k < low[c] ? k : low[c];
+            high[c] = k > high[c] ? k : high[c];
+        }
+    for (int c = 0; p->half && c < d; c++) {
+        low[c] = f16_round(low[c]);
+        high[c] = f16_round(high[c]);
+    }
+}
+
+int key_pages_init(struct key_pages *p, const struct attn_in *x, int64_t page, bool half,
+                   struct err *err)
+{
+    int rc = 0;
+    *p = (struct key_pages){.x = x, .page = page, .whole = x->nk / page, .half = half};
+    TRY(mem_alloc(&p->low, (p->whole + 1) * x->d, sizeof *p->low, "pages of keys", err));
+    TRY(mem_alloc(&p->high, (p->whole + 1) * x->d, sizeof *p->high, "pages of keys", err));
+    TRY(mem_alloc(&p->bound, p->whole + 1, sizeof *p->bound, "bounds of pages", err));
+    for (int64_t j = 0; j < p->whole; j++)
+        extremes(p, j, j * page, (j + 1) * page);
+out:
+    return rc;
+}
+
+void key_pages_free(struct key_pages *p)
+{
+    free(p->low);
+    free(p->high);
+    free(p->bound);
+    memset(p, 0, sizeof *p);
+}
+
+SIMD_CLONES static double bound_of(const float *q, const float *low, const float *high, int d)
+{
+    double part[ABREAST] = {0};
+    int c = 0;
+    for (; c + ABREAST <= d; c += ABREAST)
+        for (int e = 0; e < ABREAST; e++) {
+            double a = (double)q[c + e] * (double)low[c + e];
+            double b = (double)q[c + e] * (double)high[c + e];
+            part[e] += a > b ? a : b;
+        }
+    for (; c < d; c++) {
+        double a = (double)q[c] * (double)low[c], b = (double)q[c] * (double)high[c];
+        part[0] += a > b ? a : b;
+    }
+    return sum_of(part);
+}
+
+int64_t key_pages_bounds(struct key_pages *p, const float *q, int64_t limit)
+{
+    int64_t n = limit / p->page, d = p->x->d;
+    for (int64_t j = 0; j < n; j++)
+        p->bound[j] = bound_of(q, p->low + j * d, p->high + j * d, (int)d);
+    if (limit % p->page == 0)
+        return n;
+    extremes(p, p->whole, n * p->page, limit);
+    p->bound[n] = bound_of(q, p->low + p->whole * d, p->high + p->whole * d, (int)d);
+    return n + 1;
+}
+
+/* ---- tokens by few channels ----------------------------------------------------------------- */
+
+int64_t channel_products(const struct attn_in *x, double *sum)
+{
+    int64_t first = MAX(0, x->nq - x->nk);
+    for (int64_t i = first; i < x->nq; i++) {
+        const float *q = x->q + i * x->d, *k = x->k + (i + x->nk - x->nq) * x->d;
+        for (int c = 0; c < x->d; c++)
+            sum[c] += fabs((double)q[c] * (double)k[c]);
+    }
+    return x->nq - first;
+}
+
+void channels_of(const double *sum, int d, int n, int64_t *channel)
+{
+    int at = 0;
+    for (int c = 0; c < d; c++) {
+        int before = 0;
+        for (int e = 0; e < d; e++)
+            before += sum[e] > sum[c] || (sum[e] == sum[c] && e < c);
+        if (before < n)
+            channel[at++] = c;
+    }
+}
+
+/* The channels of the labels: given, or those of the head. */
+static int find_channels(struct key_labels *l, struct method_ctx *ctx, const struct head_in *in,
+                         const char *list, int64_t factor, struct err *err)
+{
+    int d = in->x.d, rc = 0;
+    double sum[CHANNELS_MOST] = {0};
+
+    if (d > CHANNELS_MOST)
+        return method_skip(ctx, "labels are of at most %d channels", CHANNELS_MOST);
+    if (list) {
+        TRY(int_list_parse(list, "channels", -1, l->channel, CHANNELS_MOST, &l->n, err));
+        for (int c = 0; c < l->n; c++)
+            if (l->channel[c] >= d)
+                return method_skip(ctx, "channel %lld of a head of dimension %d",
+                                   (long long)l->channel[c], d);
+        return 0;
+    }
+    if ((rc = method_all_rows(ctx, in, "choosing its channels")) != 0)
+        return rc;
+    l->n = (int)MAX(1, d / factor);
+    channel_products(&in->x, sum);
+    channels_of(sum, d, l->n, l->channel);
+out:
+    return rc;
+}
+
+int key_labels_init(struct key_labels *l, struct method_ctx *ctx, const struct head_in *in,
+                    const char *list, int64_t factor, int bits, struct err *err)
+{
+    int64_t nk = in->x.nk, d = in->x.d;
+    int rc = 0;
+
+    *l = (struct key_labels){.x = &in->x};
+    if ((rc = find_channels(l, ctx, in, list, factor, err)) != 0)
+        return rc;
+    TRY(mem_alloc(&l->label, nk * l->n, sizeof *l->label, "labels", err));
+    TRY(mem_alloc(&l->score, nk, sizeof *l->score, "scores of labels", err));
+    for (int64_t j = 0; j < nk; j++) {
+        float k[CHANNELS_MOST];
+        for (int c = 0; c < l->n; c++)
+            k[c] = in->x.k[j * d + l->channel[c]];
+        token_quantise(k, l->n, bits, l->label + j * l->n);
+    }
+out:
+    return rc;
+}
+
+void key_labels_free(struct key_labels *l)
+{
+    free(l->label);
+    free(l->score);
+    memset(l, 0, sizeof *l);
+}
+
+void key_labels_scores(struct key_labels *l, const float *q, int64_t limit)
+{
+    float part[CHANNELS_MOST];
+    for (int c = 0; c < l->n; c++)
+        part[c] = q[l->channel[c]];
+    for (int64_t j = 0; j < limit; j++)
+        l->score[j] = row_product(part, l->label + j * l->n, l->n);
+}
+
+/* ---- layers and rows that are dense --------------------------------------------------------- */
+
+bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char why[160])
+{
+    bool prompt = rows == ROWS_DECODE && in->x.nq == in->x.nk && in->x.nk > 1;
+    if (in->layer < layers)
+        snprintf(why, 160, "layer %d is one of the first %lld, which dense_layers leaves dense",
+                 in->layer, (long long)layers);
+    else if (prompt)
+        snprintf(why, 160, "rows=decode leaves a whole prompt dense; rows=all takes its rows too");
+    return in->layer < layers || prompt;
+}
+
+int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, void *state,
+              int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    int rc = 0;
+
+    if (dense) {
+        attn_full_mask(x, row0, row1, out);
+        return 0;
+    }
+    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, unit, err));
+    out->exec_bq = 1;
+    out->exec_bk = unit;
+    for (int64_t i = row0; i < row1; i++)
+        TRY(fn(state, i, out, err));
+    mask_lists_finish(out);
+out:
+    return rc;
+}

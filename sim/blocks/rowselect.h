@@ -1,0 +1,79 @@
+/*
+ * rowselect.h - what decoding methods choose for one query row: pages of keys by a bound of their
+ * scores (Quest), tokens by their scores in few channels (double sparsity), keys at few bits.
+ *
+ * All sums are in double over exact products, so that a choice does not depend on the processor.
+ */
+#ifndef LACUNA_ROWSELECT_H
+#define LACUNA_ROWSELECT_H
+
+#include "core/method.h"
+#include "sim/blocks/prefix.h"
+
+/* q . k of d channels. */
+double row_product(const float *q, const float *k, int d);
+
+/* A token's n numbers on the grid of 2^bits values from its smallest to its largest one, rounded
+ * half to even in float; bits >= 16, or numbers that are all equal: as they are. */
+void token_quantise(const float *x, int64_t n, int bits, float *out);
+
+/* ---- pages of keys -------------------------------------------------------------------------- */
+
+struct key_pages {
+    const struct attn_in *x;
+    int64_t page, whole; /* tokens of a page; pages without a missing token */
+    bool half;           /* extremes are rounded to fp16 */
+    float *low,
+        *high;     /* [whole + 1][d] per channel; the last is that of a row's last page; owned */
+    double *bound; /* [whole + 1] of the row at hand, owned */
+};
+int key_pages_init(struct key_pages *p, const struct attn_in *x, int64_t page, bool half,
+                   struct err *err);
+void key_pages_free(struct key_pages *p); /* also of a zeroed one */
+
+/* bound_j = sum_d max(q_d low_jd, q_d high_jd) of the pages of the keys [0, limit); how many these
+ * are. Keys from limit on do not count. */
+int64_t key_pages_bounds(struct key_pages *p, const float *q, int64_t limit);
+
+/* ---- tokens by few channels ----------------------------------------------------------------- */
+
+/* Add sum_i |q_id k_id| over the pairs of one position to sum [d]; the number of pairs. */
+int64_t channel_products(const struct attn_in *x, double *sum);
+
+/* The n largest of sum [d], ascending; of equal ones the lower. */
+void channels_of(const double *sum, int d, int n, int64_t *channel);
+
+#define CHANNELS_MOST 512
+
+struct key_labels {
+    const struct attn_in *x;
+    int n;                          /* channels of a label */
+    int64_t channel[CHANNELS_MOST]; /* [n] */
+    float *label;                   /* [nk][n], owned */
+    double *score;                  /* [nk] of the row at hand, owned */
+};
+
+/* Labels of the channels in `list`, "3+17+40", or NULL: of the d / factor ones that matter most in
+ * this head. METHOD_SKIP with the reason if the head has no such channels. */
+int key_labels_init(struct key_labels *l, struct method_ctx *ctx, const struct head_in *in,
+                    const char *list, int64_t factor, int bits, struct err *err);
+void key_labels_free(struct key_labels *l);
+
+/* score_j of the keys [0, limit). */
+void key_labels_scores(struct key_labels *l, const float *q, int64_t limit);
+
+/* ---- layers and rows that are dense --------------------------------------------------------- */
+
+enum row_kinds { ROWS_ALL, ROWS_DECODE };
+
+/* Is the head left dense: in one of the first `layers` layers, or (ROWS_DECODE) as a whole prompt?
+ * Then why, as method.why_full wants it. */
+bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char why[160]);
+
+/* The mask of the rows [row0, row1) in lists per row of units of `unit` keys, which `fn` adds to
+ * group i - row0 of the mask; a kernel multiplies what it lists and no more. dense: all pairs. */
+typedef int row_fn(void *state, int64_t i, struct mask *m, struct err *err);
+int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, void *state,
+              int64_t row0, int64_t row1, struct mask *out, struct err *err);
+
+#endif
