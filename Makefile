@@ -91,7 +91,7 @@ BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unversione
 
 # ---- sources --------------------------------------------------------------------------------
 
-FOLDERS := core core/h5guard capture capture/trace sim sim/blocks sim/methods $(patsubst %/,%,$(wildcard sim/methods/*/)) \
+FOLDERS := core core/h5guard capture capture/trace sim sim/blocks sim/decode sim/methods $(patsubst %/,%,$(wildcard sim/methods/*/)) \
            eval analyze plots report reproduce
 SRC     := $(filter-out %_linked.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)

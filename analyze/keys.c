@@ -225,8 +225,10 @@ double key_number(const struct record *r, enum group_key k)
 static const char *text_of(const struct record *r, enum group_key k)
 {
     static const char *const status[] = {"ok", "skip", "error"};
-    static const char *const scopes[] = {
-        [RECORD_OF_HEAD] = "head", [RECORD_OF_MODEL] = "model", [RECORD_OF_CALL] = "call"};
+    static const char *const scopes[] = {[RECORD_OF_HEAD] = "head",
+                                         [RECORD_OF_MODEL] = "model",
+                                         [RECORD_OF_CALL] = "call",
+                                         [RECORD_OF_DECODE] = "decode"};
     const char *at = (const char *)r + fields[k].offset, *text = "";
     if (fields[k].kind == CHARS)
         return at;

@@ -198,7 +198,7 @@ const struct table_def *table_of_set(const struct recset *set)
     const struct table_def *first =
         &table_defs[scope == RECORD_OF_CALL ? TABLE_time : TABLE_summary];
     for (int64_t i = 0; i < set->n; i++)
-        if (set->r[i].scope == RECORD_OF_HEAD)
+        if (record_of_head(&set->r[i]))
             return &table_defs[TABLE_summary];
     for (int i = 0; i < 3 && scope == RECORD_OF_MODEL; i++)
         if (table_has_data(&table_defs[of_models[i]], set))
@@ -275,7 +275,7 @@ static void put_heads(const struct recset *set, struct buf *b)
     for (int pass = 0; id && pass < 3; pass++) {
         cells = 0;
         for (int64_t i = 0; i < set->n; i++)
-            if (set->r[i].scope == RECORD_OF_HEAD) {
+            if (record_of_head(&set->r[i])) {
                 id[cells] = (pass == 2 ? 0 : (int64_t)set->r[i].layer << 32) +
                             (pass == 1 ? 0 : set->r[i].head);
                 cells += cells == 0 || id[cells] != id[cells - 1];

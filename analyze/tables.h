@@ -44,8 +44,8 @@ extern const struct table_def table_defs[];     /* ends with build = NULL */
 extern const struct listed *const table_list[]; /* the same for struct app, NULL-terminated */
 
 /* Tables with a builder of their own, each in a file. */
-extern table_builder build_sample, build_ranking, build_plan, build_inside;
-extern table_check has_sample, has_target, has_plan, has_inside;
+extern table_builder build_sample, build_ranking, build_plan, build_inside, build_decode_steps;
+extern table_check has_sample, has_target, has_plan, has_inside, has_decode_steps;
 
 /* ERR_USAGE with the nearest name. */
 const struct table_def *table_def_find(const char *name, struct err *err);

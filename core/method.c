@@ -39,6 +39,12 @@ struct mask_origin method_origin(const struct method *m, void *state)
     return o;
 }
 
+bool method_decodes(const struct method *m, const void *params)
+{
+    const struct method_decode *d = &m->decode;
+    return d->begin && (!d->applies || d->applies(params));
+}
+
 void method_arithmetic(const struct method *m, const void *state, struct arithmetic *a,
                        char why[160])
 {

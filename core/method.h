@@ -101,6 +101,8 @@ struct method_ctx {
     void *session;        /* what session.open returned; NULL: it was not called */
     int64_t unit_rows; /* set by prepare: query rows that share one list of kept keys; `select` is
                         * called for ranges that start at a multiple of it. Default 1 */
+    double meta_bytes; /* may be set by prepare: bytes of its summary of the keys that the choice
+                        * for one row reads */
     char skip[256];    /* set by method_skip */
 };
 
@@ -276,6 +278,47 @@ struct method_budget {
     const char *form, *values[8]; /* the %s of the form; the values end with a NULL */
 };
 
+/* ---- the decode phase: the rows of generated tokens, one by one ------------------------------ */
+
+/* The keys that a cache holds: positions, ascending. */
+struct kv_cache {
+    int32_t *at; /* [n] */
+    int64_t n;
+    bool *drop; /* [n]: a method sets what it evicts; all false when it is called */
+};
+
+/* The query heads of a layer, `share` of them in a row over one cache. Their first `from` rows are
+ * the last ones of the prompt, every later row is a step. */
+struct decode_layer {
+    const struct head_in *const *heads; /* [n] */
+    const void *const *params;          /* [n]: of the method */
+    const float *const *col_sum; /* [n]: what each key of the prompt gets of the exact softmax of
+                                  * all rows of the prompt; NULL: not known */
+    int n, share;
+    int64_t from, prompt;    /* `prompt` keys are there before the first step */
+    struct kv_cache *caches; /* [n / share] */
+};
+
+/* A method that evicts keys or carries state from step to step. Others choose each row by
+ * `prepare` and `select`, as the only query over the keys up to its own. */
+struct method_decode {
+    bool (*applies)(const void *params);     /* NULL: with all parameters */
+    bool (*own_caches)(const void *params);  /* a cache for every query head; NULL: per KV head */
+    const char *(*then)(const void *params); /* method that selects among the keys of a cache, as
+                                              * "quest+budget=64"; NULL or "": all are read */
+
+    /* The end of the prompt; the state is zeroed, and `release` frees what it points to. Returns 0,
+     * METHOD_SKIP or an error. */
+    int (*begin)(struct method_ctx *ctx, const struct decode_layer *layer, void *state,
+                 struct err *err);
+
+    /* After the attention of a row, whose key is the last one of every cache. score [n]: scaled
+     * scores of its positions 0 .. p in each head, -inf where the model does not look. NULL:
+     * nothing is evicted after the prompt. */
+    int (*step)(void *state, const struct decode_layer *layer, int64_t row,
+                const double *const *score, struct err *err);
+};
+
 /* What the conformance suite runs besides the defaults. */
 struct method_tests {
     const char *full;                    /* parameters that make the mask full, "alpha_c=1" */
@@ -328,6 +371,7 @@ struct method {
     struct method_reuse reuse;
     struct method_search search;
     struct method_session session;
+    struct method_decode decode;
     struct method_tests tests;
 };
 

@@ -33,6 +33,9 @@ void method_release(const struct method *m, void *state);
  * names the first one that it lacks. */
 bool method_combines(const struct method *m, const struct attn_in *x, char why[128]);
 
+/* Does the method have state of its own in the decode phase, with these parameters? */
+bool method_decodes(const struct method *m, const void *params);
+
 /* Call `reuse.of` or `arith.how`; if it is NULL, return its documented default. */
 struct mask_origin method_origin(const struct method *m, void *state);
 void method_arithmetic(const struct method *m, const void *state, struct arithmetic *a,

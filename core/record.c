@@ -21,7 +21,7 @@
 #include <string.h>
 
 static const char *const status_names[] = {"ok", "skip", "error"};
-static const char *const scope_names[] = {"head", "model", "call"};
+static const char *const scope_names[] = {"head", "model", "call", "decode"};
 
 /* Members of a line that are not metrics, in the order of writing. */
 enum field_type {
@@ -37,7 +37,11 @@ enum field_type {
     F_NOTES,
 };
 
-enum { HEAD = 1 << RECORD_OF_HEAD, CALL = 1 << RECORD_OF_CALL, MODEL = 1 << RECORD_OF_MODEL };
+enum {
+    HEAD = 1 << RECORD_OF_HEAD | 1 << RECORD_OF_DECODE,
+    CALL = 1 << RECORD_OF_CALL,
+    MODEL = 1 << RECORD_OF_MODEL,
+};
 
 static const struct field {
     const char *key;
@@ -270,6 +274,8 @@ void record_key(const struct record *r, struct buf *b)
     }
     if (r->scope == RECORD_OF_CALL)
         buf_printf(b, "call|%s|", r->heads ? r->heads : "");
+    if (r->scope == RECORD_OF_DECODE)
+        buf_puts(b, "decode|");
     buf_printf(b, "%s|%d|%d|%s|%d|%d|%s|%s|%s|%llu|%s|%s", r->trace, r->run, r->step, r->branch,
                r->layer, r->head, r->backend, r->precision, r->permute, (unsigned long long)r->seed,
                r->method, r->params ? r->params : "");
@@ -414,15 +420,16 @@ static int parse_identity(const json_t *o, const char *where, struct record *r, 
     int rc = 0, scope = 0;
     const char *name = scope_names[RECORD_OF_HEAD];
     TRY(jget_str_opt(o, "scope", where, &name, err));
-    while (scope < 3 && strcmp(name, scope_names[scope]) != 0)
+    while (scope < 4 && strcmp(name, scope_names[scope]) != 0)
         scope++;
-    if (scope == 3)
-        FAIL(err, ERR_INPUT, "%s: \"scope\": head, call or model was expected, found '%.60s'",
-             where, name);
+    if (scope == 4)
+        FAIL(err, ERR_INPUT,
+             "%s: \"scope\": head, decode, call or model was expected, found '%.60s'", where, name);
     if (scope == RECORD_OF_MODEL)
         record_of_model(r);
     else if (scope == RECORD_OF_CALL)
         record_of_call(r);
+    r->scope = (enum record_scope)scope;
     for (const struct field *f = fields; f->type != F_STATUS; f++)
         if (f->scopes >> scope & 1)
             TRY(parse_field(o, f, where, r, err));
@@ -509,10 +516,10 @@ out:
  *
  * They share texts and lists of names, and the lines of a replay are read without a tree of JSON.
  * Such a line is one whose checksum fits and which holds plain ASCII texts and finite numbers under
- * the keys of an ok record of a head, none of them twice. Every other line goes through
- * record_parse, which knows every form and names what is wrong. */
+ * the keys of an ok record of a head, in either phase, none of them twice. Every other line goes
+ * through record_parse, which knows every form and names what is wrong. */
 
-#define METRICS_MOST 512 /* of a line that is read here */
+#define METRICS_MOST 2048 /* of a line that is read here */
 
 struct record_pool {
     struct strmap index; /* of texts */
@@ -823,6 +830,8 @@ static bool take_names(struct scan *s)
 static bool scan_members(struct scan *s)
 {
     bool more = take(s, "{");
+    if (take(s, "\"scope\":\"decode\","))
+        s->r->scope = RECORD_OF_DECODE;
     while (more) {
         if (!take_member(s))
             return false;
@@ -838,7 +847,14 @@ static bool scan_members(struct scan *s)
 static bool scan_line(struct record_pool *p, const char *line, size_t len, struct record *r)
 {
     static const char sum[] = ",\"sum\":\"";
-    struct scan s = {.p = line, .pool = p, .r = r, .list = p->n_lists ? p->lists[0] : NULL};
+    struct scan s; /* its arrays are large and need no zeros */
+    s.p = line;
+    s.pool = p;
+    s.r = r;
+    s.seen = 0;
+    s.next = 0;
+    s.n = 0;
+    s.list = p->n_lists ? p->lists[0] : NULL;
     len -= len && line[len - 1] == '\n';
     record_init(r);
     if (seal_state(line, len) != SEAL_FITS || len < 64)

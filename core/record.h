@@ -1,10 +1,10 @@
 /*
  * record.h - results: one JSON line per cell. A replay's cell is (trace, run, step, branch,
  * layer, head, method, canonical parameters), scope `head`, or all heads of a call that were run
- * together, scope `call`; the cell of a model that ran with a method inside it is (weights, task,
- * setting, method, canonical parameters), scope `model`. Append-only; a torn last line is dropped
- * on resume. Every line carries its checksum (core/sealed.h); lines without one, from older
- * versions, are read too.
+ * together, scope `call`; a head in the decode phase has scope `decode`; the cell of a model that
+ * ran with a method inside it is (weights, task, setting, method, canonical parameters), scope
+ * `model`. Append-only; a torn last line is dropped on resume. Every line carries its checksum
+ * (core/sealed.h); lines without one, from older versions, are read too.
  */
 #ifndef LACUNA_RECORD_H
 #define LACUNA_RECORD_H
@@ -30,7 +30,7 @@ struct metric_names {
 
 enum record_status { RECORD_OK, RECORD_SKIP, RECORD_ERROR };
 
-enum record_scope { RECORD_OF_HEAD, RECORD_OF_MODEL, RECORD_OF_CALL };
+enum record_scope { RECORD_OF_HEAD, RECORD_OF_MODEL, RECORD_OF_CALL, RECORD_OF_DECODE };
 
 struct record {
     /* identity */
@@ -68,6 +68,12 @@ struct record {
 };
 
 void record_init(struct record *r);
+
+/* Is it of a head, in the prefill or in the decode phase? */
+static inline bool record_of_head(const struct record *r)
+{
+    return r->scope == RECORD_OF_HEAD || r->scope == RECORD_OF_DECODE;
+}
 
 /* Make it a record of scope `model`, or of scope `call`. */
 void record_of_model(struct record *r);

@@ -353,7 +353,7 @@ out:
 
 /* ---- metrics whose names hold x ------------------------------------------------------------- */
 
-/* The names of the metric at layers or at steps; `over` becomes "layer" or "step". */
+/* The names of the metric at layers, steps or tokens; `over` becomes "layer", "step" or "token". */
 static int find_names(struct chart *c, struct str_list *names, char over[32], struct err *err)
 {
     struct buf pattern = {0};
@@ -363,10 +363,12 @@ static int find_names(struct chart *c, struct str_list *names, char over[32], st
     TRY(buf_check(&pattern, "metric", err));
     TRY(recset_metrics(c->a->set, buf_str(&pattern), names, err));
     if (names->n == 0)
-        FAIL(err, ERR_INPUT,
-             "no record has %s by layer or step: --metrics takes err_resid, err_attn, err_local, "
-             "density_elem, x_l2, x_cos, v_l2 of `lacuna eval`",
-             c->metric);
+        FAIL(
+            err, ERR_INPUT,
+            "no record has %s by layer or step: --metrics takes err_resid, err_attn, err_local, "
+            "density_elem, x_l2, x_cos, v_l2 of `lacuna eval`, recall, lost, cache_keys of `lacuna "
+            "replay --phase decode`",
+            c->metric);
     const char *at = strchr(names->items[0], '@') + 1;
     snprintf(over, 32, "%.*s", (int)strcspn(at, "="), at);
 out:

@@ -19,7 +19,7 @@
 struct replay_opts {
     struct common_opts c;
     struct str_list methods;
-    int backend, select_backend, metrics_backend, precision, l2, timer;
+    int phase, backend, select_backend, metrics_backend, precision, l2, timer;
     int64_t samples, copies;
     char *layers, *heads, *steps, *branch, *permute, *shard;
     char *dump_masks, *dump_outputs, *out;
@@ -28,6 +28,7 @@ struct replay_opts {
 
 enum { DEFAULT_SAMPLES = 20 }; /* as in the table: on a CPU another number would change nothing */
 
+static const char *const phases[] = {"prefill", "decode", NULL};
 static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const select_backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const metrics_backends[] = {"auto", "cpu", "cuda", NULL};
@@ -44,6 +45,10 @@ static const struct opt options[] = {
            .help =
                "Directory for records.jsonl and manifest.json; an interrupted run continues there.",
            .flags = OPT_MAIN, .short_name = 'o', .arg = "DIR"),
+    OPT_ENUM(struct replay_opts, phase, "prefill", phases,
+             "Which rows: all of a call at once, or those of generated tokens one by one, so that "
+             "keys can be evicted between them.",
+             .flags = OPT_MAIN),
     OPT_ENUM(struct replay_opts, backend, "cpu", backends, "Where the methods run.",
              .flags = OPT_MAIN),
     OPT_AS("select-backend", OPT_ENUM, struct replay_opts, select_backend, "auto",
@@ -334,6 +339,8 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                            only_cuda[i].option, only_cuda[i].why);
     if (o->backend == 0)
         return 0;
+    if (r->decode)
+        return err_set(err, ERR_USAGE, "replay: --phase decode runs on the CPU: --backend cpu");
     r->device.select = (enum select_where)o->select_backend;
     r->device.metrics = o->metrics_backend != 1;
     if (!app->accel)
@@ -440,7 +447,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (paths.n == 0)
         FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
     TRY(traces_open(paths.items, paths.n, &r.traces, &r.n_traces, err));
-    TRY(traces_prefill(r.traces, r.n_traces, err));
+    r.decode = o.phase == 1;
+    TRY((r.decode ? traces_decode : traces_prefill)(r.traces, r.n_traces, err));
     TRY(replay_run(app, &o, &r, err));
 out:
     if (r.device.accel)

@@ -157,6 +157,18 @@ int traces_prefill(struct trace *const *traces, int64_t n, struct err *err)
     return 0;
 }
 
+int traces_decode(struct trace *const *traces, int64_t n, struct err *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!trace_meta(traces[i])->decode_from)
+            return err_set(
+                err, ERR_INPUT,
+                "%s has no decode phase: `lacuna capture --generate N` makes a trace with "
+                "one",
+                trace_path(traces[i]));
+    return 0;
+}
+
 static int parse_list(const char *text, int64_t limit, const char *what, struct call_list *l,
                       struct err *err)
 {

@@ -61,6 +61,9 @@ int traces_whole(struct trace *const *traces, int64_t n, const char *why, struct
 /* ERR_INPUT naming a trace of a decode phase that lacks queries of its prompt. */
 int traces_prefill(struct trace *const *traces, int64_t n, struct err *err);
 
+/* ERR_INPUT naming a trace without a decode phase. */
+int traces_decode(struct trace *const *traces, int64_t n, struct err *err);
+
 /* Which calls and heads of traces take part: index lists, NULL, "" or "all" = all; branch NULL or
  * "" = all. */
 struct call_select {

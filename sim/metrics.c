@@ -307,10 +307,13 @@ static double lse_mean(const struct metrics_acc *a)
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, struct record *r,
                    struct err *err)
 {
-    int rc = 0;
-    double n = (double)a->n;
+    int rc = metrics_counts(a, nq, nk, r, err);
+    return rc ? rc : metrics_output(a, sample, r, err);
+}
 
-    TRY(metrics_counts(a, nq, nk, r, err));
+int metrics_output(struct metrics_acc *a, bool sample, struct record *r, struct err *err)
+{
+    double n = (double)a->n;
     a->sum[SUM_RECALL] = sum_of(a->recall, a->n);
     sort_f64(a->recall, a->n);
     const struct named_value v[] = {
@@ -330,9 +333,7 @@ int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, s
         {sample ? "err_lse_max~" : "err_lse_max", a->max_lse},
         {"rows_empty", a->sum[SUM_ROWS_EMPTY]},
     };
-    TRY(put_all(r, v, sizeof v / sizeof *v, err));
-out:
-    return rc;
+    return put_all(r, v, sizeof v / sizeof *v, err);
 }
 
 /* ---- samples of rows ------------------------------------------------------------------------ */

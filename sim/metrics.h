@@ -89,6 +89,9 @@ int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct r
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, struct record *r,
                    struct err *err);
 
+/* Those of recall and output alone. Sorts a->recall. */
+int metrics_output(struct metrics_acc *a, bool sample, struct record *r, struct err *err);
+
 /* Nearest-rank percentile of n ascending values: x[max(1, ceil(p n / 100))], counted from 1. */
 double percentile_sorted(const double *x, int64_t n, double p);
 

@@ -15,6 +15,7 @@
 #include "core/permute.h"
 #include "core/pool.h"
 #include "sim/budgetsearch.h"
+#include "sim/decode/decodelayer.h"
 #include "sim/simulate.h"
 
 #include <pthread.h>
@@ -151,16 +152,34 @@ out:
     return rc;
 }
 
+/* The decode phase takes whole layers: heads share caches, and methods choose over heads. */
+static int check_decode(const struct replay *r, const struct call_select *sel, struct err *err)
+{
+    for (int64_t k = 0; k < r->n_runs; k++)
+        if (r->runs[k].target)
+            return err_set(err, ERR_USAGE,
+                           "%s: a target is searched for in the prefill; with --phase decode sweep "
+                           "the parameter, as in capacity=256,512,1024",
+                           r->runs[k].method->name);
+    if (sel->heads && *sel->heads && strcmp(sel->heads, "all") != 0)
+        return err_set(
+            err, ERR_USAGE,
+            "--phase decode replays all heads of a layer together, as caches and choices "
+            "over heads need it: leave --heads out");
+    return 0;
+}
+
 int replay_plan(struct replay *r, const struct call_select *sel, struct err *err)
 {
     struct call_filter f = {0};
-    int rc = 0;
+    int rc = r->decode ? check_decode(r, sel, err) : 0;
 
-    for (int t = 0; t < r->n_traces; t++) {
+    for (int t = 0; t < r->n_traces && !rc; t++) {
         TRY(call_filter_init(&f, sel, trace_meta(r->traces[t]), err));
         TRY(plan_trace(r, t, &f, err));
         call_filter_free(&f);
     }
+    TRY(rc);
     if (r->n_series == 0)
         TRY(call_select_empty("attention", sel, err));
     TRY(check_calibrations(r, err));
@@ -169,6 +188,12 @@ int replay_plan(struct replay *r, const struct call_select *sel, struct err *err
 out:
     call_filter_free(&f);
     return rc;
+}
+
+/* Are the heads of a call done together? */
+static bool by_call(const struct replay *r)
+{
+    return r->device.calls || r->decode;
 }
 
 /* ---- groups --------------------------------------------------------------------------------- */
@@ -207,7 +232,7 @@ static struct call_group *find_group(struct replay *r, const struct series *s)
 
 static int add_series(struct replay *r, int64_t series, struct err *err)
 {
-    struct call_group *g = r->device.calls ? find_group(r, r->series + series) : NULL;
+    struct call_group *g = by_call(r) ? find_group(r, r->series + series) : NULL;
     int rc = 0;
     if (!g) {
         TRY(mem_grow(&r->groups, &r->cap_groups, r->n_groups + 1, sizeof *g, "calls", err));
@@ -284,7 +309,8 @@ static int head_identity(const struct replay *r, const struct series *s, int64_t
     snprintf(rec->precision, sizeof rec->precision, "%s",
              r->load.precision == PREC_F64 ? "f64" : "f32");
     snprintf(rec->permute, sizeof rec->permute, "%s", r->load.permute ? r->load.permute : "none");
-    rec->n_q = m->n_q;
+    rec->scope = r->decode ? RECORD_OF_DECODE : RECORD_OF_HEAD;
+    rec->n_q = r->decode ? trace_decode(m).steps : m->n_q;
     rec->n_k = m->n_k;
     rec->d = m->head_dim;
     rec->causal = trace_causal(m, &c->score);
@@ -376,7 +402,7 @@ static int64_t shard_units(const struct replay *r, bool by_kv, int64_t *unit)
     for (int64_t i = 0; i < r->n_series; i++) {
         const struct series *s = r->series + i;
         unit[i] = -1;
-        for (int64_t k = i - 1; k >= 0 && unit[i] < 0 && r->device.calls; k--)
+        for (int64_t k = i - 1; k >= 0 && unit[i] < 0 && by_call(r); k--)
             if (same_group(s, r->series + k) && (!by_kv || kv_of(r, s) == kv_of(r, r->series + k)))
                 unit[i] = unit[k];
         unit[i] = unit[i] < 0 ? n++ : unit[i];
@@ -553,7 +579,7 @@ static int deliver(struct replay *r, const struct method_run *run, const struct 
                      : rec->status == RECORD_SKIP ? &r->done_skip
                                                   : &r->done_error;
     __atomic_add_fetch(tally, 1, __ATOMIC_RELAXED);
-    if (rec->scope == RECORD_OF_HEAD)
+    if (record_of_head(rec))
         setting_tally_add(&r->tally[run - r->runs], rec);
     return record_file_append(r->records, rec, err);
 }
@@ -609,15 +635,18 @@ struct loop {
         const struct call_group *g;
         struct branch *branches;
         int64_t n_branches, cap_branches;
-        struct carry *shared; /* [heads][n_runs]: over all branches */
-        struct cell_run *cells;
+        struct carry *shared;   /* [heads][n_runs]: over all branches */
+        struct cell_run *cells; /* of the decode phase [n_runs][g->n], as the next two */
         struct sim_cell *sims;
         struct call_outcome *out;
     } of;
 
-    /* A call, and a method on it. */
+    /* A call, and a method on it, with its part of the arrays. */
     struct place at;
     int64_t run;
+    struct cell_run *cells;
+    struct sim_cell *sims;
+    struct call_outcome *out;
     struct sim_head *heads; /* [g->n], of the slot */
     const struct branch *branch;
     uint64_t data; /* number of the heads' q, k, v on the device */
@@ -771,9 +800,10 @@ static int enter_group(struct loop *l, const struct call_group *g, struct err *e
     l->of.g = g;
     TRY(mem_zalloc(&l->of.shared, g->n * l->r->n_runs, sizeof *l->of.shared, "state of methods",
                    err));
-    TRY(mem_zalloc(&l->of.cells, g->n, sizeof *l->of.cells, "heads of a call", err));
-    TRY(mem_zalloc(&l->of.sims, g->n, sizeof *l->of.sims, "heads of a call", err));
-    TRY(mem_zalloc(&l->of.out, g->n, sizeof *l->of.out, "heads of a call", err));
+    int64_t cells = l->r->decode ? g->n * l->r->n_runs : g->n;
+    TRY(mem_zalloc(&l->of.cells, cells, sizeof *l->of.cells, "heads of a call", err));
+    TRY(mem_zalloc(&l->of.sims, cells, sizeof *l->of.sims, "heads of a call", err));
+    TRY(mem_zalloc(&l->of.out, cells, sizeof *l->of.out, "heads of a call", err));
 out:
     return rc;
 }
@@ -802,6 +832,15 @@ out:
 
 /* ---- a method on a call --------------------------------------------------------------------- */
 
+static void take_run(struct loop *l, int64_t run)
+{
+    int64_t at = l->r->decode ? run * l->of.g->n : 0;
+    l->run = run;
+    l->cells = l->of.cells + at;
+    l->sims = l->of.sims + at;
+    l->out = l->of.out + at;
+}
+
 /* Parameters (searched where the run has a target), notes and dumps of the cell of head i. */
 static int cell_init(struct loop *l, int64_t i, struct sim_cell *sim, struct err *err)
 {
@@ -810,7 +849,7 @@ static int cell_init(struct loop *l, int64_t i, struct sim_cell *sim, struct err
     const struct method *method = run->method;
     const struct series *s = series_of(r, l->of.g, i);
     const struct head_in *in = &l->heads[i].in;
-    struct cell_run *c = l->of.cells + i;
+    struct cell_run *c = l->cells + i;
     struct record *rec = &c->record;
     int64_t at = i * r->n_runs + l->run;
     int rc = 0;
@@ -840,9 +879,11 @@ out:
     return rc;
 }
 
-/* Query rows and keys that count. */
+/* Query rows and keys that count; the steps of a decode phase do anyway. */
 static void set_shape(struct record *rec, const struct head_in *in)
 {
+    if (rec->scope == RECORD_OF_DECODE)
+        return;
     rec->n_q = in->rows ? in->rows->n : in->x.nq;
     rec->n_k = in->x.nk;
 }
@@ -850,12 +891,12 @@ static void set_shape(struct record *rec, const struct head_in *in)
 static int begin_cell(void *loop, int64_t i, int worker, struct err *err)
 {
     struct loop *l = loop;
-    struct record *rec = &l->of.cells[i].record;
+    struct record *rec = &l->cells[i].record;
     struct err own = {0};
     set_shape(rec, &l->heads[i].in);
-    l->of.out[i] = (struct call_outcome){.record = rec};
-    if (cell_init(l, i, l->of.sims + i, &own) < 0)
-        l->of.out[i].err = own;
+    l->out[i] = (struct call_outcome){.record = rec};
+    if (cell_init(l, i, l->sims + i, &own) < 0)
+        l->out[i].err = own;
     return 0;
 }
 
@@ -865,15 +906,15 @@ static int run_call(struct loop *l, struct record *of_call, struct err *err)
     struct replay *r = l->r;
     const struct call_group *g = l->of.g;
     bool steps = r->runs[l->run].method->flags & METHOD_NEEDS_STEPS;
-    struct sim_call c = {.cells = l->of.sims,
-                         .heads = l->of.out,
+    struct sim_call c = {.cells = l->sims,
+                         .heads = l->out,
                          .n = (int)g->n,
                          .group = g->group,
                          .data = l->data,
                          .jobs = l->jobs,
                          .record = r->device.timed ? of_call : NULL,
                          .choose_ns = steps ? l->branch->choose_ns + l->run : NULL};
-    int rc = sim_share_params(l->of.sims, l->of.out, g->n, err);
+    int rc = sim_share_params(l->sims, l->out, g->n, err);
     return rc ? rc : sim_run_call(&c, err);
 }
 
@@ -885,10 +926,10 @@ static int run_cells(struct loop *l, struct record *of_call, struct err *err)
     if (l->r->device.calls)
         TRY(run_call(l, of_call, err));
     for (int64_t i = 0; i < l->of.g->n; i++) {
-        struct cell_run *c = l->of.cells + i;
-        struct err *own = &l->of.out[i].err; /* keeps a failure */
+        struct cell_run *c = l->cells + i;
+        struct err *own = &l->out[i].err; /* keeps a failure */
         if (!own->code && !l->r->device.calls)
-            sim_run(l->of.sims + i, &c->record, own);
+            sim_run(l->sims + i, &c->record, own);
         if (!own->code && run->target)
             budget_record(run->target, &c->found, &c->record, own);
     }
@@ -910,16 +951,16 @@ static int deliver_all(struct loop *l, struct record *of_call, bool call_done,
     const struct method_run *run = r->runs + l->run;
     int rc = 0;
     for (int64_t i = 0; i < l->of.g->n; i++) {
-        const struct err *own = whole->code ? whole : &l->of.out[i].err;
+        const struct err *own = whole->code ? whole : &l->out[i].err;
         if (own->code && ends_replay(r, own->code)) {
             *err = *own;
             return own->code;
         }
-        TRY(end_dumps(r, l->of.cells[i].record.ordinal, err));
+        TRY(end_dumps(r, l->cells[i].record.ordinal, err));
         if (own->code)
-            fail(&l->of.cells[i].record, own);
-        if (!l->of.cells[i].done)
-            TRY(deliver(r, run, &l->of.cells[i].record, err));
+            fail(&l->cells[i].record, own);
+        if (!l->cells[i].done)
+            TRY(deliver(r, run, &l->cells[i].record, err));
     }
     if (whole->code)
         fail(of_call, whole);
@@ -927,6 +968,28 @@ static int deliver_all(struct loop *l, struct record *of_call, bool call_done,
         TRY(deliver(r, run, of_call, err));
 out:
     return rc;
+}
+
+/* The records of the heads; *all_done: each has one. */
+static int find_heads(struct loop *l, bool *all_done, struct err *err)
+{
+    const struct call_group *g = l->of.g;
+    int rc = 0;
+    *all_done = true;
+    for (int64_t i = 0; i < g->n; i++) {
+        struct cell_run *c = l->cells + i;
+        TRY(find_record(l->r, g, l->at.call, l->r->runs + l->run, i, &c->record, &c->done, err));
+        c->record.ordinal = l->at.ordinal + l->run * g->n + i;
+        *all_done &= c->done;
+    }
+out:
+    return rc;
+}
+
+static void free_cells(struct loop *l)
+{
+    for (int64_t i = 0; i < l->of.g->n; i++)
+        cell_free(l->cells + i);
 }
 
 static int do_run(struct loop *l, struct err *err)
@@ -940,12 +1003,7 @@ static int do_run(struct loop *l, struct err *err)
     int rc = 0;
 
     record_init(&of_call);
-    for (int64_t i = 0; i < g->n; i++) {
-        struct cell_run *c = l->of.cells + i;
-        TRY(find_record(r, g, l->at.call, run, i, &c->record, &c->done, err));
-        c->record.ordinal = l->at.ordinal + l->run * g->n + i;
-        all_done &= c->done;
-    }
+    TRY(find_heads(l, &all_done, err));
     TRY(find_record(r, g, l->at.call, run, g->n, &of_call, &call_done, err));
     if (all_done && call_done && !runs_anyway(r, run))
         goto out;
@@ -953,9 +1011,94 @@ static int do_run(struct loop *l, struct err *err)
     run_cells(l, &of_call, &whole);
     rc = deliver_all(l, &of_call, call_done, &whole, err);
 out:
-    for (int64_t i = 0; i < g->n; i++)
-        cell_free(l->of.cells + i);
+    free_cells(l);
     record_free(&of_call);
+    return rc;
+}
+
+/* ---- the decode phase ----------------------------------------------------------------------- */
+
+/* Sums of columns that the trace has, one array for all heads; NULL: none. */
+static int read_col_sums(struct loop *l, float **data, const float ***sums, struct err *err)
+{
+    const struct trace *t = trace_of(l->r, l->of.g);
+    int64_t n = l->of.g->n, prompt = trace_meta(t)->decode_from;
+    int rc = 0;
+    if (!trace_call(t, l->at.call)->has_col_sum)
+        return 0;
+    TRY(mem_alloc(data, n * prompt, sizeof **data, "sums of columns", err));
+    TRY(mem_alloc(sums, n, sizeof **sums, "sums of columns", err));
+    for (int64_t i = 0; i < n; i++) {
+        (*sums)[i] = *data + i * prompt;
+        TRY(trace_read_values(t, l->at.call, TRACE_COL_SUM, series_of(l->r, l->of.g, i)->head,
+                              *data + i * prompt, err));
+    }
+out:
+    return rc;
+}
+
+/* Make the cells of a run; false: none of them is to do, or each has an error. */
+static int begin_decode(struct loop *l, bool *wanted, struct err *err)
+{
+    bool all_done;
+    int rc = 0;
+    *wanted = false;
+    TRY(find_heads(l, &all_done, err));
+    if (all_done && !runs_anyway(l->r, l->r->runs + l->run))
+        goto out;
+    TRY(pool_run(l->jobs, l->of.g->n, begin_cell, l, err));
+    *wanted = true;
+    for (int64_t i = 0; i < l->of.g->n; i++)
+        if (l->out[i].err.code) {
+            *wanted = false;
+            for (int64_t k = 0; k < l->of.g->n; k++)
+                l->out[k].err = l->out[i].err;
+            break;
+        }
+out:
+    return rc;
+}
+
+/* All runs on all heads. */
+static int do_decode(struct loop *l, struct err *err)
+{
+    const struct call_group *g = l->of.g;
+    struct decode_call c = {.heads = l->heads,
+                            .n = (int)g->n,
+                            .group = g->group,
+                            .phase = trace_decode(trace_meta(trace_of(l->r, g))),
+                            .jobs = l->jobs};
+    const struct err none = {0};
+    struct sim_call *runs = NULL;
+    float *data = NULL;
+    const float **sums = NULL;
+    bool wanted;
+    int rc = 0;
+
+    TRY(mem_zalloc(&runs, l->r->n_runs, sizeof *runs, "settings", err));
+    TRY(read_col_sums(l, &data, &sums, err));
+    c.runs = runs;
+    c.col_sum = sums;
+    for (int64_t k = 0; k < l->r->n_runs; k++) {
+        take_run(l, k);
+        TRY(begin_decode(l, &wanted, err));
+        if (wanted)
+            runs[c.n_runs++] = (struct sim_call){.cells = l->sims, .heads = l->out};
+    }
+    if (c.n_runs)
+        TRY(decode_run(&c, err));
+    for (int64_t k = 0; k < l->r->n_runs; k++) {
+        take_run(l, k);
+        TRY(deliver_all(l, NULL, true, &none, err));
+    }
+out:
+    for (int64_t k = 0; k < l->r->n_runs; k++) {
+        take_run(l, k);
+        free_cells(l);
+    }
+    free(runs);
+    free(data);
+    free(sums);
     return rc;
 }
 
@@ -964,7 +1107,7 @@ static void progress_call(struct loop *l, const struct trace_call *c)
     const struct replay *r = l->r;
     const struct series *first = series_of(r, l->of.g, 0);
     char text[96];
-    if (r->device.calls)
+    if (by_call(r))
         snprintf(text, sizeof text, "step %d layer %d, %lld heads", c->step, c->layer,
                  (long long)l->of.g->n);
     else
@@ -983,8 +1126,12 @@ static int do_call(struct loop *l, struct err *err)
     int rc = 0;
     TRY(enter_branch(l, c->branch, err));
     l->data = device_numbers((int)l->of.g->n);
-    for (l->run = 0; l->run < l->r->n_runs; l->run++)
+    if (l->r->decode)
+        TRY(do_decode(l, err));
+    for (int64_t k = 0; k < l->r->n_runs && !l->r->decode; k++) {
+        take_run(l, k);
         TRY(do_run(l, err));
+    }
     progress_call(l, c);
 out:
     return rc;
@@ -1043,8 +1190,8 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
     shard_what(&r->shard, "replay", what);
     r->progress = progress_start(what, cost, cells);
     device_meter(&r->device, r->progress);
-    rc = r->device.calls ? do_groups(r, 0, r->n_groups, jobs, err)
-                         : pool_run(jobs, r->n_groups, do_group, r, err);
+    rc = by_call(r) ? do_groups(r, 0, r->n_groups, jobs, err)
+                    : pool_run(jobs, r->n_groups, do_group, r, err);
     progress_end(&r->progress);
     /* Also after a failure or an interruption: finished cells are kept. */
     struct err own = {0};

@@ -31,9 +31,9 @@ struct series {
     int64_t searches;        /* of these, cells whose parameter is to be searched */
 };
 
-/* Series whose heads are done together: with device.calls those of one (trace, branch, layer) with
- * the same calls, else a single one. A call of them is a cell more, of scope `call`, where it is
- * timed. */
+/* Series whose heads are done together: with device.calls or decode those of one (trace, branch,
+ * layer) with the same calls, else a single one. A call of them is a cell more, of scope `call`,
+ * where it is timed. */
 struct call_group {
     int64_t *series, n; /* their indices, ascending by head; owned */
     int group;          /* query heads in a row that share keys and values; divides n */
@@ -49,6 +49,7 @@ struct replay {
     struct head_load load;
     struct sim_device device; /* accel NULL: on the CPU; the session is owned by the command */
     bool read_ahead;          /* with device.calls: the next call is read meanwhile */
+    bool decode;              /* the decode phase: all heads of a call together, on the CPU */
     uint64_t seed;
     struct series *series; /* owned */
     int64_t n_series, cap_series;

@@ -138,24 +138,33 @@ out:
     return rc;
 }
 
+int sim_admits(const struct sim_cell *cell)
+{
+    const struct attn_in *x = &cell->in->x;
+    char why[128];
+    for (int i = 0; i < 3; i++)
+        if (cell->in->nonfinite[i])
+            return method_skip(
+                cell->ctx, "%c holds NaN or infinity: softmax of its rows has no value", "qkv"[i]);
+    if (!(cell->method->flags & (x->causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
+        return method_skip(cell->ctx, x->causal ? "bidirectional only" : "causal only");
+    if (!method_combines(cell->method, x, why))
+        return method_skip(cell->ctx, "%s %s", cell->method->name, why);
+    return 0;
+}
+
 int run_start(struct run *run, struct err *err)
 {
     struct method_ctx *ctx = run->cell->ctx;
     const struct method *m = run->method;
     const struct attn_in *x = &run->in->x;
     const struct row_sample *rows = run->in->rows;
-    char why[128];
-    for (int i = 0; i < 3; i++)
-        if (run->in->nonfinite[i])
-            return method_skip(ctx, "%c holds NaN or infinity: softmax of its rows has no value",
-                               "qkv"[i]);
-    if (!(m->flags & (x->causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
-        return method_skip(ctx, x->causal ? "bidirectional only" : "causal only");
+    int rc = sim_admits(run->cell);
+    if (rc)
+        return rc;
     if (run->cell->device && !attn_is_plain(x))
         return method_skip(ctx, "the GPU kernels know no window, chunk, cap, bias or sink: "
                                 "--backend cpu replays this call");
-    if (!method_combines(m, x, why))
-        return method_skip(ctx, "%s %s", m->name, why);
     if (rows && run->cell->device)
         return method_skip(ctx, "the GPU kernels take whole heads: --backend cpu replays sampled "
                                 "rows");
@@ -163,7 +172,7 @@ int run_start(struct run *run, struct err *err)
         return method_skip(ctx, "%s chooses from all query rows; the trace holds a sample",
                            m->name);
     double t = run_clock(run);
-    int rc = method_prepare(m, ctx, run->cell->params, run->in, &run->state, err);
+    rc = method_prepare(m, ctx, run->cell->params, run->in, &run->state, err);
     run->ns_prepare = run_clock(run) - t;
     if (rc)
         return rc;

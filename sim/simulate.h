@@ -47,6 +47,9 @@ static inline bool sim_reads_masks(const struct sim_cell *c)
  * becomes status skip with the reason; returns 0 then. */
 int sim_run(const struct sim_cell *cell, struct record *r, struct err *err);
 
+/* Does the method take a head with these values, causality and terms? 0, or METHOD_SKIP. */
+int sim_admits(const struct sim_cell *cell);
+
 /* ---- all heads of a call -------------------------------------------------------------------- */
 
 /* A method on all heads of one attention call on a GPU: every head's mask is chosen, one launch

@@ -35,7 +35,8 @@ void exact_sampled(struct exact *e, const struct row_sample *rows)
 
 void exact_free(struct exact *e)
 {
-    attn_release(&e->ops);
+    if (!e->borrowed)
+        attn_release(&e->ops);
     free(e->lse);
     free(e->out);
     free(e->done);
@@ -76,6 +77,18 @@ int exact_operands(struct exact *e, const struct attn_ops **ops, struct err *err
     *ops = &e->ops;
 out:
     return rc;
+}
+
+int exact_borrow(struct exact *e, struct exact *from, struct err *err)
+{
+    const struct attn_ops *ops;
+    int rc = exact_operands(from, &ops, err);
+    if (rc)
+        return rc;
+    e->ops = *ops;
+    e->ops.in = e->x;
+    e->prepared = e->borrowed = true;
+    return 0;
 }
 
 /* ---- dense rows ----------------------------------------------------------------------------- */

@@ -54,9 +54,9 @@ struct exact {
     void *masked_self;
     const struct judge *judge; /* NULL: the CPU */
     struct attn_ops ops;       /* once `prepared` */
-    bool prepared;
-    double *lse, *out;   /* [nq], [nq][dv]; NULL before the first question */
-    unsigned char *done; /* [blocks]: EXACT_LSE, EXACT_OUT */
+    bool prepared, borrowed;   /* borrowed: another service's operands */
+    double *lse, *out;         /* [nq], [nq][dv]; NULL before the first question */
+    unsigned char *done;       /* [blocks]: EXACT_LSE, EXACT_OUT */
 };
 
 /* A head's service; x is copied, its views stay the caller's. Release with exact_free. */
@@ -104,6 +104,10 @@ int exact_attend_all(struct exact *e, const struct mask *m, double *out, double 
 
 /* Keys and values in the working precision, for arithmetic of a method's own; the service's. */
 int exact_operands(struct exact *e, const struct attn_ops **ops, struct err *err);
+
+/* Use the operands of `from`, which outlives e and whose keys and values e has, or the first of
+ * them: one copy in double for the heads of a group. */
+int exact_borrow(struct exact *e, struct exact *from, struct err *err);
 
 /* ---- the map in pieces ---------------------------------------------------------------------- */
 

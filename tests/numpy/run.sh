@@ -1,6 +1,6 @@
 #!/bin/sh
-# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks, a method in Python,
-# and masks of selectors, by blocks and by rows, against their rules in NumPy.
+# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks, a method in Python, masks of
+# selectors, by blocks and by rows, and the decode phase against their rules in NumPy.
 #
 #   LACUNA=build/lacuna [PYTHON=python3] sh tests/numpy/run.sh
 #
@@ -58,6 +58,12 @@ else
 fi
 echo "masks of selectors"
 if "$python" "$here/check_selectors.py" "$tmp"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+fi
+echo "the decode phase"
+if "$python" "$here/check_decode.py" "$LACUNA" "$tmp/decode"; then
     passed=$((passed + 1))
 else
     failed=$((failed + 1))

@@ -297,7 +297,7 @@ TEST(kept_shares_of_masks_match_counting)
 static bool wants_more(const char *figure)
 {
     static const char *const names[] = {"means",  "sweep",    "needle", "growth",
-                                        "inside", "tradeoff", "speeds"};
+                                        "inside", "tradeoff", "speeds", "steps"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(figure, names[i]) == 0)
             return true;

@@ -323,8 +323,8 @@ static const struct {
     {"\"status\":\"ok\"", "\"status\":\"ok\",\"inf\":[\"nothing\"]", "\"inf\"", false},
     {"\"heads\":\"0\",", "", "\"heads\" is missing", true},
     {"\"head\":-1", "\"head\":0", "of a call -1 was expected, found 0", true},
-    {"\"scope\":\"call\"", "\"scope\":\"cell\"", "head, call or model was expected, found 'cell'",
-     true},
+    {"\"scope\":\"call\"", "\"scope\":\"cell\"",
+     "head, decode, call or model was expected, found 'cell'", true},
     {"\"scope\":\"call\",", "", "\"head\"", true},
 };
 

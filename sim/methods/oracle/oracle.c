@@ -14,6 +14,8 @@
  *              queries
  *   strips     the same over columns and slashes, which are pairs of equal query-key distance
  *              (SampleAttention, table 5)
+ *   evict      decode phase: of each KV head the k keys of the prompt with the largest mass in all
+ *              steps, and every generated key
  *
  * CRA, cumulative residual attention, is min_i of the kept mass (SampleAttention, arXiv
  * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
@@ -25,6 +27,7 @@
 #include "sim/blocks/exact.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/slicemask.h"
+#include "sim/methods/evict/score.h"
 #include "sim/methods/oracle/oracle.h"
 
 #include <math.h>
@@ -262,7 +265,16 @@ out:
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-enum kind { KIND_TOPK, KIND_TOPP, KIND_MEAN, KIND_BLOCK, KIND_VALUE, KIND_COLUMNS, KIND_STRIPS };
+enum kind {
+    KIND_TOPK,
+    KIND_TOPP,
+    KIND_MEAN,
+    KIND_BLOCK,
+    KIND_VALUE,
+    KIND_COLUMNS,
+    KIND_STRIPS,
+    KIND_EVICT
+};
 enum scope { SCOPE_QBLOCK, SCOPE_HEAD };
 enum forced { FORCED_NONE, FORCED_DIAG, FORCED_SINK, FORCED_WINDOW };
 
@@ -274,14 +286,15 @@ struct params {
     char *unit, *forced;
 };
 
-static const char *const kinds[] = {"topk",  "topp",    "mean",   "block",
-                                    "value", "columns", "strips", NULL};
+static const char *const kinds[] = {"topk",    "topp",   "mean",  "block", "value",
+                                    "columns", "strips", "evict", NULL};
 
 static const struct opt options[] = {
     OPT_ENUM(struct params, kind, "topp", kinds, "what is kept together and what is guaranteed"),
     OPT_SHARE(
         struct params, k, NULL, 1, 1e9, "keys",
         "topk: keys kept per row, a share of those that it sees; columns, strips: a share of all; "
+        "evict: keys of the prompt that stay, a share of them; "
         "mean, and block with scope=head: units of the head that are kept, in place of alpha"),
     OPT_NUM(struct params, alpha, "0.95", 0, 1, "mass share", "probability mass to be reached",
             .flags = OPT_MIN_OPEN),
@@ -339,7 +352,7 @@ static int validate(void *params, struct err *err)
     if (rc)
         return rc;
     bool strips = p->kind == KIND_COLUMNS || p->kind == KIND_STRIPS;
-    if ((p->kind == KIND_TOPK || strips) && isnan(p->k.value))
+    if ((p->kind == KIND_TOPK || p->kind == KIND_EVICT || strips) && isnan(p->k.value))
         return err_set(err, ERR_USAGE, "kind=%s needs k, a count or a share such as k=10%%",
                        kinds[p->kind]);
     if (!isnan(p->k.value) && p->alpha != 0.95)
@@ -712,6 +725,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->params = params;
     s->in = *in;
     s->kind = (enum kind)s->params->kind;
+    if (s->kind == KIND_EVICT)
+        return method_skip(ctx, "kind=evict is of the decode phase: --phase decode");
     bool strips = s->kind == KIND_COLUMNS || s->kind == KIND_STRIPS;
     if (s->kind == KIND_VALUE)
         exact_expect_out(in->exact);
@@ -825,6 +840,37 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, 0, err);
 }
 
+/* ---- the decode phase ----------------------------------------------------------------------- */
+
+static bool evicts(const void *params)
+{
+    return ((const struct params *)params)->kind == KIND_EVICT;
+}
+
+/* The best fixed set of each cache, with knowledge of all steps. */
+static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void *state,
+                 struct err *err)
+{
+    struct evict_rule rule = {.by = BY_FUTURE, .unit = UNIT_GROUP, .safe = 1};
+    struct evict_work work = {.n_heads = 0};
+    struct evict_size *size = NULL;
+    int rc = 0;
+    (void)state;
+    TRY(evict_work_init(&work, &rule, layer, ctx, err));
+    TRY(mem_zalloc(&size, layer->n, sizeof *size, "sizes of caches", err));
+    for (int h = 0; h < layer->n; h++) {
+        const struct params *p = layer->params[h];
+        size[h / layer->share].keys = share_resolve(p->k, layer->prompt);
+    }
+    TRY(evict_apply(&work, &rule, layer, layer->from - 1, NULL, size, err));
+out:
+    evict_work_free(&work);
+    free(size);
+    return rc;
+}
+
+/* ---- reports -------------------------------------------------------------------------------- */
+
 static int report_sd(const struct state *s, struct record *r, struct err *err)
 {
     char tri[32] = "sd_tri", sq[32] = "sd_sq";
@@ -881,10 +927,11 @@ const struct method method_oracle = {
              METHOD_PREFIX,
     .params = {.table = options,
                .size = sizeof(struct params),
-               .scopes = PARAM_SCOPES(
-                   {"k", "kind=topk|columns|strips|mean|block"}, {"rows", "kind=columns|strips"},
-                   {"chunks", "kind=columns|strips"}, {"forced", "kind=topk|topp|mean|block|value"},
-                   {"alpha", "kind=topp|mean|block|value"}, {"scope", "kind=block"}),
+               .scopes =
+                   PARAM_SCOPES({"k", "kind=topk|columns|strips|mean|block|evict"},
+                                {"rows", "kind=columns|strips"}, {"chunks", "kind=columns|strips"},
+                                {"forced", "kind=topk|topp|mean|block|value"},
+                                {"alpha", "kind=topp|mean|block|value"}, {"scope", "kind=block"}),
                .budget = BUDGET_PARAMS(
                    BUDGET_BY(BUDGET_LIN, "k", .only = "kind=topk|columns|strips|mean", .lo = 1e-6,
                              .hi = 1),
@@ -899,6 +946,7 @@ const struct method method_oracle = {
     .release = release,
     .metrics = metrics,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .decode = {.applies = evicts, .begin = begin},
     .tests = {.full = "kind=topk:k=100%",
               .variants = TEXTS(
                   "alpha=0.5", "alpha=1", "kind=topk:k=5", "kind=topk:k=10%:forced=diag",

@@ -1,0 +1,640 @@
+/*
+ * decodelayer.c - the flow of a layer (decodelayer.h): blocks of steps, and in each block
+ *
+ *   score      scores, dense outputs and heavy keys of every head                threads, by head
+ *   choose     a setting with state: append, step, evict, step after step
+ *              others, and `then=`: the set of each row                          threads, by cache
+ *   measure    attention over the set, metrics                                   threads, by cache
+ */
+#include "sim/decode/decodelayer.h"
+
+#include "core/intmath.h"
+#include "core/mem.h"
+#include "core/method_run.h"
+#include "core/pool.h"
+#include "sim/decode/lane.h"
+#include "sim/decode/rowselect.h"
+#include "sim/registry.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Steps of a block: as many as have this many scores, over all heads. */
+#define BLOCK_SCORES ((int64_t)1 << 25)
+#define BLOCK_STEPS 64
+
+/* The exact attention of a head in the steps at hand. */
+struct truth {
+    double *score; /* [steps][stride], owned */
+    int64_t stride;
+    const double *out, *lse;
+    int32_t hot[BLOCK_STEPS][DECODE_HOT];
+    double *mass; /* [nk], owned: sum over all steps so far; NULL where nobody evicts */
+    struct row_work work;
+};
+
+/* A cache in the steps at hand. */
+struct held {
+    struct keysets sets; /* of each step; none where all keys are held */
+    double *n;           /* [all steps], owned: keys during attention */
+    double union_keys;   /* read by the heads together, summed over steps */
+    int64_t prompt;      /* keys of the prompt that are left after it */
+};
+
+struct setting {
+    const struct sim_call *run;
+    const struct method *method;
+    struct lane *lanes; /* [n], owned */
+    bool evicts, late;  /* has hooks of the decode phase; evicted a key of the prompt later */
+    struct decode_layer layer; /* caches [n / share], owned */
+    struct held *held;         /* [n / share], owned */
+    void *state;
+    struct method_run *then;      /* owned; NULL: the whole cache is read */
+    const struct method_ctx *why; /* its reason to skip the layer */
+    struct method_ctx *then_ctx;  /* [n], owned */
+    struct sim_cell *then_cells;  /* [n], owned */
+};
+
+struct decode {
+    const struct decode_call *c;
+    const struct head_in **heads; /* [n], owned */
+    struct truth *truth;          /* [n], owned */
+    struct setting *settings;     /* [n_runs], owned */
+    int64_t block, t0, steps;     /* steps of a full block; the block at hand */
+    struct setting *now;
+};
+
+static int64_t row_of(const struct decode *d, int64_t step)
+{
+    return d->c->phase.window + step;
+}
+
+static struct step_truth truth_at(const struct decode *d, int h, int64_t i)
+{
+    const struct truth *t = d->truth + h;
+    const struct attn_in *x = &d->heads[h]->x;
+    int64_t row = row_of(d, d->t0 + i);
+    return (struct step_truth){.step = d->t0 + i,
+                               .row = row,
+                               .first = attn_first(x, row),
+                               .limit = attn_limit(x, row),
+                               .score = t->score + i * t->stride,
+                               .out = t->out + i * x->dv,
+                               .lse = t->lse + i,
+                               .hot = t->hot[i]};
+}
+
+/* ---- exact attention ------------------------------------------------------------------------ */
+
+static void add_mass(struct truth *t, const struct step_truth *at, int32_t *hot)
+{
+    int64_t n = at->limit - at->first;
+    double *z = t->work.z, top = row_max_f64(at->score + at->first, n);
+    memcpy(z, at->score + at->first, (size_t)n * sizeof *z);
+    exp_sum_f64(z, n, top);
+    double scale = exp(top - *at->lse);
+    for (int64_t j = 0; j < n; j++)
+        t->mass[at->first + j] += z[j] * scale;
+    heavy_keys(at, hot);
+}
+
+static int score_head(void *self, int64_t h, int worker, struct err *err)
+{
+    struct decode *d = self;
+    struct truth *t = d->truth + h;
+    const struct head_in *in = d->heads[h];
+    int64_t row = row_of(d, d->t0);
+    int rc = 0;
+
+    t->stride = attn_limit(&in->x, row + d->steps - 1);
+    TRY(exact_scores(in->exact, row, row + d->steps, 0, t->stride, t->score, err));
+    TRY(exact_out(in->exact, row, row + d->steps, &t->out, err));
+    TRY(exact_lse(in->exact, row, row + d->steps, &t->lse, err));
+    for (int64_t i = 0; i < d->steps; i++) {
+        struct step_truth at = truth_at(d, (int)h, i);
+        for (int64_t j = 0; j < at.first; j++)
+            t->score[i * t->stride + j] = -INFINITY;
+        if (t->mass)
+            add_mass(t, &at, t->hot[i]);
+    }
+out:
+    return rc;
+}
+
+/* ---- caches --------------------------------------------------------------------------------- */
+
+static int n_caches(const struct setting *s)
+{
+    return s->layer.n / s->layer.share;
+}
+
+static int fill_prompt(const struct decode *d, struct setting *s, struct err *err)
+{
+    int64_t nk = d->heads[0]->x.nk;
+    int rc = 0;
+    TRY(mem_zalloc(&s->layer.caches, n_caches(s), sizeof *s->layer.caches, "caches", err));
+    for (int c = 0; c < n_caches(s); c++) {
+        struct kv_cache *k = s->layer.caches + c;
+        TRY(mem_alloc(&k->at, nk, sizeof *k->at, "positions of a cache", err));
+        TRY(mem_zalloc(&k->drop, nk, sizeof *k->drop, "evicted keys", err));
+        for (k->n = 0; k->n < d->c->phase.from; k->n++)
+            k->at[k->n] = (int32_t)k->n;
+    }
+out:
+    return rc;
+}
+
+/* Take out what the method dropped. */
+static void evict(struct decode *d, struct setting *s)
+{
+    for (int c = 0; c < n_caches(s); c++) {
+        struct kv_cache *k = s->layer.caches + c;
+        int64_t n = 0;
+        for (int64_t i = 0; i < k->n; i++) {
+            s->late |= k->drop[i] && s->held[c].prompt > 0 && k->at[i] < d->c->phase.from;
+            if (!k->drop[i])
+                k->at[n++] = k->at[i];
+            k->drop[i] = false;
+        }
+        k->n = n;
+    }
+}
+
+static int append_and_hold(struct decode *d, struct setting *s, int64_t step, struct err *err)
+{
+    int rc = 0;
+    for (int c = 0; c < n_caches(s); c++) {
+        struct kv_cache *k = s->layer.caches + c;
+        k->at[k->n++] = (int32_t)(d->c->phase.from + step);
+        s->held[c].n[step] = (double)k->n;
+        TRY(keysets_add_positions(&s->held[c].sets, k->at, k->n, err));
+    }
+out:
+    return rc;
+}
+
+/* The steps of the block for a method with state. */
+static int walk(struct decode *d, struct setting *s, struct err *err)
+{
+    const double **score = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&score, d->c->n, sizeof *score, "scores of a step", err));
+    for (int64_t i = 0; i < d->steps; i++) {
+        TRY(append_and_hold(d, s, d->t0 + i, err));
+        for (int h = 0; h < d->c->n; h++)
+            score[h] = d->truth[h].score + i * d->truth[h].stride;
+        if (!s->method->decode.step)
+            continue;
+        TRY(s->method->decode.step(s->state, &s->layer, row_of(d, d->t0 + i), score, err));
+        evict(d, s);
+    }
+out:
+    free(score);
+    return rc;
+}
+
+/* ---- choosing and measuring ----------------------------------------------------------------- */
+
+static void lane_ends(struct lane *l, const struct sim_cell *cell, int rc)
+{
+    l->off = true;
+    if (rc != METHOD_SKIP)
+        return;
+    l->out->record->status = RECORD_SKIP;
+    record_text(l->out->record, &l->out->record->reason, "%s", cell->ctx->skip);
+}
+
+/* Keys and values of a cache at a step. */
+static void gather(const struct attn_in *x, struct keyset held, struct cached_kv *kv, int32_t *at)
+{
+    kv->n = keyset_list(held, 0, x->nk, false, at);
+    kv->at = at;
+    for (int64_t i = 0; i < kv->n; i++) {
+        memcpy(kv->k + i * x->d, x->k + at[i] * (int64_t)x->d, (size_t)x->d * sizeof *kv->k);
+        memcpy(kv->v + i * x->dv, x->v + at[i] * (int64_t)x->dv, (size_t)x->dv * sizeof *kv->v);
+    }
+}
+
+/* The sets that the heads [first, end) over one cache choose in step i. */
+static void choose_row(struct decode *d, const struct setting *s, int first, int end, int64_t i,
+                       const struct cached_kv *kv)
+{
+    for (int h = first; h < end; h++) {
+        struct lane *l = s->lanes + h;
+        const struct sim_cell *cell = s->then ? s->then_cells + h : l->cell;
+        if (l->off)
+            continue;
+        int rc = i + d->t0 == 0 ? sim_admits(cell) : 0;
+        if (!rc)
+            rc = row_select(cell, row_of(d, d->t0 + i), kv, &l->kept, &l->out->err);
+        if (rc)
+            lane_ends(l, cell, rc);
+        l->meta_bytes += cell->ctx->meta_bytes;
+    }
+}
+
+static int choose_rows(struct decode *d, const struct setting *s, int c, struct err *err)
+{
+    int first = c * s->layer.share, end = first + s->layer.share;
+    const struct attn_in *x = &d->heads[first]->x;
+    struct cached_kv kv = {.k = NULL};
+    int rc = 0;
+    for (int h = first; h < end; h++)
+        keysets_clear(&s->lanes[h].kept);
+    if (s->evicts && !s->then)
+        return 0;
+    if (s->then) {
+        TRY(mem_alloc(&kv.k, x->nk * x->d, sizeof *kv.k, "keys of a cache", err));
+        TRY(mem_alloc(&kv.v, x->nk * x->dv, sizeof *kv.v, "values of a cache", err));
+    }
+    for (int64_t i = 0; i < d->steps; i++) {
+        if (s->then)
+            gather(x, keysets_at(&s->held[c].sets, i), &kv, d->truth[first].work.at);
+        choose_row(d, s, first, end, i, s->then ? &kv : NULL);
+    }
+out:
+    free(kv.k);
+    free(kv.v);
+    return rc;
+}
+
+static struct keyset held_at(const struct setting *s, int c, int64_t i)
+{
+    return s->evicts ? keysets_at(&s->held[c].sets, i) : (struct keyset){NULL, 0};
+}
+
+static struct keyset kept_at(const struct setting *s, int h, int64_t i)
+{
+    return s->evicts && !s->then ? held_at(s, h / s->layer.share, i)
+                                 : keysets_at(&s->lanes[h].kept, i);
+}
+
+/* Keys that the heads of a cache read in step i, each once. */
+static int64_t union_size(const struct decode *d, const struct setting *s, int c, int64_t i,
+                          bool *mark)
+{
+    int64_t n = 0, limit = 0;
+    int first = c * s->layer.share, end = first + s->layer.share;
+    if (s->evicts && !s->then)
+        return keyset_size(kept_at(s, first, i));
+    for (int h = first; h < end; h++) {
+        struct keyset k = s->lanes[h].off ? (struct keyset){NULL, 0} : kept_at(s, h, i);
+        for (int64_t e = 0; e < k.n; e++) {
+            memset(mark + k.s[e].lo, 1, (size_t)(k.s[e].hi - k.s[e].lo));
+            limit = MAX(limit, k.s[e].hi);
+        }
+    }
+    for (int64_t j = 0; j < limit; j++)
+        n += mark[j];
+    memset(mark, 0, (size_t)limit);
+    return n;
+}
+
+static int measure_lane(struct decode *d, const struct setting *s, int h, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; i < d->steps; i++) {
+        struct step_truth t = truth_at(d, h, i);
+        TRY(lane_step(s->lanes + h, &t, kept_at(s, h, i), held_at(s, h / s->layer.share, i),
+                      &d->truth[h].work, err));
+    }
+out:
+    return rc;
+}
+
+/* Choose and measure the heads of one cache. */
+static int do_cache(void *self, int64_t c, int worker, struct err *err)
+{
+    struct decode *d = self;
+    struct setting *s = d->now;
+    bool *mark = NULL;
+    int rc = 0;
+    TRY(choose_rows(d, s, (int)c, err));
+    TRY(mem_zalloc(&mark, d->heads[0]->x.nk, sizeof *mark, "keys that are read", err));
+    for (int64_t i = 0; i < d->steps; i++)
+        s->held[c].union_keys += (double)union_size(d, s, (int)c, i, mark);
+    for (int h = (int)c * s->layer.share; h < ((int)c + 1) * s->layer.share; h++)
+        if (!s->lanes[h].off && measure_lane(d, s, h, &s->lanes[h].out->err))
+            s->lanes[h].off = true;
+out:
+    free(mark);
+    return rc;
+}
+
+/* ---- settings ------------------------------------------------------------------------------- */
+
+/* A skip or an error of all heads. */
+static void end_setting(struct setting *s, int rc, const struct err *err)
+{
+    for (int h = 0; h < s->layer.n; h++) {
+        struct lane *l = s->lanes + h;
+        if (l->off)
+            continue;
+        if (rc == METHOD_SKIP && s->why != l->cell->ctx)
+            memcpy(l->cell->ctx->skip, s->why->skip, sizeof s->why->skip);
+        else if (rc != METHOD_SKIP)
+            l->out->err = *err;
+        lane_ends(l, l->cell, rc);
+    }
+}
+
+/* "quest+budget=64": the method that chooses among the keys of a cache. */
+static int open_then(struct setting *s, const char *text, struct err *err)
+{
+    struct buf b = {0};
+    int n = s->layer.n, rc = 0;
+    for (const char *c = text; *c; c++)
+        buf_printf(&b, "%c", *c == '+' ? ':' : *c);
+    TRY(buf_check(&b, "then", err));
+    TRY(method_setting_parse(sim_methods, buf_str(&b), NULL, &s->then, err));
+    if (method_decodes(s->then->method, s->then->params))
+        FAIL(err, ERR_USAGE,
+             "then=%s: a method that selects keys was expected, not one that evicts", text);
+    TRY(mem_zalloc(&s->then_ctx, n, sizeof *s->then_ctx, "settings", err));
+    TRY(mem_zalloc(&s->then_cells, n, sizeof *s->then_cells, "settings", err));
+    for (int h = 0; h < n; h++) {
+        s->then_ctx[h].seed = s->run->cells[h].ctx->seed;
+        s->then_cells[h] = (struct sim_cell){.method = s->then->method,
+                                             .params = s->then->params,
+                                             .ctx = s->then_ctx + h,
+                                             .in = s->run->cells[h].in};
+    }
+out:
+    buf_free(&b);
+    return rc;
+}
+
+/* State and caches of a method that has them, after the prompt. */
+static int begin(struct decode *d, struct setting *s, struct err *err)
+{
+    const struct method_decode *m = &s->method->decode;
+    const struct sim_cell *cell = s->run->cells;
+    const char *then = m->then ? m->then(cell->params) : NULL;
+    int rc = 0;
+    if (m->own_caches && m->own_caches(cell->params))
+        s->layer.share = 1;
+    if (then && *then)
+        TRY(open_then(s, then, err));
+    TRY(fill_prompt(d, s, err));
+    for (int h = 0; h < d->c->n; h++) {
+        s->why = s->run->cells[h].ctx;
+        TRY(sim_admits(s->run->cells + h));
+    }
+    s->why = cell->ctx;
+    TRY(mem_zalloc(&s->state, 1, s->method->state_size, "state of a method", err));
+    TRY(m->begin(cell->ctx, &s->layer, s->state, err));
+    evict(d, s);
+    for (int c = 0; c < n_caches(s); c++)
+        s->held[c].prompt = s->layer.caches[c].n;
+out:
+    return rc;
+}
+
+static int setting_init(struct decode *d, struct setting *s, const struct sim_call *run,
+                        struct err *err)
+{
+    int n = d->c->n, rc = 0;
+    const void **params = NULL;
+    s->run = run;
+    s->method = run->cells->method;
+    s->evicts = method_decodes(s->method, run->cells->params);
+    s->layer = (struct decode_layer){.heads = d->heads,
+                                     .col_sum = d->c->col_sum,
+                                     .n = n,
+                                     .share = d->c->group,
+                                     .from = d->c->phase.window,
+                                     .prompt = d->c->phase.from};
+    TRY(mem_zalloc(&s->lanes, n, sizeof *s->lanes, "heads", err));
+    TRY(mem_zalloc(&s->held, n, sizeof *s->held, "caches", err));
+    TRY(mem_alloc(&params, n, sizeof *params, "parameters", err));
+    s->layer.params = params;
+    for (int h = 0; h < n; h++) {
+        params[h] = run->cells[h].params;
+        TRY(lane_init(s->lanes + h, run->cells + h, run->heads + h, d->c->phase.steps, err));
+        TRY(mem_zalloc(&s->held[h].n, d->c->phase.steps, sizeof *s->held[h].n, "caches", err));
+    }
+out:
+    return rc;
+}
+
+static void setting_free(struct setting *s)
+{
+    for (int h = 0; h < s->layer.n; h++) {
+        if (s->lanes)
+            lane_free(s->lanes + h);
+        if (s->held) {
+            keysets_free(&s->held[h].sets);
+            free(s->held[h].n);
+        }
+    }
+    for (int c = 0; s->layer.caches && c < n_caches(s); c++) {
+        free(s->layer.caches[c].at);
+        free(s->layer.caches[c].drop);
+    }
+    method_release(s->method, s->state);
+    if (s->then)
+        method_runs_free(s->then, 1);
+    free(s->then_ctx);
+    free(s->then_cells);
+    free((void *)(uintptr_t)s->layer.params);
+    free(s->layer.caches);
+    free(s->lanes);
+    free(s->held);
+}
+
+/* ---- the records ---------------------------------------------------------------------------- */
+
+/* Mean over steps of the relative error of the layer's outputs. */
+static double layer_error(const struct setting *s, int64_t steps)
+{
+    double sum = 0;
+    for (int64_t t = 0; t < steps; t++) {
+        double delta = 0, ref = 0;
+        for (int h = 0; h < s->layer.n; h++) {
+            delta += s->lanes[h].sq_delta[t];
+            ref += s->lanes[h].sq_ref[t];
+        }
+        sum += ratio_or_inf(sqrt(delta), sqrt(ref));
+    }
+    return sum / (double)steps;
+}
+
+static double padded_cache(const struct setting *s, int64_t steps)
+{
+    double sum = 0;
+    for (int64_t t = 0; t < steps; t++) {
+        double most = 0;
+        for (int c = 0; c < n_caches(s); c++)
+            most = fmax(most, s->held[c].n[t]);
+        sum += most;
+    }
+    return sum / (double)steps;
+}
+
+/* Mean recall of the fixed set of as many keys of the prompt that is best in all steps, beside
+ * every generated key. */
+static int best_fixed(struct decode *d, const struct setting *s, int h, double *best,
+                      struct err *err)
+{
+    const struct truth *t = d->truth + h;
+    int64_t prompt = d->c->phase.from, keep = s->held[h / s->layer.share].prompt;
+    struct prefix p = {.sum = 0};
+    double sum = 0;
+    int rc = keep > 0 ? prefix_topk(t->work.prefix, t->mass, prompt, keep, &p, err) : 0;
+    for (int64_t j = 0; j < d->heads[h]->x.nk; j++)
+        if (j >= prompt || (keep > 0 && prefix_has(&p, t->mass[j], j)))
+            sum += t->mass[j];
+    *best = sum / (double)d->c->phase.steps;
+    return rc;
+}
+
+/* Bytes beside K and V that a step reads; NAN: the method does not say. */
+static double meta_bytes(const struct setting *s, const struct lane *l, int64_t steps)
+{
+    const struct method *m = s->then ? s->then->method : s->method;
+    bool none = (s->evicts && !s->then) || m->flags & METHOD_KEEPS_ALL || m->reuse.always_static;
+    return l->meta_bytes > 0 || none ? l->meta_bytes / (double)steps : NAN;
+}
+
+static int finish_lane(struct decode *d, struct setting *s, int h, double error, double padded,
+                       struct err *err)
+{
+    struct lane *l = s->lanes + h;
+    const struct attn_in *x = &d->heads[h]->x;
+    const struct held *held = s->held + h / s->layer.share;
+    int64_t steps = d->c->phase.steps;
+    double per_key = (double)(x->d + x->dv) * (double)dtype_size(d->heads[h]->src_dtype);
+    double all = (double)d->c->phase.from + (double)(steps + 1) / 2, cached = 0;
+    int rc = 0;
+    for (int64_t t = 0; t < steps; t++)
+        cached += held->n[t] / (double)steps;
+    struct lane_cache c = {.evicts = s->evicts,
+                           .held = held->n,
+                           .padded = padded,
+                           .kv = per_key * held->union_keys / (double)steps,
+                           .meta = meta_bytes(s, l, steps),
+                           .dense = per_key * all,
+                           .best = NAN,
+                           .err_layer = error};
+    c.bytes = per_key * (s->evicts ? cached : all) + c.meta;
+    if (s->evicts)
+        c.end = (double)s->layer.caches[h / s->layer.share].n;
+    if (s->evicts && !s->late)
+        TRY(best_fixed(d, s, h, &c.best, err));
+    l->out->record->n_q = steps;
+    TRY(lane_record(l, &c, err));
+out:
+    return rc;
+}
+
+static void finish(struct decode *d, struct setting *s)
+{
+    double error = layer_error(s, d->c->phase.steps);
+    double padded = s->evicts ? padded_cache(s, d->c->phase.steps) : 0;
+    for (int h = 0; h < d->c->n; h++)
+        if (!s->lanes[h].off)
+            finish_lane(d, s, h, error, padded, &s->lanes[h].out->err);
+}
+
+/* ---- the layer ------------------------------------------------------------------------------ */
+
+static int truth_init(struct decode *d, int h, bool evicts, struct err *err)
+{
+    struct truth *t = d->truth + h;
+    const struct attn_in *x = &d->heads[h]->x;
+    int rc = 0;
+    TRY(mem_alloc(&t->score, d->block * x->nk, sizeof *t->score, "scores of a block", err));
+    TRY(row_work_init(&t->work, x, err));
+    if (evicts)
+        TRY(mem_zalloc(&t->mass, x->nk, sizeof *t->mass, "mass of keys", err));
+    exact_expect_out(d->heads[h]->exact);
+    int first = h / d->c->group * d->c->group;
+    if (h != first)
+        TRY(exact_borrow(d->heads[h]->exact, d->heads[first]->exact, err));
+out:
+    return rc;
+}
+
+static int layer_init(struct decode *d, struct err *err)
+{
+    const struct decode_call *c = d->c;
+    bool evicts = false;
+    int rc = 0;
+    TRY(mem_zalloc(&d->heads, c->n, sizeof *d->heads, "heads", err));
+    TRY(mem_zalloc(&d->truth, c->n, sizeof *d->truth, "heads", err));
+    TRY(mem_zalloc(&d->settings, c->n_runs, sizeof *d->settings, "settings", err));
+    for (int h = 0; h < c->n; h++)
+        d->heads[h] = &c->heads[h].in;
+    d->block = MAX(1, MIN(BLOCK_STEPS, BLOCK_SCORES / (c->n * d->heads[0]->x.nk)));
+    for (int64_t k = 0; k < c->n_runs; k++) {
+        struct setting *s = d->settings + k;
+        TRY(setting_init(d, s, c->runs + k, err));
+        evicts |= s->evicts;
+    }
+    for (int h = 0; h < c->n; h++)
+        TRY(truth_init(d, h, evicts, err));
+    for (int64_t k = 0; k < c->n_runs; k++) {
+        struct setting *s = d->settings + k;
+        struct err own = {0};
+        int ended = s->evicts ? begin(d, s, &own) : 0;
+        if (ended)
+            end_setting(s, ended, &own);
+    }
+out:
+    return rc;
+}
+
+static void layer_free(struct decode *d)
+{
+    for (int64_t k = 0; d->settings && k < d->c->n_runs; k++)
+        setting_free(d->settings + k);
+    for (int h = 0; d->truth && h < d->c->n; h++) {
+        free(d->truth[h].score);
+        free(d->truth[h].mass);
+        row_work_free(&d->truth[h].work);
+    }
+    free(d->truth);
+    free(d->heads);
+    free(d->settings);
+}
+
+static int do_block(struct decode *d, struct err *err)
+{
+    int rc = 0;
+    TRY(pool_run(d->c->jobs, d->c->n, score_head, d, err));
+    for (int64_t k = 0; k < d->c->n_runs; k++) {
+        struct setting *s = d->now = d->settings + k;
+        struct err own = {0};
+        for (int h = 0; h < s->layer.n; h++)
+            keysets_clear(&s->held[h].sets);
+        bool done = true;
+        for (int h = 0; h < s->layer.n; h++)
+            done &= s->lanes[h].off;
+        if (done)
+            continue;
+        if (s->evicts && walk(d, s, &own)) {
+            end_setting(s, own.code, &own);
+            continue;
+        }
+        TRY(pool_run(d->c->jobs, n_caches(s), do_cache, d, err));
+    }
+out:
+    return rc;
+}
+
+int decode_run(const struct decode_call *c, struct err *err)
+{
+    struct decode d = {.c = c};
+    int rc = 0;
+    TRY(layer_init(&d, err));
+    for (d.t0 = 0; d.t0 < c->phase.steps; d.t0 += d.block) {
+        d.steps = MIN(d.block, c->phase.steps - d.t0);
+        TRY(do_block(&d, err));
+    }
+    for (int64_t k = 0; k < c->n_runs; k++)
+        finish(&d, d.settings + k);
+out:
+    layer_free(&d);
+    return rc;
+}

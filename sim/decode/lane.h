@@ -1,0 +1,78 @@
+/*
+ * lane.h - a setting on one query head through the steps of the decode phase: what it attended to,
+ * measured against exact attention.
+ */
+#ifndef LACUNA_LANE_H
+#define LACUNA_LANE_H
+
+#include "sim/blocks/prefix.h"
+#include "sim/decode/keysets.h"
+#include "sim/simulate.h"
+
+/* Keys of a step that count as heavy (hot_lost). */
+#define DECODE_HOT 16
+
+/* The exact attention of one head at one step. Views. */
+struct step_truth {
+    int64_t step, row, first, limit; /* keys [first, limit) are allowed */
+    const double *score;             /* [limit]: scaled, -inf below first */
+    const double *out, *lse;         /* [dv], [1]: of dense attention */
+    const int32_t *hot;              /* [min(DECODE_HOT, limit - first)]: the heaviest keys */
+};
+
+/* Scratch for rows of a head. */
+struct row_work {
+    struct prefix_work *prefix; /* owned, as all */
+    double *z, *out;            /* [nk], [dv] */
+    int32_t *at;                /* [nk] */
+};
+int row_work_init(struct row_work *w, const struct attn_in *x, struct err *err);
+void row_work_free(struct row_work *w);
+
+/* Sum of e^(score - lse) of the keys at[0..n): their exact mass. */
+double mass_of(const struct step_truth *t, const int32_t *at, int64_t n, double *z);
+
+/* The min(DECODE_HOT, limit - first) heaviest, ascending by position. */
+void heavy_keys(const struct step_truth *t, int32_t *at);
+
+/* The k heaviest allowed keys of a step, ascending by position; returns their number. */
+int heaviest(const struct step_truth *t, int64_t k, struct row_work *w, int32_t *at, int64_t *n,
+             struct err *err);
+
+struct lane {
+    const struct sim_cell *cell;
+    struct call_outcome *out;
+    bool off;            /* skipped or failed: no further step */
+    struct keysets kept; /* of the steps of a block, where a method selects */
+    struct keysets last; /* the set of the step before */
+    struct metrics_acc acc;
+    int64_t pairs, allowed;
+    double *lost, *sq_delta, *sq_ref; /* [steps]: evicted mass; of errors over a layer */
+    double topk, hot, reuse;          /* sums over steps */
+    double meta_bytes;
+};
+
+int lane_init(struct lane *l, const struct sim_cell *cell, struct call_outcome *out, int64_t steps,
+              struct err *err);
+void lane_free(struct lane *l);
+
+/* The step's attention over `kept`, of which the cache holds `held` (.s NULL: all allowed keys). */
+int lane_step(struct lane *l, const struct step_truth *t, struct keyset kept, struct keyset held,
+              struct row_work *w, struct err *err);
+
+/* What the caller knows of the head's cache. */
+struct lane_cache {
+    bool evicts;                   /* else all keys are held */
+    const double *held;            /* [steps]: keys during the attention of each step */
+    double end;                    /* keys after the last step */
+    double padded;                 /* largest cache of the layer, mean over steps */
+    double kv, meta, dense, bytes; /* bytes per step: read of K and V, read beside them, read by
+                                    * dense attention, held */
+    double best;                   /* mean recall of the best fixed set; NAN: not known */
+    double err_layer;
+};
+
+/* All metrics into the record of the lane. */
+int lane_record(struct lane *l, const struct lane_cache *c, struct err *err);
+
+#endif

@@ -1,0 +1,117 @@
+#include "sim/decode/rowselect.h"
+
+#include "core/mem.h"
+#include "core/method_run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A row of a head as a head of its own. Not to be moved: in.exact points into it. */
+struct row_head {
+    struct head_in in;
+    struct exact exact;
+    struct exact *of; /* the whole head's; NULL where keys are gathered */
+    int64_t row;
+};
+
+/* Dense attention of the row is that of the whole head. */
+static int dense_of_head(void *self, int64_t row0, int64_t row1, double *out, double *lse,
+                         struct err *err)
+{
+    const struct row_head *h = self;
+    const double *from;
+    int rc = 0;
+    (void)row0, (void)row1; /* there is one row */
+    if (out) {
+        TRY(exact_out(h->of, h->row, h->row + 1, &from, err));
+        memcpy(out, from, (size_t)h->in.x.dv * sizeof *out);
+    }
+    TRY(exact_lse(h->of, h->row, h->row + 1, &from, err));
+    *lse = *from;
+out:
+    return rc;
+}
+
+static int make_row(const struct head_in *in, int64_t row, const struct cached_kv *kv,
+                    struct row_head *h, struct err *err)
+{
+    struct attn_in *x = &h->in.x;
+    *h = (struct row_head){.in = *in, .row = row, .of = kv ? NULL : in->exact};
+    h->in.exact = &h->exact;
+    x->nq = 1;
+    x->q = in->x.q + row * x->d;
+    x->nk = kv ? kv->n : in->x.nk - in->x.nq + row + 1;
+    x->k = kv ? kv->k : x->k;
+    x->v = kv ? kv->v : x->v;
+    exact_init(&h->exact, x, in->exact->prec);
+    if (kv)
+        return 0;
+    exact_dense_from(&h->exact, dense_of_head, h);
+    return exact_borrow(&h->exact, in->exact, err);
+}
+
+/* The set of the mask's row, in positions of the sequence. */
+static int add_row(const struct mask *m, const struct cached_kv *kv, struct keysets *out,
+                   struct err *err)
+{
+    struct span *s = NULL;
+    int32_t *at = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&s, mask_max_spans(m), sizeof *s, "kept keys of a row", err));
+    struct keyset set = {s, mask_row_spans(m, 0, s)};
+    if (!kv) {
+        rc = keysets_add(out, s, set.n, err);
+        goto out;
+    }
+    TRY(mem_alloc(&at, kv->n, sizeof *at, "kept keys of a row", err));
+    int64_t n = keyset_list(set, 0, kv->n, false, at);
+    for (int64_t i = 0; i < n; i++)
+        at[i] = kv->at[at[i]];
+    rc = keysets_add_positions(out, at, n, err);
+out:
+    free(s);
+    free(at);
+    return rc;
+}
+
+static int select_of(const struct sim_cell *cell, const struct row_head *h, void *state,
+                     const struct cached_kv *kv, struct keysets *out, struct err *err)
+{
+    struct arithmetic arith = {.kind = ARITH_SOFTMAX};
+    struct mask m = {0};
+    char why[160];
+    int rc = 0;
+    method_arithmetic(cell->method, state, &arith, why);
+    if (arith.kind != ARITH_SOFTMAX)
+        return method_skip(cell->ctx,
+                           "%s has an arithmetic of its own; the decode phase attends "
+                           "by exact softmax over the kept keys",
+                           cell->method->name);
+    TRY(cell->method->select(state, 0, 1, &m, err));
+    mask_within(&m, &h->in.x.reach);
+    TRY(mask_check(&m, err));
+    TRY(add_row(&m, kv, out, err));
+out:
+    mask_free(&m);
+    return rc;
+}
+
+int row_select(const struct sim_cell *cell, int64_t row, const struct cached_kv *kv,
+               struct keysets *out, struct err *err)
+{
+    struct row_head h;
+    void *state = NULL;
+    int rc = 0;
+    if (cell->method->flags & METHOD_NEEDS_STEPS)
+        return method_skip(cell->ctx, "%s carries state over denoising steps", cell->method->name);
+    if (kv && !attn_is_plain(&cell->in->x))
+        return method_skip(cell->ctx, "a head with a window, chunk, cap, bias or sink: then= needs "
+                                      "keys whose place does not count");
+    TRY(make_row(cell->in, row, kv, &h, err));
+    TRY(method_prepare(cell->method, cell->ctx, cell->params, &h.in, &state, err));
+    TRY(select_of(cell, &h, state, kv, out, err));
+out:
+    method_release(cell->method, state);
+    exact_free(&h.exact);
+    return rc;
+}

@@ -1,0 +1,65 @@
+/*
+ * score.h - what a cached key is worth, by the rules of published evictions; and which keys stay.
+ */
+#ifndef LACUNA_EVICT_SCORE_H
+#define LACUNA_EVICT_SCORE_H
+
+#include "core/method.h"
+#include "sim/blocks/prefix.h"
+
+enum evict_by {
+    BY_SNAPKV,
+    BY_ADAKV,
+    BY_TOVA,
+    BY_H2O,
+    BY_STREAMING,
+    BY_KNORM,
+    BY_KEYDIFF,
+    BY_OBSERVED,
+    BY_RANDOM,
+    BY_FUTURE, /* mass in all steps to come: a bound */
+};
+
+/* Whose scores decide together: a cache's own, or the mean over the caches of the layer. */
+enum evict_unit { UNIT_AUTO, UNIT_HEAD, UNIT_GROUP, UNIT_LAYER };
+
+/* A choice of the keys that stay. */
+struct evict_rule {
+    enum evict_by by;
+    enum evict_unit unit;
+    int64_t window, pool; /* rows that score, keys of the average */
+    int64_t sink;         /* first keys of a cache that stay */
+    double safe;          /* share of its keys that a cache keeps in any case; 1: no other caches
+                           * take part */
+    uint64_t seed;
+};
+
+/* Keys of a cache that stay, the last ones `recent` of them in any case. */
+struct evict_size {
+    int64_t keys, recent;
+};
+
+struct evict_work {
+    double **sum;   /* [heads][nk], owned: softmax columns so far, of BY_H2O and BY_OBSERVED */
+    double **score; /* [caches][nk], owned */
+    double *rows;   /* owned: scores of some rows */
+    double *z;      /* [nk], owned */
+    struct prefix_work *prefix;
+    int n_heads, n_caches;
+};
+
+int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
+                    const struct decode_layer *layer, struct method_ctx *ctx, struct err *err);
+void evict_work_free(struct evict_work *w);
+
+/* Add a row's softmax over the cache to the sums. */
+void evict_add_row(struct evict_work *w, const struct decode_layer *layer,
+                   const double *const *score);
+
+/* Score the keys of every cache after the attention of `row` and drop what is beyond size[c] of
+ * cache c. score: as in method_decode.step; NULL after the prompt. */
+int evict_apply(struct evict_work *w, const struct evict_rule *rule,
+                const struct decode_layer *layer, int64_t row, const double *const *score,
+                const struct evict_size *size, struct err *err);
+
+#endif
