@@ -331,7 +331,7 @@ static int open_model(const struct model_request *q, struct model *m, struct err
         TRY(gpu_model_change(g, q->what_if ? q->what_if : "", err));
     }
     if (m->n > 1 && m->gpu->by_dense)
-        FAIL(err, ERR_USAGE, "--clock dense: it is of the one GPU that the replay ran on");
+        FAIL(err, ERR_USAGE, "--clock dense: name the GPU that the replay ran on, and no other");
     if (q->config)
         TRY(read_config(q->config, m, err));
 out:
