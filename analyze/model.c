@@ -204,7 +204,8 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
     else if (!dense || !k)
         snprintf(why, 160, "no kernel %.39s is described for %.23s", dense ? name : all, g->name);
     else if (g->by_dense && isnan(measured))
-        snprintf(why, 160, "no dense attention was timed beside it (--clock dense)");
+        snprintf(why, 160,
+                 "no dense attention was timed beside it (--clock dense wants records of calls)");
     if (why[0])
         return 0;
     g->tune = 1;
@@ -329,6 +330,8 @@ static int open_model(const struct model_request *q, struct model *m, struct err
         TRY(gpu_model_clock(g, q->clock, err));
         TRY(gpu_model_change(g, q->what_if ? q->what_if : "", err));
     }
+    if (m->n > 1 && m->gpu->by_dense)
+        FAIL(err, ERR_USAGE, "--clock dense: name the GPU that the replay ran on, and no other");
     if (q->config)
         TRY(read_config(q->config, m, err));
 out:
@@ -340,7 +343,7 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
 {
     char text[320];
     for (const struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
-        bool known = g->ghz > 0 || (g->in_burst ? g->burst.f0 : g->sustained.f0) > 0;
+        bool known = g->by_dense || g->ghz > 0 || (g->in_burst ? g->burst.f0 : g->sustained.f0) > 0;
         snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s%s; kernels %s%s%s",
                  g->name,
                  known         ? q->clock

@@ -127,7 +127,7 @@ static int list_line(struct bench *b, const char *text, const struct cu_case *c,
 
 static int list_lines(struct bench *b, int d, struct cu_run *dense, struct err *err)
 {
-    static const double densities[] = {1, 0.5, 0.25, 0.1};
+    static const double densities[] = {1, 0.5, 0.25, 0.1, 0.02};
     static const char *const geometry[] = {"", "128x128", "128x64", "64x64"};
     char text[96];
     int rc = 0;

@@ -140,6 +140,8 @@ def main():
     a.add_argument("--csv", metavar="SET")
     a.add_argument("--write", action="store_true")
     o = a.parse_args()
+    if not o.raw and not os.access(o.bench, os.X_OK):
+        a.error(o.bench + ": no program; make gpu-bundle builds it, --bench names it")
     if not o.raw:
         o.raw = "stages.jsonl"
         with open(o.raw, "w") as f:

@@ -2,6 +2,7 @@
  * changed, and the answer changes; each claim holds in the numbers that its paper prints. */
 #include "tests/harness/suite.h"
 
+#include "analyze/query.h"
 #include "analyze/stats.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
@@ -693,10 +694,15 @@ TEST(a_phase_that_is_not_there_takes_no_time)
 /* ---- every claim of every recipe --------------------------------------------------------------
  */
 
-static void gather(const struct page *p, const struct claim *c)
+static void gather_of(const struct page *p, const struct claim *c, int model)
 {
     members_free(&all);
-    assert_ok(claim_members(p, c, 0, &all, &e), &e);
+    assert_ok(claim_members(p, c, model, &all, &e), &e);
+}
+
+static void gather(const struct page *p, const struct claim *c)
+{
+    gather_of(p, c, 0);
 }
 
 /* Its row on these members. */
@@ -863,6 +869,172 @@ TEST(other_numbers_make_another_answer)
     unmoved = 0;
     ck_assert_int_ge(each_claim(NULL, NULL, check_claim), 40);
     ck_assert_int_ge(unmoved, 2);
+}
+
+/* ---- every claim on records -------------------------------------------------------------------
+ */
+
+static int record_step[CLAIM_MEMBERS * 12]; /* of every record */
+
+/* Does the record's step have this variable? Its value there is the condition's, or `step` is -1.
+ */
+static bool of_step(const struct step *s, const char *key)
+{
+    return step_value(s, key) != NULL;
+}
+
+/* A step of the job whose variables fulfil the conditions. */
+static int step_for(const struct page *p, int job, const json_t *where)
+{
+    const char *key;
+    json_t *v;
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        bool fits = s->job == job && s->model >= 0;
+        json_object_foreach((json_t *)where, key, v) fits =
+            fits && (!of_step(s, key) || value_fits(key, step_value(s, key), json_string_value(v)));
+        if (fits)
+            return i;
+    }
+    return -1;
+}
+
+/* Make the record fulfil conditions: a pattern's * and ? become "" and "x", an empty value is that
+ * of a default, which records leave out. */
+static void fulfil(const struct page *p, const struct step *step, const json_t *where,
+                   struct record *r, struct buf *params)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)where, key, v)
+    {
+        OWN(buf_free) struct buf value = {0};
+        for (const char *c = json_is_string(v) ? json_string_value(v) : ""; *c; c++)
+            if (*c != '*')
+                buf_put(&value, *c == '?' ? "x" : c, 1);
+        if (strcmp(key, "case") == 0)
+            fulfil(p, step, json_object_get(p->recipe->cases, json_string_value(v)), r, params);
+        else if (strcmp(key, "method") == 0)
+            snprintf(r->method, sizeof r->method, "%s", buf_str(&value));
+        else if (strcmp(key, "layer") == 0)
+            r->layer = atoi(buf_str(&value));
+        else if (strcmp(key, "step") == 0)
+            fixture_video_record(r, atoi(buf_str(&value)));
+        else if (strcmp(key, "trace") == 0)
+            snprintf(r->trace, sizeof r->trace, "%s", buf_str(&value));
+        else if (value.len && !of_step(step, key) && strcmp(key, "task") != 0)
+            buf_printf(params, "%s%s%s%s", params->len ? ":" : "",
+                       strcmp(key, "params") == 0 ? "" : key, strcmp(key, "params") == 0 ? "" : "=",
+                       buf_str(&value));
+    }
+}
+
+/* Metrics with which an expression is x: all are 1, but for the first, in which it is linear. */
+static void give(struct record *r, const char *metric, double x)
+{
+    struct expr number = expr_parse(metric);
+    double at[2];
+    for (int k = 0; k < 2; k++) {
+        for (int i = number.n - 1; i >= 0; i--)
+            fixture_metric(r, number.name[i], i ? 1 : k);
+        ck_assert(expr_value(&number, r, &at[k]));
+    }
+    fixture_metric(r, number.name[0], (x - at[0]) / (at[1] - at[0]));
+    ck_assert(expr_value(&number, r, &at[0]));
+    ck_assert_double_eq_tol(at[0], x, 1e-9 * (1 + fabs(x)));
+}
+
+/* A unit of a member: a head, or a prompt of an eval. */
+static void add_unit(const struct page *p, const struct claim *c, const struct member *m, int step,
+                     int unit, double x)
+{
+    OWN(buf_free) struct buf text = {0};
+    struct record *r = fixture_record(&f, "dense", "", unit / 2, unit % 2);
+    ck_assert_int_lt(f.n, (int)(sizeof record_step / sizeof *record_step));
+    record_step[f.n - 1] = step;
+    fulfil(p, &p->plan->s[step], m->where, r, &text);
+    if (json_object_get(m->where, "layer"))
+        r->head = unit;
+    if (step_job(p->plan, &p->plan->s[step])->kind == DO_EVAL) {
+        char task[80], first[60];
+        const char *pattern = json_str_or(m->where, "task", "needle:*");
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(pattern, "*"), pattern);
+        record_of_model(r);
+        snprintf(task, sizeof task, "%ssample=%d", first, unit);
+        r->task = strdup(task);
+    }
+    free(r->params);
+    r->params = strdup(buf_str(&text));
+    if (c->weight)
+        fixture_metric(r, c->weight, 1);
+    give(r, m->metric, x);
+}
+
+/* The members as the recipe names them; of keys of records, which no record has, six of our own. */
+static void name_members(const struct page *p, const struct claim *c, int model)
+{
+    const char *set = json_is_string(c->set) ? json_string_value(c->set) : "";
+    members_free(&all);
+    assert_ok(claim_members(p, c, model, &all, &e), &e);
+    if (all.n || !claim_record_key(set))
+        return;
+    struct claim whole = *c;
+    whole.set = NULL;
+    for (int k = 0; k < 6; k++)
+        assert_ok(claim_members(p, &whole, model, &all, &e), &e);
+    for (int k = 0; k < all.n; k++)
+        json_object_set_new(all.m[k].where, set, json_sprintf("%d", k));
+}
+
+/* Records of all members, and the answer of the page. */
+static enum claim_state answer(const struct page *p, const struct claim *c, int model, bool wrong)
+{
+    struct page own = *p;
+    struct proof proof[sizeof record_step / sizeof *record_step];
+    name_members(p, c, model);
+    ck_assert_int_ge(all.n, 1);
+    for (int k = 0; k < all.n; k++) {
+        const struct member *m = &all.m[k];
+        int step = step_for(p, m->job, m->where);
+        ck_assert_msg(step >= 0, "%s: no step of member %s", p->recipe->id, m->label);
+        for (int i = 0; i < 12; i++)
+            add_unit(p, c, m, step, i,
+                     1e-6 * i * (i % 3) + (!c->heads    ? mean_of(c, k, wrong)
+                                           : i % 2 == 0 ? 0
+                                                        : c->l * (wrong ? 0.5 : 2)));
+    }
+    for (int64_t i = 0; i < f.n; i++)
+        proof[i] = (struct proof){&f.r[i], record_step[i]};
+    own.evidence = (struct evidence){.plan = p->plan, .v = proof, .n = f.n};
+    gather_of(&own, c, model);
+    struct claim_row row = row_of(c);
+    forget_records();
+    return row.state;
+}
+
+static int answered;
+
+/* Its records, and those that say the opposite; a curve is read below. */
+static void check_on_records(const struct page *p, const struct claim *c)
+{
+    if (c->labels || c->setting || c->at_equal)
+        return;
+    name_members(p, c, 0);
+    int model = page_first_model(p, all.m[0].job);
+    ck_assert_int_ge(model, 0);
+    for (int wrong = 0; wrong < 2; wrong++) {
+        enum claim_state state = answer(p, c, model, wrong);
+        ck_assert_msg(state == (wrong ? CLAIM_HOLDS_NOT : CLAIM_HOLDS), "%s, claim %s: %d is %s",
+                      p->recipe->id, json_str_or(claim, "id", ""), wrong, claim_state_names[state]);
+    }
+    answered++;
+}
+
+TEST(records_that_say_the_opposite_turn_the_answer)
+{
+    answered = 0;
+    each_claim(NULL, NULL, check_on_records);
+    ck_assert_int_ge(answered, 70);
 }
 
 static int lines;

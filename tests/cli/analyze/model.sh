@@ -33,7 +33,7 @@ sed -n 's/"scope":"call",//; s/"head":-1,"heads":""/"head":0,"kv_head":0/; /long
 echo "-- heads of a CPU beside calls of a GPU"
 "$LACUNA" analyze calls run --gpu H200 --columns time_attend_ns_model --group n_q,method --format csv | cut -d, -f1,2,6 | rounded
 # shellcheck disable=SC2086 # several words
-for bad in "--gpu H20" "--gpu B200" "--gpu H200 --clock fast" "--gpu H200 --what-if l2=2"; do
+for bad in "--gpu H20" "--gpu B200" "--gpu H200 --clock fast" "--gpu H200,L40 --clock dense" "--gpu H200 --clock dense" "--gpu H200 --what-if l2=2"; do
     "$LACUNA" analyze run --table model $bad
 done
 "$LACUNA" analyze run --table model
