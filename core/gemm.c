@@ -6,7 +6,34 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+static const char *family_here(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return "SkylakeX";
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return "Haswell";
+#endif
+    return NULL;
+}
+
+void openblas_choose(const char *kernels, void (*quit)(void), void (*init)(void))
+{
+    static const char name[] = "OPENBLAS_CORETYPE";
+    const char *family = family_here();
+    if (!family || !quit || !init || getenv(name) || strcmp(kernels, "Prescott") != 0)
+        return;
+    setenv(name, family, 1);
+    quit();
+    init();
+    unsetenv(name);
+}
 
 /* ---- who may multiply ----------------------------------------------------------------------- */
 

@@ -54,6 +54,12 @@ struct openblas {
     bool threadsafe; /* false: one product at a time */
 };
 
+/* A library that is older than the processor takes kernels without AVX ("Prescott"), many times
+ * slower: another family, of the processor's instructions, unless OPENBLAS_CORETYPE is set. quit
+ * and init are gotoblas_dynamic_*, NULL where a library does not have them. Before the first
+ * product. */
+void openblas_choose(const char *kernels, void (*quit)(void), void (*init)(void));
+
 /* The library, the same for all threads; NULL with ERR_MACHINE where it is not installed. */
 const struct openblas *openblas_get(struct err *err);
 

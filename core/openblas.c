@@ -57,6 +57,9 @@ static void load(void)
     library.parallel = find(handle, "openblas_get_parallel");
     loaded = !missing[0];
     library.threadsafe = loaded && library.parallel() != 0;
+    if (loaded)
+        openblas_choose(library.corename(), dlsym(handle, "gotoblas_dynamic_quit"),
+                        dlsym(handle, "gotoblas_dynamic_init"));
 }
 
 const struct openblas *openblas_get(struct err *err)

@@ -8,8 +8,12 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void one_thread(void)
+extern void gotoblas_dynamic_quit(void) __attribute__((weak));
+extern void gotoblas_dynamic_init(void) __attribute__((weak));
+
+static void prepare(void)
 {
+    openblas_choose(openblas_get_corename(), gotoblas_dynamic_quit, gotoblas_dynamic_init);
     openblas_set_num_threads(1); /* work is spread over heads and rows by our own threads */
 }
 
@@ -20,7 +24,7 @@ const struct openblas *openblas_get(struct err *err)
         openblas_get_config, openblas_get_parallel, true,
     };
     (void)err;
-    pthread_once(&once, one_thread);
+    pthread_once(&once, prepare);
     return &library;
 }
 

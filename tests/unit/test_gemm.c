@@ -44,6 +44,35 @@ static int many_products(struct err *err)
     return pool_run(THREADS, ITEMS, same_product, NULL, err);
 }
 
+static int quits, inits;
+static char family[32];
+
+static void quit(void)
+{
+    quits++;
+}
+
+static void init(void)
+{
+    const char *name = getenv("OPENBLAS_CORETYPE");
+    snprintf(family, sizeof family, "%s", name ? name : "");
+    inits++;
+}
+
+/* None on a processor without AVX2. */
+TEST(kernels_without_avx_are_replaced_where_nobody_chose_them)
+{
+    setenv("OPENBLAS_CORETYPE", "Prescott", 1);
+    openblas_choose("Prescott", quit, init);
+    unsetenv("OPENBLAS_CORETYPE");
+    openblas_choose("Cooperlake", quit, init);
+    openblas_choose("Prescott", NULL, NULL);
+    ck_assert(quits == 0 && inits == 0);
+    openblas_choose("Prescott", quit, init);
+    ck_assert(quits == inits && inits <= 1 && !getenv("OPENBLAS_CORETYPE"));
+    ck_assert(!inits || strcmp(family, "SkylakeX") == 0 || strcmp(family, "Haswell") == 0);
+}
+
 TEST(threads_do_not_disturb_each_other)
 {
     struct err e = {0};

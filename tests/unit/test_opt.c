@@ -61,7 +61,8 @@ FIXTURE(begin, end)
 
 TEST(defaults_fill_every_field)
 {
-    ck_assert(!s.flag && s.on && s.count == 8 && s.bytes == 4096 && s.later == INT64_MIN && s.length == 2048);
+    ck_assert(!s.flag && s.on && s.count == 8 && s.bytes == 4096 && s.later == INT64_MIN &&
+              s.length == 2048);
     ck_assert(s.alpha == 0.95 && isinf(s.limit) && s.kind == 1 && !s.path);
     ck_assert_str_eq(s.name, "x");
     ck_assert(s.keep.is_share && s.keep.value == 0.08);
