@@ -101,7 +101,11 @@ bool value_fits(const char *key, const char *have, const char *want)
 {
     double a = size_value(have), b = size_value(want);
     bool length = strcmp(key, "n") == 0 || strcmp(key, "n_q") == 0;
-    const char *dots = length ? strstr(want, "..") : NULL;
+    const char *dots = length ? strstr(want, "..") : NULL, *bar = strchr(want, '|');
+    char first[256];
+    snprintf(first, sizeof first, "%.*s", (int)strcspn(want, "|"), want);
+    if (bar)
+        return value_fits(key, have, first) || value_fits(key, have, bar + 1);
     if (dots && isfinite(a))
         return range_holds(a, want, dots);
     if (isfinite(a) && isfinite(b))

@@ -40,7 +40,7 @@ int record_as_counted(struct record *r, struct err *err);
 /* Does the record fulfil the conditions of a JSON object: keys of records (method, params, permute,
  * layer, head, step, branch, task, ...), variables of its step, and `case`, a name of the recipe's
  * cases? Values are shell patterns over texts; numbers are compared as numbers, lengths within 2 %;
- * "16K..48K" of lengths is a range. */
+ * "16K..48K" of lengths is a range, and "A|B" one of several. */
 bool evidence_fits(const struct evidence *e, const struct proof *p, const json_t *where);
 
 /* Append the text of a key of a record or of a variable of its step; false: there is no such key.

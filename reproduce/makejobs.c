@@ -393,13 +393,15 @@ static const char *series_of(const struct plan *p, const struct recipe_job *j, i
 static void put_record(const struct plan *p, const struct recipe_job *j, int step,
                        const struct calibrations *c, const struct record *r, struct buf *lines)
 {
-    const char *name = series_of(p, j, step, r);
     struct record shown = *r;
     struct buf params = {0};
+    put_params(c, r->params ? r->params : "", &params);
+    shown.params = (char *)(uintptr_t)buf_str(&params);
+    const char *name = series_of(p, j, step, &shown);
     if (name)
         snprintf(shown.method, sizeof shown.method, "%s", name);
-    if (!name || !words_have("bars curves needle", ' ', j->figure, strlen(j->figure)))
-        put_params(c, r->params ? r->params : "", &params);
+    if (name && words_have("bars curves needle", ' ', j->figure, strlen(j->figure)))
+        buf_reset(&params);
     shown.params = (char *)(uintptr_t)buf_str(&params);
     record_json(&shown, lines);
     lines->failed |= params.failed;

@@ -131,7 +131,7 @@ out:
     return rc;
 }
 
-/* Places without a number of ours, those with one reason in one note. */
+/* Places without a number of ours, those with one reason in one note, which stands once. */
 static void add_absent(struct page *p)
 {
     const char *pattern, *other;
@@ -139,17 +139,12 @@ static void add_absent(struct page *p)
     json_object_foreach((json_t *)p->recipe->absent, pattern, v)
     {
         struct buf b = {0};
-        bool first = true;
         json_object_foreach((json_t *)p->recipe->absent, other, w)
         {
-            if (!json_equal(v, w))
-                continue;
-            first = first && (b.len || strcmp(other, pattern) == 0);
-            if (strcmp(other, "*") != 0)
+            if (json_equal(v, w) && strcmp(other, "*") != 0)
                 buf_printf(&b, "%s%s", b.len ? ", " : " for ", other);
         }
-        if (first)
-            page_note(p, "No number of ours%s: %s", buf_str(&b), json_string_value(v));
+        page_note(p, "No number of ours%s: %s", buf_str(&b), json_string_value(v));
         buf_free(&b);
     }
 }

@@ -69,8 +69,11 @@ static void lead_text(const struct page *p, struct buf *b)
 {
     buf_puts(b, caption_of(p));
     if (p->ours.len)
-        buf_printf(b, "%sOurs: %s%s.", b->len ? " " : "", buf_str(&p->ours),
-                   p->quick ? " (quick)" : "");
+        buf_printf(b, "%sOurs: %s%s.",
+                   !b->len                      ? ""
+                   : b->data[b->len - 1] == '.' ? " "
+                                                : ". ",
+                   buf_str(&p->ours), p->quick ? " (quick)" : "");
 }
 
 static void legend_text(const struct page *p, struct buf *b)
