@@ -96,35 +96,34 @@ int io_read_at(int fd, const char *path, int64_t size, int64_t offset, void *dst
     return 0;
 }
 
-int io_write(int fd, const char *path, const void *data, int64_t n, struct err *err)
-{
-    const char *p = data;
-    while (n > 0) {
-        ssize_t put = write(fd, p, (size_t)(n < STEP ? n : STEP));
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return err_sys(err, ERR_IO, "%s: cannot write", path);
-        p += put;
-        n -= put;
-    }
-    return 0;
-}
-
 int io_write_at(int fd, const char *path, const void *data, int64_t n, int64_t offset,
                 struct err *err)
 {
     const char *p = data;
     while (n > 0) {
-        ssize_t put = pwrite(fd, p, (size_t)(n < STEP ? n : STEP), offset);
+        size_t most = (size_t)(n < STEP ? n : STEP);
+        ssize_t put = offset < 0 ? write(fd, p, most) : pwrite(fd, p, most, offset);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
             return err_sys(err, ERR_IO, "%s: cannot write", path);
         p += put;
-        offset += put;
         n -= put;
+        offset += offset < 0 ? 0 : put;
     }
+    return 0;
+}
+
+int io_write(int fd, const char *path, const void *data, int64_t n, struct err *err)
+{
+    return io_write_at(fd, path, data, n, -1, err);
+}
+
+int io_sync_data(int fd, const char *path, struct err *err)
+{
+    /* File systems that cannot sync say EINVAL: they need not. */
+    if (fdatasync(fd) != 0 && errno != EINVAL && errno != EROFS)
+        return err_sys(err, ERR_IO, "%s: cannot sync", path);
     return 0;
 }
 

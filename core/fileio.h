@@ -34,7 +34,7 @@ int io_read_at(int fd, const char *path, int64_t size, int64_t offset, void *dst
 /* Write n bytes at the file position. */
 int io_write(int fd, const char *path, const void *data, int64_t n, struct err *err);
 
-/* The same at an offset. Thread-safe. */
+/* The same at an offset; -1: at the file position. Thread-safe. */
 int io_write_at(int fd, const char *path, const void *data, int64_t n, int64_t offset,
                 struct err *err);
 
@@ -58,6 +58,9 @@ int refuse_existing(const char *path, bool force, struct err *err);
 
 /* Sync the directory in which path lies, so that a new name survives a power failure. */
 int io_sync_directory_of(const char *path, struct err *err);
+
+/* Sync the content of a file that grows. */
+int io_sync_data(int fd, const char *path, struct err *err);
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 

@@ -679,16 +679,14 @@ hid_t h5_dataset_props(int ndim, const int64_t *chunk)
 }
 
 int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const int64_t *dims,
-                      const int64_t *max, hid_t props, hid_t *out, struct err *err)
+                      hid_t props, hid_t *out, struct err *err)
 {
     char buf[128];
-    hsize_t d[H5_MAX_DIMS], m[H5_MAX_DIMS];
+    hsize_t d[H5_MAX_DIMS];
 
-    for (int i = 0; i < ndim; i++) {
+    for (int i = 0; i < ndim; i++)
         d[i] = (hsize_t)dims[i];
-        m[i] = !max ? d[i] : max[i] < 0 ? H5S_UNLIMITED : (hsize_t)max[i];
-    }
-    hid_t space = H5Screate_simple(ndim, d, m);
+    hid_t space = H5Screate_simple(ndim, d, NULL);
     hid_t id = H5Dcreate2(loc, name, type, space, H5P_DEFAULT, props, H5P_DEFAULT);
     h5_close(space);
     if (id < 0)
@@ -704,7 +702,7 @@ int h5_put_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
     int rc = 0;
     hid_t t = h5_type(type), props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
 
-    TRY(h5_create_dataset(loc, name, t, ndim, dims, NULL, props, &dset, err));
+    TRY(h5_create_dataset(loc, name, t, ndim, dims, props, &dset, err));
     if (H5Dwrite(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
         rc = h5_fail(err, ERR_IO, "%s: writing '%s'", h5_where(loc, buf), name);
 out:

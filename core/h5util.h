@@ -127,9 +127,9 @@ int h5_dataset_shape(hid_t dset, struct h5_info *out, struct err *err);
 hid_t h5_dataset_props(int ndim, const int64_t *chunk);
 
 /* Create a dataset below loc; props from h5_dataset_props (closed by the caller). `type` may be a
- * committed type. max = NULL: fixed size; otherwise -1 means unlimited. */
+ * committed type. */
 int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const int64_t *dims,
-                      const int64_t *max, hid_t props, hid_t *out, struct err *err);
+                      hid_t props, hid_t *out, struct err *err);
 
 /* Write or read a small dataset as a whole: contiguous, shape as given. Reading checks type and
  * shape (ERR_INPUT). */

@@ -975,3 +975,14 @@ out:
     spec_free(&s);
     return rc;
 }
+
+int method_run_takes(const struct method_run *run, struct head_in *in, struct err *err)
+{
+    const struct method *m = run->method;
+    const char *order = m->params.order ? m->params.order(run->params) : NULL;
+    struct method_ctx ctx = {.session = run->session};
+    if (order && strcmp(order, "none") != 0)
+        in->moved = order;
+    int rc = m->session.takes ? m->session.takes(&ctx, run->params, in, err) : 0;
+    return rc == METHOD_SKIP ? err_set(err, ERR_INPUT, "%s", ctx.skip) : rc;
+}

@@ -67,6 +67,10 @@ void method_runs_free(struct method_run *runs, int64_t n);
 int method_setting_parse(const struct method *const *methods, const char *text, const char *way_out,
                          struct method_run **run, struct err *err);
 
+/* Can the file of an open run be of use to a head of this shape (method_session.takes)? ERR_INPUT
+ * says why not. */
+int method_run_takes(const struct method_run *run, struct head_in *in, struct err *err);
+
 /* What stands between name and canonical text: ":", or "" before a target or nothing. */
 const char *method_run_colon(const struct method_run *run);
 

@@ -189,23 +189,13 @@ int record_file_lacks(const struct record_file *f, const struct record *r, enum 
 /* The whole line or nothing: what a full disk cut short is removed again. */
 static int write_line(struct record_file *f, struct err *err)
 {
-    size_t put = 0;
     struct stat before;
     if (fstat(f->fd, &before) != 0)
         return err_sys(err, ERR_IO, "%s: cannot stat", f->path);
-    while (put < f->line.len) {
-        ssize_t n = write(f->fd, f->line.data + put, f->line.len - put);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            int rc = err_sys(err, ERR_IO, "%s: cannot append a record", f->path);
-            if (put && cut_at(f, before.st_size) != 0)
-                log_warn("%s: an incomplete record is left at its end", f->path);
-            return rc;
-        }
-        put += (size_t)n;
-    }
-    return 0;
+    int rc = io_write(f->fd, f->path, f->line.data, (int64_t)f->line.len, err);
+    if (rc && cut_at(f, before.st_size) != 0)
+        log_warn("%s: an incomplete record is left at its end", f->path);
+    return rc;
 }
 
 int record_file_append(struct record_file *f, const struct record *r, struct err *err)
@@ -233,10 +223,7 @@ out:
 
 int record_file_sync(struct record_file *f, struct err *err)
 {
-    /* File systems that cannot sync say EINVAL: they need not. */
-    if (fdatasync(f->fd) != 0 && errno != EINVAL && errno != EROFS)
-        return err_sys(err, ERR_IO, "%s: cannot sync", f->path);
-    return 0;
+    return io_sync_data(f->fd, f->path, err);
 }
 
 void record_file_close(struct record_file **pf)

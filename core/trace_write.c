@@ -319,7 +319,7 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
         TRY(hash_new(&aw->hash[s], err));
     type = a->type == w->meta.dtype ? w->type : h5_type(a->type);
     props = a->storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL) : packed_props(a);
-    TRY(h5_create_dataset(w->group, a->name, type, a->ndim, a->dims, NULL, props, &aw->dset, err));
+    TRY(h5_create_dataset(w->group, a->name, type, a->ndim, a->dims, props, &aw->dset, err));
     if (a->storage == TRACE_CONTIGUOUS) {
         haddr_t at = H5Dget_offset(aw->dset);
         if (at == HADDR_UNDEF) {

@@ -572,6 +572,8 @@ static int eval_language(const struct app *app, struct eval_opts *o, struct meth
         TRY(method_calib_fits(runs + i, m.name, "none", err));
     r.wants_times = o->samples > 0;
     TRY(open_tasks(o, &r, err));
+    for (int i = 0; i < r.n_runs; i++)
+        TRY(eval_check_file(&r, runs + i, err));
     stopwatch_lap(&watch, "tasks");
     TRY(run_language(app, o, &r, err));
     stopwatch_lap(&watch, "cells");

@@ -37,6 +37,38 @@ int64_t eval_memory(const struct eval_run *r)
     return most;
 }
 
+/* Does it fit a head in a sequence of n tokens? Else `err` has the first reason. */
+static bool takes_some(const struct eval_model *m, const struct method_run *run, int64_t n,
+                       struct err *err)
+{
+    struct attn_shape c = eval_model_shape(m);
+    for (int at = 0; at < c.layers * c.heads; at++) {
+        struct err own = {0};
+        struct head_in in = {.x = {.nq = n, .nk = n, .d = c.head_dim, .dv = c.head_dim},
+                             .layer = at / c.heads,
+                             .head = at % c.heads,
+                             .branch = "main"};
+        in.x.causal = c.causal;
+        if (method_run_takes(run, &in, &own) == 0)
+            return true;
+        *err = err->code ? *err : own;
+    }
+    return false;
+}
+
+int eval_check_file(const struct eval_run *r, struct method_run *run, struct err *err)
+{
+    struct err why = {0};
+    bool some = !run->method->session.takes || r->how.prefill_chunk;
+    int rc = some ? 0 : method_run_open(run, err);
+    for (int i = 0; !rc && i < r->n_tasks && !some; i++)
+        some = r->tasks[i].decodes || takes_some(r->m, run, r->tasks[i].cap, &why);
+    if (!rc && !some)
+        rc = err_set(err, why.code, "method %s fits none of the heads; the first: %s",
+                     run->method->name, why.msg);
+    return rc;
+}
+
 /* The records of one cell, [n_runs + 1]; done[i]: it is there already. */
 struct cell_records {
     struct record *rec; /* owned */

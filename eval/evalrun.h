@@ -45,6 +45,10 @@ struct eval_run {
     struct setting_tally *tally; /* [n_runs], owned; NULL before eval_execute */
 };
 
+/* Open a file of masks, and refuse it where it fits no head of a task whose lengths are known
+ * before it runs: texts. */
+int eval_check_file(const struct eval_run *r, struct method_run *run, struct err *err);
+
 /* Count cells and what is missing. */
 int eval_plan(struct eval_run *r, struct err *err);
 

@@ -132,7 +132,5 @@ out:
 
 int predictions_sync(struct predictions *p, struct err *err)
 {
-    if (fdatasync(p->fd) != 0 && errno != EINVAL && errno != EROFS)
-        return err_sys(err, ERR_IO, "%s: cannot sync", p->path);
-    return 0;
+    return io_sync_data(p->fd, p->path, err);
 }

@@ -196,8 +196,7 @@ static int write_line(struct journal *j, struct buf *line, struct err *err)
         return rc;
     pthread_mutex_lock(&j->lock);
     rc = io_write(j->fd, j->path, line->data, (int64_t)line->len, err);
-    if (!rc && fdatasync(j->fd) != 0 && errno != EINVAL)
-        rc = err_sys(err, ERR_IO, "%s", j->path);
+    rc = rc ? rc : io_sync_data(j->fd, j->path, err);
     pthread_mutex_unlock(&j->lock);
     return rc;
 }

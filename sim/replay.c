@@ -114,18 +114,11 @@ out:
 static int takes_head(const struct replay *r, const struct method_run *run, const struct series *s,
                       int64_t call, struct err *err)
 {
-    const struct method *m = run->method;
-    const char *order = m->params.order ? m->params.order(run->params) : NULL;
-    struct method_ctx ctx = {.session = run->session};
     struct sim_head h;
     int rc = head_shape(r->traces[s->trace], call, s->head, &r->load, &h, err);
     if (rc)
         return rc;
-    if (order && strcmp(order, "none") != 0)
-        h.in.moved = order;
-    rc = m->session.takes(&ctx, run->params, &h.in, err);
-    if (rc == METHOD_SKIP)
-        rc = err_set(err, ERR_INPUT, "%s", ctx.skip);
+    rc = method_run_takes(run, &h.in, err);
     sim_head_free(&h);
     return rc;
 }

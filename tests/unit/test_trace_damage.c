@@ -311,7 +311,7 @@ static void replace_dataset(hid_t f, const char *path, enum dtype type, int ndim
 {
     hid_t t = h5_type(type), d = H5I_INVALID_HID;
     ck_assert_int_ge(H5Ldelete(f, path, H5P_DEFAULT), 0);
-    MUST(h5_create_dataset(f, path, t, ndim, dims, NULL, props, &d, ERR));
+    MUST(h5_create_dataset(f, path, t, ndim, dims, props, &d, ERR));
     h5_close(d);
     h5_close(t);
 }

@@ -25,6 +25,7 @@ try --model "$model" -o d -m streaming --task t.txt --depth 0.5
 try --model "$model" -o d -m streaming --task t.txt --chat 'a {prompt}'
 try --model "$model" -o d -m streaming --task needle -n 256 --windows 2
 try --model "$model" -o d -m streaming --task needle -n 256 --template '{input}'
+try --model "$model" -o d -m "mask:file=$ROOT/tests/data/masks/five.npy:unit=1x1" --task t.txt -n 128
 ls
 echo 'int b;' >cal.txt
 try --model "$model" -o d -m streaming@density_elem=0.2:per=model --task t.txt
