@@ -53,6 +53,7 @@ struct state {
     struct attn_in x;
     struct side q, k;
     bool dense, chosen;
+    int64_t there;    /* kept blocks of a choice that stays on a device */
     uint8_t *keep;    /* [q.n][k.n] */
     double *score;    /* [k.n], of draft [q.n][k.n] */
     double *products; /* [q_cells * k_cells] of a pair of blocks */
@@ -290,11 +291,45 @@ out:
     return rc;
 }
 
+/* ---- on a device: vsa and sla ---------------------------------------------------------------- */
+
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    if (s->k.v1 - s->k.v0 != s->k.n || s->k.unit != s->c.bk || s->c.mean != DT_BF16)
+        return method_refuses(why,
+                              "the GPU side has means in bf16, tiles that divide the grid, and "
+                              "no text");
+    rule->of.pooled = (struct pooled_rule){
+        .bq = s->c.bq, .bk = s->c.bk, .top = count(&s->c, s->k.n), .centre = s->c.kind == SLA};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    const struct mask *m = c->lists;
+    int64_t bq = m ? m->bq : c->counts->bq, bk = m ? m->bk : c->counts->bk;
+    if ((m && m->form != MASK_LISTS) || bq != s->c.bq || bk != s->c.bk)
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
+                       (long long)bq, (long long)bk, (long long)s->c.bq, (long long)s->c.bk);
+    s->chosen = true;
+    memset(s->keep, 0, (size_t)(s->q.n * s->k.n));
+    for (int64_t g = 0; m && g < m->ngroups; g++)
+        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
+            s->keep[g * s->k.n + m->col[i]] = 1;
+    if (!m) {
+        s->there = c->counts->units;
+        c->exec->exec = EXEC_NONE;
+    }
+    return 0;
+}
+
 /* density_native: kept blocks over all. */
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    double kept = 0, all = (double)(s->q.n * s->k.n);
+    double kept = (double)s->there, all = (double)(s->q.n * s->k.n);
     if (s->dense)
         return 0;
     for (int64_t e = 0; e < s->q.n * s->k.n; e++)
@@ -375,6 +410,7 @@ const struct method method_vsa = {
                .size = sizeof(struct vsa_params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "sparsity", .falls = true)),
                .order = vsa_order},
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "sparsity=0",
               .variants = TEXTS("sparsity=0.4:tile=4x8x8", "sparsity=0.7:text=compete"),
               .budgets = METHOD_BUDGETS({"sparsity=%s", {"1", "0.7", "0.3", "0"}})},
@@ -420,6 +456,7 @@ const struct method method_sla = {
                .size = sizeof(struct sla_params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "topk")),
                .may_be_empty = method_always}, /* int(topk n) is 0 */
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "topk=1",
               .variants = TEXTS("topk=0.4:block=128x64", "topk=0.6:block=64x128"),
               .budgets = METHOD_BUDGETS({"topk=%s", {"0", "0.3", "0.7", "1"}})},
