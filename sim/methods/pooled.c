@@ -62,19 +62,16 @@ struct state {
 static void release(void *state)
 {
     struct state *s = state;
-    for (struct side *t = &s->q;; t = &s->k) {
-        free(t->at);
-        free(t->mean);
-        if (t == &s->k)
-            break;
-    }
+    free(s->q.at);
+    free(s->q.mean);
+    free(s->k.at);
+    free(s->k.mean);
     free(s->keep);
     free(s->score);
     free(s->products);
 }
 
-/* ---- blocks -----------------------------------------------------------------------------------
- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Boundaries of runs of `size` tokens in [from, to), to excluded. */
 static void cut_runs(struct side *t, int64_t from, int64_t to, int64_t size)
@@ -134,8 +131,7 @@ static int means(const struct config *c, const float *x, int d, int64_t size, in
     return rc;
 }
 
-/* ---- the choice -------------------------------------------------------------------------------
- */
+/* ---- the choice ------------------------------------------------------------------------------ */
 
 /* Score of blocks i and j: the product of their means, or the log-sum-exp, to base 2, over cells.
  */
@@ -229,8 +225,7 @@ out:
     return rc;
 }
 
-/* ---- callbacks --------------------------------------------------------------------------------
- */
+/* ---- callbacks ------------------------------------------------------------------------------- */
 
 static int check_grid(struct method_ctx *ctx, const struct config *c, const struct head_in *in)
 {
@@ -359,8 +354,7 @@ static bool cost(const void *state, struct select_cost *c)
     .flags = METHOD_BIDIRECTIONAL, .state_size = sizeof(struct state), .prepare = id##_prepare,    \
     .select = select_rows, .report = report, .release = release, .cost = cost
 
-/* ---- vsa --------------------------------------------------------------------------------------
- */
+/* ---- vsa ------------------------------------------------------------------------------------- */
 
 struct vsa_params {
     double sparsity;
@@ -416,8 +410,7 @@ const struct method method_vsa = {
               .budgets = METHOD_BUDGETS({"sparsity=%s", {"1", "0.7", "0.3", "0"}})},
 };
 
-/* ---- sla --------------------------------------------------------------------------------------
- */
+/* ---- sla ------------------------------------------------------------------------------------- */
 
 struct sla_params {
     double topk;
@@ -462,8 +455,7 @@ const struct method method_sla = {
               .budgets = METHOD_BUDGETS({"topk=%s", {"0", "0.3", "0.7", "1"}})},
 };
 
-/* ---- draft ------------------------------------------------------------------------------------
- */
+/* ---- draft ----------------------------------------------------------------------------------- */
 
 struct draft_params {
     double sparsity;
@@ -512,8 +504,7 @@ const struct method method_draft = {
               .budgets = METHOD_BUDGETS({"sparsity=%s", {"1", "0.7", "0.3", "0"}})},
 };
 
-/* ---- subblock ---------------------------------------------------------------------------------
- */
+/* ---- subblock -------------------------------------------------------------------------------- */
 
 struct subblock_params {
     double sparsity;

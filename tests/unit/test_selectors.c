@@ -171,7 +171,7 @@ TEST_EACH(one_threshold_for_the_map, drafts)
         assert_units(drafts[_i].text, &h.in, 128 * i, 128, drafts[_i].rows[i]);
 }
 
-/* Of equal blocks none is below the threshold. */
+/* No block of equal ones is below the threshold. */
 TEST(an_even_map_stays)
 {
     static const float x[] = {1, 1, 1};
