@@ -1,6 +1,6 @@
 /*
- * duo.h - a plan from DuoAttention's table of retrieval heads (arXiv 2410.10819): the heads that its
- * training found to need the whole context attend densely, the others to sink and window.
+ * duo.h - a plan from DuoAttention's table of retrieval heads (arXiv 2410.10819): the heads that
+ * its training found to need the whole context attend densely, the others to sink and window.
  */
 #ifndef LACUNA_DUO_H
 #define LACUNA_DUO_H

@@ -204,6 +204,13 @@ struct minf_rule {
     double work;   /* above 0: v and s are searched for this share of dense work */
 };
 
+/* vsa (arXiv 2505.13389) and sla (arXiv 2509.24006): the best blocks of each row of blocks by the
+ * products of their means, in bf16. */
+struct pooled_rule {
+    int64_t bq, bk, top;
+    bool centre; /* keys without the mean of all keys */
+};
+
 union method_rule {
     struct fg_rule fg;
     struct sale_rule sale;
@@ -221,6 +228,7 @@ union method_rule {
     struct flex_rule flex;
     struct xattn_rule xattn;
     struct minf_rule minf;
+    struct pooled_rule pooled;
 };
 
 /* How the mask of one head is chosen. Heads whose `of` has equal bytes are chosen for together;

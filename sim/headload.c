@@ -279,16 +279,17 @@ static int read_queries(const struct trace *t, int64_t call, int head, const str
     return read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->in, &h->q, err);
 }
 
-/* In the order of the trace. */
+/* The rows that `in` has may be a part of the head's: its x.q points into h->q. */
 static int trace_queries(const struct head_in *in, int g, float *q, struct err *err)
 {
     const struct sim_head *h = in->queries_from;
     struct head_load how = {.allow_nonfinite = h->allow_nonfinite};
-    struct sim_head other = {.in = *in, .sample = h->sample};
+    struct sim_head other = {.in = h->in, .sample = h->sample};
+    int64_t from = in->x.q - h->q;
     int group = in->n_heads / in->n_kv_heads;
     int rc = read_queries(h->trace, h->call, h->number / group * group + g, &how, &other, err);
     if (!rc)
-        memcpy(q, other.q, (size_t)(in->x.nq * in->x.d) * sizeof *q);
+        memcpy(q, other.q + from, (size_t)(in->x.nq * in->x.d) * sizeof *q);
     free(other.q);
     return rc;
 }

@@ -175,8 +175,8 @@ static void sum_shares(struct state *s, int64_t i, int64_t seen)
     }
 }
 
-/* Of block b: the sum over the means that touch it, each counted once per stride that it has there;
- * infllm: the largest of them. */
+/* Block b has the sum over the means that touch it, each counted once per stride that it has there;
+ * with infllm the largest of them. */
 static double block_score(const struct state *s, int64_t b)
 {
     int64_t in_block = s->p.block / s->p.stride, in_kernel = s->p.kernel / s->p.stride;

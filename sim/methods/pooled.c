@@ -53,6 +53,7 @@ struct state {
     struct attn_in x;
     struct side q, k;
     bool dense, chosen;
+    int64_t there;    /* kept blocks of a choice that stays on a device */
     uint8_t *keep;    /* [q.n][k.n] */
     double *score;    /* [k.n], of draft [q.n][k.n] */
     double *products; /* [q_cells * k_cells] of a pair of blocks */
@@ -61,19 +62,16 @@ struct state {
 static void release(void *state)
 {
     struct state *s = state;
-    for (struct side *t = &s->q;; t = &s->k) {
-        free(t->at);
-        free(t->mean);
-        if (t == &s->k)
-            break;
-    }
+    free(s->q.at);
+    free(s->q.mean);
+    free(s->k.at);
+    free(s->k.mean);
     free(s->keep);
     free(s->score);
     free(s->products);
 }
 
-/* ---- blocks -----------------------------------------------------------------------------------
- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Boundaries of runs of `size` tokens in [from, to), to excluded. */
 static void cut_runs(struct side *t, int64_t from, int64_t to, int64_t size)
@@ -133,8 +131,7 @@ static int means(const struct config *c, const float *x, int d, int64_t size, in
     return rc;
 }
 
-/* ---- the choice -------------------------------------------------------------------------------
- */
+/* ---- the choice ------------------------------------------------------------------------------ */
 
 /* Score of blocks i and j: the product of their means, or the log-sum-exp, to base 2, over cells.
  */
@@ -228,8 +225,7 @@ out:
     return rc;
 }
 
-/* ---- callbacks --------------------------------------------------------------------------------
- */
+/* ---- callbacks ------------------------------------------------------------------------------- */
 
 static int check_grid(struct method_ctx *ctx, const struct config *c, const struct head_in *in)
 {
@@ -290,11 +286,45 @@ out:
     return rc;
 }
 
+/* ---- on a device: vsa and sla ---------------------------------------------------------------- */
+
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    if (s->k.v1 - s->k.v0 != s->k.n || s->k.unit != s->c.bk || s->c.mean != DT_BF16)
+        return method_refuses(why,
+                              "the GPU side has means in bf16, tiles that divide the grid, and "
+                              "no text");
+    rule->of.pooled = (struct pooled_rule){
+        .bq = s->c.bq, .bk = s->c.bk, .top = count(&s->c, s->k.n), .centre = s->c.kind == SLA};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    const struct mask *m = c->lists;
+    int64_t bq = m ? m->bq : c->counts->bq, bk = m ? m->bk : c->counts->bk;
+    if ((m && m->form != MASK_LISTS) || bq != s->c.bq || bk != s->c.bk)
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
+                       (long long)bq, (long long)bk, (long long)s->c.bq, (long long)s->c.bk);
+    s->chosen = true;
+    memset(s->keep, 0, (size_t)(s->q.n * s->k.n));
+    for (int64_t g = 0; m && g < m->ngroups; g++)
+        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
+            s->keep[g * s->k.n + m->col[i]] = 1;
+    if (!m) {
+        s->there = c->counts->units;
+        c->exec->exec = EXEC_NONE;
+    }
+    return 0;
+}
+
 /* density_native: kept blocks over all. */
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    double kept = 0, all = (double)(s->q.n * s->k.n);
+    double kept = (double)s->there, all = (double)(s->q.n * s->k.n);
     if (s->dense)
         return 0;
     for (int64_t e = 0; e < s->q.n * s->k.n; e++)
@@ -324,8 +354,7 @@ static bool cost(const void *state, struct select_cost *c)
     .flags = METHOD_BIDIRECTIONAL, .state_size = sizeof(struct state), .prepare = id##_prepare,    \
     .select = select_rows, .report = report, .release = release, .cost = cost
 
-/* ---- vsa --------------------------------------------------------------------------------------
- */
+/* ---- vsa ------------------------------------------------------------------------------------- */
 
 struct vsa_params {
     double sparsity;
@@ -375,13 +404,13 @@ const struct method method_vsa = {
                .size = sizeof(struct vsa_params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "sparsity", .falls = true)),
                .order = vsa_order},
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "sparsity=0",
               .variants = TEXTS("sparsity=0.4:tile=4x8x8", "sparsity=0.7:text=compete"),
               .budgets = METHOD_BUDGETS({"sparsity=%s", {"1", "0.7", "0.3", "0"}})},
 };
 
-/* ---- sla --------------------------------------------------------------------------------------
- */
+/* ---- sla ------------------------------------------------------------------------------------- */
 
 struct sla_params {
     double topk;
@@ -420,13 +449,13 @@ const struct method method_sla = {
                .size = sizeof(struct sla_params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "topk")),
                .may_be_empty = method_always}, /* int(topk n) is 0 */
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "topk=1",
               .variants = TEXTS("topk=0.4:block=128x64", "topk=0.6:block=64x128"),
               .budgets = METHOD_BUDGETS({"topk=%s", {"0", "0.3", "0.7", "1"}})},
 };
 
-/* ---- draft ------------------------------------------------------------------------------------
- */
+/* ---- draft ----------------------------------------------------------------------------------- */
 
 struct draft_params {
     double sparsity;
@@ -475,8 +504,7 @@ const struct method method_draft = {
               .budgets = METHOD_BUDGETS({"sparsity=%s", {"1", "0.7", "0.3", "0"}})},
 };
 
-/* ---- subblock ---------------------------------------------------------------------------------
- */
+/* ---- subblock -------------------------------------------------------------------------------- */
 
 struct subblock_params {
     double sparsity;

@@ -115,8 +115,8 @@ static int wants(struct state *s, int64_t row0, int64_t row1, int64_t k0, int64_
     *want = false;
     for (int64_t i = row0; rc == 0 && i < row1; i++) {
         int64_t lo = MAX(k0, attn_first(&s->x, i)), hi = MIN(k1, attn_limit(&s->x, i));
-        const double *row = s->scores + (i - row0) * ld - k0;
-        double top = hi > lo ? row_max_f64(row + lo, hi - lo) : -INFINITY;
+        const double *row = s->scores + (i - row0) * ld;
+        double top = hi > lo ? row_max_f64(row + (lo - k0), hi - lo) : -INFINITY;
         double most = s->most[i - row0];
         s->top[i - row0] = top;
         /* A row without a key so far is no reason to skip. */

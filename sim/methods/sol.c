@@ -93,8 +93,7 @@ out:
     return rc;
 }
 
-/* ---- the choice -------------------------------------------------------------------------------
- */
+/* ---- the choice ------------------------------------------------------------------------------ */
 
 static void pool(struct state *s)
 {
@@ -197,8 +196,7 @@ out:
     return rc;
 }
 
-/* ---- compensation -----------------------------------------------------------------------------
- */
+/* ---- compensation ---------------------------------------------------------------------------- */
 
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
@@ -245,8 +243,7 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     return rc;
 }
 
-/* ---- callbacks --------------------------------------------------------------------------------
- */
+/* ---- callbacks ------------------------------------------------------------------------------- */
 
 static int report(void *state, struct record *r, struct err *err)
 {

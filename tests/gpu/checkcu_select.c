@@ -116,6 +116,11 @@ static const char *const settings[] = {
     "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0",
     "chipmunk:dense_layers=0:profile=clean:delta=0:local_voxels=3:voxel=4x4x12:top_keys=0.3",
     "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0:local_1d=0.2:multiple=112",
+    "vsa:sparsity=0.6",
+    "vsa:sparsity=0.3:tile=4x8x8",
+    "sla:topk=0.3",
+    "sla:topk=0.5:block=128x64",
+    "sla:topk=0.05:block=64x128",
 };
 
 /* Methods whose masks are the CPU's to the last bit, whatever the data. */

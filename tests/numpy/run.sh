@@ -56,6 +56,21 @@ if sh "$here/method.sh" "$tmp" "$tmp/t.h5"; then
 else
     failed=$((failed + 1))
 fi
+echo "a choice that the heads of a group share, inside of the model as in its trace"
+if "$LACUNA" replay "$tmp/t.h5" -m nsa:block=16:top=8 -q --dump-masks "$tmp/g1.h5" -o "$tmp/g1" &&
+    "$LACUNA" eval --model "$model" -m nsa:block=16:top=8 --task "$text" -n $tokens --windows 1 -q \
+        --dump-masks "$tmp/g2.h5" -o "$tmp/g2" &&
+    PYTHONPATH=$here "$python" -c "
+import sys
+from check_eval import load_masks
+a, b = (load_masks(f'$tmp/g{i}.h5', $tokens) for i in (1, 2))
+same = all((a[at] != b[at]).sum() < 0.01 * a[at].sum() for at in a)  # the trace is rounded
+shared = all((a[0, h] == a[0, h // 4 * 4]).all() for _, h in a) and (a[0, 0] != a[0, 4]).any()
+sys.exit(not (len(a) == 8 and same and shared))"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+fi
 echo "masks of selectors"
 if "$python" "$here/check_selectors.py" "$tmp"; then
     passed=$((passed + 1))

@@ -49,13 +49,18 @@ static void softmax_entry(struct tally *t)
     t->flops += 1 + 1 + 1;
 }
 
-static void assert_cost(const char *text, struct tally want)
+static void assert_cost_of(const struct head_in *in, const char *text, struct tally want)
 {
-    RUN(r, text, &head.in);
+    RUN(r, text, in);
     struct tally got = {record_get(&r, "cost_select_flops"), record_get(&r, "cost_select_bytes")};
     ck_assert_msg(got.flops == want.flops && got.bytes == want.bytes,
                   "%s: %.17g flops and %.17g bytes, expected %.17g and %.17g", text, got.flops,
                   got.bytes, want.flops, want.bytes);
+}
+
+static void assert_cost(const char *text, struct tally want)
+{
+    assert_cost_of(&head.in, text, want);
 }
 
 /* Probabilities of one row, each of which enters `sums` sums. */
@@ -257,6 +262,91 @@ TEST(tested_pairs)
     assert_cost("sale:dense_below=0:local=128", t);
 }
 
+TEST(gates_of_chunks)
+{
+    struct tally t = {0, 0};
+    for (int i = 0; i < N; i++) {
+        read_row(&t);
+        read_row(&t);
+        t.flops += D;
+        for (int chunk = 0; chunk < i / 64; chunk++) {
+            product(&t);
+            write_and_read(&t);
+        }
+    }
+    for (int c = 0; c < N / 64 * D; c++)
+        write_and_read(&t);
+    assert_cost("moba:chunk=64:topk=2:dense_last=0", t);
+}
+
+TEST(shares_of_mean_keys)
+{
+    struct tally t = {0, 0};
+    for (int first = 0; first + 32 <= N; first += 16)
+        for (int c = 0; c < D; c++) {
+            t.flops += 32;
+            write_and_read(&t);
+        }
+    for (int i = 0; i < N; i++) {
+        read_row(&t);
+        read_row(&t);
+        for (int first = 0; first + 32 <= i + 1; first += 16) {
+            product(&t);
+            softmax_entry(&t);
+            t.flops += 1;
+            write_and_read(&t);
+        }
+    }
+    assert_cost("nsa:share=head", t);
+}
+
+/* A bidirectional head of 4 x 8 x 16 tokens: 8 tiles, 4 patches, 8 blocks. */
+TEST(blocks_of_a_video)
+{
+    OWN(sim_head_free) struct sim_head h;
+    struct tally vsa = {0, 0}, sla = {0, 0}, draft = {0, 0}, sub = {0, 0}, sol = {0, 0};
+    conform_head(NORMAL, N, N, false, PREC_F64, &h);
+    h.in.geom = (struct geometry){.t = 4, .h = 8, .w = 16};
+    struct tally *pooled[] = {&vsa, &draft, &sub, &sla};
+    static const int blocks[] = {8, 4, 8, 8}, cells[] = {1, 1, 4, 1};
+    for (int m = 0; m < 4; m++) {
+        for (int i = 0; i < 2 * N; i++) {
+            pooled[m]->flops += D;
+            read_row(pooled[m]);
+        }
+        for (int c = 0; c < 2 * blocks[m] * cells[m] * D; c++)
+            write_and_read(pooled[m]);
+        for (int e = 0; e < blocks[m] * blocks[m]; e++) {
+            write_and_read(pooled[m]);
+            for (int p = 0; p < cells[m] * cells[m]; p++) {
+                product(pooled[m]);
+                if (m == 1 || m == 2)
+                    softmax_entry(pooled[m]);
+            }
+        }
+    }
+    for (int j = 0; j < N; j++) { /* sla: the mean of all keys, the difference to it */
+        sla.flops += 2 * D;
+        read_row(&sla);
+    }
+    for (int i = 0; i < N; i++) {
+        for (int row = 0; row < 3; row++)
+            read_row(&sol);
+        sol.flops += 2 * D; /* means of keys, sums of values */
+        for (int j = 0; j < 8; j++) {
+            product(&sol);
+            sol.flops += 1;
+        }
+    }
+    for (int e = 0; e < 8 * 2 * D + 8 * 8; e++)
+        write_and_read(&sol);
+    assert_cost_of(&h.in, "vsa", vsa);
+    assert_cost_of(&h.in, "draft", draft);
+    assert_cost_of(&h.in, "subblock:skip_first_steps=0:min_seq=0", sub);
+    assert_cost_of(&h.in, "sla", sla);
+    assert_cost_of(&h.in, "sol:dense_layers=0:dense_steps=0", sol);
+}
+
 TEST(hashes)
 {
     struct tally t = {0, 0};
@@ -313,7 +403,8 @@ TEST(nothing_and_unknown)
 {
     static const char *const free_of_cost[] = {
         "dense",   "streaming", "longformer",         "bigbird:preset=sample",
-        "longnet", "sale",      "sparse-transformer", NULL};
+        "longnet", "sale",      "sparse-transformer", "nm",
+        NULL};
     struct record r;
     for (int i = 0; free_of_cost[i]; i++)
         assert_cost(free_of_cost[i], (struct tally){0, 0});
