@@ -276,11 +276,11 @@ static int add_loaded(struct plan *p, const char *name, enum dtype dtype, int nd
     return 0;
 }
 
-/* An array of a call's scores: [1 or the selected heads] of `rest`, ndim - 1 sizes. */
+/* An array from TRACE_SINKS on: [1 or the selected heads] of `rest`, ndim - 1 sizes. */
 static int add_values(struct plan *p, int64_t call, int which, int ndim, const int64_t shape[3],
                       struct err *err)
 {
-    static const char *const names[] = {"sinks", "alibi", "rel_bias", "bias"};
+    static const char *const names[] = {"sinks", "alibi", "rel_bias", "bias", "col_sum"};
     int64_t width = shape[1] * shape[2];
     char name[96];
     float *x = NULL;
@@ -308,6 +308,7 @@ static int add_scores(struct plan *p, struct err *err)
     for (int64_t i = 0; i < tensors; i++) {
         int64_t call = p->items[i].call;
         const struct trace_score *s = &trace_call(p->t, call)->score;
+        int64_t prompt[3] = {p->heads.n, m->decode_from, 1};
         if (call == last)
             continue;
         last = call;
@@ -322,6 +323,8 @@ static int add_scores(struct plan *p, struct err *err)
             TRY(add_values(p, call, TRACE_REL_BIAS, 2, rel, err));
         if (s->bias)
             TRY(add_values(p, call, TRACE_BIAS, 3, bias, err));
+        if (trace_call(p->t, call)->has_col_sum)
+            TRY(add_values(p, call, TRACE_COL_SUM, 2, prompt, err));
     }
 out:
     return rc;
