@@ -454,6 +454,23 @@ static int wrong_shape(const struct st_tensor *t, const char *want, struct err *
                    (long long)t->count, want);
 }
 
+/* Extra operands, [heads][rows][dim] each. */
+static int take_aux(const struct st_file *f, const char *prefix, size_t len, struct import_call *c,
+                    struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < AUX_COUNT; i++) {
+        const struct st_tensor *t;
+        TRY(take_values(f, prefix, len, trace_aux_name((enum trace_aux)i), &t, &c->aux[i], err));
+        if (t && t->ndim != 3)
+            FAIL(err, ERR_INPUT, "tensor '%s' is not of heads, rows and channels", t->name);
+        if (t)
+            c->call.aux[i] = (struct aux_shape){t->shape[0], t->shape[1], t->shape[2]};
+    }
+out:
+    return rc;
+}
+
 int import_call_score(struct import_job *j, const struct st_file *f, const char *prefix, size_t len,
                       struct import_call *c, struct err *err)
 {
@@ -468,6 +485,7 @@ int import_call_score(struct import_job *j, const struct st_file *f, const char 
     TRY(take_values(f, prefix, len, "rel_bias", &rel, &c->rel_bias, err));
     TRY(take_values(f, prefix, len, "bias", &bias, &c->bias, err));
     TRY(take_values(f, prefix, len, "col_sum", &sum, &c->col_sum, err));
+    TRY(take_aux(f, prefix, len, c, err));
     if (sinks && sinks->count != heads)
         return wrong_shape(sinks, "one per head", err);
     if (alibi && alibi->count != heads)
@@ -921,6 +939,9 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
         TRY(trace_put_values(w, TRACE_BIAS, c->bias, err));
     if (c->col_sum)
         TRY(trace_put_values(w, TRACE_COL_SUM, c->col_sum, err));
+    for (int i = 0; i < AUX_COUNT; i++)
+        if (c->aux[i])
+            TRY(trace_put_values(w, TRACE_AUX + i, c->aux[i], err));
     progress_add(progress, 1, 1, "tensors");
     if (c->call.has_map)
         TRY(gemm_ready(err));
@@ -971,6 +992,8 @@ void import_free(struct import_job *j)
         free(j->calls[i].sinks);
         free(j->calls[i].alibi);
         free(j->calls[i].col_sum);
+        for (int a = 0; a < AUX_COUNT; a++)
+            free(j->calls[i].aux[a]);
         free(j->calls[i].rel_bias);
         free(j->calls[i].bias);
     }
