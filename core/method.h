@@ -69,10 +69,6 @@ enum method_flags {
     METHOD_ROWS = 1 << 6,
     METHOD_ROWS_REPORT = 1 << 7,
 
-    /* The mask of a row depends on its query and the keys up to its own alone: one `prepare` is
-     * enough for all steps of the decode phase. */
-    METHOD_STEPS = 1 << 13,
-
     /* Terms that a head's attention may have besides scaled dot products and causal masking. A head
      * with a term that the method does not support is skipped with the reason (method_combines). */
     METHOD_REACH = 1 << 8,   /* windows and chunks: the replay clips the mask to them */
@@ -296,9 +292,13 @@ struct decode_layer {
     struct kv_cache *caches; /* [n / share] */
 };
 
-/* A method that evicts keys or carries state from step to step. Others choose each row by
- * `prepare` and `select`, as the only query over the keys up to its own. */
+/* A method that evicts keys or carries state from step to step has `begin`. Others choose each row
+ * by `prepare` and `select`, as the only query over the keys up to its own. */
 struct method_decode {
+    /* Without `begin`: does the mask of a row depend on its query and the keys up to its own alone,
+     * so that one `prepare` is enough for all steps? NULL: no. */
+    bool (*each_row)(const void *params);
+
     bool (*applies)(const void *params);     /* NULL: with all parameters */
     bool (*own_caches)(const void *params);  /* a cache for every query head; NULL: per KV head */
     const char *(*then)(const void *params); /* method that selects among the keys of a cache, as

@@ -243,7 +243,7 @@ const struct method method_twilight = {
     .summary = "a selector's tokens, pruned to the estimated mass p",
     .paper = "Lin et al., Twilight: Adaptive Attention Sparsity with Hierarchical Top-p Pruning, "
              "arXiv 2502.02770",
-    .flags = METHOD_ROWS | METHOD_STEPS | METHOD_CAUSAL,
+    .flags = METHOD_ROWS | METHOD_CAUSAL,
     .params = {.table = options,
                .size = sizeof(struct params),
                .scopes = PARAM_SCOPES({"page", "select=quest"}, {"channels", "select=ds"},
@@ -257,6 +257,7 @@ const struct method method_twilight = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always},
     .tests = {.full = "select=all:p=1:profile=exact:bits=16",
               .variants = TEXTS("dense_layers=0:budget=64", "dense_layers=0:select=ds:budget=40",
                                 "dense_layers=0:select=all:profile=exact:p=0.5",
