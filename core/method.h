@@ -254,8 +254,14 @@ struct method_search {
     bool (*on_device)(const void *params, char why[160]);
 };
 
+struct method_run; /* core/method_run.h */
+
 /* What all heads of a run share: a file, a child process. Several threads use it at once. */
 struct method_session {
+    /* The setting that a head runs in the decode phase, where the method stands for several. NULL:
+     * its own. */
+    const struct method_run *(*entry)(const void *session, const struct head_in *in);
+
     int (*open)(const void *params, void **session, struct err *err);
     void (*close)(void *session);
     /* ERR_INPUT if the parameters were made for another model or token order. */
@@ -284,7 +290,7 @@ struct kv_cache {
  * the last ones of the prompt, every later row is a step. */
 struct decode_layer {
     const struct head_in *const *heads; /* [n] */
-    const void *const *params;          /* [n]: of the method */
+    const void *const *params;          /* [n]: of the method; NULL: another one has the head */
     const float *const *col_sum; /* [n]: what each key of the prompt gets of the exact softmax of
                                   * all rows of the prompt; NULL: not known */
     int n, share;

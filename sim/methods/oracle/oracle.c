@@ -866,7 +866,7 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
     TRY(mem_zalloc(&size, layer->n, sizeof *size, "sizes of caches", err));
     for (int h = 0; h < layer->n; h++) {
         const struct params *p = layer->params[h];
-        size[h / layer->share].keys = share_resolve(p->k, layer->prompt);
+        size[h / layer->share].keys = p ? share_resolve(p->k, layer->prompt) : -1;
     }
     TRY(evict_apply(&work, &rule, layer, layer->from - 1, NULL, size, err));
 out:
