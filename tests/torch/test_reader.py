@@ -53,6 +53,18 @@ class Case(unittest.TestCase):
 
 
 class Reader(Case):
+    def test_a_decode_phase_of_the_program(self):
+        """Sums of columns that `lacuna capture` stored, against probabilities computed here."""
+        path, model = self.file("d.h5"), os.path.join(ROOT, "datasets/models/code-lm")
+        tiny.lacuna("capture", "-q", "--model", model, "--prompt", os.path.join(ROOT, "LICENSE"), "--tokens", 40, "--generate", 6, "--window", 40,
+                    "--col-sums", "--layers", 2, "--heads", "0,7", "-o", path)
+        t = self.open(path)
+        call = t.call(layer=2)
+        self.assertEqual((t.run["decode_from"], t.run["n_q"], t.run["n_k"], t.run["generated_by"]), (40, 46, 46, "greedy"))
+        for head in (0, 7):
+            np.testing.assert_allclose(call.col_sum(head), call.probs(head, slice(0, 40)).sum(0)[:40], 1e-6)
+        self.assertEqual(t.verify(), [])
+
     def test_exact_attention_is_that_of_replay(self):
         """The dense method's output and log-sum-exp, computed by the C program."""
         import h5py
