@@ -101,8 +101,6 @@ struct method_ctx {
     void *session;        /* what session.open returned; NULL: it was not called */
     int64_t unit_rows; /* set by prepare: query rows that share one list of kept keys; `select` is
                         * called for ranges that start at a multiple of it. Default 1 */
-    double meta_bytes; /* may be set by prepare: bytes of its summary of the keys that the choice
-                        * for one row reads */
     char skip[256];    /* set by method_skip */
 };
 
@@ -261,8 +259,14 @@ struct method_search {
     bool (*on_device)(const void *params, char why[160]);
 };
 
+struct method_run; /* core/method_run.h */
+
 /* What all heads of a run share: a file, a child process. Several threads use it at once. */
 struct method_session {
+    /* The setting that a head runs in the decode phase, where the method stands for several. NULL:
+     * its own. */
+    const struct method_run *(*entry)(const void *session, const struct head_in *in);
+
     int (*open)(const void *params, void **session, struct err *err);
     void (*close)(void *session);
     /* ERR_INPUT if the parameters were made for another model or token order. */
@@ -291,7 +295,7 @@ struct kv_cache {
  * the last ones of the prompt, every later row is a step. */
 struct decode_layer {
     const struct head_in *const *heads; /* [n] */
-    const void *const *params;          /* [n]: of the method */
+    const void *const *params;          /* [n]: of the method; NULL: another one has the head */
     const float *const *col_sum; /* [n]: what each key of the prompt gets of the exact softmax of
                                   * all rows of the prompt; NULL: not known */
     int n, share;
@@ -299,9 +303,13 @@ struct decode_layer {
     struct kv_cache *caches; /* [n / share] */
 };
 
-/* A method that evicts keys or carries state from step to step. Others choose each row by
- * `prepare` and `select`, as the only query over the keys up to its own. */
+/* A method that evicts keys or carries state from step to step has `begin`. Others choose each row
+ * by `prepare` and `select`, as the only query over the keys up to its own. */
 struct method_decode {
+    /* Without `begin`: does the mask of a row depend on its query and the keys up to its own alone,
+     * so that one `prepare` is enough for all steps? NULL: no. */
+    bool (*each_row)(const void *params);
+
     bool (*applies)(const void *params);     /* NULL: with all parameters */
     bool (*own_caches)(const void *params);  /* a cache for every query head; NULL: per KV head */
     const char *(*then)(const void *params); /* method that selects among the keys of a cache, as

@@ -2,6 +2,7 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "core/simd.h"
 #include "core/sort.h"
 
@@ -215,7 +216,10 @@ int lane_init(struct lane *l, const struct sim_cell *cell, struct call_outcome *
               struct err *err)
 {
     int rc = 0;
-    *l = (struct lane){.cell = cell, .out = out, .off = out->err.code != 0};
+    *l = (struct lane){.cell = cell,
+                       .out = out,
+                       .off = out->err.code != 0,
+                       .cached = method_decodes(cell->method, cell->params)};
     TRY(metrics_init(&l->acc, steps, cell->in->x.dv, err));
     TRY(mem_zalloc(&l->lost, 3 * steps, sizeof *l->lost, "steps", err));
     l->sq_delta = l->lost + steps;
@@ -301,10 +305,9 @@ int lane_record(struct lane *l, const struct lane_cache *c, struct err *err)
     TRY(metrics_output(&l->acc, false, r, err));
     TRY(RECORD_ALL(r, err, {"cra_drift", moved}, {"err_l2_layer", c->err_layer},
                    {"regret_topk", l->topk / (double)n - record_get(r, "cra_mean")},
-                   {"bytes_kv", c->kv}, {"bytes_dense", c->dense}));
+                   {"bytes_kv", c->kv}, {"bytes_dense", c->dense}, {"bytes_cache", c->bytes}));
     if (!isnan(c->meta))
-        TRY(RECORD_ALL(r, err, {"bytes_meta", c->meta}, {"bytes_read", c->kv + c->meta},
-                       {"bytes_cache", c->bytes}));
+        TRY(RECORD_ALL(r, err, {"bytes_meta", c->meta}, {"bytes_read", c->kv + c->meta}));
     if (n > 1)
         TRY(record_metric(r, "reuse", l->reuse / (double)(n - 1), err));
     if (c->evicts)

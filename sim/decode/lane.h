@@ -42,6 +42,7 @@ int heaviest(const struct step_truth *t, int64_t k, struct row_work *w, int32_t 
 struct lane {
     const struct sim_cell *cell;
     struct call_outcome *out;
+    bool cached;         /* the method evicts: the head reads what its cache holds */
     bool off;            /* skipped or failed: no further step */
     struct keysets kept; /* of the steps of a block, where a method selects */
     struct keysets last; /* the set of the step before */
@@ -49,7 +50,6 @@ struct lane {
     int64_t pairs, allowed;
     double *lost, *sq_delta, *sq_ref; /* [steps]: evicted mass; of errors over a layer */
     double topk, hot, reuse;          /* sums over steps */
-    double meta_bytes;
 };
 
 int lane_init(struct lane *l, const struct sim_cell *cell, struct call_outcome *out, int64_t steps,
@@ -66,8 +66,8 @@ struct lane_cache {
     const double *held;            /* [steps]: keys during the attention of each step */
     double end;                    /* keys after the last step */
     double padded;                 /* largest cache of the layer, mean over steps */
-    double kv, meta, dense, bytes; /* bytes per step: read of K and V, read beside them, read by
-                                    * dense attention, held */
+    double kv, meta, dense, bytes; /* bytes per step: read of K and V, read to choose (NAN: not
+                                    * known), read by dense attention, held */
     double best;                   /* mean recall of the best fixed set; NAN: not known */
     double err_layer;
 };

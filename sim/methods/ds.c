@@ -171,6 +171,7 @@ const struct method method_ds = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always},
     .search = {.calibrate = calibrate, .passes = 0.1},
     .tests = {.full = "budget=1000000",
               .variants = TEXTS("budget=20", "budget=16:channels=0+5+17+63",

@@ -177,6 +177,7 @@ const struct method method_quest = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always},
     .tests = {.full = "budget=1000000",
               .variants =
                   TEXTS("dense_layers=0:budget=48", "dense_layers=0:budget=64:profile=kernel",

@@ -233,6 +233,7 @@ const struct method method_twilight = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always},
     .tests = {.full = "select=all:p=1:profile=exact:bits=16",
               .variants = TEXTS("dense_layers=0:budget=64", "dense_layers=0:select=ds:budget=40",
                                 "dense_layers=0:select=all:profile=exact:p=0.5",
