@@ -87,6 +87,18 @@ int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, flo
     return rc;
 }
 
+struct head_in cu_head(int64_t nq, int64_t nk, int d, double scale, bool causal)
+{
+    return (struct head_in){
+        .x = {.nq = nq, .nk = nk, .d = d, .dv = d, .scale = scale, .causal = causal},
+        .src_dtype = DT_BF16,
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .timestep = NAN,
+        .branch = "main"};
+}
+
 struct accel_filter cu_filter(const struct filter_kernel *k, double pv)
 {
     int bq = attn_block_rows(k->kernel.lists, NULL), bk = attn_block_keys(k->kernel.lists, NULL);
