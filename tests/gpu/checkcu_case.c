@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/mem.h"
+#include "core/method.h"
 #include "core/rng.h"
 #include "cuda/ops.h"
 

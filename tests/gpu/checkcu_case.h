@@ -6,7 +6,6 @@
 #define LACUNA_CHECKCU_CASE_H
 
 #include "core/mask.h"
-#include "core/method.h"
 #include "cuda/attn/attn.h"
 #include "sim/accelattend.h"
 
@@ -112,6 +111,7 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *
 int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err);
 
 /* A head without values, for a method. */
+struct head_in;
 struct head_in cu_head(int64_t nq, int64_t nk, int d, double scale, bool causal);
 
 /* The filter of a kernel, in its arithmetic, at a distance of pv; no tail. */
