@@ -148,7 +148,7 @@ template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &map
             mbar_init(smem_addr(&sm.q_empty[i]), T::Q_ARRIVALS);
         }
         for (int i = 0; i < T::STAGES; i++) {
-            mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS);
+            mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS + T::GATHER); /* and the positions */
             mbar_init(smem_addr(&sm.v_full[i]), T::COPIERS);
             mbar_init(smem_addr(&sm.k_empty[i]), T::ARRIVALS);
             mbar_init(smem_addr(&sm.v_empty[i]), T::ARRIVALS);
