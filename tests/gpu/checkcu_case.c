@@ -104,16 +104,19 @@ struct accel_filter cu_filter(const struct filter_kernel *k, double pv)
 {
     int bq = attn_block_rows(k->kernel.lists, NULL), bk = attn_block_keys(k->kernel.lists, NULL);
     struct accel_filter f = {.bq = bq, .bk = bk, .pv = pv, .scope = k->scope};
-    if (k->kernel.element == ATTN_INT8)
+    bool e4m3 = k->kernel.element == ATTN_INT8;
+    if (k->kernel.element != ATTN_BF16)
         f.quant = (struct own_quantised){.bq = bq,
                                          .bk = bk,
                                          .levels = 127,
                                          .gran = OWN_BY_BLOCK,
                                          .smooth_k = true,
-                                         .e4m3 = true,
-                                         .offset = 8.807f,
+                                         .values_as = e4m3 ? DT_F32 : DT_F16,
+                                         .e4m3 = e4m3,
+                                         .offset = e4m3 ? 8.807f : 0,
                                          .factor = 1,
-                                         .v_top = 448};
+                                         .v_top = 448,
+                                         .sum = e4m3 ? OWN_SUM_F32 : OWN_SUM_F16};
     return f;
 }
 
