@@ -108,6 +108,13 @@ template <int N> struct ring {
             parity ^= 1;
         }
     }
+    DEVICE ring before() const
+    {
+        ring r;
+        r.at = at ? at - 1 : N - 1;
+        r.parity = at ? parity : parity ^ 1;
+        return r;
+    }
 };
 
 /* ---- named barriers (id 0 is __syncthreads) -------------------------------------------------- */
@@ -170,6 +177,13 @@ DEVICE void cp_async(uint32_t dst, const void *src, bool valid)
 DEVICE void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Arrive at `bar`, as one of the arrivals that it counts, when the thread's copies so far have
+ * landed. Whoever reads them by wgmma fences first (async_proxy_fence). */
+DEVICE void cp_async_arrive(uint32_t bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 
 template <int PENDING> DEVICE void cp_async_wait()

@@ -1,12 +1,14 @@
 /*
- * wgmma8.cuh - wgmma.mma_async for 8-bit operands, in the style of wgmma.cuh:
+ * wgmma8.cuh - wgmma.mma_async for the products of quantised attention, in the style of wgmma.cuh:
  *
  *   wgmma_s8    D[64][N] (+)= A[64][32] B[N][32]^T  int8, int32 sums; A and B in shared memory
  *   wgmma_e4m3  D[64][N] (+)= A[64][32] B[N][32]^T  e4m3, fp32 sums; A in registers
+ *   wgmma_f16   D[64][N] (+)= A[64][16] B[16][N]    float16, also the sums; A in registers
  *
- * N is 128 or 64. A and B are K-major. Accumulators lie as in wgmma.cuh. An A register of
- * wgmma_e4m3 has four columns of a row: register i of lane l of warp w is row 16 w + l / 4 + 8 (i %
- * 2), columns 16 (i / 2) + 4 (l % 4) and on.
+ * N is 128 or 64, for wgmma_f16 64. A and B of 8 bits are K-major. Accumulators lie as in
+ * wgmma.cuh, those of wgmma_f16 in packed pairs, as its A registers do. An A register of wgmma_e4m3
+ * has four columns of a row: register i of lane l of warp w is row 16 w + l / 4 + 8 (i % 2),
+ * columns 16 (i / 2) + 4 (l % 4) and on.
  */
 #ifndef LACUNA_WGMMA8_CUH
 #define LACUNA_WGMMA8_CUH
@@ -15,33 +17,25 @@
 
 #define BIND_S4(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
 #define BIND_S16(i) BIND_S4(i), BIND_S4(i + 4), BIND_S4(i + 8), BIND_S4(i + 12)
-#define BIND_S32 BIND_S16(0), BIND_S16(16)
-#define BIND_S64 BIND_S32, BIND_S16(32), BIND_S16(48)
+#define BIND_S64 BIND_S16(0), BIND_S16(16), BIND_S16(32), BIND_S16(48)
 
 /* The instructions of n columns, with `count` accumulators; `rest` are the operands behind them,
  * `add` the number of the one that says whether to add. */
 #define WGMMA8(n, types, count, add, rest)                                                         \
     "{\n.reg .pred p;\nsetp.ne.b32 p, %" #add ", 0;\n"                                             \
-    "wgmma.mma_async.sync.aligned.m64n" #n "k32." types " {" D_##count "}, " rest ";\n}"
+    "wgmma.mma_async.sync.aligned.m64n" #n types " {" D_##count "}, " rest ";\n}"
 
 DEVICE void wgmma_s8(int (&d)[64], uint64_t a, uint64_t b, int add)
 {
-    asm volatile(WGMMA8(128, "s32.s8.s8", 64, 66, "%64, %65, p")
+    asm volatile(WGMMA8(128, "k32.s32.s8.s8", 64, 66, "%64, %65, p")
                  : BIND_S64
-                 : "l"(a), "l"(b), "r"(add));
-}
-
-DEVICE void wgmma_s8(int (&d)[32], uint64_t a, uint64_t b, int add)
-{
-    asm volatile(WGMMA8(64, "s32.s8.s8", 32, 34, "%32, %33, p")
-                 : BIND_S32
                  : "l"(a), "l"(b), "r"(add));
 }
 
 DEVICE void wgmma_e4m3(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                        uint64_t b, int add)
 {
-    asm volatile(WGMMA8(128, "f32.e4m3.e4m3", 64, 69, "{%64, %65, %66, %67}, %68, p, 1, 1")
+    asm volatile(WGMMA8(128, "k32.f32.e4m3.e4m3", 64, 69, "{%64, %65, %66, %67}, %68, p, 1, 1")
                  : BIND_64
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
 }
@@ -49,8 +43,16 @@ DEVICE void wgmma_e4m3(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2, ui
 DEVICE void wgmma_e4m3(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                        uint64_t b, int add)
 {
-    asm volatile(WGMMA8(64, "f32.e4m3.e4m3", 32, 37, "{%32, %33, %34, %35}, %36, p, 1, 1")
+    asm volatile(WGMMA8(64, "k32.f32.e4m3.e4m3", 32, 37, "{%32, %33, %34, %35}, %36, p, 1, 1")
                  : BIND_32
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
+}
+
+DEVICE void wgmma_f16(int (&d)[16], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b,
+                      int add)
+{
+    asm volatile(WGMMA8(64, "k16.f16.f16.f16", 16, 21, "{%16, %17, %18, %19}, %20, p, 1, 1, 1")
+                 : BIND_S16(0)
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
 }
 

@@ -4,7 +4,7 @@
  */
 #include "cuda/attn/attn.h"
 
-#include "cuda/attn/attn_shape.cuh"
+#include "cuda/attn/attn8_shape.cuh"
 #include "cuda/attn/attn_args.h"
 #include "core/intmath.h"
 #include "cuda/device.h"
@@ -90,7 +90,7 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             T::D,
             lists,
             {T::BM, T::BN, T::UNITS},
-            ATTN_BF16,
+            T::BYTES ? ATTN_INT8 : ATTN_BF16,
             90,
             T::THREADS,
             (int)sizeof(attn_smem<T>),
@@ -144,6 +144,10 @@ const struct attn_kernel attn_kernels[] = {
     HOPPER(bits, 64, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
     HOPPER(gather, 128, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
     HOPPER(gather, 64, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
+    entry<dense8_128>("int8-hd128-dense", "head dim 128, dense, INT8 and e4m3, tiles 192 x 128",
+                      ATTN_DENSE),
+    entry<dense8_64>("int8-hd64-dense", "head dim 64, dense, INT8 and e4m3, tiles 192 x 128",
+                     ATTN_DENSE),
     HALF(128, 128, 384),
     HALF(64, 192, 512),
     PORTABLE_ALL(128),
@@ -199,7 +203,8 @@ static int make_maps(struct attn_job *job, struct err *err)
     const attn_problem *p = &job->problem;
     const attn_tile *t = &job->kernel->tile;
     int unit = t->bn / t->units, block = attn_block_keys(p->lists, t);
-    bool bytes = job->kernel->element == ATTN_INT8; /* two of them are a word of a map */
+    enum attn_element element = job->kernel->element;
+    bool bytes = element == ATTN_INT8 || element == ATTN_INT8_F16; /* two are a word of a map */
     int words = bytes ? p->d / 2 : p->d;
     const int channels[3] = {unit / 2, p->d, 1}; /* values of 8 bits: all channels of a unit */
     attn_maps *m = (attn_maps *)aligned_alloc(128, sizeof *m);
@@ -212,7 +217,7 @@ static int make_maps(struct attn_job *job, struct err *err)
     TRY(tensor_map(&m->o, job->x.out, p->d, p->nq, p->heads, OUT_ROWS, err));
     for (int i = 0; i < BOX_HEIGHTS && unit << i <= block; i++) {
         TRY(tensor_map(m->k + i, job->x.k, words, p->nk, p->kv_heads, unit << i, err));
-        if (bytes)
+        if (element == ATTN_INT8)
             TRY(tensor_map_boxes(m->v + i, job->x.v, ceil_div(p->nk, 128) * 64, p->d, p->kv_heads,
                                  channels, err));
         else

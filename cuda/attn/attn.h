@@ -13,8 +13,9 @@ BEGIN_C
 #include "cuda/attn/plan.h"
 #include "cuda/device.h"
 
-/* Element type of q, k, v and out; ATTN_INT8: of q and k, with v in e4m3 and out in bf16. */
-enum attn_element { ATTN_BF16, ATTN_F16, ATTN_INT8 };
+/* Element type of q, k, v and out; ATTN_INT8, ATTN_INT8_F16: of q and k, with v in e4m3 or float16
+ * and out in bf16. */
+enum attn_element { ATTN_BF16, ATTN_F16, ATTN_INT8, ATTN_INT8_F16 };
 
 struct attn_kernel {
     const char *name, *summary;
@@ -74,7 +75,10 @@ void attn_job_free(struct attn_job *job);
  * from lse = ln 2 (m - top + log2 l) + bias
  *
  * Tensors: q int8 [heads][nq][d], k int8 [kv_heads][nk][d], v e4m3 [kv_heads][d][padded] with
- * zeros from nk on; of each 16 keys, place attn8_place(r) has key r. */
+ * zeros from nk on; of each 16 keys, place attn8_place(r) has key r.
+ *
+ * ATTN_INT8_F16 (SageAttention 1, arXiv 2410.02367): P and v [kv_heads][nk][d] in float16, as are
+ * the sums of a tile's P V; l sums the rounded P. */
 struct attn8_scales {
     const float *q; /* [heads][nq], equal for rows r and r + 8 of every 16 */
     const float *k; /* [kv_heads][padded]: of a token; in every tile, tokens with equal t % 8 / 2
@@ -91,11 +95,8 @@ PLAN_FN int attn8_place(int r)
     return 2 * (r / 8) + 4 * (r % 8 / 2) + r % 2;
 }
 
-/* Can kernels with tiles of so many keys do what the rule says? */
-bool attn8_takes(const struct own_quantised *r, int keys);
-
-/* The kernel for a dense problem; NULL: none. */
-const struct attn_kernel *attn8_kernel_find(const struct attn_problem *p, int sm);
+/* Can kernels of this element with tiles of so many keys do what the rule says? */
+bool attn8_takes(const struct own_quantised *r, enum attn_element element, int keys);
 
 /* Like attn_job_init, with a plan of which no row is cut. Launch and free the job like any other.
  */

@@ -1,6 +1,6 @@
 /*
  * attn8.cu - dense attention with INT8 Q K^T and e4m3 P V on Hopper (attn.h says what it computes),
- * and what the kernels over lists (attn8_filter.cuh) share with it.
+ * and what the kernels over lists (attn_filter.cuh) share with it.
  *
  * Tile: 192 query rows against 128 keys, by a producer warpgroup and three consumer warpgroups.
  * Registers: 32 and 160 a thread: 64 sums, 64 scores whose place the sums of a stage's P V take, 16
@@ -16,72 +16,17 @@
  * pieces. P V of a stage has sums of its own: those of the tensor cores keep 13 bits of mantissa.
  */
 #include "cuda/attn/attn8_consumer.cuh"
-#include "cuda/attn/attn_producer.cuh"
+#include "cuda/attn/attn_sm90.cuh"
 
-template <class T>
-__global__ void __launch_bounds__(T::THREADS, 1)
-    attn8(const __grid_constant__ attn_maps maps, const __grid_constant__ attn_args a)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ __align__(1024) uint8_t raw[];
-    attn_smem<T> &sm = *(attn_smem<T> *)raw;
-    const int group = uniform(threadIdx.x >> 7);
-
-    attn_begin(sm, maps);
-    if (group == 0) {
-        regs_dec<T::REGS_PRODUCER>();
-        if (threadIdx.x < 32) {
-            producer<T> p = {sm, a, maps};
-            p.run();
-        }
-    } else {
-        regs_inc<T::REGS_CONSUMER>();
-        consumer8<T> c = {{sm, a, &maps.o, uniform(group - 1)}};
-        c.run();
-    }
-#endif
-}
-
-template <class T>
-static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    cudaFuncSetAttribute(attn8<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)sizeof(attn_smem<T>));
-    attn8<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(*(const attn_maps *)maps,
-                                                                 *(const attn_args *)args);
-}
-
-template <class T> static constexpr attn_kernel entry(const char *name, const char *summary)
-{
-    return {name,
-            summary,
-            T::D,
-            ATTN_DENSE,
-            {T::BM, T::BN, T::UNITS},
-            ATTN_INT8,
-            90,
-            T::THREADS,
-            (int)sizeof(attn_smem<T>),
-            launch<T>};
-}
-
-static const struct attn_kernel kernels[] = {
-    entry<dense8_128>("int8-hd128-dense", "head dim 128, dense, INT8 and e4m3, tiles 192 x 128"),
-    entry<dense8_64>("int8-hd64-dense", "head dim 64, dense, INT8 and e4m3, tiles 192 x 128"),
-};
+ATTN_LAUNCH(dense8_128)
+ATTN_LAUNCH(dense8_64)
 
 /* Four groups of keys of a tile may have scales; sums are those of the tensor cores. */
-bool attn8_takes(const struct own_quantised *r, int keys)
+bool attn8_takes(const struct own_quantised *r, enum attn_element element, int keys)
 {
-    return r->e4m3 && r->bk == keys && r->gran != OWN_BY_TOKEN && r->sum != OWN_SUM_F16;
-}
-
-const struct attn_kernel *attn8_kernel_find(const struct attn_problem *p, int sm)
-{
-    for (const attn_kernel &k : kernels)
-        if (sm == k.sm && p->d == k.d && p->lists == k.lists)
-            return &k;
-    return NULL;
+    enum attn_element of = r->e4m3 ? ATTN_INT8 : ATTN_INT8_F16;
+    return element == of && r->e4m3 == (r->sum != OWN_SUM_F16) && r->bk == keys &&
+           r->gran != OWN_BY_TOKEN;
 }
 
 int attn8_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,

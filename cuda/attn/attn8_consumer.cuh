@@ -7,6 +7,7 @@
 
 #include "cuda/attn/attn8_shape.cuh"
 #include "cuda/attn/attn_outputs.cuh"
+#include "cuda/attn/attn_softmax.cuh"
 #include "cuda/wgmma8.cuh"
 
 template <class T> struct consumer8 : tile_rows<T> {
@@ -44,10 +45,9 @@ template <class T> struct consumer8 : tile_rows<T> {
         warp_arrive(smem_addr(bar));
     }
 
-    /* Begin the scores of the stage. */
+    /* Begin the scores of the stage, whose keys are there. */
     DEVICE void issue_scores(int (&s)[BN / 2])
     {
-        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         uint64_t qd = operand<D>(sm.q[q.at] + w * 64 * D), kd = operand<D>(sm.k[kv.at]);
         hold(s);
         wgmma_fence();
@@ -57,11 +57,11 @@ template <class T> struct consumer8 : tile_rows<T> {
         wgmma_commit();
     }
 
-    /* What the scores are multiplied by, in log2 units: all keys of a thread have one
+    /* What the scores of a unit are multiplied by, in log2 units: all keys of a thread have one
      * scale. */
-    DEVICE float scale_of() const
+    DEVICE float scale_of(int unit) const
     {
-        return q_scale * __int_as_float(sm.keys[kv.at][T::SCALES + (lane() & 3)]);
+        return q_scale * __int_as_float(sm.keys[kv.at][T::SCALES + 4 * unit + (lane() & 3)]);
     }
 
     /* The scores are there; returns the keys. */
@@ -88,8 +88,9 @@ template <class T> struct consumer8 : tile_rows<T> {
         arrive(&sm.v_empty[kv.at]);
     }
 
-    /* Scores become floats in log2 units, -inf where a row does not see the key; key0: the first of
-     * the stage. */
+    /* Scores [FROM, TO) become floats in log2 units, -inf where a row does not see the key; key0:
+     * the first of theirs. */
+    template <int FROM, int TO>
     DEVICE void mask_scores(int (&s)[BN / 2], float scale, int key0) const
     {
         int end[2];
@@ -98,15 +99,15 @@ template <class T> struct consumer8 : tile_rows<T> {
             end[r] = (a.causal ? min(a.nk, row() + 8 * r + a.offset + 1) : a.nk) - key0 -
                      2 * (lane() & 3);
 #pragma unroll
-        for (int i = 0; i < BN / 2; i++) {
-            bool seen = 8 * (i / 4) + i % 2 < end[i / 2 % 2];
+        for (int i = FROM; i < TO; i++) {
+            bool seen = 8 * ((i - FROM) / 4) + i % 2 < end[i / 2 % 2];
             s[i] = __float_as_int(seen ? (float)s[i] * scale : -INFINITY);
         }
     }
 
-    /* Largest scores of the thread, in log2 units. Integers are compared before they are converted:
-     * an instruction compares three. */
-    template <bool FLOATS>
+    /* Largest of the thread's scores [FROM, TO), in log2 units. Integers are compared before they
+     * are converted: an instruction compares three. */
+    template <bool FLOATS, int FROM, int TO>
     static DEVICE void tops(const int (&s)[BN / 2], float scale, float (&top)[2])
     {
 #pragma unroll
@@ -114,13 +115,14 @@ template <class T> struct consumer8 : tile_rows<T> {
             if (FLOATS) {
                 top[r] = -INFINITY;
 #pragma unroll
-                for (int i = 2 * r; i < BN / 2; i += 4)
+                for (int i = FROM + 2 * r; i < TO; i += 4)
                     top[r] = fmaxf(top[r], fmaxf(__int_as_float(s[i]), __int_as_float(s[i + 1])));
                 continue;
             }
-            int x = max(s[2 * r], s[2 * r + 1]), y = max(s[4 + 2 * r], s[5 + 2 * r]);
+            const int at = FROM + 2 * r;
+            int x = max(s[at], s[at + 1]), y = max(s[at + 4], s[at + 5]);
 #pragma unroll
-            for (int i = 8 + 2 * r; i < BN / 2; i += 8) {
+            for (int i = at + 8; i < TO; i += 8) {
                 x = __vimax3_s32(x, s[i], s[i + 1]);
                 y = __vimax3_s32(y, s[i + 4], s[i + 5]);
             }
@@ -138,11 +140,9 @@ template <class T> struct consumer8 : tile_rows<T> {
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
         if (FLOATS || __any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
-                m[r] = fmaxf(fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2)), m[r]);
-            }
+            tops_of_lanes(top);
+            m[0] = fmaxf(m[0], top[0]);
+            m[1] = fmaxf(m[1], top[1]);
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -157,30 +157,32 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
     }
 
-    /* Probabilities in place, as the bits of floats; their sums. A score is at most 127 127 128 <
-     * 2^22, so that its sum with the bits of SHIFT = 1.5 2^23 is the float SHIFT + score exactly:
-     * an addition in place of a conversion, of which a multiprocessor does an eighth as many. */
-    template <bool FLOATS>
+    /* Scores [FROM, TO) become probabilities, as the bits of floats; their sums. A score is at most
+     * 127 127 128 < 2^22, so that its sum with the bits of SHIFT = 1.5 2^23 is the float SHIFT +
+     * score exactly: an addition in place of a conversion, of which a multiprocessor does an eighth
+     * as many. shift: what of SHIFT base does not hold. */
+    template <bool FLOATS, int FROM, int TO>
     static DEVICE void exponentials(int (&s)[BN / 2], const float (&base)[2], float scale,
-                                    float (&sum)[2])
+                                    float shift, float (&sum)[2])
     {
         sum[0] = sum[1] = 0;
 #pragma unroll
-        for (int i = 0; i < BN / 2; i++) {
+        for (int i = FROM; i < TO; i++) {
             const int r = i / 2 % 2;
             float x = FLOATS ? __int_as_float(s[i]) - base[r]
-                             : fmaf(__int_as_float(s[i] + SHIFT_BITS), scale, -base[r]);
+                             : fmaf(__int_as_float(s[i] + SHIFT_BITS) - shift, scale, -base[r]);
             float p = exp2_fast(x);
             s[i] = __float_as_int(p);
             sum[r] += p;
         }
     }
 
-    /* As the A operand over keys in the order of attn8_place. */
+    /* Probabilities [FROM, TO) as the A operand over keys in the order of attn8_place. */
+    template <int FROM, int TO>
     static DEVICE void pack(const int (&s)[BN / 2], uint32_t (&p)[BN / 8])
     {
 #pragma unroll
-        for (int i = 0; i < BN / 8; i++) {
+        for (int i = FROM / 4; i < TO / 4; i++) {
             const int at = 8 * (i / 2) + 2 * (i % 2);
             p[i] = pack_e4m3(__int_as_float(s[at]), __int_as_float(s[at + 1]),
                              __int_as_float(s[at + 4]), __int_as_float(s[at + 5]));
@@ -194,7 +196,7 @@ template <class T> struct consumer8 : tile_rows<T> {
     {
         float base[2], sum[2];
         raise<FLOATS>(top, scale, c, base);
-        exponentials<FLOATS>(s, base, scale, sum);
+        exponentials<FLOATS, 0, BN / 2>(s, base, scale, 0, sum);
         l[0] = fmaf(l[0], c[0], sum[0]);
         l[1] = fmaf(l[1], c[1], sum[1]);
     }
@@ -203,19 +205,20 @@ template <class T> struct consumer8 : tile_rows<T> {
     {
         int s[BN / 2];
         float top[2], c[2];
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         issue_scores(s);
-        float scale = scale_of();
+        float scale = scale_of(0);
         await_scores(s);
         if (MASKED || __any_sync(~0u, scale > COARSE)) {
-            mask_scores(s, scale, key0);
-            tops<true>(s, scale, top);
+            mask_scores<0, BN / 2>(s, scale, key0);
+            tops<true, 0, BN / 2>(s, scale, top);
             soften<true>(s, top, scale, c);
         } else {
-            tops<false>(s, scale, top);
+            tops<false, 0, BN / 2>(s, scale, top);
             soften<false>(s, top, scale, c);
         }
         uint32_t p[BN / 8];
-        pack(s, p);
+        pack<0, BN / 2>(s, p);
         add_values(p, c);
         kv.next();
     }

@@ -1,5 +1,5 @@
-/* attn8_filter_hd128.cu - the kernels of attn8_filter.cuh for head dim 128. */
-#include "cuda/attn/attn8_filter.cuh"
+/* attn8_filter_hd128.cu - the kernels of attn_filter.cuh for head dim 128, INT8 and e4m3. */
+#include "cuda/attn/attn_filter.cuh"
 
 FILTER_LAUNCH(filter8_128_wide, 64)
 FILTER_LAUNCH(filter8_128_wide, 16)

@@ -1,5 +1,5 @@
-/* attn8_filter_hd64.cu - the kernels of attn8_filter.cuh for head dim 64. */
-#include "cuda/attn/attn8_filter.cuh"
+/* attn8_filter_hd64.cu - the kernels of attn_filter.cuh for head dim 64, INT8 and e4m3. */
+#include "cuda/attn/attn_filter.cuh"
 
 FILTER_LAUNCH(filter8_64_wide, 64)
 FILTER_LAUNCH(filter8_64_wide, 16)

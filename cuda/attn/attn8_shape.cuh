@@ -1,28 +1,36 @@
 /*
  * attn8_shape.cuh - tile shapes of the attention kernels with operands of 8 bits (attn8.cu,
- * attn8_filter.cuh).
+ * attn_filter.cuh).
  */
 #ifndef LACUNA_ATTN8_SHAPE_CUH
 #define LACUNA_ATTN8_SHAPE_CUH
 
 #include "cuda/attn/attn_shape.cuh"
 
-/* Rows of queries and keys are D bytes, a channel of a stage's values BN bytes. The last four words
- * of a stage's positions are the scales of its keys. */
-template <int D_, int BN_, int WG_, int STAGES_, list_kind KIND_ = BLOCKS_ALL>
-struct shape8 : shape<D_, BN_, WG_, STAGES_, KIND_> {
-    using base = shape<D_, BN_, WG_, STAGES_, KIND_>;
-    static constexpr bool BYTES = true, ASCENDS = true;
-    static constexpr int IN_PANELS = 1, SCALES = base::POSITIONS, POSITIONS = SCALES + 4;
-    static constexpr int Q_BYTES = base::BM * D_, KV_BYTES = BN_ * D_;
+/* Rows of queries and keys are D bytes; values are E4M3, a channel of a unit being UNIT bytes, or
+ * of 16 bits. The last words of a stage's positions are the scales of its keys, four for each unit.
+ */
+template <int D_, int BN_, int WG_, int STAGES_, list_kind KIND_ = BLOCKS_ALL, int UNIT_ = BN_,
+          bool E4M3_ = true>
+struct shape8 : shape<D_, BN_, WG_, STAGES_, KIND_, UNIT_, UNIT_> {
+    using base = shape<D_, BN_, WG_, STAGES_, KIND_, UNIT_, UNIT_>;
+    static constexpr bool BYTES = true, BY_CHANNEL = E4M3_, ASCENDS = true;
+    static constexpr int IN_PANELS = 1, SCALES = base::POSITIONS,
+                         POSITIONS = SCALES + 4 * base::UNITS;
+    static constexpr int Q_BYTES = base::BM * D_, K_BYTES = BN_ * D_,
+                         V_BYTES = base::V_BYTES / (E4M3_ ? 2 : 1);
 };
 
-/*                             D   BN  WG ST */
+/*                             D   BN  WG ST               UNIT */
 using dense8_128 = shape8<128, 128, 3, 4>;
 using dense8_64 = shape8<64, 128, 3, 8>;
 using filter8_128_wide = shape8<128, 128, 2, 4, BLOCKS_FILTER>;
-using filter8_128_tall = shape8<128, 64, 2, 8, BLOCKS_FILTER>;
+using filter8_128_tall = shape8<128, 128, 2, 4, BLOCKS_FILTER, 64>;
 using filter8_64_wide = shape8<64, 128, 2, 8, BLOCKS_FILTER>;
-using filter8_64_tall = shape8<64, 64, 2, 8, BLOCKS_FILTER>;
+using filter8_64_tall = shape8<64, 128, 2, 8, BLOCKS_FILTER, 64>;
+using filter8f_128_wide = shape8<128, 128, 2, 3, BLOCKS_FILTER, 128, false>;
+using filter8f_128_tall = shape8<128, 128, 2, 3, BLOCKS_FILTER, 64, false>;
+using filter8f_64_wide = shape8<64, 128, 2, 6, BLOCKS_FILTER, 128, false>;
+using filter8f_64_tall = shape8<64, 128, 2, 6, BLOCKS_FILTER, 64, false>;
 
 #endif

@@ -149,6 +149,8 @@ template <class T> struct consumer : tile_rows<T> {
 
     DEVICE void issue_qk(float (&s)[BN / 2])
     {
+        if (T::GATHER)
+            async_proxy_fence();
         wgmma_fence();
         uint64_t qd = descriptor(uniform(q_at)), kd = descriptor(uniform(k_at));
 #pragma unroll
@@ -161,6 +163,8 @@ template <class T> struct consumer : tile_rows<T> {
     /* FRESH: overwrite o instead of adding to it. */
     template <bool FRESH = false> DEVICE void issue_pv(int stage)
     {
+        if (T::GATHER)
+            async_proxy_fence();
         hold(o);
         wgmma_fence();
         uint64_t vd = descriptor(uniform(v_desc(stage)));
@@ -272,15 +276,14 @@ template <class T> struct consumer : tile_rows<T> {
         }
     }
 
-    /* First keys of the units of stage i of the item, i > 0. */
-    DEVICE void unit_keys(int i, int (&key)[T::UNITS]) const
+    /* Key of a row of 8 keys of stage i of the item, i > 0. */
+    DEVICE int row_key(int i, int eight, int row) const
     {
-#pragma unroll
-        for (int u = 0; u < T::UNITS; u++) {
-            key[u] = unit_key<T>(a, first_unit + (n - 1 - i) * T::UNITS + u);
-            if (T::KIND == BLOCKS_PAIR)
-                key[u] &= ~3;
-        }
+        int unit = first_unit + (n - 1 - i) * T::UNITS + eight / (T::UNIT / 8);
+        if (T::GATHER)
+            return __ldg(a.keys + (size_t)unit * BN + 8 * eight + row);
+        int first = unit_key<T>(a, unit);
+        return (T::KIND == BLOCKS_PAIR ? first & ~3 : first) + eight % (T::UNIT / 8) * 8 + row;
     }
 
     /* Repeat the softmax of stage i, whose probabilities became too large or infinite, after
@@ -288,13 +291,13 @@ template <class T> struct consumer : tile_rows<T> {
     DEVICE void soften(int i, float (&sum)[2])
     {
         float s[BN / 2], base[2];
-        int head = head_of(tile), key[T::UNITS];
+        int head = head_of(tile);
         float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
         size_t q_rows = (size_t)head * a.nq, k_rows = (size_t)(head / a.group) * a.nk;
-        unit_keys(i, key);
-        warp_scores<D, T::UNIT>(s, (const uint16_t *)a.q + q_rows * D,
-                                first_row(tile) + warp() * 16 + (lane() >> 2), a.nq,
-                                (const uint16_t *)a.k + k_rows * D, key);
+        warp_scores<D>(s, (const uint16_t *)a.q + q_rows * D,
+                       first_row(tile) + warp() * 16 + (lane() >> 2), a.nq,
+                       (const uint16_t *)a.k + k_rows * D,
+                       [&](int eight, int row) { return row_key(i, eight, row); });
         raise(s, limit, c);
         log2_base<true>(m, a.scale_log2, base);
         exponentials<0, BN / 2>(s, base, a.scale_log2, sum);
@@ -531,7 +534,7 @@ template <class T> struct consumer : tile_rows<T> {
     DEVICE void step_bits(bool clipped, int i)
     {
         int block = bits_ahead();
-        if (!T::GATHER && block < 0 && !clipped)
+        if (block < 0 && (T::GATHER || !clipped))
             step<true>(i);
         else
             step_checked<true, true>(i, clipped, block);

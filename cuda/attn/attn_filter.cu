@@ -1,6 +1,5 @@
 /*
- * attn_filter.cu - the table of the kernels of attn_filter.cuh and attn8_filter.cuh, and their
- * counts of computed tiles.
+ * attn_filter.cu - the table of the kernels of attn_filter.cuh, and their counts of computed tiles.
  */
 #include "cuda/attn/attn.h"
 
@@ -18,23 +17,24 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
 {
     attn_lists lists = T::BLOCK == 128 ? ATTN_64x128 : ATTN_128x64;
     attn_tile tile = {T::BM, T::BN, T::UNITS};
-    return {{name, summary, T::D, lists, tile, T::BYTES ? ATTN_INT8 : ATTN_BF16, 90, T::THREADS,
-             (int)sizeof(filter_smem<T>), filter_launch<T, SCOPE>},
+    attn_element element = !T::BYTES ? ATTN_BF16 : T::BY_CHANNEL ? ATTN_INT8 : ATTN_INT8_F16;
+    return {{name, summary, T::D, lists, tile, element, 90, T::THREADS, (int)sizeof(filter_smem<T>),
+             filter_launch<T, SCOPE>},
             SCOPE};
 }
 
-#define WIDE(d, scope, suffix, by)                                                                 \
-    entry<filter##d##_wide, scope>("filter-hd" #d "-64x128" suffix,                                \
-                                   "head dim " #d ", tiles 64 x 128 skip P V" by),                 \
-        entry<filter8_##d##_wide, scope>("filter-int8-hd" #d "-64x128" suffix,                     \
-                                         "head dim " #d                                            \
-                                         ", INT8 and e4m3, tiles 64 x 128 skip P V" by)
-#define TALL(d, scope, suffix, by)                                                                 \
-    entry<filter##d##_tall, scope>("filter-hd" #d "-128x64" suffix,                                \
-                                   "head dim " #d ", tiles 128 x 64 skip P V" by),                 \
-        entry<filter8_##d##_tall, scope>("filter-int8-hd" #d "-128x64" suffix,                     \
-                                         "head dim " #d                                            \
-                                         ", INT8 and e4m3, tiles 128 x 64 skip P V" by)
+/* The kernels of a shape in each arithmetic. */
+#define KERNELS(d, shape, lists, scope, suffix, by)                                                \
+    entry<filter##d##_##shape, scope>("filter-hd" #d "-" lists suffix,                             \
+                                      "head dim " #d ", tiles " lists " skip P V" by),             \
+        entry<filter8_##d##_##shape, scope>("filter-int8-hd" #d "-" lists suffix,                  \
+                                            "head dim " #d ", INT8 and e4m3, tiles " lists         \
+                                            " skip P V" by),                                       \
+        entry<filter8f_##d##_##shape, scope>("filter-int8-f16-hd" #d "-" lists suffix,             \
+                                             "head dim " #d ", INT8 and float16, tiles " lists     \
+                                             " skip P V" by)
+#define WIDE(d, scope, suffix, by) KERNELS(d, wide, "64x128", scope, suffix, by)
+#define TALL(d, scope, suffix, by) KERNELS(d, tall, "128x64", scope, suffix, by)
 
 const struct filter_kernel filter_kernels[] = {
     WIDE(128, 64, "", ""),
@@ -52,9 +52,8 @@ const struct filter_kernel filter_kernels[] = {
 /* In the filter's arithmetic? */
 static bool multiplies(const struct attn_kernel *k, const struct own_quantised *quant)
 {
-    if (!quant->levels)
-        return k->element == ATTN_BF16;
-    return k->element == ATTN_INT8 && attn8_takes(quant, attn_block_keys(k->lists, NULL));
+    return quant->levels ? attn8_takes(quant, k->element, attn_block_keys(k->lists, NULL))
+                         : k->element == ATTN_BF16;
 }
 
 const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel_filter *f,

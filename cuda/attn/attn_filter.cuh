@@ -1,6 +1,7 @@
 /*
  * attn_filter.cuh - attention over block lists with SpargeAttn's second filter (arXiv 2502.18137,
- * section 3.4), for Hopper, in exact arithmetic. The CPU side is sim/blocks/tileattn.h.
+ * section 3.4), for Hopper, in exact arithmetic or in the authors' (filter_arith.cuh). The CPU side
+ * is sim/blocks/tileattn.h.
  *
  *   for every tile of a row block's list, ascending, with scores s in log2 units:
  *     gap = max over the rows of the scope of (largest s of the tile - m)
@@ -15,9 +16,10 @@
  *
  * A stage is one tile of the method per warpgroup, 64 rows x 128 keys, where two lists of 64 rows
  * share the stages of their union. Or it is two tiles (units) of both warpgroups x 64 keys, each
- * with its own decision, the second after the maximum of the first. The scores of a stage are
- * formed while P V of the stage before runs. Values of a skipped tile are loaded but not
- * multiplied, as in the authors' kernels.
+ * with its own decision, the second after the maximum of the first; probabilities of both are
+ * relative to the maximum of both. The scores of a stage, and its first exponentials, are formed
+ * while P V of the stage before runs. Values of a skipped tile are loaded but not multiplied, as in
+ * the authors' kernels.
  *
  * Warps vote through shared memory. Only a warp with a tile in which no score is near its maximum
  * waits for the other votes: a barrier would make warpgroups run in step, and both would leave the
@@ -27,80 +29,45 @@
 #ifndef LACUNA_ATTN_FILTER_CUH
 #define LACUNA_ATTN_FILTER_CUH
 
-#include "cuda/attn/attn_consumer.cuh"
+#include "cuda/attn/attn_producer.cuh"
+#include "cuda/attn/filter_arith.cuh"
 #include "cuda/attn/filter_votes.cuh"
 
-template <class T, int SCOPE>
-struct filter_consumer<T, SCOPE, false> : consumer<T>, filter_votes<T, SCOPE> {
-    static constexpr int BN = T::BN, D = T::D, STAGES = T::STAGES, UNITS = T::UNITS;
-    static constexpr int SCORES = T::UNIT / 2; /* of a thread and unit */
+template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_votes<T, SCOPE> {
+    static constexpr int BN = T::BN, STAGES = T::STAGES, UNITS = T::UNITS;
 
-    int pending; /* bit u: P V of unit u of the stage before is to be computed */
+    static constexpr int NONE = -1;
 
-    using base = consumer<T>;
-    using base::a, base::kv, base::l, base::m, base::o, base::p, base::q;
-    using base::sm, base::tile, base::w;
+    int pending; /* bit u: P V of unit u of the stage before is to be computed; NONE: there is no
+                  * such stage */
+
+    using arith = filter_arith<T>;
+    using arith::a, arith::kv, arith::l, arith::m, arith::p, arith::q;
+    using arith::PARTS, arith::SCORES, arith::sm, arith::w;
+    using score = typename arith::score;
+    using sums = typename arith::sums;
     using by = filter_votes<T, SCOPE>;
     using by::always, by::computed, by::f, by::near, by::vote, by::warps_any;
 
     /* ---- stages ----------------------------------------------------------------------------- */
 
+    /* First query row. Computed at each use, because registers are scarce. */
+    DEVICE int first() const
+    {
+        int of_tile = arith::tile;
+        asm volatile("" : "+r"(of_tile));
+        return arith::first_row(of_tile);
+    }
+
+    DEVICE int key_of(int at) const
+    {
+        return warp_load(&sm.keys[kv.at][at]);
+    }
+
     DEVICE void drop_values(const ring<STAGES> &of)
     {
         mbar_wait(smem_addr(&sm.v_full[of.at]), of.parity);
-        base::arrive(&sm.v_empty[of.at]);
-    }
-
-    /* The maxima move to `to`: scales the sums; the factors of the outputs. */
-    DEVICE bool follow(const float (&to)[2], float (&c)[2])
-    {
-        bool grows = false;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            c[r] = to[r] > m[r] ? exp2_fast((m[r] - to[r]) * a.scale_log2) : 1;
-            grows = grows || to[r] > m[r];
-            m[r] = to[r];
-            l[r] *= c[r];
-        }
-        return __any_sync(~0u, grows);
-    }
-
-    /* Probabilities of a tile, where any scope of the warpgroup multiplies them or skipped tiles
-     * count too. */
-    template <int UNIT>
-    DEVICE void take(float (&s)[BN / 2], const float (&reference)[2], bool mine, bool any)
-    {
-        constexpr int FROM = UNIT * SCORES, TO = FROM + SCORES;
-        if (any || f.keep_sum) {
-            float sum[2];
-            exponentials<FROM, TO>(s, reference, a.scale_log2, sum);
-#pragma unroll
-            for (int r = 0; r < 2; r++)
-                l[r] += mine || f.keep_sum ? sum[r] : 0;
-        }
-        if (any) {
-            pack<FROM, TO>(s, p);
-#pragma unroll
-            for (int i = FROM / 2; i < TO / 2 && SCOPE < 64; i++)
-                p[i] = mine ? p[i] : 0;
-        }
-        computed += mine;
-    }
-
-    /* P V of the units in PENDING: a branch around products under way would serialise them. */
-    template <int PENDING> DEVICE void issue_pending(int of_stage)
-    {
-        hold(o);
-        wgmma_fence();
-        uint64_t vd = descriptor(uniform(base::v_desc(of_stage)));
-#pragma unroll
-        for (int u = 0; u < UNITS; u++)
-            if (PENDING >> u & 1)
-#pragma unroll
-                for (int kk = u * SCORES / 8; kk < (u + 1) * SCORES / 8; kk++)
-                    wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
-                                vd + kk * 2048 / 16, true);
-        wgmma_commit();
+        arith::arrive(&sm.v_empty[of.at]);
     }
 
     /* Bits of the stage's units: those that it has, and those that are never skipped. */
@@ -109,157 +76,241 @@ struct filter_consumer<T, SCOPE, false> : consumer<T>, filter_votes<T, SCOPE> {
         listed = exempt = 0;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
-            int entry = base::key_of(kv.at, UNITS + u);
+            int entry = key_of(UNITS + u);
             listed |= (entry >> (FILTER_WANTED + w) & 1) << u;
             exempt |= (always() || entry >> (FILTER_EXEMPT + w) & 1) << u;
         }
     }
 
-    /* Which units the scope (`mine`) and the warpgroup (`any`) multiply, and where the maxima go.
-     */
-    DEVICE void decide(const float (&s)[BN / 2], int listed, int exempt, float (&to)[2], int &mine,
-                       int &any)
+    /* Is a row of the scope near its maximum `to` in the unit? The maxima follow, which most units
+     * do not raise in any row of a warp. */
+    template <int UNIT> DEVICE int look(const score (&s)[BN / 2], float (&to)[2], bool &grows)
     {
         float top[2];
-        int own = 0;
-#pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            if (u == 0)
-                row_tops<0, SCORES>(s, top);
-            else
-                row_tops<BN / 2 - SCORES, BN / 2>(s, top);
-            own |= (!always() && warps_any(w, near(top, to))) << u;
-#pragma unroll
-            for (int r = 0; r < 2; r++)
-                to[r] = fmaxf(to[r], top[r]);
+        arith::template find_tops<UNIT * SCORES, (UNIT + 1) * SCORES>(s, top);
+        bool own = !always() && warps_any(w, near(top, to, first()));
+        if (__any_sync(~0u, top[0] > to[0] || top[1] > to[1])) {
+            tops_of_lanes(top);
+            to[0] = fmaxf(to[0], top[0]);
+            to[1] = fmaxf(to[1], top[1]);
+            grows = true;
         }
+        return own << UNIT;
+    }
+
+    /* Which units the scope (`mine`) and the warpgroup (`any`) multiply. The maxima move, and the
+     * sums with them; c: the factors of the outputs, if that is so. */
+    DEVICE bool decide(const score (&s)[BN / 2], int listed, int exempt, int &mine, int &any,
+                       float (&c)[2])
+    {
+        float to[2] = {m[0], m[1]};
+        bool grows = false;
+        int own = look<0>(s, to, grows);
+        if constexpr (UNITS > 1)
+            own |= look<1>(s, to, grows);
         any = always() ? 0 : vote(w, own, listed & ~exempt);
         mine = ((SCOPE < 64 ? own : any) | exempt) & listed;
         any = (any | exempt) & listed;
+        computed += __popc(mine);
+        if (grows)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                c[r] = to[r] > m[r] ? exp2_fast((m[r] - to[r]) * a.scale_log2) : 1;
+                m[r] = to[r];
+                l[r] *= c[r];
+            }
+        return grows;
+    }
+
+    /* Probabilities of half of a stage, where any scope of the warpgroup multiplies them or skipped
+     * tiles count too. */
+    template <int HALF>
+    DEVICE void take(score (&s)[BN / 2], const float (&reference)[2], int mine, int any)
+    {
+        constexpr int FROM = HALF * BN / 4, UNIT = FROM / SCORES;
+        if (!(any >> UNIT & 1) && !f.keep_sum)
+            return;
+        float sum[2];
+        arith::template soften<FROM, FROM + BN / 4>(s, reference, sum);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            l[r] += mine >> UNIT & 1 || f.keep_sum ? sum[r] : 0;
+    }
+
+    /* They become the operand of P V. */
+    template <int UNIT> DEVICE void put(const score (&s)[BN / 2], int mine, int any)
+    {
+        constexpr int EACH = sizeof p / 4 / UNITS;
+        if (!(any >> UNIT & 1))
+            return;
+        arith::template pack_all<UNIT * SCORES, (UNIT + 1) * SCORES>(s);
+#pragma unroll
+        for (int i = UNIT * EACH; i < (UNIT + 1) * EACH && SCOPE < 64; i++)
+            p[i] = mine >> UNIT & 1 ? p[i] : 0;
     }
 
     /* One stage; P V of the units of the stage before it that are pending. */
-    template <int PENDING>
-    DEVICE void stage(bool is_first, bool is_last, const ring<STAGES> &before)
+    template <int PENDING> DEVICE void stage(bool is_last)
     {
-        float s[BN / 2], to[2] = {m[0], m[1]}, c[2], reference[2];
+        const ring<STAGES> before = kv.before();
+        score s[BN / 2];
+        sums u;
+        float c[2], reference[2];
         int listed, exempt, mine, any;
-        base::k_at = base::k_desc(kv.at);
-        base::issue_qk(s);
+        arith::issue_scores(s);
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            issue_pending<PENDING>(before.at);
+            arith::template issue_values<PENDING, 0>(before.at, u);
         }
         look_up(listed, exempt);
+        arith::look_up_scales();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
         /* Units ascend, and one that the stage lacks lies behind all. */
-        if (by::has_unseen(base::key_of(kv.at, UNITS - 1) + T::UNIT))
-            base::mask_scores(s, kv.at, tile);
-        base::arrive(&sm.k_empty[kv.at]);
+        arith::mask(s, by::has_unseen(key_of(UNITS - 1) + T::UNIT, first()));
+        arith::arrive(&sm.k_empty[kv.at]);
         if (is_last)
-            base::arrive(&sm.q_empty[q.at]);
-        decide(s, listed, exempt, to, mine, any);
-        bool grows = follow(to, c);
+            arith::arrive(&sm.q_empty[q.at]);
+        bool grows = decide(s, listed, exempt, mine, any, c);
+        arith::references(reference);
+        take<0>(s, reference, mine, any);
         if (PENDING) {
-            wgmma_wait<0>();
-            hold(o);
-            base::arrive(&sm.v_empty[before.at]);
-        } else if (!is_first) {
+            arith::template end_values<0>(u);
+            if constexpr (PARTS > 1)
+                arith::template issue_values<PENDING, 1>(before.at, u);
+        }
+        take<1>(s, reference, mine, any);
+        if (PENDING) {
+            if constexpr (PARTS > 1)
+                arith::template end_values<1>(u);
+            arith::arrive(&sm.v_empty[before.at]);
+        } else if (pending != NONE) {
             drop_values(before);
         }
         if (grows)
-            base::rescale(c);
-        log2_base<true>(m, a.scale_log2, reference);
-        take<0>(s, reference, mine & 1, any & 1);
+            arith::rescale(c);
+        put<0>(s, mine, any);
         if constexpr (UNITS > 1)
-            take<1>(s, reference, mine >> 1, any >> 1);
+            put<1>(s, mine, any);
         pending = any;
     }
 
     /* A stage that only the other warpgroup wants. */
-    DEVICE void pass(bool is_first, bool is_last, const ring<STAGES> &before)
+    DEVICE void pass(bool is_last)
     {
-        finish_values(is_first, before);
-        base::arrive(&sm.k_empty[kv.at]);
+        finish_values(kv.before());
+        pending = 0;
+        arith::arrive(&sm.k_empty[kv.at]);
         if (is_last)
-            base::arrive(&sm.q_empty[q.at]);
+            arith::arrive(&sm.q_empty[q.at]);
     }
 
     /* P V of a stage alone. */
     template <int PENDING> DEVICE void finish_pending(const ring<STAGES> &of)
     {
+        sums u;
         mbar_wait(smem_addr(&sm.v_full[of.at]), of.parity);
-        issue_pending<PENDING>(of.at);
-        wgmma_wait<0>();
-        hold(o);
-        base::arrive(&sm.v_empty[of.at]);
+        arith::template issue_values<PENDING, 0>(of.at, u);
+        arith::template end_values<0>(u);
+        if constexpr (PARTS > 1) {
+            arith::template issue_values<PENDING, 1>(of.at, u);
+            arith::template end_values<1>(u);
+        }
+        arith::arrive(&sm.v_empty[of.at]);
     }
 
     /* The same, or the values back unused. */
-    DEVICE void finish_values(bool none, const ring<STAGES> &of)
+    DEVICE void finish_values(const ring<STAGES> &of)
     {
         if (UNITS > 1 && pending == 3)
             finish_pending<3>(of);
         else if (UNITS > 1 && pending == 2)
             finish_pending<2>(of);
-        else if (pending)
+        else if (pending == 1)
             finish_pending<1>(of);
-        else if (!none)
+        else if (pending == 0)
             drop_values(of);
-        pending = 0;
     }
 
     /* Does this warpgroup want a tile of the stage? Rows of 128 share their lists. */
     DEVICE bool is_wanted() const
     {
-        return UNITS > 1 || (uint32_t)base::key_of(kv.at, 1) >> (FILTER_WANTED + w) & 1;
+        return UNITS > 1 || (uint32_t)key_of(1) >> (FILTER_WANTED + w) & 1;
     }
 
     /* ---- items ------------------------------------------------------------------------------ */
 
-    DEVICE void clear()
+    DEVICE void run_stages(int n)
     {
-        base::clear_outputs();
-        m[0] = m[1] = -INFINITY;
-        l[0] = l[1] = 0;
-        pending = 0;
+        pending = NONE;
+#pragma unroll 1
+        for (; n > 0; n--) {
+            mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+            if (!is_wanted())
+                pass(n == 1);
+            else if (pending <= 0)
+                stage<0>(n == 1);
+            else if (UNITS == 1 || pending == 1)
+                stage<1>(n == 1);
+            else if (pending == 2)
+                stage<2>(n == 1);
+            else
+                stage<3>(n == 1);
+            kv.next();
+        }
+        finish_values(kv.before());
     }
 
-    DEVICE void run_items()
+    DEVICE void run()
     {
-        int place;
-        while (base::await_item(place)) {
-            int4 next = base::item();
-            ring<STAGES> before;
-            int n = (next.z - next.y + UNITS - 1) / UNITS;
-            tile = next.x;
-            base::slot = -1;
-            by::start(tile, base::first_row(tile));
-            clear();
-#pragma unroll 1
-            for (int i = 0; i < n; i++) {
-                mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-                if (!is_wanted())
-                    pass(i == 0, i == n - 1, before);
-                else if (pending == 0)
-                    stage<0>(i == 0, i == n - 1, before);
-                else if (UNITS == 1 || pending == 1)
-                    stage<1>(i == 0, i == n - 1, before);
-                else if (pending == 2)
-                    stage<2>(i == 0, i == n - 1, before);
-                else
-                    stage<3>(i == 0, i == n - 1, before);
-                before = kv;
-                kv.next();
-            }
-            finish_values(false, before);
-            by::store_count(w, next.x);
-            base::finish();
+        int4 item;
+        while (arith::next_item(item)) {
+            arith::start_item(item);
+            by::start(item.x);
+            run_stages((item.z - item.y + UNITS - 1) / UNITS);
+            by::store_count(w, item.x, first());
+            arith::finish();
             q.next();
         }
         tma_store_wait_read();
     }
 };
+
+template <class T, int SCOPE>
+__global__ void __launch_bounds__(T::THREADS, 1)
+    attn_filter(const __grid_constant__ attn_maps maps, const __grid_constant__ filter_args f)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) uint8_t raw[];
+    filter_smem<T> &sm = *(filter_smem<T> *)raw;
+    int group = uniform(threadIdx.x >> 7);
+
+    if (threadIdx.x == 0)
+        for (int i = 0; i < sm.SLOTS * T::WG; i++)
+            mbar_init(smem_addr(&sm.said_full[0][i]), SCOPE == 128 ? 8 : 4);
+    attn_begin(sm, maps);
+    if (group == 0) {
+        regs_dec<T::REGS_PRODUCER>();
+        produce(sm, f.base, maps);
+    } else {
+        regs_inc<T::REGS_CONSUMER>();
+        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, uniform(group - 1)}}, {f, sm}};
+        c.run();
+    }
+#endif
+}
+
+template <class T, int SCOPE>
+void filter_launch(int grid, cudaStream_t stream, const void *maps, const void *args)
+{
+    cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)sizeof(filter_smem<T>));
+    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(filter_smem<T>), stream>>>(
+        *(const attn_maps *)maps, *(const filter_args *)args);
+}
+
+#define FILTER_LAUNCH(shape, scope)                                                                \
+    template void filter_launch<shape, scope>(int grid, cudaStream_t stream, const void *maps,     \
+                                              const void *args);
 
 #endif

@@ -3,9 +3,8 @@
  * (attn_sm90.cuh): a warpgroup that copies rows of keys and values from anywhere in the tensor, by
  * cp.async of 16 bytes, to the places where TMA would put them.
  *
- * A stage is handed over when the copies of the next stage are in flight: its own copies have
- * landed by then, and a fence makes them visible to wgmma. The bytes are the same as with TMA, but
- * in requests of 16 bytes with an address each, so a stage takes about a third longer.
+ * Nobody waits for copies: they arrive at the stage's barrier themselves when they have landed. The
+ * bytes are the same as with TMA, but in requests of 16 bytes with an address each.
  */
 #ifndef LACUNA_ATTN_GATHER_CUH
 #define LACUNA_ATTN_GATHER_CUH
@@ -22,7 +21,6 @@ template <class T> struct gatherer {
     const CUtensorMap *mq;
     ring<T::QBUFS> q;
     ring<T::STAGES> k, v;
-    uint32_t landing;  /* barrier of the copies in flight, 0 = none */
     int key_v, head_v; /* key and head of the values that are still to be copied */
 
     /* A warp copies 32 rows of x. `key` is the number of the lane's row; -1 gives zeros. */
@@ -48,33 +46,11 @@ template <class T> struct gatherer {
         return __ldg(a.keys + (size_t)entry * T::BN + threadIdx.x);
     }
 
-    /* The copies issued since the last call belong to `bar`. Earlier copies are handed over. */
-    DEVICE void publish(uint32_t bar)
-    {
-        cp_async_commit();
-        if (landing) {
-            cp_async_wait<1>();
-            async_proxy_fence();
-            mbar_arrive(landing);
-        }
-        landing = bar;
-    }
-
-    DEVICE void publish_last()
-    {
-        if (landing) {
-            cp_async_wait<0>();
-            async_proxy_fence();
-            mbar_arrive(landing);
-        }
-        landing = 0;
-    }
-
     DEVICE void copy_values()
     {
         mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
         copy_rows(sm.v[v.at], a.v, head_v, key_v);
-        publish(smem_addr(&sm.v_full[v.at]));
+        cp_async_arrive(smem_addr(&sm.v_full[v.at]));
         v.next();
     }
 
@@ -107,17 +83,19 @@ template <class T> struct gatherer {
             q.next();
             for (int e = item.z - 1; e >= item.y; e--) {
                 int next = lane_key(max(e - 1, item.y)); /* on its way while rows are copied */
+                int bits = __ldg(a.bits + e);
                 mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
+                uint32_t full = smem_addr(&sm.k_full[k.at]);
                 if (threadIdx.x == 0) {
-                    int bits = __ldg(a.bits + e);
                     sm.keys[k.at][0] = 0;
                     sm.keys[k.at][1] = bits;
+                    mbar_arrive(full);
                     if (bits >= 0)
                         bulk_prefetch(a.words + (size_t)bits * 256, 2048);
                 }
                 __syncwarp();
                 copy_rows(sm.k[k.at], a.k, head / a.group, key);
-                publish(smem_addr(&sm.k_full[k.at]));
+                cp_async_arrive(full);
                 k.next();
                 if (pending)
                     copy_values();
@@ -134,7 +112,6 @@ template <class T> struct gatherer {
         }
         if (pending)
             copy_values();
-        publish_last();
         if (threadIdx.x)
             return;
         if (ticket == (unsigned)a.n_items + gridDim.x - 1)

@@ -4,12 +4,9 @@
  */
 #include "cuda/attn/attn_sm90.cuh"
 
-#define LAUNCH(shape)                                                                              \
-    template void attn_launch<shape>(int grid, cudaStream_t stream, const void *maps,              \
-                                     const void *args);
-LAUNCH(dense128)
-LAUNCH(list128)
-LAUNCH(half128)
-LAUNCH(pair128)
-LAUNCH(bits128)
-LAUNCH(gather128)
+ATTN_LAUNCH(dense128)
+ATTN_LAUNCH(list128)
+ATTN_LAUNCH(half128)
+ATTN_LAUNCH(pair128)
+ATTN_LAUNCH(bits128)
+ATTN_LAUNCH(gather128)

@@ -4,12 +4,9 @@
  */
 #include "cuda/attn/attn_sm90.cuh"
 
-#define LAUNCH(shape)                                                                              \
-    template void attn_launch<shape>(int grid, cudaStream_t stream, const void *maps,              \
-                                     const void *args);
-LAUNCH(dense64)
-LAUNCH(list64)
-LAUNCH(half64)
-LAUNCH(pair64)
-LAUNCH(bits64)
-LAUNCH(gather64)
+ATTN_LAUNCH(dense64)
+ATTN_LAUNCH(list64)
+ATTN_LAUNCH(half64)
+ATTN_LAUNCH(pair64)
+ATTN_LAUNCH(bits64)
+ATTN_LAUNCH(gather64)

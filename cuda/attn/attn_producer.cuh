@@ -11,6 +11,9 @@
 
 template <class T> struct producer {
     static constexpr int UNITS = T::UNITS, PER_BLOCK = T::PER_BLOCK;
+    /* Bytes of a unit of keys and of values, in a panel if they have any. */
+    static constexpr int K_UNIT = T::UNIT * (T::BYTES ? T::D : 128);
+    static constexpr int V_UNIT = T::UNIT * (T::BY_CHANNEL ? T::D : 128);
 
     attn_smem<T> &sm;
     const attn_args &a;
@@ -65,14 +68,17 @@ template <class T> struct producer {
 
     /* First key of the lane's unit; in a pair list the low two bits say which rows want it. The
      * lane after the last unit gets the block of the stage's bits; with a filter, as many lanes as
-     * there are units get the units' entries; with BYTES, four lanes get the scales of the stage's
-     * keys. */
+     * there are units get the units' entries; with BYTES, four more lanes for each unit get the
+     * scales of its keys. */
     DEVICE int first_key(const span &s) const
     {
         int unit = s.beg + lane();
-        if (T::BYTES && lane() >= T::SCALES && lane() < T::POSITIONS)
-            return __float_as_int(__ldg(a.scales.k + (int64_t)head_k * a.scales.padded +
-                                        unit_key<T>(a, s.beg) + 2 * (lane() - T::SCALES)));
+        int scale = lane() - T::SCALES, scaled = s.beg + scale / 4; /* and its unit */
+        if (T::BYTES && scale >= 0 && lane() < T::POSITIONS)
+            return scaled < s.end
+                       ? __float_as_int(__ldg(a.scales.k + (int64_t)head_k * a.scales.padded +
+                                              unit_key<T>(a, scaled) + 2 * (scale % 4)))
+                       : 0;
         if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
             return unit - UNITS < s.end ? __ldg(a.cols + unit - UNITS) : 0;
         if (T::BITS && lane() == UNITS) {
@@ -93,6 +99,18 @@ template <class T> struct producer {
         return UNITS > 1 ? 31 - __clz(left) : 0;
     }
 
+    /* Issue the copy of neighbouring units from `key` on, of keys (POSITIONS) or values. */
+    template <bool POSITIONS>
+    DEVICE void copy(const CUtensorMap *map, uint32_t dst, uint32_t bar, int key, int head)
+    {
+        constexpr bool BY_CHANNEL = !POSITIONS && T::BY_CHANNEL;
+        constexpr int PANELS = POSITIONS ? T::IN_PANELS : BY_CHANNEL ? 1 : T::PANELS;
+#pragma unroll
+        for (int p = 0; p < PANELS; p++)
+            tma_load(dst + p * T::BN * 128, map, bar, BY_CHANNEL ? key / 2 : p * 64,
+                     BY_CHANNEL ? 0 : key, head, L2_EVICT_LAST);
+    }
+
     /* One lane per unit issues its copy. The lane that arrives writes the positions. */
     template <bool POSITIONS>
     DEVICE void issue_by_lanes(const CUtensorMap *map, uint32_t dst, uint32_t bar, int *keys,
@@ -100,10 +118,8 @@ template <class T> struct producer {
     {
         __syncwarp();
         if (lane() < UNITS)
-#pragma unroll
-            for (int p = 0; p < T::IN_PANELS; p++)
-                tma_load(dst + p * T::BN * 128 + lane() * T::UNIT * 128, map, bar, p * 64,
-                         T::KIND == BLOCKS_PAIR ? s.key & ~3 : s.key, head, L2_EVICT_LAST);
+            copy<POSITIONS>(map, dst + lane() * (POSITIONS ? K_UNIT : V_UNIT), bar,
+                            T::KIND == BLOCKS_PAIR ? s.key & ~3 : s.key, head);
 #pragma unroll
         for (int u = 0; u < UNITS && POSITIONS; u++) {
             int key = __shfl_sync(~0u, s.key, u);
@@ -124,19 +140,13 @@ template <class T> struct producer {
             if (UNITS > 1)
                 key = __shfl_sync(~0u, key, at);
             if (lane() == 0) {
-#pragma unroll
-                for (int p = 0; p < T::IN_PANELS; p++) {
-                    bool by_channel = T::BYTES && !POSITIONS; /* a row has all keys of a channel */
-                    tma_load(dst + p * T::BN * 128, map + height, bar,
-                             by_channel ? key / 2 : p * 64, by_channel ? 0 : key, head,
-                             L2_EVICT_LAST);
-                }
+                copy<POSITIONS>(map + height, dst, bar, key, head);
                 if (POSITIONS)
                     for (int i = 0; i < 1 << height; i++)
                         keys[at + i] = key + i * T::UNIT;
             }
             at += 1 << height;
-            dst += T::UNIT * 128 << height;
+            dst += (POSITIONS ? K_UNIT : V_UNIT) << height;
         }
     }
 
@@ -148,7 +158,7 @@ template <class T> struct producer {
     {
         uint32_t dst = smem_addr(tile), bar = smem_addr(full);
         if (lane() == 0)
-            mbar_announce(bar, T::KV_BYTES);
+            mbar_announce(bar, POSITIONS ? T::K_BYTES : T::V_BYTES);
         if constexpr (T::LANES)
             issue_by_lanes<POSITIONS>(map, dst, bar, keys, s, head);
         else
@@ -274,5 +284,15 @@ template <class T> struct producer {
         }
     }
 };
+
+/* What the producer warpgroup does. */
+template <class T> DEVICE void produce(attn_smem<T> &sm, const attn_args &a, const attn_maps &maps)
+{
+    producer<T> p = {sm, a, maps};
+    if (threadIdx.x < 32)
+        p.run();
+    else if (T::PRODUCERS > 1 && threadIdx.x < 64)
+        p.run_values();
+}
 
 #endif

@@ -20,16 +20,15 @@ template <int D> DEVICE uint32_t pair_of(const void *x, int64_t row, int at)
     return pair;
 }
 
-/* s = Q K^T of this lane's rows, `row` and row + 8, those past `rows` as zeros, with UNITS x
- * UNIT keys, unit u from key[u] on. One head has q [rows][D], k [keys][D]. */
-template <int D, int UNIT, int UNITS>
-DEVICE void warp_scores(float (&s)[UNIT * UNITS / 2], const void *q, int row, int rows,
-                        const void *k, const int (&key)[UNITS])
+/* s = Q K^T of this lane's rows, `row` and row + 8, those past `rows` as zeros, with 2 N keys:
+ * key(i, j) is the number of the j-th of the i-th eight. One head has q [rows][D], k [keys][D]. */
+template <int D, int N, class F>
+DEVICE void warp_scores(float (&s)[N], const void *q, int row, int rows, const void *k, F key)
 {
     constexpr int AT_ONCE = 8; /* blocks of 8 keys whose loads are under way together */
     int lane = threadIdx.x & 31;
 #pragma unroll
-    for (int i = 0; i < UNIT * UNITS / 2; i++)
+    for (int i = 0; i < N; i++)
         s[i] = 0;
 #pragma unroll 1
     for (int at = 2 * (lane & 3); at < D; at += 16) {
@@ -39,11 +38,10 @@ DEVICE void warp_scores(float (&s)[UNIT * UNITS / 2], const void *q, int row, in
             a[i] = pair_of<D>(q, min(row + i % 2 * 8, rows - 1), at + i / 2 * 8) &
                    -(uint32_t)(row + i % 2 * 8 < rows); /* no branch: lanes stay together */
 #pragma unroll
-        for (int j = 0; j < UNIT * UNITS / 8; j += AT_ONCE) {
+        for (int j = 0; j < N / 4; j += AT_ONCE) {
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
-                const int block = j + i;
-                int64_t of = key[block / (UNIT / 8)] + block % (UNIT / 8) * 8 + (lane >> 2);
+                int64_t of = key(j + i, lane >> 2);
                 b[i][0] = pair_of<D>(k, of, at);
                 b[i][1] = pair_of<D>(k, of, at + 8);
             }

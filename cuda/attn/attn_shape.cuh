@@ -43,6 +43,7 @@ struct shape {
     static constexpr bool FILTER = KIND == BLOCKS_FILTER;
     static constexpr bool ASCENDS = FILTER;          /* lists are walked from their beginning */
     static constexpr bool BYTES = false;             /* operands of 8 bits (attn8_shape.cuh), */
+    static constexpr bool BY_CHANNEL = false;        /* values among them, */
     static constexpr int SCALES = 0;                 /* where their scales lie among positions */
     static constexpr bool CLIPS = true;              /* some scores may not count (whole_tiles) */
     static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
@@ -69,7 +70,7 @@ struct shape {
      * or all of them is 0.4 to 0.7 % slower. */
     static constexpr int OUT_EARLY = DEFERS ? 6 : D / 16;
     static constexpr int POSITIONS = FILTER ? 2 * UNITS : UNITS + BITS;
-    static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
+    static constexpr int Q_BYTES = BM * D * 2, K_BYTES = BN * D * 2, V_BYTES = BN * D * 2;
     /* setmaxnreg moves registers between warpgroups; the launch has 168 per thread for three
      * warpgroups, 128 for four. */
     static constexpr int REGS_PRODUCER = WG == 3 ? 32 : GATHER ? 56 : 40;
@@ -86,8 +87,8 @@ template <class T> struct whole_tiles : T {
 
 template <class T> struct attn_smem {
     alignas(1024) uint8_t q[T::QBUFS][T::Q_BYTES];
-    alignas(1024) uint8_t k[T::STAGES][T::KV_BYTES];
-    alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
+    alignas(1024) uint8_t k[T::STAGES][T::K_BYTES];
+    alignas(1024) uint8_t v[T::STAGES][T::V_BYTES];
     alignas(1024) uint8_t o[T::WG][64 * T::D * 2];
     int4 work[T::QBUFS]; /* the item of each query buffer, with its place_of() as x; -1: no more
                           * items */
@@ -148,7 +149,7 @@ template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &map
             mbar_init(smem_addr(&sm.q_empty[i]), T::Q_ARRIVALS);
         }
         for (int i = 0; i < T::STAGES; i++) {
-            mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS);
+            mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS + T::GATHER); /* and the positions */
             mbar_init(smem_addr(&sm.v_full[i]), T::COPIERS);
             mbar_init(smem_addr(&sm.k_empty[i]), T::ARRIVALS);
             mbar_init(smem_addr(&sm.v_empty[i]), T::ARRIVALS);

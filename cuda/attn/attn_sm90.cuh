@@ -57,6 +57,10 @@
 #include "cuda/attn/attn_gather.cuh"
 #include "cuda/attn/attn_producer.cuh"
 
+#include <type_traits>
+
+template <class T> struct consumer8; /* attn8_consumer.cuh */
+
 template <class T>
 __global__ void __launch_bounds__(T::THREADS, 1)
     attn_sm90(const __grid_constant__ attn_maps maps, const __grid_constant__ attn_args a)
@@ -72,16 +76,13 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         if constexpr (T::GATHER) {
             gatherer<T> p = {sm, a, &maps.q};
             p.run();
-        } else if (threadIdx.x < 32) {
-            producer<T> p = {sm, a, maps};
-            p.run();
-        } else if (T::PRODUCERS > 1 && threadIdx.x < 64) {
-            producer<T> p = {sm, a, maps};
-            p.run_values();
+        } else {
+            produce(sm, a, maps);
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
-        consumer<T> c = {{sm, a, &maps.o, uniform(group - 1)}};
+        std::conditional_t<T::BYTES, consumer8<T>, consumer<T>> c = {
+            {sm, a, &maps.o, uniform(group - 1)}};
         c.run();
     }
 #endif
@@ -102,12 +103,16 @@ template <class T>
 void attn_launch(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
     const attn_args *a = (const attn_args *)args;
-    if constexpr (T::UNITS == 1 && (T::KIND == BLOCKS_ALL || T::KIND == BLOCKS_LIST))
+    if constexpr (T::UNITS == 1 && !T::BYTES && (T::KIND == BLOCKS_ALL || T::KIND == BLOCKS_LIST))
         if (!a->causal && a->nk % T::BN == 0) {
             attn_start<whole_tiles<T>>(grid, stream, maps, args);
             return;
         }
     attn_start<T>(grid, stream, maps, args);
 }
+
+#define ATTN_LAUNCH(shape)                                                                         \
+    template void attn_launch<shape>(int grid, cudaStream_t stream, const void *maps,              \
+                                     const void *args);
 
 #endif

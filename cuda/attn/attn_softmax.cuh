@@ -24,8 +24,8 @@ template <int N> DEVICE bool may_exceed(const float (&s)[N], const float (&limit
            (top[1] > __float_as_int(limit[1]));
 }
 
-/* Largest of the scores [FROM, TO) of the two rows, over the four lanes that share them. */
-template <int FROM, int TO, int N> DEVICE void row_tops(const float (&s)[N], float (&top)[2])
+/* Largest of the thread's scores [FROM, TO) of the two rows. */
+template <int FROM, int TO, int N> DEVICE void tops(const float (&s)[N], float (&top)[2])
 {
 #pragma unroll
     for (int i = FROM; i < TO; i += 2) {
@@ -33,6 +33,11 @@ template <int FROM, int TO, int N> DEVICE void row_tops(const float (&s)[N], flo
         float x = fmaxf(s[i], s[i + 1]);
         top[r] = i < FROM + 4 ? x : fmaxf(top[r], x);
     }
+}
+
+/* The largest over the four lanes that share the rows. */
+DEVICE void tops_of_lanes(float (&top)[2])
+{
 #pragma unroll
     for (int lanes = 1; lanes < 4; lanes *= 2)
 #pragma unroll
@@ -42,7 +47,8 @@ template <int FROM, int TO, int N> DEVICE void row_tops(const float (&s)[N], flo
 
 template <int N> DEVICE void row_tops(const float (&s)[N], float (&top)[2])
 {
-    row_tops<0, N>(s, top);
+    tops<0, N>(s, top);
+    tops_of_lanes(top);
 }
 
 /* References in log2 units. MASKED: a reference may be -inf (a row without a score); it gives 0. */

@@ -1,6 +1,5 @@
 /*
- * filter_shape.cuh - tile shapes and shared memory of the kernels of attn_filter.cuh and
- * attn8_filter.cuh.
+ * filter_shape.cuh - tile shapes and shared memory of the kernels of attn_filter.cuh.
  */
 #ifndef LACUNA_FILTER_SHAPE_CUH
 #define LACUNA_FILTER_SHAPE_CUH

@@ -1,12 +1,11 @@
 /*
- * filter_votes.cuh - what the kernels that skip P V have in common (attn_filter.cuh,
- * attn8_filter.cuh): the decision of a scope's warps, counts of computed tiles, and the launch.
+ * filter_votes.cuh - the decision of a scope's warps in the kernels that skip P V
+ * (attn_filter.cuh), and their counts of computed tiles.
  */
 #ifndef LACUNA_FILTER_VOTES_CUH
 #define LACUNA_FILTER_VOTES_CUH
 
 #include "cuda/attn/attn_outputs.cuh"
-#include "cuda/attn/attn_producer.cuh"
 #include "cuda/attn/filter_shape.cuh"
 
 /* Does x hold for any of `threads` threads that meet at this barrier? */
@@ -29,13 +28,11 @@ template <class T, int SCOPE> struct filter_votes {
     const filter_args &f;
     smem &votes;
     ring<smem::SLOTS> ballot; /* slot of the stage's votes */
-    int first;                /* first query row of the warpgroup */
     float gap;                /* of the item's head */
     unsigned computed;        /* tiles of the item whose P V this thread's scope computed */
 
-    DEVICE void start(int of_tile, int first_row)
+    DEVICE void start(int of_tile)
     {
-        first = first_row;
         gap = f.gap[head_of(of_tile)];
         computed = 0;
     }
@@ -74,8 +71,8 @@ template <class T, int SCOPE> struct filter_votes {
     }
 
     /* Is a row of this thread near enough to its maximum `to`? Rows past the end have no say; a row
-     * that has seen no key yet is near any score. */
-    DEVICE bool near(const float (&top)[2], const float (&to)[2]) const
+     * that has seen no key yet is near any score. first: row of the warpgroup. */
+    DEVICE bool near(const float (&top)[2], const float (&to)[2], int first) const
     {
         int row = first + rows::warp() * 16 + (rows::lane() >> 2);
         bool yes = false;
@@ -86,13 +83,13 @@ template <class T, int SCOPE> struct filter_votes {
     }
 
     /* May a score of a stage not count whose keys end before key `end`? */
-    DEVICE bool has_unseen(int end) const
+    DEVICE bool has_unseen(int end, int first) const
     {
         const attn_args &a = f.base;
         return end > (a.causal ? min(a.nk, first + a.offset + 1) : a.nk);
     }
 
-    DEVICE void store_count(int w, int of_tile)
+    DEVICE void store_count(int w, int of_tile, int first)
     {
         const int warps = SCOPE < 64 ? SCOPE / 16 : 4;
         int scope = rows::warp() / warps;
@@ -102,51 +99,5 @@ template <class T, int SCOPE> struct filter_votes {
                 first + scope * SCOPE < f.base.nq ? computed : 0;
     }
 };
-
-/* A consumer warpgroup; one for each kind of operands. */
-template <class T, int SCOPE, bool BYTES = T::BYTES> struct filter_consumer;
-
-template <class T, int SCOPE>
-__global__ void __launch_bounds__(T::THREADS, 1)
-    attn_filter(const __grid_constant__ attn_maps maps, const __grid_constant__ filter_args f)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ __align__(1024) uint8_t raw[];
-    filter_smem<T> &sm = *(filter_smem<T> *)raw;
-    int group = uniform(threadIdx.x >> 7);
-
-    if (threadIdx.x == 0)
-        for (int i = 0; i < sm.SLOTS * T::WG; i++)
-            mbar_init(smem_addr(&sm.said_full[0][i]), SCOPE == 128 ? 8 : 4);
-    attn_begin(sm, maps);
-    if (group == 0) {
-        regs_dec<T::REGS_PRODUCER>();
-        if (threadIdx.x < 32) {
-            producer<T> p = {sm, f.base, maps};
-            p.run();
-        } else if (T::PRODUCERS > 1 && threadIdx.x < 64) {
-            producer<T> p = {sm, f.base, maps};
-            p.run_values();
-        }
-    } else {
-        regs_inc<T::REGS_CONSUMER>();
-        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, uniform(group - 1)}}, {f, sm}};
-        c.run_items();
-    }
-#endif
-}
-
-template <class T, int SCOPE>
-void filter_launch(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)sizeof(filter_smem<T>));
-    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(filter_smem<T>), stream>>>(
-        *(const attn_maps *)maps, *(const filter_args *)args);
-}
-
-#define FILTER_LAUNCH(shape, scope)                                                                \
-    template void filter_launch<shape, scope>(int grid, cudaStream_t stream, const void *maps,     \
-                                              const void *args);
 
 #endif

@@ -55,8 +55,8 @@ int own_job_attend(struct gpu *g, const void *job, struct err *err);
 
 /* ---- operands of 8 bits --------------------------------------------------------------------- */
 
-/* INT8 q, k and e4m3 v of a problem (attn.h), to be made from its q, k, v any number of times.
- * Device memory comes from the arena and lives until its release. */
+/* INT8 q, k and e4m3 or float16 v of a problem (attn.h), to be made from its q, k, v any number of
+ * times. Device memory comes from the arena and lives until its release. */
 struct own_operands {
     struct attn_tensors x;
     struct attn8_scales scales;

@@ -430,7 +430,7 @@ static int init_operands(struct gpu *g, const struct attn_problem *p,
     a->fold = (float)(p->scale * 1.4426950408889634074);
     a->score_scale = rule->fold_scale ? 1 : a->fold;
     TRY(alloc_operands(g, a, bytes, err));
-    out->x = {a->qi, a->ki, a->vt, a->out, a->lse};
+    out->x = {a->qi, a->ki, bytes ? (const void *)a->vt : a->vh, a->out, a->lse};
     out->scales = {a->q_scale,
                    a->k_scale,
                    a->v_scale,
@@ -446,7 +446,7 @@ int own_operands_init(struct gpu *g, const struct attn_problem *p, const struct 
                       const struct attn_tensors *x, struct own_operands *ops, struct err *err)
 {
     memset(ops, 0, sizeof *ops);
-    return init_operands(g, p, rule, x, true, ops, err);
+    return init_operands(g, p, rule, x, rule->e4m3, ops, err);
 }
 
 int own_operands_make(struct gpu *g, const void *ops, struct err *err)
@@ -519,7 +519,8 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
         if (memcmp(&rules[h].of.quantised, rule, sizeof *rule) != 0)
             FAIL(err, ERR_RUN,
                  "heads of one call with other quantisers: --copies replays them one by one");
-    s->kernel = attn8_takes(rule, 128) ? attn8_kernel_find(p, g->sm) : NULL;
+    if (g->sm == 90 && attn8_takes(rule, ATTN_INT8, 128))
+        TRY(attn_kernel_for(p, g->sm, ATTN_INT8, &s->kernel, err));
     TRY(init_operands(g, p, rule, &job->x, s->kernel, &s->ops, err));
     for (int h = 0; h < p->heads; h++) /* a warpgroup of Hopper's has 64 rows */
         job->pairs[h] = pairs_of(&args_of(s), s->kernel ? 64 : ROWS);

@@ -42,7 +42,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     struct attn_plan plan = {0};
     struct own_operands ops = {0};
     struct work_counts w;
-    bool bytes = k->kernel.element == ATTN_INT8;
+    bool bytes = k->kernel.element != ATTN_BF16;
     int64_t *ptr = NULL;
     int32_t *col = NULL;
     double tiles[16], pv_tiles = 0;

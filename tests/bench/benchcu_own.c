@@ -20,18 +20,11 @@ static int find_rules(const struct method_run *run, const struct attn_problem *p
     int rc = 0;
     for (int h = 0; h < p->heads && !rc; h++) {
         struct method_ctx ctx = {.seed = 1};
-        struct head_in in = {.x = {.nq = p->nq,
-                                   .nk = p->nk,
-                                   .d = p->d,
-                                   .dv = p->d,
-                                   .scale = p->scale,
-                                   .causal = p->causal},
-                             .src_dtype = DT_BF16,
-                             .head = h,
-                             .n_heads = p->heads,
-                             .branch = "main"};
+        struct head_in in = cu_head(p->nq, p->nk, p->d, p->scale, p->causal);
         struct arithmetic a;
         void *state = NULL;
+        in.head = h;
+        in.n_heads = p->heads;
         rc = method_prepare(me, &ctx, run->params, &in, &state, err);
         if (!rc) {
             method_arithmetic(me, state, &a, why);

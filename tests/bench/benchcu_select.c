@@ -149,20 +149,11 @@ static int ask(const struct method_run *run, struct select_problem *p, struct as
     a->ctx = (struct method_ctx){.seed = 1, .carry = video ? &a->carry : NULL};
     TRY(mem_zalloc(&a->zeros, (p->nq > p->nk ? p->nq : p->nk) * p->d, sizeof *a->zeros, "a head",
                    err));
-    a->in = (struct head_in){.x = {.q = a->zeros,
-                                   .k = a->zeros,
-                                   .v = a->zeros,
-                                   .nq = p->nq,
-                                   .nk = p->nk,
-                                   .d = p->d,
-                                   .dv = p->d,
-                                   .scale = p->scale,
-                                   .causal = p->causal},
-                             .src_dtype = DT_BF16,
-                             .branch = "main",
-                             .step = video,
-                             .n_steps = video ? 10 : 0,
-                             .exact = &a->exact};
+    a->in = cu_head(p->nq, p->nk, p->d, p->scale, p->causal);
+    a->in.x.q = a->in.x.k = a->in.x.v = a->zeros;
+    a->in.step = video;
+    a->in.n_steps = video ? 10 : 0;
+    a->in.exact = &a->exact;
     if (video)
         a->in.geom = (struct geometry){.t = 16, .h = 32, .w = p->nq / 512};
     exact_init(&a->exact, &a->in.x, PREC_F64);

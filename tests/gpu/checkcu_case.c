@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/mem.h"
+#include "core/method.h"
 #include "core/rng.h"
 #include "cuda/ops.h"
 
@@ -87,20 +88,35 @@ int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, flo
     return rc;
 }
 
+struct head_in cu_head(int64_t nq, int64_t nk, int d, double scale, bool causal)
+{
+    return (struct head_in){
+        .x = {.nq = nq, .nk = nk, .d = d, .dv = d, .scale = scale, .causal = causal},
+        .src_dtype = DT_BF16,
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .timestep = NAN,
+        .branch = "main"};
+}
+
 struct accel_filter cu_filter(const struct filter_kernel *k, double pv)
 {
     int bq = attn_block_rows(k->kernel.lists, NULL), bk = attn_block_keys(k->kernel.lists, NULL);
     struct accel_filter f = {.bq = bq, .bk = bk, .pv = pv, .scope = k->scope};
-    if (k->kernel.element == ATTN_INT8)
+    bool e4m3 = k->kernel.element == ATTN_INT8;
+    if (k->kernel.element != ATTN_BF16)
         f.quant = (struct own_quantised){.bq = bq,
                                          .bk = bk,
                                          .levels = 127,
                                          .gran = OWN_BY_BLOCK,
                                          .smooth_k = true,
-                                         .e4m3 = true,
-                                         .offset = 8.807f,
+                                         .values_as = e4m3 ? DT_F32 : DT_F16,
+                                         .e4m3 = e4m3,
+                                         .offset = e4m3 ? 8.807f : 0,
                                          .factor = 1,
-                                         .v_top = 448};
+                                         .v_top = 448,
+                                         .sum = e4m3 ? OWN_SUM_F32 : OWN_SUM_F16};
     return f;
 }
 

@@ -110,6 +110,10 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *
 /* Launch twice on poisoned outputs, or once (struct cu_case), and compare. */
 int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err);
 
+/* A head without values, for a method. */
+struct head_in;
+struct head_in cu_head(int64_t nq, int64_t nk, int d, double scale, bool causal);
+
 /* The filter of a kernel, in its arithmetic, at a distance of pv; no tail. */
 struct accel_filter cu_filter(const struct filter_kernel *k, double pv);
 

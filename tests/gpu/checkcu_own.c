@@ -85,23 +85,13 @@ static int both_init(const struct cu_case *c, const struct cu_run *r, int head, 
         TRY(mem_alloc(b->out + i, p->nq * p->d, sizeof **b->out, "outputs", err));
         TRY(mem_alloc(b->lse + i, p->nq, sizeof **b->lse, "log-sum-exp", err));
     }
-    b->in = (struct head_in){.x = {.nq = p->nq,
-                                   .nk = p->nk,
-                                   .d = p->d,
-                                   .dv = p->d,
-                                   .q = b->x[0],
-                                   .k = b->x[1],
-                                   .v = b->x[2],
-                                   .scale = p->scale,
-                                   .causal = p->causal},
-                             .src_dtype = DT_BF16,
-                             .head = head,
-                             .n_heads = HEADS,
-                             .n_kv_heads = HEADS,
-                             .n_layers = 1,
-                             .timestep = NAN,
-                             .branch = "main",
-                             .exact = &b->exact};
+    b->in = cu_head(p->nq, p->nk, p->d, p->scale, p->causal);
+    b->in.x.q = b->x[0];
+    b->in.x.k = b->x[1];
+    b->in.x.v = b->x[2];
+    b->in.head = head;
+    b->in.n_heads = HEADS;
+    b->in.exact = &b->exact;
     exact_init(&b->exact, &b->in.x, PREC_F64);
 out:
     return rc;
@@ -317,19 +307,12 @@ static int check_call(struct gpu *g, const struct method_run *m, const struct cu
     struct own_rule *rules = NULL;
     struct own_job job = {0};
     struct call_outputs x = {0};
-    struct head_in in = {.x = {.nq = p->nq,
-                               .nk = p->nk,
-                               .d = p->d,
-                               .dv = p->d,
-                               .scale = p->scale,
-                               .causal = p->causal},
-                         .src_dtype = DT_BF16,
-                         .n_heads = p->heads,
-                         .branch = "main"};
+    struct head_in in = cu_head(p->nq, p->nk, p->d, p->scale, p->causal);
     int rc = 0;
 
     TRY(cu_run_init(g, c, &r, err));
     TRY(mem_alloc(&rules, p->heads, sizeof *rules, "rules", err));
+    in.n_heads = p->heads;
     for (int h = 0; h < p->heads; h++)
         TRY(rule_of(m, &in, rules + h, err));
     TRY(own_job_init(g, p, rules, &r.job.x, &job, err));

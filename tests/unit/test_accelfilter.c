@@ -122,7 +122,7 @@ TEST_N(same_record_as_on_the_cpu, 2)
 TEST(what_is_asked_for)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r, paper, quantised, half, off;
+    OWN(record_free) struct record r, paper, quantised, half, first, off;
     struct accel_session s = {.attended = 0};
     make_head(&h, true);
     run(&s, &able, &h, "spargeattn:arch=sm90", &r);
@@ -140,8 +140,10 @@ TEST(what_is_asked_for)
     ck_assert_double_eq(s.asked.pv, INFINITY);
     run(&s, &able, &h, "spargeattn:arith=sage2:v_max=2.25:arch=sm89", &half);
     ck_assert_int_eq(q->sum, OWN_SUM_F16);
+    run(&s, &able, &h, "spargeattn:arith=sage1", &first);
+    ck_assert(q->levels == 127 && !q->e4m3 && q->offset == 0 && q->sum == OWN_SUM_F16);
     run(&s, &able, &h, "spargeattn:pv=off", &off); /* plain lists */
-    ck_assert(s.asked.bq == 0 && s.attended == 5);
+    ck_assert(s.asked.bq == 0 && s.attended == 6);
 }
 
 TEST(what_is_skipped)
@@ -155,8 +157,6 @@ TEST(what_is_skipped)
     run(&s, &unable, &h, "spargeattn", &r);
     assert_skipped(&r, "the back end has no filter on P V");
     s.refuses = false;
-    run(&s, &able, &h, "spargeattn:arith=sage1", &r);
-    assert_skipped(&r, "no CUDA kernel for arith=sage1; arith=exact and sage2 have one");
     run(&s, &able, &h, "spargeattn:dead=mean", &r);
     assert_skipped(&r, "no CUDA kernel for dead=mean; dead=zero has one");
     run(&s, &able, &h, "sale", &r);

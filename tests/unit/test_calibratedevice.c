@@ -267,7 +267,6 @@ static const struct {
     {"xattention", "has no GPU side", D},
     {"sale:dense_below=0:arith=sage1", "no CUDA kernel for arith=sage1", D},
     {"sale:dense_below=0:bits=8", "not bits=8", D},
-    {"spargeattn:arith=sage1:l1=0.4:l2=0.5", "no CUDA kernel for arith=sage1", D},
     {"sampleattention:block=64", "heads of 16 channels are none of mine", 16},
 };
 

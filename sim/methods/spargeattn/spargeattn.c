@@ -580,9 +580,6 @@ static const char *const ariths[] = {"exact", "sage1", "sage2", NULL};
 static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct accel_filter *f,
                           char why[160])
 {
-    if (r->arith == SPARGE_SAGE1)
-        return method_refuses(why,
-                              "no CUDA kernel for arith=sage1; arith=exact and sage2 have one");
     if (r->dead_mean)
         return method_refuses(why, "no CUDA kernel for dead=mean; dead=zero has one");
     *f = (struct accel_filter){.bq = r->bq,
@@ -602,11 +599,14 @@ static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct a
     q->smooth_k = r->smooth_k;
     q->mean_as = q->keys_as = map;
     q->values_as = DT_F16;
-    q->e4m3 = true;
-    q->offset = E4M3_OFFSET;
     q->factor = 1;
-    q->v_top = r->v_max;
-    q->sum = sums_in_f16(r) ? OWN_SUM_F16 : OWN_SUM_F32;
+    q->sum = OWN_SUM_F16;
+    if (r->arith == SPARGE_SAGE2) {
+        q->e4m3 = true;
+        q->offset = E4M3_OFFSET;
+        q->v_top = r->v_max;
+        q->sum = sums_in_f16(r) ? OWN_SUM_F16 : OWN_SUM_F32;
+    }
     return true;
 }
 

@@ -1,0 +1,279 @@
+/*
+ * filter_arith.cuh - the arithmetics of the kernels that skip P V (attn_filter.cuh): products,
+ * maxima and exponentials of a stage, exact or with INT8 scores and P V in e4m3 or float16.
+ *
+ * All leave the probabilities of a stage in p. Quantised P V has sums u of its own, and comes
+ * in PARTS of 64 channels: registers do not hold more beside the next stage's scores.
+ */
+#ifndef LACUNA_FILTER_ARITH_CUH
+#define LACUNA_FILTER_ARITH_CUH
+
+#include "cuda/attn/attn8_consumer.cuh"
+#include "cuda/attn/attn_consumer.cuh"
+#include "cuda/attn/filter_shape.cuh"
+
+#include <cuda_fp16.h>
+
+enum filter_values { VALUES_BF16, VALUES_E4M3, VALUES_F16 };
+
+template <class T, filter_values VALUES = !T::BYTES       ? VALUES_BF16
+                                          : T::BY_CHANNEL ? VALUES_E4M3
+                                                          : VALUES_F16>
+struct filter_arith : consumer<T> {
+    static constexpr int BN = T::BN, D = T::D, PARTS = 1;
+    static constexpr int SCORES = T::UNIT / 2; /* of a thread and unit */
+
+    using score = float;
+    struct sums {
+    }; /* P V is added to the outputs */
+
+    using base = consumer<T>;
+    using base::a, base::kv, base::l, base::m, base::o, base::p;
+
+    DEVICE bool next_item(int4 &item)
+    {
+        int place;
+        bool any = base::await_item(place);
+        if (any)
+            item = base::item();
+        return any;
+    }
+
+    DEVICE void start_item(const int4 &item)
+    {
+        base::tile = item.x;
+        base::slot = -1;
+        base::clear_outputs();
+        m[0] = m[1] = -INFINITY;
+        l[0] = l[1] = 0;
+    }
+
+    DEVICE void issue_scores(float (&s)[BN / 2])
+    {
+        base::k_at = base::k_desc(kv.at);
+        base::issue_qk(s);
+    }
+
+    DEVICE void look_up_scales()
+    {
+    }
+
+    /* P V of the units in PENDING: a branch around products under way would serialise them. */
+    template <int PENDING, int PART> DEVICE void issue_values(int of_stage, sums &u)
+    {
+        hold(o);
+        wgmma_fence();
+        uint64_t vd = descriptor(uniform(base::v_desc(of_stage)));
+#pragma unroll
+        for (int kk = 0; kk < BN / 16; kk++)
+            if (PENDING >> kk * 8 / SCORES & 1)
+                wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
+                            vd + kk * 2048 / 16, true);
+        wgmma_commit();
+    }
+
+    template <int PART> DEVICE void end_values(sums &u)
+    {
+        wgmma_wait<0>();
+        hold(o);
+    }
+
+    /* some: scores may not count. */
+    DEVICE void mask(float (&s)[BN / 2], bool some)
+    {
+        if (some)
+            base::mask_scores(s, kv.at, base::tile);
+    }
+
+    template <int FROM, int TO> DEVICE void find_tops(const float (&s)[BN / 2], float (&top)[2])
+    {
+        tops<FROM, TO>(s, top);
+    }
+
+    /* What the rows' exponentials subtract, in log2 units. */
+    DEVICE void references(float (&reference)[2]) const
+    {
+        log2_base<true>(m, a.scale_log2, reference);
+    }
+
+    template <int FROM, int TO>
+    DEVICE void soften(float (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
+    {
+        exponentials<FROM, TO>(s, reference, a.scale_log2, sum);
+    }
+
+    template <int FROM, int TO> DEVICE void pack_all(const float (&s)[BN / 2])
+    {
+        pack<FROM, TO>(s, p);
+    }
+};
+
+template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
+    static constexpr int BN = T::BN, D = T::D, UNITS = T::UNITS, PARTS = D / 64;
+    static constexpr int SCORES = T::UNIT / 2, STEPS = T::UNIT / 32; /* of a unit's P V */
+
+    using score = int;
+    using sums = float[32];
+
+    using base = consumer8<T>;
+    using base::a, base::kv, base::m, base::o, base::sm;
+
+    uint32_t p[BN / 8];
+    float scale[UNITS]; /* of a stage's scores, */
+    bool floats;        /* which are floats in log2 units already */
+
+    DEVICE bool next_item(int4 &item)
+    {
+        return base::await_item(item);
+    }
+
+    DEVICE void look_up_scales()
+    {
+#pragma unroll
+        for (int u = 0; u < UNITS; u++)
+            scale[u] = base::scale_of(u);
+    }
+
+    template <int PENDING, int PART> DEVICE void issue_values(int of_stage, sums &u)
+    {
+        hold(u);
+        wgmma_fence();
+#pragma unroll
+        for (int unit = 0; unit < UNITS; unit++) {
+            uint64_t vd =
+                base::template operand<T::UNIT>(sm.v[of_stage] + (unit * D + PART * 64) * T::UNIT);
+#pragma unroll
+            for (int i = 0; i < STEPS; i++) {
+                const int at = 4 * (unit * STEPS + i);
+                if (PENDING >> unit & 1)
+                    wgmma_e4m3(u, p[at], p[at + 1], p[at + 2], p[at + 3], vd + 2 * i,
+                               i > 0 || (unit > 0 && PENDING & 1));
+            }
+        }
+        wgmma_commit();
+    }
+
+    template <int PART> DEVICE void end_values(sums &u)
+    {
+        wgmma_wait<0>();
+        hold(u);
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            o[32 * PART + i] += u[i];
+    }
+
+    DEVICE void mask(int (&s)[BN / 2], bool some)
+    {
+        floats = some;
+        if (!floats)
+            return;
+        base::template mask_scores<0, SCORES>(s, scale[0], warp_load(&sm.keys[kv.at][0]));
+        if constexpr (UNITS > 1)
+            base::template mask_scores<SCORES, BN / 2>(s, scale[1], warp_load(&sm.keys[kv.at][1]));
+    }
+
+    template <int FROM, int TO> DEVICE void find_tops(const int (&s)[BN / 2], float (&top)[2])
+    {
+        if (floats)
+            base::template tops<true, FROM, TO>(s, 1, top);
+        else
+            base::template tops<false, FROM, TO>(s, scale[FROM / SCORES], top);
+    }
+
+    DEVICE void references(float (&reference)[2]) const
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            reference[r] = (m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
+    }
+
+    template <int FROM, int TO>
+    DEVICE void soften(int (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
+    {
+        if (floats)
+            base::template exponentials<true, FROM, TO>(s, reference, 1, 0, sum);
+        else
+            base::template exponentials<false, FROM, TO>(s, reference, scale[FROM / SCORES],
+                                                         base::SHIFT, sum);
+    }
+
+    template <int FROM, int TO> DEVICE void pack_all(const int (&s)[BN / 2])
+    {
+        base::template pack<FROM, TO>(s, p);
+    }
+
+    DEVICE void finish()
+    {
+        base::ref[0] = m[0] - a.scales.top;
+        base::ref[1] = m[1] - a.scales.top;
+        base::finish();
+    }
+};
+
+template <class T> struct filter_arith<T, VALUES_F16> : filter_arith<T, VALUES_E4M3> {
+    static constexpr int BN = T::BN, D = T::D, STEPS = T::UNIT / 16;
+
+    using sums = int[16]; /* pairs */
+
+    using base = filter_arith<T, VALUES_E4M3>;
+    using base::o, base::sm;
+
+    uint32_t p[BN / 4];
+
+    template <int PENDING, int PART> DEVICE void issue_values(int of_stage, sums &u)
+    {
+        constexpr int FIRST = PENDING & 1 ? 0 : STEPS;
+        hold(u);
+        wgmma_fence();
+        uint64_t vd =
+            descriptor(uniform(desc_low(smem_addr(sm.v[of_stage]) + PART * BN * 128, BN * 128)));
+#pragma unroll
+        for (int kk = FIRST; kk < BN / 16; kk++)
+            if (PENDING >> kk / STEPS & 1)
+                wgmma_f16(u, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
+                          vd + kk * 2048 / 16, kk > FIRST);
+        wgmma_commit();
+    }
+
+    template <int PART> DEVICE void end_values(sums &u)
+    {
+        wgmma_wait<0>();
+        hold(u);
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            float2 x = halves_of(u[i]);
+            o[32 * PART + 2 * i] += x.x;
+            o[32 * PART + 2 * i + 1] += x.y;
+        }
+    }
+
+    static DEVICE float2 halves_of(int pair)
+    {
+        return __half22float2(*(const __half2 *)&pair);
+    }
+
+    /* The sums are those of the rounded probabilities, which become pairs at every other place. */
+    template <int FROM, int TO>
+    DEVICE void soften(int (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
+    {
+        float exact[2];
+        base::template soften<FROM, TO>(s, reference, exact);
+        sum[0] = sum[1] = 0;
+#pragma unroll
+        for (int i = FROM; i < TO; i += 2) {
+            __half2 pair = __floats2half2_rn(__int_as_float(s[i]), __int_as_float(s[i + 1]));
+            s[i] = *(const int *)&pair;
+            float2 x = __half22float2(pair);
+            sum[i / 2 % 2] += x.x + x.y;
+        }
+    }
+
+    template <int FROM, int TO> DEVICE void pack_all(const int (&s)[BN / 2])
+    {
+#pragma unroll
+        for (int i = FROM / 2; i < TO / 2; i++)
+            p[i] = (uint32_t)s[2 * i];
+    }
+};
+
+#endif
