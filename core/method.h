@@ -74,6 +74,10 @@ enum method_flags {
     METHOD_ROWS = 1 << 6,
     METHOD_ROWS_REPORT = 1 << 7,
 
+    /* The mask of a row depends on its query and the keys up to its own alone: one `prepare` is
+     * enough for all steps of the decode phase. */
+    METHOD_STEPS = 1 << 13,
+
     /* Terms that a head's attention may have besides scaled dot products and causal masking. A head
      * with a term that the method does not support is skipped with the reason (method_combines). */
     METHOD_REACH = 1 << 8,   /* windows and chunks: the replay clips the mask to them */
@@ -101,8 +105,6 @@ struct method_ctx {
     void *session;        /* what session.open returned; NULL: it was not called */
     int64_t unit_rows; /* set by prepare: query rows that share one list of kept keys; `select` is
                         * called for ranges that start at a multiple of it. Default 1 */
-    double meta_bytes; /* may be set by prepare: bytes of its summary of the keys that the choice
-                        * for one row reads */
     char skip[256];    /* set by method_skip */
 };
 

@@ -183,9 +183,10 @@ static int walk_rows(const struct head_in *in, struct walked *w, int64_t n, stru
     int rc = 0;
     TRY(map_rows_init(&rows, in->exact, MAP_PROBS, err));
     TRY(mem_zalloc(&sum, in->x.nk + 1, sizeof *sum, "row of the map", err));
-    for (int64_t i = 0; i < in->x.nq; i++) {
+    int64_t n_rows = w->mask.nq, first = in->x.nq - n_rows;
+    for (int64_t i = 0; i < n_rows; i++) {
         const double *p;
-        TRY(map_rows_get(&rows, i, &p, err));
+        TRY(map_rows_get(&rows, first + i, &p, err));
         for (int64_t j = 0; j < in->x.nk; j++)
             sum[j + 1] = sum[j] + p[j];
         for (int64_t m = 0; m < n; m++)
@@ -306,14 +307,16 @@ out:
     return rc;
 }
 
+/* Masks of all stored rows, or all of the steps of the decode phase, which are the last rows. */
 static int load_masks(const struct dumped *masks, int64_t n, const struct head_in *in,
-                      struct walked *w, struct err *err)
+                      int64_t steps, struct walked *w, struct err *err)
 {
     int rc = 0;
     for (int64_t i = 0; i < n; i++) {
         struct mask *m = &w[i].mask;
         TRY(maskfile_read(masks[i].file, masks[i].cell, m, err));
-        if (m->nq != in->x.nq || m->nk != in->x.nk)
+        bool fits = m->nq == in->x.nq || m->nq == steps;
+        if (!fits || m->nq != w[0].mask.nq || m->nk != in->x.nk)
             FAIL(err, ERR_INPUT, "mask of %s: %lld x %lld, the head has %lld x %lld",
                  masks[i].id.method, (long long)m->nq, (long long)m->nk, (long long)in->x.nq,
                  (long long)in->x.nk);
@@ -344,10 +347,10 @@ static int do_head(void *ctx, int64_t item, int worker, struct err *err)
     if (head < 0)
         FAIL(err, ERR_INPUT, "%s has no head %d", trace_path(t), masks->id.head);
     TRY(head_load(t, masks->call, head, &o->load, &h, err));
-    TRY(load_masks(masks, n, &h.in, w, err));
+    TRY(load_masks(masks, n, &h.in, trace_decode(trace_meta(t)).steps, w, err));
     TRY(walk_rows(&h.in, w, n, pairs, n_pairs, err));
     for (int64_t i = 0; i < n_pairs; i++)
-        TRY(deliver(o, masks, pairs + i, h.in.x.nq, err));
+        TRY(deliver(o, masks, pairs + i, w->mask.nq, err));
 out:
     for (int64_t i = 0; w && i < n; i++) {
         mask_free(&w[i].mask);

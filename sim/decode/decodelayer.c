@@ -13,7 +13,7 @@
 #include "core/method_run.h"
 #include "core/pool.h"
 #include "sim/decode/lane.h"
-#include "sim/decode/rowselect.h"
+#include "sim/decode/stepselect.h"
 #include "sim/registry.h"
 
 #include <math.h>
@@ -45,8 +45,9 @@ struct held {
 struct setting {
     const struct sim_call *run;
     const struct method *method;
-    struct lane *lanes; /* [n], owned */
-    bool evicts, late;  /* has hooks of the decode phase; evicted a key of the prompt later */
+    struct lane *lanes;        /* [n], owned */
+    struct step_state *select; /* [n], owned: of a method without hooks, or of `then` */
+    bool evicts, late; /* has hooks of the decode phase; evicted a key of the prompt later */
     struct decode_layer layer; /* caches [n / share], owned */
     struct held *held;         /* [n / share], owned */
     void *state;
@@ -227,10 +228,9 @@ static void choose_row(struct decode *d, const struct setting *s, int first, int
             continue;
         int rc = i + d->t0 == 0 ? sim_admits(cell) : 0;
         if (!rc)
-            rc = row_select(cell, row_of(d, d->t0 + i), kv, &l->kept, &l->out->err);
+            rc = step_select(cell, s->select + h, row_of(d, d->t0 + i), kv, &l->kept, &l->out->err);
         if (rc)
             lane_ends(l, cell, rc);
-        l->meta_bytes += cell->ctx->meta_bytes;
     }
 }
 
@@ -407,6 +407,7 @@ static int setting_init(struct decode *d, struct setting *s, const struct sim_ca
                                      .prompt = d->c->phase.from};
     TRY(mem_zalloc(&s->lanes, n, sizeof *s->lanes, "heads", err));
     TRY(mem_zalloc(&s->held, n, sizeof *s->held, "caches", err));
+    TRY(mem_zalloc(&s->select, n, sizeof *s->select, "heads", err));
     TRY(mem_alloc(&params, n, sizeof *params, "parameters", err));
     s->layer.params = params;
     for (int h = 0; h < n; h++) {
@@ -423,6 +424,8 @@ static void setting_free(struct setting *s)
     for (int h = 0; h < s->layer.n; h++) {
         if (s->lanes)
             lane_free(s->lanes + h);
+        if (s->select)
+            method_release(s->then ? s->then->method : s->method, s->select[h].once);
         if (s->held) {
             keysets_free(&s->held[h].sets);
             free(s->held[h].n);
@@ -440,6 +443,7 @@ static void setting_free(struct setting *s)
     free((void *)(uintptr_t)s->layer.params);
     free(s->layer.caches);
     free(s->lanes);
+    free(s->select);
     free(s->held);
 }
 
@@ -489,35 +493,29 @@ static int best_fixed(struct decode *d, const struct setting *s, int h, double *
     return rc;
 }
 
-/* Bytes beside K and V that a step reads; NAN: the method does not say. */
-static double meta_bytes(const struct setting *s, const struct lane *l, int64_t steps)
-{
-    const struct method *m = s->then ? s->then->method : s->method;
-    bool none = (s->evicts && !s->then) || m->flags & METHOD_KEEPS_ALL || m->reuse.always_static;
-    return l->meta_bytes > 0 || none ? l->meta_bytes / (double)steps : NAN;
-}
-
 static int finish_lane(struct decode *d, struct setting *s, int h, double error, double padded,
                        struct err *err)
 {
     struct lane *l = s->lanes + h;
+    struct step_state *select = s->select + h;
     const struct attn_in *x = &d->heads[h]->x;
     const struct held *held = s->held + h / s->layer.share;
     int64_t steps = d->c->phase.steps;
     double per_key = (double)(x->d + x->dv) * (double)dtype_size(d->heads[h]->src_dtype);
     double all = (double)d->c->phase.from + (double)(steps + 1) / 2, cached = 0;
     int rc = 0;
+    step_state_end(select, s->then ? s->then->method : s->method);
     for (int64_t t = 0; t < steps; t++)
         cached += held->n[t] / (double)steps;
     struct lane_cache c = {.evicts = s->evicts,
                            .held = held->n,
                            .padded = padded,
                            .kv = per_key * held->union_keys / (double)steps,
-                           .meta = meta_bytes(s, l, steps),
+                           .meta = select->unknown ? NAN : select->bytes / (double)steps,
                            .dense = per_key * all,
                            .best = NAN,
                            .err_layer = error};
-    c.bytes = per_key * (s->evicts ? cached : all) + c.meta;
+    c.bytes = per_key * (s->evicts ? cached : all);
     if (s->evicts)
         c.end = (double)s->layer.caches[h / s->layer.share].n;
     if (s->evicts && !s->late)

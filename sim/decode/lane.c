@@ -301,10 +301,9 @@ int lane_record(struct lane *l, const struct lane_cache *c, struct err *err)
     TRY(metrics_output(&l->acc, false, r, err));
     TRY(RECORD_ALL(r, err, {"cra_drift", moved}, {"err_l2_layer", c->err_layer},
                    {"regret_topk", l->topk / (double)n - record_get(r, "cra_mean")},
-                   {"bytes_kv", c->kv}, {"bytes_dense", c->dense}));
+                   {"bytes_kv", c->kv}, {"bytes_dense", c->dense}, {"bytes_cache", c->bytes}));
     if (!isnan(c->meta))
-        TRY(RECORD_ALL(r, err, {"bytes_meta", c->meta}, {"bytes_read", c->kv + c->meta},
-                       {"bytes_cache", c->bytes}));
+        TRY(RECORD_ALL(r, err, {"bytes_meta", c->meta}, {"bytes_read", c->kv + c->meta}));
     if (n > 1)
         TRY(record_metric(r, "reuse", l->reuse / (double)(n - 1), err));
     if (c->evicts)

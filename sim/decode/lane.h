@@ -49,7 +49,6 @@ struct lane {
     int64_t pairs, allowed;
     double *lost, *sq_delta, *sq_ref; /* [steps]: evicted mass; of errors over a layer */
     double topk, hot, reuse;          /* sums over steps */
-    double meta_bytes;
 };
 
 int lane_init(struct lane *l, const struct sim_cell *cell, struct call_outcome *out, int64_t steps,
@@ -66,8 +65,8 @@ struct lane_cache {
     const double *held;            /* [steps]: keys during the attention of each step */
     double end;                    /* keys after the last step */
     double padded;                 /* largest cache of the layer, mean over steps */
-    double kv, meta, dense, bytes; /* bytes per step: read of K and V, read beside them, read by
-                                    * dense attention, held */
+    double kv, meta, dense, bytes; /* bytes per step: read of K and V, read to choose (NAN: not
+                                    * known), read by dense attention, held */
     double best;                   /* mean recall of the best fixed set; NAN: not known */
     double err_layer;
 };

@@ -160,7 +160,7 @@ const struct method method_ds = {
     .name = "ds",
     .summary = "tokens with the largest scores in few channels (double sparsity)",
     .paper = "Yang et al., Post-Training Sparse Attention with Double Sparsity, arXiv 2408.07092",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_SOFTCAP | METHOD_SINK,
+    .flags = METHOD_ROWS | METHOD_STEPS | METHOD_CAUSAL | METHOD_SOFTCAP | METHOD_SINK,
     .params = {.table = options,
                .size = sizeof(struct params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "budget")),

@@ -243,7 +243,7 @@ const struct method method_twilight = {
     .summary = "a selector's tokens, pruned to the estimated mass p",
     .paper = "Lin et al., Twilight: Adaptive Attention Sparsity with Hierarchical Top-p Pruning, "
              "arXiv 2502.02770",
-    .flags = METHOD_ROWS | METHOD_CAUSAL,
+    .flags = METHOD_ROWS | METHOD_STEPS | METHOD_CAUSAL,
     .params = {.table = options,
                .size = sizeof(struct params),
                .scopes = PARAM_SCOPES({"page", "select=quest"}, {"channels", "select=ds"},

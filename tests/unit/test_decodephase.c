@@ -2,12 +2,15 @@
  * The decode phase: hand-computed caches, recalls and errors of evictions and selections.
  */
 #include "sim/decode/decodelayer.h"
+#include "sim/replay.h"
 #include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 #include "tests/harness/testmethods.h"
+#include "tests/harness/trace_fixture.h"
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- a layer -------------------------------------------------------------------------------- */
 
@@ -411,4 +414,164 @@ TEST(a_selector_reads_what_is_cached)
     ck_assert_uint_eq(top.kept[0][2], KEYS(0, 1)); /* key 2 is gone; 0 and 5 are equal */
     NEAR(&top, 0, "lost@token=2", 1 - 0.684211);
     NEAR(&top, 0, "recall@token=2", (4 + 1) / 9.5);
+}
+
+/* ---- the prefill and the decode phase ------------------------------------------------------- */
+
+static int tap_rows(void *ctx, const struct mask *m, const double *out, const double *lse,
+                    struct err *err)
+{
+    uint64_t *kept = ctx;
+    struct span s[64];
+    (void)out, (void)lse, (void)err;
+    for (int64_t i = m->row0; i < m->row1; i++)
+        for (int64_t n = mask_row_spans(m, i, s) - 1; n >= 0; n--)
+            for (int64_t j = s[n].lo; j < s[n].hi; j++)
+                kept[i] |= 1ull << j;
+    return 0;
+}
+
+static const char *const stateless[] = {"dense",
+                                        "streaming:sink=2:window=5",
+                                        "oracle:kind=topk:k=5",
+                                        "oracle:alpha=0.7",
+                                        "quest:page=4:budget=12:floor=1:dense_layers=0",
+                                        "quest:page=4:budget=12:profile=kernel:dense_layers=0",
+                                        "ds:budget=6:dense_layers=0:channels=1+3",
+                                        "twilight:page=4:budget=24:p=0.6:dense_layers=0"};
+
+/* A method without state keeps the same keys in both phases. */
+TEST_EACH(a_row_is_the_same_in_both_phases, stateless)
+{
+    enum { N = 48, PROMPT = 30 };
+    OWN(layer_free) struct layer l;
+    uint64_t kept[N] = {0};
+    random_layer(&l, 1, 1, PROMPT, N - PROMPT, PROMPT);
+    RUN(d, &l, stateless[_i]);
+    OWN(run_free) struct method_run *run = run_of(stateless[_i]);
+    OWN(record_free) struct record r;
+    struct method_ctx ctx = {.seed = 7};
+    struct sim_cell cell = {.method = run->method,
+                            .params = run->params,
+                            .ctx = &ctx,
+                            .in = &l.heads[0].in,
+                            .sink = tap_rows,
+                            .sink_ctx = kept};
+    record_init(&r);
+    MUST(sim_run(&cell, &r, ERR));
+    for (int t = 0; t < N - PROMPT; t++)
+        ck_assert_msg(d.kept[0][t] == kept[PROMPT + t], "%s, step %d", stateless[_i], t);
+}
+
+/* ---- a replay ------------------------------------------------------------------------------- */
+
+struct plan {
+    struct replay r;
+    struct method_run *runs;
+    int64_t n_runs;
+};
+
+static void replay_run(const char *trace, const char *records, int jobs, int64_t shard,
+                       int64_t shards, int64_t *done)
+{
+    static const char *const texts[] = {"dense", "evict:by=tova,h2o,knorm:capacity=12",
+                                        "evict:by=adakv:window=4:capacity=12", "minference"};
+    struct plan p = {.r = {.decode = true, .load = {.precision = PREC_F64}}};
+    struct call_select sel = {NULL, NULL, NULL, NULL};
+    char *args[] = {(char *)(uintptr_t)trace};
+    MUST(method_runs_parse_all(test_methods, (char *const *)(uintptr_t)texts, 4, &p.runs, &p.n_runs,
+                               ERR));
+    p.r.runs = p.runs;
+    p.r.n_runs = p.n_runs;
+    MUST(traces_open(args, 1, &p.r.traces, &p.r.n_traces, ERR));
+    MUST(record_file_open(records, &p.r.records, ERR));
+    MUST(replay_plan(&p.r, &sel, ERR));
+    MUST(replay_shard(&p.r, &(struct shard){.index = shard, .count = shards}, ERR));
+    MUST(replay_groups(&p.r, ERR));
+    MUST(replay_execute(&p.r, jobs, ERR));
+    *done = p.r.done_ok + p.r.done_skip + p.r.done_error;
+    record_file_close(&p.r.records);
+    replay_free(&p.r);
+    method_runs_free(p.runs, p.n_runs);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    OWN(buf_free) struct buf x = {0};
+    OWN(buf_free) struct buf y = {0};
+    record_key(a, &x);
+    record_key(b, &y);
+    return strcmp(buf_str(&x), buf_str(&y));
+}
+
+/* Both files hold the same records, in whatever order. */
+static void assert_same(const char *a, const char *b, int64_t want)
+{
+    struct record *x = NULL, *y = NULL;
+    int64_t nx, ny;
+    MUST(records_load(a, &x, &nx, ERR));
+    MUST(records_load(b, &y, &ny, ERR));
+    ck_assert_int_eq(nx, want);
+    ck_assert_int_eq(ny, want);
+    qsort(x, (size_t)nx, sizeof *x, by_key);
+    qsort(y, (size_t)ny, sizeof *y, by_key);
+    for (int64_t i = 0; i < nx; i++) {
+        ck_assert_int_eq(by_key(x + i, y + i), 0);
+        ck_assert_int_eq(x[i].scope, RECORD_OF_DECODE);
+        ck_assert_int_eq(x[i].n_q, 10);
+        ck_assert_int_eq(x[i].status, y[i].status);
+        ck_assert_int_eq(record_metrics(x + i), record_metrics(y + i));
+        for (int64_t m = 0; m < record_metrics(x + i); m++)
+            ck_assert_double_eq(x[i].values[m], record_get(y + i, record_metric_name(x + i, m)));
+    }
+    records_free(x, nx);
+    records_free(y, ny);
+}
+
+TEST(a_replay_resumes_and_does_not_depend_on_threads_or_shards)
+{
+    struct trace_meta m = fixture_decode(DT_F32);
+    const char *trace = test_path("t.h5"), *one = test_path("one.jsonl"),
+               *two = test_path("two.jsonl");
+    int64_t done;
+    MUST(fixture_write(trace, &m, 2, ERR));
+    replay_run(trace, one, 1, 0, 1, &done);
+    ck_assert_int_eq(done, 2 * 4 * 6); /* layers, heads, settings */
+    replay_run(trace, two, 2, 0, 2, &done);
+    ck_assert_int_eq(done, 4 * 6); /* a layer stays together */
+    replay_run(trace, two, 2, 1, 2, &done);
+    ck_assert_int_eq(done, 4 * 6);
+    assert_same(one, two, 2 * 4 * 6);
+    replay_run(trace, one, 2, 0, 1, &done);
+    ck_assert_int_eq(done, 0);
+    ck_assert_int_eq(truncate(one, 0), 0);
+    replay_run(trace, one, 2, 0, 1, &done);
+    assert_same(one, two, 2 * 4 * 6);
+}
+
+TEST(what_the_decode_phase_refuses)
+{
+    struct trace_meta m = fixture_decode(DT_F32);
+    const char *trace = test_path("r.h5");
+    char *args[] = {(char *)(uintptr_t)trace};
+    static const char *const texts[] = {"oracle@density_elem=0.2", "dense"};
+    MUST(fixture_write(trace, &m, 1, ERR));
+    for (int i = 0; i < 2; i++) {
+        struct replay r = {.decode = true};
+        struct call_select sel = {.heads = i ? "0-1" : "all"};
+        struct method_run *runs = NULL;
+        MUST(method_runs_parse_all(test_methods, (char *const *)(uintptr_t)(texts + i), 1, &runs,
+                                   &r.n_runs, ERR));
+        r.runs = runs;
+        MUST(traces_open(args, 1, &r.traces, &r.n_traces, ERR));
+        FAILS(replay_plan(&r, &sel, ERR), ERR_USAGE, i ? "all heads of a layer" : "sweep");
+        replay_free(&r);
+        method_runs_free(runs, 1);
+    }
+    m = fixture_text(DT_F32, 2, 2, 20);
+    struct replay r = {.decode = true};
+    MUST(fixture_write(args[0] = (char *)(uintptr_t)test_path("p.h5"), &m, 1, ERR));
+    MUST(traces_open(args, 1, &r.traces, &r.n_traces, ERR));
+    FAILS(traces_decode(r.traces, 1, ERR), ERR_INPUT, "--generate");
+    replay_free(&r);
 }

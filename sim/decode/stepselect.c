@@ -1,4 +1,4 @@
-#include "sim/decode/rowselect.h"
+#include "sim/decode/stepselect.h"
 
 #include "core/mem.h"
 #include "core/method_run.h"
@@ -50,23 +50,23 @@ static int make_row(const struct head_in *in, int64_t row, const struct cached_k
     return exact_borrow(&h->exact, in->exact, err);
 }
 
-/* The set of the mask's row, in positions of the sequence. */
-static int add_row(const struct mask *m, const struct cached_kv *kv, struct keysets *out,
+/* The set of row i of the mask, in positions of the sequence. */
+static int add_row(const struct mask *m, int64_t i, const struct cached_kv *kv, struct keysets *out,
                    struct err *err)
 {
     struct span *s = NULL;
     int32_t *at = NULL;
     int rc = 0;
     TRY(mem_alloc(&s, mask_max_spans(m), sizeof *s, "kept keys of a row", err));
-    struct keyset set = {s, mask_row_spans(m, 0, s)};
+    struct keyset set = {s, mask_row_spans(m, i, s)};
     if (!kv) {
         rc = keysets_add(out, s, set.n, err);
         goto out;
     }
     TRY(mem_alloc(&at, kv->n, sizeof *at, "kept keys of a row", err));
     int64_t n = keyset_list(set, 0, kv->n, false, at);
-    for (int64_t i = 0; i < n; i++)
-        at[i] = kv->at[at[i]];
+    for (int64_t e = 0; e < n; e++)
+        at[e] = kv->at[at[e]];
     rc = keysets_add_positions(out, at, n, err);
 out:
     free(s);
@@ -74,7 +74,7 @@ out:
     return rc;
 }
 
-static int select_of(const struct sim_cell *cell, const struct row_head *h, void *state,
+static int select_of(const struct sim_cell *cell, const struct head_in *in, void *state, int64_t i,
                      const struct cached_kv *kv, struct keysets *out, struct err *err)
 {
     struct arithmetic arith = {.kind = ARITH_SOFTMAX};
@@ -84,34 +84,67 @@ static int select_of(const struct sim_cell *cell, const struct row_head *h, void
     method_arithmetic(cell->method, state, &arith, why);
     if (arith.kind != ARITH_SOFTMAX)
         return method_skip(cell->ctx,
-                           "%s has an arithmetic of its own; the decode phase attends "
-                           "by exact softmax over the kept keys",
+                           "%s has an arithmetic of its own; the decode phase attends by exact "
+                           "softmax over the kept keys",
                            cell->method->name);
-    TRY(cell->method->select(state, 0, 1, &m, err));
-    mask_within(&m, &h->in.x.reach);
+    TRY(cell->method->select(state, i, i + 1, &m, err));
+    mask_within(&m, &in->x.reach);
     TRY(mask_check(&m, err));
-    TRY(add_row(&m, kv, out, err));
+    TRY(add_row(&m, i, kv, out, err));
 out:
     mask_free(&m);
     return rc;
 }
 
-int row_select(const struct sim_cell *cell, int64_t row, const struct cached_kv *kv,
-               struct keysets *out, struct err *err)
+/* What the choices of a state read; nothing where the mask is static or keeps every key. */
+static void add_cost(struct step_state *s, const struct method *m, void *state)
+{
+    struct select_cost c = {0, 0};
+    if (m->flags & METHOD_KEEPS_ALL || method_origin(m, state).source != SOURCE_OWN)
+        return;
+    if (m->cost && m->cost(state, &c))
+        s->bytes += c.bytes;
+    else
+        s->unknown = true;
+}
+
+void step_state_end(struct step_state *s, const struct method *m)
+{
+    if (s->once)
+        add_cost(s, m, s->once);
+    method_release(m, s->once);
+    s->once = NULL;
+}
+
+/* The row alone, as the only query. */
+static int select_alone(const struct sim_cell *cell, struct step_state *s, int64_t row,
+                        const struct cached_kv *kv, struct keysets *out, struct err *err)
 {
     struct row_head h;
     void *state = NULL;
+    int rc = 0;
+    TRY(make_row(cell->in, row, kv, &h, err));
+    TRY(method_prepare(cell->method, cell->ctx, cell->params, &h.in, &state, err));
+    TRY(select_of(cell, &h.in, state, 0, kv, out, err));
+    add_cost(s, cell->method, state);
+out:
+    method_release(cell->method, state);
+    exact_free(&h.exact);
+    return rc;
+}
+
+int step_select(const struct sim_cell *cell, struct step_state *s, int64_t row,
+                const struct cached_kv *kv, struct keysets *out, struct err *err)
+{
     int rc = 0;
     if (cell->method->flags & METHOD_NEEDS_STEPS)
         return method_skip(cell->ctx, "%s carries state over denoising steps", cell->method->name);
     if (kv && !attn_is_plain(&cell->in->x))
         return method_skip(cell->ctx, "a head with a window, chunk, cap, bias or sink: then= needs "
                                       "keys whose place does not count");
-    TRY(make_row(cell->in, row, kv, &h, err));
-    TRY(method_prepare(cell->method, cell->ctx, cell->params, &h.in, &state, err));
-    TRY(select_of(cell, &h, state, kv, out, err));
-out:
-    method_release(cell->method, state);
-    exact_free(&h.exact);
-    return rc;
+    if (kv || !(cell->method->flags & METHOD_STEPS))
+        return select_alone(cell, s, row, kv, out, err);
+    if (!s->once)
+        rc = method_prepare(cell->method, cell->ctx, cell->params, cell->in, &s->once, err);
+    return rc ? rc : select_of(cell, cell->in, s->once, row, kv, out, err);
 }

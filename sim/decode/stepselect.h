@@ -1,0 +1,34 @@
+/*
+ * stepselect.h - a method without state chooses the keys of one decode step.
+ *
+ * It sees the row as the only query of a causal head whose keys are those that the cache holds, so
+ * that nothing it does can depend on later tokens.
+ */
+#ifndef LACUNA_STEPSELECT_H
+#define LACUNA_STEPSELECT_H
+
+#include "sim/decode/keysets.h"
+#include "sim/simulate.h"
+
+/* Keys and values of a cache, gathered. */
+struct cached_kv {
+    const int32_t *at; /* [n]: positions */
+    int64_t n;
+    float *k, *v; /* [n][d], [n][dv] */
+};
+
+/* The method of a head between its steps. Zeroed at first. */
+struct step_state {
+    void *once;   /* owned: the method's state for all steps, with METHOD_STEPS */
+    bool unknown; /* the method does not say what a choice reads */
+    double bytes; /* that the choices of all steps so far read */
+};
+void step_state_end(struct step_state *s, const struct method *m); /* adds up the bytes, too */
+
+/* Append the set that the method of the cell chooses for query `row` of its head. kv NULL: the
+ * cache holds all keys up to the row's own. 0, METHOD_SKIP with the context's reason, or an error.
+ */
+int step_select(const struct sim_cell *cell, struct step_state *s, int64_t row,
+                const struct cached_kv *kv, struct keysets *out, struct err *err);
+
+#endif
