@@ -42,7 +42,7 @@ struct candidate {
 };
 
 struct place {
-    int layer, head; /* -1: all */
+    int layer, kv_head, head; /* -1: all */
     struct candidate *c;
     int64_t n, cap;
     int64_t calls; /* distinct cells of any setting */
@@ -169,7 +169,8 @@ static void choose_at(const struct chooser *k, struct place *p)
 
 static bool is_at(const struct place *p, const struct record *r)
 {
-    return (p->layer < 0 || p->layer == r->layer) && (p->head < 0 || p->head == r->head);
+    return (p->layer < 0 || p->layer == r->layer) && (p->kv_head < 0 || p->kv_head == r->kv_head) &&
+           (p->head < 0 || p->head == r->head);
 }
 
 /* Cells of each place, whatever the setting: their number. */
@@ -194,17 +195,18 @@ static int find_places(struct chooser *k, struct err *err)
     int n = 0, rc = 0;
     if (k->req->per != CHOOSE_MODEL)
         keys[n++] = KEY_LAYER;
-    if (k->req->per == CHOOSE_HEAD)
-        keys[n++] = KEY_HEAD;
+    if (k->req->per == CHOOSE_HEAD || k->req->per == CHOOSE_KV_HEAD)
+        keys[n++] = k->req->per == CHOOSE_HEAD ? KEY_HEAD : KEY_KV_HEAD;
     keys[n++] = KEY_METHOD;
     keys[n++] = KEY_PARAMS;
     TRY(grouping_make(k->set, keys, n, 0, NULL, NULL, &k->gs, err));
     for (int64_t i = 0; i < k->gs.n; i++) {
         const struct record *r = k->gs.g[i].first;
         struct place at = {.layer = k->req->per == CHOOSE_MODEL ? -1 : r->layer,
+                           .kv_head = k->req->per == CHOOSE_KV_HEAD ? r->kv_head : -1,
                            .head = k->req->per == CHOOSE_HEAD ? r->head : -1};
         struct place *last = k->n ? &k->places[k->n - 1] : NULL;
-        if (!last || last->layer != at.layer || last->head != at.head) {
+        if (!last || !is_at(last, r)) {
             TRY(mem_grow(&k->places, &k->cap, k->n + 1, sizeof *k->places, "places", err));
             last = &k->places[k->n++];
             *last = at;
@@ -335,8 +337,8 @@ static int put_traces(const struct recset *set, struct jw *w, struct err *err)
 
 static int check_set(const struct recset *set, const struct choose_request *req, struct err *err)
 {
-    static const enum group_key one[] = {KEY_MODEL, KEY_PERMUTE, KEY_CAUSAL, KEY_BACKEND,
-                                         KEY_PRECISION};
+    static const enum group_key one[] = {KEY_MODEL,   KEY_PERMUTE,   KEY_CAUSAL,
+                                         KEY_BACKEND, KEY_PRECISION, KEY_SCOPE};
     for (size_t i = 0; i < sizeof one / sizeof *one; i++)
         if (recset_varies(set, one[i]))
             return err_set(err, ERR_INPUT,
@@ -374,7 +376,7 @@ static void chooser_free(struct chooser *k)
 int choose_plan(const struct recset *set, const struct choose_request *req, struct jw *w,
                 struct choose_summary *sum, struct err *err)
 {
-    static const char *const per[] = {"head", "layer", "model"};
+    static const char *const per[] = {"head", "kv-head", "layer", "model"};
     struct chooser k = {.set = set, .req = req, .limits = req->limits};
     int rc = 0;
     *sum = (struct choose_summary){0};

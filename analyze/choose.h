@@ -1,6 +1,6 @@
 /*
- * choose.h - a plan: for every head, layer or model the cheapest setting whose records satisfy all
- * limits.
+ * choose.h - a plan: for every head, KV head, layer or model the cheapest setting whose records
+ * satisfy all limits.
  */
 #ifndef LACUNA_CHOOSE_H
 #define LACUNA_CHOOSE_H
@@ -19,7 +19,7 @@ struct limits {
 /* Add "err_l1_rel<=0.02" or several, separated by commas. ERR_USAGE. */
 int limits_add(struct limits *l, const char *text, struct err *err);
 
-enum choose_per { CHOOSE_HEAD, CHOOSE_LAYER, CHOOSE_MODEL };
+enum choose_per { CHOOSE_HEAD, CHOOSE_KV_HEAD, CHOOSE_LAYER, CHOOSE_MODEL };
 
 struct choose_request {
     struct limits limits;

@@ -25,7 +25,7 @@ struct choose_opts {
     double quantile, sparsity;
 };
 
-static const char *const pers[] = {"head", "layer", "model", NULL};
+static const char *const pers[] = {"head", "kv-head", "layer", "model", NULL};
 
 static const struct opt options[] = {
     OPT_AS("limit", OPT_LIST, struct choose_opts, limits, NULL,
@@ -33,7 +33,8 @@ static const struct opt options[] = {
            .arg = "METRIC<=X", .short_name = 'l'),
     OPT_STR(struct choose_opts, cost, "density_exec", "METRIC",
             "What is to be small; time_total is the measured time_total_ns."),
-    OPT_ENUM(struct choose_opts, per, "head", pers, "What shares a setting."),
+    OPT_ENUM(struct choose_opts, per, "head", pers,
+             "What shares a setting; kv-head for evictions."),
     OPT_NUM(struct choose_opts, quantile, "1", 0, 1, "",
             "Share of a setting's cells that have to satisfy the limits.", .flags = OPT_MIN_OPEN,
             .arg = "Q"),

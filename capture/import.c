@@ -454,11 +454,28 @@ static int wrong_shape(const struct st_tensor *t, const char *want, struct err *
                    (long long)t->count, want);
 }
 
+/* Extra operands, [heads][rows][dim] each. */
+static int take_aux(const struct st_file *f, const char *prefix, size_t len, struct import_call *c,
+                    struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < AUX_COUNT; i++) {
+        const struct st_tensor *t;
+        TRY(take_values(f, prefix, len, trace_aux_name((enum trace_aux)i), &t, &c->aux[i], err));
+        if (t && t->ndim != 3)
+            FAIL(err, ERR_INPUT, "tensor '%s' is not of heads, rows and channels", t->name);
+        if (t)
+            c->call.aux[i] = (struct aux_shape){t->shape[0], t->shape[1], t->shape[2]};
+    }
+out:
+    return rc;
+}
+
 int import_call_score(struct import_job *j, const struct st_file *f, const char *prefix, size_t len,
                       struct import_call *c, struct err *err)
 {
     struct trace_score *s = &c->call.score;
-    const struct st_tensor *sinks, *alibi, *rel, *bias;
+    const struct st_tensor *sinks, *alibi, *rel, *bias, *sum;
     int64_t heads = c->q.heads, distances = 2 * c->k.tokens - 1, pairs = c->q.tokens * c->k.tokens;
     int rc = 0;
 
@@ -467,6 +484,8 @@ int import_call_score(struct import_job *j, const struct st_file *f, const char 
     TRY(take_values(f, prefix, len, "alibi", &alibi, &c->alibi, err));
     TRY(take_values(f, prefix, len, "rel_bias", &rel, &c->rel_bias, err));
     TRY(take_values(f, prefix, len, "bias", &bias, &c->bias, err));
+    TRY(take_values(f, prefix, len, "col_sum", &sum, &c->col_sum, err));
+    TRY(take_aux(f, prefix, len, c, err));
     if (sinks && sinks->count != heads)
         return wrong_shape(sinks, "one per head", err);
     if (alibi && alibi->count != heads)
@@ -475,6 +494,9 @@ int import_call_score(struct import_job *j, const struct st_file *f, const char 
         return wrong_shape(rel, "2 n_k - 1, for all heads or for each", err);
     if (bias && bias->count != pairs && bias->count != heads * pairs)
         return wrong_shape(bias, "n_q x n_k, for all heads or for each", err);
+    if (sum && sum->count != heads * j->meta.decode_from)
+        return wrong_shape(sum, "one per head and key of the prompt (decode_from)", err);
+    c->call.has_col_sum = sum != NULL;
     s->sinks = sinks != NULL;
     s->alibi = alibi != NULL;
     s->rel_bias = !rel ? 0 : rel->count == distances ? 1 : (int)heads;
@@ -915,6 +937,11 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
         TRY(trace_put_values(w, TRACE_REL_BIAS, c->rel_bias, err));
     if (c->bias)
         TRY(trace_put_values(w, TRACE_BIAS, c->bias, err));
+    if (c->col_sum)
+        TRY(trace_put_values(w, TRACE_COL_SUM, c->col_sum, err));
+    for (int i = 0; i < AUX_COUNT; i++)
+        if (c->aux[i])
+            TRY(trace_put_values(w, TRACE_AUX + i, c->aux[i], err));
     progress_add(progress, 1, 1, "tensors");
     if (c->call.has_map)
         TRY(gemm_ready(err));
@@ -964,6 +991,9 @@ void import_free(struct import_job *j)
         source_free(&j->calls[i].out);
         free(j->calls[i].sinks);
         free(j->calls[i].alibi);
+        free(j->calls[i].col_sum);
+        for (int a = 0; a < AUX_COUNT; a++)
+            free(j->calls[i].aux[a]);
         free(j->calls[i].rel_bias);
         free(j->calls[i].bias);
     }

@@ -37,7 +37,7 @@ int source_st(struct source *s, const struct st_file *f, const char *path,
 struct import_call {
     struct trace_call call;
     struct source q, k, v, out;
-    float *sinks, *alibi, *rel_bias, *bias; /* owned, as call.score says */
+    float *sinks, *alibi, *rel_bias, *bias, *col_sum, *aux[AUX_COUNT]; /* owned, as call says */
 };
 
 struct import_job {

@@ -74,10 +74,6 @@ enum method_flags {
     METHOD_ROWS = 1 << 6,
     METHOD_ROWS_REPORT = 1 << 7,
 
-    /* The mask of a row depends on its query and the keys up to its own alone: one `prepare` is
-     * enough for all steps of the decode phase. */
-    METHOD_STEPS = 1 << 13,
-
     /* Terms that a head's attention may have besides scaled dot products and causal masking. A head
      * with a term that the method does not support is skipped with the reason (method_combines). */
     METHOD_REACH = 1 << 8,   /* windows and chunks: the replay clips the mask to them */
@@ -263,8 +259,14 @@ struct method_search {
     bool (*on_device)(const void *params, char why[160]);
 };
 
+struct method_run; /* core/method_run.h */
+
 /* What all heads of a run share: a file, a child process. Several threads use it at once. */
 struct method_session {
+    /* The setting that a head runs in the decode phase, where the method stands for several. NULL:
+     * its own. */
+    const struct method_run *(*entry)(const void *session, const struct head_in *in);
+
     int (*open)(const void *params, void **session, struct err *err);
     void (*close)(void *session);
     /* ERR_INPUT if the parameters were made for another model or token order. */
@@ -293,7 +295,7 @@ struct kv_cache {
  * the last ones of the prompt, every later row is a step. */
 struct decode_layer {
     const struct head_in *const *heads; /* [n] */
-    const void *const *params;          /* [n]: of the method */
+    const void *const *params;          /* [n]: of the method; NULL: another one has the head */
     const float *const *col_sum; /* [n]: what each key of the prompt gets of the exact softmax of
                                   * all rows of the prompt; NULL: not known */
     int n, share;
@@ -301,9 +303,13 @@ struct decode_layer {
     struct kv_cache *caches; /* [n / share] */
 };
 
-/* A method that evicts keys or carries state from step to step. Others choose each row by
- * `prepare` and `select`, as the only query over the keys up to its own. */
+/* A method that evicts keys or carries state from step to step has `begin`. Others choose each row
+ * by `prepare` and `select`, as the only query over the keys up to its own. */
 struct method_decode {
+    /* Without `begin`: does the mask of a row depend on its query and the keys up to its own alone,
+     * so that one `prepare` is enough for all steps? NULL: no. */
+    bool (*each_row)(const void *params);
+
     bool (*applies)(const void *params);     /* NULL: with all parameters */
     bool (*own_caches)(const void *params);  /* a cache for every query head; NULL: per KV head */
     const char *(*then)(const void *params); /* method that selects among the keys of a cache, as

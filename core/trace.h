@@ -83,6 +83,14 @@ struct trace_score {
     int bias;           /* the same of the array [heads][n_q][n_k] */
 };
 
+/* Extra operands that a method may need (format 1.2): q and k before the rotation, what an indexer
+ * and what a gate multiplies. float32 [heads][rows][dim]; rows are those of q or of k, or their
+ * own. */
+enum trace_aux { AUX_Q_PRE, AUX_K_PRE, AUX_IQ, AUX_IK, AUX_IW, AUX_GATE_Q, AUX_GATE_K, AUX_COUNT };
+struct aux_shape {
+    int64_t heads, rows, dim; /* heads 0: there is none */
+};
+
 /* One captured attention call. */
 struct trace_call {
     int step, layer;
@@ -91,6 +99,7 @@ struct trace_call {
     int order;              /* call order within the run; ascends from call to call */
     char block[16];         /* "self", "double", "single"; "" = "self" */
     bool has_map, has_out, has_lse, has_col_sum;
+    struct aux_shape aux[AUX_COUNT];
     struct trace_score score;
 };
 
@@ -110,7 +119,8 @@ enum {
     TRACE_REL_BIAS,
     TRACE_BIAS,
     TRACE_COL_SUM,
-    CALL_ARRAYS,
+    TRACE_AUX, /* + enum trace_aux */
+    CALL_ARRAYS = TRACE_AUX + AUX_COUNT,
 };
 
 /* Arrays of the run: token ids int32 [n_k], negative log-likelihoods float32 [n_k - 1]; the
@@ -190,10 +200,15 @@ struct trace_shape {
 struct trace_shape trace_shape(const struct trace_meta *m, enum trace_what what);
 const char *trace_what_name(enum trace_what what); /* "q", "k", ... */
 
+const char *trace_aux_name(enum trace_aux i); /* "q_pre", "iq", ... */
+
+/* Whose rows an extra operand has: TRACE_Q, TRACE_K, or TRACE_WHAT_COUNT for its own. */
+enum trace_what trace_aux_rows(enum trace_aux i);
+
 double trace_call_scale(const struct trace *t, int64_t call);
 
-/* What is stored for one head from TRACE_SINKS on: one value, a bias, or sums of columns (ERR_INPUT
- * where the call has none). No sink and no slope are 0. */
+/* What is stored for one head from TRACE_SINKS on: one value, a bias, sums of columns, an extra
+ * operand (ERR_INPUT where the call has none). No sink and no slope are 0. */
 int trace_read_values(const struct trace *t, int64_t call, int which, int head, float *x,
                       struct err *err);
 

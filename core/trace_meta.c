@@ -536,6 +536,33 @@ int trace_meta_check(struct trace_meta *m, struct err *err)
     return trace_meta_validate(m, ERR_USAGE, err);
 }
 
+/* Extra operands have the rows that they must have; those before the rotation the shape of q and k.
+ */
+static int check_aux(const struct trace_meta *m, const struct trace_call *c, int code,
+                     struct err *err)
+{
+    for (int i = 0; i < AUX_COUNT; i++) {
+        const struct aux_shape *have = &c->aux[i];
+        enum trace_what like = trace_aux_rows((enum trace_aux)i);
+        struct trace_shape s = trace_shape(m, like);
+        struct trace_array a;
+        bool whole = i == AUX_Q_PRE || i == AUX_K_PRE;
+        if (have->heads == 0)
+            continue;
+        if (have->heads < 1 || have->rows < 1 || have->dim < 1 ||
+            !trace_call_array(m, c, TRACE_AUX + i, &a) ||
+            (like != TRACE_WHAT_COUNT && have->rows != s.tokens) ||
+            (whole && (have->heads != s.heads || have->dim != s.dim)))
+            return err_set(
+                err, code,
+                "aux/%s of %lld x %lld x %lld does not fit the %lld queries and %lld keys of "
+                "a call",
+                trace_aux_name((enum trace_aux)i), (long long)have->heads, (long long)have->rows,
+                (long long)have->dim, (long long)m->n_q, (long long)m->n_k);
+    }
+    return 0;
+}
+
 int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int code,
                      struct err *err)
 {
@@ -562,20 +589,34 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
         return err_set(err, code, "maps without a pool size");
     if (c->has_col_sum && m->decode_from == 0)
         return err_set(err, code, "col_sum without decode_from");
-    return trace_score_check(m, &c->score, code, err);
+    int rc = check_aux(m, c, code, err);
+    return rc ? rc : trace_score_check(m, &c->score, code, err);
 }
 
 /* ---- shapes, names and sizes of the datasets ------------------------------------------------- */
 
-static const char *const call_names[CALL_ARRAYS] = {"q",     "k",        "v",       "out",
-                                                    "lse",   "map_sum",  "map_max", "sinks",
-                                                    "alibi", "rel_bias", "bias",    "col_sum"};
+static const char *const call_names[CALL_ARRAYS] = {
+    "q",      "k",      "v",        "out",        "lse",       "map_sum",   "map_max",
+    "sinks",  "alibi",  "rel_bias", "bias",       "col_sum",   "aux/q_pre", "aux/k_pre",
+    "aux/iq", "aux/ik", "aux/iw",   "aux/gate_q", "aux/gate_k"};
 static const char *const run_names[RUN_ARRAYS] = {"tokens", "nll", "timesteps", "sigmas", "rows"};
 static const enum dtype run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64, DT_I32};
 
 const char *trace_what_name(enum trace_what what)
 {
     return call_names[what];
+}
+
+const char *trace_aux_name(enum trace_aux i)
+{
+    return call_names[TRACE_AUX + i] + strlen("aux/");
+}
+
+enum trace_what trace_aux_rows(enum trace_aux i)
+{
+    return i == AUX_K_PRE || i == AUX_IK                  ? TRACE_K
+           : i == AUX_Q_PRE || i == AUX_IQ || i == AUX_IW ? TRACE_Q
+                                                          : TRACE_WHAT_COUNT;
 }
 
 static int64_t cells(const struct trace_meta *m, int64_t n)
@@ -638,6 +679,15 @@ bool trace_call_array(const struct trace_meta *m, const struct trace_call *c, in
 {
     memset(a, 0, sizeof *a);
     a->name = call_names[i];
+    if (i >= TRACE_AUX) {
+        struct aux_shape s = c ? c->aux[i - TRACE_AUX] : (struct aux_shape){0};
+        a->type = DT_F32;
+        a->ndim = 3;
+        a->dims[0] = s.heads;
+        a->dims[1] = s.rows;
+        a->dims[2] = s.dim;
+        return set_sizes(a, s.heads, s.rows, s.dim);
+    }
     if (i >= TRACE_SINKS)
         return score_array(m, c, i, a);
     if (i >= TRACE_WHAT_COUNT) {
@@ -681,6 +731,7 @@ bool trace_call_has(const struct trace_call *c, int i)
            : i == TRACE_REL_BIAS ? c->score.rel_bias > 0
            : i == TRACE_BIAS     ? c->score.bias > 0
            : i == TRACE_COL_SUM  ? c->has_col_sum
+           : i >= TRACE_AUX      ? c->aux[i - TRACE_AUX].heads > 0
                                  : i < TRACE_WHAT_COUNT || c->has_map;
 }
 

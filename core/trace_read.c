@@ -27,7 +27,7 @@
  * section 9). */
 
 /* Groups of a trace; AT_STEPS is /calls, a step or a branch. */
-enum place { AT_ROOT, AT_TYPES, AT_MODEL, AT_RUN, AT_VIDEO, AT_STEPS, AT_CALL };
+enum place { AT_ROOT, AT_TYPES, AT_MODEL, AT_RUN, AT_VIDEO, AT_STEPS, AT_CALL, AT_AUX };
 
 #define OPTIONAL_MAX 1024
 
@@ -67,12 +67,20 @@ static bool is_payload(const char *name, bool of_run)
     return false;
 }
 
+static bool is_aux(const char *name)
+{
+    char path[64];
+    snprintf(path, sizeof path, "aux/%.40s", name);
+    return is_payload(path, false);
+}
+
 static bool link_known(enum place at, const char *name)
 {
     return at == AT_ROOT    ? has_name(root_links, name)
            : at == AT_TYPES ? strcmp(name, "bfloat16") == 0
            : at == AT_RUN   ? is_payload(name, true)
-           : at == AT_CALL  ? is_payload(name, false)
+           : at == AT_CALL  ? is_payload(name, false) || strcmp(name, "aux") == 0
+           : at == AT_AUX   ? is_aux(name)
                             : false;
 }
 
@@ -402,6 +410,35 @@ out:
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
+/* Shapes of the extra operands, which the datasets themselves say. */
+static int read_aux(struct trace *t, hid_t call, struct aux_shape aux[AUX_COUNT], struct err *err)
+{
+    hid_t group = H5I_INVALID_HID, dset = H5I_INVALID_HID;
+    struct h5_info info;
+    int rc = 0;
+
+    if (!h5_has_link(call, "aux"))
+        return 0;
+    TRY(h5_open_group(call, "aux", &group, err));
+    TRY(refuse_unknown(t, group, AT_AUX, err));
+    for (int i = 0; i < AUX_COUNT; i++) {
+        const char *name = trace_aux_name((enum trace_aux)i);
+        if (!h5_has_link(group, name))
+            continue;
+        TRY(h5_open_dataset(group, name, &dset, err));
+        TRY(h5_dataset_info(dset, DT_F32, &info, err));
+        if (info.ndim != 3 || info.dims[0] < 1)
+            FAIL(err, ERR_INPUT, "'aux/%s' is not of heads, rows and channels", name);
+        aux[i] = (struct aux_shape){info.dims[0], info.dims[1], info.dims[2]};
+        h5_close(dset);
+        dset = H5I_INVALID_HID;
+    }
+out:
+    h5_close(dset);
+    h5_close(group);
+    return rc;
+}
+
 static int read_call(struct trace *t, hid_t group, const char *path, struct err *err)
 {
     int rc = mem_grow(&t->calls, &t->cap_calls, t->n_calls + 1, sizeof *t->calls,
@@ -419,6 +456,7 @@ static int read_call(struct trace *t, hid_t group, const char *path, struct err 
     e->call.has_lse = h5_has_link(group, "lse");
     e->call.has_col_sum = h5_has_link(group, "col_sum");
     e->call.has_map = h5_has_link(group, "map_sum") || h5_has_link(group, "map_max");
+    TRY(read_aux(t, group, e->call.aux, err));
     TRY(trace_score_get(group, &t->meta, &e->call.score, err));
     TRY(trace_call_check(&t->meta, &e->call, ERR_INPUT, err));
     trace_call_path(&e->call, expected);

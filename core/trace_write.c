@@ -340,7 +340,7 @@ out:
 static int create_call_group(struct trace_writer *w, const struct trace_call *c, struct err *err)
 {
     char name[32];
-    hid_t step = H5I_INVALID_HID, branch = H5I_INVALID_HID;
+    hid_t step = H5I_INVALID_HID, branch = H5I_INVALID_HID, aux = H5I_INVALID_HID;
     int rc = 0;
 
     snprintf(name, sizeof name, "step-%03d", c->step);
@@ -353,9 +353,14 @@ static int create_call_group(struct trace_writer *w, const struct trace_call *c,
     TRY(h5_create_group(branch, name, &w->group, err));
     TRY(h5_put_fields(w->group, trace_call_fields, c, err));
     TRY(trace_score_put(w->group, &c->score, err));
-    if (trace_score_any(&c->score) && w->minor == 0)
-        TRY(h5_set_i64(w->part.file, "version_minor", w->minor = 1, err));
+    for (int i = 0; i < AUX_COUNT; i++)
+        if (c->aux[i].heads && aux < 0)
+            TRY(h5_create_group(w->group, "aux", &aux, err));
+    int minor = aux >= 0 ? TRACE_VERSION_MINOR : trace_score_any(&c->score);
+    if (minor > w->minor)
+        TRY(h5_set_i64(w->part.file, "version_minor", w->minor = minor, err));
 out:
+    h5_close(aux);
     h5_close(branch);
     h5_close(step);
     return rc;

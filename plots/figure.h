@@ -79,6 +79,7 @@ enum figure_flag {
     FIGURE_NUMBERS = 1024,  /* bars of one setting with their numbers */
     FIGURE_NARROW = 2048,   /* the axis of shares begins where the data do, with few tics */
     FIGURE_SEVERAL = 4096,  /* a panel for each metric of --metrics */
+    FIGURE_BAND = 8192,     /* the quartiles are a band behind the line */
 };
 
 /* A row of figures.def. */

@@ -216,6 +216,10 @@ static void put_series(struct chart *c, int panel, int series)
         put_steps(c, series);
         return;
     }
+    if (c->f->flags & FIGURE_BAND)
+        canvas_plot(&c->canvas, block,
+                    "using 1:3:4 with filledcurves fs transparent solid 0.12 noborder lc rgb '%s'",
+                    c->l.s[series].color);
     series_line(&c->l.s[series], how);
     canvas_plot(&c->canvas, block, "using 1:2 with %s", how);
 }

@@ -1037,6 +1037,20 @@ out:
     return rc;
 }
 
+/* A plan's heads run the settings of their entries. */
+static void take_entry(struct loop *l, int64_t i)
+{
+    const struct method_session *m = &l->r->runs[l->run].method->session;
+    struct cell_run *c = l->cells + i;
+    if (!m->entry)
+        return;
+    const struct method_run *e = m->entry(l->r->runs[l->run].session, &l->heads[i].in);
+    l->sims[i].method = e->method;
+    l->sims[i].params = e->params;
+    c->ctx.session = e->session;
+    record_note(&c->record, "plan_method=%s;plan_params=%s", e->method->name, e->canonical);
+}
+
 /* Make the cells of a run; false: none of them is to do, or each has an error. */
 static int begin_decode(struct loop *l, bool *wanted, struct err *err)
 {
@@ -1048,6 +1062,8 @@ static int begin_decode(struct loop *l, bool *wanted, struct err *err)
         goto out;
     TRY(pool_run(l->jobs, l->of.g->n, begin_cell, l, err));
     *wanted = true;
+    for (int64_t i = 0; i < l->of.g->n; i++)
+        take_entry(l, i);
     for (int64_t i = 0; i < l->of.g->n; i++)
         if (l->out[i].err.code) {
             *wanted = false;

@@ -257,6 +257,25 @@ static void set_flags(struct derive *d, const struct trace *t)
         log_warn("maps are of all tokens: they are left out; lacuna trace map makes them anew");
 }
 
+/* Extra operands of the heads and rows that stay. Those with rows of their own are of all tokens.
+ */
+static void set_aux(struct derive *d, const struct trace *t, struct trace_call *c)
+{
+    const struct trace_meta *m = &d->meta, *of = trace_meta(t);
+    for (int i = 0; i < AUX_COUNT; i++) {
+        struct aux_shape *a = &c->aux[i];
+        enum trace_what like = trace_aux_rows((enum trace_aux)i);
+        if (a->heads == 0)
+            continue;
+        if (like != TRACE_WHAT_COUNT)
+            a->rows = trace_shape(m, like).tokens;
+        else if (m->n_q != of->n_q || m->n_k != of->n_k)
+            *a = (struct aux_shape){0};
+        if (i == AUX_Q_PRE || i == AUX_K_PRE)
+            a->heads = trace_shape(m, like).heads;
+    }
+}
+
 static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err *err)
 {
     struct wanted w = {0};
@@ -295,6 +314,7 @@ static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err 
                  "%s: layer %d has a bias of rows and keys, of which --tokens and --rows keep no "
                  "part; leave them out or choose other --layers",
                  trace_path(t[0]), d->pieces[i].out.layer);
+        set_aux(d, t[0], &d->pieces[i].out);
         s->rel_bias = s->rel_bias > 1 ? d->meta.heads : s->rel_bias;
         s->bias = s->bias > 1 ? d->meta.heads : s->bias;
     }
@@ -311,12 +331,15 @@ static int64_t source_slice(const struct derive *d, const struct trace_array *a,
 {
     if (j == TRACE_K || j == TRACE_V)
         return d->heads.kv[i];
+    if (j >= TRACE_AUX && j != TRACE_AUX + AUX_Q_PRE) /* heads of their own, which all stay */
+        return j == TRACE_AUX + AUX_K_PRE ? d->heads.kv[i] : i;
     return (j == TRACE_REL_BIAS || j == TRACE_BIAS) && a->slices == 1 ? 0 : d->heads.head[i];
 }
 
 static bool of_queries(int j)
 {
-    return j == TRACE_Q || j == TRACE_OUT || j == TRACE_LSE;
+    return j == TRACE_Q || j == TRACE_OUT || j == TRACE_LSE ||
+           (j >= TRACE_AUX && trace_aux_rows((enum trace_aux)(j - TRACE_AUX)) == TRACE_Q);
 }
 
 /* Rows of a slice that the new file has; the middle of a bias per distance. */

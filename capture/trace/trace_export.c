@@ -276,20 +276,29 @@ static int add_loaded(struct plan *p, const char *name, enum dtype dtype, int nd
     return 0;
 }
 
-/* An array of a call's scores: [1 or the selected heads] of `rest`, ndim - 1 sizes. */
+/* An array from TRACE_SINKS on: [1 or the selected heads] of `rest`, ndim - 1 sizes. */
 static int add_values(struct plan *p, int64_t call, int which, int ndim, const int64_t shape[3],
                       struct err *err)
 {
-    static const char *const names[] = {"sinks", "alibi", "rel_bias", "bias"};
+    static const char *const names[] = {"sinks", "alibi", "rel_bias", "bias", "col_sum"};
+    bool own =
+        which >= TRACE_AUX && which > TRACE_AUX + AUX_K_PRE; /* heads that are not the model's */
     int64_t width = shape[1] * shape[2];
     char name[96];
     float *x = NULL;
     int rc = 0;
 
-    part_name(trace_call(p->t, call), names[which - TRACE_SINKS], name);
+    part_name(trace_call(p->t, call),
+              which < TRACE_AUX ? names[which - TRACE_SINKS]
+                                : trace_aux_name((enum trace_aux)(which - TRACE_AUX)),
+              name);
     TRY(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
     for (int64_t i = 0; i < shape[0]; i++)
-        TRY(trace_read_values(p->t, call, which, p->heads.head[i], x + i * width, err));
+        TRY(trace_read_values(p->t, call, which,
+                              own                              ? (int)i
+                              : which == TRACE_AUX + AUX_K_PRE ? p->heads.kv[i]
+                                                               : p->heads.head[i],
+                              x + i * width, err));
     rc = add_loaded(p, name, DT_F32, ndim, shape, x, err);
     x = NULL;
 out:
@@ -308,6 +317,7 @@ static int add_scores(struct plan *p, struct err *err)
     for (int64_t i = 0; i < tensors; i++) {
         int64_t call = p->items[i].call;
         const struct trace_score *s = &trace_call(p->t, call)->score;
+        int64_t prompt[3] = {p->heads.n, m->decode_from, 1};
         if (call == last)
             continue;
         last = call;
@@ -322,6 +332,17 @@ static int add_scores(struct plan *p, struct err *err)
             TRY(add_values(p, call, TRACE_REL_BIAS, 2, rel, err));
         if (s->bias)
             TRY(add_values(p, call, TRACE_BIAS, 3, bias, err));
+        if (trace_call(p->t, call)->has_col_sum)
+            TRY(add_values(p, call, TRACE_COL_SUM, 2, prompt, err));
+        for (int a = 0; a < AUX_COUNT; a++) {
+            struct aux_shape have = trace_call(p->t, call)->aux[a];
+            int64_t aux[3] = {a == AUX_Q_PRE   ? p->heads.n
+                              : a == AUX_K_PRE ? p->heads.n_kv
+                                               : have.heads,
+                              have.rows, have.dim};
+            if (have.heads)
+                TRY(add_values(p, call, TRACE_AUX + a, 3, aux, err));
+        }
     }
 out:
     return rc;

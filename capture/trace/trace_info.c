@@ -114,7 +114,8 @@ static bool same_row(const struct trace_call *a, const struct trace_call *b)
 {
     return a->step == b->step && strcmp(a->branch, b->branch) == 0 && a->has_out == b->has_out &&
            a->has_lse == b->has_lse && a->has_map == b->has_map &&
-           a->has_col_sum == b->has_col_sum && trace_score_equal(&a->score, &b->score);
+           a->has_col_sum == b->has_col_sum && memcmp(a->aux, b->aux, sizeof a->aux) == 0 &&
+           trace_score_equal(&a->score, &b->score);
 }
 
 /* Layers of the calls [i, end) of one row, "0-3,5". */
@@ -152,10 +153,13 @@ static void text_calls(const struct trace *t, struct buf *b)
         if (!isnan(c->sigma))
             snprintf(sigma, sizeof sigma, "%.6g", c->sigma);
         trace_score_text(&c->score, score);
-        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s%s%s%s\n", c->step, time, sigma,
+        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s%s", c->step, time, sigma,
                    c->branch, buf_str(&layers), c->has_out ? " out" : "", c->has_lse ? " lse" : "",
-                   c->has_map ? " map" : "", c->has_col_sum ? " col_sum" : "", score[0] ? "; " : "",
-                   score);
+                   c->has_map ? " map" : "", c->has_col_sum ? " col_sum" : "");
+        for (int e = 0; e < AUX_COUNT; e++)
+            if (c->aux[e].heads)
+                buf_printf(b, " %s", trace_aux_name((enum trace_aux)e));
+        buf_printf(b, "%s%s\n", score[0] ? "; " : "", score);
         buf_free(&layers);
     }
 }
@@ -200,6 +204,9 @@ static void json_call(const struct trace_call *c, struct jw *w)
     jw_kbool(w, "map", c->has_map);
     if (c->has_col_sum)
         jw_kbool(w, "col_sum", true);
+    for (int i = 0; i < AUX_COUNT; i++)
+        if (c->aux[i].heads)
+            jw_kbool(w, trace_aux_name((enum trace_aux)i), true);
     trace_score_json(&c->score, w);
     jw_obj_end(w);
 }

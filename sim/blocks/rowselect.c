@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ABREAST 8 /* sums side by side, added in one order */
+#define ABREAST ROW_LANES /* sums side by side, added in one order */
 
 static double sum_of(const double *part)
 {
@@ -182,10 +182,12 @@ int key_labels_init(struct key_labels *l, struct method_ctx *ctx, const struct h
     TRY(mem_alloc(&l->label, nk * l->n, sizeof *l->label, "labels", err));
     TRY(mem_alloc(&l->score, nk, sizeof *l->score, "scores of labels", err));
     for (int64_t j = 0; j < nk; j++) {
-        float k[CHANNELS_MOST];
+        float k[CHANNELS_MOST] = {0}, label[CHANNELS_MOST];
         for (int c = 0; c < l->n; c++)
             k[c] = in->x.k[j * d + l->channel[c]];
-        token_quantise(k, l->n, bits, l->label + j * l->n);
+        token_quantise(k, l->n, bits, label);
+        for (int c = 0; c < l->n; c++)
+            l->label[c * nk + j] = label[c];
     }
 out:
     return rc;
@@ -198,13 +200,68 @@ void key_labels_free(struct key_labels *l)
     memset(l, 0, sizeof *l);
 }
 
-void key_labels_scores(struct key_labels *l, const float *q, int64_t limit)
+#define SCORES 512 /* that stay in the cache while channels are added */
+
+SIMD_CLONES void key_labels_scores(struct key_labels *l, const float *q, int64_t limit)
 {
-    float part[CHANNELS_MOST];
-    for (int c = 0; c < l->n; c++)
-        part[c] = q[l->channel[c]];
-    for (int64_t j = 0; j < limit; j++)
-        l->score[j] = row_product(part, l->label + j * l->n, l->n);
+    for (int64_t at = 0; at < limit; at += SCORES) {
+        int64_t n = MIN(SCORES, limit - at);
+        double *score = l->score + at;
+        memset(score, 0, (size_t)n * sizeof *score);
+        for (int c = 0; c < l->n; c++) {
+            const float *label = l->label + c * l->x->nk + at;
+            double weight = q[l->channel[c]];
+            for (int64_t j = 0; j < n; j++)
+                score[j] += weight * (double)label[j];
+        }
+    }
+}
+
+/* ---- the threshold of a mass ---------------------------------------------------------------- */
+
+struct tally {
+    double above, next, last; /* mass above mid; least one above low; largest one up to high */
+};
+
+SIMD_CLONES static struct tally tally_masses(const double *mass, int64_t n, double low, double mid,
+                                             double high)
+{
+    double above[ABREAST] = {0}, next[ABREAST], last[ABREAST];
+    for (int e = 0; e < ABREAST; e++) {
+        next[e] = high;
+        last[e] = low;
+    }
+    for (int64_t j = 0; j < n; j += ABREAST)
+        for (int e = 0; e < ABREAST; e++) {
+            double m = mass[j + e];
+            above[e] += m > mid ? m : 0;
+            next[e] = m > low && m < next[e] ? m : next[e];
+            last[e] = m <= high && m > last[e] ? m : last[e];
+        }
+    struct tally t = {sum_of(above), next[0], last[0]};
+    for (int e = 1; e < ABREAST; e++) {
+        t.next = next[e] < t.next ? next[e] : t.next;
+        t.last = last[e] > t.last ? last[e] : t.last;
+    }
+    return t;
+}
+
+double bisected_threshold(double *mass, int64_t n, double first, double want)
+{
+    float low = 0, high = (float)first;
+    struct tally t;
+
+    for (int e = 0; e < ABREAST; e++)
+        mass[n + e] = -1;
+    do {
+        float mid = (low + high) / 2;
+        t = tally_masses(mass, n, low, mid, high);
+        if (t.above >= want)
+            low = mid;
+        else
+            high = fminf(mid, (float)t.last);
+    } while (t.last - t.next > (double)1e-5f);
+    return low;
 }
 
 /* ---- layers and rows that are dense --------------------------------------------------------- */

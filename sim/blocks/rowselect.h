@@ -49,7 +49,7 @@ struct key_labels {
     const struct attn_in *x;
     int n;                          /* channels of a label */
     int64_t channel[CHANNELS_MOST]; /* [n] */
-    float *label;                   /* [nk][n], owned */
+    float *label;                   /* [n][nk], owned */
     double *score;                  /* [nk] of the row at hand, owned */
 };
 
@@ -61,6 +61,15 @@ void key_labels_free(struct key_labels *l);
 
 /* score_j of the keys [0, limit). */
 void key_labels_scores(struct key_labels *l, const float *q, int64_t limit);
+
+/* ---- the threshold of a mass ---------------------------------------------------------------- */
+
+#define ROW_LANES 8
+
+/* A threshold above which masses [n] of at least `want` lie, as Twilight finds it: by bisection
+ * between 0 and `first`, in float, until masses between the ends are within 1e-5 of each other. The
+ * masses are float numbers; ROW_LANES more are written behind them. */
+double bisected_threshold(double *mass, int64_t n, double first, double want);
 
 /* ---- layers and rows that are dense --------------------------------------------------------- */
 

@@ -44,9 +44,10 @@ struct held {
 
 struct setting {
     const struct sim_call *run;
-    const struct method *method;
-    struct lane *lanes;        /* [n], owned */
-    struct step_state *select; /* [n], owned: of a method without hooks, or of `then` */
+    const struct method *method; /* that evicts, of the heads whose lanes are cached */
+    const struct sim_cell *cell; /* the first of them */
+    struct lane *lanes;          /* [n], owned */
+    struct step_state *select;   /* [n], owned: of a method without hooks, or of `then` */
     bool evicts, late; /* has hooks of the decode phase; evicted a key of the prompt later */
     struct decode_layer layer; /* caches [n / share], owned */
     struct held *held;         /* [n / share], owned */
@@ -223,13 +224,13 @@ static void choose_row(struct decode *d, const struct setting *s, int first, int
 {
     for (int h = first; h < end; h++) {
         struct lane *l = s->lanes + h;
-        const struct sim_cell *cell = s->then ? s->then_cells + h : l->cell;
-        if (l->off)
+        const struct sim_cell *cell = l->cached && s->then ? s->then_cells + h : l->cell;
+        if (l->off || (l->cached && !s->then))
             continue;
         int rc = i + d->t0 == 0 ? sim_admits(cell) : 0;
         if (!rc)
             rc = step_select(cell, d->heads + h / d->c->group * d->c->group, s->select + h,
-                             row_of(d, d->t0 + i), kv, &l->kept, &l->out->err);
+                             row_of(d, d->t0 + i), l->cached ? kv : NULL, &l->kept, &l->out->err);
         if (rc)
             lane_ends(l, cell, rc);
     }
@@ -243,8 +244,6 @@ static int choose_rows(struct decode *d, const struct setting *s, int c, struct 
     int rc = 0;
     for (int h = first; h < end; h++)
         keysets_clear(&s->lanes[h].kept);
-    if (s->evicts && !s->then)
-        return 0;
     if (s->then) {
         TRY(mem_alloc(&kv.k, x->nk * x->d, sizeof *kv.k, "keys of a cache", err));
         TRY(mem_alloc(&kv.v, x->nk * x->dv, sizeof *kv.v, "values of a cache", err));
@@ -260,15 +259,15 @@ out:
     return rc;
 }
 
-static struct keyset held_at(const struct setting *s, int c, int64_t i)
+static struct keyset held_at(const struct setting *s, int h, int64_t i)
 {
-    return s->evicts ? keysets_at(&s->held[c].sets, i) : (struct keyset){NULL, 0};
+    return s->lanes[h].cached ? keysets_at(&s->held[h / s->layer.share].sets, i)
+                              : (struct keyset){NULL, 0};
 }
 
 static struct keyset kept_at(const struct setting *s, int h, int64_t i)
 {
-    return s->evicts && !s->then ? held_at(s, h / s->layer.share, i)
-                                 : keysets_at(&s->lanes[h].kept, i);
+    return s->lanes[h].cached && !s->then ? held_at(s, h, i) : keysets_at(&s->lanes[h].kept, i);
 }
 
 /* Keys that the heads of a cache read in step i, each once. */
@@ -277,8 +276,6 @@ static int64_t union_size(const struct decode *d, const struct setting *s, int c
 {
     int64_t n = 0, limit = 0;
     int first = c * s->layer.share, end = first + s->layer.share;
-    if (s->evicts && !s->then)
-        return keyset_size(kept_at(s, first, i));
     for (int h = first; h < end; h++) {
         struct keyset k = s->lanes[h].off ? (struct keyset){NULL, 0} : kept_at(s, h, i);
         for (int64_t e = 0; e < k.n; e++) {
@@ -297,8 +294,8 @@ static int measure_lane(struct decode *d, const struct setting *s, int h, struct
     int rc = 0;
     for (int64_t i = 0; i < d->steps; i++) {
         struct step_truth t = truth_at(d, h, i);
-        TRY(lane_step(s->lanes + h, &t, kept_at(s, h, i), held_at(s, h / s->layer.share, i),
-                      &d->truth[h].work, err));
+        TRY(lane_step(s->lanes + h, &t, kept_at(s, h, i), held_at(s, h, i), &d->truth[h].work,
+                      err));
     }
 out:
     return rc;
@@ -370,7 +367,7 @@ out:
 static int begin(struct decode *d, struct setting *s, struct err *err)
 {
     const struct method_decode *m = &s->method->decode;
-    const struct sim_cell *cell = s->run->cells;
+    const struct sim_cell *cell = s->cell;
     const char *then = m->then ? m->then(cell->params) : NULL;
     int rc = 0;
     if (m->own_caches && m->own_caches(cell->params))
@@ -380,7 +377,10 @@ static int begin(struct decode *d, struct setting *s, struct err *err)
     TRY(fill_prompt(d, s, err));
     for (int h = 0; h < d->c->n; h++) {
         s->why = s->run->cells[h].ctx;
-        TRY(sim_admits(s->run->cells + h));
+        if (s->lanes[h].cached && s->run->cells[h].method != s->method)
+            TRY(method_skip(cell->ctx, "heads of a layer with different evictions"));
+        if (s->lanes[h].cached)
+            TRY(sim_admits(s->run->cells + h));
     }
     s->why = cell->ctx;
     TRY(mem_zalloc(&s->state, 1, s->method->state_size, "state of a method", err));
@@ -398,8 +398,6 @@ static int setting_init(struct decode *d, struct setting *s, const struct sim_ca
     int n = d->c->n, rc = 0;
     const void **params = NULL;
     s->run = run;
-    s->method = run->cells->method;
-    s->evicts = method_decodes(s->method, run->cells->params);
     s->layer = (struct decode_layer){.heads = d->heads,
                                      .col_sum = d->c->col_sum,
                                      .n = n,
@@ -412,8 +410,13 @@ static int setting_init(struct decode *d, struct setting *s, const struct sim_ca
     TRY(mem_alloc(&params, n, sizeof *params, "parameters", err));
     s->layer.params = params;
     for (int h = 0; h < n; h++) {
-        params[h] = run->cells[h].params;
         TRY(lane_init(s->lanes + h, run->cells + h, run->heads + h, d->c->phase.steps, err));
+        if (s->lanes[h].cached && !s->evicts) {
+            s->evicts = true;
+            s->cell = run->cells + h;
+            s->method = s->cell->method;
+        }
+        params[h] = s->lanes[h].cached ? run->cells[h].params : NULL;
         TRY(mem_zalloc(&s->held[h].n, d->c->phase.steps, sizeof *s->held[h].n, "caches", err));
     }
 out:
@@ -423,10 +426,10 @@ out:
 static void setting_free(struct setting *s)
 {
     for (int h = 0; h < s->layer.n; h++) {
+        if (s->select)
+            method_release(s->run->cells[h].method, s->select[h].once);
         if (s->lanes)
             lane_free(s->lanes + h);
-        if (s->select)
-            method_release(s->then ? s->then->method : s->method, s->select[h].once);
         if (s->held) {
             keysets_free(&s->held[h].sets);
             free(s->held[h].n);
@@ -436,7 +439,8 @@ static void setting_free(struct setting *s)
         free(s->layer.caches[c].at);
         free(s->layer.caches[c].drop);
     }
-    method_release(s->method, s->state);
+    if (s->method)
+        method_release(s->method, s->state);
     if (s->then)
         method_runs_free(s->then, 1);
     free(s->then_ctx);
@@ -505,10 +509,10 @@ static int finish_lane(struct decode *d, struct setting *s, int h, double error,
     double per_key = (double)(x->d + x->dv) * (double)dtype_size(d->heads[h]->src_dtype);
     double all = (double)d->c->phase.from + (double)(steps + 1) / 2, cached = 0;
     int rc = 0;
-    step_state_end(select, s->then ? s->then->method : s->method);
+    step_state_end(select, l->cell->method);
     for (int64_t t = 0; t < steps; t++)
         cached += held->n[t] / (double)steps;
-    struct lane_cache c = {.evicts = s->evicts,
+    struct lane_cache c = {.evicts = l->cached,
                            .held = held->n,
                            .padded = padded,
                            .kv = per_key * held->union_keys / (double)steps,
@@ -516,10 +520,10 @@ static int finish_lane(struct decode *d, struct setting *s, int h, double error,
                            .dense = per_key * all,
                            .best = NAN,
                            .err_layer = error};
-    c.bytes = per_key * (s->evicts ? cached : all);
-    if (s->evicts)
+    c.bytes = per_key * (l->cached ? cached : all);
+    if (l->cached)
         c.end = (double)s->layer.caches[h / s->layer.share].n;
-    if (s->evicts && !s->late)
+    if (l->cached && !s->late)
         TRY(best_fixed(d, s, h, &c.best, err));
     l->out->record->n_q = steps;
     TRY(lane_record(l, &c, err));

@@ -2,6 +2,7 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "core/simd.h"
 #include "core/sort.h"
 
@@ -215,7 +216,10 @@ int lane_init(struct lane *l, const struct sim_cell *cell, struct call_outcome *
               struct err *err)
 {
     int rc = 0;
-    *l = (struct lane){.cell = cell, .out = out, .off = out->err.code != 0};
+    *l = (struct lane){.cell = cell,
+                       .out = out,
+                       .off = out->err.code != 0,
+                       .cached = method_decodes(cell->method, cell->params)};
     TRY(metrics_init(&l->acc, steps, cell->in->x.dv, err));
     TRY(mem_zalloc(&l->lost, 3 * steps, sizeof *l->lost, "steps", err));
     l->sq_delta = l->lost + steps;

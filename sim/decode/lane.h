@@ -42,6 +42,7 @@ int heaviest(const struct step_truth *t, int64_t k, struct row_work *w, int32_t 
 struct lane {
     const struct sim_cell *cell;
     struct call_outcome *out;
+    bool cached;         /* the method evicts: the head reads what its cache holds */
     bool off;            /* skipped or failed: no further step */
     struct keysets kept; /* of the steps of a block, where a method selects */
     struct keysets last; /* the set of the step before */

@@ -151,13 +151,14 @@ int step_select(const struct sim_cell *cell, const struct head_in *const *group,
                 struct step_state *s, int64_t row, const struct cached_kv *kv, struct keysets *out,
                 struct err *err)
 {
+    bool (*each_row)(const void *params) = cell->method->decode.each_row;
     int rc = 0;
     if (cell->method->flags & METHOD_NEEDS_STEPS)
         return method_skip(cell->ctx, "%s carries state over denoising steps", cell->method->name);
     if (kv && !attn_is_plain(&cell->in->x))
         return method_skip(cell->ctx, "a head with a window, chunk, cap, bias or sink: then= needs "
                                       "keys whose place does not count");
-    if (kv || !(cell->method->flags & METHOD_STEPS))
+    if (kv || !each_row || !each_row(cell->params))
         return select_alone(cell, group, s, row, kv, out, err);
     if (!s->once)
         rc = method_prepare(cell->method, cell->ctx, cell->params, cell->in, &s->once, err);

@@ -19,7 +19,7 @@ struct cached_kv {
 
 /* The method of a head between its steps. Zeroed at first. */
 struct step_state {
-    void *once;   /* owned: the method's state for all steps, with METHOD_STEPS */
+    void *once;   /* owned: the method's state for all steps, if it takes each row by itself */
     bool unknown; /* the method does not say what a choice reads */
     double bytes; /* that the choices of all steps so far read */
 };

@@ -317,23 +317,30 @@ static int prepare_inner(struct state *s, struct method_ctx *ctx, const struct h
     return rc == METHOD_SKIP ? method_skip(ctx, "%s: %.200s", m->name, own.skip) : rc;
 }
 
+static const struct method_run *entry(const void *session, const struct head_in *in)
+{
+    const struct plan_file *f = session;
+    char key[48];
+    head_key(in->layer, in->head, key);
+    int64_t run = strmap_get(&f->run_of, key);
+    return f->runs[run < 0 ? 0 : run];
+}
+
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
     const struct params *p = params;
     const struct plan_file *f = ctx->session;
     struct state *s = state;
-    char id[HASH_TEXT_MAX], key[48];
+    char id[HASH_TEXT_MAX];
     int rc = 0;
 
     if (!f) {
         TRY(read_plan(p, id, &s->own, err));
         f = s->own;
     }
-    head_key(in->layer, in->head, key);
-    int64_t run = strmap_get(&f->run_of, key);
     s->id = p->id;
-    s->run = f->runs[run < 0 ? 0 : run];
+    s->run = entry(f, in);
     TRY(note_making(f->doc, p->file, &s->made, err));
     TRY(prepare_inner(s, ctx, in, err));
 out:
@@ -426,5 +433,5 @@ const struct method method_plan = {
     .why_full = why_full,
     .arith = {.kind = ARITH_FILTER, .how = how, .attend = attend, .done = done},
     .reuse = {.shares_branches = true, .of = origin},
-    .session = {.open = open_plan, .close = close_plan, .fits = fits},
+    .session = {.entry = entry, .open = open_plan, .close = close_plan, .fits = fits},
 };

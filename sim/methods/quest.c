@@ -164,7 +164,7 @@ const struct method method_quest = {
     .summary = "pages of keys with the largest bound of their scores",
     .paper = "Tang et al., Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference, "
              "arXiv 2406.10774",
-    .flags = METHOD_ROWS | METHOD_STEPS | METHOD_CAUSAL | METHOD_SOFTCAP | METHOD_SINK,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_SOFTCAP | METHOD_SINK,
     .params = {.table = options,
                .size = sizeof(struct params),
                .scopes = PARAM_SCOPES({"floor", "profile=eval"}),
@@ -177,6 +177,7 @@ const struct method method_quest = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always},
     .tests = {.full = "budget=1000000",
               .variants =
                   TEXTS("dense_layers=0:budget=48", "dense_layers=0:budget=64:profile=kernel",

@@ -23,7 +23,6 @@
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -68,7 +67,7 @@ struct state {
     struct prefix_work *work;
     float *khat;                            /* [nk][d] */
     int32_t *key;                           /* [nk] selected keys of the row at hand, ascending */
-    double *mass;                           /* [nk] their estimates */
+    double *mass;                           /* [nk + ROW_LANES] their estimates */
     char dense[160];                        /* why the head is; "" = it is not */
     int64_t rows, computed, selected, kept; /* so far; computed: bounds or scores */
 };
@@ -103,7 +102,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         goto out;
     TRY(mem_alloc(&s->khat, x->nk * x->d, sizeof *s->khat, "estimated keys", err));
     TRY(mem_alloc(&s->key, x->nk, sizeof *s->key, "selected keys", err));
-    TRY(mem_alloc(&s->mass, x->nk, sizeof *s->mass, "estimates", err));
+    TRY(mem_alloc(&s->mass, x->nk + ROW_LANES, sizeof *s->mass, "estimates", err));
     for (int64_t j = 0; j < x->nk; j++)
         token_quantise(x->k + j * x->d, x->d, p->bits ? 16 : 4, s->khat + j * x->d);
 out:
@@ -149,29 +148,6 @@ static void estimate(struct state *s, const float *q, int64_t n)
         s->mass[e] = (float)(s->mass[e] / sum);
 }
 
-/* Estimates above the answer stay; `first` is that of the row's first key. */
-static float official_threshold(const double *mass, int64_t n, float first, double want)
-{
-    float low = 0, high = first, above_low, below_high;
-    do {
-        float mid = (low + high) / 2;
-        double sum = 0;
-        above_low = high;
-        below_high = low;
-        for (int64_t e = 0; e < n; e++) {
-            float m = (float)mass[e];
-            sum += m > mid ? (double)m : 0;
-            above_low = m > low && m < above_low ? m : above_low;
-            below_high = m <= high && m > below_high ? m : below_high;
-        }
-        if (sum >= want)
-            low = mid;
-        else
-            high = fminf(mid, below_high);
-    } while (below_high - above_low > 1e-5f);
-    return low;
-}
-
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
@@ -188,7 +164,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
         TRY(prefix_select(s->work, s->mass, s->mass, n, 0, p->p, &top, err));
     else
         top = (struct prefix){
-            .cut = official_threshold(s->mass, n, s->key[0] == 0 ? (float)s->mass[0] : 0, p->p),
+            .cut = bisected_threshold(s->mass, n, s->key[0] == 0 ? s->mass[0] : 0, p->p),
             .last = -1};
     for (int64_t e = 0; e < n; e++)
         if (prefix_has(&top, s->mass[e], e)) {
@@ -243,7 +219,7 @@ const struct method method_twilight = {
     .summary = "a selector's tokens, pruned to the estimated mass p",
     .paper = "Lin et al., Twilight: Adaptive Attention Sparsity with Hierarchical Top-p Pruning, "
              "arXiv 2502.02770",
-    .flags = METHOD_ROWS | METHOD_STEPS | METHOD_CAUSAL,
+    .flags = METHOD_ROWS | METHOD_CAUSAL,
     .params = {.table = options,
                .size = sizeof(struct params),
                .scopes = PARAM_SCOPES({"page", "select=quest"}, {"channels", "select=ds"},
@@ -257,6 +233,7 @@ const struct method method_twilight = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always},
     .tests = {.full = "select=all:p=1:profile=exact:bits=16",
               .variants = TEXTS("dense_layers=0:budget=64", "dense_layers=0:select=ds:budget=40",
                                 "dense_layers=0:select=all:profile=exact:p=0.5",

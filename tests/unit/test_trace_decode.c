@@ -141,6 +141,158 @@ TEST(what_is_no_decode_phase_is_refused)
     trace_abort(&w);
 }
 
+/* ---- extra operands ------------------------------------------------------------------------- */
+
+extern const struct command cmd_import;
+
+/* A call of the fixture with operands of an indexer, of a gate, and q and k before the rotation. */
+static void with_aux(const struct trace_meta *m, struct trace_call *c)
+{
+    *c = fixture_call(m, 0);
+    c->has_out = c->has_lse = c->has_col_sum = false;
+    c->aux[AUX_Q_PRE] = (struct aux_shape){m->heads, m->n_q, m->head_dim};
+    c->aux[AUX_K_PRE] = (struct aux_shape){m->kv_heads, m->n_k, m->head_dim};
+    c->aux[AUX_IQ] = (struct aux_shape){3, m->n_q, 5};
+    c->aux[AUX_IK] = (struct aux_shape){1, m->n_k, 5};
+    c->aux[AUX_IW] = (struct aux_shape){3, m->n_q, 1};
+    c->aux[AUX_GATE_K] = (struct aux_shape){2, 4, 6};
+}
+
+static float aux_value(int i, int64_t head, int64_t row, int64_t c)
+{
+    return (float)(i * 100000 + head * 10000 + row * 100 + c);
+}
+
+static void write_aux(const char *path, const struct trace_meta *m)
+{
+    struct trace_writer *w = NULL;
+    struct trace_call c;
+    with_aux(m, &c);
+    MUST(trace_create(path, m, 1, true, &w, ERR));
+    MUST(trace_begin_call(w, &c, ERR));
+    for (int what = 0; what <= TRACE_V; what++) {
+        struct trace_shape s = trace_shape(m, (enum trace_what)what);
+        float x[4 * 40 * 8] = {0};
+        MUST(trace_put(w, (enum trace_what)what, 0, s.tokens, x, s.heads * s.dim, ERR));
+    }
+    for (int i = 0; i < AUX_COUNT; i++) {
+        const struct aux_shape *a = &c.aux[i];
+        float x[4 * 40 * 8], *at = x;
+        for (int64_t h = 0; h < a->heads; h++)
+            for (int64_t r = 0; r < a->rows; r++)
+                for (int64_t e = 0; e < a->dim; e++)
+                    *at++ = aux_value(i, h, r, e);
+        if (a->heads)
+            MUST(trace_put_values(w, TRACE_AUX + i, x, ERR));
+    }
+    MUST(trace_end_call(w, ERR));
+    MUST(trace_commit(&w, ERR));
+}
+
+/* Head `head` of an operand is head `from` of what was written, from row `skip` on. */
+static void holds_aux(const struct trace *t, int i, int head, int64_t from, int64_t skip)
+{
+    const struct aux_shape *a = &trace_call(t, 0)->aux[i];
+    float x[40 * 8];
+    MUST(trace_read_values(t, 0, TRACE_AUX + i, head, x, ERR));
+    for (int64_t r = 0; r < a->rows; r++)
+        for (int64_t e = 0; e < a->dim; e++)
+            ck_assert_float_eq(x[r * a->dim + e], aux_value(i, from, skip + r, e));
+}
+
+TEST(extra_operands_are_kept)
+{
+    struct trace_meta m = fixture_decode(DT_BF16);
+    OWN(trace_close) struct trace *t = NULL;
+    OWN(trace_close) struct trace *packed = NULL;
+    OWN(trace_close) struct trace *part = NULL;
+    struct derive_options o = {
+        .layers = "all", .heads = "3", .steps = "2:7", .branch = "", .jobs = 1};
+    struct derived made;
+    int64_t bad = -1;
+
+    write_aux(test_path("aux.h5"), &m);
+    MUST(trace_open(test_path("aux.h5"), &t, ERR));
+    for (int i = 0; i < AUX_COUNT; i++)
+        for (int h = 0; h < trace_call(t, 0)->aux[i].heads; h++)
+            holds_aux(t, i, h, h, 0);
+    MUST(trace_verify(t, 1, NULL, NULL, &bad, ERR));
+    ck_assert_int_eq(bad, 0);
+    MUST(trace_pack(t, test_path("auxz.h5"), TRACE_ZSTD, 1, true, ERR));
+    MUST(trace_open(test_path("auxz.h5"), &packed, ERR));
+    ck_assert_str_eq(trace_id(packed), trace_id(t));
+
+    /* Out to tensors and back: another source, and the same operands. */
+    OWN(trace_close) struct trace *again = NULL;
+    struct trace_selection all = {
+        .layers = "all", .heads = "all", .steps = "all", .tensors = "q,k,v"};
+    char in[] = "--safetensors", to_file[] = "-o", quiet[] = "-q",
+         *argv[] = {in, NULL, to_file, NULL, quiet};
+    struct app app = {0};
+    char from[300], to[300];
+    int64_t n, bytes;
+    snprintf(from, sizeof from, "%s", test_path("aux.safetensors"));
+    snprintf(to, sizeof to, "%s", test_path("auxi.h5"));
+    argv[1] = from;
+    argv[3] = to;
+    MUST(trace_export(t, &all, from, false, false, &n, &bytes, ERR));
+    MUST(cmd_import.run(&app, 5, argv, ERR));
+    MUST(trace_open(to, &again, ERR));
+    for (int i = 0; i < AUX_COUNT; i++) {
+        ck_assert_int_eq(trace_call(again, 0)->aux[i].heads, trace_call(t, 0)->aux[i].heads);
+        for (int h = 0; h < trace_call(t, 0)->aux[i].heads; h++)
+            holds_aux(again, i, h, h, 0);
+    }
+
+    /* Of one head and some steps: heads and rows as of q and k; an indexer is the layer's. */
+    MUST(trace_derive(&t, 1, &o, test_path("auxp.h5"), &made, ERR));
+    MUST(trace_open(test_path("auxp.h5"), &part, ERR));
+    holds_aux(part, AUX_Q_PRE, 0, 3, 2);
+    holds_aux(part, AUX_K_PRE, 0, 1, 0);
+    holds_aux(part, AUX_IQ, 2, 2, 2);
+    holds_aux(part, AUX_IK, 0, 0, 0);
+    ck_assert_int_eq(trace_call(part, 0)->aux[AUX_IK].rows, 37);
+    ck_assert_int_eq(trace_call(part, 0)->aux[AUX_IW].rows, 11);
+    ck_assert_int_eq(trace_call(part, 0)->aux[AUX_GATE_K].heads, 0); /* blocks of other tokens */
+
+    struct trace_meta prefill = fixture_text(DT_F32, 2, 1, 12);
+    write_aux(test_path("p.h5"), &prefill);
+    ck_assert_int_eq(minor_of(test_path("p.h5")), 2);
+}
+
+TEST(operands_that_do_not_fit_are_refused)
+{
+    struct trace_meta m = fixture_decode(DT_F32);
+    struct trace_writer *w = NULL;
+    struct trace_call c;
+    const struct {
+        enum trace_aux i;
+        struct aux_shape shape;
+    } wrong[] = {{AUX_Q_PRE, {3, 16, 8}}, {AUX_K_PRE, {2, 16, 8}}, {AUX_IQ, {3, 17, 5}},
+                 {AUX_IK, {1, 16, 5}},    {AUX_IW, {-1, 16, 1}},   {AUX_GATE_Q, {1, 0, 4}}};
+
+    MUST(trace_create(test_path("x.h5"), &m, 1, true, &w, ERR));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        with_aux(&m, &c);
+        c.aux[wrong[i].i] = wrong[i].shape;
+        FAILS(trace_begin_call(w, &c, ERR), ERR_USAGE, "does not fit the 16 queries and 40 keys");
+    }
+    trace_abort(&w);
+
+    /* A name that this build does not know. */
+    OWN(trace_close) struct trace *t = NULL;
+    write_aux(test_path("auxu.h5"), &m);
+    h5_lock();
+    hid_t f = H5Fopen(test_path("auxu.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t g = H5Gopen2(f, "/calls/step-000/main/layer-00/aux", H5P_DEFAULT);
+    float one = 1;
+    MUST(h5_put_array(g, "iz", DT_F32, 1, (const int64_t[]){1}, &one, ERR));
+    H5Gclose(g);
+    H5Fclose(f);
+    h5_unlock();
+    FAILS(trace_open(test_path("auxu.h5"), &t, ERR), ERR_INPUT, "'iz' is not known");
+}
+
 /* ---- captures ------------------------------------------------------------------------------- */
 
 #define MODEL "datasets/models/code-lm"

@@ -148,11 +148,28 @@ static const char *then(const void *params)
     return ((const struct params *)params)->then;
 }
 
+static const struct params *first_params(const struct decode_layer *layer)
+{
+    int h = 0;
+    while (!layer->params[h])
+        h++;
+    return layer->params[h];
+}
+
+/* Are they equal in all but what a cache keeps? */
+static bool same_rule(const struct params *a, const struct params *b)
+{
+    struct evict_rule x = rule_of(a, 0), y = rule_of(b, 0);
+    return x.by == y.by && x.unit == y.unit && x.window == y.window && x.pool == y.pool &&
+           x.sink == y.sink && x.safe == y.safe && a->when == b->when && a->every == b->every &&
+           strcmp(a->then, b->then) == 0;
+}
+
 static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void *state,
                  struct err *err)
 {
     struct state *s = state;
-    const struct params *p = layer->params[0];
+    const struct params *p = first_params(layer);
     bool steps = p->by == BY_TOVA || p->by == BY_H2O || p->by == BY_STREAMING;
     int when = p->when != WHEN_AUTO ? p->when : steps ? WHEN_STEP : WHEN_PROMPT;
     int rc = 0;
@@ -161,8 +178,19 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
     s->every = when == WHEN_STEP ? 1 : when == WHEN_EVERY ? p->every : 0;
     TRY(evict_work_init(&s->work, &s->rule, layer, ctx, err));
     TRY(mem_alloc(&s->size, layer->n, sizeof *s->size, "sizes of caches", err));
-    for (int h = 0; h < layer->n; h++)
-        s->size[h / layer->share] = size_of(layer->params[h], &s->rule, layer->prompt);
+    for (int h = 0; h < layer->n; h++) {
+        const struct params *own = layer->params[h];
+        struct evict_size size =
+            own ? size_of(own, &s->rule, layer->prompt) : (struct evict_size){-1, 0};
+        if (own && !same_rule(p, own))
+            return method_skip(
+                ctx, "heads of a layer may differ in capacity and recent, and in nothing else");
+        if (h % layer->share && size.keys != s->size[h / layer->share].keys)
+            return method_skip(
+                ctx, "query heads of one cache with different capacities: choose with --per "
+                     "kv-head");
+        s->size[h / layer->share] = size;
+    }
     if (when != WHEN_EVERY)
         TRY(evict_apply(&s->work, &s->rule, layer, layer->from - 1, NULL, s->size, err));
 out:

@@ -296,7 +296,7 @@ int evict_apply(struct evict_work *w, const struct evict_rule *rule,
     bool full = false;
     int rc = 0;
     for (int c = 0; c < w->n_caches; c++)
-        full |= layer->caches[c].n > size[c].keys;
+        full |= size[c].keys >= 0 && layer->caches[c].n > size[c].keys;
     if (!full)
         return 0;
     TRY(score_caches(w, rule, layer, row, score, size, err));
@@ -304,7 +304,7 @@ int evict_apply(struct evict_work *w, const struct evict_rule *rule,
         struct kv_cache *k = layer->caches + c;
         int64_t keep = MIN(size[c].keys, k->n);
         for (int64_t i = 0; i < k->n; i++)
-            if (i < rule->sink || i >= k->n - size[c].recent) {
+            if (size[c].keys < 0 || i < rule->sink || i >= k->n - size[c].recent) {
                 w->score[c][i] = NAN;
                 keep--;
             }

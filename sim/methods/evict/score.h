@@ -34,7 +34,7 @@ struct evict_rule {
     uint64_t seed;
 };
 
-/* Keys of a cache that stay, the last ones `recent` of them in any case. */
+/* Keys of a cache that stay, the last ones `recent` of them in any case; keys < 0: all. */
 struct evict_size {
     int64_t keys, recent;
 };

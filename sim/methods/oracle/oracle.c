@@ -847,6 +847,12 @@ static bool evicts(const void *params)
     return ((const struct params *)params)->kind == KIND_EVICT;
 }
 
+static bool each_row(const void *params)
+{
+    const struct params *p = params;
+    return p->kind == KIND_TOPK || p->kind == KIND_TOPP || p->kind == KIND_VALUE;
+}
+
 /* The best fixed set of each cache, with knowledge of all steps. */
 static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void *state,
                  struct err *err)
@@ -860,7 +866,7 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
     TRY(mem_zalloc(&size, layer->n, sizeof *size, "sizes of caches", err));
     for (int h = 0; h < layer->n; h++) {
         const struct params *p = layer->params[h];
-        size[h / layer->share].keys = share_resolve(p->k, layer->prompt);
+        size[h / layer->share].keys = p ? share_resolve(p->k, layer->prompt) : -1;
     }
     TRY(evict_apply(&work, &rule, layer, layer->from - 1, NULL, size, err));
 out:
@@ -946,7 +952,7 @@ const struct method method_oracle = {
     .release = release,
     .metrics = metrics,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
-    .decode = {.applies = evicts, .begin = begin},
+    .decode = {.each_row = each_row, .applies = evicts, .begin = begin},
     .tests = {.full = "kind=topk:k=100%",
               .variants = TEXTS(
                   "alpha=0.5", "alpha=1", "kind=topk:k=5", "kind=topk:k=10%:forced=diag",
