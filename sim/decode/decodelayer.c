@@ -229,8 +229,8 @@ static void choose_row(struct decode *d, const struct setting *s, int first, int
             continue;
         int rc = i + d->t0 == 0 ? sim_admits(cell) : 0;
         if (!rc)
-            rc = step_select(cell, s->select + h, row_of(d, d->t0 + i), l->cached ? kv : NULL,
-                             &l->kept, &l->out->err);
+            rc = step_select(cell, d->heads + h / d->c->group * d->c->group, s->select + h,
+                             row_of(d, d->t0 + i), l->cached ? kv : NULL, &l->kept, &l->out->err);
         if (rc)
             lane_ends(l, cell, rc);
     }

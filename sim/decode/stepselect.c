@@ -11,6 +11,7 @@ struct row_head {
     struct head_in in;
     struct exact exact;
     struct exact *of; /* the whole head's; NULL where keys are gathered */
+    const struct head_in *const *group;
     int64_t row;
 };
 
@@ -32,12 +33,24 @@ out:
     return rc;
 }
 
-static int make_row(const struct head_in *in, int64_t row, const struct cached_kv *kv,
-                    struct row_head *h, struct err *err)
+/* The query of a head of the group at this step. */
+static int query_of_row(const struct head_in *in, int g, float *q, struct err *err)
+{
+    const struct row_head *h = in->queries_from;
+    const struct attn_in *x = &h->group[g]->x;
+    (void)err;
+    memcpy(q, x->q + h->row * x->d, (size_t)x->d * sizeof *q);
+    return 0;
+}
+
+static int make_row(const struct head_in *in, const struct head_in *const *group, int64_t row,
+                    const struct cached_kv *kv, struct row_head *h, struct err *err)
 {
     struct attn_in *x = &h->in.x;
-    *h = (struct row_head){.in = *in, .row = row, .of = kv ? NULL : in->exact};
+    *h = (struct row_head){.in = *in, .group = group, .row = row, .of = kv ? NULL : in->exact};
     h->in.exact = &h->exact;
+    h->in.queries = query_of_row;
+    h->in.queries_from = h;
     x->nq = 1;
     x->q = in->x.q + row * x->d;
     x->nk = kv ? kv->n : in->x.nk - in->x.nq + row + 1;
@@ -117,13 +130,14 @@ void step_state_end(struct step_state *s, const struct method *m)
 }
 
 /* The row alone, as the only query. */
-static int select_alone(const struct sim_cell *cell, struct step_state *s, int64_t row,
-                        const struct cached_kv *kv, struct keysets *out, struct err *err)
+static int select_alone(const struct sim_cell *cell, const struct head_in *const *group,
+                        struct step_state *s, int64_t row, const struct cached_kv *kv,
+                        struct keysets *out, struct err *err)
 {
     struct row_head h;
     void *state = NULL;
     int rc = 0;
-    TRY(make_row(cell->in, row, kv, &h, err));
+    TRY(make_row(cell->in, group, row, kv, &h, err));
     TRY(method_prepare(cell->method, cell->ctx, cell->params, &h.in, &state, err));
     TRY(select_of(cell, &h.in, state, 0, kv, out, err));
     add_cost(s, cell->method, state);
@@ -133,8 +147,9 @@ out:
     return rc;
 }
 
-int step_select(const struct sim_cell *cell, struct step_state *s, int64_t row,
-                const struct cached_kv *kv, struct keysets *out, struct err *err)
+int step_select(const struct sim_cell *cell, const struct head_in *const *group,
+                struct step_state *s, int64_t row, const struct cached_kv *kv, struct keysets *out,
+                struct err *err)
 {
     bool (*each_row)(const void *params) = cell->method->decode.each_row;
     int rc = 0;
@@ -144,7 +159,7 @@ int step_select(const struct sim_cell *cell, struct step_state *s, int64_t row,
         return method_skip(cell->ctx, "a head with a window, chunk, cap, bias or sink: then= needs "
                                       "keys whose place does not count");
     if (kv || !each_row || !each_row(cell->params))
-        return select_alone(cell, s, row, kv, out, err);
+        return select_alone(cell, group, s, row, kv, out, err);
     if (!s->once)
         rc = method_prepare(cell->method, cell->ctx, cell->params, cell->in, &s->once, err);
     return rc ? rc : select_of(cell, cell->in, s->once, row, kv, out, err);

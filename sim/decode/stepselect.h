@@ -25,10 +25,11 @@ struct step_state {
 };
 void step_state_end(struct step_state *s, const struct method *m); /* adds up the bytes, too */
 
-/* Append the set that the method of the cell chooses for query `row` of its head. kv NULL: the
- * cache holds all keys up to the row's own. 0, METHOD_SKIP with the context's reason, or an error.
- */
-int step_select(const struct sim_cell *cell, struct step_state *s, int64_t row,
-                const struct cached_kv *kv, struct keysets *out, struct err *err);
+/* Append the set that the method of the cell chooses for query `row` of its head. group: the heads
+ * that share its KV head. kv NULL: the cache holds all keys up to the row's own. 0, METHOD_SKIP
+ * with the context's reason, or an error. */
+int step_select(const struct sim_cell *cell, const struct head_in *const *group,
+                struct step_state *s, int64_t row, const struct cached_kv *kv, struct keysets *out,
+                struct err *err);
 
 #endif

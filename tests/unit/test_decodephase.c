@@ -318,6 +318,8 @@ static void random_layer(struct layer *l, int heads, int group, int64_t prompt, 
         in.src_dtype = DT_F32;
         in.head = h;
         in.kv_head = h / group;
+        in.n_heads = heads;
+        in.n_kv_heads = heads / group;
         MUST(head_init(l->heads + h, &in, PREC_F64, ERR));
     }
 }
@@ -438,29 +440,53 @@ static const char *const stateless[] = {"dense",
                                         "quest:page=4:budget=12:floor=1:dense_layers=0",
                                         "quest:page=4:budget=12:profile=kernel:dense_layers=0",
                                         "ds:budget=6:dense_layers=0:channels=1+3",
-                                        "twilight:page=4:budget=24:p=0.6:dense_layers=0"};
+                                        "twilight:page=4:budget=24:p=0.6:dense_layers=0",
+                                        "moba:chunk=8:topk=3:dense_last=0",
+                                        "nsa:block=4:kernel=4:stride=2:top=4",
+                                        "nsa:profile=triton:block=4:kernel=4:stride=2:top=4",
+                                        "nsa:share=head:block=4:kernel=4:stride=2:top=4"};
 
-/* A method without state keeps the same keys in both phases. */
-TEST_EACH(a_row_is_the_same_in_both_phases, stateless)
+static int queries_of_layer(const struct head_in *in, int g, float *q, struct err *err)
 {
-    enum { N = 48, PROMPT = 30 };
-    OWN(layer_free) struct layer l;
-    uint64_t kept[N] = {0};
-    random_layer(&l, 1, 1, PROMPT, N - PROMPT, PROMPT);
-    RUN(d, &l, stateless[_i]);
-    OWN(run_free) struct method_run *run = run_of(stateless[_i]);
+    const struct layer *l = in->queries_from;
+    const struct attn_in *x = &l->heads[in->head / l->group * l->group + g].in.x;
+    (void)err;
+    memcpy(q, x->q, (size_t)(x->nq * x->d) * sizeof *q);
+    return 0;
+}
+
+static void keeps_of_prefill(struct layer *l, int h, const char *text, uint64_t *kept)
+{
+    OWN(run_free) struct method_run *run = run_of(text);
     OWN(record_free) struct record r;
     struct method_ctx ctx = {.seed = 7};
     struct sim_cell cell = {.method = run->method,
                             .params = run->params,
                             .ctx = &ctx,
-                            .in = &l.heads[0].in,
+                            .in = &l->heads[h].in,
                             .sink = tap_rows,
                             .sink_ctx = kept};
+    l->heads[h].in.queries = queries_of_layer;
+    l->heads[h].in.queries_from = l;
     record_init(&r);
     MUST(sim_run(&cell, &r, ERR));
-    for (int t = 0; t < N - PROMPT; t++)
-        ck_assert_msg(d.kept[0][t] == kept[PROMPT + t], "%s, step %d", stateless[_i], t);
+    ck_assert_msg(r.status == RECORD_OK, "%s: %s", text, r.reason);
+}
+
+/* A method without state keeps the same keys in both phases. */
+TEST_EACH(a_row_is_the_same_in_both_phases, stateless)
+{
+    enum { N = 48, PROMPT = 30, HEADS = 4 };
+    OWN(layer_free) struct layer l;
+    random_layer(&l, HEADS, 2, PROMPT, N - PROMPT, PROMPT);
+    RUN(d, &l, stateless[_i]);
+    for (int h = 0; h < HEADS; h++) {
+        uint64_t kept[N] = {0};
+        keeps_of_prefill(&l, h, stateless[_i], kept);
+        for (int t = 0; t < N - PROMPT; t++)
+            ck_assert_msg(d.kept[h][t] == kept[PROMPT + t], "%s, head %d, step %d", stateless[_i],
+                          h, t);
+    }
 }
 
 /* ---- a replay ------------------------------------------------------------------------------- */
