@@ -2,20 +2,18 @@
  * heads of few distinct tokens. tests/numpy/check_selectors.py has them again on random data. */
 #include "tests/harness/methodrun.h"
 
-/* Make a head: every token of q [nq][d], k [nk][d] and v [nk] `times` times in a row, scale 1. */
+/* Make a head: every token of q [nq][d] and k [nk][d] `times` times in a row, values like the keys,
+ * scale 1. */
 static int head_of(const float *q, int64_t nq, const float *k, int64_t nk, int d, int64_t times,
                    bool causal, struct sim_head *h, struct err *err)
 {
     OWN(free_at) float *qs = malloc((size_t)(nq * times * d) * sizeof *qs);
     OWN(free_at) float *ks = malloc((size_t)(nk * times * d) * sizeof *ks);
-    OWN(free_at) float *vs = malloc((size_t)(nk * times * d) * sizeof *vs);
     for (int64_t i = 0; i < nq * times * d; i++)
         qs[i] = q[i / (times * d) * d + i % d];
-    for (int64_t i = 0; i < nk * times * d; i++) {
+    for (int64_t i = 0; i < nk * times * d; i++)
         ks[i] = k[i / (times * d) * d + i % d];
-        vs[i] = ks[i];
-    }
-    struct head_in in = one_head(qs, ks, vs, nq * times, nk * times, d, causal);
+    struct head_in in = one_head(qs, ks, ks, nq * times, nk * times, d, causal);
     in.x.scale = 1;
     return head_init(h, &in, PREC_F64, err);
 }
