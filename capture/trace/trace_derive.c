@@ -267,10 +267,13 @@ static void set_aux(struct derive *d, const struct trace *t, struct trace_call *
         enum trace_what like = trace_aux_rows((enum trace_aux)i);
         if (a->heads == 0)
             continue;
-        if (like != TRACE_WHAT_COUNT)
+        if (like != TRACE_WHAT_COUNT) {
             a->rows = trace_shape(m, like).tokens;
-        else if (m->n_q != of->n_q || m->n_k != of->n_k)
+        } else if (m->n_q != of->n_q || m->n_k != of->n_k) {
+            log_warn("aux/%s of layer %d has rows of its own, of all tokens: it is left out",
+                     trace_aux_name((enum trace_aux)i), c->layer);
             *a = (struct aux_shape){0};
+        }
         if (i == AUX_Q_PRE || i == AUX_K_PRE)
             a->heads = trace_shape(m, like).heads;
     }

@@ -160,7 +160,9 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 
     TRY(select_keys(s, q, attn_limit(x, i), &n, err));
     estimate(s, q, n);
-    if (p->profile == EXACT)
+    if (p->p == 1) /* rounded estimates may reach 1 without the smallest */
+        top = (struct prefix){.cut = -1};
+    else if (p->profile == EXACT)
         TRY(prefix_select(s->work, s->mass, s->mass, n, 0, p->p, &top, err));
     else
         top = (struct prefix){

@@ -223,6 +223,40 @@ class Inputs(Case):
         with self.assertRaisesRegex(lacuna_trace.TraceError, "no token was fed back"):
             self.decode(4, 4, new=1)
 
+    def test_extra_operands(self):
+        """Queries and keys before the rotation, by hooks of the test; of stored heads and rows, through chunks of decoding."""
+        attn = self.model.model.layers[1].self_attn
+        seen = {"q_pre": [], "k_pre": []}
+
+        def run(cap, m):
+            def store(name):
+                def hook(module, args, out):
+                    x = out[0].view(out.shape[1], -1, attn.head_dim).transpose(0, 1)
+                    seen[name].append(x.clone())
+                    cap.aux(1, name, x)
+                return hook
+            hooks = [attn.q_proj.register_forward_hook(store("q_pre")), attn.k_proj.register_forward_hook(store("k_pre"))]
+            m.generate(tiny.prompt(), max_new_tokens=4, do_sample=False)
+            for h in hooks:
+                h.remove()
+            cap.aux(1, "gate_k", torch.arange(24.).view(2, 3, 4))
+
+        with torch.no_grad(), lacuna_trace.capture(self.model, self.path, decode=3, window=5, heads="2-3") as cap:
+            run(cap, self.model)
+        tiny.lacuna("trace", "verify", self.path)
+        t = lacuna_trace.open_trace(self.path)
+        self.addCleanup(t.close)
+        self.assertEqual(t.verify(), [])
+        self.assertIsNone(t.call(0).aux("q_pre"))
+        q, k = (torch.cat(seen[n], 1)[:, :43] for n in ("q_pre", "k_pre"))
+        np.testing.assert_array_equal(t.call(1).aux("q_pre"), q[2:4, 35:])
+        np.testing.assert_array_equal(t.call(1).aux("k_pre"), k[t.kv_ids])
+        np.testing.assert_array_equal(t.call(1).aux("gate_k").ravel(), np.arange(24))
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "has 40 tokens, the trace 43"):
+            with torch.no_grad(), lacuna_trace.capture(self.model, self.path, decode=3, force=True) as cap:
+                self.model.generate(tiny.prompt(), max_new_tokens=4, do_sample=False)
+                cap.aux(0, "ik", torch.zeros(1, 40, 8))
+
     def test_padding_at_either_end_is_cut_off(self):
         ids = tiny.prompt()
         for left in (True, False):

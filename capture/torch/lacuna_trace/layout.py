@@ -43,6 +43,8 @@ SCORE = {"scale": float, "causal": int, "window_left": int, "window_right": int,
          "softcap": float}
 SCORE_ARRAYS = ("sinks", "alibi", "rel_bias", "bias")
 DECODE_ARRAYS = ("col_sum",)  # of format 1.2, behind these in the content id
+# Extra operands in the group aux of a call, float32 [heads][rows][channels]: the last in the content id. Whose rows they have.
+AUX = {"q_pre": "q", "k_pre": "k", "iq": "q", "ik": "k", "iw": "q", "gate_q": None, "gate_k": None}
 BIAS_MOST = 1 << 24  # values of one head's bias of rows and keys
 RUN_ARRAYS = {"tokens": np.dtype("<i4"), "nll": np.dtype("<f4"), "timesteps": np.dtype("<f8"), "sigmas": np.dtype("<f8"),
               "rows": np.dtype("<i4")}

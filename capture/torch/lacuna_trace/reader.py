@@ -128,7 +128,7 @@ class Trace:
         lines = [layout.meta_text(groups)]
         for call in self.calls:
             lines.append(layout.call_text(call.attrs) + layout.score_text(call.stored_score))
-            for name in layout.CALL_ARRAYS + layout.SCORE_ARRAYS + layout.DECODE_ARRAYS:
+            for name in call.arrays():
                 if name in call.group:
                     lines.append(layout.array_text(name, call.group[name].shape, call.group[name + "_xxh3"][:]))
         run = self.file["run"]
@@ -203,7 +203,9 @@ class Call:
 
     def __init__(self, trace, group):
         self.trace, self.group = trace, group
-        _refuse_unknown(group, _CALL | set(layout.SCORE), _with_sums(layout.CALL_ARRAYS + layout.SCORE_ARRAYS + layout.DECODE_ARRAYS))
+        _refuse_unknown(group, _CALL | set(layout.SCORE), _with_sums(layout.CALL_ARRAYS + layout.SCORE_ARRAYS + layout.DECODE_ARRAYS) | {"aux"})
+        if "aux" in group:
+            _refuse_unknown(group["aux"], set(), _with_sums(layout.AUX))
         self.attrs = {name: plain(group.attrs[name]) for name in _CALL}
         if "/" + call_path(self.attrs) != group.name:
             raise TraceError(f"{trace.path}: {group.name}: its attributes belong to /{call_path(self.attrs)}")
@@ -217,6 +219,17 @@ class Call:
         self.score |= {n: group[n][:] for n in layout.SCORE_ARRAYS if n in group}
 
     # ---- stored values ----------------------------------------------------------------------------
+
+    @staticmethod
+    def arrays():
+        """Names of everything that a call may hold, in the order of the content id."""
+        return layout.CALL_ARRAYS + layout.SCORE_ARRAYS + layout.DECODE_ARRAYS + tuple("aux/" + n for n in layout.AUX)
+
+    def aux(self, name):
+        """float32 [heads][rows][channels]: an extra operand, q_pre, k_pre, iq, ik, iw, gate_q or gate_k; None where it is not stored."""
+        if name not in layout.AUX:
+            raise TraceError(f"aux({name!r}): one of {', '.join(layout.AUX)} was expected")
+        return self.group["aux/" + name][:] if "aux/" + name in self.group else None
 
     def _index(self, head):
         try:
@@ -373,7 +386,7 @@ class Call:
     def verify(self):
         """Checksums of every head, and sampled rows of what the program returned. A list of what is wrong."""
         bad = []
-        for name in (n for n in layout.CALL_ARRAYS + layout.SCORE_ARRAYS + layout.DECODE_ARRAYS if n in self.group):
+        for name in (n for n in self.arrays() if n in self.group):
             d, sums = self.group[name], self.group[name + "_xxh3"][:]
             for i in range(d.shape[0]):
                 data = self._raw(d, i) if name in ("q", "k", "v", "out") else d[i]

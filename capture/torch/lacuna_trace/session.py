@@ -130,6 +130,18 @@ class Session:
             raise TraceError("cap.step() is for diffusion transformers; a language model has no steps")
         self.sink.set_step(index, timestep, sigma, branch)
 
+    def aux(self, layer, name, x):
+        """Store an extra operand of a layer: x [heads][tokens][channels] of all tokens so far that come through the model, piece by piece.
+
+        name: q_pre, k_pre (before the rotation, heads of the model), iq, ik, iw (of an indexer), gate_q, gate_k (of blocks, once).
+        """
+        if not isinstance(self.sink, Text):
+            raise TraceError("cap.aux() is for language models")
+        if name not in layout.AUX or x.ndim != 3:
+            raise UsageError(f"cap.aux({layer}, {name!r}, ...) of {x.ndim} dimensions: one of {', '.join(layout.AUX)} with heads, tokens and channels was "
+                             "expected")
+        self.sink.aux[layer, name].append(x.detach().to("cpu", torch.float32, copy=True))
+
     # ---- begin and end ----------------------------------------------------------------------------
 
     def __enter__(self):

@@ -3,6 +3,7 @@
 A prompt comes in one piece, in chunks, with a dynamic, a sliding or a static cache. Its length is known from the
 outermost call (generate or forward); `spool` holds the rows while it is not.
 """
+import collections
 import dataclasses
 import re
 
@@ -57,6 +58,7 @@ class Text:
         self.run = run
         self.prompt, self.generating, self.ids, self.stacks = None, False, [], {}
         self.spool = None
+        self.aux = collections.defaultdict(list)    # (layer, name): pieces of extra operands
         self.drawn = None           # positions of sampled rows
         self.positions = None       # position ids that were looked at last
         self.numbered = any(layer_of(path, m) for path, m in model.named_modules())
@@ -262,7 +264,25 @@ class Text:
         length = self._length()[0] if stacks else 0
         if stacks and lengths != {length}:
             raise TraceError(f"{lengths.pop()} tokens came, {length} were announced by the input")
+        self._attach_aux(self.files.writers)
         return self.files.finish(self._arrays, notes)
+
+    def _attach_aux(self, writers):
+        """The stored heads and rows of the extra operands, to their calls."""
+        for w in writers.values():
+            m, n = w.meta["model"], w.meta["run"]["n_k"]
+            heads = {"q_pre": layout.expand(m.get("head_ids", ""), m["heads"]), "k_pre": layout.expand(m.get("kv_head_ids", ""), m["kv_heads"])}
+            for call in w.calls:
+                for name, like in layout.AUX.items():
+                    x = torch.cat(self.aux.get((call.attrs["layer"], name), [torch.empty(0, 0, 0)]), 1)
+                    if not x.numel():
+                        continue
+                    if like and x.shape[1] < self.prompt.first + n:
+                        raise TraceError(f"cap.aux: {name} of layer {call.attrs['layer']} has {x.shape[1]} tokens, the trace {n}: give those of every piece "
+                                         "of the prompt and of every step")
+                    x = x[:, self.prompt.first:self.prompt.first + n] if like else x
+                    x = x[:, list(self._positions(n))] if like == "q" else x
+                    call.aux[name] = (x[heads[name]] if name in heads else x).numpy()
 
     def _put_checks(self, stack):
         at = sorted(stack.checks)
@@ -293,6 +313,7 @@ class Text:
                 target.writers[len(target.writers)] = new
                 for call in w.calls:
                     copy_call(w, call, new)
+            self._attach_aux(target.writers)
             return target.finish(self._arrays, notes)
         except BaseException:
             target.abort()

@@ -49,7 +49,7 @@ class OpenCall:
     """A call whose datasets are there and whose rows come in, in order, in one piece or in several."""
 
     def __init__(self, attrs, group, score):
-        self.attrs, self.group, self.score, self.arrays, self.checks = attrs, group, score, {}, {}
+        self.attrs, self.group, self.score, self.arrays, self.checks, self.aux = attrs, group, score, {}, {}, {}
         self.checked = False  # are the spot checks in the file?
         self.lines = {}  # of arrays that are written already: their lines of the content id
 
@@ -191,6 +191,7 @@ class Writer:
             lines.append(layout.call_text(call.attrs) + layout.score_text(call.score))
             lines += [self._finish_array(call, name) for name in layout.CALL_ARRAYS if name in call.arrays]
             lines += [self._put_score_array(call, name) for name in layout.SCORE_ARRAYS if name in call.score]
+            lines += self._put_aux(call)
             self._finish_checks(call)
         run = h5g.open(self.root, b"run")
         for name, dtype in layout.RUN_ARRAYS.items():
@@ -204,7 +205,7 @@ class Writer:
         self.id = xxh3.text("".join(lines).encode())
         layout.put_attr(self.root, "content_id", self.id)
         run = self.meta["run"]
-        minor = layout.MINOR if run.get("decode_from") else int(bool(any(call.score for call in self.calls) or run.get("row_group")))
+        minor = layout.MINOR if run.get("decode_from") or any(call.aux for call in self.calls) else int(bool(any(call.score for call in self.calls) or run.get("row_group")))
         if minor:  # older readers can read all other files
             h5a.open(self.root, b"version_minor").write(np.array(minor, np.int64))
         h5a.open(self.root, b"complete").write(np.array(1, np.int64))
@@ -225,6 +226,15 @@ class Writer:
         layout.put_array(call.group, name, data)
         layout.put_array(call.group, name + "_xxh3", sums)
         return layout.array_text(name, data.shape, sums)
+
+    def _put_aux(self, call):
+        group = layout.create_group(call.group, "aux") if call.aux else None
+        for name in (n for n in layout.AUX if n in call.aux):
+            data = np.ascontiguousarray(call.aux[name], "<f4")
+            sums = np.frombuffer(b"".join(xxh3.digest(data[i:i + 1]) for i in range(len(data))), np.uint8).reshape(-1, 16)
+            layout.put_array(group, name, data)
+            layout.put_array(group, name + "_xxh3", sums)
+            yield layout.array_text("aux/" + name, data.shape, sums)
 
     def _put_bias(self, call):
         """A head at a time and at once: a bias of rows and keys is as large as the scores."""
