@@ -8,6 +8,7 @@
 #include "core/manifest.h"
 #include "core/permute.h"
 #include "core/shard.h"
+#include "sim/decode/decodelayer.h"
 #include "sim/devicemap.h"
 #include "sim/replay.h"
 #include "sim/staticmasks.h"
@@ -124,13 +125,20 @@ struct totals {
     double flop;
 };
 
-static struct totals plan_totals(const struct replay *r)
+/* Of the decode phase a thread's part of the layer that all of them work on. */
+static int64_t memory_per_thread(const struct replay *r, const struct trace_meta *m, int jobs)
+{
+    return r->decode ? decode_memory(m, r->load.precision) / jobs
+                     : head_load_memory(m, r->load.precision);
+}
+
+static struct totals plan_totals(const struct replay *r, int jobs)
 {
     struct totals t = {0};
     for (int64_t i = 0; i < r->n_series; i++) {
         const struct series *s = r->series + i;
         const struct trace_meta *m = trace_meta(r->traces[s->trace]);
-        int64_t mem = head_load_memory(m, r->load.precision);
+        int64_t mem = memory_per_thread(r, m, jobs);
         t.cells += s->cells;
         t.todo += s->todo;
         t.searches += s->searches;
@@ -160,8 +168,8 @@ static void print_totals(const struct totals *t, int jobs, double seconds)
 static int print_plan(const struct replay *r, const struct replay_opts *o,
                       const struct shard *shard, struct err *err)
 {
-    struct totals t = plan_totals(r);
     int jobs = cmd_jobs(&o->c), rc = 0;
+    struct totals t = plan_totals(r, jobs);
     double rate = 1;
     struct buf b = {0};
     struct jw w;
@@ -384,7 +392,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     /* Not before all that can be refused was: a mistyped option must not cost the results. */
     if (o->c.force)
         TRY(record_file_clear(r->records, err));
-    struct totals t = plan_totals(r);
+    struct totals t = plan_totals(r, cmd_jobs(&o->c));
     before = t.cells - t.todo;
     manifest_num(manifest, "seed", (double)r->seed);
     manifest_num(manifest, "cells", (double)t.cells);

@@ -559,6 +559,18 @@ out:
     return rc;
 }
 
+static int64_t block_steps(int64_t heads, int64_t nk)
+{
+    return MAX(1, MIN(BLOCK_STEPS, BLOCK_SCORES / (heads * nk)));
+}
+
+int64_t decode_memory(const struct trace_meta *m, enum precision prec)
+{
+    int64_t kv = m->kv_heads * m->n_k * (m->head_dim + m->v_dim) * (prec == PREC_F64 ? 12 : 4);
+    int64_t rows = m->heads * m->n_q * (m->head_dim * 4 + (m->v_dim + 1) * 8);
+    return kv + rows + block_steps(m->heads, m->n_k) * m->heads * m->n_k * 8;
+}
+
 static int layer_init(struct decode *d, struct err *err)
 {
     const struct decode_call *c = d->c;
@@ -569,7 +581,7 @@ static int layer_init(struct decode *d, struct err *err)
     TRY(mem_zalloc(&d->settings, c->n_runs, sizeof *d->settings, "settings", err));
     for (int h = 0; h < c->n; h++)
         d->heads[h] = &c->heads[h].in;
-    d->block = MAX(1, MIN(BLOCK_STEPS, BLOCK_SCORES / (c->n * d->heads[0]->x.nk)));
+    d->block = block_steps(c->n, d->heads[0]->x.nk);
     for (int64_t k = 0; k < c->n_runs; k++) {
         struct setting *s = d->settings + k;
         TRY(setting_init(d, s, c->runs + k, err));

@@ -26,4 +26,7 @@ struct decode_call {
  * call is left out. Returns what went wrong with the layer as a whole. */
 int decode_run(const struct decode_call *c, struct err *err);
 
+/* Resident bytes of a layer of the trace while it runs, but for what settings keep. */
+int64_t decode_memory(const struct trace_meta *m, enum precision prec);
+
 #endif

@@ -23,6 +23,8 @@ cp "$ROOT/tests/data/code-lm-a.txt" text.txt
 "$LACUNA" replay -q t.h5 -m plan:file=plan.json --layers 1 -o equal 2>/dev/null
 "$LACUNA" capture -q --model "$models/code-lm" --prompt "$ROOT/LICENSE" --tokens 700 --layers 0 --heads 0 --no-nll --rows 4 -o s.h5
 "$LACUNA" replay -q s.h5 -m streaming:window=16,32 -m sale -o sampled 2>/dev/null
+"$LACUNA" capture -q --model "$models/code-lm" --prompt "$ROOT/LICENSE" --tokens 90 --generate 6 --window 40 --layers 0 --no-nll -o d.h5
+"$LACUNA" replay -q d.h5 --phase decode -m dense -m evict:by=snapkv,tova:capacity=50 -o decode 2>/dev/null
 mkdir gpu # times and counters need a GPU: made up
 for m in dense sale streaming; do
     printf '{"trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timestep":null,'
@@ -69,7 +71,7 @@ check() { # WHAT... of analyze
     done
 }
 made=
-for dir in text video 'video hilbert' equal inside clips sampled 'both bothinside' gpu first timed 'text video hilbert'; do
+for dir in text video 'video hilbert' equal inside clips sampled decode 'both bothinside' gpu first timed 'text video hilbert'; do
     for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
         # shellcheck disable=SC2086 # several directories
         set -- $dir --table "$t"
