@@ -134,7 +134,6 @@ struct sparge_rule {
     bool by_count; /* the cut takes `top` blocks, else the mass tau */
     bool sink;     /* key block 0 always */
     bool smooth_k; /* K without its token mean */
-    float v_max;   /* largest 8-bit |V| */
     /* What a calibration gives each head: */
     bool dense; /* every block */
     double theta, tau;

@@ -269,5 +269,5 @@ out:
 }
 
 extern "C" const struct select_method select_chipmunk = {
-    "chipmunk", dims_fit, init, launch, NULL, NULL, NULL, false, NULL,
+    "chipmunk", dims_fit, init, launch, NULL, NULL, false, NULL,
 };

@@ -396,5 +396,5 @@ static void release(struct select_job *job)
 }
 
 extern "C" const struct select_method select_fg_attn = {
-    "fg-attn", fits, init, launch, NULL, NULL, release, false, NULL,
+    "fg-attn", fits, init, launch, NULL, release, false, NULL,
 };

@@ -358,5 +358,5 @@ out:
 }
 
 extern "C" const struct select_method select_flexprefill = {
-    "flexprefill", fits, init, launch, NULL, dense, NULL, false, NULL,
+    "flexprefill", fits, init, launch, dense, NULL, false, NULL,
 };

@@ -186,5 +186,5 @@ out:
 }
 
 extern "C" const struct select_method select_hash_sparse = {
-    "hash-sparse", dims_fit, init, launch, NULL, NULL, NULL, false, NULL,
+    "hash-sparse", dims_fit, init, launch, NULL, NULL, false, NULL,
 };

@@ -148,5 +148,5 @@ out:
 }
 
 extern "C" const struct select_method select_hyperattention = {
-    "hyperattention", fits, init, launch, NULL, is_dense, NULL, false, NULL,
+    "hyperattention", fits, init, launch, is_dense, NULL, false, NULL,
 };

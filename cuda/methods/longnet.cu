@@ -49,5 +49,5 @@ out:
 }
 
 extern "C" const struct select_method select_longnet = {
-    "longnet", pair_maps_fit, init, launch, NULL, NULL, NULL, false, NULL,
+    "longnet", pair_maps_fit, init, launch, NULL, NULL, false, NULL,
 };

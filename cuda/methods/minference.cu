@@ -231,5 +231,5 @@ out:
 }
 
 extern "C" const struct select_method select_minference = {
-    "minference", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "minference", fits, init, launch, NULL, NULL, false, NULL,
 };

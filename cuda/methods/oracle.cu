@@ -751,5 +751,5 @@ out:
 }
 
 extern "C" const struct select_method select_oracle = {
-    "oracle", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "oracle", fits, init, launch, NULL, NULL, false, NULL,
 };

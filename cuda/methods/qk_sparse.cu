@@ -60,5 +60,5 @@ out:
 }
 
 extern "C" const struct select_method select_qk_sparse = {
-    "qk-sparse", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "qk-sparse", fits, init, launch, NULL, NULL, false, NULL,
 };

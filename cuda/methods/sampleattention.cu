@@ -461,5 +461,5 @@ out:
 }
 
 extern "C" const struct select_method select_sampleattention = {
-    "sampleattention", fits, init, launch, NULL, dense, NULL, false, NULL,
+    "sampleattention", fits, init, launch, dense, NULL, false, NULL,
 };

@@ -1,5 +1,5 @@
 /*
- * spargeattn.cu - filter 1 of SpargeAttn (arXiv 2502.18137, section 3.3) and its 8-bit operands.
+ * spargeattn.cu - filter 1 of SpargeAttn (arXiv 2502.18137, section 3.3).
  *
  *   mean of K over the tokens; per block of Q and of K minus that mean: mean and self-similarity;
  *   scores of the means, their softmax per query block, and the largest up to a sum of tau
@@ -15,9 +15,8 @@
  * (cut.cuh).
  *
  * Bytes: K twice and Q once for the selection (K for its mean first), 0.2 ms for 32 heads of 32K x
- * 128 at 4 TB/s; the quantised operands are written in the same passes, V is read twice. Scores,
- * softmax and cut move few bytes: they run on a second stream beside the pass over the other half
- * of the queries, or over V.
+ * 128 at 4 TB/s. Scores, softmax and cut move few bytes: they run on a second stream beside the
+ * pass over the other half of the queries.
  */
 #include "cuda/select/cut.cuh"
 #include "cuda/select/means.cuh"
@@ -25,7 +24,6 @@
 #include "cuda/warp.cuh"
 
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 
 #define THREADS 256
 #define MAX_UNITS 24576 /* of a row whose probabilities fit into shared memory */
@@ -92,12 +90,10 @@ static __global__ void __launch_bounds__(THREADS)
         partial[(head * shares + blockIdx.x) * D + threadIdx.x] = total;
 }
 
-/* D x MEAN_GROUPS threads; the groups' sums are added in order. Also clears the maxima of V, which
- * later kernels raise. */
+/* D x MEAN_GROUPS threads; the groups' sums are added in order. */
 template <int D>
 static __global__ void __launch_bounds__(D *MEAN_GROUPS)
-    finish_mean(const double *partial, int64_t shares, int64_t nk, int smooth, float *kbar,
-                unsigned *v_max)
+    finish_mean(const double *partial, int64_t shares, int64_t nk, int smooth, float *kbar)
 {
     __shared__ double shared[MEAN_GROUPS][D];
     int c = threadIdx.x % D, group = threadIdx.x / D;
@@ -111,10 +107,9 @@ static __global__ void __launch_bounds__(D *MEAN_GROUPS)
     for (int i = 1; i < MEAN_GROUPS; i++)
         sum += shared[i][c];
     kbar[blockIdx.x * D + c] = (float)(sum / (double)nk);
-    v_max[blockIdx.x * D + c] = 0;
 }
 
-/* ---- blocks: mean, self-similarity, integers ------------------------------------------------ */
+/* ---- blocks: mean, self-similarity ---------------------------------------------------------- */
 
 struct block_args {
     const uint4 *x;    /* [heads][n][d] */
@@ -125,8 +120,6 @@ struct block_args {
     int paper;
     float *mean;   /* [heads][blocks][d] */
     uint8_t *like; /* [heads][judges][blocks] */
-    uint2 *q8;     /* [heads][n][d], NULL: not quantised */
-    float *scale;  /* [heads][blocks] */
 };
 
 #define JUDGE_ROWS 8 /* of a thread, 8 channels each */
@@ -137,13 +130,13 @@ template <int D, int BLOCK> struct judge_shape {
                          WARPS = SIZE / 32;
 };
 
-/* Each warp's part of a block: sums of its rows and of its rows scaled to length 1, the largest |x|
- * and |x|^2. */
+/* Each warp's part of a block: sums of its rows and of its rows scaled to length 1, the largest
+ * |x|^2. */
 template <int D, int BLOCK> struct judge_shared {
     static constexpr int WARPS = judge_shape<D, BLOCK>::WARPS;
     alignas(16) float sum[WARPS][D];
     alignas(16) float unit[WARPS][D];
-    float top[WARPS], longest[WARPS];
+    float longest[WARPS];
 };
 
 /* Sums over the lanes of a row of 8 values each, one per row: lane l gets that of row l % 8. */
@@ -326,16 +319,15 @@ static __device__ __forceinline__ float judge_max(float x)
     return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
 }
 
-/* Sums, maxima and norms of the rows in `raw`, the first two into `sh`. Returns 1 / |x| of the row
- * threadIdx.x % 8 of the thread's; *zero says that it is a zero row. */
-template <int D, int BLOCK, bool KEYS, bool QUANT>
+/* Sums, longest rows and norms of the rows in `raw`, the first two into `sh`. Returns 1 / |x| of
+ * the row threadIdx.x % 8 of the thread's; *zero says that it is a zero row. */
+template <int D, int BLOCK, bool KEYS>
 static __device__ __forceinline__ float
 judge_rows(const block_args &a, const judge_place<D, BLOCK> &place, const float (&kbar)[8],
            const uint4 (&raw)[8], judge_shared<D, BLOCK> &sh, bool *zero)
 {
     int warp = threadIdx.x >> 5;
-    float sum[8] = {0}, n[8], amax = 0;
-    __nv_bfloat162 top = __floats2bfloat162_rn(0, 0);
+    float sum[8] = {0}, n[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         float x[8], once = place.real(i) ? 1 : 0;
@@ -345,65 +337,26 @@ judge_rows(const block_args &a, const judge_place<D, BLOCK> &place, const float 
         for (int c = 0; c < 8; c++) {
             n[i] = fmaf(x[c], x[c], n[i]);
             sum[c] = fmaf(x[c], once, sum[c]);
-            if (QUANT && KEYS)
-                amax = fmaxf(amax, fabsf(x[c]));
-        }
-        if (QUANT && !KEYS) { /* as bf16, two at a time */
-            const uint32_t w[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                top = __hmax2(top, __habs2(*(const __nv_bfloat162 *)&w[c]));
         }
     }
     float square = share_rows<D / 8>(n);
     judge_columns<D>(sum, sh.sum[warp]);
     float inverse = judge_norm<D, BLOCK, KEYS>(place, kbar, &square);
     bool real = place.real(threadIdx.x & 7);
-    amax = judge_max(KEYS ? amax : fmaxf(__low2float(top), __high2float(top)));
     float longest = a.paper ? judge_max(fmaxf(square, 0)) : 0;
-    if ((threadIdx.x & 31) == 0) {
-        sh.top[warp] = amax;
+    if ((threadIdx.x & 31) == 0)
         sh.longest[warp] = longest;
-    }
     *zero = real && square < 0;
     return real ? inverse : 0;
 }
 
-/* round(x / delta) of 8 channels, given 1 / delta: adding 1.5 2^23 leaves the integer in the low
- * bits. The reference divides and rounds halves away from zero; a quotient within 1e-5 of a half
- * can come out one apart. */
-static __device__ __forceinline__ uint2 judge_integers(const float (&x)[8], float inverse)
-{
-    uint32_t n[8];
-#pragma unroll
-    for (int c = 0; c < 8; c++)
-        n[c] = __float_as_uint(fmaf(x[c], inverse, 12582912.0f));
-    return make_uint2(
-        __byte_perm(__byte_perm(n[0], n[1], 0x40), __byte_perm(n[2], n[3], 0x40), 0x5410),
-        __byte_perm(__byte_perm(n[4], n[5], 0x40), __byte_perm(n[6], n[7], 0x40), 0x5410));
-}
-
-/* Second step over the rows, when the largest magnitude of the block is known: their integers with
- * delta = amax/127 + 1e-7, and the sums of rows scaled to length 1 into `sh`. `mine`: the result of
+/* Second step over the rows: the sums of rows scaled to length 1 into `sh`. `mine`: the result of
  * judge_rows. */
-template <int D, int BLOCK, bool KEYS, bool QUANT>
-static __device__ __forceinline__ void
-judge_units(const block_args &a, int64_t head, int64_t block, const judge_place<D, BLOCK> &place,
-            const float (&kbar)[8], const uint4 (&raw)[8], float mine, judge_shared<D, BLOCK> &sh)
+template <int D, int BLOCK, bool KEYS>
+static __device__ __forceinline__ void judge_units(const float (&kbar)[8], const uint4 (&raw)[8],
+                                                   float mine, judge_shared<D, BLOCK> &sh)
 {
-    typedef judge_shape<D, BLOCK> S;
-    float unit[8] = {0}, amax = 0, inverse = 0;
-    uint2 *to = NULL;
-    if (QUANT) {
-#pragma unroll
-        for (int w = 0; w < S::WARPS; w++)
-            amax = fmaxf(amax, sh.top[w]);
-        float delta = __fdividef(amax, 127.0f) + 1e-7f;
-        inverse = __fdividef(1, delta);
-        to = a.q8 + (head * a.n + block * BLOCK) * S::LANES + threadIdx.x;
-        if (threadIdx.x == 0)
-            a.scale[head * a.blocks + block] = delta;
-    }
+    float unit[8] = {0};
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         float x[8], weight = __shfl_sync(~0u, mine, (threadIdx.x & 24) + i);
@@ -411,18 +364,15 @@ judge_units(const block_args &a, int64_t head, int64_t block, const judge_place<
 #pragma unroll
         for (int c = 0; c < 8; c++)
             unit[c] = fmaf(x[c], weight, unit[c]);
-        if (QUANT && place.real(i))
-            __stcs(to + i * S::SIZE, judge_integers(x, inverse));
     }
     judge_columns<D>(unit, sh.unit[threadIdx.x >> 5]);
 }
 
-/* Mean, self-similarity and integers (QUANT) of a block. Grid (blocks, heads); keys are walked from
- * the end, where their mean was taken last. 32 warps per multiprocessor leave 64 registers to each
- * thread, which are too few for keys that are quantised. */
-template <int D, int BLOCK, bool KEYS, bool QUANT>
+/* Mean and self-similarity of a block. Grid (blocks, heads); keys are walked from the end, where
+ * their mean was taken last. 32 warps per multiprocessor leave 64 registers to each thread. */
+template <int D, int BLOCK, bool KEYS>
 static __global__ void __launch_bounds__(judge_shape<D, BLOCK>::SIZE,
-                                         (KEYS && QUANT ? 28 : 32) / judge_shape<D, BLOCK>::WARPS)
+                                         32 / judge_shape<D, BLOCK>::WARPS)
     judge_blocks(const block_args a)
 {
     constexpr int WARPS = judge_shape<D, BLOCK>::WARPS;
@@ -439,12 +389,12 @@ static __global__ void __launch_bounds__(judge_shape<D, BLOCK>::SIZE,
     place.load(raw);
     if (KEYS)
         judge_kbar<D>(a, head, kbar);
-    float mine = judge_rows<D, BLOCK, KEYS, QUANT>(a, place, kbar, raw, sh, &zero);
+    float mine = judge_rows<D, BLOCK, KEYS>(a, place, kbar, raw, sh, &zero);
     bool whole = !__syncthreads_or(zero) && rows == BLOCK;
 #pragma unroll
     for (int i = 0; i < 8; i++) /* unpacked again: as floats they would not fit into registers */
         asm volatile("" : "+r"(raw[i].x), "+r"(raw[i].y), "+r"(raw[i].z), "+r"(raw[i].w));
-    judge_units<D, BLOCK, KEYS, QUANT>(a, head, block, place, kbar, raw, mine, sh);
+    judge_units<D, BLOCK, KEYS>(kbar, raw, mine, sh);
     __syncthreads();
     if (warp == 1)
         judge_mean<D, WARPS>(sh.sum, rows, lane, a.mean + at * D);
@@ -649,88 +599,6 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
         a.mass[row] = judged ? mass : -1;
 }
 
-/* ---- V in e4m3 ------------------------------------------------------------------------------
- *
- * Per channel scaled so that the largest |v| becomes v_top, transposed. */
-
-template <int D>
-static __global__ void __launch_bounds__(THREADS)
-    max_values(const uint4 *v, int64_t nk, unsigned *v_max)
-{
-    constexpr int LANES = D / 8, STEP = THREADS / LANES;
-    __shared__ float shared[THREADS / 32][D];
-    int64_t row0 = blockIdx.x * (int64_t)MEAN_ROWS;
-    int rows = (int)min((int64_t)MEAN_ROWS, nk - row0);
-    int lane = threadIdx.x & 31;
-    float top[8] = {0};
-    for (int r = threadIdx.x / LANES; r < rows; r += STEP) {
-        float x[8];
-        unpack(v[(blockIdx.y * nk + row0 + r) * LANES + threadIdx.x % LANES], x);
-#pragma unroll
-        for (int c = 0; c < 8; c++)
-            top[c] = fmaxf(top[c], fabsf(x[c]));
-    }
-#pragma unroll
-    for (int c = 0; c < 8; c++)
-#pragma unroll
-        for (int step = LANES; step < 32; step *= 2)
-            top[c] = fmaxf(top[c], __shfl_xor_sync(~0u, top[c], step));
-    if (lane < LANES)
-#pragma unroll
-        for (int c = 0; c < 8; c++)
-            shared[threadIdx.x >> 5][lane * 8 + c] = top[c];
-    __syncthreads();
-    if (threadIdx.x < D) {
-        float most = 0;
-        for (int w = 0; w < THREADS / 32; w++)
-            most = fmaxf(most, shared[w][threadIdx.x]);
-        atomicMax(v_max + blockIdx.y * D + threadIdx.x, __float_as_uint(most));
-    }
-}
-
-/* 128 keys: V transposed, in e4m3, the keys of each 16 in the order 0,1,8,9,2,3,10,11, ... that an
- * 8-bit A operand made of score accumulators has. */
-template <int D>
-static __global__ void __launch_bounds__(THREADS)
-    quantise_values(const uint4 *v, int64_t nk, int64_t v_keys, float v_top, const unsigned *v_max,
-                    uint8_t *out, float *scale)
-{
-    constexpr int LANES = D / 8;
-    __shared__ alignas(16) uint16_t tile[128][D]; /* 16-byte chunks XORed with the key's sixteen */
-    int64_t row0 = blockIdx.x * 128ll, head = blockIdx.y;
-    int rows = (int)min((int64_t)128, nk - row0);
-#pragma unroll
-    for (int e = threadIdx.x; e < 128 * LANES; e += THREADS) {
-        int r = e / LANES, c = e % LANES;
-        *(uint4 *)&tile[r][(c ^ (r >> 4)) * 8] =
-            r < rows ? v[(head * nk + row0 + r) * LANES + c] : make_uint4(0, 0, 0, 0);
-    }
-    __syncthreads();
-    for (int e = threadIdx.x; e < D * 8; e += THREADS) {
-        int c = e / 8, part = e % 8, at = (c / 8 ^ part) * 8 + c % 8;
-        float most = __uint_as_float(v_max[head * D + c]);
-        float factor = most > 0 ? v_top / most : 0;
-        uint32_t w[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float x[4];
-#pragma unroll
-            for (int u = 0; u < 4; u++)
-                x[u] = factor *
-                       __uint_as_float((uint32_t)tile[part * 16 + 2 * i + u % 2 + u / 2 * 8][at]
-                                       << 16);
-            w[i] = __nv_cvt_float2_to_fp8x2(make_float2(x[0], x[1]), __NV_SATFINITE, __NV_E4M3) |
-                   (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(x[2], x[3]), __NV_SATFINITE,
-                                                      __NV_E4M3)
-                       << 16;
-        }
-        *(uint4 *)(out + (head * D + c) * v_keys + row0 + part * 16) =
-            make_uint4(w[0], w[1], w[2], w[3]);
-    }
-    if (blockIdx.x == 0 && threadIdx.x < D)
-        scale[head * D + threadIdx.x] = __uint_as_float(v_max[head * D + threadIdx.x]) / v_top;
-}
-
 /* ---- launches ------------------------------------------------------------------------------- */
 
 struct sparge_state : head_args {
@@ -746,43 +614,31 @@ struct sparge_state : head_args {
                                * judges */
     double *score;            /* [heads][groups][units] */
     double *mass;             /* [heads][groups] */
-    unsigned *v_max;          /* [kv_heads][d]: bits of max |v| */
 };
 
 template <int D, bool KEYS>
 static int launch_blocks(struct gpu *g, int heads, int block, const block_args &a, struct err *err)
 {
     int rc = 0, size = block == 64 ? judge_shape<D, 64>::SIZE : judge_shape<D, 128>::SIZE;
-    auto judge64 = a.q8 ? judge_blocks<D, 64, KEYS, true> : judge_blocks<D, 64, KEYS, false>;
-    auto judge128 = a.q8 ? judge_blocks<D, 128, KEYS, true> : judge_blocks<D, 128, KEYS, false>;
-    CU(err,
-       run_kernel(g->stream, block == 64 ? judge64 : judge128, dim3(a.blocks, heads), size, 0, a));
+    auto judge = block == 64 ? judge_blocks<D, 64, KEYS> : judge_blocks<D, 128, KEYS>;
+    CU(err, run_kernel(g->stream, judge, dim3(a.blocks, heads), size, 0, a));
 out:
     return rc;
 }
 
 /* Token means of k, then its blocks. */
 template <int D>
-static int launch_keys(struct gpu *g, const struct select_job *job, bool quantise, struct err *err)
+static int launch_keys(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const sparge_state *s = (const sparge_state *)job->state;
     int rc = 0;
-    block_args k = {s->k,
-                    s->kbar,
-                    s->nk,
-                    s->units,
-                    s->theta,
-                    s->per_kv,
-                    s->rule.paper,
-                    s->k_mean,
-                    s->k_like,
-                    quantise ? (uint2 *)job->operands.k : NULL,
-                    job->operands.k_scale};
+    block_args k = {s->k,      s->kbar,       s->nk,     s->units, s->theta,
+                    s->per_kv, s->rule.paper, s->k_mean, s->k_like};
     if (s->rule.smooth_k)
         CU(err, run_kernel(g->stream, sum_keys<D>, dim3(s->shares, s->kv_heads), THREADS, 0, s->k,
                            s->nk, s->shares, s->partial));
     CU(err, run_kernel(g->stream, finish_mean<D>, s->kv_heads, D * MEAN_GROUPS, 0, s->partial,
-                       s->shares, s->nk, s->rule.smooth_k, s->kbar, s->v_max));
+                       s->shares, s->nk, s->rule.smooth_k, s->kbar));
     TRY((launch_blocks<D, true>(g, s->kv_heads, (int)s->rule.bk, k, err)));
 out:
     return rc;
@@ -791,22 +647,13 @@ out:
 /* Blocks of the queries of heads [head0, head0 + count). */
 template <int D>
 static int launch_queries(struct gpu *g, const struct select_job *job, int head0, int count,
-                          bool quantise, struct err *err)
+                          struct err *err)
 {
-    const struct select_operands *o = &job->operands;
     const sparge_state *s = (const sparge_state *)job->state;
     int64_t at = head0 * s->nq * (D / 8), row0 = head0 * job->lists.groups;
-    block_args q = {s->q + at,
-                    NULL,
-                    s->nq,
-                    s->groups,
-                    s->theta + head0,
-                    1,
-                    s->rule.paper,
-                    s->q_mean + row0 * D,
-                    s->q_like + row0,
-                    quantise ? (uint2 *)o->q + at : NULL,
-                    o->q_scale + row0};
+    block_args q = {s->q + at,        NULL, s->nq,         s->groups,
+                    s->theta + head0, 1,    s->rule.paper, s->q_mean + row0 * D,
+                    s->q_like + row0};
     return launch_blocks<D, false>(g, count, (int)s->rule.bq, q, err);
 }
 
@@ -848,31 +695,21 @@ out:
     return rc;
 }
 
-/* Beside the rows of the first heads run the queries of the others, or beside all rows V. */
-template <int D>
-static int launch_all(struct gpu *g, const struct select_job *job, bool quantise, struct err *err)
+/* Beside the rows of the first heads run the queries of the others. */
+template <int D> static int launch_all(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const sparge_state *s = (const sparge_state *)job->state;
-    const struct select_operands *o = &job->operands;
-    const uint4 *v = (const uint4 *)job->problem.v;
-    int first = quantise ? s->heads : (s->kv_heads + 1) / 2 * s->per_kv, rest = s->heads - first;
+    int first = (s->kv_heads + 1) / 2 * s->per_kv, rest = s->heads - first;
     int rc = 0;
 
-    TRY(launch_keys<D>(g, job, quantise, err));
-    TRY(launch_queries<D>(g, job, 0, first, quantise, err));
+    TRY(launch_keys<D>(g, job, err));
+    TRY(launch_queries<D>(g, job, 0, first, err));
     TRY(gpu_fork(g, err));
     TRY(launch_rows(g, job, 0, first, err));
     if (rest) {
-        TRY(launch_queries<D>(g, job, first, rest, quantise, err));
+        TRY(launch_queries<D>(g, job, first, rest, err));
         TRY(gpu_fork(g, err));
         TRY(launch_rows(g, job, first, rest, err));
-    }
-    if (quantise) {
-        CU(err, run_kernel(g->stream, max_values<D>, dim3(s->shares, s->kv_heads), THREADS, 0, v,
-                           s->nk, s->v_max));
-        CU(err,
-           run_kernel(g->stream, quantise_values<D>, dim3(o->v_keys / 128, s->kv_heads), THREADS, 0,
-                      v, s->nk, o->v_keys, s->rule.v_max, s->v_max, o->v, o->v_scale));
     }
     TRY(gpu_join(g, err));
 out:
@@ -881,14 +718,7 @@ out:
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
-    return job->problem.d == 128 ? launch_all<128>(g, job, false, err)
-                                 : launch_all<64>(g, job, false, err);
-}
-
-static int launch_quantised(struct gpu *g, const struct select_job *job, struct err *err)
-{
-    return job->problem.d == 128 ? launch_all<128>(g, job, true, err)
-                                 : launch_all<64>(g, job, true, err);
+    return job->problem.d == 128 ? launch_all<128>(g, job, err) : launch_all<64>(g, job, err);
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
@@ -944,7 +774,6 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     const struct sparge_rule *r = &select_rule(p, 0)->sparge;
     struct select_lists *l = &job->lists;
-    struct select_operands *o = &job->operands;
     int64_t kv = p->kv_heads, d = p->d;
     sparge_state *s = NULL;
     int rc = 0;
@@ -963,13 +792,10 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     }));
     TRY(take(g, err, &s->partial, kv * s->shares * d, &s->kbar, kv * d, &s->q_mean, l->rows * d,
              &s->k_mean, kv * l->units * d, &s->q_like, l->rows, &s->k_like, p->heads * l->units,
-             &s->score, l->rows * l->units, &s->mass, l->rows, &s->v_max, kv * d));
+             &s->score, l->rows * l->units, &s->mass, l->rows));
     l->own_bytes = ceil_div((int64_t)sizeof(struct sparge_own) + l->groups + l->units, 8) * 8;
     l->own_make = make_numbers;
     TRY(gpu_alloc(g, p->heads * l->own_bytes, &l->own, err));
-    o->v_keys = ceil_div(p->nk, 128) * 128;
-    TRY(take(g, err, &o->q, p->heads * p->nq * d, &o->k, kv * p->nk * d, &o->q_scale, l->rows,
-             &o->k_scale, kv * l->units, &o->v, kv * d * o->v_keys, &o->v_scale, kv * d));
 out:
     return rc;
 }
@@ -979,9 +805,9 @@ static bool together(const union method_rule *a, const union method_rule *b)
 {
     const struct sparge_rule *x = &a->sparge, *y = &b->sparge;
     return x->bq == y->bq && x->bk == y->bk && x->paper == y->paper && x->by_count == y->by_count &&
-           x->sink == y->sink && x->smooth_k == y->smooth_k && x->v_max == y->v_max;
+           x->sink == y->sink && x->smooth_k == y->smooth_k;
 }
 
 extern "C" const struct select_method select_spargeattn = {
-    "spargeattn", fits, init, launch, launch_quantised, NULL, NULL, false, together,
+    "spargeattn", fits, init, launch, NULL, NULL, false, together,
 };

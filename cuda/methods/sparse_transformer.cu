@@ -42,5 +42,5 @@ out:
 }
 
 extern "C" const struct select_method select_sparse_transformer = {
-    "sparse-transformer", pair_maps_fit, init, launch, NULL, NULL, NULL, false, NULL,
+    "sparse-transformer", pair_maps_fit, init, launch, NULL, NULL, false, NULL,
 };

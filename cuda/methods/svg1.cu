@@ -372,5 +372,5 @@ out:
 }
 
 extern "C" const struct select_method select_svg1 = {
-    "svg1", fits, init, launch, NULL, NULL, NULL, true, NULL,
+    "svg1", fits, init, launch, NULL, NULL, true, NULL,
 };

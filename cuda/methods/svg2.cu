@@ -646,5 +646,5 @@ out:
 }
 
 extern "C" const struct select_method select_svg2 = {
-    "svg2", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "svg2", fits, init, launch, NULL, NULL, false, NULL,
 };

@@ -323,13 +323,6 @@ static __global__ void __launch_bounds__(256, 2) quantise_tokens(const quantised
 
 /* ---- v -------------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float value_of(const quantised_args &a, int64_t token)
-{
-    float x = __bfloat162float(a.v[(blockIdx.y * a.nk + token) * a.d + threadIdx.x]);
-    x = round_to(a.rule.values_as, x);
-    return a.rule.smooth_v ? __fsub_rn(x, a.v_mean[blockIdx.y * a.d + threadIdx.x]) : x;
-}
-
 /* Grid (chunks, kv_heads), 256 threads. */
 template <int D>
 static __global__ void __launch_bounds__(256) find_value_maxima(const quantised_args a)
@@ -371,20 +364,38 @@ static __device__ __forceinline__ float e4m3_of(float x)
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(e4m3_bits(x), __NV_E4M3)));
 }
 
-/* Grid (chunks, kv_heads), d threads. */
-static __global__ void quantise_values(const quantised_args a)
+/* Grid (chunks, kv_heads), 256 threads. */
+template <int D>
+static __global__ void __launch_bounds__(256) quantise_values(const quantised_args a)
 {
+    using G = token_grid<D>;
     int64_t t0 = blockIdx.x * (int64_t)SUM_ROWS, t1 = min(t0 + SUM_ROWS, a.nk);
-    int64_t channel = blockIdx.y * a.d + threadIdx.x;
-    float amax = a.rule.e4m3 ? __uint_as_float(a.v_max[channel]) : 0;
-    float mul = amax > 0 ? __fdiv_rn(a.rule.v_top, amax) : 0;
-    for (int64_t t = t0; t < t1; t++) {
-        float x = value_of(a, t);
-        x = !a.rule.e4m3 ? x : amax > 0 ? e4m3_of(__fmul_rn(x, mul)) : 0;
-        a.vh[(blockIdx.y * a.nk + t) * a.d + threadIdx.x] = __float2half_rn(x);
+    int64_t channel = blockIdx.y * (int64_t)D + G::channel();
+    float mean[8], factor[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float amax = a.rule.e4m3 ? __uint_as_float(a.v_max[channel + i]) : 0;
+        mean[i] = a.rule.smooth_v ? a.v_mean[channel + i] : 0;
+        factor[i] = amax > 0 ? __fdiv_rn(a.rule.v_top, amax) : 0;
+        if (blockIdx.x == 0 && G::row() == 0)
+            a.v_scale[channel + i] = a.rule.e4m3 ? __fdiv_rn(amax, a.rule.v_top) : 1;
     }
-    if (blockIdx.x == 0)
-        a.v_scale[channel] = a.rule.e4m3 ? __fdiv_rn(amax, a.rule.v_top) : 1;
+#pragma unroll 4
+    for (int64_t t = t0 + G::row(); t < t1; t += G::STEP) {
+        int64_t at = (blockIdx.y * a.nk + t) * D + G::channel();
+        float x[8];
+        __align__(16) __half2 y[4];
+        unpack(*(const uint4 *)(a.v + at), x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x[i] = __fsub_rn(round_to(a.rule.values_as, x[i]), mean[i]);
+            x[i] = a.rule.e4m3 ? e4m3_of(__fmul_rn(x[i], factor[i])) : x[i];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            y[i] = __floats2half2_rn(x[2 * i], x[2 * i + 1]);
+        *(uint4 *)(a.vh + at) = *(const uint4 *)y;
+    }
 }
 
 /* The same with the keys of a channel side by side. Grid (padded / 128, kv_heads), 256 threads: a

@@ -330,7 +330,7 @@ template <int D> static int launch_values(struct gpu *g, const quantised_args &a
     if (a.vt)
         transpose_values<D><<<lines, 256, 0, g->stream>>>(a);
     else
-        quantise_values<<<chunks, D, 0, g->stream>>>(a);
+        quantise_values<D><<<chunks, 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;

@@ -50,21 +50,11 @@ struct select_lists {
     own_make_fn *own_make; /* fills `own` when somebody asks for it; NULL: `launch` has */
 };
 
-/* 8-bit operands of a method's own attention; scales are per block of the lists' unit. */
-struct select_operands {
-    int8_t *q, *k;            /* [heads][nq][d], [kv_heads][nk][d] */
-    float *q_scale, *k_scale; /* [heads][groups], [kv_heads][units] */
-    uint8_t *v;     /* e4m3 [kv_heads][d][v_keys], keys permuted inside each 16 for the MMA */
-    float *v_scale; /* [kv_heads][d] */
-    int64_t v_keys; /* nk rounded up to 128; 0 past nk */
-};
-
 struct select_job {
     const struct select_method *method;
     struct select_problem problem;
     struct select_lists lists;
-    struct select_operands operands; /* only if the method has launch_quantised */
-    void *state;                     /* host, from calloc, owned by the job */
+    void *state; /* host, from calloc, owned by the job */
 
     /* For a method whose own attention (cuda/own/) does not read the mask, set by init: what of
      * `launch` is its choice. The mask beside it is for counts and recall, and no part of a time:
@@ -83,10 +73,6 @@ struct select_method {
 
     /* Launch everything from q and k to the map. */
     int (*launch)(struct gpu *g, const struct select_job *job, struct err *err);
-
-    /* The same, and make the 8-bit operands of the method's own attention, which share their reads
-     * with the selection. NULL: the method has none. */
-    int (*launch_quantised)(struct gpu *g, const struct select_job *job, struct err *err);
 
     /* Do rule and sizes alone make the mask full, so that there is nothing to choose? Asked before
      * fits. NULL: never. */

@@ -84,7 +84,7 @@ static int select_line(struct bench *b, const char *text, const char *phase,
                        select_launch *launch, struct err *err)
 {
     struct series times[2];
-    char name[160];
+    char name[176];
     int64_t kept = 0;
     int rc = 0;
 
@@ -213,8 +213,6 @@ static int bench_select(struct bench *b, const char *setting, int64_t tokens, bo
     TRY(select_job_init(&b->gpu, me, &p, &job, err));
     TRY(me->launch(&b->gpu, &job, err)); /* for what is kept */
     TRY(select_line(b, text, "select", &r.job, &job, choose, err));
-    if (me->launch_quantised)
-        TRY(select_line(b, text, "select + quantise", &r.job, &job, me->launch_quantised, err));
 out:
     select_job_free(&job);
     asked_free(&asked);

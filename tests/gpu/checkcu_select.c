@@ -5,7 +5,6 @@
  * methods that are exact (is_exact) must be the same pair by pair. Where all tokens are equal,
  * one-hot or tiny the scores are one number to the precision of a float, and scores of 1e4 carry an
  * error of 1e-3 there: rounding orders the units, and such differences are printed, but no failure.
- * 8-bit operands are compared with sim/blocks/quant.h in the same way.
  */
 #include "tests/gpu/checkcu.h"
 
@@ -131,7 +130,6 @@ static bool is_exact(const char *setting)
 
 struct tally {
     int64_t cases, units, differ; /* compared; units with an allowed pair */
-    int64_t codes, codes_differ;  /* 8-bit operands */
     int64_t unlike;               /* cases whose second launch gave other bits */
     int64_t worst;                /* most differing units of a head */
     int64_t by_data[DATA_COUNT];  /* differing units */
@@ -419,8 +417,7 @@ static bool same_bits(const struct selection *s)
            (n == 0 || memcmp(s->col[0], s->col[1], (size_t)n * 4) == 0);
 }
 
-static int launch_and_fetch(struct gpu *g, struct selection *s, int i, bool quantised,
-                            struct err *err)
+static int launch_and_fetch(struct gpu *g, struct selection *s, int i, struct err *err)
 {
     const struct select_method *me = s->job.method;
     int rc = 0;
@@ -428,102 +425,9 @@ static int launch_and_fetch(struct gpu *g, struct selection *s, int i, bool quan
     free(s->col[i]);
     s->ptr[i] = NULL;
     s->col[i] = NULL;
-    if (quantised)
-        TRY(me->launch_quantised(g, &s->job, err));
-    else
-        TRY(me->launch(g, &s->job, err));
+    TRY(me->launch(g, &s->job, err));
     TRY(select_fetch_rows(g, &s->job, 0, s->job.lists.rows, &s->ptr[i], &s->col[i], err));
 out:
-    return rc;
-}
-
-/* ---- 8-bit operands ------------------------------------------------------------------------- */
-
-static int compare_integers(struct gpu *g, const float *x, int64_t n, int d, int64_t block,
-                            bool keys, const int8_t *codes, const float *scale, struct tally *t,
-                            struct err *err)
-{
-    struct quant_groups groups = {QUANT_BLOCK, keys, block, 0};
-    struct quant want = {0};
-    int8_t *got = NULL;
-    float *got_scale = NULL;
-    int rc = 0;
-
-    TRY(quant_int(&want, x, n, d, &groups, 127, QUANT_RHA_EPS, err));
-    TRY(mem_alloc(&got, n * d, 1, "codes", err));
-    TRY(mem_alloc(&got_scale, want.n_groups, 4, "scales", err));
-    TRY(gpu_get(g, got, codes, n * d, err));
-    TRY(gpu_get(g, got_scale, scale, want.n_groups * 4, err));
-    for (int64_t i = 0; i < n * d; i++)
-        t->codes_differ += got[i] != want.q[i];
-    for (int64_t i = 0; i < want.n_groups; i++)
-        t->codes_differ += fabsf(got_scale[i] - want.scale[i]) > 1e-6f * want.scale[i];
-    t->codes += n * d + want.n_groups;
-out:
-    quant_free(&want);
-    free(got);
-    free(got_scale);
-    return rc;
-}
-
-static float e4m3_value(uint8_t x)
-{
-    int e = x >> 3 & 15, m = x & 7;
-    float y = e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
-    return x & 0x80 ? -y : y;
-}
-
-static int compare_values(struct gpu *g, const float *v, int64_t n, int d,
-                          const struct select_operands *o, int kv, struct tally *t, struct err *err)
-{
-    float *want = NULL, *scale = NULL;
-    uint8_t *got = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&want, n * d, 4, "values", err));
-    TRY(mem_alloc(&scale, d, 4, "values", err));
-    TRY(mem_alloc(&got, d * o->v_keys, 1, "values", err));
-    quant_channels_e4m3(v, n, d, 448, want, scale);
-    TRY(gpu_get(g, got, o->v + kv * d * o->v_keys, d * o->v_keys, err));
-    for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < d; c++) {
-            int64_t at = c * o->v_keys + i / 16 * 16 + quant_v_position((int)(i % 16));
-            t->codes_differ += e4m3_value(got[at]) != want[i * d + c];
-        }
-    t->codes += n * d;
-out:
-    free(want);
-    free(scale);
-    free(got);
-    return rc;
-}
-
-static int compare_operands(struct gpu *g, struct selection *s, struct tally *t, struct err *err)
-{
-    const struct attn_problem *p = &s->c.problem;
-    const struct select_lists *l = &s->job.lists;
-    const struct select_operands *o = &s->job.operands;
-    float *k = NULL, *kbar = NULL;
-    int rc = 0;
-
-    TRY(launch_and_fetch(g, s, 1, true, err));
-    t->unlike += !same_bits(s);
-    TRY(mem_alloc(&k, p->nk * p->d, 4, "keys", err));
-    TRY(mem_zalloc(&kbar, p->d, 4, "keys", err));
-    for (int h = 0; h < p->heads; h++)
-        TRY(compare_integers(g, s->q + h * p->nq * p->d, p->nq, p->d, l->bq, false,
-                             o->q + h * p->nq * p->d, o->q_scale + h * l->groups, t, err));
-    for (int h = 0; h < p->kv_heads; h++) {
-        const float *x = s->k + h * p->nk * p->d;
-        if (s->choices->rule->sparge.smooth_k)
-            token_mean(x, p->nk, p->d, DT_F32, kbar);
-        token_centre(x, p->nk, p->d, kbar, DT_F32, k);
-        TRY(compare_integers(g, k, p->nk, p->d, l->bk, true, o->k + h * p->nk * p->d,
-                             o->k_scale + h * l->units, t, err));
-        TRY(compare_values(g, s->v + h * p->nk * p->d, p->nk, p->d, o, h, t, err));
-    }
-out:
-    free(k);
-    free(kbar);
     return rc;
 }
 
@@ -590,9 +494,9 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
         goto out;
     }
     TRY(select_job_init(g, me, &q, &s->job, err));
-    TRY(launch_and_fetch(g, s, 0, false, err));
+    TRY(launch_and_fetch(g, s, 0, err));
     if (!s->c.once) {
-        TRY(launch_and_fetch(g, s, 1, false, err));
+        TRY(launch_and_fetch(g, s, 1, err));
         t->unlike += !same_bits(s);
     }
     for (int h = 0; h < p->heads; h++) {
@@ -608,8 +512,6 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
         if (rc)
             goto out;
     }
-    if (me->launch_quantised)
-        TRY(compare_operands(g, s, t, err));
     t->cases++;
 out:
     return rc;
@@ -709,7 +611,7 @@ int check_selections(struct gpu *g, struct cu_choice *choice)
             rc = check_setting(g, runs, choice, like_before(i), &t, &err);
         method_runs_free(runs, n);
         bool ok = rc == 0 && t.cases > 0 && !t.unlike && t.differ * 10000 <= t.units &&
-                  !(t.differ && is_exact(settings[i])) && t.codes_differ * 10000 <= t.codes;
+                  !(t.differ && is_exact(settings[i]));
         cu_checks += t.cases > 0 ? t.cases : 1;
         cu_failures += !ok;
         printf("  %-5s %s: %lld cases, %lld of %lld units differ (at most %lld in a head)",
@@ -718,8 +620,6 @@ int check_selections(struct gpu *g, struct cu_choice *choice)
         for (int d = 0; d < DATA_COUNT; d++)
             if (t.by_data[d])
                 printf(", %lld with data %s", (long long)t.by_data[d], cu_data_names[d]);
-        if (t.codes)
-            printf(", %lld of %lld 8-bit values", (long long)t.codes_differ, (long long)t.codes);
         printf("%s%s%s\n", t.unlike ? ", not repeatable" : "", rc ? ": " : "", rc ? err.msg : "");
         fflush(stdout);
         if (rc && cudaGetLastError() != cudaSuccess)

@@ -825,5 +825,5 @@ static bool together(const union method_rule *a, const union method_rule *b)
 }
 
 extern "C" const struct select_method select_sale = {
-    "sale", fits, init, launch, NULL, NULL, NULL, false, together,
+    "sale", fits, init, launch, NULL, NULL, false, together,
 };

@@ -448,5 +448,5 @@ out:
 }
 
 extern "C" const struct select_method select_xattention = {
-    "xattention", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "xattention", fits, init, launch, NULL, NULL, false, NULL,
 };

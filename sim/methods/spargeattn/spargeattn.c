@@ -1262,7 +1262,6 @@ static bool rule(const void *state, struct rule *rule, char why[160])
                                            .by_count = r->topk_cut,
                                            .sink = r->sink,
                                            .smooth_k = r->smooth_k,
-                                           .v_max = r->v_max,
                                            .dense = r->dense,
                                            .theta = r->theta,
                                            .tau = r->tau,
