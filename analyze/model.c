@@ -156,8 +156,8 @@ static double select_ns(const struct gpu_model *g, const struct call *c, double 
     double plan = gathers(c) ? g->plan_gather : has_bits(c) ? g->plan_bits : g->plan_lists;
     if (!c->chosen)
         return 0;
-    for (const struct select_model *s = g->select; s < g->select + g->n_select; s++)
-        if (strcmp(s->method, c->of->method) == 0)
+    for (const struct kernel_model *s = g->select; s < g->select + g->n_select; s++)
+        if (strcmp(s->name, c->of->method) == 0)
             return 1e3 * g->choosing * (plan + s->us[0] + bytes * s->us[1] + products * s->us[2]);
     return g->choosing > 0 ? NAN : 0;
 }
