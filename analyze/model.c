@@ -21,7 +21,7 @@ struct model {
     double layers, weights; /* of --config: layers and numbers in the matrices of one; 0: none */
     bool share;
     int64_t predicted, left_out, unpriced; /* calls x GPUs */
-    char why[160];                         /* of those that were left out */
+    struct err why;                        /* of those that were left out */
 };
 
 struct call {
@@ -156,8 +156,8 @@ static double select_ns(const struct gpu_model *g, const struct call *c, double 
     double plan = gathers(c) ? g->plan_gather : has_bits(c) ? g->plan_bits : g->plan_lists;
     if (!c->chosen)
         return 0;
-    for (const struct select_model *s = g->select; s < g->select + g->n_select; s++)
-        if (strcmp(s->method, c->of->method) == 0)
+    for (const struct kernel_model *s = g->select; s < g->select + g->n_select; s++)
+        if (strcmp(s->name, c->of->method) == 0)
             return 1e3 * g->choosing * (plan + s->us[0] + bytes * s->us[1] + products * s->us[2]);
     return g->choosing > 0 ? NAN : 0;
 }
@@ -190,9 +190,8 @@ static int launch(const struct gpu_model *g, const struct call *c, const struct 
     return gpu_model_launch(g, k, &w, keys, bytes, out, err);
 }
 
-/* A call with records. why: it cannot be predicted. */
-static int predict(struct gpu_model *g, const struct call *c, struct prediction *p, char why[160],
-                   struct err *err)
+/* ERR_INPUT: it cannot be predicted. */
+static int predict(struct gpu_model *g, const struct call *c, struct prediction *p, struct err *err)
 {
     char name[MODEL_NAME], all[MODEL_NAME];
     double measured = record_get(c->of, "time_dense_ns");
@@ -200,14 +199,12 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
     snprintf(all, sizeof all, "hd%d-dense", c->of->d);
     const struct kernel_model *dense = kernel_model_find(g, all), *k = kernel_of(g, c, name);
     if (c->why)
-        snprintf(why, 160, "%s", c->why);
-    else if (!dense || !k)
-        snprintf(why, 160, "no kernel %.39s is described for %.23s", dense ? name : all, g->name);
-    else if (g->by_dense && isnan(measured))
-        snprintf(why, 160,
-                 "no dense attention was timed beside it (--clock dense wants records of calls)");
-    if (why[0])
-        return 0;
+        FAIL(err, ERR_INPUT, "%s", c->why);
+    if (!dense || !k)
+        FAIL(err, ERR_INPUT, "no kernel %s is described for %s", dense ? name : all, g->name);
+    if (g->by_dense && isnan(measured))
+        FAIL(err, ERR_INPUT,
+             "no dense attention was timed beside it (--clock dense wants records of calls)");
     g->tune = 1;
     TRY(launch(g, c, dense, true, &p->dense, err));
     if (g->by_dense) {
@@ -278,13 +275,16 @@ static int apply(struct recset *set, struct record *r, const int64_t *at, int64_
     struct prediction p;
     int rc = 0;
     for (struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
-        char why[160] = "";
-        TRY(predict(g, &c, &p, why, err));
-        if (why[0]) {
-            memcpy(m->why, why, sizeof why);
+        rc = predict(g, &c, &p, err);
+        if (rc == ERR_INPUT) {
+            m->why = *err;
+            err_clear(err);
             m->left_out++;
+            rc = 0;
             continue;
         }
+        if (rc)
+            goto out;
         m->predicted++;
         m->unpriced += isnan(p.select);
         for (int64_t k = 0; k < n; k++)
@@ -298,18 +298,18 @@ out:
 
 static int read_config(const char *path, struct model *m, struct err *err)
 {
-    json_t *o = NULL, *kv_heads = NULL, *head_dim = NULL;
-    json_error_t why;
     double hidden, inner, heads, kv, d;
+    json_t *o = NULL;
     int rc = 0;
     TRY(json_read_foreign(path, (size_t)1 << 20, &o, err));
-    if (json_unpack_ex(o, &why, 0, "{s:F, s:F, s:F, s:F, s?o, s?o}", "num_hidden_layers",
-                       &m->layers, "hidden_size", &hidden, "intermediate_size", &inner,
-                       "num_attention_heads", &heads, "num_key_value_heads", &kv_heads, "head_dim",
-                       &head_dim))
-        FAIL(err, ERR_INPUT, "%s: %s", path, why.text);
-    kv = json_is_number(kv_heads) ? json_number_value(kv_heads) : heads;
-    d = json_is_number(head_dim) ? json_number_value(head_dim) : hidden / heads;
+    TRY(jget_num(o, "num_hidden_layers", path, &m->layers, err));
+    TRY(jget_num(o, "hidden_size", path, &hidden, err));
+    TRY(jget_num(o, "intermediate_size", path, &inner, err));
+    TRY(jget_num(o, "num_attention_heads", path, &heads, err));
+    kv = heads;
+    d = hidden / heads;
+    TRY(jget_num_opt(o, "num_key_value_heads", path, &kv, err));
+    TRY(jget_num_opt(o, "head_dim", path, &d, err));
     m->weights = hidden * (2 * heads * d + 2 * kv * d + 3 * inner);
 out:
     json_decref(o);
@@ -354,8 +354,8 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
                  q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
         str_list_add(notes, text);
     }
-    snprintf(text, sizeof text, "no prediction for %lld of %lld calls: %s", (long long)m->left_out,
-             (long long)(m->left_out + m->predicted), m->why);
+    snprintf(text, sizeof text, "no prediction for %lld of %lld calls: %.200s",
+             (long long)m->left_out, (long long)(m->left_out + m->predicted), m->why.msg);
     if (m->left_out)
         str_list_add(notes, text);
     if (m->unpriced)
@@ -371,7 +371,7 @@ int model_apply(struct recset *set, const struct model_request *q, bool share,
     static const enum group_key keys[] = {KEY_TRACE,   KEY_N_Q,       KEY_RUN,     KEY_STEP,
                                           KEY_BRANCH,  KEY_LAYER,     KEY_METHOD,  KEY_PARAMS,
                                           KEY_BACKEND, KEY_PRECISION, KEY_PERMUTE, KEY_SEED};
-    struct model m = {.share = share, .why = "no records"};
+    struct model m = {.share = share, .why = {.msg = "no records"}};
     struct grouping gs = {0};
     int rc = 0;
     if (!q->gpu)
@@ -384,7 +384,7 @@ int model_apply(struct recset *set, const struct model_request *q, bool share,
     for (int64_t i = 0; i < gs.n && !(m.gpu->by_dense && calls.predicted); i++)
         TRY(apply(set, set->r, gs.g[i].at, gs.g[i].n, &m, err));
     if (!m.predicted)
-        FAIL(err, ERR_INPUT, "--gpu: no call can be predicted: %s", m.why);
+        FAIL(err, ERR_INPUT, "--gpu: no call can be predicted: %s", m.why.msg);
     if (notes) /* the same calls by their heads do not count again */
         add_notes(q, calls.predicted ? &calls : &m, notes);
 out:

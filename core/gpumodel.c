@@ -57,7 +57,8 @@ static const char *const gpu_numbers[] = {
     "clock_rated",     "clock_boost",     "memory",      "tensor_int8", "tensor_fp8", "copy",
     "sustained_clock", "sustained_power", "burst_clock", "burst_power"};
 static const char *const kernel_numbers[] = {
-    "d", "sm", "sm_last", "bm", "bn", "masked", "item", "half", "s", "hide", "instructions"};
+    "d",    "sm", "sm_last", "bm",           "bn",    "masked",  "item",
+    "half", "s",  "hide",    "instructions", "whole", "qk_int8", "pv_fp8"};
 static const char *const shared_numbers[] = {"launch_us",   "combine_us", "cut_stages",
                                              "plan_lists",  "plan_bits",  "plan_gather",
                                              "select_copy", "select_rate"};
@@ -84,69 +85,41 @@ static int read_numbers(const char *path, const json_t *o, const char *const *na
     return 0;
 }
 
-static double rate_of(const struct gpu_model *g, const json_t *type)
-{
-    const char *name = json_is_string(type) ? json_string_value(type) : "bf16";
-    return strcmp(name, "int8") == 0 ? g->int8 : strcmp(name, "fp8") == 0 ? g->fp8 : g->bf16;
-}
-
-/* The kernels of the GPU, whose rates it has. */
-static int read_kernels(const char *path, const json_t *kernels, struct gpu_model *g,
-                        struct err *err)
+/* A list of entries, of which `needed` numbers must be there. */
+static int read_entries(const char *path, const json_t *list, const char *const *names, int needed,
+                        int numbers, struct kernel_model *out, int *n, struct err *err)
 {
     const json_t *o;
     size_t i;
     int rc = 0;
-    json_array_foreach(kernels, i, o)
+    if (json_array_size(list) > MODEL_ENTRIES)
+        FAIL(err, ERR_INPUT, "%s: more than %d kernels or methods", path, MODEL_ENTRIES);
+    json_array_foreach(list, i, o)
     {
-        struct kernel_model k = {.half = 1};
+        struct kernel_model *k = out + (*n)++;
         const char *name;
-        double qk = rate_of(g, json_object_get(o, "qk")), pv = rate_of(g, json_object_get(o, "pv"));
         TRY(jget_str(o, "name", path, &name, err));
-        TRY(read_numbers(path, o, kernel_numbers, 7, COUNT(kernel_numbers), k.number, err));
-        snprintf(k.name, sizeof k.name, "%s", name);
-        k.whole = json_is_true(json_object_get(o, "whole"));
-        k.products = 2 * k.bm * k.bn * k.d * (1 / qk + 1 / pv);
-        if (k.first_sm <= g->sm && g->sm <= k.last_sm && qk > 0 && pv > 0)
-            g->k[g->n_kernels++] = k;
+        snprintf(k->name, sizeof k->name, "%s", name);
+        k->half = 1;
+        TRY(read_numbers(path, o, names, needed, numbers, k->number, err));
     }
 out:
     return rc;
 }
 
-static int read_choosing(const char *path, const json_t *select, struct gpu_model *g,
-                         struct err *err)
-{
-    const json_t *o;
-    size_t i;
-    int rc = 0;
-    json_array_foreach(select, i, o)
-    {
-        struct select_model *s = g->select + g->n_select++;
-        const char *method;
-        TRY(jget_str(o, "method", path, &method, err));
-        TRY(read_numbers(path, o, select_numbers, 3, 3, s->us, err));
-        snprintf(s->method, sizeof s->method, "%s", method);
-    }
-out:
-    return rc;
-}
-
-/* What kernels.json says for the GPU. */
 static int read_models(struct gpu_model *g, struct err *err)
 {
     struct buf path = {0};
     json_t *o = NULL;
     int rc = 0;
     TRY(datadir_find("kernels.json", &path, err));
-    TRY(json_read_file(buf_str(&path), FILE_MOST, &o, err));
-    const json_t *kernels = json_object_get(o, "kernels"), *select = json_object_get(o, "select");
-    if (MAX(json_array_size(kernels), json_array_size(select)) > MODEL_ENTRIES)
-        FAIL(err, ERR_INPUT, "%s: more than %d kernels or methods", buf_str(&path), MODEL_ENTRIES);
-    TRY(read_numbers(buf_str(&path), json_object_get(o, "shared"), shared_numbers, 8, 8, g->shared,
-                     err));
-    TRY(read_kernels(buf_str(&path), kernels, g, err));
-    TRY(read_choosing(buf_str(&path), select, g, err));
+    const char *file = buf_str(&path);
+    TRY(json_read_file(file, FILE_MOST, &o, err));
+    TRY(read_numbers(file, json_object_get(o, "shared"), shared_numbers, 8, 8, g->shared, err));
+    TRY(read_entries(file, json_object_get(o, "kernels"), kernel_numbers, 7, COUNT(kernel_numbers),
+                     g->k, &g->n_kernels, err));
+    TRY(read_entries(file, json_object_get(o, "select"), select_numbers, 3, 3, g->select,
+                     &g->n_select, err));
 out:
     json_decref(o);
     buf_free(&path);
@@ -232,10 +205,18 @@ out:
     return rc;
 }
 
+/* Cycles of the tensor cores for a stage; infinite without a unit for its types. */
+static double products_of(const struct gpu_model *g, const struct kernel_model *k)
+{
+    double qk = k->int8_scores > 0 ? g->int8 : g->bf16, pv = k->fp8_mass > 0 ? g->fp8 : g->bf16;
+    return 2 * k->bm * k->bn * k->d * (1 / qk + 1 / pv);
+}
+
 const struct kernel_model *kernel_model_find(const struct gpu_model *g, const char *name)
 {
     for (const struct kernel_model *k = g->k; k < g->k + g->n_kernels; k++)
-        if (fnmatch(k->name, name, 0) == 0)
+        if (k->first_sm <= g->sm && g->sm <= k->last_sm && isfinite(products_of(g, k)) &&
+            fnmatch(k->name, name, 0) == 0)
             return k;
     return NULL;
 }
@@ -286,13 +267,13 @@ out:
 const char *const gpu_bounds[BOUNDS] = {"tensor", "softmax", "chain", "row", "waves", "memory"};
 
 /* Cycles of a stage of bn keys, and what binds: a unit explains a measured stage within 5 %. */
-static double stage_cycles(const struct gpu_model *g, const struct kernel_model *k,
+static double stage_cycles(const struct gpu_model *g, const struct kernel_model *k, double products,
                            enum gpu_bound *bound)
 {
     double e = k->bm * k->bn, instructions = k->s > 0 ? 3.5 : k->instructions + k->d / k->bn;
     double x = e / g->exp2, soft = x + e * instructions / g->fp32;
-    double fast = k->products / g->tensor, other = soft - x + x / g->exp;
-    bool tensor = k->s > 0 ? k->s < 1.05 * k->products : fast > other;
+    double fast = products / g->tensor, other = soft - x + x / g->exp;
+    bool tensor = k->s > 0 ? k->s < 1.05 * products : fast > other;
     *bound = tensor ? BOUND_TENSOR : k->s > 0 && k->s >= 1.05 * soft ? BOUND_CHAIN : BOUND_SOFTMAX;
     if (!(k->s > 0))
         return MAX(fast, other) + (1 - k->hide) * MIN(fast, other);
@@ -318,8 +299,8 @@ int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
                      struct err *err)
 {
     enum gpu_bound bound;
-    double s = stage_cycles(g, k, &bound), stages = (double)(w->stages + w->half),
-           us = g->launch_us;
+    double each = products_of(g, k), s = stage_cycles(g, k, each, &bound),
+           stages = (double)(w->stages + w->half), us = g->launch_us;
     double rows = (double)w->rows, scale = keys / k->bn, half = g->even ? 0.5 : k->half / 2;
     if (bound == BOUND_CHAIN && (g->tensor != 1 || g->exp != 1))
         return err_set(err, ERR_USAGE,
@@ -333,12 +314,12 @@ int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
     double waves = ceil(rows / g->sms) * ((double)w->shortest * mean + item);
     double b = (work + rows * item) / g->sms, e = MAX(b, MAX(longest, waves));
     bound = e == b ? bound : longest >= waves ? BOUND_ROW : BOUND_WAVES;
-    if (!k->whole && e > b + g->cut_stages * s) {
+    if (k->whole == 0 && e > b + g->cut_stages * s) {
         e = b + g->cut_stages * s;
         us += g->combine_us;
     }
     e = g->balance ? b : e;
-    double products = k->products / g->tensor * scale * (stages - (double)w->half / 2);
+    double products = each / g->tensor * scale * (stages - (double)w->half / 2);
     *out = (struct gpu_launch){b, e, clock_at(g, e > 0 ? products / (g->sms * e) : 0), 0, bound};
     out->ns = e / out->ghz + 1e3 * us;
     if (bytes / g->copy > out->ns) {

@@ -31,21 +31,22 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
 #define MODEL_NAME 40
 #define MODEL_ENTRIES 48
 
-/* Numbers of a file stand in the order of gpumodel.c's names. */
+/* An entry of kernels.json. Numbers stand in the order of gpumodel.c's names. */
 struct kernel_model {
-    char name[MODEL_NAME]; /* pattern: "hd128-dense", "hd128-*" */
+    char name[MODEL_NAME]; /* pattern: "hd128-dense", "hd128-*"; or a method */
     union {
-        double number[11];
+        double number[14];
         struct {
             double d, first_sm, last_sm, bm, bn; /* channels; GPUs; query rows, keys of a stage */
             double masked, item; /* in stages: more for a masked one; start and end of a row */
             double half;         /* a stage that half of the rows want, over half of one */
             double s;            /* cycles of a stage; 0: by its structure, */
-            double hide, instructions; /* the share that is hidden, instructions a score */
+            double hide, instructions;    /* the share that is hidden, instructions a score */
+            double whole;                 /* rows are not cut */
+            double int8_scores, fp8_mass; /* Q K in int8, P V in fp8; 0: in bf16 */
         };
+        double us[3]; /* of choosing: fixed, per 32K keys, per its square */
     };
-    int whole;       /* rows are not cut */
-    double products; /* cycles of the tensor cores for a stage */
 };
 
 /* A GPU and the kernels that are described for it. Rates are per cycle and multiprocessor, of
@@ -65,10 +66,7 @@ struct gpu_model {
     };
 
     struct kernel_model k[MODEL_ENTRIES];
-    struct select_model { /* at 32 heads of 128 channels on the GPU of the measurement */
-        char method[MODEL_NAME];
-        double us[3]; /* fixed, per 32K keys, per its square */
-    } select[MODEL_ENTRIES];
+    struct kernel_model select[MODEL_ENTRIES]; /* at 32 heads of 128 channels, where measured */
     int n_kernels, n_select;
     union {
         double shared[8];
@@ -103,7 +101,7 @@ int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err);
  * (times as fast); several are separated by commas. ERR_USAGE. */
 int gpu_model_change(struct gpu_model *g, const char *text, struct err *err);
 
-/* The first kernel whose pattern fits; NULL: none is described. */
+/* The first kernel for the GPU whose pattern fits; NULL: none is described. */
 const struct kernel_model *kernel_model_find(const struct gpu_model *g, const char *name);
 
 /* What decides how long a launch takes. */

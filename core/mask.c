@@ -326,9 +326,10 @@ int64_t mask_union_max(const struct mask *m, int64_t r0, int64_t r1)
     return MAX(1, MIN(m->ptr[g1] - m->ptr[g0], m->nk / 2 + 1));
 }
 
-/* Set the bits [a, b), a < b. */
-static void bitmap_fill(uint64_t *bits, int64_t a, int64_t b)
+void mask_mark_run(uint64_t *bits, int64_t a, int64_t b)
 {
+    if (a >= b)
+        return;
     uint64_t first = ~0ull << (a % 64), last = ~0ull >> (63 - (b - 1) % 64);
     if (a / 64 == (b - 1) / 64) {
         bits[a / 64] |= first & last;
@@ -346,7 +347,7 @@ void mask_mark_units(uint64_t *bits, const int32_t *units, int64_t n)
         int64_t some = MIN(n - e, 64), next = e + some;
         if (some == 64 && units[next - 1] - units[e] == 63) {
             next = run_end(units, e, n);
-            bitmap_fill(bits, units[e], units[e] + (next - e));
+            mask_mark_run(bits, units[e], units[e] + (next - e));
         } else {
             for (int64_t i = e; i < next; i++)
                 bits[units[i] / 64] |= 1ull << (units[i] % 64);
@@ -415,8 +416,7 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
         for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] * keys < end; e = next) {
             next = run_end(m->col, e, m->ptr[g + 1]);
             int64_t a = MAX(m->col[e] * keys, begin), b = MIN((m->col[e] + next - e) * keys, end);
-            if (a < b)
-                bitmap_fill(bits, a, b);
+            mask_mark_run(bits, a, b);
         }
     }
     struct span clip = {(int32_t)first, (int32_t)limit};

@@ -116,6 +116,9 @@ int mask_lists_rows(const struct mask *m, int64_t row0, int64_t row1, struct mas
 /* Set the bits units[0] < units[1] < ... of a bitmap. Long runs cost a word each. */
 void mask_mark_units(uint64_t *bits, const int32_t *units, int64_t n);
 
+/* Set the bits [a, b). */
+void mask_mark_run(uint64_t *bits, int64_t a, int64_t b);
+
 /* How many of the n ascending numbers are below a limit. */
 int64_t list_below(const int32_t *units, int64_t n, int64_t limit);
 

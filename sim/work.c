@@ -16,18 +16,8 @@
 struct counter {
     int64_t words;
     uint64_t *any[2], *missing; /* [words] */
-    struct span *spans;
-    int64_t cap;
+    struct span *spans;         /* room for those of a row */
 };
-
-/* Set the bits [lo, hi). */
-static void mark(uint64_t *bits, int64_t lo, int64_t hi)
-{
-    for (int64_t w = lo / 64; w * 64 < hi; w++) {
-        int64_t from = MAX(lo - w * 64, 0), to = MIN(hi - w * 64, 64);
-        bits[w] |= from < to ? ~0ull >> (64 - (to - from)) << from : 0;
-    }
-}
 
 /* ---- a row of tiles ------------------------------------------------------------------------- */
 
@@ -75,28 +65,21 @@ static void count_row(struct mask_work *w, struct counter *c, int64_t seen, int6
 }
 
 /* Rows [from, to) of one half of a tile. */
-static int add_rows(struct counter *c, const struct mask *m, int64_t from, int64_t to,
-                    struct err *err)
+static void add_rows(struct counter *c, const struct mask *m, int64_t from, int64_t to)
 {
-    uint64_t *any = c->any[from / 64 % 2];
-    int rc = 0;
     while (from < to) {
         int64_t end = from + 1, next = mask_first(m, from);
         while (end < to && mask_rows_uniform(m, from, end + 1))
             end++;
-        TRY(mem_grow(&c->spans, &c->cap, mask_union_max(m, end - 1, end), sizeof *c->spans,
-                     "mask spans", err));
         int64_t n = mask_row_spans(m, end - 1, c->spans);
         for (int64_t i = 0; i < n; i++) {
-            mark(any, c->spans[i].lo, c->spans[i].hi);
-            mark(c->missing, next, c->spans[i].lo);
+            mask_mark_run(c->any[from / 64 % 2], c->spans[i].lo, c->spans[i].hi);
+            mask_mark_run(c->missing, next, c->spans[i].lo);
             next = c->spans[i].hi;
         }
-        mark(c->missing, next, mask_limit(m, end - 1));
+        mask_mark_run(c->missing, next, mask_limit(m, end - 1));
         from = end;
     }
-out:
-    return rc;
 }
 
 /* The same of a map of units that are whole blocks; what is missing does not count then. */
@@ -108,7 +91,7 @@ static void add_mapped(struct counter *c, const struct mask *m, const struct acc
     for (int64_t w = 0; w < u->words; w++)
         for (uint32_t left = map[w]; left; left &= left - 1) {
             int64_t key = (w * 32 + __builtin_ctz(left)) * u->bk;
-            mark(c->any[from / 64 % 2], key, MIN(key + u->bk, limit));
+            mask_mark_run(c->any[from / 64 % 2], key, MIN(key + u->bk, limit));
         }
 }
 
@@ -120,6 +103,7 @@ static int count(struct mask_work *w, const struct mask *m, const struct accel_u
     struct counter c = {.words = ceil_div(m->nk, TILE) * 2};
     int rc = 0;
     TRY(mem_zalloc(&c.any[0], 3 * c.words, sizeof *c.missing, "work of a mask", err));
+    TRY(mem_zalloc(&c.spans, u ? 1 : mask_max_spans(m), sizeof *c.spans, "mask spans", err));
     c.any[1] = c.any[0] + c.words;
     c.missing = c.any[1] + c.words;
     for (int64_t row = m->row0; row < m->row1; row += TILE) {
@@ -129,7 +113,7 @@ static int count(struct mask_work *w, const struct mask *m, const struct accel_u
             if (u)
                 add_mapped(&c, m, u, from, to);
             else
-                TRY(add_rows(&c, m, from, to, err));
+                add_rows(&c, m, from, to);
         }
         count_row(w, &c, mask_limit(m, row), mask_limit(m, end - 1));
     }
