@@ -7,12 +7,13 @@
 #   needles  generated prompts at five depths
 #   papers   tables of the papers about texts, on this model
 #   plan     a plan that is chosen on prose, replayed on code and tried inside the model on both
+#   decode   evictions and selections while 256 tokens follow the GPL
 #   calls    times of attention calls; cuda only
 # cuda: 4096 and 8192 tokens, minutes on an H200; cpu: 2048 tokens, a replay of five layers.
 # Variables: LACUNA, the program; MODEL, a checkpoint; PROSE, CODE, texts of at least 8192 tokens.
 set -eu
 if [ $# -lt 2 ]; then
-    echo "usage: results.sh OUT cpu|cuda [text|needles|papers|plan|calls]..." >&2
+    echo "usage: results.sh OUT cpu|cuda [text|needles|papers|plan|decode|calls]..." >&2
     exit 2
 fi
 export LACUNA="${LACUNA:-lacuna}"
@@ -20,11 +21,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 out=$1
 case $2 in
 cpu)
-    lengths=2048 needles=1K,2K trials=1 layers="--layers 2,8,14,20,26" papers=1K,2K parts="text needles papers plan"
+    lengths=2048 needles=1K,2K trials=1 layers="--layers 2,8,14,20,26" papers=1K,2K parts="text needles papers plan decode"
     in='' beside="--precision f32" backend=''
     ;;
 cuda)
-    lengths="4096 8192" needles=2K,4K,8K trials=4 layers='' papers=4K,8K parts="text needles papers plan calls"
+    lengths="4096 8192" needles=2K,4K,8K trials=4 layers='' papers=4K,8K parts="text needles papers plan decode calls"
     in="--device cuda" beside="--backend cuda --samples 0" backend="--backend cuda"
     ;;
 *) echo "results.sh: '$2' is neither cpu nor cuda" >&2 && exit 2 ;;
@@ -99,6 +100,19 @@ likelihood=density_elem,ppl,kl_mean,top1_agree
             inside planned --task "$t" -n $n --windows 1 -m "plan:file=$out/plan/plan.json" $(each $sweeps)
         done
         table planned "$out/planned" --table eval --group task,method,params --columns $likelihood
+    }
+    decode() {
+        gpl=/usr/share/common-licenses/GPL-3 keys=128,256,512
+        head -n 298 $gpl >"$out/prompt.txt"
+        tail -n +299 $gpl >"$out/rest.txt"
+        [ -e "$out/decode.h5" ] ||
+            "$LACUNA" capture --model "$model" --prompt "$out/prompt.txt" --generate 256 --continuation "$out/rest.txt" \
+                --col-sums --no-nll --layers 2,8,14,20,26 $in -o "$out/decode.h5"
+        "$LACUNA" replay "$out/decode.h5" --phase decode -m dense -m twilight:dense_layers=0 \
+            $(each quest:dense_layers=0:budget=$keys ds:dense_layers=0:budget=$keys oracle:kind=topk,evict:k=$keys) \
+            $(each evict:by=tova,h2o,streaming,knorm,keydiff,random:when=step,prompt:capacity=$keys) \
+            $(each evict:unit=group,head:capacity=$keys) -o "$out/decode"
+        table decode "$out/decode" --table decode
     }
     calls() {
         capture prose "$prose"
