@@ -49,6 +49,14 @@ class Stack:
         self.checks = {}
 
 
+def positions_below(model, length):
+    """The model's positions where a run is longer, else 0."""
+    config = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    positions = getattr(config, "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and 0 < positions < length else 0
+
+
 class Text:
     """Takes the calls of a language model. One run: one prompt."""
 
@@ -238,7 +246,8 @@ class Text:
             raise TraceError(f"{seen.path}: a bias of rows and keys is added to its scores: a sample of rows and decoded tokens have no place for "
                              "it; leave rows= and tokens= out")
         stack.rule = dataclasses.replace(rule, bias=None)  # as large as the scores, and of one piece
-        run = dict(self.run, n_q=rows_kept, n_k=length, row_group=rows.parse(self.o.rows)[1] if isinstance(self.o.rows, str) else 0)
+        run = dict(self.run, n_q=rows_kept, n_k=length, row_group=rows.parse(self.o.rows)[1] if isinstance(self.o.rows, str) else 0,
+                   max_positions=positions_below(self.model, length))
         if self.o.decode:
             run.update(decode_from=self._prompt_tokens(), generated_by=layout.short(self.o.generated_by, 64))
         meta = self.files.meta(seen, rule, self.base, run, None)
@@ -308,7 +317,7 @@ class Text:
         target.pipe = Pipe(torch.device("cpu"))
         try:
             for w in self.files.writers.values():
-                meta = {**w.meta, "run": dict(w.meta["run"], n_q=n_q, n_k=length)}
+                meta = {**w.meta, "run": dict(w.meta["run"], n_q=n_q, n_k=length, max_positions=positions_below(self.model, length))}
                 new = Writer(target.name(len(target.writers) + 1), meta, target.pipe, self.o.force)
                 target.writers[len(target.writers)] = new
                 for call in w.calls:

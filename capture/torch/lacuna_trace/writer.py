@@ -97,13 +97,15 @@ class Writer:
 
     @staticmethod
     def _put_fields(group, values, fields):
+        optional = []
         for name, kind in fields:
             value = values.get(name, "") if name in layout.LEFT_OUT_IF_EMPTY else values[name]
             if name in layout.LEFT_OUT_IF_EMPTY and not value:
                 continue
             layout.put_attr(group, name, float(value) if kind is float else int(value) if kind is int else value)
-            if name in layout.NOT_IN_ID:
-                layout.put_attr(group, "optional", name)
+            optional += [name] if name in layout.NOT_IN_ID else []
+        if optional:
+            layout.put_attr(group, "optional", " ".join(optional))
 
     # ---- a call ---------------------------------------------------------------------------------
 
