@@ -141,9 +141,9 @@ out:
 }
 
 extern "C" const struct select_method select_vsa = {
-    "vsa", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "vsa", fits, init, launch, NULL, NULL, false, NULL,
 };
 
 extern "C" const struct select_method select_sla = {
-    "sla", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "sla", fits, init, launch, NULL, NULL, false, NULL,
 };
