@@ -52,8 +52,9 @@ static int own_line(struct bench *b, const char *text, const char *phase, const 
         timer_by_name(b->timer);
     TRY(bench_turns(b, works, 2, product, times, err));
     bench_raw(b, "matmul", product, CEILING_FLOP);
-    const struct attn_kernel *k = attn8_kernel_find(&dense->problem, b->gpu.sm);
-    if (k && strcmp(k->name, kernel) == 0) {
+    struct err none = {0};
+    const struct attn_kernel *k;
+    if (attn_kernel_find(&dense->problem, b->gpu.sm, kernel, &k, &none) == 0) {
         TRY(bench_work(&dense->problem, &k->tile, NULL, NULL, NULL, &w, err));
         bench_raw_attn(b, text, kernel, &w, times, flop);
     } else {
