@@ -31,6 +31,7 @@
 
 #define MOST_HISTORY 50
 #define MANIFEST_MOST ((size_t)64 << 20) /* bytes */
+#define MOST_LEVELS 64
 
 struct manifest {
     char *path;
@@ -65,7 +66,22 @@ static void manifest_free(struct manifest *m)
     free(m);
 }
 
-/* The manifest that is already there becomes the head of the history. */
+/* Does v hold at most so many levels of arrays and objects? */
+static bool nests(json_t *v, int most)
+{
+    const char *key;
+    json_t *x;
+    size_t i;
+    bool fits = most >= 0;
+    json_array_foreach(v, i, x)
+        fits = fits && nests(x, most - 1);
+    json_object_foreach(v, key, x)
+        fits = fits && nests(x, most - 1);
+    return fits;
+}
+
+/* The manifest that is already there becomes the head of the history, which is deeper in the file;
+ * the next run reads JSON to a limit of levels. */
 static int load_history(struct manifest *m, struct err *err)
 {
     json_t *old = NULL, *older;
@@ -79,9 +95,11 @@ static int load_history(struct manifest *m, struct err *err)
                         "without its history");
         return rc;
     }
-    if (!json_is_object(old)) {
+    if (!json_is_object(old) || !nests(old, MOST_LEVELS)) {
         json_decref(old);
-        return err_set(err, ERR_INPUT, "%s: an object was expected; move the file away", m->path);
+        return err_set(err, ERR_INPUT,
+                       "%s: an object of at most %d levels was expected; move the file away",
+                       m->path, MOST_LEVELS);
     }
     older = json_incref(json_object_get(old, "history"));
     json_object_del(old, "history");
