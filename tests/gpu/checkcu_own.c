@@ -1,8 +1,10 @@
 /*
  * checkcu_own.c - see checkcu.h. A head passes when its outputs are within 5e-3 (relative L2)
  * of those of the CPU side, which is given the same bf16 values, and its log-sum-exps within 1e-3,
- * and when a second run gives the same bits. Heads are checked by themselves, through a replay's
- * session, and as a part of calls with groups of heads and more rows of tiles than multiprocessors.
+ * and when a second run gives the same bits. SpargeAttn with e4m3 has 1.5e-2: its kernels round the
+ * probabilities of two tiles of 64 keys against one maximum, the CPU side those of each tile. Heads
+ * are checked by themselves, through a replay's session, and as a part of calls with groups of
+ * heads and more rows of tiles than multiprocessors.
  */
 #include "tests/gpu/checkcu.h"
 
@@ -130,7 +132,7 @@ static int run(struct both *b, int at, const struct method_run *run,
     return rc;
 }
 
-static void compare(const struct both *b, double worst[2], char what[160])
+static void compare(const struct both *b, double bound, double worst[2], char what[160])
 {
     int64_t nq = b->in.x.nq, n = nq * b->in.x.dv;
     double delta = 0, ref = 0, lse = 0;
@@ -148,7 +150,7 @@ static void compare(const struct both *b, double worst[2], char what[160])
     double rel = ref > 0 ? sqrt(delta / ref) : delta > 0 ? INFINITY : 0;
     worst[0] = fmax(worst[0], isnan(rel) ? INFINITY : rel);
     worst[1] = fmax(worst[1], lse);
-    if (!(rel <= 5e-3) || !(lse <= 1e-3))
+    if (!(rel <= bound) || !(lse <= 1e-3))
         snprintf(what, 160, "outputs %.2e, log-sum-exps %.2e apart", rel, lse);
     else if (memcmp(b->out[1], b->out[2], (size_t)n * 8) != 0 ||
              memcmp(b->lse[1], b->lse[2], (size_t)nq * 8) != 0)
@@ -170,7 +172,7 @@ static bool check_case(const struct sim_device *device, const struct method_run 
     if (rc)
         snprintf(what, 160, "%.150s", err.msg);
     else if (!*what)
-        compare(&b, worst, what);
+        compare(&b, strstr(m->canonical, "arith=sage2") ? 1.5e-2 : 5e-3, worst, what);
     if (skipped)
         *what = 0;
     both_free(&b);
@@ -293,7 +295,7 @@ static int check_call_head(const struct cu_run *r, const struct method_run *m,
             b.lse[i + 1][k] = x->lse[i][head * p->nq + k];
     }
     if (!*what)
-        compare(&b, worst, what);
+        compare(&b, strstr(m->canonical, "arith=sage2") ? 1.5e-2 : 5e-3, worst, what);
 out:
     both_free(&b);
     return rc;
