@@ -1,7 +1,7 @@
 /*
  * checkcu_own.c - see checkcu.h. A head passes when its outputs are within 5e-3 (relative L2)
  * of those of the CPU side, which is given the same bf16 values, and its log-sum-exps within 1e-3,
- * and when a second run gives the same bits. SpargeAttn with e4m3 has 1.5e-2: its kernels round the
+ * and when a second run gives the same bits. SpargeAttn with e4m3 has 2e-2: its kernels round the
  * probabilities of two tiles of 64 keys against one maximum, the CPU side those of each tile. Heads
  * are checked by themselves, through a replay's session, and as a part of calls with groups of
  * heads and more rows of tiles than multiprocessors.
@@ -172,7 +172,7 @@ static bool check_case(const struct sim_device *device, const struct method_run 
     if (rc)
         snprintf(what, 160, "%.150s", err.msg);
     else if (!*what)
-        compare(&b, strstr(m->canonical, "arith=sage2") ? 1.5e-2 : 5e-3, worst, what);
+        compare(&b, strstr(m->canonical, "arith=sage2") ? 2e-2 : 5e-3, worst, what);
     if (skipped)
         *what = 0;
     both_free(&b);
@@ -295,7 +295,7 @@ static int check_call_head(const struct cu_run *r, const struct method_run *m,
             b.lse[i + 1][k] = x->lse[i][head * p->nq + k];
     }
     if (!*what)
-        compare(&b, strstr(m->canonical, "arith=sage2") ? 1.5e-2 : 5e-3, worst, what);
+        compare(&b, strstr(m->canonical, "arith=sage2") ? 2e-2 : 5e-3, worst, what);
 out:
     both_free(&b);
     return rc;
