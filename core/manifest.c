@@ -73,10 +73,8 @@ static bool nests(json_t *v, int most)
     json_t *x;
     size_t i;
     bool fits = most >= 0;
-    json_array_foreach(v, i, x)
-        fits = fits && nests(x, most - 1);
-    json_object_foreach(v, key, x)
-        fits = fits && nests(x, most - 1);
+    json_array_foreach(v, i, x) fits = fits && nests(x, most - 1);
+    json_object_foreach(v, key, x) fits = fits && nests(x, most - 1);
     return fits;
 }
 

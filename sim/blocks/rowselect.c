@@ -21,18 +21,6 @@ static double sum_of(const double *part)
            ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-SIMD_CLONES double row_product(const float *q, const float *k, int d)
-{
-    double part[ABREAST] = {0};
-    int c = 0;
-    for (; c + ABREAST <= d; c += ABREAST)
-        for (int e = 0; e < ABREAST; e++)
-            part[e] += (double)q[c + e] * (double)k[c + e];
-    for (; c < d; c++)
-        part[0] += (double)q[c] * (double)k[c];
-    return sum_of(part);
-}
-
 void token_quantise(const float *x, int64_t n, int bits, float *out)
 {
     float low = INFINITY, high = -INFINITY, levels = (float)((1 << MIN(bits, 16)) - 1);

@@ -10,9 +10,6 @@
 #include "core/method.h"
 #include "sim/blocks/prefix.h"
 
-/* q . k of d channels. */
-double row_product(const float *q, const float *k, int d);
-
 /* A token's n numbers on the grid of 2^bits values from its smallest to its largest one, rounded
  * half to even in float; bits >= 16, or numbers that are all equal: as they are. */
 void token_quantise(const float *x, int64_t n, int bits, float *out);

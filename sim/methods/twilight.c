@@ -20,6 +20,7 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "sim/blocks/blockpool.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 

@@ -1,7 +1,7 @@
 # SIGTERM ends what goes over many records wherever it is, and leaves nothing of its output.
 . "$ROOT/tests/cli/running.sh"
 mkdir a b
-awk 'BEGIN {
+LC_ALL=C awk 'BEGIN {
     for (i = 0; i < 30000; i++)
         printf "{\"trace\":\"xxh3:a\",\"model\":\"toy\",\"run\":0,\"step\":0,\"branch\":\"main\",\"timestep\":null,\"layer\":%d,\"head\":%d,\"kv_head\":0,\"method\":\"dense\",\"params\":\"\",\"seed\":0,\"backend\":\"cpu\",\"precision\":\"f64\",\"permute\":\"none\",\"n_q\":64,\"n_k\":64,\"d\":8,\"causal\":true,\"status\":\"ok\",\"density_elem\":%.3f,\"cra_min\":1}\n", i / 300, i % 300, i / 30000
 }' >a/records.jsonl
