@@ -230,7 +230,7 @@ check-headers:
 	@echo "check-headers: ok"
 
 # The dependency order of the folders, .def files against definitions and uses, unique
-# file names, the example of a page against its file.
+# file names.
 check-deps check-registry check-metrics check-names:
 	@sh tests/harness/sources.sh $(@:check-%=%)
 
