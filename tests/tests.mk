@@ -223,15 +223,15 @@ torture: all tests $(BUILD)/tests/fault/fault
 # Every header compiles alone; those of the GPU where its toolkit is.
 HEADERS = $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/fault tests/harness)) \
           $(if $(USE_CUDA),$(wildcard $(addsuffix /*.h,$(CU_DIRS)) tests/gpu/*.h tests/bench/*.h))
-.PHONY: check-headers check-deps check-registry check-metrics check-names check-example check-coverage check-sources lint
+.PHONY: check-headers check-deps check-registry check-metrics check-names check-coverage check-sources lint
 check-headers:
 	@printf '%s\n' $(HEADERS) | xargs -P 2 -I{} $(CC) $(DEFINES) $(if $(USE_CUDA),-isystem $(CUDA_HOME)/include) \
 	    $(CPPFLAGS) $(FLAGS) -fsyntax-only -include {} -x c /dev/null
 	@echo "check-headers: ok"
 
 # The dependency order of the folders, .def files against definitions and uses, unique
-# file names, the example of a page against its file.
-check-deps check-registry check-metrics check-names check-example:
+# file names.
+check-deps check-registry check-metrics check-names:
 	@sh tests/harness/sources.sh $(@:check-%=%)
 
 # One declaration style. The formatter's versions differ in details: the project's is 14 (Debian 12).
@@ -260,7 +260,7 @@ check-coverage:
 	@out=$$(sh tests/harness/coverage.sh $(wildcard doc/reproduce/*.csv doc/reproduce/cuda/*.csv)) || { echo "$$out"; exit 1; }
 	@echo "check-coverage: ok"
 
-check-sources: check-headers check-deps check-registry check-metrics check-names check-example check-coverage check-format
+check-sources: check-headers check-deps check-registry check-metrics check-names check-coverage check-format
 
 # Static analysis of the sources (.clang-tidy says of what) and of the shell scripts.
 $(BUILD)/lint/cuda/%.ok: DEFINES += -isystem $(CUDA_HOME)/include

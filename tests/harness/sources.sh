@@ -1,5 +1,5 @@
 #!/bin/sh
-# sources.sh deps|registry|metrics|names|example - rules about the sources that a compiler does not
+# sources.sh deps|registry|metrics|names - rules about the sources that a compiler does not
 # check. Run from the repository root; prints every violation and exits 1 if there is one.
 # sources.sh files GLOB... - the source files whose names match, a line each.
 #
@@ -8,7 +8,6 @@
 #   registry  every line of a .def file has its definition, every definition its line
 #   metrics   every metric is recorded: its name stands in a source file, or the function that its
 #             line names builds it. A method's own are explained on its page
-#   example   the page about adding a method shows the file that the tests compile
 #   names     file names are unique in the tree
 set -u
 export LC_ALL=C
@@ -127,14 +126,6 @@ metrics()
     own_metrics
 }
 
-example()
-{
-    page=doc/adding-a-method.md file=tests/harness/meanblocks.c
-    # shellcheck disable=SC2016 # a page's fences, no commands
-    sed -n '/^```c$/,/^```$/p' "$page" | sed '1d;$d' | cmp -s - "$file" ||
-        echo "$page: its example is not $file" >>"$bad"
-}
-
 # A method's reference and its kernel are a pair of one name; nothing else shares one.
 names()
 {
@@ -143,14 +134,14 @@ names()
 }
 
 case ${1-} in
-deps | registry | metrics | names | example) "$1" ;;
+deps | registry | metrics | names) "$1" ;;
 files)
     shift
     files "$@"
     exit 0
     ;;
 *)
-    echo "usage: sources.sh deps|registry|metrics|names|example | files GLOB..." >&2
+    echo "usage: sources.sh deps|registry|metrics|names | files GLOB..." >&2
     exit 2
     ;;
 esac
