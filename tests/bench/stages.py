@@ -59,11 +59,13 @@ def read(path):
 
 
 def entry(kernel):
-    """As kernels.json has it; one that is new there begins as that of blocks that decide together, or of 128 channels."""
-    for name in (kernel, re.sub("-(pair|warp)$", "", kernel), re.sub("-(pair|warp)$", "", kernel).replace("hd64", "hd128")):
+    """As kernels.json has it; one that is new there begins as that of blocks that decide together, of P V in fp8, or of 128 channels."""
+    block = re.sub("-(pair|warp)$", "", kernel).replace("-f16", "")
+    for name in (kernel, block, block.replace("hd64", "hd128")):
         for k in KERNELS:
             if k["sm"] == 90 and k["name"] == name:
-                return dict(k, name=kernel, d=64 if "hd64" in kernel else 128)
+                new = dict(k, name=kernel, d=64 if "hd64" in kernel else 128)
+                return {key: v for key, v in new.items() if key != "pv_fp8" or "-f16" not in kernel}
     return None
 
 
@@ -94,8 +96,9 @@ def fit(k, lines):
     """s, and the share of a half or masked stage with which the lines agree best."""
     key = "half" if any(x["work"][2] for x in lines) else "masked" if "bits" in k["name"] else None
     best = None
-    for i in range(500 if key and len(lines) > 1 else 1):
-        t = dict(k, **({key: 0.005 * i} if key and len(lines) > 1 else {}))
+    least = 200 if key == "half" else 0  # a half stage costs half of one at least
+    for i in range(least, 500) if key and len(lines) > 1 else [None]:
+        t = k if i is None else dict(k, **{key: i / 200})
         logs = [math.log(stage(t, x)) for x in lines]
         spread = statistics.pvariance(logs)
         if best is None or spread < best[0]:

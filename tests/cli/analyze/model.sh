@@ -21,7 +21,7 @@ of_call dense 4096 16 '"time_attend_ns":195000,"notes":"select_kind=none;kernel=
 of_call xattention 16384 32 '"time_attend_ns":1250000,"work_rows@128x128":4096,"work_stages@128x128":106496,"work_masked@128x128":0,"work_half@128x128":0,"work_longest@128x128":26,"work_shortest@128x128":26,"notes":"select_kind=own"' >>calls/records.jsonl
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 --beside measured --group method --format csv | cut -d, -f1,5,11,17 | rounded
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 | grep -c measured_ || true
-echo "-- by the clock of dense attention: the same; with a filter 32 waves of 26.9 stages of 3200 cycles at 1.547 GHz; no kernel, no prediction, of heads neither"
+echo "-- by the clock of dense attention: the same; with a filter 32 waves of 26.9 stages of 3098 cycles at 1.542 GHz; no kernel, no prediction, of heads neither"
 mkdir clocks
 work='"work_rows@128x64":4096,"work_stages@128x64":106496,"work_masked@128x64":0,"work_half@128x64":0,"work_longest@128x64":26,"work_shortest@128x64":26'
 of_call dense 4096 16 '"time_attend_ns":195000,"time_dense_ns":195000,"notes":"select_kind=none;kernel=bf16-hd128-dense"' >clocks/records.jsonl
