@@ -18,8 +18,9 @@
 
 #define GREY "#d9d9d9"
 
-/* Marks on a line of steps: enough to follow it, few enough to see it. */
+/* Marks on a line of steps, or of very many points: enough to follow it, few enough to see it. */
 #define MARKS 6
+#define VERY_MANY 64
 
 /* Densities are quotients of counts; only their mean rounds. */
 #define X_ROUNDING 1e-12
@@ -192,15 +193,21 @@ static bool any_dominated(const struct chart *c)
 
 /* ---- a panel -------------------------------------------------------------------------------- */
 
+/* Points of a series in a panel. */
+static long long points_of(const struct chart *c, int panel, int series)
+{
+    long long n = 0;
+    for (int64_t i = 0; i < c->n; i++)
+        n += c->p[i].series == series && c->p[i].panel == panel;
+    return n;
+}
+
 /* Marks of different lines of steps start at different rows: lines that run together show theirs.
  */
 static void put_steps(struct chart *c, int series)
 {
     const struct series *k = &c->l.s[series];
-    long long rows = 0;
-    for (int64_t i = 0; i < c->n; i++)
-        rows += c->p[i].series == series;
-    rows = rows / MARKS + 1;
+    long long rows = points_of(c, 0, series) / MARKS + 1;
     canvas_plot(&c->canvas, series, "using 1:2 with steps lw 1.4 dt %d lc rgb '%s'", k->dash,
                 k->color);
     canvas_plot(&c->canvas, series,
@@ -221,7 +228,11 @@ static void put_series(struct chart *c, int panel, int series)
                     "using 1:3:4 with filledcurves fs transparent solid 0.12 noborder lc rgb '%s'",
                     c->l.s[series].color);
     series_line(&c->l.s[series], how);
-    canvas_plot(&c->canvas, block, "using 1:2 with %s", how);
+    long long n = points_of(c, panel, series);
+    if (n > VERY_MANY)
+        canvas_plot(&c->canvas, block, "using 1:2 with %s pi %lld", how, n / MARKS);
+    else
+        canvas_plot(&c->canvas, block, "using 1:2 with %s", how);
 }
 
 static bool in_facet(const struct chart_facet *f, int i)
