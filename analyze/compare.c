@@ -210,7 +210,7 @@ static int compare_cell(struct walk *w, const struct record *a, const struct rec
     }
     struct pairing *p =
         w->pairings + ((uintptr_t)a->names / 16 * 31 + (uintptr_t)b->names / 16) % PAIRINGS;
-    if (!p->at || p->a != a->names || p->b != b->names)
+    if (p->a != a->names || p->b != b->names)
         TRY(pair(w, a, b, p, err));
     const int64_t *at = p->at;
     for (int64_t i = 0; i < record_metrics(a); i++, at++)

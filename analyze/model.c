@@ -110,13 +110,16 @@ static void add_record(struct call *c, const struct record *r)
     c->full += heads;
 }
 
-/* The call of records at[0..n). Heads that keep everything count in the lists of the others. */
+/* The call of records at[0..n), n > 0. Heads that keep everything count in the lists of the others.
+ */
 static struct call call_of(const struct record *r, const int64_t *at, int64_t n, const char *lists)
 {
     struct call c = {.lists = lists};
     struct work_counts w;
-    for (int64_t i = 0; i < n; i++)
+    int64_t i = 0;
+    do
         add_record(&c, r + at[i]);
+    while (++i < n);
     if (c.lists && c.full) {
         work_of_dense(c.of->n_q, c.of->n_k, c.of->causal, 128, keys_of_stage(c.of, c.lists), c.full,
                       &w);
@@ -330,6 +333,8 @@ static int open_model(const struct model_request *q, struct model *m, struct err
         TRY(gpu_model_clock(g, q->clock, err));
         TRY(gpu_model_change(g, q->what_if ? q->what_if : "", err));
     }
+    if (!m->gpu)
+        FAIL(err, ERR_USAGE, "--gpu: '%s' names no GPU (lacuna list gpus)", q->gpu);
     if (m->n > 1 && m->gpu->by_dense)
         FAIL(err, ERR_USAGE, "--clock dense: name the GPU that the replay ran on, and no other");
     if (q->config)

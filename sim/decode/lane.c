@@ -186,7 +186,7 @@ int lane_step(struct lane *l, const struct step_truth *t, struct keyset kept, st
               struct row_work *w, struct err *err)
 {
     const struct attn_in *x = &l->cell->in->x;
-    int64_t allowed = t->limit - t->first, n = 0, top;
+    int64_t allowed = t->limit - t->first, n = 0, top = 0;
     int rc = 0;
 
     for (int64_t i = 0; i < kept.n; i++)
