@@ -13,6 +13,7 @@
 #include "core/mem.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/prefix.h"
+#include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
 #include <stdio.h>
@@ -69,8 +70,9 @@ out:
     return rc;
 }
 
-static int select_row(struct state *s, struct mask *m, int64_t i, struct err *err)
+static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
+    struct state *s = state;
     int64_t at = i + s->x.nk - s->x.nq, own = at / s->p->chunk;
     struct prefix top;
     int rc = 0;
@@ -92,17 +94,9 @@ out:
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
-    if (s->dense) {
-        mask_full(out, s->x.nq, s->x.nk, row0, row1, true);
-        return 0;
-    }
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, true, 1, s->p->chunk, err));
-    out->exec = EXEC_NONE; /* the kernel gathers the queries of a chunk */
-    for (int64_t i = row0; i < row1; i++)
-        TRY(select_row(s, out, i, err));
-    mask_lists_finish(out);
-out:
+    int rc = row_lists(&s->x, s->dense, s->p->chunk, select_row, s, row0, row1, out, err);
+    if (!s->dense)
+        out->exec = EXEC_NONE; /* the kernel gathers the queries of a chunk */
     return rc;
 }
 

@@ -18,6 +18,7 @@
 #include "core/mem.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/prefix.h"
+#include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
 #include <math.h>
@@ -191,8 +192,9 @@ static double block_score(const struct state *s, int64_t b)
     return s->p.profile == INFLLM ? most : sum;
 }
 
-static int select_row(struct state *s, struct mask *m, int64_t i, struct err *err)
+static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
+    struct state *s = state;
     const struct params *p = &s->p;
     int64_t at = i + s->x.nk - s->x.nq, own = at / p->block;
     struct prefix top;
@@ -219,17 +221,7 @@ out:
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
-    if (s->dense) {
-        mask_full(out, s->x.nq, s->x.nk, row0, row1, true);
-        return 0;
-    }
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, true, 1, s->p.block, err));
-    for (int64_t i = row0; i < row1; i++)
-        TRY(select_row(s, out, i, err));
-    mask_lists_finish(out);
-out:
-    return rc;
+    return row_lists(&s->x, s->dense, s->p.block, select_row, s, row0, row1, out, err);
 }
 
 /* density_native: blocks that tokens keep over those that they see. */
