@@ -24,8 +24,8 @@ struct capture_opts {
     int64_t tokens;           /* INT64_MIN = all */
     int bos;                  /* auto, yes, no */
     bool nll;                 /* run to the end for the likelihoods */
-    int64_t generate, window; /* tokens behind the prompt, 0 = none; rows of the prompt stored
-                               * before them, INT64_MIN = 128 */
+    int64_t generate, window; /* tokens behind the prompt, INT64_MIN = none; rows of the prompt
+                               * stored before them, INT64_MIN = 128 */
     char *continuation;       /* file of these tokens; NULL: the model's own */
     bool col_sums;
     /* video */

@@ -57,7 +57,7 @@ static const struct opt options[] = {
         "layer.",
         .only = "language models"),
     OPT_INT(
-        struct capture_opts, generate, "0", 0, 1e9, "tokens",
+        struct capture_opts, generate, NULL, 1, 1e9, "tokens",
         "go on for T tokens, greedily, up to one that ends the text, and store their queries: a "
         "trace for replays of the decode phase.",
         .only = "language models", .arg = "T"),

@@ -151,7 +151,7 @@ static int check_generate(const struct capture_opts *o, struct err *err)
                        : o->window != INT64_MIN ? "--window"
                        : o->col_sums            ? "--col-sums"
                                                 : NULL;
-    if (o->generate == 0)
+    if (o->generate < 1)
         return lone ? err_set(err, ERR_USAGE, "capture: %s is for --generate T", lone) : 0;
     if (o->rows || (o->maps != INT64_MIN && o->maps > 0))
         return err_set(
@@ -226,7 +226,7 @@ out:
 
 static int go_on(struct text_run *r, struct err *err)
 {
-    if (r->o->generate == 0)
+    if (r->o->generate < 1)
         return 0;
     r->prompt = r->n;
     if (!r->o->c.dry_run)
