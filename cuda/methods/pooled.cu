@@ -34,23 +34,6 @@ struct pooled_state : head_args {
 
 /* ---- means ---------------------------------------------------------------------------------- */
 
-/* mean[head][i] of the rows [i stride, i stride + block) of x [heads][n][D], less minus [heads][D]
- * unless that is NULL; times `factor` and rounded to bf16 unless that is 0. Grid (means, heads). */
-template <int D>
-static __global__ void __launch_bounds__(256)
-    means_of(const uint4 *x, int64_t n, int64_t block, int64_t stride, const float *minus,
-             double factor, float *mean)
-{
-    int64_t row0 = blockIdx.x * stride, head = blockIdx.y;
-    int rows = (int)min(block, n - row0);
-    double sum =
-        sum_rows<D>(x + (head * n + row0) * (D / 8), rows, minus ? minus + head * D : NULL);
-    float value = (float)(sum / rows);
-    if (threadIdx.x < D)
-        mean[(head * gridDim.x + blockIdx.x) * D + threadIdx.x] =
-            factor != 0 ? as_bf16((float)(value * factor)) : value;
-}
-
 /* Variance of each coordinate of the mean keys of a KV head. */
 template <int D> static __global__ void __launch_bounds__(WIDE) spread_of(const pooled_state s)
 {
@@ -250,14 +233,14 @@ template <int D> static int launch_means(struct gpu *g, const pooled_state *s, s
     int rc = 0;
     if (r->centre)
         CU(err, run_kernel(g->stream, means_of<D>, dim3(1, s->kv_heads), 256, 0, s->k, s->nk, s->nk,
-                           s->nk, none, 1.0, s->k_all));
+                           s->nk, 0, none, 1.0, s->k_all));
     if (s->q_mean)
         CU(err, run_kernel(g->stream, means_of<D>, dim3(s->q_rows, s->heads), 256, 0, s->q, s->nq,
-                           q_cell, q_cell, none, above ? 0.0 : r->q_factor, s->q_mean));
+                           q_cell, q_cell, 0, none, above ? 0.0 : r->q_factor, s->q_mean));
     if (s->k_cols)
         CU(err, run_kernel(g->stream, means_of<D>, dim3(s->k_cols, s->kv_heads), 256, 0, s->k,
-                           s->nk, shares ? r->kernel : k_cell, shares ? r->stride : k_cell, minus,
-                           shares ? 0.0 : 1.0, s->k_mean));
+                           s->nk, shares ? r->kernel : k_cell, shares ? r->stride : k_cell, 0,
+                           minus, shares ? 0.0 : 1.0, s->k_mean));
     if (above && !r->exact)
         CU(err, run_kernel(g->stream, spread_of<D>, s->kv_heads, WIDE, 0, *s));
 out:

@@ -146,11 +146,6 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
 }
 
-static bool stays(const void *state)
-{
-    return !((const struct state *)state)->dense;
-}
-
 /* density_native: chunks that queries keep over those that they see. */
 static int report(void *state, struct record *r, struct err *err)
 {
@@ -202,7 +197,7 @@ const struct method method_moba = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
-    .device = {.rule = rule, .take = take, .keep_on_device = stays},
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "",
               .variants = TEXTS("chunk=16:topk=3:dense_last=0", "chunk=7:topk=1:dense_last=0"),
               .budgets = METHOD_BUDGETS({"chunk=16:dense_last=0:topk=%s", {"1", "3", "8", "20"}})},

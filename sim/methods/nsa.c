@@ -260,11 +260,6 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return slice_mask_take(&s->given, c, 1, s->p.block, -1, err);
 }
 
-static bool stays(const void *state)
-{
-    return !((const struct state *)state)->dense;
-}
-
 /* density_native: blocks that tokens keep over those that they see. */
 static int report(void *state, struct record *r, struct err *err)
 {
@@ -318,7 +313,7 @@ const struct method method_nsa = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
-    .device = {.rule = rule, .take = take, .keep_on_device = stays},
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "share=head:top=1000000",
               .variants = TEXTS("share=head:block=16:top=4", "share=head:profile=fla:block=8:top=3",
                                 "share=head:profile=infllm:block=16:top=5:local=2:dense_below=0"),

@@ -2,16 +2,18 @@
  * pooled.c - block selectors of video models by pooled scores: means of blocks of queries and keys
  * stand for their tokens, and every query block keeps the key blocks with the largest products.
  *
- *   vsa       tiles of 4x4x4 tokens, K = ceil((1 - sparsity) n) per row of blocks: FastVideo
- * 2f3d407 sla       blocks of the sequence, keys without their mean, K = int(topk n): thu-ml/SLA
- * d973e55 draft     patches of 8x16 tokens, one threshold for the head's softmax map:
- * draft-attention f3c81d5 subblock  score = log-sum-exp over the products of finer cells, K a
- * multiple of 8: SGLang #34148
+ *   vsa       tiles of 4x4x4 tokens, K = ceil((1 - sparsity) n) per row of blocks (FastVideo
+ *             2f3d407)
+ *   sla       blocks of the sequence, keys without their mean, K = int(topk n) (thu-ml/SLA d973e55)
+ *   draft     patches of 8x16 tokens, one threshold for the head's softmax map (draft-attention
+ *             f3c81d5)
+ *   subblock  score = log-sum-exp over the products of finer cells, K a multiple of 8 (SGLang
+ *             #34148)
  *
  * What their papers train beside the choice (gates, projections, a coarse or linear branch) is no
  * part of it: output and recall are those of the sparse branch alone. Means are summed in double
- * and rounded as the code stores them, products are sums in double, ties go to the lower block. O(N
- * d) for the means, 2 d n^2 (subblock: times the cells of a pair of blocks) for the scores.
+ * and rounded as the code stores them, products are sums in double, ties go to the lower block.
+ * O(N d) for the means, 2 d n^2 (subblock: times the cells of a pair of blocks) for the scores.
  */
 #include "core/intmath.h"
 #include "core/mem.h"
@@ -340,11 +342,6 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return 0;
 }
 
-static bool stays(const void *state)
-{
-    return !((const struct state *)state)->dense;
-}
-
 /* density_native: kept blocks over all. */
 static int report(void *state, struct record *r, struct err *err)
 {
@@ -378,7 +375,7 @@ static bool cost(const void *state, struct select_cost *c)
 #define POOLED(id)                                                                                 \
     .flags = METHOD_BIDIRECTIONAL, .state_size = sizeof(struct state), .prepare = id##_prepare,    \
     .select = select_rows, .report = report, .release = release, .cost = cost,                     \
-    .device = {.rule = rule, .take = take, .keep_on_device = stays}
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always}
 
 /* ---- vsa ------------------------------------------------------------------------------------- */
 
