@@ -82,4 +82,9 @@ typedef int row_fn(void *state, int64_t i, struct mask *m, struct err *err);
 int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, void *state,
               int64_t row0, int64_t row1, struct mask *out, struct err *err);
 
+/* density_native of a causal head, each row of which keeps `most` of the units up to its own, or
+ * all: units kept over units seen. */
+int units_record(const struct attn_in *x, int64_t unit, int64_t most, struct record *r,
+                 struct err *err);
+
 #endif

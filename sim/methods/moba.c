@@ -36,9 +36,8 @@ struct state {
     const struct head_in *in;
     struct attn_in x;
     bool dense;
-    int64_t kept, visible; /* chunks, over the rows so far */
-    float *mean;           /* [chunks][d] */
-    double *gate;          /* [chunks] of a query */
+    float *mean;  /* [chunks][d] */
+    double *gate; /* [chunks] of a query */
     struct prefix_work *work;
     struct slice_mask given; /* by a device */
 };
@@ -80,12 +79,6 @@ out:
     return rc;
 }
 
-static void count_row(struct state *s, int64_t own)
-{
-    s->kept += MIN(own + 1, s->p->topk);
-    s->visible += own + 1;
-}
-
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
@@ -101,7 +94,6 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
         if (prefix_has(&top, s->gate[j], j))
             TRY(mask_lists_add(m, i - m->row0, (int32_t)j, err));
     TRY(mask_lists_add(m, i - m->row0, (int32_t)own, err));
-    count_row(s, own);
 out:
     return rc;
 }
@@ -139,20 +131,13 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
-    if (s->dense)
-        return 0;
-    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
-        count_row(s, (i + s->x.nk - s->x.nq) / s->p->chunk);
-    return slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
+    return s->dense ? 0 : slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
 }
 
-/* density_native: chunks that queries keep over those that they see. */
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    if (s->visible == 0)
-        return 0;
-    return record_metric(r, "density_native", (double)s->kept / (double)s->visible, err);
+    return s->dense ? 0 : units_record(&s->x, s->p->chunk, s->p->topk, r, err);
 }
 
 static bool cost(const void *state, struct select_cost *c)

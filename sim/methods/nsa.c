@@ -92,7 +92,6 @@ struct state {
     bool dense;
     int group;             /* heads whose scores count */
     int64_t means, blocks; /* of the head */
-    int64_t kept, visible; /* blocks, over the rows so far */
     float *mean;           /* [means][d] */
     float *q;              /* [group][nq][d]; NULL: x.q alone */
     double *p_sum, *p_one; /* [means] of a row */
@@ -189,12 +188,6 @@ static double block_score(const struct state *s, int64_t b)
     return s->p.profile == INFLLM ? most : sum;
 }
 
-static void count_row(struct state *s, int64_t own)
-{
-    s->kept += MIN(own + 1, s->p.top);
-    s->visible += own + 1;
-}
-
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
@@ -215,7 +208,6 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     for (int64_t b = 0; b <= own; b++)
         if (prefix_has(&top, s->score[b], b))
             TRY(mask_lists_add(m, i - m->row0, (int32_t)b, err));
-    count_row(s, own);
 out:
     return rc;
 }
@@ -253,20 +245,13 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
-    if (s->dense)
-        return 0;
-    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
-        count_row(s, (i + s->x.nk - s->x.nq) / s->p.block);
-    return slice_mask_take(&s->given, c, 1, s->p.block, -1, err);
+    return s->dense ? 0 : slice_mask_take(&s->given, c, 1, s->p.block, -1, err);
 }
 
-/* density_native: blocks that tokens keep over those that they see. */
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    if (s->visible == 0)
-        return 0;
-    return record_metric(r, "density_native", (double)s->kept / (double)s->visible, err);
+    return s->dense ? 0 : units_record(&s->x, s->p.block, s->p.top, r, err);
 }
 
 /* The head's share of its group: the choice of a KV head is made once. */
