@@ -17,6 +17,7 @@
 #include "core/opt.h"
 #include "core/record.h"
 #include "core/rowsample.h"
+#include "core/trace.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -56,7 +57,13 @@ struct head_in {
     /* Queries of the g-th of the n_heads / n_kv_heads heads that share the keys into q [nq][d], in
      * the order of x.q. NULL: they are not at hand. */
     int (*queries)(const struct head_in *in, int g, float *q, struct err *err);
-    const void *queries_from; /* for the callback */
+
+    /* An extra operand of a layer at this call (core/trace.h): its shape, heads 0 where there is
+     * none, and unless x is NULL the values (owned by the caller), with the rows of x.q or x.k
+     * where it has them of all tokens. NULL: operands are not at hand. */
+    int (*operand)(const struct head_in *in, int layer, enum trace_aux which,
+                   struct aux_shape *shape, float **x, struct err *err);
+    const void *from; /* for the callbacks */
 };
 
 /* Which heads a method can take, and what its masks are. */

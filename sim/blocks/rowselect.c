@@ -265,6 +265,12 @@ bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char wh
     return in->layer < layers || prompt;
 }
 
+void budget_is_all(int64_t budget, int64_t keys, char why[160])
+{
+    snprintf(why, 160, "its budget of %lld tokens is not less than the sequence's %lld keys",
+             (long long)budget, (long long)keys);
+}
+
 int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, void *state,
               int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {

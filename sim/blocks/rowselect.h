@@ -76,6 +76,9 @@ enum row_kinds { ROWS_ALL, ROWS_DECODE };
  * Then why, as method.why_full wants it. */
 bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char why[160]);
 
+/* That a budget of so many tokens takes all keys, as method.why_full wants it. */
+void budget_is_all(int64_t budget, int64_t keys, char why[160]);
+
 /* The mask of the rows [row0, row1) in lists per row of units of `unit` keys, which `fn` adds to
  * group i - row0 of the mask; a kernel multiplies what it lists and no more. dense: all pairs. */
 typedef int row_fn(void *state, int64_t i, struct mask *m, struct err *err);

@@ -36,7 +36,7 @@ out:
 /* The query of a head of the group at this step. */
 static int query_of_row(const struct head_in *in, int g, float *q, struct err *err)
 {
-    const struct row_head *h = in->queries_from;
+    const struct row_head *h = in->from;
     const struct attn_in *x = &h->group[g]->x;
     (void)err;
     memcpy(q, x->q + h->row * x->d, (size_t)x->d * sizeof *q);
@@ -50,7 +50,8 @@ static int make_row(const struct head_in *in, const struct head_in *const *group
     *h = (struct row_head){.in = *in, .group = group, .row = row, .of = kv ? NULL : in->exact};
     h->in.exact = &h->exact;
     h->in.queries = query_of_row;
-    h->in.queries_from = h;
+    h->in.operand = NULL;
+    h->in.from = h;
     x->nq = 1;
     x->q = in->x.q + row * x->d;
     x->nk = kv ? kv->n : in->x.nk - in->x.nq + row + 1;

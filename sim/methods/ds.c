@@ -126,8 +126,7 @@ static bool why_full(const void *state, char why[160])
     const struct state *s = state;
     if (s->dense[0])
         return snprintf(why, 160, "%s", s->dense) > 0;
-    snprintf(why, 160, "its budget of %lld tokens is not less than the sequence's %lld keys",
-             (long long)s->params->budget, (long long)s->in->x.nk);
+    budget_is_all(s->params->budget, s->in->x.nk, why);
     return s->scores == 0;
 }
 

@@ -448,7 +448,7 @@ static const char *const stateless[] = {"dense",
 
 static int queries_of_layer(const struct head_in *in, int g, float *q, struct err *err)
 {
-    const struct layer *l = in->queries_from;
+    const struct layer *l = in->from;
     const struct attn_in *x = &l->heads[in->head / l->group * l->group + g].in.x;
     (void)err;
     memcpy(q, x->q, (size_t)(x->nq * x->d) * sizeof *q);
@@ -467,7 +467,7 @@ static void keeps_of_prefill(struct layer *l, int h, const char *text, uint64_t 
                             .sink = tap_rows,
                             .sink_ctx = kept};
     l->heads[h].in.queries = queries_of_layer;
-    l->heads[h].in.queries_from = l;
+    l->heads[h].in.from = l;
     record_init(&r);
     MUST(sim_run(&cell, &r, ERR));
     ck_assert_msg(r.status == RECORD_OK, "%s: %s", text, r.reason);
