@@ -35,6 +35,47 @@ void token_quantise(const float *x, int64_t n, int bits, float *out)
     }
 }
 
+/* ---- units of keys by rank ------------------------------------------------------------------ */
+
+int ranked_init(struct ranked *r, int64_t units, struct err *err)
+{
+    int rc = mem_alloc(&r->score, units, sizeof *r->score, "scores of a row", err);
+    return rc ? rc : prefix_work_new(&r->work, err);
+}
+
+void ranked_free(struct ranked *r)
+{
+    free(r->score);
+    prefix_work_free(r->work);
+    memset(r, 0, sizeof *r);
+}
+
+int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, int64_t end,
+               struct mask *m, int64_t g, struct err *err)
+{
+    struct prefix top = {.cut = -INFINITY};
+    int64_t kept = 0;
+    int rc = 0;
+
+    if (best < n)
+        TRY(prefix_topk(r->work, score, n, best, &top, err));
+    for (int64_t j = 0; j < end; j++)
+        if (j >= n || best >= n || prefix_has(&top, score[j], j)) {
+            TRY(mask_lists_add(m, g, (int32_t)j, err));
+            kept++;
+        }
+    r->kept += kept;
+    r->seen += end;
+out:
+    return rc;
+}
+
+int ranked_report(const struct ranked *r, struct record *rec, struct err *err)
+{
+    double share = (double)r->kept / (double)r->seen;
+    return r->seen ? record_metric(rec, "density_native", share, err) : 0;
+}
+
 /* ---- pages of keys -------------------------------------------------------------------------- */
 
 /* Extremes of the keys [from, to) as those of page j. */

@@ -1,6 +1,7 @@
 /*
- * rowselect.h - what decoding methods choose for one query row: pages of keys by a bound of their
- * scores (Quest), tokens by their scores in few channels (double sparsity), keys at few bits.
+ * rowselect.h - what row-wise methods choose for one query row: the units of keys with the largest
+ * scores, pages by a bound of their scores (Quest), tokens by their scores in few channels (double
+ * sparsity), keys at few bits.
  *
  * All sums are in double over exact products, so that a choice does not depend on the processor.
  */
@@ -13,6 +14,24 @@
 /* A token's n numbers on the grid of 2^bits values from its smallest to its largest one, rounded
  * half to even in float; bits >= 16, or numbers that are all equal: as they are. */
 void token_quantise(const float *x, int64_t n, int bits, float *out);
+
+/* ---- units of keys by rank ------------------------------------------------------------------ */
+
+struct ranked {
+    double *score; /* [units] of the row at hand, for the method to fill; owned */
+    struct prefix_work *work;
+    int64_t kept, seen; /* units, over the rows so far */
+};
+int ranked_init(struct ranked *r, int64_t units, struct err *err);
+void ranked_free(struct ranked *r); /* also of a zeroed one */
+
+/* Add to group g of the mask the `best` units of [0, n) with the largest score, of equal ones the
+ * lower, and all of [n, end). */
+int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, int64_t end,
+               struct mask *m, int64_t g, struct err *err);
+
+/* density_native: units kept over units seen. Nothing of a dense head. */
+int ranked_report(const struct ranked *r, struct record *rec, struct err *err);
 
 /* ---- pages of keys -------------------------------------------------------------------------- */
 

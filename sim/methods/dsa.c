@@ -43,8 +43,7 @@ struct state {
     const struct params *params;
     const struct head_in *in;
     struct operand of[OPERANDS];
-    double *score; /* [nk] of the row at hand, owned */
-    struct prefix_work *work;
+    struct ranked rank;
     int64_t rows, scores; /* so far */
 };
 
@@ -53,8 +52,7 @@ static void release(void *state)
     struct state *s = state;
     for (int i = 0; i < OPERANDS; i++)
         free(s->of[i].x);
-    free(s->score);
-    prefix_work_free(s->work);
+    ranked_free(&s->rank);
 }
 
 /* The layer whose index this one uses. */
@@ -119,8 +117,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(check_shapes(s, err));
     for (int i = IQ; i <= IK && s->params->emulate; i++)
         round_fp8(s->of + i);
-    TRY(mem_alloc(&s->score, in->x.nk, sizeof *s->score, "scores of an indexer", err));
-    TRY(prefix_work_new(&s->work, err));
+    TRY(ranked_init(&s->rank, in->x.nk, err));
 out:
     return rc;
 }
@@ -146,24 +143,16 @@ SIMD_CLONES static void add_head(const float *q, double w, const float *k, int64
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
-    int64_t limit = attn_limit(&s->in->x, i), g = i - m->row0;
-    struct prefix top = {0};
-    int rc = 0;
+    int64_t limit = attn_limit(&s->in->x, i), best = s->params->topk, heads = s->of[IQ].shape.heads;
+    double *score = s->rank.score;
 
     s->rows++;
-    if (limit <= s->params->topk)
-        return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
-    memset(s->score, 0, (size_t)limit * sizeof *s->score);
-    for (int64_t h = 0; h < s->of[IQ].shape.heads; h++)
+    memset(score, 0, (size_t)limit * sizeof *score);
+    for (int64_t h = 0; h < heads && best < limit; h++)
         add_head(operand_row(&s->of[IQ], h, i), *operand_row(&s->of[IW], h, i), s->of[IK].x, limit,
-                 s->of[IK].shape.dim, s->score);
-    s->scores += limit;
-    TRY(prefix_topk(s->work, s->score, limit, s->params->topk, &top, err));
-    for (int64_t j = 0; j < limit; j++)
-        if (prefix_has(&top, s->score[j], j))
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
-out:
-    return rc;
+                 s->of[IK].shape.dim, score);
+    s->scores += best < limit ? limit : 0;
+    return ranked_add(&s->rank, score, limit, best, limit, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)

@@ -12,7 +12,6 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/blocks/blockpool.h"
-#include "sim/blocks/prefix.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
@@ -35,18 +34,16 @@ struct state {
     const struct head_in *in;
     struct attn_in x;
     bool dense;
-    int64_t kept, visible; /* chunks, over the rows so far */
-    float *mean;           /* [chunks][d] */
-    double *gate;          /* [chunks] of a query */
-    struct prefix_work *work;
+    float *mean;        /* [chunks][d] */
+    struct ranked rank; /* of chunks */
+    int64_t gates;      /* so far */
 };
 
 static void release(void *state)
 {
     struct state *s = state;
     free(s->mean);
-    free(s->gate);
-    prefix_work_free(s->work);
+    ranked_free(&s->rank);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -61,8 +58,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->x = in->x;
     s->dense = in->layer >= in->n_layers - p->dense_last;
     TRY(mem_alloc(&s->mean, n * in->x.d, sizeof *s->mean, "means of chunks", err));
-    TRY(mem_alloc(&s->gate, n, sizeof *s->gate, "gates", err));
-    TRY(prefix_work_new(&s->work, err));
+    TRY(ranked_init(&s->rank, n, err));
     for (int64_t j = 0; j < n && !s->dense; j++)
         block_mean(in->x.k + j * p->chunk * in->x.d, MIN(p->chunk, in->x.nk - j * p->chunk),
                    in->x.d, in->src_dtype, s->mean + j * in->x.d);
@@ -74,21 +70,13 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
     int64_t at = i + s->x.nk - s->x.nq, own = at / s->p->chunk;
-    struct prefix top;
-    int rc = 0;
+    double *gate = s->rank.score;
     if (at < 0)
         return 0;
     for (int64_t j = 0; j < own; j++)
-        s->gate[j] = row_product(s->x.q + i * s->x.d, s->mean + j * s->x.d, s->x.d);
-    TRY(prefix_topk(s->work, s->gate, own, s->p->topk - 1, &top, err));
-    for (int64_t j = 0; j < own && s->p->topk > 1; j++)
-        if (prefix_has(&top, s->gate[j], j))
-            TRY(mask_lists_add(m, i - m->row0, (int32_t)j, err));
-    TRY(mask_lists_add(m, i - m->row0, (int32_t)own, err));
-    s->kept += MIN(own + 1, s->p->topk);
-    s->visible += own + 1;
-out:
-    return rc;
+        gate[j] = row_product(s->x.q + i * s->x.d, s->mean + j * s->x.d, s->x.d);
+    s->gates += own;
+    return ranked_add(&s->rank, gate, own, s->p->topk - 1, own + 1, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -100,23 +88,17 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return rc;
 }
 
-/* density_native: chunks that queries keep over those that they see. */
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct state *s = state;
-    if (s->visible == 0)
-        return 0;
-    return record_metric(r, "density_native", (double)s->kept / (double)s->visible, err);
+    return ranked_report(&((struct state *)state)->rank, r, err);
 }
 
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = 0;
+    double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = (double)s->gates;
     if (s->dense)
         return true;
-    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
-        gates += (double)((i + s->x.nk - s->x.nq) / s->p->chunk);
     cost_sums(c, (double)s->x.nk * s->x.d);
     cost_products(c, gates, s->x.d);
     cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);

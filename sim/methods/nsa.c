@@ -17,7 +17,6 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/blocks/blockpool.h"
-#include "sim/blocks/prefix.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
@@ -57,16 +56,14 @@ static const struct opt options[] = {
 /* The parameters with the values of their profile in place. */
 static struct params resolve(const struct params *p)
 {
-    static const int64_t of[][4] = {{16, 0, 1, 0}, {16, 1, 2, 0}, {64, 1, 32, 8192}};
-    const int64_t *preset = of[p->profile];
+    static const int64_t of[][6] = {
+        {1, 1, 16, 0, 1, 0}, {2, 4, 16, 1, 2, 0}, {2, 4, 64, 1, 32, 8192}};
+    const int64_t *unset = of[p->profile];
     struct params r = *p;
-    bool whole = p->profile == FLA;
-    r.kernel = p->kernel == INT64_MIN ? MAX(1, p->block / (whole ? 1 : 2)) : p->kernel;
-    r.stride = p->stride == INT64_MIN ? MAX(1, p->block / (whole ? 1 : 4)) : p->stride;
-    r.top = p->top == INT64_MIN ? preset[0] : p->top;
-    r.init = p->init == INT64_MIN ? preset[1] : p->init;
-    r.local = p->local == INT64_MIN ? preset[2] : p->local;
-    r.dense_below = p->dense_below == INT64_MIN ? preset[3] : p->dense_below;
+    int64_t *value[] = {&r.kernel, &r.stride, &r.top, &r.init, &r.local, &r.dense_below};
+    for (int i = 0; i < 6; i++)
+        if (*value[i] == INT64_MIN)
+            *value[i] = i < 2 ? MAX(1, p->block / unset[i]) : unset[i];
     return r;
 }
 
@@ -90,13 +87,12 @@ struct state {
     struct attn_in x;
     bool dense;
     int group;             /* heads whose scores count */
-    int64_t means, blocks; /* of the head */
-    int64_t kept, visible; /* blocks, over the rows so far */
+    int64_t means;         /* of the head */
+    int64_t rows, scores;  /* so far; scores of one head */
     float *mean;           /* [means][d] */
     float *q;              /* [group][nq][d]; NULL: x.q alone */
     double *p_sum, *p_one; /* [means] of a row */
-    double *score;         /* [blocks] of a row */
-    struct prefix_work *work;
+    struct ranked rank;    /* of blocks */
 };
 
 static void release(void *state)
@@ -106,8 +102,7 @@ static void release(void *state)
     free(s->q);
     free(s->p_sum);
     free(s->p_one);
-    free(s->score);
-    prefix_work_free(s->work);
+    ranked_free(&s->rank);
 }
 
 static int read_group(struct state *s, struct err *err)
@@ -134,7 +129,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->group = s->p.share == 0 && in->n_kv_heads > 0 ? in->n_heads / in->n_kv_heads : 1;
     s->dense = in->x.nk < s->p.dense_below;
     s->means = in->x.nk < s->p.kernel ? 0 : (in->x.nk - s->p.kernel) / s->p.stride + 1;
-    s->blocks = ceil_div(in->x.nk, s->p.block);
     if (s->group > 1 && !in->queries)
         return method_skip(ctx,
                            "needs the queries of the %d heads of its KV head (share=head does "
@@ -146,19 +140,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(mem_alloc(&s->mean, s->means * in->x.d, sizeof *s->mean, "mean keys", err));
     TRY(mem_alloc(&s->p_sum, s->means, sizeof *s->p_sum, "shares of mean keys", err));
     TRY(mem_alloc(&s->p_one, s->means, sizeof *s->p_one, "shares of mean keys", err));
-    TRY(mem_alloc(&s->score, s->blocks, sizeof *s->score, "block scores", err));
-    TRY(prefix_work_new(&s->work, err));
+    TRY(ranked_init(&s->rank, ceil_div(in->x.nk, s->p.block), err));
     for (int64_t j = 0; j < s->means; j++)
         block_mean(in->x.k + j * s->p.stride * in->x.d, s->p.kernel, in->x.d, DT_F32,
                    s->mean + j * in->x.d);
 out:
     return rc;
-}
-
-/* Means that the token at this position sees whole. */
-static int64_t means_seen(const struct state *s, int64_t at)
-{
-    return at + 1 < s->p.kernel ? 0 : (at + 1 - s->p.kernel) / s->p.stride + 1;
 }
 
 /* Softmax of row i over the means it sees, summed over the heads. */
@@ -197,25 +184,20 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     struct state *s = state;
     const struct params *p = &s->p;
     int64_t at = i + s->x.nk - s->x.nq, own = at / p->block;
-    struct prefix top;
-    int rc = 0;
+    int64_t seen = at + 1 < p->kernel ? 0 : (at + 1 - p->kernel) / p->stride + 1;
+    double *score = s->rank.score;
     if (at < 0)
         return 0;
-    sum_shares(s, i, means_seen(s, at));
+    sum_shares(s, i, seen);
     for (int64_t b = 0; b <= own; b++) {
         bool forced = b < p->init || b > own - p->local;
-        s->score[b] = !forced             ? block_score(s, b)
-                      : p->profile == FLA ? s->group /* a share of 1 in every head */
-                                          : INFINITY;
+        score[b] = !forced             ? block_score(s, b)
+                   : p->profile == FLA ? s->group /* a share of 1 in every head */
+                                       : INFINITY;
     }
-    TRY(prefix_topk(s->work, s->score, own + 1, p->top, &top, err));
-    for (int64_t b = 0; b <= own; b++)
-        if (prefix_has(&top, s->score[b], b))
-            TRY(mask_lists_add(m, i - m->row0, (int32_t)b, err));
-    s->kept += top.count;
-    s->visible += own + 1;
-out:
-    return rc;
+    s->rows++;
+    s->scores += seen;
+    return ranked_add(&s->rank, score, own + 1, p->top, own + 1, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -224,26 +206,20 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return row_lists(&s->x, s->dense, s->p.block, select_row, s, row0, row1, out, err);
 }
 
-/* density_native: blocks that tokens keep over those that they see. */
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct state *s = state;
-    if (s->visible == 0)
-        return 0;
-    return record_metric(r, "density_native", (double)s->kept / (double)s->visible, err);
+    return ranked_report(&((struct state *)state)->rank, r, err);
 }
 
 /* The head's share of its group: the choice of a KV head is made once. */
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double scores = 0;
+    double scores = (double)s->scores;
     if (s->dense)
         return true;
-    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
-        scores += (double)means_seen(s, i + s->x.nk - s->x.nq);
     cost_sums(c, (double)(s->means * s->p.kernel) * s->x.d + scores);
-    cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);
+    cost_rows(c, s->in, (double)(s->rows + s->x.nk), s->x.d);
     cost_products(c, scores, s->x.d);
     cost_softmax(c, scores);
     cost_kept(c, (double)s->means * s->x.d + scores);

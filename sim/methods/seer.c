@@ -56,10 +56,8 @@ struct state {
     const struct head_in *in;
     struct operand of[OPERANDS];
     int64_t head[OPERANDS]; /* of each operand */
-    double *share;          /* [blocks] of the row at hand, owned */
-    struct prefix_work *work;
-    int64_t kept, visible; /* blocks, over the rows so far */
-    int64_t rows, scores;  /* so far: rows with a gate, products */
+    struct ranked rank;     /* of blocks */
+    int64_t rows, scores;   /* so far: rows with a gate, products */
 };
 
 static void release(void *state)
@@ -67,8 +65,7 @@ static void release(void *state)
     struct state *s = state;
     for (int i = 0; i < OPERANDS; i++)
         free(s->of[i].x);
-    free(s->share);
-    prefix_work_free(s->work);
+    ranked_free(&s->rank);
 }
 
 static int validate(void *params, struct err *err)
@@ -124,58 +121,45 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
              (long long)s->of[1].shape.rows, (long long)s->of[1].shape.dim,
              p->profile ? "decode" : "prefill", (long long)in->x.nq, (long long)p->block);
     ctx->unit_rows = p->profile == PREFILL ? p->block : 1;
-    TRY(mem_alloc(&s->share, ceil_div(in->x.nk, p->block), sizeof *s->share, "gates", err));
-    TRY(prefix_work_new(&s->work, err));
+    TRY(ranked_init(&s->rank, ceil_div(in->x.nk, p->block), err));
 out:
     return rc;
 }
 
-/* Which of n blocks stay by gate row r, the first `whole` of which have a key: group g of m. The
- * last one stays if `last`. */
-static int choose(struct state *s, int64_t r, int64_t n, int64_t whole, int64_t most, bool last,
+/* Which of n blocks stay by gate row r, the first `whole` of which have a key: the `best` ones, or
+ * with best < 0 those above the threshold; and the last one if `last`. Into group g of m. */
+static int choose(struct state *s, int64_t r, int64_t n, int64_t whole, int64_t best, bool last,
                   struct mask *m, int64_t g, struct err *err)
 {
-    const struct aux_shape q = s->of[GATE_Q].shape;
+    int d = (int)s->of[GATE_Q].shape.dim;
     const float *gq = operand_row(&s->of[GATE_Q], s->head[GATE_Q], r);
-    double least = isnan(s->p->threshold) ? 2e-3 : s->p->threshold;
-    struct prefix top = {.cut = least, .last = -1};
-    int rc = 0;
+    const float *gk = operand_row(&s->of[GATE_K], s->head[GATE_K], 0);
+    double least = isnan(s->p->threshold) ? 2e-3 : s->p->threshold, *share = s->rank.score;
+    int64_t above = 0, ahead = 0; /* blocks above the threshold; before the last one */
 
     for (int64_t j = 0; j < n; j++)
-        s->share[j] = j < whole ? row_product(gq, operand_row(&s->of[GATE_K], s->head[GATE_K], j),
-                                              (int)q.dim) /
-                                      sqrt((double)q.dim)
-                                : 0;
-    softmax_f64(s->share, n);
+        share[j] = j < whole ? row_product(gq, gk + j * d, d) / sqrt(d) : 0;
+    softmax_f64(share, n);
+    for (int64_t j = 0; j < n; j++)
+        above += share[j] > least;
+    for (int64_t j = 0; j < n - 1; j++)
+        ahead += share[j] >= share[n - 1];
+    best = best < 0 ? above : best;
+    best += last && ahead >= best;
+    share[n - 1] = last ? INFINITY : share[n - 1];
     s->rows++;
     s->scores += whole;
-    if (most > 0)
-        TRY(prefix_topk(s->work, s->share, n, most, &top, err));
-    for (int64_t j = 0; j < n; j++)
-        if (prefix_has(&top, s->share[j], j) || (last && j == n - 1)) {
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
-            s->kept++;
-        }
-    s->visible += n;
-out:
-    return rc;
-}
-
-static int all_blocks(struct state *s, int64_t n, struct mask *m, int64_t g, struct err *err)
-{
-    s->kept += n;
-    s->visible += n;
-    return mask_lists_add_run(m, g, 0, (int32_t)n, err);
+    return ranked_add(&s->rank, share, n, best, n, m, g, err);
 }
 
 static int select_block(struct state *s, int64_t i, struct mask *m, int64_t g, struct err *err)
 {
     const struct params *p = s->p;
     int64_t n = s->of[GATE_Q].shape.rows;
-    int64_t most = isnan(p->nz) ? 0 : MAX(1, (int64_t)((1 - sqrt(1 - p->nz)) * (double)n));
+    int64_t best = isnan(p->nz) ? -1 : MAX(1, (int64_t)((1 - sqrt(1 - p->nz)) * (double)n));
     if (i >= n - p->last_dense)
-        return all_blocks(s, i + 1, m, g, err);
-    return choose(s, i, i + 1, i + 1, most, false, m, g, err);
+        return ranked_add(&s->rank, NULL, 0, 0, i + 1, m, g, err);
+    return choose(s, i, i + 1, i + 1, best, false, m, g, err);
 }
 
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
@@ -184,10 +168,10 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     const struct params *p = s->p;
     int64_t limit = attn_limit(&s->in->x, i), n = ceil_div(limit, p->block);
     int64_t r = i - (s->in->x.nq - s->of[GATE_Q].shape.rows);
-    int64_t most = p->budget == INT64_MIN ? 0 : p->budget / p->block;
-    if (r < 0 || (p->budget != INT64_MIN && n <= MAX(most, 1)))
-        return all_blocks(s, n, m, i - m->row0, err);
-    return choose(s, r, n, limit / p->block, most, true, m, i - m->row0, err);
+    int64_t best = p->budget == INT64_MIN ? -1 : p->budget / p->block;
+    if (r < 0 || n <= best)
+        return ranked_add(&s->rank, NULL, 0, 0, n, m, i - m->row0, err);
+    return choose(s, r, n, limit / p->block, best, true, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -208,8 +192,7 @@ out:
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct state *s = state;
-    return record_metric(r, "density_native", (double)s->kept / (double)MAX(s->visible, 1), err);
+    return ranked_report(&((struct state *)state)->rank, r, err);
 }
 
 /* The gate's own pools and linear maps are not counted: a trace has their results. */
