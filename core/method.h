@@ -106,6 +106,7 @@ struct method_ctx {
     struct carry *shared; /* one slot for all branches of a head, whose calls then come in order;
                            * NULL without reuse.shares_branches */
     void *session;        /* what session.open returned; NULL: it was not called */
+    bool steps; /* rows are steps of the decode phase: what follows from earlier keys is kept */
     int64_t unit_rows; /* set by prepare: query rows that share one list of kept keys; `select` is
                         * called for ranges that start at a multiple of it. Default 1 */
     char skip[256];    /* set by method_skip */

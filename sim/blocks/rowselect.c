@@ -306,10 +306,12 @@ bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char wh
     return in->layer < layers || prompt;
 }
 
-void budget_is_all(int64_t budget, int64_t keys, char why[160])
+bool budget_is_all(const char *name, int64_t budget, int64_t unit, int64_t keys, char why[160])
 {
-    snprintf(why, 160, "its budget of %lld tokens is not less than the sequence's %lld keys",
-             (long long)budget, (long long)keys);
+    const char *of = unit > 1 ? " times the unit" : "";
+    snprintf(why, 160, "%s=%lld%s is not less than the sequence's %lld keys", name,
+             (long long)budget, of, (long long)keys);
+    return true;
 }
 
 int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, void *state,

@@ -95,8 +95,9 @@ enum row_kinds { ROWS_ALL, ROWS_DECODE };
  * Then why, as method.why_full wants it. */
 bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char why[160]);
 
-/* That a budget of so many tokens takes all keys, as method.why_full wants it. */
-void budget_is_all(int64_t budget, int64_t keys, char why[160]);
+/* That parameter `name`, so many units of so many keys, takes all keys, as method.why_full wants
+ * it; true. */
+bool budget_is_all(const char *name, int64_t budget, int64_t unit, int64_t keys, char why[160]);
 
 /* The mask of the rows [row0, row1) in lists per row of units of `unit` keys, which `fn` adds to
  * group i - row0 of the mask; a kernel multiplies what it lists and no more. dense: all pairs. */

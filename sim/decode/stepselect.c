@@ -159,6 +159,7 @@ int step_select(const struct sim_cell *cell, const struct head_in *const *group,
     if (kv && !attn_is_plain(&cell->in->x))
         return method_skip(cell->ctx, "a head with a window, chunk, cap, bias or sink: then= needs "
                                       "keys whose place does not count");
+    cell->ctx->steps = true;
     if (kv || !each_row || !each_row(cell->params))
         return select_alone(cell, group, s, row, kv, out, err);
     if (!s->once)

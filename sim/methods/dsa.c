@@ -176,8 +176,7 @@ static bool cost(const void *state, struct select_cost *c)
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    budget_is_all(s->params->topk, s->in->x.nk, why);
-    return s->scores == 0;
+    return s->scores == 0 && budget_is_all("topk", s->params->topk, 1, s->in->x.nk, why);
 }
 
 const struct method method_dsa = {

@@ -33,10 +33,10 @@ struct state {
     const struct params *p;
     const struct head_in *in;
     struct attn_in x;
-    bool dense;
-    float *mean;        /* [chunks][d] */
-    struct ranked rank; /* of chunks */
-    int64_t gates;      /* so far */
+    bool dense, steps;   /* steps: of the decode phase */
+    float *mean;         /* [chunks][d] */
+    struct ranked rank;  /* of chunks */
+    int64_t rows, gates; /* so far */
 };
 
 static void release(void *state)
@@ -56,6 +56,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->p = p;
     s->in = in;
     s->x = in->x;
+    s->steps = ctx->steps;
     s->dense = in->layer >= in->n_layers - p->dense_last;
     TRY(mem_alloc(&s->mean, n * in->x.d, sizeof *s->mean, "means of chunks", err));
     TRY(ranked_init(&s->rank, n, err));
@@ -75,6 +76,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
         return 0;
     for (int64_t j = 0; j < own; j++)
         gate[j] = row_product(s->x.q + i * s->x.d, s->mean + j * s->x.d, s->x.d);
+    s->rows++;
     s->gates += own;
     return ranked_add(&s->rank, gate, own, s->p->topk - 1, own + 1, m, i - m->row0, err);
 }
@@ -93,15 +95,18 @@ static int report(void *state, struct record *r, struct err *err)
     return ranked_report(&((struct state *)state)->rank, r, err);
 }
 
+/* A step reads the means, a prompt makes them of its keys. */
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
     double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = (double)s->gates;
     if (s->dense)
         return true;
-    cost_sums(c, (double)s->x.nk * s->x.d);
     cost_products(c, gates, s->x.d);
-    cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);
+    cost_rows(c, s->in, (double)s->rows + (s->steps ? gates : (double)s->x.nk), s->x.d);
+    if (s->steps)
+        return true;
+    cost_sums(c, (double)s->x.nk * s->x.d);
     cost_kept(c, chunks * s->x.d + gates);
     return true;
 }
@@ -109,13 +114,10 @@ static bool cost(const void *state, struct select_cost *c)
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    if (s->dense)
-        snprintf(why, 160, "layer %d is one of the last %lld (dense_last)", s->in->layer,
-                 (long long)s->p->dense_last);
-    else
-        snprintf(why, 160, "%lld keys are not more than topk=%lld chunks of %lld",
-                 (long long)s->x.nk, (long long)s->p->topk, (long long)s->p->chunk);
-    return true;
+    if (!s->dense)
+        return budget_is_all("topk", s->p->topk, s->p->chunk, s->x.nk, why);
+    return snprintf(why, 160, "layer %d is one of the last %lld (dense_last)", s->in->layer,
+                    (long long)s->p->dense_last) > 0;
 }
 
 const struct method method_moba = {
@@ -133,6 +135,7 @@ const struct method method_moba = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always},
     .tests = {.full = "",
               .variants = TEXTS("chunk=16:topk=3:dense_last=0", "chunk=7:topk=1:dense_last=0"),
               .budgets = METHOD_BUDGETS({"chunk=16:dense_last=0:topk=%s", {"1", "3", "8", "20"}})},

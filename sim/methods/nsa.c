@@ -1,7 +1,6 @@
 /*
  * nsa.c - the selection branch of Native Sparse Attention: blocks of keys ranked for every token by
- * a softmax over mean-pooled keys, summed over the query heads of a KV head, which share the
- * choice.
+ * a softmax over mean keys, summed over the query heads of a KV head, which share the choice.
  *
  * J. Yuan et al., arXiv 2502.11089. The published codes pool by a mean where the paper has an MLP:
  *
@@ -11,8 +10,8 @@
  *   infllm  OpenBMB/infllmv2_cuda_impl f908e73: the same means; the score is the largest of them
  *
  * The branches of compressed keys and of the window, and the gates, are trained and not replayed.
- * Means and softmax are in double, ties go to the lower block. Causal heads. O(G N^2 d / stride)
- * for G heads of a group.
+ * Means and softmax are in double, ties go to the lower block. O(G N^2 d / stride), G heads a
+ * group.
  */
 #include "core/intmath.h"
 #include "core/mem.h"
@@ -33,8 +32,7 @@ struct params {
 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "triton", TEXTS("fla", "triton", "infllm"),
-             "Which published code."),
+    OPT_ENUM(struct params, profile, "triton", TEXTS("fla", "triton", "infllm"), "Whose code."),
     OPT_ENUM(struct params, share, "group", TEXTS("group", "head"),
              "Scores of all query heads of a KV head, or of the head alone."),
     OPT_INT(struct params, block, "64", 1, 1e6, "tokens", "Keys of a block."),
@@ -42,10 +40,8 @@ static const struct opt options[] = {
             "Keys of a mean; unset: block with fla, else half of it."),
     OPT_INT(struct params, stride, NULL, 1, 1e6, "tokens",
             "Keys between two means; unset: block with fla, else a quarter of it."),
-    OPT_INT(struct params, top, NULL, 1, 1e9, "blocks",
-            "Blocks of a token, with the forced ones; unset: 64 with infllm, else 16."),
-    OPT_INT(struct params, init, NULL, 0, 1e9, "blocks",
-            "First blocks that are forced; unset: 0 with fla, else 1."),
+    OPT_INT(struct params, top, NULL, 1, 1e9, "blocks", "Blocks that stay; unset: 16, infllm 64."),
+    OPT_INT(struct params, init, NULL, 0, 1e9, "blocks", "First forced blocks; unset: 1, fla 0."),
     OPT_INT(struct params, local, NULL, 1, 1e9, "blocks",
             "Last blocks that are forced, the own one among them; unset: 1, 2 and 32 by profile."),
     OPT_INT(struct params, dense_below, NULL, 0, 1e9, "tokens",
@@ -74,25 +70,25 @@ static int validate(void *params, struct err *err)
         return err_set(err, ERR_USAGE,
                        "method nsa: kernel=%lld and block=%lld: expected multiples of stride=%lld",
                        (long long)p.kernel, (long long)p.block, (long long)p.stride);
-    if (p.profile == FLA && (p.kernel != p.block || p.stride != p.block))
-        return err_set(
-            err, ERR_USAGE,
-            "method nsa: profile=fla has means of whole blocks: leave kernel and stride out");
-    return 0;
+    if (p.profile != FLA || (p.kernel == p.block && p.stride == p.block))
+        return 0;
+    return err_set(err, ERR_USAGE,
+                   "method nsa: profile=fla has means of whole blocks: leave "
+                   "kernel and stride out");
 }
 
 struct state {
     struct params p;
     const struct head_in *in;
     struct attn_in x;
-    bool dense;
-    int group;             /* heads whose scores count */
-    int64_t means;         /* of the head */
-    int64_t rows, scores;  /* so far; scores of one head */
-    float *mean;           /* [means][d] */
-    float *q;              /* [group][nq][d]; NULL: x.q alone */
-    double *p_sum, *p_one; /* [means] of a row */
-    struct ranked rank;    /* of blocks */
+    bool dense, steps;    /* steps: of the decode phase */
+    int group;            /* heads whose scores count */
+    int64_t means;        /* of the head */
+    int64_t rows, scores; /* so far; scores of one head */
+    float *mean;          /* [means][d] */
+    float *q;             /* [group][nq][d]; NULL: x.q alone */
+    double *share;        /* [means] of a row, sums over the heads; [means] of one head */
+    struct ranked rank;   /* of blocks */
 };
 
 static void release(void *state)
@@ -100,46 +96,31 @@ static void release(void *state)
     struct state *s = state;
     free(s->mean);
     free(s->q);
-    free(s->p_sum);
-    free(s->p_one);
+    free(s->share);
     ranked_free(&s->rank);
-}
-
-static int read_group(struct state *s, struct err *err)
-{
-    int64_t each = s->x.nq * s->x.d;
-    int rc = 0;
-    if (s->group == 1)
-        return 0;
-    TRY(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
-    for (int g = 0; g < s->group; g++)
-        TRY(s->in->queries(s->in, g, s->q + g * each, err));
-out:
-    return rc;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
     struct state *s = state;
+    int64_t each = in->x.nq * in->x.d;
     int rc = 0;
-    s->p = resolve(params);
-    s->in = in;
-    s->x = in->x;
+    *s = (struct state){.p = resolve(params), .in = in, .x = in->x, .steps = ctx->steps};
     s->group = s->p.share == 0 && in->n_kv_heads > 0 ? in->n_heads / in->n_kv_heads : 1;
     s->dense = in->x.nk < s->p.dense_below;
     s->means = in->x.nk < s->p.kernel ? 0 : (in->x.nk - s->p.kernel) / s->p.stride + 1;
     if (s->group > 1 && !in->queries)
-        return method_skip(ctx,
-                           "needs the queries of the %d heads of its KV head (share=head does "
-                           "without)",
+        return method_skip(ctx, "needs share=head, or the queries of the %d heads of its KV head",
                            s->group);
     if (s->dense)
         return 0;
-    TRY(read_group(s, err));
+    if (s->group > 1)
+        TRY(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
+    for (int g = 0; g < s->group && s->q; g++)
+        TRY(in->queries(in, g, s->q + g * each, err));
     TRY(mem_alloc(&s->mean, s->means * in->x.d, sizeof *s->mean, "mean keys", err));
-    TRY(mem_alloc(&s->p_sum, s->means, sizeof *s->p_sum, "shares of mean keys", err));
-    TRY(mem_alloc(&s->p_one, s->means, sizeof *s->p_one, "shares of mean keys", err));
+    TRY(mem_alloc(&s->share, 2 * s->means, sizeof *s->share, "shares of mean keys", err));
     TRY(ranked_init(&s->rank, ceil_div(in->x.nk, s->p.block), err));
     for (int64_t j = 0; j < s->means; j++)
         block_mean(in->x.k + j * s->p.stride * in->x.d, s->p.kernel, in->x.d, DT_F32,
@@ -151,20 +132,20 @@ out:
 /* Softmax of row i over the means it sees, summed over the heads. */
 static void sum_shares(struct state *s, int64_t i, int64_t seen)
 {
+    double *one = s->share + s->means;
     int d = s->x.d;
-    memset(s->p_sum, 0, (size_t)s->means * sizeof *s->p_sum);
+    memset(s->share, 0, (size_t)s->means * sizeof *s->share);
     for (int g = 0; g < s->group && seen > 0; g++) {
         const float *q = (s->q ? s->q + g * s->x.nq * d : s->x.q) + i * d;
         for (int64_t j = 0; j < seen; j++)
-            s->p_one[j] = s->x.scale * row_product(q, s->mean + j * d, d);
-        softmax_f64(s->p_one, seen);
+            one[j] = s->x.scale * row_product(q, s->mean + j * d, d);
+        softmax_f64(one, seen);
         for (int64_t j = 0; j < seen; j++)
-            s->p_sum[j] += s->p_one[j];
+            s->share[j] += one[j];
     }
 }
 
-/* Block b has the sum over the means that touch it, each counted once per stride that it has there;
- * with infllm the largest of them. */
+/* The means that touch block b, once per stride that they have in it: their sum or the largest. */
 static double block_score(const struct state *s, int64_t b)
 {
     int64_t in_block = s->p.block / s->p.stride, in_kernel = s->p.kernel / s->p.stride;
@@ -172,7 +153,7 @@ static double block_score(const struct state *s, int64_t b)
     for (int64_t m = 0; m < in_block; m++)
         for (int64_t n = 0; n < in_kernel; n++) {
             int64_t j = b * in_block + m - n;
-            double p = j >= 0 && j < s->means ? s->p_sum[j] : 0;
+            double p = j >= 0 && j < s->means ? s->share[j] : 0;
             sum += p;
             most = fmax(most, p);
         }
@@ -211,35 +192,42 @@ static int report(void *state, struct record *r, struct err *err)
     return ranked_report(&((struct state *)state)->rank, r, err);
 }
 
-/* The head's share of its group: the choice of a KV head is made once. */
+/* The head's share of its group: the choice of a KV head is made once. A step reads the means, a
+ * prompt makes them of its keys. */
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double scores = (double)s->scores;
+    double scores = (double)s->scores, nk = (double)s->x.nk;
     if (s->dense)
         return true;
-    cost_sums(c, (double)(s->means * s->p.kernel) * s->x.d + scores);
-    cost_rows(c, s->in, (double)(s->rows + s->x.nk), s->x.d);
     cost_products(c, scores, s->x.d);
-    cost_softmax(c, scores);
+    cost_sums(c, 4 * scores); /* softmax, and over the heads */
+    cost_rows(c, s->in, (double)s->rows + (s->steps ? scores / s->group : nk), s->x.d);
+    if (s->steps)
+        return true;
+    cost_sums(c, (double)(s->means * s->p.kernel) * s->x.d);
     cost_kept(c, (double)s->means * s->x.d + scores);
     return true;
+}
+
+/* Whether a step is dense must not depend on the later ones. */
+static bool each_row(const void *params)
+{
+    return resolve(params).dense_below == 0;
 }
 
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    snprintf(why, 160,
-             "%lld keys are below dense_below=%lld or no more than top=%lld blocks of %lld",
-             (long long)s->x.nk, (long long)s->p.dense_below, (long long)s->p.top,
-             (long long)s->p.block);
-    return true;
+    if (!s->dense)
+        return budget_is_all("top", s->p.top, s->p.block, s->x.nk, why);
+    return snprintf(why, 160, "%lld keys are below dense_below=%lld", (long long)s->x.nk,
+                    (long long)s->p.dense_below) > 0;
 }
 
 const struct method method_nsa = {
     .name = "nsa",
-    .summary = "blocks by a softmax over mean keys, one choice per KV head and token (NSA, "
-               "InfLLM-v2)",
+    .summary = "blocks by a softmax over mean keys, one choice per KV head (NSA, InfLLM-v2)",
     .paper = "Yuan et al., Native Sparse Attention, arXiv 2502.11089",
     .flags = METHOD_ROWS | METHOD_CAUSAL,
     .params = {.table = options,
@@ -253,6 +241,7 @@ const struct method method_nsa = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = each_row},
     .tests = {.full = "share=head:top=1000000",
               .variants = TEXTS("share=head:block=16:top=4", "share=head:profile=fla:block=8:top=3",
                                 "share=head:profile=infllm:block=16:top=5:local=2:dense_below=0"),

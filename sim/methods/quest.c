@@ -142,8 +142,7 @@ static bool why_full(const void *state, char why[160])
     const struct state *s = state;
     if (s->dense[0])
         return snprintf(why, 160, "%s", s->dense) > 0;
-    budget_is_all(s->params->budget, s->in->x.nk, why);
-    return s->computed == 0;
+    return s->computed == 0 && budget_is_all("budget", s->params->budget, 1, s->in->x.nk, why);
 }
 
 const struct method method_quest = {
