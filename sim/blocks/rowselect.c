@@ -295,15 +295,19 @@ double bisected_threshold(double *mass, int64_t n, double first, double want)
 
 /* ---- layers and rows that are dense --------------------------------------------------------- */
 
-bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char why[160])
+bool head_left_dense(const struct head_in *in, int64_t layers, int64_t steps, int rows,
+                     char why[160])
 {
-    bool prompt = rows == ROWS_DECODE && in->x.nq == in->x.nk && in->x.nk > 1;
+    why[0] = '\0';
     if (in->layer < layers)
         snprintf(why, 160, "layer %d is one of the first %lld, which dense_layers leaves dense",
                  in->layer, (long long)layers);
-    else if (prompt)
+    else if (in->step < steps)
+        snprintf(why, 160, "step %d is one of the first %lld, which dense_steps leaves dense",
+                 in->step, (long long)steps);
+    else if (rows == ROWS_DECODE && in->x.nq == in->x.nk && in->x.nk > 1)
         snprintf(why, 160, "rows=decode leaves a whole prompt dense; rows=all takes its rows too");
-    return in->layer < layers || prompt;
+    return why[0] != '\0';
 }
 
 bool budget_is_all(const char *name, int64_t budget, int64_t unit, int64_t keys, char why[160])

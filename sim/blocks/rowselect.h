@@ -91,9 +91,10 @@ double bisected_threshold(double *mass, int64_t n, double first, double want);
 
 enum row_kinds { ROWS_ALL, ROWS_DECODE };
 
-/* Is the head left dense: in one of the first `layers` layers, or (ROWS_DECODE) as a whole prompt?
- * Then why, as method.why_full wants it. */
-bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char why[160]);
+/* Is the head left dense: in one of the first `layers` layers or `steps` denoising steps, or
+ * (ROWS_DECODE) as a whole prompt? Then why, as method.why_full wants it; else "". */
+bool head_left_dense(const struct head_in *in, int64_t layers, int64_t steps, int rows,
+                     char why[160]);
 
 /* That parameter `name`, so many units of so many keys, takes all keys, as method.why_full wants
  * it; true. */

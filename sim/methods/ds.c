@@ -74,7 +74,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 
     s->params = p;
     s->in = in;
-    if (head_left_dense(in, p->dense_layers, p->rows, s->dense))
+    if (head_left_dense(in, p->dense_layers, 0, p->rows, s->dense))
         return 0;
     TRY(ranked_init(&s->rank, 0, err));
     rc = key_labels_init(&s->labels, ctx, in, p->channels, p->group_factor, p->label_bits ? 16 : 4,
@@ -117,8 +117,8 @@ static bool cost(const void *state, struct select_cost *c)
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    if (s->dense[0])
-        return snprintf(why, 160, "%s", s->dense) > 0;
+    if (snprintf(why, 160, "%s", s->dense) > 0)
+        return true;
     return s->scores == 0 && budget_is_all("budget", s->params->budget, 1, s->in->x.nk, why);
 }
 

@@ -76,7 +76,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 
     s->params = p;
     s->in = in;
-    if (head_left_dense(in, layers, p->rows, s->dense))
+    if (head_left_dense(in, layers, 0, p->rows, s->dense))
         return 0;
     TRY(ranked_init(&s->rank, 0, err));
     TRY(key_pages_init(&s->pages, &in->x, p->page, p->profile == KERNEL, err));
@@ -140,8 +140,8 @@ static bool cost(const void *state, struct select_cost *c)
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    if (s->dense[0])
-        return snprintf(why, 160, "%s", s->dense) > 0;
+    if (snprintf(why, 160, "%s", s->dense) > 0)
+        return true;
     return s->computed == 0 && budget_is_all("budget", s->params->budget, 1, s->in->x.nk, why);
 }
 

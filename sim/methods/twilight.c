@@ -94,7 +94,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 
     s->params = p;
     s->in = in;
-    if (head_left_dense(in, p->dense_layers, p->rows, s->dense))
+    if (head_left_dense(in, p->dense_layers, 0, p->rows, s->dense))
         return 0;
     TRY(prefix_work_new(&s->work, err));
     if (p->select == QUEST)
@@ -213,8 +213,7 @@ static bool cost(const void *state, struct select_cost *c)
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct state *s = state;
-    return s->dense[0] && snprintf(why, 160, "%s", s->dense) > 0;
+    return snprintf(why, 160, "%s", ((const struct state *)state)->dense) > 0;
 }
 
 const struct method method_twilight = {
