@@ -55,12 +55,12 @@ static const struct metric_def metrics[] = {
 struct state {
     const struct params *p;
     const struct head_in *in;
-    struct attn_in x;
     char dense[160]; /* why the head is; "" = it is not */
+    bool chosen;
     struct block_map map;
-    float *kc, *vs;           /* [cols][d], owned; [cols][dv] behind it */
-    double *var, *qc, *logit; /* [d] of kc_j over j, owned; of a row [d] and [cols], behind it */
-    int64_t left_out;         /* pairs of a query and a block that it does not keep */
+    float *kc, *vs;      /* [cols][d], owned; [cols][dv] behind it */
+    double *var, *logit; /* [d] of kc_j over j, owned; [cols] of a row, behind it */
+    int64_t left_out;    /* pairs of a query and a block that it does not keep */
 };
 
 static void release(void *state)
@@ -76,46 +76,31 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    *s = (struct state){.p = p, .in = in, .x = in->x};
+    int64_t n = ceil_div(in->x.nk, B), d = in->x.d;
+    int rc = 0;
+    *s = (struct state){.p = p, .in = in};
     head_left_dense(in, p->dense_layers, p->dense_steps, ROWS_ALL, s->dense);
     ctx->unit_rows = B;
-    return block_map_init(&s->map, in->x.nq, in->x.nk, B, false, err);
-}
-
-/* Mean keys and sums of values of the blocks, and the variance of each coordinate of the former. */
-static void pool(struct state *s)
-{
-    const struct attn_in *x = &s->x;
-    double n = (double)s->map.cols;
-    for (int64_t j = 0; j < s->map.cols; j++) {
-        int64_t len = MIN(B, x->nk - j * B);
-        float *sum = s->vs + j * x->dv;
-        block_mean(x->k + j * B * x->d, len, x->d, DT_BF16, s->kc + j * x->d);
-        block_mean(x->v + j * B * x->dv, len, x->dv, DT_F32, sum);
-        for (int c = 0; c < x->dv; c++)
-            sum[c] = dtype_round(DT_BF16, sum[c] * (float)len);
-    }
-    for (int c = 0; c < x->d; c++) {
-        double mean = 0, square = 0;
-        for (const float *k = s->kc + c; k < s->vs; k += x->d) {
-            mean += *k / n;
-            square += (double)*k * *k / n;
-        }
-        s->var[c] = square - mean * mean;
-    }
+    TRY(block_map_init(&s->map, in->x.nq, in->x.nk, B, false, err));
+    TRY(mem_alloc(&s->kc, n * (d + in->x.dv), sizeof *s->kc, "mean keys, sums of values", err));
+    TRY(mem_alloc(&s->var, d + n, sizeof *s->var, "logits of mean keys", err));
+    s->vs = s->kc + n * d;
+    s->logit = s->var + d;
+out:
+    return rc;
 }
 
 static void choose_row(struct state *s, int64_t i)
 {
     const struct params *p = s->p;
-    int64_t rows = MIN(B, s->x.nq - i * B), n = s->map.cols;
-    double mu = 0, var = 0, *qc = s->qc, *score = s->logit;
-    int d = s->x.d;
+    int64_t rows = MIN(B, s->in->x.nq - i * B), n = s->map.cols;
+    double mu = 0, var = 0, qc[BLOCKPOOL_MAX_D], *score = s->logit;
+    int d = s->in->x.d;
     for (int a = 0; a < d; a++) {
         qc[a] = 0;
         for (int64_t r = i * B; r < i * B + rows; r++)
-            qc[a] += s->x.q[r * d + a];
-        qc[a] *= s->x.scale * LOG2E / (double)rows;
+            qc[a] += s->in->x.q[r * d + a];
+        qc[a] *= s->in->x.scale * LOG2E / (double)rows;
         var += p->var ? 0 : qc[a] * qc[a] * s->var[a];
     }
     for (int64_t j = 0; j < n; j++) {
@@ -135,29 +120,42 @@ static void choose_row(struct state *s, int64_t i)
             s->left_out += rows;
 }
 
-static int choose(struct state *s, struct err *err)
+/* Mean keys and sums of values, the variances of the former, and by them the blocks of all rows. */
+static void choose(struct state *s)
 {
-    int64_t n = s->map.cols, d = s->x.d;
-    int rc = 0;
-    TRY(mem_alloc(&s->kc, n * (d + s->x.dv), sizeof *s->kc, "mean keys, sums of values", err));
-    TRY(mem_alloc(&s->var, 2 * d + n, sizeof *s->var, "mean query, logits of a row", err));
-    s->vs = s->kc + n * d;
-    s->qc = s->var + d;
-    s->logit = s->qc + d;
-    pool(s);
+    const struct attn_in *x = &s->in->x;
+    double n = (double)s->map.cols;
+    for (int64_t j = 0; j < s->map.cols; j++) {
+        int64_t len = MIN(B, x->nk - j * B);
+        float *sum = s->vs + j * x->dv;
+        block_mean(x->k + j * B * x->d, len, x->d, DT_BF16, s->kc + j * x->d);
+        block_mean(x->v + j * B * x->dv, len, x->dv, DT_F32, sum);
+        for (int c = 0; c < x->dv; c++)
+            sum[c] = dtype_round(DT_BF16, sum[c] * (float)len);
+    }
+    for (int c = 0; c < x->d; c++) {
+        double mean = 0, square = 0;
+        for (const float *k = s->kc + c; k < s->vs; k += x->d) {
+            mean += *k / n;
+            square += (double)*k * *k / n;
+        }
+        s->var[c] = square - mean * mean;
+    }
     for (int64_t i = 0; i < s->map.rows; i++)
         choose_row(s, i);
-out:
-    return rc;
+    s->chosen = true;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = s->dense[0] || s->kc ? 0 : choose(s, err);
-    if (rc == 0 && s->dense[0])
-        attn_full_mask(&s->x, row0, row1, out);
-    return rc || s->dense[0] ? rc : block_map_mask(&s->map, row0, row1, out, err);
+    if (s->dense[0]) {
+        attn_full_mask(&s->in->x, row0, row1, out);
+        return 0;
+    }
+    if (!s->chosen)
+        choose(s);
+    return block_map_mask(&s->map, row0, row1, out, err);
 }
 
 static void how(const void *state, struct arithmetic *a, char why[160])
@@ -172,7 +170,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
  * comes with attention over the kept keys, whose log-sum-exp is lse. */
 static void compensate_row(struct state *s, int64_t i, double lse, double *out)
 {
-    const struct attn_in *x = &s->x;
+    const struct attn_in *x = &s->in->x;
     double top = lse;
     for (int64_t j = 0; j < s->map.cols; j++) {
         s->logit[j] = block_map_get(&s->map, i / B, j)
@@ -200,7 +198,7 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     struct state *s = state;
     int rc = exact_attend(s->in->exact, m, out, lse, err);
     for (int64_t i = m->row0; rc == 0 && out && i < m->row1; i++)
-        compensate_row(s, i, lse[i - m->row0], out + (i - m->row0) * s->x.dv);
+        compensate_row(s, i, lse[i - m->row0], out + (i - m->row0) * s->in->x.dv);
     return rc;
 }
 
@@ -220,14 +218,14 @@ static int report(void *state, struct record *r, struct err *err)
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double cols = (double)s->map.cols, nq = (double)s->x.nq, nk = (double)s->x.nk;
+    double cols = (double)s->map.cols, nq = (double)s->in->x.nq, nk = (double)s->in->x.nk;
     if (s->dense[0])
         return true;
-    cost_sums(c, nk * (s->x.d + s->x.dv) + nq * cols);
-    cost_rows(c, s->in, nq + nk, s->x.d);
-    cost_rows(c, s->in, nk, s->x.dv);
-    cost_products(c, nq * cols, s->x.d);
-    cost_kept(c, cols * (s->x.d + s->x.dv) + (double)s->map.rows * cols);
+    cost_sums(c, nk * (s->in->x.d + s->in->x.dv) + nq * cols);
+    cost_rows(c, s->in, nq + nk, s->in->x.d);
+    cost_rows(c, s->in, nk, s->in->x.dv);
+    cost_products(c, nq * cols, s->in->x.d);
+    cost_kept(c, cols * (s->in->x.d + s->in->x.dv) + (double)s->map.rows * cols);
     return true;
 }
 
