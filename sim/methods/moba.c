@@ -15,6 +15,7 @@
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
+#include "sim/blocks/slicemask.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +40,7 @@ struct state {
     float *mean;           /* [chunks][d] */
     double *gate;          /* [chunks] of a query */
     struct prefix_work *work;
+    struct slice_mask given; /* by a device */
 };
 
 static void release(void *state)
@@ -47,6 +49,7 @@ static void release(void *state)
     free(s->mean);
     free(s->gate);
     prefix_work_free(s->work);
+    slice_mask_free(&s->given);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -54,20 +57,33 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int64_t n = ceil_div(in->x.nk, p->chunk);
-    int rc = 0;
     s->p = p;
     s->in = in;
     s->x = in->x;
     s->dense = in->layer >= in->n_layers - p->dense_last;
-    TRY(mem_alloc(&s->mean, n * in->x.d, sizeof *s->mean, "means of chunks", err));
+    return 0;
+}
+
+/* The mean of every chunk. */
+static int pool(struct state *s, struct err *err)
+{
+    const struct attn_in *x = &s->x;
+    int64_t chunk = s->p->chunk, n = ceil_div(x->nk, chunk);
+    int rc = 0;
+    TRY(mem_alloc(&s->mean, n * x->d, sizeof *s->mean, "means of chunks", err));
     TRY(mem_alloc(&s->gate, n, sizeof *s->gate, "gates", err));
     TRY(prefix_work_new(&s->work, err));
-    for (int64_t j = 0; j < n && !s->dense; j++)
-        block_mean(in->x.k + j * p->chunk * in->x.d, MIN(p->chunk, in->x.nk - j * p->chunk),
-                   in->x.d, in->src_dtype, s->mean + j * in->x.d);
+    for (int64_t j = 0; j < n; j++)
+        block_mean(x->k + j * chunk * x->d, MIN(chunk, x->nk - j * chunk), x->d, s->in->src_dtype,
+                   s->mean + j * x->d);
 out:
     return rc;
+}
+
+static void count_row(struct state *s, int64_t own)
+{
+    s->kept += MIN(own + 1, s->p->topk);
+    s->visible += own + 1;
 }
 
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
@@ -85,8 +101,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
         if (prefix_has(&top, s->gate[j], j))
             TRY(mask_lists_add(m, i - m->row0, (int32_t)j, err));
     TRY(mask_lists_add(m, i - m->row0, (int32_t)own, err));
-    s->kept += MIN(own + 1, s->p->topk);
-    s->visible += own + 1;
+    count_row(s, own);
 out:
     return rc;
 }
@@ -94,10 +109,46 @@ out:
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = row_lists(&s->x, s->dense, s->p->chunk, select_row, s, row0, row1, out, err);
+    int rc = 0;
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
+    if (!s->mean && !s->dense)
+        TRY(pool(s, err));
+    TRY(row_lists(&s->x, s->dense, s->p->chunk, select_row, s, row0, row1, out, err));
     if (!s->dense)
         out->exec = EXEC_NONE; /* the kernel gathers the queries of a chunk */
+out:
     return rc;
+}
+
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    if (s->in->src_dtype != DT_BF16)
+        return method_refuses(why, "the GPU side has means in bf16, as of a trace in bf16");
+    rule->of.pooled = (struct pooled_rule){.all = s->dense,
+                                           .by = POOLED_BEST,
+                                           .bq = 1,
+                                           .bk = s->p->chunk,
+                                           .q_cells = 1,
+                                           .k_cells = 1,
+                                           .top = s->p->topk - 1};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    if (s->dense)
+        return 0;
+    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
+        count_row(s, (i + s->x.nk - s->x.nq) / s->p->chunk);
+    return slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
+}
+
+static bool stays(const void *state)
+{
+    return !((const struct state *)state)->dense;
 }
 
 /* density_native: chunks that queries keep over those that they see. */
@@ -151,6 +202,7 @@ const struct method method_moba = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = stays},
     .tests = {.full = "",
               .variants = TEXTS("chunk=16:topk=3:dense_last=0", "chunk=7:topk=1:dense_last=0"),
               .budgets = METHOD_BUDGETS({"chunk=16:dense_last=0:topk=%s", {"1", "3", "8", "20"}})},

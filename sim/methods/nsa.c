@@ -20,6 +20,7 @@
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
+#include "sim/blocks/slicemask.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -97,6 +98,7 @@ struct state {
     double *p_sum, *p_one; /* [means] of a row */
     double *score;         /* [blocks] of a row */
     struct prefix_work *work;
+    struct slice_mask given; /* by a device */
 };
 
 static void release(void *state)
@@ -108,17 +110,25 @@ static void release(void *state)
     free(s->p_one);
     free(s->score);
     prefix_work_free(s->work);
+    slice_mask_free(&s->given);
 }
 
-static int read_group(struct state *s, struct err *err)
+/* The queries of the group and the mean keys. */
+static int pool(struct state *s, struct err *err)
 {
     int64_t each = s->x.nq * s->x.d;
-    int rc = 0;
-    if (s->group == 1)
-        return 0;
-    TRY(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
-    for (int g = 0; g < s->group; g++)
+    int d = s->x.d, rc = 0;
+    if (s->group > 1)
+        TRY(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
+    for (int g = 0; s->q && g < s->group; g++)
         TRY(s->in->queries(s->in, g, s->q + g * each, err));
+    TRY(mem_alloc(&s->mean, s->means * d, sizeof *s->mean, "mean keys", err));
+    TRY(mem_alloc(&s->p_sum, s->means, sizeof *s->p_sum, "shares of mean keys", err));
+    TRY(mem_alloc(&s->p_one, s->means, sizeof *s->p_one, "shares of mean keys", err));
+    TRY(mem_alloc(&s->score, s->blocks, sizeof *s->score, "block scores", err));
+    TRY(prefix_work_new(&s->work, err));
+    for (int64_t j = 0; j < s->means; j++)
+        block_mean(s->x.k + j * s->p.stride * d, s->p.kernel, d, DT_F32, s->mean + j * d);
 out:
     return rc;
 }
@@ -127,7 +137,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                    void *state, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     s->p = resolve(params);
     s->in = in;
     s->x = in->x;
@@ -140,19 +149,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                            "needs the queries of the %d heads of its KV head (share=head does "
                            "without)",
                            s->group);
-    if (s->dense)
-        return 0;
-    TRY(read_group(s, err));
-    TRY(mem_alloc(&s->mean, s->means * in->x.d, sizeof *s->mean, "mean keys", err));
-    TRY(mem_alloc(&s->p_sum, s->means, sizeof *s->p_sum, "shares of mean keys", err));
-    TRY(mem_alloc(&s->p_one, s->means, sizeof *s->p_one, "shares of mean keys", err));
-    TRY(mem_alloc(&s->score, s->blocks, sizeof *s->score, "block scores", err));
-    TRY(prefix_work_new(&s->work, err));
-    for (int64_t j = 0; j < s->means; j++)
-        block_mean(in->x.k + j * s->p.stride * in->x.d, s->p.kernel, in->x.d, DT_F32,
-                   s->mean + j * in->x.d);
-out:
-    return rc;
+    return 0;
 }
 
 /* Means that the token at this position sees whole. */
@@ -192,6 +189,12 @@ static double block_score(const struct state *s, int64_t b)
     return s->p.profile == INFLLM ? most : sum;
 }
 
+static void count_row(struct state *s, int64_t own)
+{
+    s->kept += MIN(own + 1, s->p.top);
+    s->visible += own + 1;
+}
+
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
@@ -212,8 +215,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     for (int64_t b = 0; b <= own; b++)
         if (prefix_has(&top, s->score[b], b))
             TRY(mask_lists_add(m, i - m->row0, (int32_t)b, err));
-    s->kept += top.count;
-    s->visible += own + 1;
+    count_row(s, own);
 out:
     return rc;
 }
@@ -221,7 +223,46 @@ out:
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    return row_lists(&s->x, s->dense, s->p.block, select_row, s, row0, row1, out, err);
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
+    int rc = s->work || s->dense ? 0 : pool(s, err);
+    return rc ? rc : row_lists(&s->x, s->dense, s->p.block, select_row, s, row0, row1, out, err);
+}
+
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    const struct params *p = &s->p;
+    rule->of.pooled = (struct pooled_rule){.all = s->dense,
+                                           .by = POOLED_SHARES,
+                                           .bq = 1,
+                                           .bk = p->block,
+                                           .q_cells = 1,
+                                           .k_cells = 1,
+                                           .top = p->top,
+                                           .kernel = p->kernel,
+                                           .stride = p->stride,
+                                           .init = p->init,
+                                           .local = p->local,
+                                           .heads = s->group,
+                                           .largest = p->profile == INFLLM,
+                                           .shares_own = p->profile == FLA};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    if (s->dense)
+        return 0;
+    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
+        count_row(s, (i + s->x.nk - s->x.nq) / s->p.block);
+    return slice_mask_take(&s->given, c, 1, s->p.block, -1, err);
+}
+
+static bool stays(const void *state)
+{
+    return !((const struct state *)state)->dense;
 }
 
 /* density_native: blocks that tokens keep over those that they see. */
@@ -277,6 +318,7 @@ const struct method method_nsa = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = stays},
     .tests = {.full = "share=head:top=1000000",
               .variants = TEXTS("share=head:block=16:top=4", "share=head:profile=fla:block=8:top=3",
                                 "share=head:profile=infllm:block=16:top=5:local=2:dense_below=0"),

@@ -196,6 +196,36 @@ out:
     return rc;
 }
 
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    const struct params *p = s->p;
+    rule->of.pooled = (struct pooled_rule){.all = s->dense,
+                                           .by = POOLED_ABOVE,
+                                           .bq = B,
+                                           .bk = B,
+                                           .q_cells = 1,
+                                           .k_cells = 1,
+                                           .tau = p->tau,
+                                           .exact = p->var,
+                                           .near = p->near,
+                                           .first = p->sink_from / B,
+                                           .last = ceil_div(p->sink_to, B)};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    s->chosen = true;
+    return s->dense ? 0 : block_map_take(&s->map, c, err);
+}
+
+static bool stays(const void *state)
+{
+    return !((const struct state *)state)->dense;
+}
+
 /* ---- compensation ---------------------------------------------------------------------------- */
 
 static void how(const void *state, struct arithmetic *a, char why[160])
@@ -301,6 +331,7 @@ const struct method method_sol = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = stays},
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
     .tests = {.full = "dense_layers=0:dense_steps=0:tau=-1000",
               .variants = TEXTS("dense_layers=0:dense_steps=0",
