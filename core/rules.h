@@ -203,11 +203,44 @@ struct minf_rule {
     double work;   /* above 0: v and s are searched for this share of dense work */
 };
 
-/* vsa (arXiv 2505.13389) and sla (arXiv 2509.24006): the best blocks of each row of blocks by the
- * products of their means, in bf16. */
+/* Units by the products of the means of their tokens, in bf16, or of single queries with means:
+ *   POOLED_BEST    vsa (arXiv 2505.13389), sla (2509.24006), subblock, moba (2502.13189): the `top`
+ *                  best of each row; of a causal row those before its own unit, which stays
+ *   POOLED_HEAD    draft (2505.14708): the `top` largest entries of the head's softmax, and those
+ *                  equal to the smallest of them
+ *   POOLED_ABOVE   sol (2607.24027): above mean and tau deviations of their row. Mean queries are
+ *                  not rounded
+ *   POOLED_SHARES  nsa (2502.11089): the `top` best by softmax over the means of overlapping
+ *                  windows of keys, which are not rounded, summed over some heads */
+enum pooled_by { POOLED_BEST, POOLED_HEAD, POOLED_ABOVE, POOLED_SHARES };
 struct pooled_rule {
-    int64_t bq, bk, top;
-    bool centre; /* keys without the mean of all keys */
+    bool all; /* every pair */
+    enum pooled_by by;
+    int64_t bq, bk; /* bq 1: single queries */
+    int q_cells,
+        k_cells; /* of a unit, each with a mean; more than one pair: log-sum-exp over them */
+    int64_t top;
+    /* POOLED_BEST: */
+    double q_factor; /* of the query means */
+    bool centre;     /* keys without the mean of all keys */
+    /* POOLED_ABOVE: */
+    double tau;
+    bool exact;          /* variance of the scores, else from those of the coordinates */
+    int64_t near;        /* units on either side of the row's own that stay */
+    int64_t first, last; /* units [first, last) stay */
+    /* POOLED_SHARES: */
+    int64_t kernel, stride; /* keys of a window; between two */
+    int64_t init, local;    /* first and last units that come first */
+    int heads;              /* of a KV head, or 1 */
+    bool largest;           /* the largest share that touches a unit, else their sum */
+    bool shares_own; /* what comes first has a share of 1 in every head, else any share is less */
+};
+
+/* skip-softmax (arXiv 2512.12087): tiles of bq rows and 128 keys. */
+struct skip_rule {
+    int64_t bq;
+    double bound; /* ln(lambda) */
+    bool calib;   /* the maximum of a row counts the tile itself */
 };
 
 union method_rule {
@@ -228,6 +261,7 @@ union method_rule {
     struct xattn_rule xattn;
     struct minf_rule minf;
     struct pooled_rule pooled;
+    struct skip_rule skip;
 };
 
 /* How the mask of one head is chosen. Heads whose `of` has equal bytes are chosen for together;

@@ -10,6 +10,7 @@
 #include "cuda/select/lastrows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/method.cuh"
+#include "cuda/select/scorerows.cuh"
 #include "cuda/select/slashmap.cuh"
 #include "cuda/select/wide.cuh"
 
@@ -185,15 +186,9 @@ static __global__ void row_softmax(const flex_args a)
     const double *w = a.score + row * a.nb;
     float *p = a.share + head * entries(a, a.nb) + entries(a, i);
     int seen = a.causal ? i + 1 : a.nb;
-    double top = -INFINITY, sum = 0;
+    row_scale s = scale_row(w, seen);
     for (int j = lane; j < seen; j += 32)
-        top = w[j] > top ? w[j] : top;
-    top = warp_max(top);
-    for (int j = lane; j < seen; j += 32)
-        sum += exp(w[j] - top);
-    sum = warp_add(sum);
-    for (int j = lane; j < seen; j += 32)
-        p[j] = (float)(exp(w[j] - top) / sum);
+        p[j] = (float)(exp(w[j] - s.top) / s.sum);
 }
 
 /* The best entries of the head's map, while their sum stays at or below gamma nb; ties in the order
@@ -248,8 +243,8 @@ template <int D> static int launch_means(struct gpu *g, const flex_args &a, stru
     CU(err, run_kernel(g->side, mean_blocks<D>, dim3(a.nb, a.heads), 256, 0, a.q, a.nk, a.block, 0,
                        a.q_mean));
     CU(err,
-       run_kernel(g->side, score_means, dim3(tiles, tiles, a.heads), 128, 0, a.q_mean, a.k_mean, D,
-                  a.nb, a.nb, a.per_kv, a.scale, a.causal, a.block, a.block, a.score));
+       run_kernel(g->side, score_means<float>, dim3(tiles, tiles, a.heads), 128, 0, a.q_mean,
+                  a.k_mean, D, a.nb, a.nb, a.per_kv, a.scale, a.causal, a.block, a.block, a.score));
     CU(err, run_kernel(g->side, row_softmax, ceil_div((int64_t)a.heads * a.nb, 8), 256, 0, a));
 out:
     return rc;

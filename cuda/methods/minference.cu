@@ -7,10 +7,10 @@
  * and a fixed number of best blocks per row block of 64; reads Q and K once, 2 nb^2 d FLOP in
  * double.
  */
-#include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/method.cuh"
+#include "cuda/select/scorerows.cuh"
 #include "cuda/select/slashmap.cuh"
 
 #define BLOCK 64
@@ -120,13 +120,6 @@ out:
 
 /* ---- blocks --------------------------------------------------------------------------------- */
 
-/* Scores as numbers >= 0 that order alike. */
-static __device__ __forceinline__ double rank_of(float x)
-{
-    uint32_t u = __float_as_uint(x + 0.0f); /* -0 becomes 0 */
-    return u >> 31 ? ~u : u | 0x80000000u;
-}
-
 /* A warp per row: the `top` best of the blocks that it sees, up to the diagonal or all. */
 static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS)
     best_blocks(const double *score, int64_t rows, int units, int top, int causal,
@@ -134,20 +127,10 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS)
 {
     extern __shared__ double ranks[];
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
-    int lane = threadIdx.x & 31, seen = 0;
-    if (row >= rows)
-        return;
     double *rank = ranks + (int64_t)(threadIdx.x >> 5) * units;
-    int n = causal ? (int)(row % units) + 1 : units;
-    cut c = {-0.5, 0};
-    if (n > top) {
-        for (int j = lane; j < n; j += 32)
-            rank[j] = rank_of((float)score[row * units + j]);
-        __syncwarp();
-        c = cut_largest(list_shared{rank, n}, top);
-    }
-    fill_row(map, row,
-             [&](int j) { return cut_has(c, n > top && j < n ? rank[j] : 0, j < n, &seen); });
+    if (row < rows)
+        keep_best(map, row, causal ? (int)(row % units) + 1 : units, top, -1, rank,
+                  [&](int j) { return (float)score[row * units + j]; });
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -160,8 +143,9 @@ static int launch_blocks(struct gpu *g, const minference_state *s, int64_t rows,
        run_kernel(g->stream, means, dim3(n, s->heads), 256, 0, s->q, s->nq, BLOCK, 1, s->q_mean));
     CU(err, run_kernel(g->stream, means, dim3(n, s->kv_heads), 256, 0, s->k, s->nk, BLOCK, 1,
                        s->k_mean));
-    CU(err, run_kernel(g->stream, score_means, dim3(tiles, tiles, s->heads), 128, 0, s->q_mean,
-                       s->k_mean, s->d, n, n, s->per_kv, 1, s->causal, BLOCK, BLOCK, s->score));
+    CU(err,
+       run_kernel(g->stream, score_means<float>, dim3(tiles, tiles, s->heads), 128, 0, s->q_mean,
+                  s->k_mean, s->d, n, n, s->per_kv, 1, s->causal, BLOCK, BLOCK, s->score));
     CU(err, run_kernel(g->stream, best_blocks, ceil_div(rows, warps), 32 * warps, warps * n * 8,
                        s->score, rows, n, s->top, s->causal, s->map));
 out:

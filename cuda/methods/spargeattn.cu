@@ -685,7 +685,7 @@ static int launch_rows(struct gpu *g, const struct select_job *job, int head0, i
                   s->mass + row0};
     if (!s->dense)
         CU(err,
-           run_kernel(g->side, score_means,
+           run_kernel(g->side, score_means<float>,
                       dim3(ceil_div(n, SCORE_TILE), ceil_div(s->groups, SCORE_TILE), count), 128, 0,
                       s->q_mean + row0 * s->d, s->k_mean + (int64_t)kv0 * n * s->d, s->d, s->groups,
                       n, s->per_kv, job->problem.scale, s->causal, bq, bk, s->score + row0 * n));

@@ -5,6 +5,7 @@
 #ifndef LACUNA_MEANS_CUH
 #define LACUNA_MEANS_CUH
 
+#include <cuda_bf16.h>
 #include <stdint.h>
 
 /* Eight bf16 values. */
@@ -18,19 +19,30 @@ static __device__ __forceinline__ void unpack(const uint4 &raw, float (&x)[8])
     }
 }
 
-/* Sum of `rows` rows of x [][D] in double, a channel for each thread below D; 256 threads. */
-template <int D> static __device__ __forceinline__ double sum_rows(const uint4 *x, int rows)
+static __device__ __forceinline__ float as_bf16(float x)
+{
+    return __bfloat162float(__float2bfloat16_rn(x));
+}
+
+/* Sum of `rows` rows of x [][D] in double, a channel for each thread below D; 256 threads. Of
+ * x - minus [D], rounded to bf16, unless that is NULL. */
+template <int D>
+static __device__ __forceinline__ double sum_rows(const uint4 *x, int rows,
+                                                  const float *minus = NULL)
 {
     constexpr int LANES = D / 8, STEP = 256 / LANES;
     __shared__ double shared[STEP][D + 1];
     int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     double sum[8] = {0}, all = 0;
+    float off[8] = {0};
+    for (int c = 0; minus && c < 8; c++)
+        off[c] = minus[lane * 8 + c];
     for (int r = group; r < rows; r += STEP) {
         float v[8];
         unpack(x[(int64_t)r * LANES + lane], v);
 #pragma unroll
         for (int c = 0; c < 8; c++)
-            sum[c] += v[c];
+            sum[c] += minus ? as_bf16(v[c] - off[c]) : v[c];
     }
 #pragma unroll
     for (int c = 0; c < 8; c++)
@@ -100,33 +112,46 @@ static __device__ __forceinline__ void mma_f64(double (&d)[4], const double (&a)
 #endif
 }
 
-/* x as a double, made from its bits because conversion instructions are slow. Not exact below
- * 2^-126; 0 becomes 2^-127. */
+/* x as a double, made from its bits because conversion instructions are slow; numbers below 2^-126
+ * become 0. */
 static __device__ __forceinline__ double widen(float x)
 {
-    uint32_t bits = __float_as_uint(x);
+    uint32_t bits = __float_as_uint(x), size = bits & 0x7fffffffu;
     return __hiloint2double(
-        (int)((bits & 0x80000000u) | (((bits & 0x7fffffffu) >> 3) + 0x38000000u)),
+        (int)((bits & 0x80000000u) | (size < 0x00800000u ? 0 : (size >> 3) + 0x38000000u)),
         (int)(bits << 29));
 }
 
-static __device__ __forceinline__ void load_means(const float *x, int row0, int n, int d, int c0,
+static __device__ __forceinline__ float4 load_four(const float *x)
+{
+    return *(const float4 *)x;
+}
+
+static __device__ __forceinline__ float4 load_four(const __nv_bfloat16 *x)
+{
+    uint2 w = *(const uint2 *)x;
+    return make_float4(__uint_as_float(w.x << 16), __uint_as_float(w.x & 0xffff0000u),
+                       __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
+}
+
+template <class T>
+static __device__ __forceinline__ void load_means(const T *x, int row0, int n, int d, int c0,
                                                   float (*tile)[SCORE_PITCH])
 {
 #pragma unroll
     for (int e = threadIdx.x; e < SCORE_TILE * SCORE_STEP / 4; e += 128) {
         int r = e / (SCORE_STEP / 4), c = e % (SCORE_STEP / 4) * 4;
-        *(float4 *)&tile[r][c] = row0 + r < n
-                                     ? *(const float4 *)(x + (int64_t)(row0 + r) * d + c0 + c)
-                                     : make_float4(0, 0, 0, 0);
+        *(float4 *)&tile[r][c] = row0 + r < n ? load_four(x + (int64_t)(row0 + r) * d + c0 + c)
+                                              : make_float4(0, 0, 0, 0);
     }
 }
 
-/* score[head][i][j] = q_mean_i . k_mean_j scale for a tile of 64 x 64 blocks, in double, a warp for
- * each quarter. Tiles without an admissible pair are not written. */
+/* score[head][i][j] = q_i . k_mean_j scale for a tile of 64 x 64, in double, a warp for each
+ * quarter. q: means, or bf16 rows themselves. Tiles without an admissible pair are not written. */
+template <class T>
 static __global__ void __launch_bounds__(128, 4)
-    score_means(const float *q, const float *k, int d, int groups, int units, int per_kv,
-                double scale, int causal, int bq, int bk, double *score)
+    score_means(const T *q, const float *k, int d, int groups, int units, int per_kv, double scale,
+                int causal, int bq, int bk, double *score)
 {
     __shared__ alignas(16) float a[SCORE_TILE][SCORE_PITCH], b[SCORE_TILE][SCORE_PITCH];
     int i0 = blockIdx.y * SCORE_TILE, j0 = blockIdx.x * SCORE_TILE, head = blockIdx.z;

@@ -30,6 +30,13 @@ void ranked_free(struct ranked *r); /* also of a zeroed one */
 int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, int64_t end,
                struct mask *m, int64_t g, struct err *err);
 
+/* The same of a row that a device has chosen, in which `most` of n units stay. */
+static inline void ranked_count(struct ranked *r, int64_t most, int64_t n)
+{
+    r->kept += most < n ? most : n;
+    r->seen += n;
+}
+
 /* density_native: units kept over units seen. Nothing of a dense head. */
 int ranked_report(const struct ranked *r, struct record *rec, struct err *err);
 

@@ -34,6 +34,8 @@ void slice_mask_free(struct slice_mask *m)
 /* What a kernel multiplies for the mask. */
 static void set_exec(const struct slice_mask *m, struct mask *out)
 {
+    if (m->exec_bq < 0)
+        return;
     out->exec = m->exec_bq ? EXEC_GATHER : EXEC_NONE;
     if (m->exec_bq) {
         out->exec_bq = m->exec_bq;

@@ -17,7 +17,7 @@ struct slice_mask {
     int64_t groups, units, words; /* words: 64-bit words per group */
     uint64_t *bits;               /* [groups][words], owned */
     int64_t exec_bq, exec_bk;     /* rows and keys that a kernel gathers at once; exec_bq 0: what
-                                   * it multiplies is not described (EXEC_NONE) */
+                                   * it multiplies is not described (EXEC_NONE), -1: the units */
 };
 
 int slice_mask_init(struct slice_mask *m, int64_t nq, int64_t nk, bool causal, int64_t height,
@@ -35,8 +35,8 @@ static inline bool slice_mask_has(const struct slice_mask *m, int64_t g, int64_t
 }
 
 /* Take the choice of a device over (struct method_device): the mask of its lists, whose kernel
- * gathers the keys of `exec_bq` rows one by one, or 0. If the mask stays there, only
- * `exec_bq` is taken over. ERR_RUN if it has another unit. */
+ * gathers the keys of `exec_bq` rows one by one, or 0 or -1. If the mask stays there,
+ * only `exec_bq` is taken over. ERR_RUN if it has another unit. */
 int slice_mask_take(struct slice_mask *m, const struct device_choice *c, int64_t height,
                     int64_t width, int64_t exec_bq, struct err *err);
 

@@ -14,6 +14,7 @@
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
+#include "sim/blocks/slicemask.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,10 +34,11 @@ struct state {
     const struct params *p;
     const struct head_in *in;
     struct attn_in x;
-    bool dense, steps;   /* steps: of the decode phase */
-    float *mean;         /* [chunks][d] */
-    struct ranked rank;  /* of chunks */
-    int64_t rows, gates; /* so far */
+    bool dense, steps;       /* steps: of the decode phase */
+    float *mean;             /* [chunks][d] */
+    struct ranked rank;      /* of chunks */
+    int64_t rows, gates;     /* so far */
+    struct slice_mask given; /* by a device */
 };
 
 static void release(void *state)
@@ -44,6 +46,7 @@ static void release(void *state)
     struct state *s = state;
     free(s->mean);
     ranked_free(&s->rank);
+    slice_mask_free(&s->given);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -51,18 +54,25 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int64_t n = ceil_div(in->x.nk, p->chunk);
-    int rc = 0;
     s->p = p;
     s->in = in;
     s->x = in->x;
     s->steps = ctx->steps;
     s->dense = in->layer >= in->n_layers - p->dense_last;
-    TRY(mem_alloc(&s->mean, n * in->x.d, sizeof *s->mean, "means of chunks", err));
+    return 0;
+}
+
+/* The mean of every chunk. */
+static int pool(struct state *s, struct err *err)
+{
+    const struct attn_in *x = &s->x;
+    int64_t chunk = s->p->chunk, n = ceil_div(x->nk, chunk);
+    int rc = 0;
+    TRY(mem_alloc(&s->mean, n * x->d, sizeof *s->mean, "means of chunks", err));
     TRY(ranked_init(&s->rank, n, err));
-    for (int64_t j = 0; j < n && !s->dense; j++)
-        block_mean(in->x.k + j * p->chunk * in->x.d, MIN(p->chunk, in->x.nk - j * p->chunk),
-                   in->x.d, in->src_dtype, s->mean + j * in->x.d);
+    for (int64_t j = 0; j < n; j++)
+        block_mean(x->k + j * chunk * x->d, MIN(chunk, x->nk - j * chunk), x->d, s->in->src_dtype,
+                   s->mean + j * x->d);
 out:
     return rc;
 }
@@ -84,10 +94,50 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = row_lists(&s->x, s->dense, s->p->chunk, select_row, s, row0, row1, out, err);
+    int rc = 0;
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
+    if (!s->rank.work && !s->dense)
+        TRY(pool(s, err));
+    TRY(row_lists(&s->x, s->dense, s->p->chunk, select_row, s, row0, row1, out, err));
     if (!s->dense)
         out->exec = EXEC_NONE; /* the kernel gathers the queries of a chunk */
+out:
     return rc;
+}
+
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    if (s->in->src_dtype != DT_BF16)
+        return method_refuses(why, "the GPU side has means in bf16, as of a trace in bf16");
+    rule->of.pooled = (struct pooled_rule){.all = s->dense,
+                                           .by = POOLED_BEST,
+                                           .bq = 1,
+                                           .bk = s->p->chunk,
+                                           .q_cells = 1,
+                                           .k_cells = 1,
+                                           .top = s->p->topk - 1};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    if (s->dense)
+        return 0;
+    for (int64_t at = MAX(0, s->x.nk - s->x.nq); at < s->x.nk; at++) {
+        int64_t own = at / s->p->chunk;
+        s->rows++;
+        s->gates += own;
+        ranked_count(&s->rank, s->p->topk, own + 1);
+    }
+    return slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
+}
+
+static bool stays(const void *state)
+{
+    return !((const struct state *)state)->dense;
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -136,6 +186,7 @@ const struct method method_moba = {
     .cost = cost,
     .why_full = why_full,
     .decode = {.each_row = method_always},
+    .device = {.rule = rule, .take = take, .keep_on_device = stays},
     .tests = {.full = "",
               .variants = TEXTS("chunk=16:topk=3:dense_last=0", "chunk=7:topk=1:dense_last=0"),
               .budgets = METHOD_BUDGETS({"chunk=16:dense_last=0:topk=%s", {"1", "3", "8", "20"}})},

@@ -18,6 +18,7 @@
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
+#include "sim/blocks/slicemask.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -81,14 +82,15 @@ struct state {
     struct params p;
     const struct head_in *in;
     struct attn_in x;
-    bool dense, steps;    /* steps: of the decode phase */
-    int group;            /* heads whose scores count */
-    int64_t means;        /* of the head */
-    int64_t rows, scores; /* so far; scores of one head */
-    float *mean;          /* [means][d] */
-    float *q;             /* [group][nq][d]; NULL: x.q alone */
-    double *share;        /* [means] of a row, sums over the heads; [means] of one head */
-    struct ranked rank;   /* of blocks */
+    bool dense, steps;       /* steps: of the decode phase */
+    int group;               /* heads whose scores count */
+    int64_t means;           /* of the head */
+    int64_t rows, scores;    /* so far; scores of one head */
+    float *mean;             /* [means][d] */
+    float *q;                /* [group][nq][d]; NULL: x.q alone */
+    double *share;           /* [means] of a row, sums over the heads; [means] of one head */
+    struct ranked rank;      /* of blocks */
+    struct slice_mask given; /* by a device */
 };
 
 static void release(void *state)
@@ -98,14 +100,31 @@ static void release(void *state)
     free(s->q);
     free(s->share);
     ranked_free(&s->rank);
+    slice_mask_free(&s->given);
+}
+
+/* The queries of the group and the mean keys. */
+static int pool(struct state *s, struct err *err)
+{
+    int64_t each = s->x.nq * s->x.d;
+    int d = s->x.d, rc = 0;
+    if (s->group > 1)
+        TRY(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
+    for (int g = 0; s->q && g < s->group; g++)
+        TRY(s->in->queries(s->in, g, s->q + g * each, err));
+    TRY(mem_alloc(&s->mean, s->means * d, sizeof *s->mean, "mean keys", err));
+    TRY(mem_alloc(&s->share, 2 * s->means, sizeof *s->share, "shares of mean keys", err));
+    TRY(ranked_init(&s->rank, ceil_div(s->x.nk, s->p.block), err));
+    for (int64_t j = 0; j < s->means; j++)
+        block_mean(s->x.k + j * s->p.stride * d, s->p.kernel, d, DT_F32, s->mean + j * d);
+out:
+    return rc;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
     struct state *s = state;
-    int64_t each = in->x.nq * in->x.d;
-    int rc = 0;
     *s = (struct state){.p = resolve(params), .in = in, .x = in->x, .steps = ctx->steps};
     s->group = s->p.share == 0 && in->n_kv_heads > 0 ? in->n_heads / in->n_kv_heads : 1;
     s->dense = in->x.nk < s->p.dense_below;
@@ -113,20 +132,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (s->group > 1 && !in->queries)
         return method_skip(ctx, "needs share=head, or the queries of the %d heads of its KV head",
                            s->group);
-    if (s->dense)
-        return 0;
-    if (s->group > 1)
-        TRY(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
-    for (int g = 0; g < s->group && s->q; g++)
-        TRY(in->queries(in, g, s->q + g * each, err));
-    TRY(mem_alloc(&s->mean, s->means * in->x.d, sizeof *s->mean, "mean keys", err));
-    TRY(mem_alloc(&s->share, 2 * s->means, sizeof *s->share, "shares of mean keys", err));
-    TRY(ranked_init(&s->rank, ceil_div(in->x.nk, s->p.block), err));
-    for (int64_t j = 0; j < s->means; j++)
-        block_mean(in->x.k + j * s->p.stride * in->x.d, s->p.kernel, in->x.d, DT_F32,
-                   s->mean + j * in->x.d);
-out:
-    return rc;
+    return 0;
 }
 
 /* Softmax of row i over the means it sees, summed over the heads. */
@@ -160,31 +166,78 @@ static double block_score(const struct state *s, int64_t b)
     return s->p.profile == INFLLM ? most : sum;
 }
 
+/* Means that the token at this position sees whole. */
+static int64_t count_row(struct state *s, int64_t at)
+{
+    int64_t seen = at + 1 < s->p.kernel ? 0 : (at + 1 - s->p.kernel) / s->p.stride + 1;
+    s->rows++;
+    s->scores += seen;
+    return seen;
+}
+
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
     const struct params *p = &s->p;
     int64_t at = i + s->x.nk - s->x.nq, own = at / p->block;
-    int64_t seen = at + 1 < p->kernel ? 0 : (at + 1 - p->kernel) / p->stride + 1;
     double *score = s->rank.score;
     if (at < 0)
         return 0;
-    sum_shares(s, i, seen);
+    sum_shares(s, i, count_row(s, at));
     for (int64_t b = 0; b <= own; b++) {
         bool forced = b < p->init || b > own - p->local;
         score[b] = !forced             ? block_score(s, b)
                    : p->profile == FLA ? s->group /* a share of 1 in every head */
                                        : INFINITY;
     }
-    s->rows++;
-    s->scores += seen;
     return ranked_add(&s->rank, score, own + 1, p->top, own + 1, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    return row_lists(&s->x, s->dense, s->p.block, select_row, s, row0, row1, out, err);
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
+    int rc = s->rank.work || s->dense ? 0 : pool(s, err);
+    return rc ? rc : row_lists(&s->x, s->dense, s->p.block, select_row, s, row0, row1, out, err);
+}
+
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    const struct params *p = &s->p;
+    rule->of.pooled = (struct pooled_rule){.all = s->dense,
+                                           .by = POOLED_SHARES,
+                                           .bq = 1,
+                                           .bk = p->block,
+                                           .q_cells = 1,
+                                           .k_cells = 1,
+                                           .top = p->top,
+                                           .kernel = p->kernel,
+                                           .stride = p->stride,
+                                           .init = p->init,
+                                           .local = p->local,
+                                           .heads = s->group,
+                                           .largest = p->profile == INFLLM,
+                                           .shares_own = p->profile == FLA};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    if (s->dense)
+        return 0;
+    for (int64_t at = MAX(0, s->x.nk - s->x.nq); at < s->x.nk; at++) {
+        count_row(s, at);
+        ranked_count(&s->rank, s->p.top, at / s->p.block + 1);
+    }
+    return slice_mask_take(&s->given, c, 1, s->p.block, -1, err);
+}
+
+static bool stays(const void *state)
+{
+    return !((const struct state *)state)->dense;
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -242,6 +295,7 @@ const struct method method_nsa = {
     .cost = cost,
     .why_full = why_full,
     .decode = {.each_row = each_row},
+    .device = {.rule = rule, .take = take, .keep_on_device = stays},
     .tests = {.full = "share=head:top=1000000",
               .variants = TEXTS("share=head:block=16:top=4", "share=head:profile=fla:block=8:top=3",
                                 "share=head:profile=infllm:block=16:top=5:local=2:dense_below=0"),

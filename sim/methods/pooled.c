@@ -175,10 +175,15 @@ static int keep_best(struct state *s, int64_t i, struct prefix_work *work, struc
 }
 
 /* draft: the int(sparsity n^2)-th smallest entry of the head's map is the threshold; it stays. */
+static int64_t dropped(const struct state *s)
+{
+    int64_t n = s->k.v1 - s->k.v0;
+    return (int64_t)((1 - (1 - s->c.share)) * (double)(n * n));
+}
+
 static int keep_above(struct state *s, struct err *err)
 {
-    int64_t n = s->k.v1 - s->k.v0, v0 = s->k.v0;
-    int64_t drop = (int64_t)((1 - (1 - s->c.share)) * (double)(n * n));
+    int64_t n = s->k.v1 - s->k.v0, v0 = s->k.v0, drop = dropped(s);
     double *p = s->score, *sorted = NULL;
     int rc = 0;
     TRY(mem_alloc(&sorted, n * n, sizeof *sorted, "block probabilities", err));
@@ -286,17 +291,30 @@ out:
     return rc;
 }
 
-/* ---- on a device: vsa and sla ---------------------------------------------------------------- */
+/* ---- on a device ----------------------------------------------------------------------------- */
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct state *s = state;
-    if (s->k.v1 - s->k.v0 != s->k.n || s->k.unit != s->c.bk || s->c.mean != DT_BF16)
+    const struct config *c = &s->c;
+    bool head = c->kind == DRAFT;
+    int64_t all = s->k.n * s->k.n, drop = dropped(s);
+    if (s->k.v1 - s->k.v0 != s->k.n || s->k.unit != c->bk || c->mean != DT_BF16)
         return method_refuses(why,
                               "the GPU side has means in bf16, tiles that divide the grid, and "
                               "no text");
-    rule->of.pooled = (struct pooled_rule){
-        .bq = s->c.bq, .bk = s->c.bk, .top = count(&s->c, s->k.n), .centre = s->c.kind == SLA};
+    rule->of.pooled = (struct pooled_rule){.all = s->dense,
+                                           .by = head ? POOLED_HEAD : POOLED_BEST,
+                                           .bq = c->bq,
+                                           .bk = c->bk,
+                                           .q_cells = (int)c->q_cells,
+                                           .k_cells = (int)c->k_cells,
+                                           .top = !head         ? count(c, s->k.n)
+                                                  : drop >= all ? 0
+                                                  : drop == 0   ? all
+                                                                : all - drop + 1,
+                                           .q_factor = c->q_factor,
+                                           .centre = c->kind == SLA};
     return true;
 }
 
@@ -304,6 +322,8 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
     const struct mask *m = c->lists;
+    if (s->dense)
+        return 0;
     int64_t bq = m ? m->bq : c->counts->bq, bk = m ? m->bk : c->counts->bk;
     if ((m && m->form != MASK_LISTS) || bq != s->c.bq || bk != s->c.bk)
         return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
@@ -318,6 +338,11 @@ static int take(void *state, const struct device_choice *c, struct err *err)
         c->exec->exec = EXEC_NONE;
     }
     return 0;
+}
+
+static bool stays(const void *state)
+{
+    return !((const struct state *)state)->dense;
 }
 
 /* density_native: kept blocks over all. */
@@ -352,7 +377,8 @@ static bool cost(const void *state, struct select_cost *c)
 
 #define POOLED(id)                                                                                 \
     .flags = METHOD_BIDIRECTIONAL, .state_size = sizeof(struct state), .prepare = id##_prepare,    \
-    .select = select_rows, .report = report, .release = release, .cost = cost
+    .select = select_rows, .report = report, .release = release, .cost = cost,                     \
+    .device = {.rule = rule, .take = take, .keep_on_device = stays}
 
 /* ---- vsa ------------------------------------------------------------------------------------- */
 
@@ -404,7 +430,6 @@ const struct method method_vsa = {
                .size = sizeof(struct vsa_params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "sparsity", .falls = true)),
                .order = vsa_order},
-    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "sparsity=0",
               .variants = TEXTS("sparsity=0.4:tile=4x8x8", "sparsity=0.7:text=compete"),
               .budgets = METHOD_BUDGETS({"sparsity=%s", {"1", "0.7", "0.3", "0"}})},
@@ -449,7 +474,6 @@ const struct method method_sla = {
                .size = sizeof(struct sla_params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "topk")),
                .may_be_empty = method_always}, /* int(topk n) is 0 */
-    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "topk=1",
               .variants = TEXTS("topk=0.4:block=128x64", "topk=0.6:block=64x128"),
               .budgets = METHOD_BUDGETS({"topk=%s", {"0", "0.3", "0.7", "1"}})},

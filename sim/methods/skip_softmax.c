@@ -16,6 +16,7 @@
 #include "core/mem.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/selectcost.h"
+#include "sim/blocks/slicemask.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -59,6 +60,7 @@ struct state {
     int64_t walked, skipped; /* tiles */
     double *scores;          /* [bq][BK] */
     double *top, *most;      /* [bq] of a tile; running */
+    struct slice_mask given; /* by a device */
 };
 
 static void release(void *state)
@@ -67,6 +69,7 @@ static void release(void *state)
     free(s->scores);
     free(s->top);
     free(s->most);
+    slice_mask_free(&s->given);
 }
 
 static int validate(void *params, struct err *err)
@@ -154,12 +157,30 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct state *s = state;
     int rc = 0;
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, s->bq, BK, err));
     for (int64_t g = 0; g < out->ngroups; g++)
         TRY(select_tile(s, out, g, err));
     mask_lists_finish(out);
 out:
     return rc;
+}
+
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    rule->of.skip = (struct skip_rule){.bq = s->bq, .bound = s->bound, .calib = s->calib};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    for (int64_t row = 0; row < s->x.nq; row += s->bq)
+        s->walked += ceil_div(attn_limit(&s->x, MIN(row + s->bq, s->x.nq) - 1), BK);
+    s->skipped = s->walked - (c->lists ? c->lists->ptr[c->lists->ngroups] : c->counts->units);
+    return slice_mask_take(&s->given, c, s->bq, BK, -1, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -215,6 +236,7 @@ const struct method method_skip_softmax = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "lambda=1e-300",
               .variants =
                   TEXTS("lambda=0.5:unit=64x128", "profile=calib:lambda=0.7", "scale_factor=20"),

@@ -158,6 +158,36 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return block_map_mask(&s->map, row0, row1, out, err);
 }
 
+static bool rule(const void *state, struct rule *rule, char why[160])
+{
+    const struct state *s = state;
+    const struct params *p = s->p;
+    rule->of.pooled = (struct pooled_rule){.all = s->dense[0],
+                                           .by = POOLED_ABOVE,
+                                           .bq = B,
+                                           .bk = B,
+                                           .q_cells = 1,
+                                           .k_cells = 1,
+                                           .tau = p->tau,
+                                           .exact = p->var,
+                                           .near = p->near,
+                                           .first = p->sink_from / B,
+                                           .last = ceil_div(p->sink_to, B)};
+    return true;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct state *s = state;
+    s->chosen = true;
+    return s->dense[0] ? 0 : block_map_take(&s->map, c, err);
+}
+
+static bool stays(const void *state)
+{
+    return !((const struct state *)state)->dense[0];
+}
+
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct state *s = state;
@@ -251,6 +281,7 @@ const struct method method_sol = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = stays},
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
     .tests = {.full = "dense_layers=0:dense_steps=0:tau=-1000",
               .variants = TEXTS("dense_layers=0:dense_steps=0",

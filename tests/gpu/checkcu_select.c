@@ -120,12 +120,30 @@ static const char *const settings[] = {
     "sla:topk=0.3",
     "sla:topk=0.5:block=128x64",
     "sla:topk=0.05:block=64x128",
+    "draft:sparsity=0.6",
+    "subblock:skip_first_steps=0:min_seq=0",
+    "subblock:skip_first_steps=0:min_seq=0:sparsity=0.95:nq=1:nk=8",
+    "sol:dense_layers=0:dense_steps=0",
+    "sol:dense_layers=0:dense_steps=0:var=exact:tau=0.5:near=0:sink_from=70:sink_to=200",
+    "moba:chunk=64:topk=3:dense_last=0",
+    "moba:chunk=33:topk=9:dense_last=0",
+    "nsa:block=32:top=6",
+    "nsa:share=head:profile=fla:block=16:top=9",
+    "nsa:profile=infllm:block=16:top=20:local=3:dense_below=0",
+    "skip-softmax:lambda=0.3",
+    "skip-softmax:lambda=1:unit=64x128",
+    "skip-softmax:lambda=0.5:profile=calib",
 };
 
-/* Methods whose masks are the CPU's to the last bit, whatever the data. */
+/* Methods whose masks are the CPU's to the last bit, whatever the data: sums of products of bf16
+ * are exact in double. */
 static bool is_exact(const char *setting)
 {
-    return strncmp(setting, "hyperattention", 14) == 0;
+    static const char *const exact[] = {"hyperattention", "vsa", "sla", "moba"};
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
+        if (strncmp(setting, exact[i], strlen(exact[i])) == 0)
+            return true;
+    return false;
 }
 
 struct tally {
@@ -188,11 +206,19 @@ static struct attn_in view(const struct selection *s, int head)
 /* A video, and the rest as text behind it: little enough for every width of a band. */
 static struct geometry geometry_of(int64_t n)
 {
-    struct geometry g = {.t = n < 1000 ? 2 : 4, .h = n < 1000 ? 4 : 16};
-    g.w = n / (g.t * g.h);
-    g.text = n % (g.t * g.h);
+    struct geometry g = {.t = n < 1000 ? 2 : 4, .w = n < 1000 ? 4 : 16};
+    g.h = n / (g.t * g.w);
+    g.text = n % (g.t * g.w);
     g.text_place = g.text ? 2 : 0;
-    return g.w ? g : (struct geometry){0};
+    return g.h ? g : (struct geometry){0};
+}
+
+/* The queries of a head that shares the keys; queries_from: those of the first of them. */
+static int queries_of(const struct head_in *in, int g, float *q, struct err *err)
+{
+    int64_t n = in->x.nq * in->x.d;
+    memcpy(q, (const float *)in->queries_from + g * n, (size_t)n * sizeof *q);
+    return 0;
 }
 
 static int prepare_head(const struct selection *s, int head, int step, struct carry *carry,
@@ -211,7 +237,9 @@ static int prepare_head(const struct selection *s, int head, int step, struct ca
                              .step = step,
                              .n_steps = is_video(s) ? 10 : 0,
                              .timestep = NAN,
-                             .exact = &p->exact};
+                             .exact = &p->exact,
+                             .queries = queries_of};
+    p->in.queries_from = view(s, kv * (s->c.problem.heads / s->c.problem.kv_heads)).q;
     if (is_video(s))
         p->in.geom = geometry_of(p->in.x.nq);
     exact_init(&p->exact, &p->in.x, PREC_F64);
@@ -587,7 +615,7 @@ static int check_setting(struct gpu *g, const struct method_run *run,
         TRY(check_case(g, run, c, t, err));
     }
     for (int i = 0; i < 2 * DATA_COUNT && !small; i++) {
-        struct cu_case c = {.problem = {2, 1, i % 2 ? 64 : 128, 1500, 1500, 0, i / 2 % 2 == 0, 0},
+        struct cu_case c = {.problem = {2, 1, i % 2 ? 64 : 128, 1536, 1536, 0, i / 2 % 2 == 0, 0},
                             .data = (enum cu_data)(i / 2)};
         TRY(check_case(g, run, c, t, err));
         c.problem.causal = !c.problem.causal;

@@ -214,6 +214,157 @@ static void choose_pattern(const struct minf_rule *r, const struct head_in *in,
         set_bits(&h.lists, room(own, 2 * (size_t)ceil_div(c.n, 32) * sizeof(uint32_t)));
 }
 
+/* ---- units by means -------------------------------------------------------------------------- */
+
+/* Mean of the rows [from, to) of x [][d], as the rule rounds it. */
+static void mean_of(const float *x, int64_t from, int64_t to, int d, double factor, enum dtype t,
+                    float *mean)
+{
+    for (int c = 0; c < d; c++) {
+        double sum = 0;
+        for (int64_t i = from; i < to; i++)
+            sum += x[i * d + c];
+        mean[c] = dtype_round(t, (float)((float)(sum / (double)(to - from)) * factor));
+    }
+}
+
+/* The score of unit j for the rows [r0, r1): of one pair of means, or the log-sum-exp over cells.
+ */
+static double unit_score(const struct pooled_rule *r, const struct attn_in *x, const float *k,
+                         int64_t r0, int64_t r1, int64_t j)
+{
+    enum dtype q_type = r->by == POOLED_ABOVE || r->bq == 1 ? DT_F32 : DT_BF16;
+    int64_t q_step = r->bq / r->q_cells, k_step = r->bk / r->k_cells;
+    float a[64], b[64];
+    double product[64], top = -INFINITY, sum = 0;
+    int n = 0;
+    for (int64_t i = r0; i < r1; i += q_step)
+        for (int64_t e = j * r->bk; e < MIN((j + 1) * r->bk, x->nk); e += k_step) {
+            mean_of(x->q, i, MIN(i + q_step, r1), x->d, r->q_factor ? r->q_factor : 1, q_type, a);
+            mean_of(k, e, MIN(e + k_step, x->nk), x->d, 1, DT_BF16, b);
+            product[n] = 0;
+            for (int c = 0; c < x->d; c++)
+                product[n] += (double)a[c] * b[c];
+            top = fmax(top, product[n++]);
+        }
+    for (int i = 0; i < n; i++)
+        sum += exp2(product[i] - top);
+    return top + log2(sum);
+}
+
+/* Keep the `top` best of z [n], the lower of equal ones. */
+static void keep_top(const double *z, int64_t n, int64_t top, bool *keep)
+{
+    for (int64_t j = 0; j < n; j++) {
+        int64_t better = 0;
+        for (int64_t o = 0; o < n; o++)
+            better += z[o] > z[j] || (z[o] == z[j] && o < j);
+        keep[j] = better < top;
+    }
+}
+
+static void keep_deviating(const struct pooled_rule *r, const struct attn_in *x, const double *z,
+                           int64_t i, int64_t n, bool *keep)
+{
+    float mean[64], k[64];
+    double mu = 0, var = 0, c2 = pow(x->scale * M_LOG2E, 2);
+    for (int64_t j = 0; j < n; j++)
+        mu += z[j] / (double)n;
+    for (int64_t j = 0; j < n && r->exact; j++)
+        var += pow(z[j] - mu, 2) / (double)n;
+    mean_of(x->q, i * r->bq, MIN((i + 1) * r->bq, x->nq), x->d, 1, DT_F32, mean);
+    for (int c = 0; c < x->d && !r->exact; c++) {
+        double sum = 0, square = 0;
+        for (int64_t j = 0; j < n; j++) {
+            mean_of(x->k, j * r->bk, MIN((j + 1) * r->bk, x->nk), x->d, 1, DT_BF16, k);
+            sum += k[c] / (double)n;
+            square += (double)k[c] * k[c] / (double)n;
+        }
+        var += c2 * mean[c] * mean[c] * (square - sum * sum);
+    }
+    for (int64_t j = 0; j < n; j++)
+        keep[j] = z[j] > mu + r->tau * sqrt(fmax(var, 0) + 1e-6) || llabs(i - j) <= r->near ||
+                  (j >= r->first && j < r->last);
+}
+
+/* Of one head: the shares of its windows touch units. */
+static void share_scores(const struct pooled_rule *r, const struct attn_in *x, int64_t row,
+                         int64_t own, double *z)
+{
+    int64_t at = row + x->nk - x->nq, n = 0;
+    OWN(free_at) double *p = calloc((size_t)x->nk, sizeof *p);
+    float k[64];
+    for (; n * r->stride + r->kernel <= at + 1; n++) {
+        mean_of(x->k, n * r->stride, n * r->stride + r->kernel, x->d, 1, DT_F32, k);
+        for (int c = 0; c < x->d; c++)
+            p[n] += x->scale * x->q[row * x->d + c] * k[c];
+    }
+    softmax_f64(p, n);
+    for (int64_t b = 0; b <= own; b++) {
+        z[b] = r->shares_own ? 1 : INFINITY;
+        if (b < r->init || b > own - r->local)
+            continue;
+        z[b] = 0;
+        for (int64_t m = 0; m < r->bk / r->stride; m++)
+            for (int64_t e = 0; e < r->kernel / r->stride; e++) {
+                int64_t w = b * (r->bk / r->stride) + m - e;
+                double one = w >= 0 && w < n ? p[w] : 0;
+                z[b] = r->largest ? fmax(z[b], one) : z[b] + one;
+            }
+    }
+}
+
+static void keep_of_head(const struct pooled_rule *r, const struct attn_in *x, double *z,
+                         int64_t rows, int64_t n, bool *keep)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < n; j++)
+            z[i * n + j] *= x->scale;
+        softmax_f64(z + i * n, n);
+    }
+    keep_top(z, rows * n, r->top, keep);
+    double least = 1;
+    for (int64_t e = 0; e < rows * n; e++)
+        least = keep[e] ? fmin(least, z[e]) : least;
+    for (int64_t e = 0; e < rows * n; e++)
+        keep[e] = r->top > 0 && z[e] >= least;
+}
+
+static void choose_pooled(const struct pooled_rule *r, const struct head_in *in, struct mask *m)
+{
+    const struct attn_in *x = &in->x;
+    int64_t rows = ceil_div(x->nq, r->bq), n = ceil_div(x->nk, r->bk);
+    double factor = r->by == POOLED_ABOVE ? x->scale * M_LOG2E : 1;
+    OWN(free_at) double *z = calloc((size_t)(rows * n), sizeof *z);
+    OWN(free_at) bool *keep = calloc((size_t)(rows * n), sizeof *keep);
+    OWN(free_at) float *k = calloc((size_t)(x->nk * x->d), sizeof *k);
+    float all[64];
+    mean_of(x->k, 0, x->nk, x->d, 1, DT_BF16, all);
+    for (int64_t e = 0; e < x->nk * x->d; e++)
+        k[e] = r->centre ? dtype_round(DT_BF16, x->k[e] - all[e % x->d]) : x->k[e];
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t at = i + x->nk - x->nq, own = x->causal ? (at < 0 ? -1 : at / r->bk) : n;
+        double *row = z + i * n;
+        for (int64_t j = 0; j < own && r->by != POOLED_SHARES; j++)
+            row[j] = factor * unit_score(r, x, k, i * r->bq, MIN((i + 1) * r->bq, x->nq), j);
+        if (r->by == POOLED_SHARES && own >= 0)
+            share_scores(r, x, i, own, row);
+        if (r->by == POOLED_ABOVE)
+            keep_deviating(r, x, row, i, n, keep + i * n);
+        else
+            keep_top(row, r->by == POOLED_SHARES ? own + 1 : MAX(own, 0), r->top, keep + i * n);
+        if (x->causal && own >= 0 && r->by == POOLED_BEST)
+            keep[i * n + own] = true;
+    }
+    if (r->by == POOLED_HEAD)
+        keep_of_head(r, x, z, rows, n, keep);
+    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, r->bq, r->bk, &err), &err);
+    for (int64_t e = 0; e < rows * n; e++)
+        if (keep[e])
+            assert_ok(mask_lists_add(m, e / n, (int32_t)(e % n), &err), &err);
+    mask_lists_finish(m);
+}
+
 /* ---- all ------------------------------------------------------------------------------------ */
 
 bool rule_choose(const struct accel_choice *c, const struct head_in *in, struct mask *m)
@@ -222,6 +373,12 @@ bool rule_choose(const struct accel_choice *c, const struct head_in *in, struct 
     const struct attn_in *x = &in->x;
     bool sample = strcmp(c->method, "sampleattention") == 0;
     bool flex = strcmp(c->method, "flexprefill") == 0;
+    static const char *const pooled[] = {"vsa", "sla", "subblock", "draft", "moba", "sol", "nsa"};
+    for (size_t i = 0; i < sizeof pooled / sizeof *pooled; i++)
+        if (strcmp(c->method, pooled[i]) == 0 && !r->pooled.all) {
+            choose_pooled(&r->pooled, in, m);
+            return true;
+        }
     if ((sample && r->sample.all) || (flex && r->flex.all))
         mask_full(m, x->nq, x->nk, 0, x->nq, x->causal);
     else if (sample)

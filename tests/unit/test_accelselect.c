@@ -295,6 +295,43 @@ TEST(chosen_by_a_rule)
     ck_assert_double_gt(record_get(&changed, "tested_kept"), record_get(&cpu, "tested_kept"));
 }
 
+/* Lists of a device come out as the method's own mask, with its own numbers. */
+static const struct {
+    const char *text, *metrics;
+    bool causal;
+} taken[] = {
+    {"skip-softmax:lambda=0.6:unit=64x128", "pairs_exec tiles_walked tiles_skipped", true},
+    {"moba:chunk=100:topk=5:dense_last=0", "density_native", true},
+    {"nsa:share=head:block=32:top=9", "pairs_exec density_native", true},
+    {"sla:topk=0.3", "pairs_exec density_native", false},
+    {"subblock:skip_first_steps=0:sparsity=0.8:min_seq=0", "pairs_exec density_native", false},
+    {"sol:dense_layers=0:dense_steps=0:compensate=0", "pairs_exec density_native", false},
+};
+
+TEST_EACH(taken_masks_are_the_methods_own, taken)
+{
+    h.in.x.causal = taken[_i].causal;
+    h.in.src_dtype = DT_BF16;
+    ANSWERED(r, SAME, SELECT_GPU, taken[_i].text);
+    RUN(cpu, taken[_i].text, &h.in);
+    assert_note(&r, "select_backend=cuda");
+    ck_assert_double_lt(record_get(&cpu, "density_elem"), 1);
+    assert_agree(&r, &cpu, 0, "pairs_kept");
+    assert_agree(&r, &cpu, 0, taken[_i].metrics);
+}
+
+/* What attends densely by its parameters has nothing to choose. */
+TEST_N(dense_by_parameters, 4)
+{
+    static const char *const settings[] = {"moba", "nsa:share=head:dense_below=9999", "subblock",
+                                           "sol:compensate=0"};
+    h.in.x.causal = _i < 2;
+    h.in.src_dtype = DT_BF16;
+    ANSWERED(r, FULL, SELECT_GPU, settings[_i]);
+    assert_note(&r, "select_backend=cuda");
+    HAS(&r, 0, "density_elem time_total_ns", 1, 300);
+}
+
 static const struct {
     enum answer answer;
     const char *text, *why;

@@ -1,4 +1,4 @@
-/* Rules of core/rules.h: they say all that a choice follows from. Of five methods, by whose rules
+/* Rules of core/rules.h: they say all that a choice follows from. Of the methods by whose rules
  * the choice is made here with the method's parts (tests/harness/rulechoice.h), the mask is that of
  * the method, which has parameters, presets and sizes. */
 #include "tests/harness/methodrun.h"
@@ -73,6 +73,58 @@ static bool chosen_by_rule(const struct method_run *run, const struct head_in *i
     assert_ok(me->select(state, 0, in->x.nq, own, &err), &err);
     method_release(me, state);
     return true;
+}
+
+/* Of units by means: on a grid of 4 x 8 x 16 or without one, with values of which many are equal.
+ */
+static const struct {
+    const char *text;
+    int64_t nq, nk;
+    bool causal, grid;
+} of_units[] = {
+    {"vsa:sparsity=0.6", 512, 512, false, true},
+    {"draft:sparsity=0.5", 512, 512, false, true},
+    {"draft:sparsity=0", 512, 512, false, true},
+    {"draft:sparsity=1", 512, 512, false, true},
+    {"sla:topk=0.4", 300, 700, false, false},
+    {"sla:topk=0.05:block=128x64", 300, 700, false, false},
+    {"subblock:skip_first_steps=0:min_seq=0:sparsity=0.9", 700, 700, false, false},
+    {"subblock:skip_first_steps=0:min_seq=0:sparsity=0.9:nq=1:nk=8", 700, 700, false, false},
+    {"sol:dense_layers=0:dense_steps=0", 700, 700, false, false},
+    {"sol:dense_layers=0:dense_steps=0:tau=0.3:near=0:sink_from=70:sink_to=140", 300, 700, false,
+     false},
+    {"sol:dense_layers=0:dense_steps=0:tau=0.5:var=exact", 700, 700, false, false},
+    {"moba:chunk=32:topk=4:dense_last=0", 300, 700, true, false},
+    {"moba:chunk=50:topk=1:dense_last=0", 700, 300, true, false},
+    {"nsa:share=head:block=16:top=6", 700, 700, true, false},
+    {"nsa:share=head:profile=fla:block=16:top=4", 300, 700, true, false},
+    {"nsa:share=head:profile=infllm:block=16:top=9:local=3:dense_below=0", 700, 700, true, false},
+    {"nsa:share=head:block=64:top=3", 500, 300, true, false},
+};
+
+TEST_EACH(rules_of_units, of_units)
+{
+    enum { N = 700, D = 16 };
+    struct method_run *run = NULL;
+    int64_t n = 0, nq = of_units[_i].nq, nk = of_units[_i].nk;
+    OWN(free_at) float *x = normals(_i + 1, 3 * N * D);
+    MUST(method_runs_parse(test_methods, of_units[_i].text, &run, &n, ERR));
+    for (int coarse = 0; coarse < 2; coarse++) {
+        OWN(mask_free) struct mask m = {0}, own = {0};
+        for (int64_t i = 0; i < 3 * N * D; i++)
+            x[i] = coarse ? (float)((i / D * 7 + i % D) % 3 - 1) : dtype_round(DT_BF16, x[i]);
+        struct head_in from = one_head(x, x + N * D, x + 2 * N * D, nq, nk, D, of_units[_i].causal);
+        OWN(sim_head_free) struct sim_head h;
+        from.src_dtype = DT_BF16;
+        if (of_units[_i].grid)
+            from.geom = (struct geometry){.t = 4, .h = 8, .w = 16};
+        MUST(head_init(&h, &from, PREC_F64, ERR));
+        ck_assert(chosen_by_rule(run, &h.in, &m, &own));
+        ck_assert(m.form == MASK_LISTS && m.bq == own.bq && m.bk == own.bk);
+        ck_assert_msg(!mask_lists_differ(&m, &own), "%s: %lld units differ", of_units[_i].text,
+                      (long long)mask_lists_differ(&m, &own));
+    }
+    method_runs_free(run, n);
 }
 
 TEST_EACH(rules_are_complete, settings)
