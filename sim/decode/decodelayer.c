@@ -110,15 +110,12 @@ static int score_head(void *self, int64_t h, int worker, struct err *err)
     int rc = 0;
 
     t->stride = attn_limit(&in->x, row + d->steps - 1);
-    TRY(exact_scores(in->exact, row, row + d->steps, 0, t->stride, t->score, err));
+    TRY(exact_score(in->exact, row, row + d->steps, t->score, t->stride, err));
     TRY(exact_out(in->exact, row, row + d->steps, &t->out, err));
     TRY(exact_lse(in->exact, row, row + d->steps, &t->lse, err));
-    for (int64_t i = 0; i < d->steps; i++) {
+    for (int64_t i = 0; t->mass && i < d->steps; i++) {
         struct step_truth at = truth_at(d, (int)h, i);
-        for (int64_t j = 0; j < at.first; j++)
-            t->score[i * t->stride + j] = -INFINITY;
-        if (t->mass)
-            add_mass(t, &at, t->hot[i]);
+        add_mass(t, &at, t->hot[i]);
     }
 out:
     return rc;
@@ -551,7 +548,7 @@ static int truth_init(struct decode *d, int h, bool evicts, struct err *err)
     TRY(row_work_init(&t->work, x, err));
     if (evicts)
         TRY(mem_zalloc(&t->mass, x->nk, sizeof *t->mass, "mass of keys", err));
-    exact_expect_out(d->heads[h]->exact);
+    exact_by_rows(d->heads[h]->exact);
     int first = h / d->c->group * d->c->group;
     if (h != first)
         TRY(exact_borrow(d->heads[h]->exact, d->heads[first]->exact, err));

@@ -60,6 +60,7 @@ static int make_row(const struct head_in *in, const struct head_in *const *group
     if (kv)
         return 0;
     exact_dense_from(&h->exact, dense_of_head, h);
+    exact_hold(&h->exact, 0, 1, exact_held(in->exact, row), x->nk);
     return exact_borrow(&h->exact, in->exact, err);
 }
 
