@@ -310,6 +310,9 @@ struct method_decode {
      * so that one `prepare` is enough for all steps? NULL: no. */
     bool (*each_row)(const void *params);
 
+    double (*step_bytes)(const void *state); /* that the choices of all rows so far read, of what is
+                                              * kept beside the cache; NULL: those of `cost` */
+
     bool (*applies)(const void *params);     /* NULL: with all parameters */
     bool (*own_caches)(const void *params);  /* a cache for every query head; NULL: per KV head */
     const char *(*then)(const void *params); /* method that selects among the keys of a cache, as

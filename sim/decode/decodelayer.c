@@ -213,41 +213,42 @@ static void gather(const struct attn_in *x, struct keyset held, struct cached_kv
     }
 }
 
-/* The sets that the heads [first, end) over one cache choose in step i. */
-static void choose_row(struct decode *d, const struct setting *s, int first, int end, int64_t i,
-                       const struct cached_kv *kv)
+/* The sets that the heads over cache c choose in the steps [i0, i1) of the block. */
+static void choose_rows(struct decode *d, const struct setting *s, int c, int64_t i0, int64_t i1,
+                        const struct cached_kv *kv)
 {
-    for (int h = first; h < end; h++) {
+    for (int h = c * s->layer.share; h < (c + 1) * s->layer.share; h++) {
         struct lane *l = s->lanes + h;
         const struct sim_cell *cell = l->cached && s->then ? s->then_cells + h : l->cell;
         if (l->off || (l->cached && !s->then))
             continue;
-        int rc = i + d->t0 == 0 ? sim_admits(cell) : 0;
+        int rc = i0 + d->t0 == 0 ? sim_admits(cell) : 0;
         if (!rc)
             rc = step_select(cell, d->heads + h / d->c->group * d->c->group, s->select + h,
-                             row_of(d, d->t0 + i), l->cached ? kv : NULL, &l->kept, &l->out->err);
+                             row_of(d, d->t0 + i0), row_of(d, d->t0 + i1), l->cached ? kv : NULL,
+                             &l->kept, &l->out->err);
         if (rc)
             lane_ends(l, cell, rc);
     }
 }
 
-static int choose_rows(struct decode *d, const struct setting *s, int c, int32_t *at,
-                       struct err *err)
+/* at [nk]: scratch. */
+static int choose(struct decode *d, const struct setting *s, int c, int32_t *at, struct err *err)
 {
-    int first = c * s->layer.share, end = first + s->layer.share;
-    const struct attn_in *x = &d->heads[first]->x;
+    const struct attn_in *x = &d->heads[c * s->layer.share]->x;
     struct cached_kv kv = {.k = NULL};
     int rc = 0;
-    for (int h = first; h < end; h++)
+    for (int h = c * s->layer.share; h < (c + 1) * s->layer.share; h++)
         keysets_clear(&s->lanes[h].kept);
-    if (s->then) {
-        TRY(mem_alloc(&kv.k, x->nk * x->d, sizeof *kv.k, "keys of a cache", err));
-        TRY(mem_alloc(&kv.v, x->nk * x->dv, sizeof *kv.v, "values of a cache", err));
+    if (!s->then) {
+        choose_rows(d, s, c, 0, d->steps, NULL);
+        goto out;
     }
+    TRY(mem_alloc(&kv.k, x->nk * x->d, sizeof *kv.k, "keys of a cache", err));
+    TRY(mem_alloc(&kv.v, x->nk * x->dv, sizeof *kv.v, "values of a cache", err));
     for (int64_t i = 0; i < d->steps; i++) {
-        if (s->then)
-            gather(x, keysets_at(&s->held[c].sets, i), &kv, at);
-        choose_row(d, s, first, end, i, s->then ? &kv : NULL);
+        gather(x, keysets_at(&s->held[c].sets, i), &kv, at);
+        choose_rows(d, s, c, i, i + 1, &kv);
     }
 out:
     free(kv.k);
@@ -309,7 +310,7 @@ static int do_cache(void *self, int64_t c, int worker, struct err *err)
     struct setting *s = d->now;
     bool *mark = NULL;
     int rc = 0;
-    TRY(choose_rows(d, s, (int)c, d->work[worker].at, err));
+    TRY(choose(d, s, (int)c, d->work[worker].at, err));
     TRY(mem_zalloc(&mark, d->heads[0]->x.nk, sizeof *mark, "keys that are read", err));
     for (int64_t i = 0; i < d->steps; i++)
         s->held[c].union_keys += (double)union_size(d, s, (int)c, i, mark);

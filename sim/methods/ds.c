@@ -94,11 +94,11 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     s->rows++;
     if (limit <= s->params->budget)
         return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
-    key_labels_scores(&s->labels, x->q + i * x->d, limit);
+    const double *score = key_labels_scores(&s->labels, i, m->row1);
     s->scores += limit;
-    TRY(prefix_topk(s->work, s->labels.score, limit, s->params->budget, &top, err));
+    TRY(prefix_topk(s->work, score, limit, s->params->budget, &top, err));
     for (int64_t j = 0; j < limit; j++)
-        if (prefix_has(&top, s->labels.score[j], j))
+        if (prefix_has(&top, score[j], j))
             TRY(mask_lists_add(m, g, (int32_t)j, err));
 out:
     return rc;

@@ -35,9 +35,9 @@ struct state {
     const struct head_in *in;
     struct attn_in x;
     bool dense;
-    int64_t kept, visible; /* chunks, over the rows so far */
-    float *mean;           /* [chunks][d] */
-    double *gate;          /* [chunks] of a query */
+    int64_t kept, visible, gates; /* chunks, over the rows so far; gates computed */
+    float *mean;                  /* [chunks][d] */
+    double *gate;                 /* [chunks] of a query */
     struct prefix_work *work;
 };
 
@@ -78,8 +78,8 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     int rc = 0;
     if (at < 0)
         return 0;
-    for (int64_t j = 0; j < own; j++)
-        s->gate[j] = row_product(s->x.q + i * s->x.d, s->mean + j * s->x.d, s->x.d);
+    row_products(s->x.q + i * s->x.d, s->mean, s->x.d, NULL, own, s->gate);
+    s->gates += own;
     TRY(prefix_topk(s->work, s->gate, own, s->p->topk - 1, &top, err));
     for (int64_t j = 0; j < own && s->p->topk > 1; j++)
         if (prefix_has(&top, s->gate[j], j))
@@ -124,6 +124,15 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
+/* The means of a row; a mean is made when its chunk is complete. */
+static double step_bytes(const void *state)
+{
+    const struct state *s = state;
+    struct select_cost c = {0, 0};
+    cost_rows(&c, s->in, (double)s->gates, s->x.d);
+    return c.bytes;
+}
+
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
@@ -151,6 +160,7 @@ const struct method method_moba = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always, .step_bytes = step_bytes},
     .tests = {.full = "",
               .variants = TEXTS("chunk=16:topk=3:dense_last=0", "chunk=7:topk=1:dense_last=0"),
               .budgets = METHOD_BUDGETS({"chunk=16:dense_last=0:topk=%s", {"1", "3", "8", "20"}})},

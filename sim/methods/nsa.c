@@ -92,6 +92,7 @@ struct state {
     int group;             /* heads whose scores count */
     int64_t means, blocks; /* of the head */
     int64_t kept, visible; /* blocks, over the rows so far */
+    int64_t scores;        /* means that they saw */
     float *mean;           /* [means][d] */
     float *q;              /* [group][nq][d]; NULL: x.q alone */
     double *p_sum, *p_one; /* [means] of a row */
@@ -168,8 +169,9 @@ static void sum_shares(struct state *s, int64_t i, int64_t seen)
     memset(s->p_sum, 0, (size_t)s->means * sizeof *s->p_sum);
     for (int g = 0; g < s->group && seen > 0; g++) {
         const float *q = (s->q ? s->q + g * s->x.nq * d : s->x.q) + i * d;
+        row_products(q, s->mean, d, NULL, seen, s->p_one);
         for (int64_t j = 0; j < seen; j++)
-            s->p_one[j] = s->x.scale * row_product(q, s->mean + j * d, d);
+            s->p_one[j] *= s->x.scale;
         softmax_f64(s->p_one, seen);
         for (int64_t j = 0; j < seen; j++)
             s->p_sum[j] += s->p_one[j];
@@ -202,6 +204,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     if (at < 0)
         return 0;
     sum_shares(s, i, means_seen(s, at));
+    s->scores += means_seen(s, at);
     for (int64_t b = 0; b <= own; b++) {
         bool forced = b < p->init || b > own - p->local;
         s->score[b] = !forced             ? block_score(s, b)
@@ -250,6 +253,21 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
+/* The means that a row sees, which a KV head reads once; a mean is made when its keys are there. */
+static double step_bytes(const void *state)
+{
+    const struct state *s = state;
+    struct select_cost c = {0, 0};
+    cost_rows(&c, s->in, (double)s->scores / s->group, s->x.d);
+    return c.bytes;
+}
+
+/* Not where the length of the sequence decides. */
+static bool each_row(const void *params)
+{
+    return resolve(params).dense_below == 0;
+}
+
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
@@ -277,6 +295,7 @@ const struct method method_nsa = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = each_row, .step_bytes = step_bytes},
     .tests = {.full = "share=head:top=1000000",
               .variants = TEXTS("share=head:block=16:top=4", "share=head:profile=fla:block=8:top=3",
                                 "share=head:profile=infllm:block=16:top=5:local=2:dense_below=0"),
