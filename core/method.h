@@ -58,12 +58,14 @@ struct head_in {
      * the order of x.q. NULL: they are not at hand. */
     int (*queries)(const struct head_in *in, int g, float *q, struct err *err);
 
+    const void *queries_from; /* for the callback */
+
     /* An extra operand of a layer at this call (core/trace.h): its shape, heads 0 where there is
      * none, and unless x is NULL the values (owned by the caller), with the rows of x.q or x.k
      * where it has them of all tokens. NULL: operands are not at hand. */
     int (*operand)(const struct head_in *in, int layer, enum trace_aux which,
                    struct aux_shape *shape, float **x, struct err *err);
-    const void *from; /* for the callbacks */
+    const void *operand_from; /* for the callback */
 };
 
 /* Which heads a method can take, and what its masks are. */
@@ -106,7 +108,6 @@ struct method_ctx {
     struct carry *shared; /* one slot for all branches of a head, whose calls then come in order;
                            * NULL without reuse.shares_branches */
     void *session;        /* what session.open returned; NULL: it was not called */
-    bool steps; /* rows are steps of the decode phase: what follows from earlier keys is kept */
     int64_t unit_rows; /* set by prepare: query rows that share one list of kept keys; `select` is
                         * called for ranges that start at a multiple of it. Default 1 */
     char skip[256];    /* set by method_skip */
@@ -317,6 +318,9 @@ struct method_decode {
     /* Without `begin`: does the mask of a row depend on its query and the keys up to its own alone,
      * so that one `prepare` is enough for all steps? NULL: no. */
     bool (*each_row)(const void *params);
+
+    double (*step_bytes)(const void *state); /* that the choices of all rows so far read, of what is
+                                              * kept beside the cache; NULL: those of `cost` */
 
     bool (*applies)(const void *params);     /* NULL: with all parameters */
     bool (*own_caches)(const void *params);  /* a cache for every query head; NULL: per KV head */

@@ -235,7 +235,7 @@ static void find_there(struct head_work *w)
 
 static int layer_queries(const struct head_in *in, int g, float *q, struct err *err)
 {
-    const struct layer_job *j = ((const struct head_work *)in->from)->j;
+    const struct layer_job *j = ((const struct head_work *)in->queries_from)->j;
     const struct layer_attn *a = j->a;
     int head = in->kv_head * (in->n_heads / in->n_kv_heads) + g, d = in->x.d;
     if (a->there)
@@ -287,7 +287,7 @@ static int head_open(struct head_work *w, const struct layer_job *j, int head, s
         .timestep = a->timestep,
         .branch = a->carry ? branches[a->branch] : "main",
         .queries = layer_queries,
-        .from = w,
+        .queries_from = w,
     };
     find_there(w);
     exact_init(&w->exact, &w->in.x, a->how->precision);

@@ -283,7 +283,7 @@ static int read_queries(const struct trace *t, int64_t call, int head, const str
 /* The rows that `in` has may be a part of the head's: its x.q points into h->q. */
 static int trace_queries(const struct head_in *in, int g, float *q, struct err *err)
 {
-    const struct sim_head *h = in->from;
+    const struct sim_head *h = in->queries_from;
     struct head_load how = {.allow_nonfinite = h->allow_nonfinite};
     struct sim_head other = {.in = h->in, .sample = h->sample};
     int64_t from = in->x.q - h->q;
@@ -299,7 +299,7 @@ static int trace_queries(const struct head_in *in, int g, float *q, struct err *
 static int trace_operand(const struct head_in *in, int layer, enum trace_aux which,
                          struct aux_shape *shape, float **x, struct err *err)
 {
-    const struct sim_head *h = in->from;
+    const struct sim_head *h = in->operand_from;
     const struct trace_call *c = trace_call(h->trace, h->call);
     int64_t call = trace_find(h->trace, c->step, c->branch, layer), each;
     int64_t skip = trace_aux_rows(which) == TRACE_Q && in->x.q ? (in->x.q - h->q) / in->x.d : 0;
@@ -442,7 +442,7 @@ int head_shape(const struct trace *t, int64_t call, int head, const struct head_
     h->number = head;
     describe(t, call, head, how, &h->in);
     h->in.operand = h->in.moved ? NULL : trace_operand;
-    h->in.from = h;
+    h->in.queries_from = h->in.operand_from = h;
     TRY(trace_attn(t, call, head, &h->in.x, &h->rel, err));
     TRY(drop_padding(t, call, &h->in, err));
     if (trace_rows(t, &h->sample))

@@ -21,17 +21,41 @@ static double sum_of(const double *part)
            ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-void token_quantise(const float *x, int64_t n, int bits, float *out)
+SIMD_CLONES static void extent(const float *x, int64_t n, float *low, float *high)
 {
-    float low = INFINITY, high = -INFINITY, levels = (float)((1 << MIN(bits, 16)) - 1);
-    for (int64_t c = 0; c < n; c++) {
-        low = x[c] < low ? x[c] : low;
-        high = x[c] > high ? x[c] : high;
+    float lo[ABREAST], hi[ABREAST];
+    int64_t c = 0;
+    for (int e = 0; e < ABREAST; e++)
+        lo[e] = hi[e] = x[0];
+    for (; c + ABREAST <= n; c += ABREAST)
+        for (int e = 0; e < ABREAST; e++) {
+            lo[e] = x[c + e] < lo[e] ? x[c + e] : lo[e];
+            hi[e] = x[c + e] > hi[e] ? x[c + e] : hi[e];
+        }
+    *low = *high = x[0];
+    for (; c < n; c++) {
+        *low = x[c] < *low ? x[c] : *low;
+        *high = x[c] > *high ? x[c] : *high;
     }
+    for (int e = 0; e < ABREAST; e++) {
+        *low = lo[e] < *low ? lo[e] : *low;
+        *high = hi[e] > *high ? hi[e] : *high;
+    }
+}
+
+SIMD_CLONES void token_quantise(const float *x, int64_t n, int bits, float *out)
+{
+    float low, high, levels = (float)((1 << MIN(bits, 16)) - 1);
+    extent(x, n, &low, &high);
     float step = (high - low) / levels;
+    if (bits >= 16 || !(step > 0) || !isfinite(step)) {
+        memcpy(out, x, (size_t)n * sizeof *out);
+        return;
+    }
     for (int64_t c = 0; c < n; c++) {
-        float code = fminf(fmaxf(rintf((x[c] - low) / step), 0), levels);
-        out[c] = bits >= 16 || !(step > 0) || !isfinite(step) ? x[c] : low + code * step;
+        float code = rintf((x[c] - low) / step);
+        code = code > 0 ? code : 0;
+        out[c] = low + (code < levels ? code : levels) * step;
     }
 }
 
@@ -209,7 +233,7 @@ int key_labels_init(struct key_labels *l, struct method_ctx *ctx, const struct h
     if ((rc = find_channels(l, ctx, in, list, factor, err)) != 0)
         return rc;
     TRY(mem_alloc(&l->label, nk * l->n, sizeof *l->label, "labels", err));
-    TRY(mem_alloc(&l->score, nk, sizeof *l->score, "scores of labels", err));
+    TRY(mem_alloc(&l->score, LABEL_ROWS * nk, sizeof *l->score, "scores of labels", err));
     for (int64_t j = 0; j < nk; j++) {
         float k[CHANNELS_MOST] = {0}, label[CHANNELS_MOST];
         for (int c = 0; c < l->n; c++)
@@ -231,19 +255,39 @@ void key_labels_free(struct key_labels *l)
 
 #define SCORES 512 /* that stay in the cache while channels are added */
 
-SIMD_CLONES void key_labels_scores(struct key_labels *l, const float *q, int64_t limit)
+/* Add weight[r] label to score row r, [LABEL_ROWS][ld], for n keys. */
+SIMD_CLONES static void add_label(const double *weight, const float *label, int64_t n, int64_t ld,
+                                  double *score)
 {
-    for (int64_t at = 0; at < limit; at += SCORES) {
-        int64_t n = MIN(SCORES, limit - at);
-        double *score = l->score + at;
-        memset(score, 0, (size_t)n * sizeof *score);
-        for (int c = 0; c < l->n; c++) {
-            const float *label = l->label + c * l->x->nk + at;
-            double weight = q[l->channel[c]];
-            for (int64_t j = 0; j < n; j++)
-                score[j] += weight * (double)label[j];
-        }
+    double *s0 = score, *s1 = s0 + ld, *s2 = s1 + ld, *s3 = s2 + ld;
+    double w0 = weight[0], w1 = weight[1], w2 = weight[2], w3 = weight[3];
+    for (int64_t j = 0; j < n; j++) {
+        double x = label[j];
+        s0[j] += w0 * x;
+        s1[j] += w1 * x;
+        s2[j] += w2 * x;
+        s3[j] += w3 * x;
     }
+}
+
+const double *key_labels_scores(struct key_labels *l, int64_t i, int64_t end)
+{
+    const struct attn_in *x = l->x;
+    if (i < l->row0 || i >= l->row1) {
+        l->row0 = i;
+        l->row1 = MIN(i + LABEL_ROWS, end);
+        int64_t limit = attn_limit(x, l->row1 - 1);
+        memset(l->score, 0, (size_t)(LABEL_ROWS * x->nk) * sizeof *l->score);
+        for (int64_t at = 0; at < limit; at += SCORES)
+            for (int c = 0; c < l->n; c++) {
+                double weight[LABEL_ROWS];
+                for (int r = 0; r < LABEL_ROWS; r++)
+                    weight[r] = x->q[MIN(i + r, l->row1 - 1) * x->d + l->channel[c]];
+                add_label(weight, l->label + c * x->nk + at, MIN(SCORES, limit - at), x->nk,
+                          l->score + at);
+            }
+    }
+    return l->score + (i - l->row0) * x->nk;
 }
 
 /* ---- the threshold of a mass ---------------------------------------------------------------- */

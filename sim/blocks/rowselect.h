@@ -67,13 +67,15 @@ int64_t channel_products(const struct attn_in *x, double *sum);
 void channels_of(const double *sum, int d, int n, int64_t *channel);
 
 #define CHANNELS_MOST 512
+#define LABEL_ROWS 4
 
 struct key_labels {
     const struct attn_in *x;
     int n;                          /* channels of a label */
     int64_t channel[CHANNELS_MOST]; /* [n] */
     float *label;                   /* [n][nk], owned */
-    double *score;                  /* [nk] of the row at hand, owned */
+    double *score;                  /* [LABEL_ROWS][nk], owned */
+    int64_t row0, row1;             /* that they are of */
 };
 
 /* Labels of the channels in `list`, "3+17+40", or NULL: of the d / factor ones that matter most in
@@ -82,8 +84,9 @@ int key_labels_init(struct key_labels *l, struct method_ctx *ctx, const struct h
                     const char *list, int64_t factor, int bits, struct err *err);
 void key_labels_free(struct key_labels *l);
 
-/* score_j of the keys [0, limit). */
-void key_labels_scores(struct key_labels *l, const float *q, int64_t limit);
+/* Scores of the keys that row i sees. Those of some rows up to `end` are computed together: rows
+ * are asked for in ascending order. */
+const double *key_labels_scores(struct key_labels *l, int64_t i, int64_t end);
 
 /* ---- the threshold of a mass ---------------------------------------------------------------- */
 

@@ -90,11 +90,12 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     int64_t limit = attn_limit(x, i), best = s->params->budget;
 
     s->rows++;
+    const double *score = NULL;
     if (best < limit) {
-        key_labels_scores(&s->labels, x->q + i * x->d, limit);
+        score = key_labels_scores(&s->labels, i, m->row1);
         s->scores += limit;
     }
-    return ranked_add(&s->rank, s->labels.score, limit, best, limit, m, i - m->row0, err);
+    return ranked_add(&s->rank, score, limit, best, limit, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)

@@ -34,10 +34,10 @@ struct state {
     const struct params *p;
     const struct head_in *in;
     struct attn_in x;
-    bool dense, steps;       /* steps: of the decode phase */
+    bool dense;
     float *mean;             /* [chunks][d] */
     struct ranked rank;      /* of chunks */
-    int64_t rows, gates;     /* so far */
+    int64_t gates;           /* so far */
     struct slice_mask given; /* by a device */
 };
 
@@ -57,7 +57,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->p = p;
     s->in = in;
     s->x = in->x;
-    s->steps = ctx->steps;
     s->dense = in->layer >= in->n_layers - p->dense_last;
     return 0;
 }
@@ -84,9 +83,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     double *gate = s->rank.score;
     if (at < 0)
         return 0;
-    for (int64_t j = 0; j < own; j++)
-        gate[j] = row_product(s->x.q + i * s->x.d, s->mean + j * s->x.d, s->x.d);
-    s->rows++;
+    row_products(s->x.q + i * s->x.d, s->mean, s->x.d, NULL, own, gate);
     s->gates += own;
     return ranked_add(&s->rank, gate, own, s->p->topk - 1, own + 1, m, i - m->row0, err);
 }
@@ -128,7 +125,6 @@ static int take(void *state, const struct device_choice *c, struct err *err)
         return 0;
     for (int64_t at = MAX(0, s->x.nk - s->x.nq); at < s->x.nk; at++) {
         int64_t own = at / s->p->chunk;
-        s->rows++;
         s->gates += own;
         ranked_count(&s->rank, s->p->topk, own + 1);
     }
@@ -145,20 +141,26 @@ static int report(void *state, struct record *r, struct err *err)
     return ranked_report(&((struct state *)state)->rank, r, err);
 }
 
-/* A step reads the means, a prompt makes them of its keys. */
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
     double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = (double)s->gates;
     if (s->dense)
         return true;
-    cost_products(c, gates, s->x.d);
-    cost_rows(c, s->in, (double)s->rows + (s->steps ? gates : (double)s->x.nk), s->x.d);
-    if (s->steps)
-        return true;
     cost_sums(c, (double)s->x.nk * s->x.d);
+    cost_products(c, gates, s->x.d);
+    cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);
     cost_kept(c, chunks * s->x.d + gates);
     return true;
+}
+
+/* The means of a row; a mean is made when its chunk is complete. */
+static double step_bytes(const void *state)
+{
+    const struct state *s = state;
+    struct select_cost c = {0, 0};
+    cost_rows(&c, s->in, (double)s->gates, s->x.d);
+    return c.bytes;
 }
 
 static bool why_full(const void *state, char why[160])
@@ -185,7 +187,7 @@ const struct method method_moba = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
-    .decode = {.each_row = method_always},
+    .decode = {.each_row = method_always, .step_bytes = step_bytes},
     .device = {.rule = rule, .take = take, .keep_on_device = stays},
     .tests = {.full = "",
               .variants = TEXTS("chunk=16:topk=3:dense_last=0", "chunk=7:topk=1:dense_last=0"),

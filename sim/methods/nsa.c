@@ -82,10 +82,10 @@ struct state {
     struct params p;
     const struct head_in *in;
     struct attn_in x;
-    bool dense, steps;       /* steps: of the decode phase */
+    bool dense;
     int group;               /* heads whose scores count */
     int64_t means;           /* of the head */
-    int64_t rows, scores;    /* so far; scores of one head */
+    int64_t scores;          /* so far, of one head */
     float *mean;             /* [means][d] */
     float *q;                /* [group][nq][d]; NULL: x.q alone */
     double *share;           /* [means] of a row, sums over the heads; [means] of one head */
@@ -125,7 +125,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                    void *state, struct err *err)
 {
     struct state *s = state;
-    *s = (struct state){.p = resolve(params), .in = in, .x = in->x, .steps = ctx->steps};
+    *s = (struct state){.p = resolve(params), .in = in, .x = in->x};
     s->group = s->p.share == 0 && in->n_kv_heads > 0 ? in->n_heads / in->n_kv_heads : 1;
     s->dense = in->x.nk < s->p.dense_below;
     s->means = in->x.nk < s->p.kernel ? 0 : (in->x.nk - s->p.kernel) / s->p.stride + 1;
@@ -143,8 +143,9 @@ static void sum_shares(struct state *s, int64_t i, int64_t seen)
     memset(s->share, 0, (size_t)s->means * sizeof *s->share);
     for (int g = 0; g < s->group && seen > 0; g++) {
         const float *q = (s->q ? s->q + g * s->x.nq * d : s->x.q) + i * d;
+        row_products(q, s->mean, d, NULL, seen, one);
         for (int64_t j = 0; j < seen; j++)
-            one[j] = s->x.scale * row_product(q, s->mean + j * d, d);
+            one[j] *= s->x.scale;
         softmax_f64(one, seen);
         for (int64_t j = 0; j < seen; j++)
             s->share[j] += one[j];
@@ -170,7 +171,6 @@ static double block_score(const struct state *s, int64_t b)
 static int64_t count_row(struct state *s, int64_t at)
 {
     int64_t seen = at + 1 < s->p.kernel ? 0 : (at + 1 - s->p.kernel) / s->p.stride + 1;
-    s->rows++;
     s->scores += seen;
     return seen;
 }
@@ -245,22 +245,28 @@ static int report(void *state, struct record *r, struct err *err)
     return ranked_report(&((struct state *)state)->rank, r, err);
 }
 
-/* The head's share of its group: the choice of a KV head is made once. A step reads the means, a
- * prompt makes them of its keys. */
+/* The head's share of its group: the choice of a KV head is made once. */
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double scores = (double)s->scores, nk = (double)s->x.nk;
+    double scores = (double)s->scores;
     if (s->dense)
         return true;
+    cost_sums(c, (double)(s->means * s->p.kernel) * s->x.d + scores);
+    cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);
     cost_products(c, scores, s->x.d);
-    cost_sums(c, 4 * scores); /* softmax, and over the heads */
-    cost_rows(c, s->in, (double)s->rows + (s->steps ? scores / s->group : nk), s->x.d);
-    if (s->steps)
-        return true;
-    cost_sums(c, (double)(s->means * s->p.kernel) * s->x.d);
+    cost_softmax(c, scores);
     cost_kept(c, (double)s->means * s->x.d + scores);
     return true;
+}
+
+/* The means that a row sees, which a KV head reads once; a mean is made when its keys are there. */
+static double step_bytes(const void *state)
+{
+    const struct state *s = state;
+    struct select_cost c = {0, 0};
+    cost_rows(&c, s->in, (double)s->scores / s->group, s->x.d);
+    return c.bytes;
 }
 
 /* Whether a step is dense must not depend on the later ones. */
@@ -294,7 +300,7 @@ const struct method method_nsa = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
-    .decode = {.each_row = each_row},
+    .decode = {.each_row = each_row, .step_bytes = step_bytes},
     .device = {.rule = rule, .take = take, .keep_on_device = stays},
     .tests = {.full = "share=head:top=1000000",
               .variants = TEXTS("share=head:block=16:top=4", "share=head:profile=fla:block=8:top=3",

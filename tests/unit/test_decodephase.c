@@ -462,7 +462,7 @@ TEST_N(methods_of_single_rows_are_listed, test_methods_count())
 
 static int queries_of_layer(const struct head_in *in, int g, float *q, struct err *err)
 {
-    const struct layer *l = in->from;
+    const struct layer *l = in->queries_from;
     const struct attn_in *x = &l->heads[in->head / l->group * l->group + g].in.x;
     (void)err;
     memcpy(q, x->q, (size_t)(x->nq * x->d) * sizeof *q);
@@ -501,7 +501,7 @@ TEST_EACH(a_row_is_the_same_in_both_phases, stateless)
     for (int h = 0; h < HEADS; h++) {
         l.heads[h].in.queries = queries_of_layer;
         l.heads[h].in.operand = operand_of_layer;
-        l.heads[h].in.from = &l;
+        l.heads[h].in.queries_from = &l;
     }
     RUN(d, &l, stateless[_i]);
     for (int h = 0; h < HEADS; h++) {

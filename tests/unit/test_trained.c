@@ -12,7 +12,7 @@ struct given {
 static int give(const struct head_in *in, int layer, enum trace_aux which, struct aux_shape *shape,
                 float **x, struct err *err)
 {
-    const struct given *g = in->from;
+    const struct given *g = in->operand_from;
     size_t bytes;
     (void)err;
     *shape = layer == 4 ? g->shape[which] : (struct aux_shape){0};
@@ -29,7 +29,7 @@ static int zeros(int64_t nq, int64_t nk, const struct given *g, struct sim_head 
     struct head_in in = one_head(x, x, x, nq, nk, 1, true);
     in.layer = 4;
     in.operand = give;
-    in.from = g;
+    in.operand_from = g;
     return head_init(h, &in, PREC_F64, err);
 }
 
