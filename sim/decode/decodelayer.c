@@ -483,20 +483,33 @@ static double padded_cache(const struct setting *s, int64_t steps)
     return sum / (double)steps;
 }
 
-/* Mean recall of the fixed set of as many keys of the prompt that is best in all steps, beside
- * every generated key. */
-static int best_fixed(struct decode *d, const struct setting *s, int h, double *best,
-                      struct err *err)
+/* Mean over the heads of the cache of head h: recall of the fixed set of as many keys of the prompt
+ * that is best for them together in all steps, beside every generated key, minus their own. */
+static int fixed_regret(struct decode *d, const struct setting *s, int h, double *regret,
+                        struct err *err)
 {
-    const struct truth *t = d->truth + h;
-    int64_t prompt = d->c->phase.from, keep = s->held[h / s->layer.share].prompt;
-    struct prefix p = {.sum = 0};
-    double sum = 0;
-    int rc = keep > 0 ? prefix_topk(d->work->prefix, t->mass, prompt, keep, &p, err) : 0;
-    for (int64_t j = 0; j < d->heads[h]->x.nk; j++)
-        if (j >= prompt || (keep > 0 && prefix_has(&p, t->mass[j], j)))
-            sum += t->mass[j];
-    *best = sum / (double)d->c->phase.steps;
+    int c = h / s->layer.share, first = c * s->layer.share, heads = 0;
+    int64_t prompt = d->c->phase.from, steps = d->c->phase.steps, nk = d->heads[h]->x.nk;
+    double *mass = NULL, sum = 0;
+    struct prefix p;
+    int rc = 0;
+    TRY(mem_zalloc(&mass, nk, sizeof *mass, "mass of keys", err));
+    for (int i = first; i < first + s->layer.share; i++) {
+        if (s->lanes[i].off)
+            continue;
+        heads++;
+        for (int64_t j = 0; j < nk; j++)
+            mass[j] += d->truth[i].mass[j];
+        for (int64_t t = 0; t < steps; t++)
+            sum -= s->lanes[i].acc.recall[t];
+    }
+    TRY(prefix_topk(d->work->prefix, mass, prompt, s->held[c].prompt, &p, err));
+    for (int64_t j = 0; j < nk; j++)
+        if (j >= prompt || prefix_has(&p, mass[j], j))
+            sum += mass[j];
+    *regret = sum / (double)(steps * heads);
+out:
+    free(mass);
     return rc;
 }
 
@@ -520,13 +533,13 @@ static int finish_lane(struct decode *d, struct setting *s, int h, double error,
                            .kv = per_key * held->union_keys / (double)steps,
                            .meta = select->unknown ? NAN : select->bytes / (double)steps,
                            .dense = per_key * all,
-                           .best = NAN,
+                           .regret = NAN,
                            .err_layer = error};
     c.bytes = per_key * (l->cached ? cached : all);
     if (l->cached)
         c.end = (double)s->layer.caches[h / s->layer.share].n;
     if (l->cached && !s->late)
-        TRY(best_fixed(d, s, h, &c.best, err));
+        TRY(fixed_regret(d, s, h, &c.regret, err));
     l->out->record->n_q = steps;
     TRY(lane_record(l, &c, err));
 out:

@@ -335,8 +335,8 @@ static int record_eviction(struct lane *l, const struct lane_cache *c, struct er
                    {"lost_drift", drift(l->lost, n)}, {"hot_lost", l->hot / (double)n},
                    {"cache_keys", mean_of(c->held, n)}, {"cache_keys_peak", peak},
                    {"cache_keys_end", c->end}, {"cache_keys_padded", c->padded}));
-    if (!isnan(c->best))
-        TRY(record_metric(r, "regret_evict", c->best - record_get(r, "cra_mean"), err));
+    if (!isnan(c->regret))
+        TRY(record_metric(r, "regret_evict", c->regret, err));
     TRY(record_steps(r, "lost", l->lost, n, err));
     TRY(record_steps(r, "cache_keys", c->held, n, err));
 out:
@@ -357,7 +357,7 @@ int lane_record(struct lane *l, const struct lane_cache *c, struct err *err)
     TRY(record_steps(r, "recall", l->acc.recall, n, err));
     TRY(metrics_output(&l->acc, false, r, err));
     TRY(RECORD_ALL(r, err, {"cra_drift", moved}, {"err_l2_layer", c->err_layer},
-                   {"regret_topk", l->topk / (double)n - record_get(r, "cra_mean")},
+                   {"regret_topk", fmax(0, l->topk / (double)n - record_get(r, "cra_mean"))},
                    {"bytes_kv", c->kv}, {"bytes_dense", c->dense}, {"bytes_cache", c->bytes}));
     if (!isnan(c->meta))
         TRY(RECORD_ALL(r, err, {"bytes_meta", c->meta}, {"bytes_read", c->kv + c->meta}));

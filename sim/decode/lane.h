@@ -66,7 +66,7 @@ struct lane_cache {
     double padded;                 /* largest cache of the layer, mean over steps */
     double kv, meta, dense, bytes; /* bytes per step: read of K and V, read to choose (NAN: not
                                     * known), read by dense attention, held */
-    double best;                   /* mean recall of the best fixed set; NAN: not known */
+    double regret; /* of the cache's heads, below the best fixed set; NAN: not known */
     double err_layer;
 };
 

@@ -324,6 +324,24 @@ static void random_layer(struct layer *l, int heads, int group, int64_t prompt, 
     }
 }
 
+/* Heads that share a cache have one best set, which is no head's own. */
+TEST(fixed_set_oracle_is_the_bound_of_its_cache)
+{
+    OWN(layer_free) struct layer l;
+    random_layer(&l, 4, 2, 12, 6, 12);
+    RUN(d, &l, "oracle:kind=evict:k=5");
+    RUN(worse, &l, "evict:by=knorm:capacity=5");
+    for (int h = 0; h < 4; h++) {
+        ck_assert_double_eq_tol(metric(&d, h, "regret_evict"), 0, 1e-12);
+        ck_assert_double_gt(metric(&worse, h, "regret_evict"), 0.01);
+        double mean =
+            (metric(&d, h / 2 * 2, "cra_mean") + metric(&d, h / 2 * 2 + 1, "cra_mean") -
+             metric(&worse, h / 2 * 2, "cra_mean") - metric(&worse, h / 2 * 2 + 1, "cra_mean")) /
+            2;
+        NEAR(&worse, h, "regret_evict", mean);
+    }
+}
+
 static const char *const whole[] = {
     "dense",
     "streaming:window=100%",
