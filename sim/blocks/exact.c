@@ -163,6 +163,14 @@ static int ensure_timed(struct exact *e, int64_t row0, int64_t row1, bool out, s
     return rc;
 }
 
+bool exact_known(const struct exact *e)
+{
+    int64_t b = 0, n = ceil_div(e->x.nq, e->block);
+    while (e->done && b < n && e->done[b] & EXACT_LSE)
+        b++;
+    return b == n;
+}
+
 int exact_lse(struct exact *e, int64_t row0, int64_t row1, const double **lse, struct err *err)
 {
     int rc = ensure_timed(e, row0, row1, false, err);

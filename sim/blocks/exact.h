@@ -77,6 +77,9 @@ void exact_by_rows(struct exact *e);
  * a question for log-sum-exps computes nothing else, and a later one for outputs starts again. */
 void exact_expect_out(struct exact *e);
 
+/* Does it have the log-sum-exps of all rows, so that asking for them costs nothing? */
+bool exact_known(const struct exact *e);
+
 /* Let `fn` compute dense rows, or the sparsity of the map, from now on; NULL: the CPU again. */
 void exact_dense_from(struct exact *e, exact_dense_fn *fn, void *self);
 void exact_below_from(struct exact *e, exact_below_fn *fn, void *self);

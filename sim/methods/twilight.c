@@ -21,9 +21,11 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/blockpool.h"
+#include "sim/blocks/exact.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -57,6 +59,9 @@ static const struct opt options[] = {
 static const struct metric_def metrics[] = {
     OWN_METRIC("budget_select", "keys that a row selects, mean over the rows"),
     OWN_METRIC("budget_final", "keys that stay of them, mean over the rows"),
+    OWN_METRIC("recall_select",
+               "exact mass of the keys that a row selects, mean over the rows; where "
+               "the exact map is computed"),
     {0},
 };
 
@@ -230,13 +235,46 @@ out:
     return rc;
 }
 
+/* Exact mass of what the selector keeps, mean over the rows. */
+static int selected_recall(struct state *s, double *recall, struct err *err)
+{
+    const struct attn_in *x = &s->in->x;
+    int64_t computed = s->computed;
+    struct row r = {.n = 0};
+    const double *lse;
+    int rc = 0;
+    TRY(mem_alloc(&r.key, x->nk, sizeof *r.key, "selected keys", err));
+    TRY(mem_alloc(&r.mass, x->nk, sizeof *r.mass, "scores", err));
+    TRY(exact_lse(s->in->exact, 0, x->nq, &lse, err));
+    *recall = 0;
+    for (int64_t i = 0; i < x->nq; i++) {
+        TRY(select_keys(s, i, i + 1, &r, err));
+        row_products(x->q + i * x->d, x->k, x->d, r.key, r.n, r.mass);
+        for (int64_t e = 0; e < r.n; e++)
+            *recall += exp(r.mass[e] * x->scale - lse[i]) / (double)x->nq;
+    }
+    s->computed = computed; /* the choice is not paid twice */
+out:
+    free(r.key);
+    free(r.mass);
+    return rc;
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct state *s = state;
-    double rows = (double)MAX(s->rows, 1);
-    return s->dense[0] ? 0
-                       : RECORD_ALL(r, err, {"budget_select", (double)s->selected / rows},
-                                    {"budget_final", (double)s->kept / rows});
+    struct state *s = state;
+    double rows = (double)MAX(s->rows, 1), recall;
+    int rc = 0;
+    if (s->dense[0])
+        return 0;
+    TRY(RECORD_ALL(r, err, {"budget_select", (double)s->selected / rows},
+                   {"budget_final", (double)s->kept / rows}));
+    if (exact_known(s->in->exact)) {
+        TRY(selected_recall(s, &recall, err));
+        TRY(record_metric(r, "recall_select", fmin(recall, 1), err));
+    }
+out:
+    return rc;
 }
 
 /* The selector's, then keys at few bits and their softmax. */
