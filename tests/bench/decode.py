@@ -22,7 +22,7 @@ import numpy as np
 HEADS, KV, D, WINDOW = 32, 8, 128, 256
 SETTINGS = ["dense", "streaming:sink=4:window=2048", "oracle:kind=topk:k=2048", "oracle:alpha=0.95", "oracle:kind=evict:k=2048",
             "quest:budget=2048:dense_layers=0", "ds:budget=2048", "twilight:dense_layers=0", "twilight:dense_layers=0:select=ds",
-            "twilight:dense_layers=0:select=all", "moba", "nsa"]
+            "twilight:dense_layers=0:select=all", "moba:dense_last=0:topk=3", "nsa"]
 SETTINGS += ["evict:by=" + by for by in ("snapkv", "snapkv:profile=kvpress", "snapkv:profile=frontier", "adakv", "tova", "h2o", "streaming",
                                          "knorm", "keydiff", "observed", "random")]
 SETTINGS += [f"evict:by={by}:when={when}" for when in ("step", "every") for by in ("snapkv", "knorm", "keydiff")]
