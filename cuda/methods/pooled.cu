@@ -360,7 +360,7 @@ static bool fits(const struct select_problem *p, char why[160])
     const struct pooled_rule *r = &select_rule(p, 0)->pooled;
     bool shares = r->by == POOLED_SHARES;
     int64_t row = ceil_div(p->nk, r->bk) + (shares ? k_cols_of(p, r) : 0);
-    if (!dims_fit(p, why))
+    if (!dims_fit(p, why) || (r->bq == 1 && !pair_maps_fit(p, why)))
         return false;
     if (row > MAX_UNITS)
         return refuse(why, "the GPU side takes rows of up to %d units, found %lld", MAX_UNITS,
