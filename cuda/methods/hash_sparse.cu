@@ -39,7 +39,7 @@ template <class F> static __device__ int exact_bucket(const hash_args &a, const 
 /* Dot products in float differ from exact ones by less than (d + 1) 2^-24 |x|, because directions
  * have length 1, and |x| <= sqrt(d) max |x|. TOLERANCE covers two of them, for d up to 128. */
 #define TOLERANCE 2e-4f
-#define DIRECTIONS 32 /* at a time */
+#define DIRECTIONS 32 /* at a time, or 8 where there are no more */
 
 /* Largest absolute dot product in float, its direction and sign as a bucket, and the second. */
 struct float_best {
@@ -58,16 +58,17 @@ struct float_best {
     }
 };
 
-/* Absolute dot products of a token with the directions in shared memory, [d][DIRECTIONS]. */
+/* Absolute dot products of a token with N directions in shared memory, [d][N]. */
+template <int N>
 static __device__ __forceinline__ void add_directions(const hash_args &a, const uint4 *x, int r0,
                                                       const float *shared, float *most,
                                                       float_best *best)
 {
     int half = (int)a.rule.buckets / 2;
-    float dot[DIRECTIONS] = {0};
-    add_products<DIRECTIONS>(x, a.d, shared, dot, most);
+    float dot[N] = {0};
+    add_products<N>(x, a.d, shared, dot, most);
 #pragma unroll
-    for (int i = 0; i < DIRECTIONS; i++)
+    for (int i = 0; i < N; i++)
         if (r0 + i < half)
             best->add(dot[i], r0 + i, half);
 }
@@ -75,9 +76,9 @@ static __device__ __forceinline__ void add_directions(const hash_args &a, const 
 /* Buckets of queries, and behind their heads of keys: in float, and again in double where that does
  * not tell the largest value from the next. Grid (tokens / 128, heads of both), 128 threads, one
  * token each. */
-static __global__ void __launch_bounds__(128) hash_tokens(const hash_args a)
+template <int N> static __global__ void __launch_bounds__(128) hash_tokens(const hash_args a)
 {
-    __shared__ alignas(16) float shared[128 * DIRECTIONS];
+    __shared__ alignas(16) float shared[128 * N];
     const bool keys = (int)blockIdx.y >= a.heads;
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, n = keys ? a.nk : a.nq;
     int64_t head = blockIdx.y - (keys ? a.heads : 0);
@@ -85,14 +86,14 @@ static __global__ void __launch_bounds__(128) hash_tokens(const hash_args a)
     int half = (int)a.rule.buckets / 2;
     float_best best;
     float most = 0;
-    for (int r0 = 0; r0 < half; r0 += DIRECTIONS) {
+    for (int r0 = 0; r0 < half; r0 += N) {
         __syncthreads();
-        for (int e = threadIdx.x; e < a.d * DIRECTIONS; e += 128) {
+        for (int e = threadIdx.x; e < a.d * N; e += 128) {
             int r = r0 + e / a.d, c = e % a.d;
-            shared[c * DIRECTIONS + e / a.d] = r < half ? (float)a.dir[(int64_t)r * a.d + c] : 0;
+            shared[c * N + e / a.d] = r < half ? (float)a.dir[(int64_t)r * a.d + c] : 0;
         }
         __syncthreads();
-        add_directions(a, x, r0, shared, &most, &best);
+        add_directions<N>(a, x, r0, shared, &most, &best);
     }
     if (i >= n)
         return;
@@ -185,8 +186,8 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     const hash_args &a = *(const hash_args *)job->state;
     int rc = 0;
     int64_t most = a.nq > a.nk ? a.nq : a.nk;
-    CU(err, run_kernel(g->stream, hash_tokens, dim3(ceil_div(most, 128), a.heads + a.kv_heads), 128,
-                       0, a));
+    CU(err, run_kernel(g->stream, a.rule.buckets > 16 ? hash_tokens<DIRECTIONS> : hash_tokens<8>,
+                       dim3(ceil_div(most, 128), a.heads + a.kv_heads), 128, 0, a));
     TRY(gpu_zero(g, a.bits, bits_bytes(&a), err));
     CU(err,
        run_kernel(g->stream, map_buckets, dim3(ceil_div(a.map.words, 4), a.kv_heads), 128, 0, a));
