@@ -1,8 +1,8 @@
 /*
  * hash_sparse.cu - pairs of equal bucket under an angular hash (sim/methods/hash_sparse.c has the
- * rule and the reference). Directions are in double with the reference's order of sums. Projections
- * are in float, and again in double where float does not tell the largest, so that buckets agree.
- * Keys become one bit map per bucket, and a row is a copy of its bucket's map.
+ * rule and the reference). Directions are the reference's. Projections are in float, and again in
+ * double where float does not tell the largest, so that buckets agree. Keys become one bit map per
+ * bucket, and a row is a copy of its bucket's map.
  *
  * 2 N d buckets / 2 products, N^2 / 8 bytes written per head.
  */
@@ -17,20 +17,6 @@ struct hash_args : head_args {
     uint8_t *k_bucket; /* [kv_heads][words * 32] */
     uint32_t *bits;    /* [kv_heads][buckets][words]: the keys of a bucket */
 };
-
-/* A thread per direction. */
-static __global__ void make_directions(const hash_args a)
-{
-    int r = threadIdx.x;
-    double *g = a.dir + (int64_t)r * a.d, norm = 0;
-    for (int c = 0; c < a.d; c++) {
-        g[c] = a.rule.axes ? (double)(c == r)
-                           : rng_normal(a.rule.seed, a.rule.stream, (uint64_t)r * a.d + c);
-        norm = __dadd_rn(norm, __dmul_rn(g[c], g[c]));
-    }
-    for (int c = 0; c < a.d; c++)
-        g[c] = g[c] / sqrt(norm);
-}
 
 /* The first of the largest values [x R, -x R], of those directions for which near(r). */
 template <class F> static __device__ int exact_bucket(const hash_args &a, const uint4 *x, F near)
@@ -53,7 +39,7 @@ template <class F> static __device__ int exact_bucket(const hash_args &a, const 
 /* Dot products in float differ from exact ones by less than (d + 1) 2^-24 |x|, because directions
  * have length 1, and |x| <= sqrt(d) max |x|. TOLERANCE covers two of them, for d up to 128. */
 #define TOLERANCE 2e-4f
-#define DIRECTIONS 32 /* at a time */
+#define DIRECTIONS 32 /* at a time, or 8 where there are no more */
 
 /* Largest absolute dot product in float, its direction and sign as a bucket, and the second. */
 struct float_best {
@@ -72,39 +58,42 @@ struct float_best {
     }
 };
 
-/* Absolute dot products of a token with the directions in shared memory, [d][DIRECTIONS]. */
+/* Absolute dot products of a token with N directions in shared memory, [d][N]. */
+template <int N>
 static __device__ __forceinline__ void add_directions(const hash_args &a, const uint4 *x, int r0,
                                                       const float *shared, float *most,
                                                       float_best *best)
 {
     int half = (int)a.rule.buckets / 2;
-    float dot[DIRECTIONS] = {0};
-    add_products<DIRECTIONS>(x, a.d, shared, dot, most);
+    float dot[N] = {0};
+    add_products<N>(x, a.d, shared, dot, most);
 #pragma unroll
-    for (int i = 0; i < DIRECTIONS; i++)
+    for (int i = 0; i < N; i++)
         if (r0 + i < half)
             best->add(dot[i], r0 + i, half);
 }
 
-/* Buckets of x [heads][n][d]: in float, and again in double where that does not tell the largest
- * value from the next. Grid (n / 128, heads), 128 threads, one token each. */
-static __global__ void __launch_bounds__(128)
-    hash_tokens(const hash_args a, const uint4 *tokens, int64_t n, uint8_t *bucket, int64_t pitch)
+/* Buckets of queries, and behind their heads of keys: in float, and again in double where that does
+ * not tell the largest value from the next. Grid (tokens / 128, heads of both), 128 threads, one
+ * token each. */
+template <int N> static __global__ void __launch_bounds__(128) hash_tokens(const hash_args a)
 {
-    __shared__ alignas(16) float shared[128 * DIRECTIONS];
-    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
-    const uint4 *x = tokens + (head * n + min(i, n - 1)) * (a.d / 8);
+    __shared__ alignas(16) float shared[128 * N];
+    const bool keys = (int)blockIdx.y >= a.heads;
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, n = keys ? a.nk : a.nq;
+    int64_t head = blockIdx.y - (keys ? a.heads : 0);
+    const uint4 *x = (keys ? a.k : a.q) + (head * n + min(i, n - 1)) * (a.d / 8);
     int half = (int)a.rule.buckets / 2;
     float_best best;
     float most = 0;
-    for (int r0 = 0; r0 < half; r0 += DIRECTIONS) {
+    for (int r0 = 0; r0 < half; r0 += N) {
         __syncthreads();
-        for (int e = threadIdx.x; e < a.d * DIRECTIONS; e += 128) {
+        for (int e = threadIdx.x; e < a.d * N; e += 128) {
             int r = r0 + e / a.d, c = e % a.d;
-            shared[c * DIRECTIONS + e / a.d] = r < half ? (float)a.dir[(int64_t)r * a.d + c] : 0;
+            shared[c * N + e / a.d] = r < half ? (float)a.dir[(int64_t)r * a.d + c] : 0;
         }
         __syncthreads();
-        add_directions(a, x, r0, shared, &most, &best);
+        add_directions<N>(a, x, r0, shared, &most, &best);
     }
     if (i >= n)
         return;
@@ -123,7 +112,7 @@ static __global__ void __launch_bounds__(128)
             }
             return fabsf(dot) >= best.first - slack;
         });
-    bucket[head * pitch + i] = (uint8_t)best.bucket;
+    (keys ? a.k_bucket + head * a.map.words * 32 : a.q_bucket + head * n)[i] = (uint8_t)best.bucket;
 }
 
 /* A word of keys per warp: its bits in the map of each bucket that it has. */
@@ -156,14 +145,38 @@ static int64_t bits_bytes(const hash_args *a)
     return a->kv_heads * a->rule.buckets * a->map.words * 4;
 }
 
+/* As the reference has them, before anything is timed. */
+static int draw_directions(struct gpu *g, hash_args *a, struct err *err)
+{
+    int64_t half = a->rule.buckets / 2;
+    double *dir = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&dir, half * a->d, sizeof *dir, "directions", err));
+    for (int64_t r = 0; r < half; r++) {
+        double *x = dir + r * a->d, norm = 0;
+        for (int c = 0; c < a->d; c++) {
+            x[c] = a->rule.axes ? (double)(c == r)
+                                : rng_normal(a->rule.seed, a->rule.stream, (uint64_t)r * a->d + c);
+            norm += x[c] * x[c];
+        }
+        for (int c = 0; c < a->d; c++)
+            x[c] /= sqrt(norm);
+    }
+    TRY(put_array(g, dir, half * a->d, &a->dir, err));
+out:
+    free(dir);
+    return rc;
+}
+
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     hash_args *a = NULL;
     int rc = 0;
     TRY(method_init(g, job, 1, 1, &a, err));
     a->rule = select_rule(&job->problem, 0)->hash;
-    TRY(take(g, err, &a->dir, a->rule.buckets / 2 * a->d, &a->q_bucket, a->heads * a->nq,
-             &a->k_bucket, 32LL * a->kv_heads * a->map.words, &a->bits, bits_bytes(a) / 4));
+    TRY(draw_directions(g, a, err));
+    TRY(take(g, err, &a->q_bucket, a->heads * a->nq, &a->k_bucket,
+             32LL * a->kv_heads * a->map.words, &a->bits, bits_bytes(a) / 4));
 out:
     return rc;
 }
@@ -172,11 +185,9 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const hash_args &a = *(const hash_args *)job->state;
     int rc = 0;
-    CU(err, run_kernel(g->stream, make_directions, 1, (unsigned)(a.rule.buckets / 2), 0, a));
-    CU(err, run_kernel(g->stream, hash_tokens, dim3(ceil_div(a.nq, 128), a.heads), 128, 0, a, a.q,
-                       a.nq, a.q_bucket, a.nq));
-    CU(err, run_kernel(g->stream, hash_tokens, dim3(ceil_div(a.nk, 128), a.kv_heads), 128, 0, a,
-                       a.k, a.nk, a.k_bucket, a.map.words * 32LL));
+    int64_t most = a.nq > a.nk ? a.nq : a.nk;
+    CU(err, run_kernel(g->stream, a.rule.buckets > 16 ? hash_tokens<DIRECTIONS> : hash_tokens<8>,
+                       dim3(ceil_div(most, 128), a.heads + a.kv_heads), 128, 0, a));
     TRY(gpu_zero(g, a.bits, bits_bytes(&a), err));
     CU(err,
        run_kernel(g->stream, map_buckets, dim3(ceil_div(a.map.words, 4), a.kv_heads), 128, 0, a));

@@ -130,19 +130,23 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) soften_rows(const p
         z[j] = exp(z[j] - r.top) / r.sum;
 }
 
-/* The double before the `top`-th largest probability of a head, by bisection over its bits. */
+/* A limit below the `top`-th largest probability of a head and above all that are less, by
+ * bisection over its bits. */
 static __global__ void __launch_bounds__(WIDE) head_limits(const pooled_state s)
 {
     int64_t n = (int64_t)s.groups * s.units;
     const double *p = s.score + blockIdx.x * n;
     uint64_t low = 0, high = (uint64_t)__double_as_longlong(1) + 1;
-    while (high - low > 1) {
+    bool found = false;
+    while (high - low > 1 && !found) {
         uint64_t middle = low + (high - low) / 2;
         double t = __longlong_as_double((long long)middle);
         int number = 0;
         for (int64_t e = threadIdx.x; e < n; e += WIDE)
             number += p[e] >= t;
-        if (wide_sum(number) >= s.rule.top)
+        number = wide_sum(number);
+        found = number == s.rule.top;
+        if (number >= s.rule.top)
             low = middle;
         else
             high = middle;
@@ -360,7 +364,7 @@ static bool fits(const struct select_problem *p, char why[160])
     const struct pooled_rule *r = &select_rule(p, 0)->pooled;
     bool shares = r->by == POOLED_SHARES;
     int64_t row = ceil_div(p->nk, r->bk) + (shares ? k_cols_of(p, r) : 0);
-    if (!dims_fit(p, why))
+    if (!dims_fit(p, why) || (r->bq == 1 && !pair_maps_fit(p, why)))
         return false;
     if (row > MAX_UNITS)
         return refuse(why, "the GPU side takes rows of up to %d units, found %lld", MAX_UNITS,

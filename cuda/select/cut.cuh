@@ -143,13 +143,32 @@ static __device__ __forceinline__ cut cut_reach(const L &list, int n, double nee
     return {t, m};
 }
 
-/* The `want` largest entries, ties by index; there must be more than `want`. */
+/* The `want` largest entries, ties by index; there must be more than `want`, all finite. Bisection
+ * ends where a limit has that many above it, or lies between one value and the next. */
 template <class L> static __device__ __forceinline__ cut cut_largest(const L &list, int want)
 {
-    int above;
-    double t = cut_find(list, 0, [=](double, int number) { return number >= want; });
-    cut_mass(list, t, false, &above);
-    return {t, want - above};
+    auto from = [&](uint64_t bits) {
+        double t = __longlong_as_double((long long)bits);
+        int count = 0;
+        list.each([&](double v) { count += v >= t; });
+        return __reduce_add_sync(~0u, count);
+    };
+    uint64_t low = (uint64_t)__double_as_longlong(cut_above(list, -0.5));
+    uint64_t high = (uint64_t)__double_as_longlong(cut_below(list, INFINITY)) + 1;
+    int above = 0; /* from high on */
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        int number = from(middle);
+        if (number == want)
+            return {__longlong_as_double((long long)middle - 1), 0};
+        if (number > want) {
+            low = middle;
+        } else {
+            high = middle;
+            above = number;
+        }
+    }
+    return {__longlong_as_double((long long)low), want - above};
 }
 
 /* Is entry x of the lane in the cut? Called by all lanes for x = 0 .. 31, 32 .. 63, ... in turn;

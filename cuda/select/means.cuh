@@ -37,6 +37,7 @@ static __device__ __forceinline__ double sum_rows(const uint4 *x, int rows,
     float off[8] = {0};
     for (int c = 0; minus && c < 8; c++)
         off[c] = minus[lane * 8 + c];
+#pragma unroll 4
     for (int r = group; r < rows; r += STEP) {
         float v[8];
         unpack(x[(int64_t)r * LANES + lane], v);

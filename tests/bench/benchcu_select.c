@@ -244,6 +244,13 @@ int bench_selections(struct bench *b, struct err *err)
         {"sale:tau=0.9", false, true, 8}, /* nothing passes, so that every pair is tested */
         {"fg-attn:mode=pooled", true, true, 8},
         {"fg-attn", true, false, 32},
+        {"skip-softmax", true, true, 8},
+        {"moba:dense_last=0", false, true, 8},
+        {"nsa:share=head", false, true, 8},
+        {"vsa", true, false, 32},
+        {"draft", true, false, 32},
+        {"subblock:skip_first_steps=0", true, false, 32},
+        {"sol:dense_layers=0:dense_steps=0", true, false, 32},
         {"hash-sparse", false, true, 8},
         {"qk-sparse", false, true, 8},
         {"hyperattention", true, true, 8},
