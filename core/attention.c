@@ -89,13 +89,35 @@ static int64_t block_rows(const struct mask *m)
     return m->form == MASK_FULL ? ROWS : 64;
 }
 
+static int rows_run(const struct attn_ops *ops, const struct mask *m, double *s, int64_t ld,
+                    double *out, double *lse, struct err *err)
+{
+    const struct attn_in *in = &ops->in;
+    int64_t n = block_rows(m);
+    return ops->prec == PREC_F32
+               ? attn_rows_f32(in, in->k, in->v, m, n, s, ld, out, lse, err)
+               : attn_rows_f64(in, ops->k64, ops->v64, m, n, s, ld, out, lse, err);
+}
+
 int attn_rows(const struct attn_ops *ops, const struct mask *m, double *out, double *lse,
               struct err *err)
 {
-    const struct attn_in *in = &ops->in;
-    int64_t rows = block_rows(m);
-    return ops->prec == PREC_F32 ? attn_rows_f32(in, in->k, in->v, m, rows, out, lse, err)
-                                 : attn_rows_f64(in, ops->k64, ops->v64, m, rows, out, lse, err);
+    return rows_run(ops, m, NULL, 0, out, lse, err);
+}
+
+int attn_scored_rows(const struct attn_ops *ops, int64_t r0, int64_t r1, double *s, int64_t ld,
+                     double *out, double *lse, struct err *err)
+{
+    struct mask full;
+    attn_full_mask(&ops->in, r0, r1, &full);
+    int rc = rows_run(ops, &full, s, ld, out, lse, err);
+    for (int64_t r = r0; r < r1; r++, s += ld) {
+        for (int64_t j = 0; j < attn_first(&ops->in, r); j++)
+            s[j] = -INFINITY;
+        for (int64_t j = attn_limit(&ops->in, r); j < ld; j++)
+            s[j] = -INFINITY;
+    }
+    return rc;
 }
 
 void attn_full_mask(const struct attn_in *in, int64_t row0, int64_t row1, struct mask *m)
@@ -121,10 +143,14 @@ int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, 
 int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double *lse, double *p,
                struct err *err)
 {
-    const struct attn_in *in = &ops->in;
-    int rc = attn_scores(ops, r0, r1, 0, in->nk, p, err);
-    if (rc)
-        return rc;
+    int rc = attn_scores(ops, r0, r1, 0, ops->in.nk, p, err);
+    if (!rc)
+        attn_exp(&ops->in, r0, r1, lse, p);
+    return rc;
+}
+
+void attn_exp(const struct attn_in *in, int64_t r0, int64_t r1, const double *lse, double *p)
+{
     for (int64_t r = r0; r < r1; r++) {
         double *row = p + (r - r0) * in->nk;
         int64_t first = attn_first(in, r), limit = attn_limit(in, r);
@@ -133,7 +159,6 @@ int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double 
         memset(row, 0, (size_t)first * sizeof *row);
         memset(row + limit, 0, (size_t)(in->nk - limit) * sizeof *row);
     }
-    return 0;
 }
 
 #define PROB_ROWS 32 /* rows of probabilities in memory */

@@ -126,11 +126,19 @@ void attn_release(struct attn_ops *ops);
 int attn_rows(const struct attn_ops *ops, const struct mask *m, double *out, double *lse,
               struct err *err);
 
+/* Dense attention of the rows [r0, r1) with their scores: s [r1-r0][ld], -inf where not allowed;
+ * ld covers the keys of the last row. */
+int attn_scored_rows(const struct attn_ops *ops, int64_t r0, int64_t r1, double *s, int64_t ld,
+                     double *out, double *lse, struct err *err);
+
 /* Exact probabilities of the rows [r0, r1) against all keys: p [r1-r0][nk] (0 where not allowed),
  * given their dense lse [r1-r0]. They add up to 1 whether there is a sink or not: p is a share of
  * what the keys get. */
 int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double *lse, double *p,
                struct err *err);
+
+/* The same from the scores of the rows against all keys, in place. */
+void attn_exp(const struct attn_in *in, int64_t r0, int64_t r1, const double *lse, double *p);
 
 /* Scores s_ij of rows [r0, r1) against keys [k0, k1): s [r1-r0][k1-k0], not masked. */
 int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, int64_t k1,

@@ -17,6 +17,7 @@
 #include "core/opt.h"
 #include "core/record.h"
 #include "core/rowsample.h"
+#include "core/trace.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -56,7 +57,15 @@ struct head_in {
     /* Queries of the g-th of the n_heads / n_kv_heads heads that share the keys into q [nq][d], in
      * the order of x.q. NULL: they are not at hand. */
     int (*queries)(const struct head_in *in, int g, float *q, struct err *err);
+
     const void *queries_from; /* for the callback */
+
+    /* An extra operand of a layer at this call (core/trace.h): its shape, heads 0 where there is
+     * none, and unless x is NULL the values (owned by the caller), with the rows of x.q or x.k
+     * where it has them of all tokens. NULL: operands are not at hand. */
+    int (*operand)(const struct head_in *in, int layer, enum trace_aux which,
+                   struct aux_shape *shape, float **x, struct err *err);
+    const void *operand_from; /* for the callback */
 };
 
 /* Which heads a method can take, and what its masks are. */
@@ -309,6 +318,9 @@ struct method_decode {
     /* Without `begin`: does the mask of a row depend on its query and the keys up to its own alone,
      * so that one `prepare` is enough for all steps? NULL: no. */
     bool (*each_row)(const void *params);
+
+    double (*step_bytes)(const void *state); /* that the choices of all rows so far read, of what is
+                                              * kept beside the cache; NULL: those of `cost` */
 
     bool (*applies)(const void *params);     /* NULL: with all parameters */
     bool (*own_caches)(const void *params);  /* a cache for every query head; NULL: per KV head */

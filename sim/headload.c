@@ -82,6 +82,7 @@ int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed,
     h->in.order = strcmp(order, "row") == 0 ? NULL : order;
     h->in.moved = order;
     h->in.queries = NULL; /* those at hand are in the order before */
+    h->in.operand = NULL;
     h->from = in->exact;
     sim_head_ready(h, in->exact->prec);
     exact_dense_from(&h->exact, moved_dense, h);
@@ -294,6 +295,30 @@ static int trace_queries(const struct head_in *in, int g, float *q, struct err *
     return rc;
 }
 
+/* Rows as of q: of the queries that `in` has. */
+static int trace_operand(const struct head_in *in, int layer, enum trace_aux which,
+                         struct aux_shape *shape, float **x, struct err *err)
+{
+    const struct sim_head *h = in->operand_from;
+    const struct trace_call *c = trace_call(h->trace, h->call);
+    int64_t call = trace_find(h->trace, c->step, c->branch, layer), each;
+    int64_t skip = trace_aux_rows(which) == TRACE_Q && in->x.q ? (in->x.q - h->q) / in->x.d : 0;
+    int rc = 0;
+    *shape = call < 0 ? (struct aux_shape){0} : trace_call(h->trace, call)->aux[which];
+    if (!x || !shape->heads)
+        return 0;
+    each = shape->rows * shape->dim;
+    TRY(mem_alloc(x, shape->heads * each, sizeof **x, "an extra operand", err));
+    for (int i = 0; i < shape->heads; i++)
+        TRY(trace_read_values(h->trace, call, TRACE_AUX + which, i, *x + i * each, err));
+    shape->rows -= skip;
+    for (int64_t i = 0; i < shape->heads && skip; i++)
+        memmove(*x + i * shape->rows * shape->dim, *x + i * each + skip * shape->dim,
+                (size_t)(shape->rows * shape->dim) * sizeof **x);
+out:
+    return rc;
+}
+
 static struct geometry trace_geometry(const struct trace_meta *m)
 {
     struct geometry g = {m->grid_t, m->grid_h, m->grid_w, m->text_tokens, 0};
@@ -412,7 +437,12 @@ int head_shape(const struct trace *t, int64_t call, int head, const struct head_
     int rc = 0;
 
     memset(h, 0, sizeof *h);
+    h->trace = t;
+    h->call = call;
+    h->number = head;
     describe(t, call, head, how, &h->in);
+    h->in.operand = h->in.moved ? NULL : trace_operand;
+    h->in.queries_from = h->in.operand_from = h;
     TRY(trace_attn(t, call, head, &h->in.x, &h->rel, err));
     TRY(drop_padding(t, call, &h->in, err));
     if (trace_rows(t, &h->sample))
@@ -430,12 +460,8 @@ int head_load_sharing(const struct trace *t, int64_t call, int head, const struc
 
     TRY(head_shape(t, call, head, how, h, err));
     TRY(read_queries(t, call, head, how, h, err));
-    h->trace = t;
-    h->call = call;
-    h->number = head;
     h->allow_nonfinite = how->allow_nonfinite;
     h->in.queries = h->in.moved ? NULL : trace_queries;
-    h->in.queries_from = h;
     h->borrows_kv = owner != NULL;
     if (owner) {
         h->k = owner->k;

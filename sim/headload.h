@@ -20,7 +20,7 @@ struct sim_head {
     struct row_sample sample; /* in.rows, where the trace has a sample */
     float *rel;               /* owned: relative bias [2 n_k - 1] of the trace, or NULL */
 
-    /* Where a head of a trace was read, for in.queries. */
+    /* Where a head of a trace was read, for in.queries and in.operand. */
     const struct trace *trace;
     int64_t call;
     int number;

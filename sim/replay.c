@@ -152,8 +152,8 @@ static int check_decode(const struct replay *r, const struct call_select *sel, s
         if (r->runs[k].target)
             return err_set(err, ERR_USAGE,
                            "%s: a target is searched for in the prefill; with --phase decode sweep "
-                           "the parameter, as in capacity=256,512,1024",
-                           r->runs[k].method->name);
+                           "%s=A,B,..., and `lacuna choose` finds what reaches it",
+                           r->runs[k].method->name, r->runs[k].target->params);
     if (sel->heads && *sel->heads && strcmp(sel->heads, "all") != 0)
         return err_set(
             err, ERR_USAGE,

@@ -3,15 +3,18 @@
  */
 #include "sim/blocks/blockpool.h"
 
+#include "core/intmath.h"
 #include "core/simd.h"
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 void block_mean(const float *x, int64_t n, int d, enum dtype t, float *mean)
 {
-    double sum[BLOCKPOOL_MAX_D] = {0};
+    double sum[BLOCKPOOL_MAX_D];
     assert(d <= BLOCKPOOL_MAX_D && n > 0);
+    memset(sum, 0, (size_t)d * sizeof *sum);
     for (int64_t a = 0; a < n; a++)
         for (int c = 0; c < d; c++)
             sum[c] += x[a * d + c];
@@ -48,6 +51,48 @@ double row_product(const float *a, const float *b, int d)
     for (int k = 0; k < 16; k++)
         sum += lane[k];
     return sum;
+}
+
+/* Four at a time, so that their sums do not wait for each other. */
+SIMD_CLONES
+static void four_products(const float *a, const float *const *b, int d, double *out)
+{
+    double l0[16] = {0}, l1[16] = {0}, l2[16] = {0}, l3[16] = {0};
+    const float *b0 = b[0], *b1 = b[1], *b2 = b[2], *b3 = b[3];
+    int c = 0;
+    for (; c + 16 <= d; c += 16)
+        for (int k = 0; k < 16; k++) {
+            double x = a[c + k];
+            l0[k] += x * b0[c + k];
+            l1[k] += x * b1[c + k];
+            l2[k] += x * b2[c + k];
+            l3[k] += x * b3[c + k];
+        }
+    for (int e = 0; e < 4; e++) {
+        out[e] = 0;
+        for (int r = c; r < d; r++)
+            out[e] += (double)a[r] * b[e][r];
+    }
+    for (int k = 0; k < 16; k++) {
+        out[0] += l0[k];
+        out[1] += l1[k];
+        out[2] += l2[k];
+        out[3] += l3[k];
+    }
+}
+
+void row_products(const float *a, const float *b, int d, const int32_t *at, int64_t n, double *out)
+{
+    for (int64_t j = 0; j < n; j += 4) {
+        const float *row[4];
+        double four[4];
+        for (int64_t e = 0; e < 4; e++) {
+            int64_t i = MIN(j + e, n - 1);
+            row[e] = b + (at ? at[i] : i) * d;
+        }
+        four_products(a, row, d, four);
+        memcpy(out + j, four, (size_t)MIN(4, n - j) * sizeof *out);
+    }
 }
 
 static double norm2(const float *x, int d)

@@ -28,6 +28,9 @@ void block_mean(const float *x, int64_t n, int d, enum dtype t, float *mean);
 /* a . b of d numbers, in double and in a fixed order. */
 double row_product(const float *a, const float *b, int d);
 
+/* out_j = a . row j of b [][d], or a . row at[j], as row_product. */
+void row_products(const float *a, const float *b, int d, const int32_t *at, int64_t n, double *out);
+
 /* s(X) clamped to [0, 1]. A row of zeros has no direction: it sets *zero_row (which may be NULL)
  * and adds nothing to the sum, but counts in n. d <= BLOCKPOOL_MAX_D. */
 double block_cosine(const float *x, int64_t n, int d, bool *zero_row);

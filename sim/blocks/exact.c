@@ -33,6 +33,11 @@ void exact_sampled(struct exact *e, const struct row_sample *rows)
     e->block = gcd(DENSE_BLOCK, rows->group); /* no block has rows outside of the sample */
 }
 
+void exact_by_rows(struct exact *e)
+{
+    e->block = 1;
+}
+
 void exact_free(struct exact *e)
 {
     if (!e->borrowed)
@@ -158,6 +163,14 @@ static int ensure_timed(struct exact *e, int64_t row0, int64_t row1, bool out, s
     return rc;
 }
 
+bool exact_known(const struct exact *e)
+{
+    int64_t b = 0, n = ceil_div(e->x.nq, e->block);
+    while (e->done && b < n && e->done[b] & EXACT_LSE)
+        b++;
+    return b == n;
+}
+
 int exact_lse(struct exact *e, int64_t row0, int64_t row1, const double **lse, struct err *err)
 {
     int rc = ensure_timed(e, row0, row1, false, err);
@@ -178,20 +191,49 @@ int exact_out(struct exact *e, int64_t row0, int64_t row1, const double **out, s
 
 int exact_probs(struct exact *e, int64_t row0, int64_t row1, double *p, struct err *err)
 {
-    const struct attn_ops *ops;
     const double *lse;
     int rc = 0;
     TRY(exact_lse(e, row0, row1, &lse, err));
-    TRY(exact_operands(e, &ops, err));
-    TRY(attn_probs(ops, row0, row1, lse, p, err));
+    TRY(exact_scores(e, row0, row1, 0, e->x.nk, p, err));
+    attn_exp(&e->x, row0, row1, lse, p);
 out:
     return rc;
+}
+
+int exact_score(struct exact *e, int64_t row0, int64_t row1, double *s, int64_t ld, struct err *err)
+{
+    const struct attn_ops *ops;
+    int rc = 0;
+    TRY(make_room(e, true, err));
+    TRY(exact_operands(e, &ops, err));
+    TRY(attn_scored_rows(ops, row0, row1, s, ld, e->out + row0 * e->x.dv, e->lse + row0, err));
+    memset(e->done + row0, EXACT_LSE | EXACT_OUT, (size_t)(row1 - row0));
+    exact_hold(e, row0, row1, s, ld);
+out:
+    return rc;
+}
+
+void exact_hold(struct exact *e, int64_t row0, int64_t row1, const double *s, int64_t ld)
+{
+    e->held = (struct held_scores){row0, row1, ld, s};
+}
+
+const double *exact_held(const struct exact *e, int64_t row)
+{
+    const struct held_scores *h = &e->held;
+    return h->s && row >= h->row0 && row < h->row1 ? h->s + (row - h->row0) * h->ld : NULL;
 }
 
 int exact_scores(struct exact *e, int64_t row0, int64_t row1, int64_t k0, int64_t k1, double *s,
                  struct err *err)
 {
+    const double *held = row1 == row0 + 1 ? exact_held(e, row0) : NULL;
     const struct attn_ops *ops;
+    if (held) {
+        for (int64_t j = k0; j < k1; j++)
+            s[j - k0] = j < e->held.ld ? held[j] : -INFINITY;
+        return 0;
+    }
     int rc = exact_operands(e, &ops, err);
     return rc ? rc : attn_scores(ops, row0, row1, k0, k1, s, err);
 }
@@ -231,7 +273,9 @@ int map_rows_get(struct map_rows *m, int64_t i, const double **row, struct err *
 {
     const struct attn_in *in = &m->exact->x;
     if (i < m->r0 || i >= m->r1) {
-        int64_t r0 = i / MAP_ROWS * MAP_ROWS, r1 = MIN(r0 + MAP_ROWS, in->nq);
+        bool held = exact_held(m->exact, i);
+        int64_t r0 = held ? i : i / MAP_ROWS * MAP_ROWS,
+                r1 = held ? i + 1 : MIN(r0 + MAP_ROWS, in->nq);
         int rc = m->what == MAP_PROBS ? exact_probs(m->exact, r0, r1, m->buf, err)
                                       : exact_scores(m->exact, r0, r1, 0, in->nk, m->buf, err);
         if (rc)

@@ -57,6 +57,10 @@ struct exact {
     bool prepared, borrowed;   /* borrowed: another service's operands */
     double *lse, *out;         /* [nq], [nq][dv]; NULL before the first question */
     unsigned char *done;       /* [blocks]: EXACT_LSE, EXACT_OUT */
+    struct held_scores {       /* of exact_hold */
+        int64_t row0, row1, ld;
+        const double *s;
+    } held;
 };
 
 /* A head's service; x is copied, its views stay the caller's. Release with exact_free. */
@@ -66,9 +70,15 @@ void exact_free(struct exact *e); /* also of a zeroed one */
 /* Only these rows have a query (x is the whole head), and only they will be asked for. */
 void exact_sampled(struct exact *e, const struct row_sample *rows);
 
+/* Rows will be scored in pieces of any length (exact_score). */
+void exact_by_rows(struct exact *e);
+
 /* Outputs of all rows will be asked for: one pass gives a row's log-sum-exp and output. Without it
  * a question for log-sum-exps computes nothing else, and a later one for outputs starts again. */
 void exact_expect_out(struct exact *e);
+
+/* Does it have the log-sum-exps of all rows, so that asking for them costs nothing? */
+bool exact_known(const struct exact *e);
 
 /* Let `fn` compute dense rows, or the sparsity of the map, from now on; NULL: the CPU again. */
 void exact_dense_from(struct exact *e, exact_dense_fn *fn, void *self);
@@ -93,6 +103,16 @@ int exact_probs(struct exact *e, int64_t row0, int64_t row1, double *p, struct e
 /* Scaled scores of rows [row0, row1) against keys [k0, k1): s [row1-row0][k1-k0], not masked. */
 int exact_scores(struct exact *e, int64_t row0, int64_t row1, int64_t k0, int64_t k1, double *s,
                  struct err *err);
+
+/* Compute the rows [row0, row1) at once: their log-sum-exps and outputs are kept, and their scores
+ * held, in s [row1-row0][ld]: -inf where not allowed, ld at least the keys of the last row. */
+int exact_score(struct exact *e, int64_t row0, int64_t row1, double *s, int64_t ld,
+                struct err *err);
+
+/* Whoever asks for scores or probabilities of a row that is held, alone, gets a copy of s, which
+ * outlives its use. Later calls take the place of earlier ones. */
+void exact_hold(struct exact *e, int64_t row0, int64_t row1, const double *s, int64_t ld);
+const double *exact_held(const struct exact *e, int64_t row); /* [ld]; NULL: not held */
 
 /* Exact softmax over the pairs of m: out [row1-row0][dv] or NULL, lse [row1-row0] as attn_rows. */
 int exact_attend(struct exact *e, const struct mask *m, double *out, double *lse, struct err *err);

@@ -7,6 +7,7 @@
  */
 #include "sim/blocks/prefix.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <float.h>
@@ -182,24 +183,58 @@ static double kth_largest(double *x, int64_t n, int64_t k)
     }
 }
 
+/* Copy the values of [low, high] to `to`; *above counts those that are larger. Without branches. */
+static int64_t values_between(const double *x, int64_t n, double low, double high, double *to,
+                              int64_t *above)
+{
+    int64_t m = 0, larger = 0;
+    for (int64_t j = 0; j < n; j++) {
+        to[m] = x[j];
+        m += (x[j] >= low) & (x[j] <= high);
+        larger += x[j] > high;
+    }
+    *above = larger;
+    return m;
+}
+
+#define SAMPLE 512
+
+/* Two values of a sample of x between which the k-th largest lies all but certainly. */
+static void bracket(const double *x, int64_t n, int64_t k, double *low, double *high)
+{
+    double s[SAMPLE];
+    int64_t m = 0;
+    for (int64_t i = 0; i < SAMPLE; i++)
+        if (!isnan(x[i * n / SAMPLE]))
+            s[m++] = x[i * n / SAMPLE];
+    double share = MIN(1, (double)k / (double)n), rank = share * (double)m;
+    double margin = 4 + 4 * sqrt(rank * (1 - share)); /* four standard deviations of the rank */
+    *high = rank >= margin ? kth_largest(s, m, (int64_t)(rank - margin)) : INFINITY;
+    *low = rank + margin < (double)m ? kth_largest(s, m, (int64_t)(rank + margin)) : -INFINITY;
+}
+
 int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, struct prefix *out,
                 struct err *err)
 {
     int64_t m = 0, above = 0;
-    int rc = mem_grow(&w->values, &w->values_cap, n, sizeof *w->values, "row copy", err);
+    double low = -INFINITY, high = INFINITY;
+    int rc = mem_grow(&w->values, &w->values_cap, n + 1, sizeof *w->values, "row copy", err);
     if (rc)
         return rc;
-    for (int64_t j = 0; j < n; j++)
-        if (!isnan(x[j]))
-            w->values[m++] = x[j];
     *out = (struct prefix){INFINITY, -1, 0, 0, 0};
-    k = k < m ? k : m;
+    if (n >= 8 * SAMPLE)
+        bracket(x, n, k, &low, &high);
+    m = values_between(x, n, low, high, w->values, &above);
+    if (k <= above || k > above + m) { /* outside of the bracket */
+        m = values_between(x, n, -INFINITY, INFINITY, w->values, &above);
+        k = MIN(k, m);
+    }
     if (k <= 0)
         return 0;
-    out->cut = kth_largest(w->values, m, k - 1);
+    out->cut = kth_largest(w->values, m, k - above - 1);
     out->count = k;
-    for (int64_t j = 0; j < n; j++)
-        above += x[j] > out->cut;
+    for (int64_t j = 0; j < m; j++)
+        above += w->values[j] > out->cut;
     for (int64_t j = 0, left = k - above; left > 0; j++) {
         if (x[j] == out->cut && --left == 0)
             out->last = j;

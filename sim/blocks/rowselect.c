@@ -21,18 +21,83 @@ static double sum_of(const double *part)
            ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-void token_quantise(const float *x, int64_t n, int bits, float *out)
+SIMD_CLONES static void extent(const float *x, int64_t n, float *low, float *high)
 {
-    float low = INFINITY, high = -INFINITY, levels = (float)((1 << MIN(bits, 16)) - 1);
-    for (int64_t c = 0; c < n; c++) {
-        low = x[c] < low ? x[c] : low;
-        high = x[c] > high ? x[c] : high;
+    float lo[ABREAST], hi[ABREAST];
+    int64_t c = 0;
+    for (int e = 0; e < ABREAST; e++)
+        lo[e] = hi[e] = x[0];
+    for (; c + ABREAST <= n; c += ABREAST)
+        for (int e = 0; e < ABREAST; e++) {
+            lo[e] = x[c + e] < lo[e] ? x[c + e] : lo[e];
+            hi[e] = x[c + e] > hi[e] ? x[c + e] : hi[e];
+        }
+    *low = *high = x[0];
+    for (; c < n; c++) {
+        *low = x[c] < *low ? x[c] : *low;
+        *high = x[c] > *high ? x[c] : *high;
     }
+    for (int e = 0; e < ABREAST; e++) {
+        *low = lo[e] < *low ? lo[e] : *low;
+        *high = hi[e] > *high ? hi[e] : *high;
+    }
+}
+
+SIMD_CLONES void token_quantise(const float *x, int64_t n, int bits, float *out)
+{
+    float low, high, levels = (float)((1 << MIN(bits, 16)) - 1);
+    extent(x, n, &low, &high);
     float step = (high - low) / levels;
-    for (int64_t c = 0; c < n; c++) {
-        float code = fminf(fmaxf(rintf((x[c] - low) / step), 0), levels);
-        out[c] = bits >= 16 || !(step > 0) || !isfinite(step) ? x[c] : low + code * step;
+    if (bits >= 16 || !(step > 0) || !isfinite(step)) {
+        memcpy(out, x, (size_t)n * sizeof *out);
+        return;
     }
+    for (int64_t c = 0; c < n; c++) {
+        float code = rintf((x[c] - low) / step);
+        code = code > 0 ? code : 0;
+        out[c] = low + (code < levels ? code : levels) * step;
+    }
+}
+
+/* ---- units of keys by rank ------------------------------------------------------------------ */
+
+int ranked_init(struct ranked *r, int64_t units, struct err *err)
+{
+    int rc = mem_alloc(&r->score, units, sizeof *r->score, "scores of a row", err);
+    return rc ? rc : prefix_work_new(&r->work, err);
+}
+
+void ranked_free(struct ranked *r)
+{
+    free(r->score);
+    prefix_work_free(r->work);
+    memset(r, 0, sizeof *r);
+}
+
+int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, int64_t end,
+               struct mask *m, int64_t g, struct err *err)
+{
+    struct prefix top = {.cut = -INFINITY};
+    int64_t kept = 0;
+    int rc = 0;
+
+    if (best < n)
+        TRY(prefix_topk(r->work, score, n, best, &top, err));
+    for (int64_t j = 0; j < end; j++)
+        if (j >= n || best >= n || prefix_has(&top, score[j], j)) {
+            TRY(mask_lists_add(m, g, (int32_t)j, err));
+            kept++;
+        }
+    r->kept += kept;
+    r->seen += end;
+out:
+    return rc;
+}
+
+int ranked_report(const struct ranked *r, struct record *rec, struct err *err)
+{
+    double share = (double)r->kept / (double)r->seen;
+    return r->seen ? record_metric(rec, "density_native", share, err) : 0;
 }
 
 /* ---- pages of keys -------------------------------------------------------------------------- */
@@ -168,7 +233,7 @@ int key_labels_init(struct key_labels *l, struct method_ctx *ctx, const struct h
     if ((rc = find_channels(l, ctx, in, list, factor, err)) != 0)
         return rc;
     TRY(mem_alloc(&l->label, nk * l->n, sizeof *l->label, "labels", err));
-    TRY(mem_alloc(&l->score, nk, sizeof *l->score, "scores of labels", err));
+    TRY(mem_alloc(&l->score, LABEL_ROWS * nk, sizeof *l->score, "scores of labels", err));
     for (int64_t j = 0; j < nk; j++) {
         float k[CHANNELS_MOST] = {0}, label[CHANNELS_MOST];
         for (int c = 0; c < l->n; c++)
@@ -190,19 +255,39 @@ void key_labels_free(struct key_labels *l)
 
 #define SCORES 512 /* that stay in the cache while channels are added */
 
-SIMD_CLONES void key_labels_scores(struct key_labels *l, const float *q, int64_t limit)
+/* Add weight[r] label to score row r, [LABEL_ROWS][ld], for n keys. */
+SIMD_CLONES static void add_label(const double *weight, const float *label, int64_t n, int64_t ld,
+                                  double *score)
 {
-    for (int64_t at = 0; at < limit; at += SCORES) {
-        int64_t n = MIN(SCORES, limit - at);
-        double *score = l->score + at;
-        memset(score, 0, (size_t)n * sizeof *score);
-        for (int c = 0; c < l->n; c++) {
-            const float *label = l->label + c * l->x->nk + at;
-            double weight = q[l->channel[c]];
-            for (int64_t j = 0; j < n; j++)
-                score[j] += weight * (double)label[j];
-        }
+    double *s0 = score, *s1 = s0 + ld, *s2 = s1 + ld, *s3 = s2 + ld;
+    double w0 = weight[0], w1 = weight[1], w2 = weight[2], w3 = weight[3];
+    for (int64_t j = 0; j < n; j++) {
+        double x = label[j];
+        s0[j] += w0 * x;
+        s1[j] += w1 * x;
+        s2[j] += w2 * x;
+        s3[j] += w3 * x;
     }
+}
+
+const double *key_labels_scores(struct key_labels *l, int64_t i, int64_t end)
+{
+    const struct attn_in *x = l->x;
+    if (i < l->row0 || i >= l->row1) {
+        l->row0 = i;
+        l->row1 = MIN(i + LABEL_ROWS, end);
+        int64_t limit = attn_limit(x, l->row1 - 1);
+        memset(l->score, 0, (size_t)(LABEL_ROWS * x->nk) * sizeof *l->score);
+        for (int64_t at = 0; at < limit; at += SCORES)
+            for (int c = 0; c < l->n; c++) {
+                double weight[LABEL_ROWS];
+                for (int r = 0; r < LABEL_ROWS; r++)
+                    weight[r] = x->q[MIN(i + r, l->row1 - 1) * x->d + l->channel[c]];
+                add_label(weight, l->label + c * x->nk + at, MIN(SCORES, limit - at), x->nk,
+                          l->score + at);
+            }
+    }
+    return l->score + (i - l->row0) * x->nk;
 }
 
 /* ---- the threshold of a mass ---------------------------------------------------------------- */
@@ -254,15 +339,27 @@ double bisected_threshold(double *mass, int64_t n, double first, double want)
 
 /* ---- layers and rows that are dense --------------------------------------------------------- */
 
-bool head_left_dense(const struct head_in *in, int64_t layers, int rows, char why[160])
+bool head_left_dense(const struct head_in *in, int64_t layers, int64_t steps, int rows,
+                     char why[160])
 {
-    bool prompt = rows == ROWS_DECODE && in->x.nq == in->x.nk && in->x.nk > 1;
+    why[0] = '\0';
     if (in->layer < layers)
         snprintf(why, 160, "layer %d is one of the first %lld, which dense_layers leaves dense",
                  in->layer, (long long)layers);
-    else if (prompt)
+    else if (in->step < steps)
+        snprintf(why, 160, "step %d is one of the first %lld, which dense_steps leaves dense",
+                 in->step, (long long)steps);
+    else if (rows == ROWS_DECODE && in->x.nq == in->x.nk && in->x.nk > 1)
         snprintf(why, 160, "rows=decode leaves a whole prompt dense; rows=all takes its rows too");
-    return in->layer < layers || prompt;
+    return why[0] != '\0';
+}
+
+bool budget_is_all(const char *name, int64_t budget, int64_t unit, int64_t keys, char why[160])
+{
+    const char *of = unit > 1 ? " times the unit" : "";
+    snprintf(why, 160, "%s=%lld%s is not less than the sequence's %lld keys", name,
+             (long long)budget, of, (long long)keys);
+    return true;
 }
 
 int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, void *state,
@@ -282,16 +379,4 @@ int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, voi
     mask_lists_finish(out);
 out:
     return rc;
-}
-
-int units_record(const struct attn_in *x, int64_t unit, int64_t most, struct record *r,
-                 struct err *err)
-{
-    double kept = 0, seen = 0;
-    for (int64_t i = MAX(0, x->nq - x->nk); i < x->nq; i++) {
-        int64_t n = (i + x->nk - x->nq) / unit + 1;
-        kept += (double)MIN(n, most);
-        seen += (double)n;
-    }
-    return seen > 0 ? record_metric(r, "density_native", kept / seen, err) : 0;
 }

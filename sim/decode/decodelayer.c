@@ -21,7 +21,7 @@
 #include <string.h>
 
 /* Steps of a block: as many as have this many scores, over all heads. */
-#define BLOCK_SCORES ((int64_t)1 << 25)
+#define BLOCK_SCORES ((int64_t)70 << 20)
 #define BLOCK_STEPS 64
 
 /* The exact attention of a head in the steps at hand. */
@@ -31,7 +31,6 @@ struct truth {
     const double *out, *lse;
     int32_t hot[BLOCK_STEPS][DECODE_HOT];
     double *mass; /* [nk], owned: sum over all steps so far; NULL where nobody evicts */
-    struct row_work work;
 };
 
 /* A cache in the steps at hand. */
@@ -63,6 +62,7 @@ struct decode {
     const struct head_in **heads; /* [n], owned */
     struct truth *truth;          /* [n], owned */
     struct setting *settings;     /* [n_runs], owned */
+    struct row_work *work;        /* [jobs], owned */
     int64_t block, t0, steps;     /* steps of a full block; the block at hand */
     struct setting *now;
 };
@@ -72,33 +72,30 @@ static int64_t row_of(const struct decode *d, int64_t step)
     return d->c->phase.window + step;
 }
 
-static struct step_truth truth_at(const struct decode *d, int h, int64_t i)
+static struct step step_at(const struct decode *d, int h, int64_t i)
 {
     const struct truth *t = d->truth + h;
     const struct attn_in *x = &d->heads[h]->x;
     int64_t row = row_of(d, d->t0 + i);
-    return (struct step_truth){.step = d->t0 + i,
-                               .row = row,
-                               .first = attn_first(x, row),
-                               .limit = attn_limit(x, row),
-                               .score = t->score + i * t->stride,
-                               .out = t->out + i * x->dv,
-                               .lse = t->lse + i,
-                               .hot = t->hot[i]};
+    return (struct step){.step = d->t0 + i,
+                         .row = row,
+                         .first = attn_first(x, row),
+                         .limit = attn_limit(x, row),
+                         .score = t->score + i * t->stride,
+                         .out = t->out + i * x->dv,
+                         .lse = t->lse + i,
+                         .hot = t->hot[i]};
 }
 
 /* ---- exact attention ------------------------------------------------------------------------ */
 
-static void add_mass(struct truth *t, const struct step_truth *at, int32_t *hot)
+static void add_mass(const struct step *s, double *z, double *mass)
 {
-    int64_t n = at->limit - at->first;
-    double *z = t->work.z, top = row_max_f64(at->score + at->first, n);
-    memcpy(z, at->score + at->first, (size_t)n * sizeof *z);
-    exp_sum_f64(z, n, top);
-    double scale = exp(top - *at->lse);
+    int64_t n = s->limit - s->first;
+    memcpy(z, s->score + s->first, (size_t)n * sizeof *z);
+    exp_sum_f64(z, n, *s->lse);
     for (int64_t j = 0; j < n; j++)
-        t->mass[at->first + j] += z[j] * scale;
-    heavy_keys(at, hot);
+        mass[s->first + j] += z[j];
 }
 
 static int score_head(void *self, int64_t h, int worker, struct err *err)
@@ -110,15 +107,13 @@ static int score_head(void *self, int64_t h, int worker, struct err *err)
     int rc = 0;
 
     t->stride = attn_limit(&in->x, row + d->steps - 1);
-    TRY(exact_scores(in->exact, row, row + d->steps, 0, t->stride, t->score, err));
+    TRY(exact_score(in->exact, row, row + d->steps, t->score, t->stride, err));
     TRY(exact_out(in->exact, row, row + d->steps, &t->out, err));
     TRY(exact_lse(in->exact, row, row + d->steps, &t->lse, err));
-    for (int64_t i = 0; i < d->steps; i++) {
-        struct step_truth at = truth_at(d, (int)h, i);
-        for (int64_t j = 0; j < at.first; j++)
-            t->score[i * t->stride + j] = -INFINITY;
-        if (t->mass)
-            add_mass(t, &at, t->hot[i]);
+    for (int64_t i = 0; t->mass && i < d->steps; i++) {
+        struct step s = step_at(d, (int)h, i);
+        add_mass(&s, d->work[worker].z, t->mass);
+        heavy_keys(&s, t->hot[i]);
     }
 out:
     return rc;
@@ -218,40 +213,42 @@ static void gather(const struct attn_in *x, struct keyset held, struct cached_kv
     }
 }
 
-/* The sets that the heads [first, end) over one cache choose in step i. */
-static void choose_row(struct decode *d, const struct setting *s, int first, int end, int64_t i,
-                       const struct cached_kv *kv)
+/* The sets that the heads over cache c choose in the steps [i0, i1) of the block. */
+static void choose_rows(struct decode *d, const struct setting *s, int c, int64_t i0, int64_t i1,
+                        const struct cached_kv *kv)
 {
-    for (int h = first; h < end; h++) {
+    for (int h = c * s->layer.share; h < (c + 1) * s->layer.share; h++) {
         struct lane *l = s->lanes + h;
         const struct sim_cell *cell = l->cached && s->then ? s->then_cells + h : l->cell;
         if (l->off || (l->cached && !s->then))
             continue;
-        int rc = i + d->t0 == 0 ? sim_admits(cell) : 0;
+        int rc = i0 + d->t0 == 0 ? sim_admits(cell) : 0;
         if (!rc)
             rc = step_select(cell, d->heads + h / d->c->group * d->c->group, s->select + h,
-                             row_of(d, d->t0 + i), l->cached ? kv : NULL, &l->kept, &l->out->err);
+                             row_of(d, d->t0 + i0), row_of(d, d->t0 + i1), l->cached ? kv : NULL,
+                             &l->kept, &l->out->err);
         if (rc)
             lane_ends(l, cell, rc);
     }
 }
 
-static int choose_rows(struct decode *d, const struct setting *s, int c, struct err *err)
+/* at [nk]: scratch. */
+static int choose(struct decode *d, const struct setting *s, int c, int32_t *at, struct err *err)
 {
-    int first = c * s->layer.share, end = first + s->layer.share;
-    const struct attn_in *x = &d->heads[first]->x;
+    const struct attn_in *x = &d->heads[c * s->layer.share]->x;
     struct cached_kv kv = {.k = NULL};
     int rc = 0;
-    for (int h = first; h < end; h++)
+    for (int h = c * s->layer.share; h < (c + 1) * s->layer.share; h++)
         keysets_clear(&s->lanes[h].kept);
-    if (s->then) {
-        TRY(mem_alloc(&kv.k, x->nk * x->d, sizeof *kv.k, "keys of a cache", err));
-        TRY(mem_alloc(&kv.v, x->nk * x->dv, sizeof *kv.v, "values of a cache", err));
+    if (!s->then) {
+        choose_rows(d, s, c, 0, d->steps, NULL);
+        goto out;
     }
+    TRY(mem_alloc(&kv.k, x->nk * x->d, sizeof *kv.k, "keys of a cache", err));
+    TRY(mem_alloc(&kv.v, x->nk * x->dv, sizeof *kv.v, "values of a cache", err));
     for (int64_t i = 0; i < d->steps; i++) {
-        if (s->then)
-            gather(x, keysets_at(&s->held[c].sets, i), &kv, d->truth[first].work.at);
-        choose_row(d, s, first, end, i, s->then ? &kv : NULL);
+        gather(x, keysets_at(&s->held[c].sets, i), &kv, at);
+        choose_rows(d, s, c, i, i + 1, &kv);
     }
 out:
     free(kv.k);
@@ -289,13 +286,18 @@ static int64_t union_size(const struct decode *d, const struct setting *s, int c
     return n;
 }
 
-static int measure_lane(struct decode *d, const struct setting *s, int h, struct err *err)
+static int measure_lane(struct decode *d, const struct setting *s, int h, struct row_work *w,
+                        struct err *err)
 {
     int rc = 0;
-    for (int64_t i = 0; i < d->steps; i++) {
-        struct step_truth t = truth_at(d, h, i);
-        TRY(lane_step(s->lanes + h, &t, kept_at(s, h, i), held_at(s, h, i), &d->truth[h].work,
-                      err));
+    for (int64_t i = 0, n; i < d->steps; i += n) {
+        struct step at[LANE_STEPS];
+        for (n = 0; n < MIN(LANE_STEPS, d->steps - i); n++) {
+            at[n] = step_at(d, h, i + n);
+            at[n].kept = kept_at(s, h, i + n);
+            at[n].held = held_at(s, h, i + n);
+        }
+        TRY(lane_steps(s->lanes + h, at, (int)n, w, err));
     }
 out:
     return rc;
@@ -308,12 +310,12 @@ static int do_cache(void *self, int64_t c, int worker, struct err *err)
     struct setting *s = d->now;
     bool *mark = NULL;
     int rc = 0;
-    TRY(choose_rows(d, s, (int)c, err));
+    TRY(choose(d, s, (int)c, d->work[worker].at, err));
     TRY(mem_zalloc(&mark, d->heads[0]->x.nk, sizeof *mark, "keys that are read", err));
     for (int64_t i = 0; i < d->steps; i++)
         s->held[c].union_keys += (double)union_size(d, s, (int)c, i, mark);
     for (int h = (int)c * s->layer.share; h < ((int)c + 1) * s->layer.share; h++)
-        if (!s->lanes[h].off && measure_lane(d, s, h, &s->lanes[h].out->err))
+        if (!s->lanes[h].off && measure_lane(d, s, h, d->work + worker, &s->lanes[h].out->err))
             s->lanes[h].off = true;
 out:
     free(mark);
@@ -481,20 +483,33 @@ static double padded_cache(const struct setting *s, int64_t steps)
     return sum / (double)steps;
 }
 
-/* Mean recall of the fixed set of as many keys of the prompt that is best in all steps, beside
- * every generated key. */
-static int best_fixed(struct decode *d, const struct setting *s, int h, double *best,
-                      struct err *err)
+/* Mean over the heads of the cache of head h: recall of the fixed set of as many keys of the prompt
+ * that is best for them together in all steps, beside every generated key, minus their own. */
+static int fixed_regret(struct decode *d, const struct setting *s, int h, double *regret,
+                        struct err *err)
 {
-    const struct truth *t = d->truth + h;
-    int64_t prompt = d->c->phase.from, keep = s->held[h / s->layer.share].prompt;
-    struct prefix p = {.sum = 0};
-    double sum = 0;
-    int rc = keep > 0 ? prefix_topk(t->work.prefix, t->mass, prompt, keep, &p, err) : 0;
-    for (int64_t j = 0; j < d->heads[h]->x.nk; j++)
-        if (j >= prompt || (keep > 0 && prefix_has(&p, t->mass[j], j)))
-            sum += t->mass[j];
-    *best = sum / (double)d->c->phase.steps;
+    int c = h / s->layer.share, first = c * s->layer.share, heads = 0;
+    int64_t prompt = d->c->phase.from, steps = d->c->phase.steps, nk = d->heads[h]->x.nk;
+    double *mass = NULL, sum = 0;
+    struct prefix p;
+    int rc = 0;
+    TRY(mem_zalloc(&mass, nk, sizeof *mass, "mass of keys", err));
+    for (int i = first; i < first + s->layer.share; i++) {
+        if (s->lanes[i].off)
+            continue;
+        heads++;
+        for (int64_t j = 0; j < nk; j++)
+            mass[j] += d->truth[i].mass[j];
+        for (int64_t t = 0; t < steps; t++)
+            sum -= s->lanes[i].acc.recall[t];
+    }
+    TRY(prefix_topk(d->work->prefix, mass, prompt, s->held[c].prompt, &p, err));
+    for (int64_t j = 0; j < nk; j++)
+        if (j >= prompt || prefix_has(&p, mass[j], j))
+            sum += mass[j];
+    *regret = sum / (double)(steps * heads);
+out:
+    free(mass);
     return rc;
 }
 
@@ -518,13 +533,13 @@ static int finish_lane(struct decode *d, struct setting *s, int h, double error,
                            .kv = per_key * held->union_keys / (double)steps,
                            .meta = select->unknown ? NAN : select->bytes / (double)steps,
                            .dense = per_key * all,
-                           .best = NAN,
+                           .regret = NAN,
                            .err_layer = error};
     c.bytes = per_key * (l->cached ? cached : all);
     if (l->cached)
         c.end = (double)s->layer.caches[h / s->layer.share].n;
     if (l->cached && !s->late)
-        TRY(best_fixed(d, s, h, &c.best, err));
+        TRY(fixed_regret(d, s, h, &c.regret, err));
     l->out->record->n_q = steps;
     TRY(lane_record(l, &c, err));
 out:
@@ -548,10 +563,9 @@ static int truth_init(struct decode *d, int h, bool evicts, struct err *err)
     const struct attn_in *x = &d->heads[h]->x;
     int rc = 0;
     TRY(mem_alloc(&t->score, d->block * x->nk, sizeof *t->score, "scores of a block", err));
-    TRY(row_work_init(&t->work, x, err));
     if (evicts)
         TRY(mem_zalloc(&t->mass, x->nk, sizeof *t->mass, "mass of keys", err));
-    exact_expect_out(d->heads[h]->exact);
+    exact_by_rows(d->heads[h]->exact);
     int first = h / d->c->group * d->c->group;
     if (h != first)
         TRY(exact_borrow(d->heads[h]->exact, d->heads[first]->exact, err));
@@ -579,8 +593,11 @@ static int layer_init(struct decode *d, struct err *err)
     TRY(mem_zalloc(&d->heads, c->n, sizeof *d->heads, "heads", err));
     TRY(mem_zalloc(&d->truth, c->n, sizeof *d->truth, "heads", err));
     TRY(mem_zalloc(&d->settings, c->n_runs, sizeof *d->settings, "settings", err));
+    TRY(mem_zalloc(&d->work, MAX(1, c->jobs), sizeof *d->work, "scratch of rows", err));
     for (int h = 0; h < c->n; h++)
         d->heads[h] = &c->heads[h].in;
+    for (int i = 0; i < MAX(1, c->jobs); i++)
+        TRY(row_work_init(d->work + i, &d->heads[0]->x, err));
     d->block = block_steps(c->n, d->heads[0]->x.nk);
     for (int64_t k = 0; k < c->n_runs; k++) {
         struct setting *s = d->settings + k;
@@ -605,10 +622,13 @@ static void layer_free(struct decode *d)
     for (int64_t k = 0; d->settings && k < d->c->n_runs; k++)
         setting_free(d->settings + k);
     for (int h = 0; d->truth && h < d->c->n; h++) {
+        exact_hold(d->heads[h]->exact, 0, 0, NULL, 0);
         free(d->truth[h].score);
         free(d->truth[h].mass);
-        row_work_free(&d->truth[h].work);
     }
+    for (int i = 0; d->work && i < MAX(1, d->c->jobs); i++)
+        row_work_free(d->work + i);
+    free(d->work);
     free(d->truth);
     free(d->heads);
     free(d->settings);

@@ -15,9 +15,9 @@ int row_work_init(struct row_work *w, const struct attn_in *x, struct err *err)
 {
     int rc = 0;
     TRY(prefix_work_new(&w->prefix, err));
-    TRY(mem_alloc(&w->z, x->nk, sizeof *w->z, "scores of a row", err));
-    TRY(mem_alloc(&w->out, x->dv, sizeof *w->out, "output of a row", err));
-    TRY(mem_alloc(&w->at, x->nk, sizeof *w->at, "keys of a row", err));
+    TRY(mem_alloc(&w->z, LANE_STEPS * x->nk, sizeof *w->z, "scores of rows", err));
+    TRY(mem_alloc(&w->at, LANE_STEPS * x->nk, sizeof *w->at, "keys of rows", err));
+    TRY(mem_alloc(&w->out, LANE_STEPS * x->dv, sizeof *w->out, "outputs of rows", err));
 out:
     return rc;
 }
@@ -32,99 +32,130 @@ void row_work_free(struct row_work *w)
 }
 
 /* z_i = e^(score of at[i] - *top) with *top the largest score; returns their sum. */
-static double weights(const struct step_truth *t, const int32_t *at, int64_t n, double *z,
-                      double *top)
+static double weights(const struct step *s, const int32_t *at, int64_t n, double *z, double *top)
 {
     for (int64_t i = 0; i < n; i++)
-        z[i] = t->score[at[i]];
+        z[i] = s->score[at[i]];
     *top = row_max_f64(z, n);
     return *top == -INFINITY ? 0 : exp_sum_f64(z, n, *top);
 }
 
-double mass_of(const struct step_truth *t, const int32_t *at, int64_t n, double *z)
+static double mass_of(const struct step *s, const int32_t *at, int64_t n, double *z)
 {
-    double top, sum = weights(t, at, n, z, &top);
-    return sum > 0 ? sum * exp(top - *t->lse) : 0;
+    double top, sum = weights(s, at, n, z, &top);
+    return sum > 0 ? sum * exp(top - *s->lse) : 0;
 }
 
-void heavy_keys(const struct step_truth *t, int32_t *at)
+void heavy_keys(const struct step *s, int32_t *at)
 {
     int n = 0;
     double low = -INFINITY; /* the smallest of DECODE_HOT keys */
-    for (int64_t j = t->first; j < t->limit; j++) {
+    for (int64_t j = s->first; j < s->limit; j++) {
         int out = 0;
-        if (n == DECODE_HOT && t->score[j] <= low)
+        if (n == DECODE_HOT && s->score[j] <= low)
             continue;
         for (int i = 1; i < n; i++)
-            if (t->score[at[i]] <= t->score[at[out]]) /* of equal ones the later leaves */
+            if (s->score[at[i]] <= s->score[at[out]]) /* of equal ones the later leaves */
                 out = i;
         if (n == DECODE_HOT)
             memmove(at + out, at + out + 1, (size_t)(--n - out) * sizeof *at);
         at[n++] = (int32_t)j;
-        low = t->score[at[0]];
+        low = s->score[at[0]];
         for (int i = 1; i < n; i++)
-            low = fmin(low, t->score[at[i]]);
+            low = fmin(low, s->score[at[i]]);
     }
 }
 
-int heaviest(const struct step_truth *t, int64_t k, struct row_work *w, int32_t *at, int64_t *n,
-             struct err *err)
+/* Mass of the k heaviest allowed keys, 0 < k < all. */
+static int heaviest_mass(const struct step *s, int64_t k, struct row_work *w, double *mass,
+                         struct err *err)
 {
     struct prefix p;
-    const double *s = t->score + t->first;
-    int rc = prefix_topk(w->prefix, s, t->limit - t->first, k, &p, err);
-    *n = 0;
-    for (int64_t j = 0; !rc && j < t->limit - t->first; j++)
-        if (prefix_has(&p, s[j], j))
-            at[(*n)++] = (int32_t)(t->first + j);
+    int64_t m = 0;
+    int rc = prefix_topk(w->prefix, s->score + s->first, s->limit - s->first, k, &p, err);
+    for (int64_t j = s->first; !rc && j < s->limit; j++) {
+        w->z[m] = s->score[j];
+        m += s->score[j] > p.cut;
+    }
+    for (; !rc && m < k; m++)
+        w->z[m] = p.cut;
+    double top = row_max_f64(w->z, m);
+    *mass = m ? exp_sum_f64(w->z, m, top) * exp(top - *s->lse) : 0;
     return rc;
 }
 
-/* ---- a step --------------------------------------------------------------------------------- */
+/* ---- the attention of some steps ------------------------------------------------------------ */
 
-SIMD_CLONES
-static void add_value(double w, const float *v, int64_t dv, double *out)
+/* List the keys whose values a step adds up, with their weights, from `at` in the work on: those
+ * that are kept, or, where more than half is kept, in mass and in keys, what is missing: that is
+ * subtracted from the dense output. Returns the number. */
+static int64_t list_step(const struct attn_in *x, const struct step *s, int64_t kept, int64_t at,
+                         struct row_work *w, struct row_sum *r)
 {
-    for (int64_t c = 0; c < dv; c++)
-        out[c] += w * (double)v[c];
-}
-
-static void add_values(const struct attn_in *x, const int32_t *at, const double *z, int64_t n,
-                       double scale, double *out)
-{
-    for (int64_t i = 0; i < n; i++)
-        add_value(z[i] * scale, x->v + at[i] * (int64_t)x->dv, x->dv, out);
-}
-
-/* Softmax over the kept keys into w->out; returns its log-sum-exp. Where more than half is kept, in
- * mass and in keys, what is missing is subtracted from the dense output. */
-static double attend(const struct attn_in *x, const struct step_truth *t, struct keyset kept,
-                     int64_t n, struct row_work *w)
-{
-    double top, sum, lse;
-    int64_t allowed = t->limit - t->first;
-    memset(w->out, 0, (size_t)x->dv * sizeof *w->out);
-    if (n > allowed / 2) {
-        double share = attn_key_share(x, *t->lse);
-        int64_t gone = keyset_list(kept, t->first, t->limit, true, w->at);
-        sum = weights(t, w->at, gone, w->z, &top);
-        double scale = gone ? exp(top - *t->lse) : 0, rest = 1 - sum * scale;
-        if (rest >= 0.5) {
-            add_values(x, w->at, w->z, gone, -scale, w->out);
-            lse = *t->lse + log(rest);
-            for (int c = 0; c < x->dv; c++)
-                w->out[c] = (w->out[c] + t->out[c] / share) / rest * attn_key_share(x, lse);
-            return lse;
-        }
-        memset(w->out, 0, (size_t)x->dv * sizeof *w->out);
+    double top, sum, scale, *z = w->z + at;
+    int32_t *keys = w->at + at;
+    int64_t n = 0;
+    *r = (struct row_sum){.at = at, .rest = 0};
+    if (kept > (s->limit - s->first) / 2) {
+        n = keyset_list(s->kept, s->first, s->limit, true, keys);
+        sum = weights(s, keys, n, z, &top);
+        scale = n ? exp(top - *s->lse) : 0;
+        r->rest = 1 - sum * scale;
     }
-    n = keyset_list(kept, t->first, t->limit, false, w->at);
-    sum = weights(t, w->at, n, w->z, &top);
-    if (sum == 0)
-        return -INFINITY;
-    lse = top + log(sum);
-    add_values(x, w->at, w->z, n, attn_key_share(x, lse) / sum, w->out);
-    return lse;
+    if (r->rest >= 0.5) {
+        scale = -scale;
+        r->lse = *s->lse + log(r->rest);
+    } else {
+        r->rest = 0;
+        n = keyset_list(s->kept, s->first, s->limit, false, keys);
+        sum = weights(s, keys, n, z, &top);
+        r->lse = sum > 0 ? top + log(sum) : -INFINITY;
+        scale = sum > 0 ? attn_key_share(x, r->lse) / sum : 0;
+    }
+    for (int64_t i = 0; i < n; i++)
+        z[i] *= scale;
+    r->end = at + n;
+    return n;
+}
+
+/* Values of four keys, as all of an output's sums are loaded and stored for each call. */
+SIMD_CLONES
+static void add_four(const double *w, const float *const *v, int64_t dv, double *out)
+{
+    const float *v0 = v[0], *v1 = v[1], *v2 = v[2], *v3 = v[3];
+    double w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
+    for (int64_t c = 0; c < dv; c++)
+        out[c] +=
+            (w0 * (double)v0[c] + w1 * (double)v1[c]) + (w2 * (double)v2[c] + w3 * (double)v3[c]);
+}
+
+#define VALUES 512 /* that stay in the cache while all steps add theirs */
+
+static void add_values(const struct attn_in *x, struct row_work *w, int n)
+{
+    memset(w->out, 0, (size_t)(n * x->dv) * sizeof *w->out);
+    for (int64_t end = VALUES; end < x->nk + VALUES; end += VALUES)
+        for (int r = 0; r < n; r++)
+            for (struct row_sum *s = w->row + r; s->at < s->end && w->at[s->at] < end;) {
+                const float *v[4];
+                double weight[4];
+                for (int e = 0; e < 4; e++) {
+                    bool some = s->at + e < s->end;
+                    weight[e] = some ? w->z[s->at + e] : 0;
+                    v[e] = x->v + w->at[some ? s->at + e : s->at] * (int64_t)x->dv;
+                }
+                add_four(weight, v, x->dv, w->out + r * x->dv);
+                s->at += 4;
+            }
+}
+
+/* What the missing keys had, out of the dense output. */
+static void subtract(const struct attn_in *x, const struct step *s, const struct row_sum *r,
+                     double *out)
+{
+    double share = attn_key_share(x, *s->lse);
+    for (int c = 0; c < x->dv; c++)
+        out[c] = (out[c] + s->out[c] / share) / r->rest * attn_key_share(x, r->lse);
 }
 
 static bool has_all(struct keyset held, const int32_t *at, int64_t n)
@@ -140,40 +171,39 @@ static bool has_all(struct keyset held, const int32_t *at, int64_t n)
 }
 
 /* Mass that the cache no longer has. */
-static void add_lost(struct lane *l, const struct step_truth *t, struct keyset kept,
-                     struct keyset held, struct row_work *w)
+static void add_lost(struct lane *l, const struct step *s, struct row_work *w)
 {
-    double recall = l->acc.recall[t->step];
-    if (!held.s)
+    double recall = l->acc.recall[s->step];
+    if (!s->held.s)
         return;
-    if (held.s != kept.s) {
-        int64_t n = keyset_list(held, t->first, t->limit, false, w->at);
-        recall = n == t->limit - t->first ? 1 : mass_of(t, w->at, n, w->z);
+    if (s->held.s != s->kept.s) {
+        int64_t n = keyset_list(s->held, s->first, s->limit, false, w->at);
+        recall = n == s->limit - s->first ? 1 : mass_of(s, w->at, n, w->z);
     }
-    l->lost[t->step] = MAX(0, 1 - recall);
-    l->hot += !has_all(held, t->hot, MIN(DECODE_HOT, t->limit - t->first));
+    l->lost[s->step] = MAX(0, 1 - recall);
+    l->hot += !has_all(s->held, s->hot, MIN(DECODE_HOT, s->limit - s->first));
 }
 
-static void add_layer_errors(struct lane *l, const struct step_truth *t, const double *out)
+static void add_layer_errors(struct lane *l, const struct step *s, const double *out)
 {
     for (int64_t c = 0; c < l->acc.dv; c++) {
-        double delta = out[c] - t->out[c];
-        l->sq_delta[t->step] += delta * delta;
-        l->sq_ref[t->step] += t->out[c] * t->out[c];
+        double delta = out[c] - s->out[c];
+        l->sq_delta[s->step] += delta * delta;
+        l->sq_ref[s->step] += s->out[c] * s->out[c];
     }
 }
 
 /* The step as a row of the mask and of the outputs of all steps. */
-static int dump_step(struct lane *l, const struct step_truth *t, struct keyset kept,
-                     const double *out, const double *lse, struct err *err)
+static int dump_step(struct lane *l, const struct step *s, const double *out, const double *lse,
+                     struct err *err)
 {
     struct mask m = {0};
     int rc = 0;
     if (!l->cell->sink)
         return 0;
-    TRY(mask_lists_init(&m, l->acc.n, l->cell->in->x.nk, t->step, t->step + 1, true, 1, 1, err));
-    for (int64_t i = 0; i < kept.n; i++)
-        TRY(mask_lists_add_run(&m, 0, kept.s[i].lo, kept.s[i].hi, err));
+    TRY(mask_lists_init(&m, l->acc.n, l->cell->in->x.nk, s->step, s->step + 1, true, 1, 1, err));
+    for (int64_t i = 0; i < s->kept.n; i++)
+        TRY(mask_lists_add_run(&m, 0, s->kept.s[i].lo, s->kept.s[i].hi, err));
     mask_lists_finish(&m);
     mask_within(&m, &l->cell->in->x.reach);
     TRY(l->cell->sink(l->cell->sink_ctx, &m, out, lse, err));
@@ -182,30 +212,53 @@ out:
     return rc;
 }
 
-int lane_step(struct lane *l, const struct step_truth *t, struct keyset kept, struct keyset held,
-              struct row_work *w, struct err *err)
+/* Allowed keys of the step that are kept. */
+static int64_t kept_keys(const struct step *s)
 {
-    const struct attn_in *x = &l->cell->in->x;
-    int64_t allowed = t->limit - t->first, n = 0, top = 0;
-    int rc = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < s->kept.n; i++)
+        n += MAX(0, MIN(s->kept.s[i].hi, s->limit) - MAX(s->kept.s[i].lo, s->first));
+    return n;
+}
 
-    for (int64_t i = 0; i < kept.n; i++)
-        n += MAX(0, MIN(kept.s[i].hi, t->limit) - MAX(kept.s[i].lo, t->first));
-    double lse = attend(x, t, kept, n, w);
-    metrics_add_rows(&l->acc, t->step, 1, w->out, t->out, &lse, &lse, t->lse);
-    add_layer_errors(l, t, w->out);
-    TRY(dump_step(l, t, kept, w->out, &lse, err));
-    add_lost(l, t, kept, held, w);
+static int measure(struct lane *l, const struct step *s, const double *out, double lse,
+                   struct row_work *w, struct err *err)
+{
+    int64_t allowed = s->limit - s->first, n = kept_keys(s);
+    double bound = n == allowed;
+    int rc = 0;
+    metrics_add_rows(&l->acc, s->step, 1, out, s->out, &lse, &lse, s->lse);
+    add_layer_errors(l, s, out);
+    TRY(dump_step(l, s, out, &lse, err));
+    add_lost(l, s, w);
     if (n > 0 && n < allowed)
-        TRY(heaviest(t, n, w, w->at, &top, err));
-    l->topk += n == allowed ? 1 : n > 0 ? mass_of(t, w->at, top, w->z) : 0;
+        TRY(heaviest_mass(s, n, w, &bound, err));
+    l->topk += bound;
     l->pairs += n;
     l->allowed += allowed;
-    if (t->step > 0)
-        l->reuse += (double)keyset_common(kept, keysets_at(&l->last, 0)) /
-                    (double)MAX(1, keyset_size(kept));
+    if (s->step > 0)
+        l->reuse += (double)keyset_common(s->kept, keysets_at(&l->last, 0)) /
+                    (double)MAX(1, keyset_size(s->kept));
     keysets_clear(&l->last);
-    TRY(keysets_add(&l->last, kept.s, kept.n, err));
+    TRY(keysets_add(&l->last, s->kept.s, s->kept.n, err));
+out:
+    return rc;
+}
+
+int lane_steps(struct lane *l, const struct step *s, int n, struct row_work *w, struct err *err)
+{
+    const struct attn_in *x = &l->cell->in->x;
+    int64_t at = 0;
+    int rc = 0;
+    for (int r = 0; r < n; r++)
+        at += list_step(x, s + r, kept_keys(s + r), at, w, w->row + r);
+    add_values(x, w, n);
+    for (int r = 0; r < n; r++) {
+        double *out = w->out + r * x->dv;
+        if (w->row[r].rest > 0)
+            subtract(x, s + r, w->row + r, out);
+        TRY(measure(l, s + r, out, w->row[r].lse, w, err));
+    }
 out:
     return rc;
 }
@@ -282,8 +335,8 @@ static int record_eviction(struct lane *l, const struct lane_cache *c, struct er
                    {"lost_drift", drift(l->lost, n)}, {"hot_lost", l->hot / (double)n},
                    {"cache_keys", mean_of(c->held, n)}, {"cache_keys_peak", peak},
                    {"cache_keys_end", c->end}, {"cache_keys_padded", c->padded}));
-    if (!isnan(c->best))
-        TRY(record_metric(r, "regret_evict", c->best - record_get(r, "cra_mean"), err));
+    if (!isnan(c->regret))
+        TRY(record_metric(r, "regret_evict", c->regret, err));
     TRY(record_steps(r, "lost", l->lost, n, err));
     TRY(record_steps(r, "cache_keys", c->held, n, err));
 out:
@@ -304,7 +357,7 @@ int lane_record(struct lane *l, const struct lane_cache *c, struct err *err)
     TRY(record_steps(r, "recall", l->acc.recall, n, err));
     TRY(metrics_output(&l->acc, false, r, err));
     TRY(RECORD_ALL(r, err, {"cra_drift", moved}, {"err_l2_layer", c->err_layer},
-                   {"regret_topk", l->topk / (double)n - record_get(r, "cra_mean")},
+                   {"regret_topk", fmax(0, l->topk / (double)n - record_get(r, "cra_mean"))},
                    {"bytes_kv", c->kv}, {"bytes_dense", c->dense}, {"bytes_cache", c->bytes}));
     if (!isnan(c->meta))
         TRY(RECORD_ALL(r, err, {"bytes_meta", c->meta}, {"bytes_read", c->kv + c->meta}));

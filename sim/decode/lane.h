@@ -12,32 +12,31 @@
 /* Keys of a step that count as heavy (hot_lost). */
 #define DECODE_HOT 16
 
-/* The exact attention of one head at one step. Views. */
-struct step_truth {
+/* A head at one step: its exact attention and what a setting attends to. Views. */
+struct step {
     int64_t step, row, first, limit; /* keys [first, limit) are allowed */
     const double *score;             /* [limit]: scaled, -inf below first */
     const double *out, *lse;         /* [dv], [1]: of dense attention */
     const int32_t *hot;              /* [min(DECODE_HOT, limit - first)]: the heaviest keys */
+    struct keyset kept, held;        /* attended to; in the cache (.s NULL: all allowed keys) */
 };
 
-/* Scratch for rows of a head. */
+/* The min(DECODE_HOT, limit - first) heaviest keys, ascending by position. */
+void heavy_keys(const struct step *s, int32_t *at);
+
+/* Scratch for LANE_STEPS rows of a head. */
+#define LANE_STEPS 16
 struct row_work {
     struct prefix_work *prefix; /* owned, as all */
-    double *z, *out;            /* [nk], [dv] */
-    int32_t *at;                /* [nk] */
+    double *z, *out;            /* [LANE_STEPS][nk], [LANE_STEPS][dv] */
+    int32_t *at;                /* [LANE_STEPS][nk] */
+    struct row_sum {
+        int64_t at, end;  /* its keys in the arrays above */
+        double rest, lse; /* mass that is kept, where the others are listed, else 0 */
+    } row[LANE_STEPS];
 };
 int row_work_init(struct row_work *w, const struct attn_in *x, struct err *err);
 void row_work_free(struct row_work *w);
-
-/* Sum of e^(score - lse) of the keys at[0..n): their exact mass. */
-double mass_of(const struct step_truth *t, const int32_t *at, int64_t n, double *z);
-
-/* The min(DECODE_HOT, limit - first) heaviest, ascending by position. */
-void heavy_keys(const struct step_truth *t, int32_t *at);
-
-/* The k heaviest allowed keys of a step, ascending by position; returns their number. */
-int heaviest(const struct step_truth *t, int64_t k, struct row_work *w, int32_t *at, int64_t *n,
-             struct err *err);
 
 struct lane {
     const struct sim_cell *cell;
@@ -56,9 +55,8 @@ int lane_init(struct lane *l, const struct sim_cell *cell, struct call_outcome *
               struct err *err);
 void lane_free(struct lane *l);
 
-/* The step's attention over `kept`, of which the cache holds `held` (.s NULL: all allowed keys). */
-int lane_step(struct lane *l, const struct step_truth *t, struct keyset kept, struct keyset held,
-              struct row_work *w, struct err *err);
+/* Attend and measure n <= LANE_STEPS steps. */
+int lane_steps(struct lane *l, const struct step *s, int n, struct row_work *w, struct err *err);
 
 /* What the caller knows of the head's cache. */
 struct lane_cache {
@@ -68,7 +66,7 @@ struct lane_cache {
     double padded;                 /* largest cache of the layer, mean over steps */
     double kv, meta, dense, bytes; /* bytes per step: read of K and V, read to choose (NAN: not
                                     * known), read by dense attention, held */
-    double best;                   /* mean recall of the best fixed set; NAN: not known */
+    double regret; /* of the cache's heads, below the best fixed set; NAN: not known */
     double err_layer;
 };
 

@@ -8,11 +8,9 @@
 
 /* A row of a head as a head of its own. Not to be moved: in.exact points into it. */
 struct row_head {
-    struct head_in in;
+    struct group_rows r;
     struct exact exact;
     struct exact *of; /* the whole head's; NULL where keys are gathered */
-    const struct head_in *const *group;
-    int64_t row;
 };
 
 /* Dense attention of the row is that of the whole head. */
@@ -24,33 +22,40 @@ static int dense_of_head(void *self, int64_t row0, int64_t row1, double *out, do
     int rc = 0;
     (void)row0, (void)row1; /* there is one row */
     if (out) {
-        TRY(exact_out(h->of, h->row, h->row + 1, &from, err));
-        memcpy(out, from, (size_t)h->in.x.dv * sizeof *out);
+        TRY(exact_out(h->of, h->r.row, h->r.row + 1, &from, err));
+        memcpy(out, from, (size_t)h->r.in.x.dv * sizeof *out);
     }
-    TRY(exact_lse(h->of, h->row, h->row + 1, &from, err));
+    TRY(exact_lse(h->of, h->r.row, h->r.row + 1, &from, err));
     *lse = *from;
 out:
     return rc;
 }
 
-/* The query of a head of the group at this step. */
-static int query_of_row(const struct head_in *in, int g, float *q, struct err *err)
+static int queries_of_rows(const struct head_in *in, int g, float *q, struct err *err)
 {
-    const struct row_head *h = in->queries_from;
-    const struct attn_in *x = &h->group[g]->x;
+    const struct group_rows *r = in->queries_from;
     (void)err;
-    memcpy(q, x->q + h->row * x->d, (size_t)x->d * sizeof *q);
+    memcpy(q, r->group[g]->x.q + r->row * in->x.d, (size_t)(in->x.nq * in->x.d) * sizeof *q);
     return 0;
+}
+
+/* r is not to be moved. */
+static void set_group(struct group_rows *r, const struct head_in *in,
+                      const struct head_in *const *group, int64_t row)
+{
+    *r = (struct group_rows){*in, group, row};
+    r->in.queries = queries_of_rows;
+    r->in.queries_from = r;
 }
 
 static int make_row(const struct head_in *in, const struct head_in *const *group, int64_t row,
                     const struct cached_kv *kv, struct row_head *h, struct err *err)
 {
-    struct attn_in *x = &h->in.x;
-    *h = (struct row_head){.in = *in, .group = group, .row = row, .of = kv ? NULL : in->exact};
-    h->in.exact = &h->exact;
-    h->in.queries = query_of_row;
-    h->in.queries_from = h;
+    struct attn_in *x = &h->r.in.x;
+    set_group(&h->r, in, group, row);
+    h->of = kv ? NULL : in->exact;
+    h->r.in.exact = &h->exact;
+    h->r.in.operand = NULL;
     x->nq = 1;
     x->q = in->x.q + row * x->d;
     x->nk = kv ? kv->n : in->x.nk - in->x.nq + row + 1;
@@ -60,6 +65,7 @@ static int make_row(const struct head_in *in, const struct head_in *const *group
     if (kv)
         return 0;
     exact_dense_from(&h->exact, dense_of_head, h);
+    exact_hold(&h->exact, 0, 1, exact_held(in->exact, row), x->nk);
     return exact_borrow(&h->exact, in->exact, err);
 }
 
@@ -87,8 +93,9 @@ out:
     return rc;
 }
 
-static int select_of(const struct sim_cell *cell, const struct head_in *in, void *state, int64_t i,
-                     const struct cached_kv *kv, struct keysets *out, struct err *err)
+static int select_of(const struct sim_cell *cell, const struct head_in *in, void *state,
+                     int64_t row0, int64_t row1, const struct cached_kv *kv, struct keysets *out,
+                     struct err *err)
 {
     struct arithmetic arith = {.kind = ARITH_SOFTMAX};
     struct mask m = {0};
@@ -100,10 +107,11 @@ static int select_of(const struct sim_cell *cell, const struct head_in *in, void
                            "%s has an arithmetic of its own; the decode phase attends by exact "
                            "softmax over the kept keys",
                            cell->method->name);
-    TRY(cell->method->select(state, i, i + 1, &m, err));
+    TRY(cell->method->select(state, row0, row1, &m, err));
     mask_within(&m, &in->x.reach);
     TRY(mask_check(&m, err));
-    TRY(add_row(&m, i, kv, out, err));
+    for (int64_t i = row0; i < row1; i++)
+        TRY(add_row(&m, i, kv, out, err));
 out:
     mask_free(&m);
     return rc;
@@ -115,7 +123,9 @@ static void add_cost(struct step_state *s, const struct method *m, void *state)
     struct select_cost c = {0, 0};
     if (m->flags & METHOD_KEEPS_ALL || method_origin(m, state).source != SOURCE_OWN)
         return;
-    if (m->cost && m->cost(state, &c))
+    if (m->decode.step_bytes)
+        s->bytes += m->decode.step_bytes(state);
+    else if (m->cost && m->cost(state, &c))
         s->bytes += c.bytes;
     else
         s->unknown = true;
@@ -138,8 +148,8 @@ static int select_alone(const struct sim_cell *cell, const struct head_in *const
     void *state = NULL;
     int rc = 0;
     TRY(make_row(cell->in, group, row, kv, &h, err));
-    TRY(method_prepare(cell->method, cell->ctx, cell->params, &h.in, &state, err));
-    TRY(select_of(cell, &h.in, state, 0, kv, out, err));
+    TRY(method_prepare(cell->method, cell->ctx, cell->params, &h.r.in, &state, err));
+    TRY(select_of(cell, &h.r.in, state, 0, 1, kv, out, err));
     add_cost(s, cell->method, state);
 out:
     method_release(cell->method, state);
@@ -148,8 +158,8 @@ out:
 }
 
 int step_select(const struct sim_cell *cell, const struct head_in *const *group,
-                struct step_state *s, int64_t row, const struct cached_kv *kv, struct keysets *out,
-                struct err *err)
+                struct step_state *s, int64_t row0, int64_t row1, const struct cached_kv *kv,
+                struct keysets *out, struct err *err)
 {
     bool (*each_row)(const void *params) = cell->method->decode.each_row;
     int rc = 0;
@@ -158,9 +168,14 @@ int step_select(const struct sim_cell *cell, const struct head_in *const *group,
     if (kv && !attn_is_plain(&cell->in->x))
         return method_skip(cell->ctx, "a head with a window, chunk, cap, bias or sink: then= needs "
                                       "keys whose place does not count");
-    if (kv || !each_row || !each_row(cell->params))
-        return select_alone(cell, group, s, row, kv, out, err);
-    if (!s->once)
-        rc = method_prepare(cell->method, cell->ctx, cell->params, cell->in, &s->once, err);
-    return rc ? rc : select_of(cell, cell->in, s->once, row, kv, out, err);
+    if (kv || !each_row || !each_row(cell->params)) {
+        for (int64_t row = row0; row < row1 && !rc; row++)
+            rc = select_alone(cell, group, s, row, kv, out, err);
+        return rc;
+    }
+    if (!s->once) {
+        set_group(&s->all, cell->in, group, 0);
+        rc = method_prepare(cell->method, cell->ctx, cell->params, &s->all.in, &s->once, err);
+    }
+    return rc ? rc : select_of(cell, cell->in, s->once, row0, row1, kv, out, err);
 }

@@ -43,7 +43,7 @@ struct state {
     const struct params *params;
     const struct head_in *in;
     struct key_labels labels;
-    struct prefix_work *work;
+    struct ranked rank;
     char dense[160];      /* why the head is; "" = it is not */
     int64_t rows, scores; /* so far */
 };
@@ -52,7 +52,7 @@ static void release(void *state)
 {
     struct state *s = state;
     key_labels_free(&s->labels);
-    prefix_work_free(s->work);
+    ranked_free(&s->rank);
 }
 
 static int validate(void *params, struct err *err)
@@ -74,9 +74,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 
     s->params = p;
     s->in = in;
-    if (head_left_dense(in, p->dense_layers, p->rows, s->dense))
+    if (head_left_dense(in, p->dense_layers, 0, p->rows, s->dense))
         return 0;
-    TRY(prefix_work_new(&s->work, err));
+    TRY(ranked_init(&s->rank, 0, err));
     rc = key_labels_init(&s->labels, ctx, in, p->channels, p->group_factor, p->label_bits ? 16 : 4,
                          err);
 out:
@@ -87,21 +87,15 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
     const struct attn_in *x = &s->in->x;
-    int64_t limit = attn_limit(x, i), g = i - m->row0;
-    struct prefix top = {0};
-    int rc = 0;
+    int64_t limit = attn_limit(x, i), best = s->params->budget;
 
     s->rows++;
-    if (limit <= s->params->budget)
-        return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
-    key_labels_scores(&s->labels, x->q + i * x->d, limit);
-    s->scores += limit;
-    TRY(prefix_topk(s->work, s->labels.score, limit, s->params->budget, &top, err));
-    for (int64_t j = 0; j < limit; j++)
-        if (prefix_has(&top, s->labels.score[j], j))
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
-out:
-    return rc;
+    const double *score = NULL;
+    if (best < limit) {
+        score = key_labels_scores(&s->labels, i, m->row1);
+        s->scores += limit;
+    }
+    return ranked_add(&s->rank, score, limit, best, limit, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -124,11 +118,9 @@ static bool cost(const void *state, struct select_cost *c)
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    if (s->dense[0])
-        return snprintf(why, 160, "%s", s->dense) > 0;
-    snprintf(why, 160, "its budget of %lld tokens is not less than the sequence's %lld keys",
-             (long long)s->params->budget, (long long)s->in->x.nk);
-    return s->scores == 0;
+    if (snprintf(why, 160, "%s", s->dense) > 0)
+        return true;
+    return s->scores == 0 && budget_is_all("budget", s->params->budget, 1, s->in->x.nk, why);
 }
 
 /* ---- calibration ---------------------------------------------------------------------------- */

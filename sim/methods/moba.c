@@ -12,7 +12,6 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/blocks/blockpool.h"
-#include "sim/blocks/prefix.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
@@ -36,9 +35,9 @@ struct state {
     const struct head_in *in;
     struct attn_in x;
     bool dense;
-    float *mean;  /* [chunks][d] */
-    double *gate; /* [chunks] of a query */
-    struct prefix_work *work;
+    float *mean;             /* [chunks][d] */
+    struct ranked rank;      /* of chunks */
+    int64_t gates;           /* so far */
     struct slice_mask given; /* by a device */
 };
 
@@ -46,8 +45,7 @@ static void release(void *state)
 {
     struct state *s = state;
     free(s->mean);
-    free(s->gate);
-    prefix_work_free(s->work);
+    ranked_free(&s->rank);
     slice_mask_free(&s->given);
 }
 
@@ -70,8 +68,7 @@ static int pool(struct state *s, struct err *err)
     int64_t chunk = s->p->chunk, n = ceil_div(x->nk, chunk);
     int rc = 0;
     TRY(mem_alloc(&s->mean, n * x->d, sizeof *s->mean, "means of chunks", err));
-    TRY(mem_alloc(&s->gate, n, sizeof *s->gate, "gates", err));
-    TRY(prefix_work_new(&s->work, err));
+    TRY(ranked_init(&s->rank, n, err));
     for (int64_t j = 0; j < n; j++)
         block_mean(x->k + j * chunk * x->d, MIN(chunk, x->nk - j * chunk), x->d, s->in->src_dtype,
                    s->mean + j * x->d);
@@ -83,19 +80,12 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
     int64_t at = i + s->x.nk - s->x.nq, own = at / s->p->chunk;
-    struct prefix top;
-    int rc = 0;
+    double *gate = s->rank.score;
     if (at < 0)
         return 0;
-    for (int64_t j = 0; j < own; j++)
-        s->gate[j] = row_product(s->x.q + i * s->x.d, s->mean + j * s->x.d, s->x.d);
-    TRY(prefix_topk(s->work, s->gate, own, s->p->topk - 1, &top, err));
-    for (int64_t j = 0; j < own && s->p->topk > 1; j++)
-        if (prefix_has(&top, s->gate[j], j))
-            TRY(mask_lists_add(m, i - m->row0, (int32_t)j, err));
-    TRY(mask_lists_add(m, i - m->row0, (int32_t)own, err));
-out:
-    return rc;
+    row_products(s->x.q + i * s->x.d, s->mean, s->x.d, NULL, own, gate);
+    s->gates += own;
+    return ranked_add(&s->rank, gate, own, s->p->topk - 1, own + 1, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -104,7 +94,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     int rc = 0;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
-    if (!s->mean && !s->dense)
+    if (!s->rank.work && !s->dense)
         TRY(pool(s, err));
     TRY(row_lists(&s->x, s->dense, s->p->chunk, select_row, s, row0, row1, out, err));
     if (!s->dense)
@@ -131,23 +121,27 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
-    return s->dense ? 0 : slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
+    if (s->dense)
+        return 0;
+    for (int64_t at = MAX(0, s->x.nk - s->x.nq); at < s->x.nk; at++) {
+        int64_t own = at / s->p->chunk;
+        s->gates += own;
+        ranked_count(&s->rank, s->p->topk, own + 1);
+    }
+    return slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct state *s = state;
-    return s->dense ? 0 : units_record(&s->x, s->p->chunk, s->p->topk, r, err);
+    return ranked_report(&((struct state *)state)->rank, r, err);
 }
 
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = 0;
+    double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = (double)s->gates;
     if (s->dense)
         return true;
-    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
-        gates += (double)((i + s->x.nk - s->x.nq) / s->p->chunk);
     cost_sums(c, (double)s->x.nk * s->x.d);
     cost_products(c, gates, s->x.d);
     cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);
@@ -155,16 +149,22 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
+/* The means of a row; a mean is made when its chunk is complete. */
+static double step_bytes(const void *state)
+{
+    const struct state *s = state;
+    struct select_cost c = {0, 0};
+    cost_rows(&c, s->in, (double)s->gates, s->x.d);
+    return c.bytes;
+}
+
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    if (s->dense)
-        snprintf(why, 160, "layer %d is one of the last %lld (dense_last)", s->in->layer,
-                 (long long)s->p->dense_last);
-    else
-        snprintf(why, 160, "%lld keys are not more than topk=%lld chunks of %lld",
-                 (long long)s->x.nk, (long long)s->p->topk, (long long)s->p->chunk);
-    return true;
+    if (!s->dense)
+        return budget_is_all("topk", s->p->topk, s->p->chunk, s->x.nk, why);
+    return snprintf(why, 160, "layer %d is one of the last %lld (dense_last)", s->in->layer,
+                    (long long)s->p->dense_last) > 0;
 }
 
 const struct method method_moba = {
@@ -182,6 +182,7 @@ const struct method method_moba = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
+    .decode = {.each_row = method_always, .step_bytes = step_bytes},
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "",
               .variants = TEXTS("chunk=16:topk=3:dense_last=0", "chunk=7:topk=1:dense_last=0"),

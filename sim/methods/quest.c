@@ -52,16 +52,16 @@ struct state {
     const struct params *params;
     const struct head_in *in;
     struct key_pages pages;
-    struct prefix_work *work;
-    char dense[160];              /* why the head is; "" = it is not */
-    int64_t rows, kept, computed; /* so far: rows, their pages, bounds */
+    struct ranked rank;
+    char dense[160];        /* why the head is; "" = it is not */
+    int64_t rows, computed; /* so far: rows, bounds */
 };
 
 static void release(void *state)
 {
     struct state *s = state;
     key_pages_free(&s->pages);
-    prefix_work_free(s->work);
+    ranked_free(&s->rank);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -76,15 +76,15 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 
     s->params = p;
     s->in = in;
-    if (head_left_dense(in, layers, p->rows, s->dense))
+    if (head_left_dense(in, layers, 0, p->rows, s->dense))
         return 0;
-    TRY(prefix_work_new(&s->work, err));
+    TRY(ranked_init(&s->rank, 0, err));
     TRY(key_pages_init(&s->pages, &in->x, p->page, p->profile == KERNEL, err));
 out:
     return rc;
 }
 
-/* Of a row with n pages: how many are ranked, of these how many stay; those behind them stay all.
+/* A row with n pages: how many are ranked, and how many of these stay; those behind them stay all.
  */
 static void rule(const struct params *p, int64_t n, int64_t *ranked, int64_t *best)
 {
@@ -100,27 +100,15 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
     const struct attn_in *x = &s->in->x;
-    int64_t limit = attn_limit(x, i), n = ceil_div(limit, s->params->page), ranked, best,
-            g = i - m->row0;
-    struct prefix top = {0};
-    int rc = 0;
+    int64_t limit = attn_limit(x, i), n = ceil_div(limit, s->params->page), ranked, best;
 
     s->rows++;
     rule(s->params, n, &ranked, &best);
-    if (best >= ranked) {
-        s->kept += n;
-        return mask_lists_add_run(m, g, 0, (int32_t)n, err);
+    if (best < ranked) {
+        key_pages_bounds(&s->pages, x->q + i * x->d, limit);
+        s->computed += ranked;
     }
-    key_pages_bounds(&s->pages, x->q + i * x->d, limit);
-    s->computed += ranked;
-    TRY(prefix_topk(s->work, s->pages.bound, ranked, best, &top, err));
-    for (int64_t j = 0; j < n; j++)
-        if (j >= ranked || (best && prefix_has(&top, s->pages.bound[j], j))) {
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
-            s->kept++;
-        }
-out:
-    return rc;
+    return ranked_add(&s->rank, s->pages.bound, ranked, best, n, m, i - m->row0, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -134,7 +122,7 @@ static int report(void *state, struct record *r, struct err *err)
     const struct state *s = state;
     double rows = (double)MAX(s->rows, 1);
     return s->dense[0] ? 0
-                       : RECORD_ALL(r, err, {"pages_kept", (double)s->kept / rows},
+                       : RECORD_ALL(r, err, {"pages_kept", (double)s->rank.kept / rows},
                                     {"pages_bound", (double)s->computed / rows});
 }
 
@@ -152,11 +140,9 @@ static bool cost(const void *state, struct select_cost *c)
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    if (s->dense[0])
-        return snprintf(why, 160, "%s", s->dense) > 0;
-    snprintf(why, 160, "its budget of %lld tokens is not less than the sequence's %lld keys",
-             (long long)s->params->budget, (long long)s->in->x.nk);
-    return s->computed == 0;
+    if (snprintf(why, 160, "%s", s->dense) > 0)
+        return true;
+    return s->computed == 0 && budget_is_all("budget", s->params->budget, 1, s->in->x.nk, why);
 }
 
 const struct method method_quest = {

@@ -10,7 +10,7 @@
  *
  * profile=calib counts as the statistics in PyTorch do: the running maximum includes the tile, and
  * a tile at the threshold exactly is skipped. Walks start at the first tile that a row of the query
- * tile may see.
+ * tile may see. `lacuna calibrate` fits the scale factor as Model-Optimizer does.
  */
 #include "core/intmath.h"
 #include "core/mem.h"
@@ -21,20 +21,26 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define BK 128
+
+/* Thresholds that a calibration tries. */
+static const double trials[] = {1e-6, 5e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.02,
+                                0.05, 0.1,  0.2,  0.3,  0.5,  0.7,  0.8,  0.9,  0.95, 0.99};
+enum { TRIALS = sizeof trials / sizeof *trials };
 
 enum profile { KERNEL, CALIB };
 
 struct params {
-    double lambda, scale_factor;
-    int unit, profile;
+    double lambda, scale_factor, target;
+    int unit, profile, fit;
 };
 
 static const struct opt options[] = {
     OPT_NUM(struct params, lambda, NULL, 0, 1, "",
             "Weight beside the maximum so far below which a score counts as nothing; unset: 0.001, "
-            "or by scale_factor.",
+            "of a single query 0.0001, or by scale_factor.",
             .flags = OPT_MIN_OPEN),
     OPT_NUM(struct params, scale_factor, NULL, 0, INFINITY, "keys", "lambda is this over N_k.",
             .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
@@ -42,6 +48,11 @@ static const struct opt options[] = {
              "Rows that decide together, and keys of a tile."),
     OPT_ENUM(struct params, profile, "kernel", TEXTS("kernel", "calib"),
              "kernel: the published kernels; calib: the statistics of their calibration."),
+    OPT_NUM(struct params, target, "0.5", 0, 1, "share of tiles", "calibrate: tiles to skip.",
+            .flags = OPT_IDENTITY_NOT),
+    OPT_ENUM(struct params, fit, "linear", TEXTS("linear", "log"),
+             "calibrate: least squares of scale factors, or of their logarithms (as for video).",
+             .flags = OPT_IDENTITY_NOT),
     {0},
 };
 
@@ -82,11 +93,11 @@ static int validate(void *params, struct err *err)
                    "say one number: give one of them");
 }
 
-static double lambda_of(const struct params *p, int64_t nk)
+static double lambda_of(const struct params *p, const struct attn_in *x)
 {
     if (!isnan(p->scale_factor))
-        return p->scale_factor / (double)nk;
-    return isnan(p->lambda) ? 1e-3 : p->lambda;
+        return p->scale_factor / (double)x->nk;
+    return !isnan(p->lambda) ? p->lambda : x->nq == 1 ? 1e-4 : 1e-3;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -98,7 +109,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 
     s->in = in;
     s->x = in->x;
-    s->bound = log(lambda_of(p, in->x.nk));
+    s->bound = log(lambda_of(p, &in->x));
     s->calib = p->profile == CALIB;
     s->bq = p->unit ? 64 : 128;
     TRY(mem_alloc(&s->scores, s->bq * BK, sizeof *s->scores, "scores of a tile", err));
@@ -109,44 +120,48 @@ out:
     return rc;
 }
 
-/* Does some row of [row0, row1) want the tile of the keys [k0, k1)? Its maxima go to s->top. */
-static int wants(struct state *s, int64_t row0, int64_t row1, int64_t k0, int64_t k1, bool *want,
-                 struct err *err)
+/* How far the row of [row0, row1) that comes closest stays below its maximum so far in the tile of
+ * the keys [k0, k1), <= 0 or INFINITY: a row without a key so far is no reason to skip. The tile's
+ * maxima go to s->top. */
+static int tile_gap(struct state *s, int64_t row0, int64_t row1, int64_t k0, int64_t k1,
+                    double *gap, struct err *err)
 {
     int64_t ld = k1 - k0;
     int rc = exact_scores(s->in->exact, row0, row1, k0, k1, s->scores, err);
-    *want = false;
+    *gap = -INFINITY;
     for (int64_t i = row0; rc == 0 && i < row1; i++) {
         int64_t lo = MAX(k0, attn_first(&s->x, i)), hi = MIN(k1, attn_limit(&s->x, i));
         const double *row = s->scores + (i - row0) * ld;
         double top = hi > lo ? row_max_f64(row + (lo - k0), hi - lo) : -INFINITY;
-        double most = s->most[i - row0];
+        double most = s->calib ? fmax(s->most[i - row0], top) : s->most[i - row0];
         s->top[i - row0] = top;
-        /* A row without a key so far is no reason to skip. */
-        if (s->calib ? top > fmax(most, top) + s->bound || (hi <= lo && most == -INFINITY)
-                     : !(top < most + s->bound))
-            *want = true;
+        *gap = fmax(*gap, most == -INFINITY ? INFINITY : top - most);
     }
     return rc;
 }
 
-static int select_tile(struct state *s, struct mask *m, int64_t g, struct err *err)
+/* The tiles of the rows [row0, row1) from left to right: those that stay to group g of m, or with m
+ * NULL their gaps to count [TRIALS], and all stay. */
+static int walk(struct state *s, int64_t row0, int64_t row1, struct mask *m, int64_t g,
+                int64_t *count, struct err *err)
 {
-    int64_t row0 = m->row0 + g * s->bq, row1 = MIN(row0 + s->bq, m->row1), limit = 0;
+    int64_t limit = 0;
     int rc = 0;
     for (int64_t i = row0; i < row1; i++) {
         s->most[i - row0] = -INFINITY;
         limit = MAX(limit, attn_limit(&s->x, i));
     }
     for (int64_t t = attn_first(&s->x, row0) / BK; t * BK < limit; t++) {
-        bool want;
-        TRY(wants(s, row0, row1, t * BK, MIN((t + 1) * BK, s->x.nk), &want, err));
+        double gap;
+        TRY(tile_gap(s, row0, row1, t * BK, MIN((t + 1) * BK, s->x.nk), &gap, err));
+        bool want = !m || (s->calib ? gap > s->bound : gap >= s->bound);
         s->walked++;
         s->skipped += !want;
-        if (!want)
-            continue;
-        TRY(mask_lists_add(m, g, (int32_t)t, err));
-        for (int64_t i = 0; i < row1 - row0; i++)
+        for (int j = 0; !m && j < TRIALS; j++)
+            count[j] += gap <= log(trials[j]);
+        if (m && want)
+            TRY(mask_lists_add(m, g, (int32_t)t, err));
+        for (int64_t i = 0; want && i < row1 - row0; i++)
             s->most[i] = fmax(s->most[i], s->top[i]);
     }
 out:
@@ -160,8 +175,10 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, s->bq, BK, err));
-    for (int64_t g = 0; g < out->ngroups; g++)
-        TRY(select_tile(s, out, g, err));
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        int64_t r = row0 + g * s->bq;
+        TRY(walk(s, r, MIN(r + s->bq, row1), out, g, NULL, err));
+    }
     mask_lists_finish(out);
 out:
     return rc;
@@ -215,6 +232,109 @@ static bool may_be_empty(const void *params)
     return p->profile == CALIB && (p->lambda >= 1 || !isnan(p->scale_factor));
 }
 
+/* ---- calibration ----------------------------------------------------------------------------- */
+
+/* Shares of skipped tiles and the scale factors of the thresholds. */
+struct points {
+    double *share, *factor; /* [n], owned */
+    int64_t n;
+};
+
+/* For the model factor = a e^(b share): the best a, or log a, to b, and the sum of its squared
+ * errors. */
+static double best_scale(const struct points *p, bool logs, double b, double *a)
+{
+    double up = 0, down = 0, sum = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        double e = logs ? 1 : exp(b * p->share[i]);
+        up += (logs ? log(p->factor[i]) - b * p->share[i] : p->factor[i]) * e;
+        down += e * e;
+    }
+    *a = up / down;
+    for (int64_t i = 0; i < p->n; i++) {
+        double y = logs ? *a + b * p->share[i] : *a * exp(b * p->share[i]);
+        double d = y - (logs ? log(p->factor[i]) : p->factor[i]);
+        sum += d * d;
+    }
+    return sum;
+}
+
+/* The scale factor at `target` by the model that fits best: b from 0 to 20, or any with logs. */
+static double fitted(const struct points *p, bool logs, double target)
+{
+    enum { STEPS = 200 };
+    double lo = logs ? -200 : 0, hi = logs ? 200 : 20, a, b = lo;
+    while (hi - lo > 1e-9) { /* the best point of a grid, and its neighbours next */
+        double step = (hi - lo) / STEPS, least = INFINITY;
+        for (int i = 0; i <= STEPS; i++) {
+            double sum = best_scale(p, logs, lo + i * step, &a);
+            b = sum < least ? lo + i * step : b;
+            least = fmin(least, sum);
+        }
+        lo = fmax(lo, b - step);
+        hi = fmin(hi, b + step);
+    }
+    best_scale(p, logs, b, &a);
+    return logs ? exp(a + b * target) : a * exp(b * target);
+}
+
+static bool same_forward(const struct head_in *a, const struct head_in *b)
+{
+    return a->step == b->step && strcmp(a->branch, b->branch) == 0 &&
+           (a->trace == b->trace || (a->trace && b->trace && strcmp(a->trace, b->trace) == 0));
+}
+
+/* Shares of skipped tiles at all trials, added to share [TRIALS]. */
+static int add_shares(struct method_ctx *ctx, const struct params *params, const struct head_in *in,
+                      double *share, struct err *err)
+{
+    struct state s = {.in = NULL};
+    int64_t count[TRIALS] = {0};
+    int rc = 0;
+    TRY(prepare(ctx, params, in, &s, err));
+    s.calib = true;
+    for (int64_t r = 0; r < in->x.nq; r += s.bq)
+        TRY(walk(&s, r, MIN(r + s.bq, in->x.nq), NULL, 0, count, err));
+    for (int j = 0; j < TRIALS; j++)
+        share[j] += (double)count[j] / (double)s.walked;
+out:
+    release(&s);
+    return rc;
+}
+
+/* A pass over the model is a sample, with the mean share over its heads; those between a tenth and
+ * nine tenths count. */
+static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                     int n, struct jw *w, struct err *err)
+{
+    const struct params *p = params;
+    struct points fit = {.n = 0};
+    int tried = 0, rc = 0;
+    TRY(mem_alloc(&fit.share, (int64_t)n * TRIALS, sizeof *fit.share, "trials", err));
+    TRY(mem_alloc(&fit.factor, (int64_t)n * TRIALS, sizeof *fit.factor, "trials", err));
+    for (int i = 0, end; i < n; i = end) {
+        double share[TRIALS] = {0};
+        for (end = i; end < n && same_forward(samples + i, samples + end); end++)
+            TRY(add_shares(ctx, p, samples + end, share, err));
+        for (int j = 0; j < TRIALS; j++, tried++) {
+            fit.share[fit.n] = share[j] / (end - i);
+            fit.factor[fit.n] = trials[j] * (double)samples[i].x.nk;
+            fit.n += fit.share[fit.n] >= 0.1 && fit.share[fit.n] <= 0.9;
+        }
+    }
+    if (fit.n >= 3)
+        jw_knum(w, "scale_factor", fitted(&fit, p->fit, p->target));
+    else
+        rc = method_skip(ctx,
+                         "%lld of %d trials skip 10 %% to 90 %% of the tiles, and a curve needs 3: "
+                         "longer or more prompts have more tiles",
+                         (long long)fit.n, tried);
+out:
+    free(fit.share);
+    free(fit.factor);
+    return rc;
+}
+
 const struct method method_skip_softmax = {
     .name = "skip-softmax",
     .alias = "blasst",
@@ -236,6 +356,7 @@ const struct method method_skip_softmax = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
+    .search = {.calibrate = calibrate, .passes = 1},
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "lambda=1e-300",
               .variants =

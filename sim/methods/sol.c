@@ -8,14 +8,15 @@
  *   or |i - j| <= near, or block j holds a token of [sink_from, sink_to)
  *   mu_i, var_i: over all j; var=diag takes the coordinates of kc as independent
  *
- * Sol-Attention, arXiv 2607.24027, and NVlabs/Sana (44b9354, 6f064c5). Bidirectional heads. O(N d)
- * for the means, 2 N n d for the scores of n blocks, which the compensation needs again.
+ * Sol-Attention, arXiv 2607.24027, and NVlabs/Sana (44b9354, 6f064c5). 2 N n d for n blocks, which
+ * the compensation needs again.
  */
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/blocks/blockmap.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/exact.h"
+#include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
 #include <math.h>
@@ -37,16 +38,12 @@ static const struct opt options[] = {
             "How far above the mean a block's score must lie; ComfyUI has 1.3."),
     OPT_ENUM(struct params, var, "diag", TEXTS("diag", "exact"),
              "Variance of the scores: from the variances of the coordinates alone, or exact."),
-    OPT_INT(struct params, near, "1", 0, 1e9, "blocks",
-            "Blocks on either side of the query's own that stay with it."),
+    OPT_INT(struct params, near, "1", 0, 1e9, "blocks", "Blocks on either side that stay."),
     OPT_INT(struct params, sink_from, "0", 0, 1e9, "tokens", "First key that everybody keeps."),
     OPT_INT(struct params, sink_to, "0", 0, 1e9, "tokens", "End of these keys."),
-    OPT_BOOL(struct params, compensate, "1",
-             "Attend to one mean key in place of each block that is left out."),
-    OPT_INT(struct params, dense_layers, "2", 0, 1e6, "layers",
-            "First layers that attend densely."),
-    OPT_INT(struct params, dense_steps, "10", 0, 1e6, "steps",
-            "First denoising steps that attend densely."),
+    OPT_BOOL(struct params, compensate, "1", "A mean key stands for each block left out."),
+    OPT_INT(struct params, dense_layers, "2", 0, 1e6, "layers", "First layers that stay dense."),
+    OPT_INT(struct params, dense_steps, "10", 0, 1e6, "steps", "First steps that stay dense."),
     {0},
 };
 
@@ -58,12 +55,12 @@ static const struct metric_def metrics[] = {
 struct state {
     const struct params *p;
     const struct head_in *in;
-    struct attn_in x;
-    bool dense, chosen;
+    char dense[160]; /* why the head is; "" = it is not */
+    bool chosen;
     struct block_map map;
-    float *kc, *vs;     /* [cols][d], [cols][dv] */
-    double *mean, *cov; /* [d], [d][d] of kc_j over j */
-    double *logit;      /* [cols] of a row */
+    float *kc, *vs;      /* [cols][d], owned; [cols][dv] behind it */
+    double *var, *logit; /* [d] of kc_j over j, owned; [cols] of a row, behind it */
+    int64_t left_out;    /* pairs of a query and a block that it does not keep */
 };
 
 static void release(void *state)
@@ -71,10 +68,7 @@ static void release(void *state)
     struct state *s = state;
     block_map_free(&s->map);
     free(s->kc);
-    free(s->vs);
-    free(s->mean);
-    free(s->cov);
-    free(s->logit);
+    free(s->var);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -82,22 +76,55 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
+    int64_t n = ceil_div(in->x.nk, B), d = in->x.d;
     int rc = 0;
-    s->p = p;
-    s->in = in;
-    s->x = in->x;
-    s->dense = in->layer < p->dense_layers || in->step < p->dense_steps;
-    TRY(block_map_init(&s->map, in->x.nq, in->x.nk, B, false, err));
+    *s = (struct state){.p = p, .in = in};
+    head_left_dense(in, p->dense_layers, p->dense_steps, ROWS_ALL, s->dense);
     ctx->unit_rows = B;
+    TRY(block_map_init(&s->map, in->x.nq, in->x.nk, B, false, err));
+    TRY(mem_alloc(&s->kc, n * (d + in->x.dv), sizeof *s->kc, "mean keys, sums of values", err));
+    TRY(mem_alloc(&s->var, d + n, sizeof *s->var, "logits of mean keys", err));
+    s->vs = s->kc + n * d;
+    s->logit = s->var + d;
 out:
     return rc;
 }
 
-/* ---- the choice ------------------------------------------------------------------------------ */
-
-static void pool(struct state *s)
+static void choose_row(struct state *s, int64_t i)
 {
-    const struct attn_in *x = &s->x;
+    const struct params *p = s->p;
+    int64_t rows = MIN(B, s->in->x.nq - i * B), n = s->map.cols;
+    double mu = 0, var = 0, qc[BLOCKPOOL_MAX_D], *score = s->logit;
+    int d = s->in->x.d;
+    for (int a = 0; a < d; a++) {
+        qc[a] = 0;
+        for (int64_t r = i * B; r < i * B + rows; r++)
+            qc[a] += s->in->x.q[r * d + a];
+        qc[a] *= s->in->x.scale * LOG2E / (double)rows;
+        var += p->var ? 0 : qc[a] * qc[a] * s->var[a];
+    }
+    for (int64_t j = 0; j < n; j++) {
+        score[j] = 0;
+        for (int a = 0; a < d; a++)
+            score[j] += qc[a] * s->kc[j * d + a];
+        mu += score[j] / (double)n;
+    }
+    for (int64_t j = 0; j < n && p->var; j++)
+        var += (score[j] - mu) * (score[j] - mu) / (double)n;
+    double least = mu + p->tau * sqrt(fmax(var, 0) + 1e-6);
+    for (int64_t j = 0; j < n; j++)
+        if (score[j] > least || llabs(i - j) <= p->near ||
+            (j >= p->sink_from / B && j < ceil_div(p->sink_to, B)))
+            block_map_set(&s->map, i, j);
+        else
+            s->left_out += rows;
+}
+
+/* Mean keys and sums of values, the variances of the former, and by them the blocks of all rows. */
+static void choose(struct state *s)
+{
+    const struct attn_in *x = &s->in->x;
+    double n = (double)s->map.cols;
     for (int64_t j = 0; j < s->map.cols; j++) {
         int64_t len = MIN(B, x->nk - j * B);
         float *sum = s->vs + j * x->dv;
@@ -106,101 +133,36 @@ static void pool(struct state *s)
         for (int c = 0; c < x->dv; c++)
             sum[c] = dtype_round(DT_BF16, sum[c] * (float)len);
     }
-}
-
-/* Mean and covariance of the mean keys over the blocks; var=diag: of a coordinate with itself. */
-static void moments(struct state *s)
-{
-    int d = s->x.d;
-    double n = (double)s->map.cols;
-    for (int64_t e = 0; e < s->map.cols * d; e++)
-        s->mean[e % d] += s->kc[e] / n;
-    for (int64_t j = 0; j < s->map.cols; j++)
-        for (int a = 0; a < d; a++)
-            for (int b = s->p->var ? 0 : a; b < (s->p->var ? d : a + 1); b++)
-                s->cov[a * d + b] += (double)s->kc[j * d + a] * s->kc[j * d + b] / n;
-    for (int a = 0; a < d; a++)
-        for (int b = s->p->var ? 0 : a; b < (s->p->var ? d : a + 1); b++)
-            s->cov[a * d + b] -= s->mean[a] * s->mean[b];
-}
-
-/* qc: the mean query times c. */
-static double threshold(const struct state *s, const double *qc)
-{
-    double mu = 0, var = 0;
-    int d = s->x.d;
-    for (int a = 0; a < d; a++) {
-        mu += qc[a] * s->mean[a];
-        for (int b = 0; b < d; b++)
-            var += qc[a] * s->cov[a * d + b] * qc[b];
+    for (int c = 0; c < x->d; c++) {
+        double mean = 0, square = 0;
+        for (const float *k = s->kc + c; k < s->vs; k += x->d) {
+            mean += *k / n;
+            square += (double)*k * *k / n;
+        }
+        s->var[c] = square - mean * mean;
     }
-    return mu + s->p->tau * sqrt(fmax(var, 0) + 1e-6);
-}
-
-static void choose_row(struct state *s, int64_t i, double *qc)
-{
-    const struct params *p = s->p;
-    int64_t end = MIN((i + 1) * B, s->x.nq);
-    int d = s->x.d;
-    for (int a = 0; a < d; a++) {
-        qc[a] = 0;
-        for (int64_t r = i * B; r < end; r++)
-            qc[a] += s->x.q[r * d + a];
-        qc[a] *= s->x.scale * LOG2E / (double)(end - i * B);
-    }
-    double least = threshold(s, qc);
-    for (int64_t j = 0; j < s->map.cols; j++) {
-        double score = 0;
-        for (int a = 0; a < d; a++)
-            score += qc[a] * s->kc[j * d + a];
-        bool sink = j >= p->sink_from / B && j < ceil_div(p->sink_to, B);
-        if (score > least || llabs(i - j) <= p->near || sink)
-            block_map_set(&s->map, i, j);
-    }
-}
-
-static int choose(struct state *s, struct err *err)
-{
-    const struct attn_in *x = &s->x;
-    int64_t n = s->map.cols;
-    double *qc = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&s->kc, n * x->d, sizeof *s->kc, "mean keys", err));
-    TRY(mem_alloc(&s->vs, n * x->dv, sizeof *s->vs, "sums of values", err));
-    TRY(mem_alloc(&s->logit, n, sizeof *s->logit, "logits of mean keys", err));
-    TRY(mem_zalloc(&s->mean, x->d, sizeof *s->mean, "mean of mean keys", err));
-    TRY(mem_zalloc(&s->cov, (int64_t)x->d * x->d, sizeof *s->cov, "covariance of mean keys", err));
-    TRY(mem_alloc(&qc, x->d, sizeof *qc, "mean query", err));
-    pool(s);
-    moments(s);
     for (int64_t i = 0; i < s->map.rows; i++)
-        choose_row(s, i, qc);
+        choose_row(s, i);
     s->chosen = true;
-out:
-    free(qc);
-    return rc;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
-    if (s->dense) {
-        mask_full(out, s->x.nq, s->x.nk, row0, row1, false);
+    if (s->dense[0]) {
+        attn_full_mask(&s->in->x, row0, row1, out);
         return 0;
     }
     if (!s->chosen)
-        TRY(choose(s, err));
-    rc = block_map_mask(&s->map, row0, row1, out, err);
-out:
-    return rc;
+        choose(s);
+    return block_map_mask(&s->map, row0, row1, out, err);
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct state *s = state;
     const struct params *p = s->p;
-    rule->of.pooled = (struct pooled_rule){.all = s->dense,
+    rule->of.pooled = (struct pooled_rule){.all = s->dense[0],
                                            .by = POOLED_ABOVE,
                                            .bq = B,
                                            .bk = B,
@@ -218,17 +180,14 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
     s->chosen = true;
-    return s->dense ? 0 : block_map_take(&s->map, c, err);
+    return s->dense[0] ? 0 : block_map_take(&s->map, c, err);
 }
-
-/* ---- compensation ---------------------------------------------------------------------------- */
 
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct state *s = state;
-    bool softmax = s->dense || !s->p->compensate;
-    a->kind = softmax ? ARITH_SOFTMAX : ARITH_CPU;
-    if (!softmax)
+    a->kind = s->dense[0] || !s->p->compensate ? ARITH_SOFTMAX : ARITH_CPU;
+    if (a->kind == ARITH_CPU)
         method_refuses(why, "no CUDA kernel for compensate=1; compensate=0 has one");
 }
 
@@ -236,7 +195,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
  * comes with attention over the kept keys, whose log-sum-exp is lse. */
 static void compensate_row(struct state *s, int64_t i, double lse, double *out)
 {
-    const struct attn_in *x = &s->x;
+    const struct attn_in *x = &s->in->x;
     double top = lse;
     for (int64_t j = 0; j < s->map.cols; j++) {
         s->logit[j] = block_map_get(&s->map, i / B, j)
@@ -264,24 +223,19 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     struct state *s = state;
     int rc = exact_attend(s->in->exact, m, out, lse, err);
     for (int64_t i = m->row0; rc == 0 && out && i < m->row1; i++)
-        compensate_row(s, i, lse[i - m->row0], out + (i - m->row0) * s->x.dv);
+        compensate_row(s, i, lse[i - m->row0], out + (i - m->row0) * s->in->x.dv);
     return rc;
 }
-
-/* ---- callbacks ------------------------------------------------------------------------------- */
 
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    double blocks = (double)(s->map.rows * s->map.cols), comp = 0;
-    if (s->dense)
+    double blocks = (double)(s->map.rows * s->map.cols);
+    if (s->dense[0])
         return 0;
-    for (int64_t i = 0; i < s->map.rows && s->p->compensate; i++)
-        for (int64_t j = 0; j < s->map.cols; j++)
-            comp += block_map_get(&s->map, i, j) ? 0 : (double)MIN(B, s->x.nq - i * B);
     if (s->p->compensate)
         record_note(r, "output=compensated");
-    return RECORD_ALL(r, err, {"pairs_comp", comp},
+    return RECORD_ALL(r, err, {"pairs_comp", s->p->compensate ? (double)s->left_out : 0},
                       {"density_native", (double)block_map_count(&s->map) / blocks});
 }
 
@@ -289,24 +243,20 @@ static int report(void *state, struct record *r, struct err *err)
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double cols = (double)s->map.cols, nq = (double)s->x.nq, nk = (double)s->x.nk;
-    if (s->dense)
+    double cols = (double)s->map.cols, nq = (double)s->in->x.nq, nk = (double)s->in->x.nk;
+    if (s->dense[0])
         return true;
-    cost_sums(c, nk * (s->x.d + s->x.dv) + nq * cols);
-    cost_rows(c, s->in, nq + nk, s->x.d);
-    cost_rows(c, s->in, nk, s->x.dv);
-    cost_products(c, nq * cols, s->x.d);
-    cost_kept(c, cols * (s->x.d + s->x.dv) + (double)s->map.rows * cols);
+    cost_sums(c, nk * (s->in->x.d + s->in->x.dv) + nq * cols);
+    cost_rows(c, s->in, nq + nk, s->in->x.d);
+    cost_rows(c, s->in, nk, s->in->x.dv);
+    cost_products(c, nq * cols, s->in->x.d);
+    cost_kept(c, cols * (s->in->x.d + s->in->x.dv) + (double)s->map.rows * cols);
     return true;
 }
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct state *s = state;
-    snprintf(why, 160, "layer %d is below dense_layers=%lld or step %d below dense_steps=%lld",
-             s->in->layer, (long long)s->p->dense_layers, s->in->step,
-             (long long)s->p->dense_steps);
-    return s->dense;
+    return snprintf(why, 160, "%s", ((const struct state *)state)->dense) > 0;
 }
 
 const struct method method_sol = {

@@ -21,9 +21,11 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/blockpool.h"
+#include "sim/blocks/exact.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -57,7 +59,20 @@ static const struct opt options[] = {
 static const struct metric_def metrics[] = {
     OWN_METRIC("budget_select", "keys that a row selects, mean over the rows"),
     OWN_METRIC("budget_final", "keys that stay of them, mean over the rows"),
+    OWN_METRIC("recall_select",
+               "exact mass of the keys that a row selects, mean over the rows; where "
+               "the exact map is computed"),
     {0},
+};
+
+#define ROWS 32  /* that look at the keys together, */
+#define KEYS 256 /* so many at a time */
+
+/* A row's selected keys, ascending, and their estimates. */
+struct row {
+    int32_t *key;  /* [nk] */
+    double *mass;  /* [nk + ROW_LANES] */
+    int64_t n, at; /* at: estimated so far */
 };
 
 struct state {
@@ -66,9 +81,9 @@ struct state {
     struct key_pages pages;
     struct key_labels labels;
     struct prefix_work *work;
-    float *khat;                            /* [nk][d] */
-    int32_t *key;                           /* [nk] selected keys of the row at hand, ascending */
-    double *mass;                           /* [nk + ROW_LANES] their estimates */
+    float *khat;          /* [KEYS][d] keys at few bits */
+    struct row row[ROWS]; /* those of the rows [row0, row1), while they select */
+    int64_t row0, row1;
     char dense[160];                        /* why the head is; "" = it is not */
     int64_t rows, computed, selected, kept; /* so far; computed: bounds or scores */
 };
@@ -80,8 +95,6 @@ static void release(void *state)
     key_labels_free(&s->labels);
     prefix_work_free(s->work);
     free(s->khat);
-    free(s->key);
-    free(s->mass);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -94,88 +107,112 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 
     s->params = p;
     s->in = in;
-    if (head_left_dense(in, p->dense_layers, p->rows, s->dense))
+    if (head_left_dense(in, p->dense_layers, 0, p->rows, s->dense))
         return 0;
     TRY(prefix_work_new(&s->work, err));
     if (p->select == QUEST)
         TRY(key_pages_init(&s->pages, x, p->page, false, err));
     if (p->select == DS && (rc = key_labels_init(&s->labels, ctx, in, p->channels, 4, 4, err)) != 0)
         goto out;
-    TRY(mem_alloc(&s->khat, x->nk * x->d, sizeof *s->khat, "estimated keys", err));
-    TRY(mem_alloc(&s->key, x->nk, sizeof *s->key, "selected keys", err));
-    TRY(mem_alloc(&s->mass, x->nk + ROW_LANES, sizeof *s->mass, "estimates", err));
-    for (int64_t j = 0; j < x->nk; j++)
-        token_quantise(x->k + j * x->d, x->d, p->bits ? 16 : 4, s->khat + j * x->d);
+    TRY(mem_alloc(&s->khat, KEYS * x->d, sizeof *s->khat, "estimated keys", err));
 out:
     return rc;
 }
 
-/* The keys [0, limit) that the selector keeps: s->key, how many. */
-static int select_keys(struct state *s, const float *q, int64_t limit, int64_t *n, struct err *err)
+/* The keys that the selector keeps of those that row i sees. */
+static int select_keys(struct state *s, int64_t i, int64_t end, struct row *r, struct err *err)
 {
     const struct params *p = s->params;
-    int64_t unit = p->select == QUEST ? p->page : 1, units = ceil_div(limit, unit);
-    int64_t best = ceil_div(p->budget, unit);
-    const double *rank = p->select == QUEST ? s->pages.bound : s->labels.score;
+    const struct attn_in *x = &s->in->x;
+    int64_t limit = attn_limit(x, i), unit = p->select == QUEST ? p->page : 1;
+    int64_t units = ceil_div(limit, unit), best = ceil_div(p->budget, unit);
+    const double *rank = NULL;
     struct prefix top = {0};
-    bool all = p->select == ALL || best >= units;
     int rc = 0;
 
-    *n = 0;
-    if (!all && p->select == QUEST)
-        key_pages_bounds(&s->pages, q, limit);
-    else if (!all)
-        key_labels_scores(&s->labels, q, limit);
-    if (!all) {
+    r->n = r->at = 0;
+    if (p->select != ALL && best < units) {
+        if (p->select == QUEST)
+            key_pages_bounds(&s->pages, x->q + i * x->d, limit);
+        rank = p->select == QUEST ? s->pages.bound : key_labels_scores(&s->labels, i, end);
         s->computed += units;
         TRY(prefix_topk(s->work, rank, units, best, &top, err));
     }
     for (int64_t u = 0; u < units; u++)
         for (int64_t j = u * unit; j < MIN((u + 1) * unit, limit); j++)
-            if (all || prefix_has(&top, rank[u], u))
-                s->key[(*n)++] = (int32_t)j;
+            if (!rank || prefix_has(&top, rank[u], u))
+                r->key[r->n++] = (int32_t)j;
 out:
     return rc;
 }
 
-/* Softmax of the estimated scores, rounded to float. */
-static void estimate(struct state *s, const float *q, int64_t n)
+/* Scaled products of the rows with their keys in [first, end), whose estimates are at hand. */
+static void estimate_keys(struct state *s, int64_t rows, int64_t first, int64_t end)
 {
     const struct attn_in *x = &s->in->x;
-    for (int64_t e = 0; e < n; e++)
-        s->mass[e] = x->scale * row_product(q, s->khat + (int64_t)s->key[e] * x->d, x->d);
-    double sum = exp_sum_f64(s->mass, n, row_max_f64(s->mass, n));
-    for (int64_t e = 0; e < n; e++)
-        s->mass[e] = (float)(s->mass[e] / sum);
+    for (int64_t e = 0; e < rows; e++) {
+        struct row *r = s->row + e;
+        int32_t at[KEYS];
+        double *z = r->mass + r->at;
+        int64_t n = 0;
+        for (; r->at < r->n && r->key[r->at] < end; r->at++)
+            at[n++] = (int32_t)(r->key[r->at] - first);
+        row_products(x->q + (s->row0 + e) * x->d, s->khat, x->d, at, n, z);
+        for (int64_t j = 0; j < n; j++)
+            z[j] *= x->scale;
+    }
+}
+
+/* Softmax of the estimated scores of the rows [row0, row1), rounded to float. */
+static int estimate(struct state *s, int64_t row0, int64_t row1, struct err *err)
+{
+    const struct attn_in *x = &s->in->x;
+    int64_t rows = row1 - row0, nk = attn_limit(x, row1 - 1);
+    int rc = 0;
+    s->row0 = row0;
+    s->row1 = row1;
+    for (int64_t e = 0; e < rows; e++)
+        TRY(select_keys(s, row0 + e, row1, s->row + e, err));
+    for (int64_t j = 0; j < nk; j += KEYS) {
+        for (int64_t k = j; k < MIN(j + KEYS, nk); k++)
+            token_quantise(x->k + k * x->d, x->d, s->params->bits ? 16 : 4,
+                           s->khat + (k - j) * x->d);
+        estimate_keys(s, rows, j, j + KEYS);
+    }
+    for (struct row *r = s->row; r < s->row + rows; r++) {
+        double sum = exp_sum_f64(r->mass, r->n, row_max_f64(r->mass, r->n));
+        for (int64_t e = 0; e < r->n; e++)
+            r->mass[e] = (float)(r->mass[e] / sum);
+    }
+out:
+    return rc;
 }
 
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
     const struct params *p = s->params;
-    const struct attn_in *x = &s->in->x;
-    const float *q = x->q + i * x->d;
     struct prefix top = {0};
-    int64_t n;
     int rc = 0;
 
-    TRY(select_keys(s, q, attn_limit(x, i), &n, err));
-    estimate(s, q, n);
+    if (i == m->row0 || i >= s->row1)
+        TRY(estimate(s, i, MIN(i + ROWS, m->row1), err));
+    struct row *r = s->row + (i - s->row0);
     if (p->p == 1) /* rounded estimates may reach 1 without the smallest */
         top = (struct prefix){.cut = -1};
     else if (p->profile == EXACT)
-        TRY(prefix_select(s->work, s->mass, s->mass, n, 0, p->p, &top, err));
+        TRY(prefix_select(s->work, r->mass, r->mass, r->n, 0, p->p, &top, err));
     else
         top = (struct prefix){
-            .cut = bisected_threshold(s->mass, n, s->key[0] == 0 ? s->mass[0] : 0, p->p),
+            .cut = bisected_threshold(r->mass, r->n, r->key[0] == 0 ? r->mass[0] : 0, p->p),
             .last = -1};
-    for (int64_t e = 0; e < n; e++)
-        if (prefix_has(&top, s->mass[e], e)) {
-            TRY(mask_lists_add(m, i - m->row0, s->key[e], err));
+    for (int64_t e = 0; e < r->n; e++)
+        if (prefix_has(&top, r->mass[e], e)) {
+            TRY(mask_lists_add(m, i - m->row0, r->key[e], err));
             s->kept++;
         }
     s->rows++;
-    s->selected += n;
+    s->selected += r->n;
 out:
     return rc;
 }
@@ -183,16 +220,61 @@ out:
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    return row_lists(&s->in->x, s->dense[0], 1, select_row, s, row0, row1, out, err);
+    int64_t nk = s->in->x.nk, rows = s->dense[0] ? 0 : MIN(ROWS, row1 - row0);
+    int32_t *key = NULL;
+    double *mass = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&key, rows * nk, sizeof *key, "selected keys", err));
+    TRY(mem_alloc(&mass, rows * (nk + ROW_LANES), sizeof *mass, "estimates", err));
+    for (int64_t e = 0; e < rows; e++)
+        s->row[e] = (struct row){.key = key + e * nk, .mass = mass + e * (nk + ROW_LANES)};
+    TRY(row_lists(&s->in->x, s->dense[0], 1, select_row, s, row0, row1, out, err));
+out:
+    free(key);
+    free(mass);
+    return rc;
+}
+
+/* Exact mass of what the selector keeps, mean over the rows. */
+static int selected_recall(struct state *s, double *recall, struct err *err)
+{
+    const struct attn_in *x = &s->in->x;
+    int64_t computed = s->computed;
+    struct row r = {.n = 0};
+    const double *lse;
+    int rc = 0;
+    TRY(mem_alloc(&r.key, x->nk, sizeof *r.key, "selected keys", err));
+    TRY(mem_alloc(&r.mass, x->nk, sizeof *r.mass, "scores", err));
+    TRY(exact_lse(s->in->exact, 0, x->nq, &lse, err));
+    *recall = 0;
+    for (int64_t i = 0; i < x->nq; i++) {
+        TRY(select_keys(s, i, i + 1, &r, err));
+        row_products(x->q + i * x->d, x->k, x->d, r.key, r.n, r.mass);
+        for (int64_t e = 0; e < r.n; e++)
+            *recall += exp(r.mass[e] * x->scale - lse[i]) / (double)x->nq;
+    }
+    s->computed = computed; /* the choice is not paid twice */
+out:
+    free(r.key);
+    free(r.mass);
+    return rc;
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct state *s = state;
-    double rows = (double)MAX(s->rows, 1);
-    return s->dense[0] ? 0
-                       : RECORD_ALL(r, err, {"budget_select", (double)s->selected / rows},
-                                    {"budget_final", (double)s->kept / rows});
+    struct state *s = state;
+    double rows = (double)MAX(s->rows, 1), recall;
+    int rc = 0;
+    if (s->dense[0])
+        return 0;
+    TRY(RECORD_ALL(r, err, {"budget_select", (double)s->selected / rows},
+                   {"budget_final", (double)s->kept / rows}));
+    if (exact_known(s->in->exact)) {
+        TRY(selected_recall(s, &recall, err));
+        TRY(record_metric(r, "recall_select", fmin(recall, 1), err));
+    }
+out:
+    return rc;
 }
 
 /* The selector's, then keys at few bits and their softmax. */
@@ -213,8 +295,7 @@ static bool cost(const void *state, struct select_cost *c)
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct state *s = state;
-    return s->dense[0] && snprintf(why, 160, "%s", s->dense) > 0;
+    return snprintf(why, 160, "%s", ((const struct state *)state)->dense) > 0;
 }
 
 const struct method method_twilight = {

@@ -85,6 +85,13 @@ static void set_values(enum conform_data data, float *x, int64_t n, int d, uint6
     }
 }
 
+static int operand(const struct head_in *in, int layer, enum trace_aux which,
+                   struct aux_shape *shape, float **x, struct err *err)
+{
+    (void)layer;
+    return drawn_operand(in, which, (in->x.nq + 63) / 64, shape, x, err);
+}
+
 /* A head of grouped-query attention: query head 5 of 8 reads kv head 1 of 2. */
 void conform_head(enum conform_data data, int64_t nq, int64_t nk, bool causal, enum precision prec,
                   struct sim_head *h)
@@ -114,6 +121,7 @@ void conform_head(enum conform_data data, int64_t nq, int64_t nk, bool causal, e
                          .n_layers = 6,
                          .n_steps = causal ? 0 : 50,
                          .timestep = causal ? NAN : 900,
+                         .operand = operand,
                          .branch = causal ? "main" : "cond"};
     if (!causal && nq == nk)
         in.geom = grid(nq);

@@ -303,3 +303,23 @@ double rel_l2(const float *x, const float *want, int64_t n)
     }
     return sqrt(d / s);
 }
+
+int drawn_operand(const struct head_in *in, enum trace_aux which, int64_t gates,
+                  struct aux_shape *shape, float **x, struct err *err)
+{
+    int64_t nq = in->x.nq, nk = in->x.nk;
+    const struct aux_shape of[AUX_COUNT] = {
+        [AUX_IQ] = {3, nq, 16},       [AUX_IK] = {1, nk, 16},    [AUX_IW] = {3, nq, 1},
+        [AUX_GATE_Q] = {8, gates, 5}, [AUX_GATE_K] = {2, nk, 5},
+    };
+    bool last = which == AUX_IQ || which == AUX_IW; /* the rows are the last of the sequence */
+    int64_t n = of[which].heads * of[which].rows, d = of[which].dim;
+    *shape = of[which];
+    int rc = x ? mem_alloc(x, n * d, sizeof **x, "a drawn operand", err) : 0;
+    for (int64_t i = 0; x && !rc && i < n * d; i++) {
+        int64_t row = i / d % shape->rows + (last ? nk - nq : 0), head = i / d / shape->rows;
+        double z = rng_normal(78, (uint64_t)which, (uint64_t)((row * 8 + head) * d + i % d));
+        (*x)[i] = rintf(2 * (float)z) / 2;
+    }
+    return rc;
+}

@@ -51,6 +51,12 @@ int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, doubl
 int random_video(uint64_t seed, int64_t t, int64_t h, int64_t w, int64_t text, int place,
                  struct sim_head *out, struct err *err);
 
+/* An operand as head_in.operand gives it: halves from a normal distribution, the same for a
+ * position in every sequence. 3 index heads; 8 heads of `gates` rows of queries and 2 of blocks, of
+ * 5 numbers. */
+int drawn_operand(const struct head_in *in, enum trace_aux which, int64_t gates,
+                  struct aux_shape *shape, float **x, struct err *err);
+
 /* HEAD(h, random_head, 1, 64, 64, 16, true, 1, PREC_F64): a head `h` of the block, in a test
  * (tests/harness/suite.h). Any of the functions above that make one, or sim_head_reorder. */
 #define HEAD(h, make, ...)                                                                         \

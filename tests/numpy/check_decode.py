@@ -180,7 +180,8 @@ def check_setting(layer, rule, kept):
         check_eviction(rule, scores, caches, stays)
 
 
-def check_record(layer, h, kept, r):
+def check_record(layer, h, cache, kept, r):
+    """cache: the heads that share it."""
     ref, out, recall, top = [], [], [], []
     for t in range(STEPS):
         s = layer.s[h, PROMPT + t]
@@ -192,7 +193,6 @@ def check_record(layer, h, kept, r):
         top.append(np.sort(p)[::-1][: on.sum()].sum())
     ref, out = np.array(ref), np.array(out)
     hot = [not kept[t][np.argsort(-layer.s[h, PROMPT + t], kind="stable")[:16]].all() for t in range(STEPS)]
-    mass = np.sum([softmax(row) for row in layer.s[h, PROMPT:]], 0)
     want = {
         "cra_mean": np.mean(recall), "cra_min": min(recall), "recall@token=3": recall[3],
         "cum_lost": 1 - np.mean(recall), "lost_max": 1 - min(recall), "hot_lost": np.mean(hot),
@@ -203,9 +203,9 @@ def check_record(layer, h, kept, r):
         "reuse": np.mean([(kept[t] & kept[t - 1]).sum() / kept[t].sum() for t in range(1, STEPS)]),
     }
     if "regret_evict" in r:
-        held = int(kept[0][:PROMPT].sum())
-        best = np.sort(mass[:PROMPT])[::-1][:held].sum() + mass[PROMPT:].sum()
-        want["regret_evict"] = best / STEPS - np.mean(recall)
+        mass = np.mean([[softmax(row) for row in layer.s[i, PROMPT:]] for i in cache], 0)
+        best = np.sort(mass[:, :PROMPT].sum(0))[::-1][: kept[0, :PROMPT].sum()].sum() + mass[:, PROMPT:].sum()
+        want["regret_evict"] = (best - (mass * kept).sum()) / STEPS
     for name, x in want.items():
         assert abs(r[name] - x) <= 1e-6 * max(1, abs(x)), f"{name}: {r[name]}, not {x}"
 
@@ -260,8 +260,9 @@ def check(lacuna, folder, kind):
         try:
             kept = np.array([masks[text, h] for h in range(HEADS)])
             check_setting(layer, Rule(SETTINGS[name]), kept)
+            share = 1 if Rule(SETTINGS[name]).unit == "head" else GROUP
             for h in range(HEADS):
-                check_record(layer, h, kept[h], records[text, h])
+                check_record(layer, h, range(h // share * share, h // share * share + share), kept[h], records[text, h])
         except AssertionError as why:
             print(f"{kind}, {name}: WRONG: {why}")
             wrong += 1

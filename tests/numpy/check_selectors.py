@@ -338,10 +338,100 @@ def compare(directory, name, q, k, more, kept):
     return bad
 
 
+def e4m3(x):
+    step = 2.0 ** (np.maximum(np.frexp(x)[1] - 1, -6) - 3)
+    return np.clip(np.rint(x / step) * step, -448, 448)
+
+
+def fp8(x):
+    scale = 2.0 ** np.ceil(np.log2(np.maximum(abs(x).max(-1, keepdims=True), np.float32(1e-4)) / np.float32(448)))
+    return e4m3(x / scale) * scale
+
+
+def dsa(a, h, topk, rounded=lambda x: x):
+    iq, ik = (rounded(a[n].astype(np.float64)) for n in ("iq", "ik"))
+    score = (np.maximum(iq @ ik[0].T, 0) * a["iw"].astype(np.float64)).sum(0)
+    return np.array([best(np.where(h.allowed[i], score[i], -np.inf), topk) for i in range(h.nq)]) & h.allowed
+
+
+def gates(q, k, empty):
+    """Probabilities of blocks; beside those of k `empty` ones of key 0."""
+    s = np.concatenate([k @ q / np.sqrt(len(q)), np.zeros(empty)])
+    return np.exp(s - s.max()) / np.exp(s - s.max()).sum()
+
+
+def seer(a, h, block, threshold=2e-3, nz=None, last_dense=2):
+    q, k, n = a["gate_q"][1].astype(np.float64), a["gate_k"][0].astype(np.float64), -(-h.nk // block)
+    keep = np.zeros((n, n), bool)
+    for i in range(n):
+        p = gates(q[i], k[:i + 1], 0)
+        keep[i, :i + 1] = best(p, max(1, int((1 - np.sqrt(1 - nz)) * n))) if nz else p > threshold
+        keep[i, :i + 1] |= i >= n - last_dense
+    return whole(keep, h, block, block)
+
+
+def seer_decode(a, h, block, threshold=2e-3, budget=None):
+    q, k, first = a["tokens_q"][0].astype(np.float64), a["gate_k"][0].astype(np.float64), h.nq - a["tokens_q"].shape[1]
+    keep = np.ones((h.nq, -(-h.nk // block)), bool)
+    for i in range(first, h.nq):
+        n, full = -(-(i + 1) // block), (i + 1) // block
+        p = gates(q[i - first], k[:full], n - full)
+        keep[i, :n] = (best(p, budget // block) if budget and n > budget // block else p > (0 if budget else threshold)) | (np.arange(n) == n - 1)
+    return pairs(keep, np.arange(h.nq), np.arange(h.nk) // block) & h.allowed
+
+
+# setting -> its rule
+TRAINED = {
+    "dsa:topk=17": lambda a, h: dsa(a, h, 17),
+    "dsa:topk=60:emulate=fp8": lambda a, h: dsa(a, h, 60, fp8),
+    "seer:threshold=0.09:block=16": lambda a, h: seer(a, h, 16, 0.09),
+    "seer:nz=0.4:block=16:last_dense=0": lambda a, h: seer(a, h, 16, nz=0.4, last_dense=0),
+    "seer:profile=decode:threshold=0.09:block=16": lambda a, h: seer_decode(a, h, 16, 0.09),
+    "seer:profile=decode:budget=70:block=16": lambda a, h: seer_decode(a, h, 16, budget=70),
+}
+
+
+def write_safetensors(path, tensors):
+    header, at = {}, 0
+    for name, x in tensors.items():
+        header[name] = {"dtype": "F32", "shape": x.shape, "data_offsets": [at, at := at + x.nbytes]}
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + b"".join(x.tobytes() for x in tensors.values()))
+
+
+def trained(directory, kind, rng, kept):
+    """Operands of an indexer and a gate, in the prefill and in the decode phase of the same tokens."""
+    n, steps, bad = 203, 60, 0
+    a = {"q": data(kind, 2 * n, 16, rng).reshape(2, n, 16), "k": data(kind, n, 16, rng)[None]}
+    for name, heads, rows, d in (("iq", 5, n, 12), ("ik", 1, n, 12), ("iw", 5, n, 1), ("gate_q", 2, 13, 8), ("tokens_q", 1, steps, 8), ("gate_k", 1, 13, 8)):
+        a[name] = (data(kind, heads * rows, d, rng) / 2).reshape(heads, rows, d).astype(np.float32)
+    h, a["v"] = Head(a["q"], a["k"][0], True), a["k"]
+    at = lambda f: os.path.join(directory, f)
+    for phase, gate in (("prefill", "gate_q"), ("prefill", "tokens_q"), ("decode", "tokens_q")):
+        mine = [s for s in TRAINED if s.startswith("dsa") or ("decode" in s) == (gate == "tokens_q")]
+        write_safetensors(at("a.safetensors"), {"layer-00." + n.replace("tokens", "gate"): x for n, x in a.items() if n == gate or n[-2:] != "_q"})
+        run("import", "--safetensors", at("a.safetensors"), "--causal", "-o", at("a.h5"),
+            *(("--meta", json.dumps({"decode_from": n - steps})) if phase == "decode" else ()))
+        run("replay", at("a.h5"), "--phase", phase, *(x for s in mine for x in ("-m", s)), "--dump-masks", at("m.h5"), "-o", at("r"))
+        seen = Head(a["q"][:, n - steps:], a["k"][0], True) if phase == "decode" else h
+        found = masks(at("m.h5"), seen)
+        for s in mine:
+            want = TRAINED[s](a, h)[h.nq - seen.nq:]
+            kept.setdefault(s, []).append(want.sum() / seen.allowed.sum())
+            differ = int((found[s] != want).sum())
+            if differ:
+                print(f"WRONG: {kind}, {phase}, {s}: {differ} of {seen.allowed.sum()} pairs differ")
+            bad += differ > 0
+    return bad
+
+
 def main(directory):
-    kept, bad = {}, 0
-    for head in heads(np.random.default_rng(42)):
+    kept, bad, rng = {}, 0, np.random.default_rng(42)
+    for head in heads(rng):
         bad += compare(directory, *head, kept)
+    for kind in ("levels of blocks", "whole numbers", "equal keys", "zeros"):
+        bad += trained(directory, kind, rng, kept)
     for s, shares in kept.items():
         print(f"{s}: {len(shares)} heads, keeps {min(shares):.3f} to {max(shares):.3f}")
         if min(shares) == 1:

@@ -228,6 +228,8 @@ static const struct {
     {"moba:chunk=16:dense_last=0", true},
     {"sol:dense_layers=0:dense_steps=0", false},
     {"nsa:share=head:block=16", true},
+    {"dsa", true},
+    {"seer:last_dense=0", true},
     {"mean-blocks", true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };

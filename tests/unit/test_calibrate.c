@@ -268,6 +268,7 @@ static const struct {
     {"spargeattn", "tau", "0.5", "0.98"},          {"sale", "tau", "0.002", "0.004"},
     {"sampleattention", "alpha_c", "0.8", "0.95"}, {"minference", "v", "500", "1000"},
     {"xattention", "tau", "0.5", "0.9"},           {"ds", "channels", "3", "5"},
+    {"skip-softmax", "scale_factor", "300", "20"},
 };
 
 /* Heads of a layer, or of the model, are samples of one search and get one result each. */

@@ -324,6 +324,24 @@ static void random_layer(struct layer *l, int heads, int group, int64_t prompt, 
     }
 }
 
+/* Heads that share a cache have one best set, which is no head's own. */
+TEST(fixed_set_oracle_is_the_bound_of_its_cache)
+{
+    OWN(layer_free) struct layer l;
+    random_layer(&l, 4, 2, 12, 6, 12);
+    RUN(d, &l, "oracle:kind=evict:k=5");
+    RUN(worse, &l, "evict:by=knorm:capacity=5");
+    for (int h = 0; h < 4; h++) {
+        ck_assert_double_eq_tol(metric(&d, h, "regret_evict"), 0, 1e-12);
+        ck_assert_double_gt(metric(&worse, h, "regret_evict"), 0.01);
+        double mean =
+            (metric(&d, h / 2 * 2, "cra_mean") + metric(&d, h / 2 * 2 + 1, "cra_mean") -
+             metric(&worse, h / 2 * 2, "cra_mean") - metric(&worse, h / 2 * 2 + 1, "cra_mean")) /
+            2;
+        NEAR(&worse, h, "regret_evict", mean);
+    }
+}
+
 static const char *const whole[] = {
     "dense",
     "streaming:window=100%",
@@ -444,7 +462,21 @@ static const char *const stateless[] = {"dense",
                                         "moba:chunk=8:topk=3:dense_last=0",
                                         "nsa:block=4:kernel=4:stride=2:top=4",
                                         "nsa:profile=triton:block=4:kernel=4:stride=2:top=4",
-                                        "nsa:share=head:block=4:kernel=4:stride=2:top=4"};
+                                        "nsa:share=head:block=4:kernel=4:stride=2:top=4",
+                                        "nsa:profile=infllm:block=4:top=4:local=2:dense_below=0",
+                                        "dsa:topk=7",
+                                        "dsa:topk=7:emulate=fp8",
+                                        "seer:profile=decode:block=4:threshold=0.05",
+                                        "seer:profile=decode:block=4:budget=12"};
+
+/* Those that choose by each row alone are all there. */
+TEST_N(methods_of_single_rows_are_listed, test_methods_count())
+{
+    const struct method *m = test_methods[_i];
+    size_t n = strlen(m->name), at = 0;
+    while (m->decode.each_row && strncmp(stateless[at], m->name, n) != 0)
+        ck_assert_msg(++at < sizeof stateless / sizeof *stateless, "%s", m->name);
+}
 
 static int queries_of_layer(const struct head_in *in, int g, float *q, struct err *err)
 {
@@ -453,6 +485,13 @@ static int queries_of_layer(const struct head_in *in, int g, float *q, struct er
     (void)err;
     memcpy(q, x->q, (size_t)(x->nq * x->d) * sizeof *q);
     return 0;
+}
+
+static int operand_of_layer(const struct head_in *in, int layer, enum trace_aux which,
+                            struct aux_shape *shape, float **x, struct err *err)
+{
+    (void)layer;
+    return drawn_operand(in, which, in->x.nq, shape, x, err);
 }
 
 static void keeps_of_prefill(struct layer *l, int h, const char *text, uint64_t *kept)
@@ -466,8 +505,6 @@ static void keeps_of_prefill(struct layer *l, int h, const char *text, uint64_t 
                             .in = &l->heads[h].in,
                             .sink = tap_rows,
                             .sink_ctx = kept};
-    l->heads[h].in.queries = queries_of_layer;
-    l->heads[h].in.queries_from = l;
     record_init(&r);
     MUST(sim_run(&cell, &r, ERR));
     ck_assert_msg(r.status == RECORD_OK, "%s: %s", text, r.reason);
@@ -479,6 +516,11 @@ TEST_EACH(a_row_is_the_same_in_both_phases, stateless)
     enum { N = 48, PROMPT = 30, HEADS = 4 };
     OWN(layer_free) struct layer l;
     random_layer(&l, HEADS, 2, PROMPT, N - PROMPT, PROMPT);
+    for (int h = 0; h < HEADS; h++) {
+        l.heads[h].in.queries = queries_of_layer;
+        l.heads[h].in.operand = operand_of_layer;
+        l.heads[h].in.queries_from = &l;
+    }
     RUN(d, &l, stateless[_i]);
     for (int h = 0; h < HEADS; h++) {
         uint64_t kept[N] = {0};

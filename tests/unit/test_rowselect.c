@@ -180,6 +180,25 @@ TEST(estimates_of_four_bits)
     run_text("twilight:dense_layers=0:select=quest:page=2:budget=2:p=0.3", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "budget_select"), 2);
     ck_assert_double_eq(record_get(&r, "budget_final"), 1);
+    ck_assert_double_eq_tol(record_get(&r, "recall_select"), .480394 + .205327, 1e-6);
+}
+
+/* The first stage keeps what its selector keeps. */
+TEST(recall_of_the_first_stage)
+{
+    static const char *const texts[][2] = {
+        {"twilight:dense_layers=0:page=4:budget=24:p=0.5",
+         "quest:dense_layers=0:page=4:budget=24:floor=1"},
+        {"twilight:dense_layers=0:select=ds:budget=24:p=0.5", "ds:budget=24"},
+        {"twilight:dense_layers=0:select=all:p=0.5", "dense"}};
+    HEAD(h, random_head, 3, 90, 90, 16, true, 2, PREC_F64);
+    for (int i = 0; i < 3; i++) {
+        RUN(both, texts[i][0], &h.in);
+        RUN(first, texts[i][1], &h.in);
+        ck_assert_double_eq_tol(record_get(&both, "recall_select"), record_get(&first, "cra_mean"),
+                                1e-12);
+        ck_assert_double_lt(record_get(&both, "cra_mean"), record_get(&first, "cra_mean"));
+    }
 }
 
 /* ---- all of them ---------------------------------------------------------------------------- */

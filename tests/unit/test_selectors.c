@@ -83,6 +83,34 @@ TEST(a_unit_of_64_rows_skips_more)
     assert_units("skip-softmax:lambda=0.05:unit=64x128", &h.in, 64, 128, "0");
 }
 
+/* Tiles of weights between the 20 trials: trial k skips k of 20, 2560 keys. The curves through the
+ * trials from a tenth to nine tenths, by Gauss-Newton in NumPy: 30.8615 e^(5.02242 S), and by the
+ * line through the logarithms 0.0328544 e^(14.469 S). */
+TEST(a_scale_factor_is_calibrated)
+{
+    static const float weight[20] = {1,     2e-6f, 8e-6f, 3e-5f, 8e-5f, 3e-4f, 8e-4f,
+                                     3e-3f, 8e-3f, .015f, .03f,  .07f,  .15f,  .25f,
+                                     .4f,   .6f,   .75f,  .85f,  .92f,  .97f};
+    static const float q[] = {1};
+    float k[20];
+    for (int i = 0; i < 20; i++)
+        k[i] = logf(weight[i]);
+    HEAD(h, head_of, q, 1, k, 20, 1, 128, false);
+    const struct head_in two[] = {h.in, h.in}; /* heads of one pass: their mean */
+    ck_assert_double_eq_tol(calibrated("skip-softmax", two, 2, "scale_factor"), 380.208657, 1e-5);
+    ck_assert_double_eq_tol(calibrated("skip-softmax:target=0.8", two, 1, "scale_factor"),
+                            1715.476981, 1e-5);
+    ck_assert_double_eq_tol(calibrated("skip-softmax:fit=log", two, 1, "scale_factor"), 45.549768,
+                            1e-5);
+    HEAD(small, head_of, q, 1, k, 1, 1, 128, false);
+    OWN(run_free) struct method_run *run = run_of("skip-softmax");
+    struct method_ctx ctx = {.seed = 1};
+    struct err e = {0};
+    ck_assert_int_eq(run->method->search.calibrate(&ctx, run->params, &small.in, 1, NULL, &e),
+                     METHOD_SKIP);
+    ck_assert_ptr_nonnull(strstr(ctx.skip, "0 of 20 trials skip"));
+}
+
 /* ---- nm -------------------------------------------------------------------------------------- */
 
 static const struct {

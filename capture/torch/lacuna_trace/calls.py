@@ -256,7 +256,7 @@ def _explain(seen, b, place, rows, got):
     topk = getattr(getattr(seen.module, "config", None), "index_topk", None)
     if topk is not None and got.shape[1] > topk:
         seen.refuse(f"the model itself chooses {topk} of {got.shape[1]} keys for every query (index_topk): it is sparse already",
-                    f"at most {topk} tokens see all keys")
+                    f"set index_topk to {got.shape[1]} or more, and `-m dsa` replays its choice (examples/indexer.py)")
     p = rows + place.row_start - place.key_start
     kept = got.sum(1)
     causal = bool((~got | (torch.arange(got.shape[1], device=got.device)[None] <= p[:, None])).all())

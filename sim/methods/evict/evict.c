@@ -75,7 +75,6 @@ struct state {
     struct evict_rule rule;
     struct evict_work work;
     struct evict_size *size; /* [caches], owned */
-    int64_t every;           /* steps between two evictions; 0: never again */
 };
 
 static bool votes(const struct params *p)
@@ -175,7 +174,7 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
     int rc = 0;
 
     s->rule = rule_of(p, ctx->seed);
-    s->every = when == WHEN_STEP ? 1 : when == WHEN_EVERY ? p->every : 0;
+    s->rule.every = when == WHEN_STEP ? 1 : when == WHEN_EVERY ? p->every : 0;
     TRY(evict_work_init(&s->work, &s->rule, layer, ctx, err));
     TRY(mem_alloc(&s->size, layer->n, sizeof *s->size, "sizes of caches", err));
     for (int h = 0; h < layer->n; h++) {
@@ -201,8 +200,10 @@ static int step(void *state, const struct decode_layer *layer, int64_t row,
                 const double *const *score, struct err *err)
 {
     struct state *s = state;
-    evict_add_row(&s->work, layer, score);
-    if (!s->every || (row - layer->from + 1) % s->every != 0)
+    if (!s->rule.every)
+        return 0;
+    evict_add_row(&s->work, &s->rule, layer, row, score);
+    if ((row - layer->from + 1) % s->rule.every != 0)
         return 0;
     return evict_apply(&s->work, &s->rule, layer, row, score, s->size, err);
 }

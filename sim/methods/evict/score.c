@@ -3,7 +3,8 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "core/sort.h"
+#include "core/simd.h"
+#include "sim/blocks/blockpool.h"
 #include "sim/blocks/exact.h"
 
 #include <math.h>
@@ -13,6 +14,28 @@
 static bool by_sums(const struct evict_rule *rule)
 {
     return rule->by == BY_H2O || rule->by == BY_OBSERVED;
+}
+
+/* Is a key's worth the same for all heads over its cache? */
+static bool by_keys(const struct evict_rule *rule)
+{
+    return rule->by == BY_STREAMING || rule->by == BY_KNORM || rule->by == BY_KEYDIFF ||
+           rule->by == BY_RANDOM;
+}
+
+/* Lengths of the keys of every cache. */
+static int key_norms(struct evict_work *w, const struct decode_layer *layer, struct err *err)
+{
+    int rc = 0;
+    TRY(mem_zalloc(&w->norm, w->n_caches, sizeof *w->norm, "lengths of keys", err));
+    for (int c = 0; c < w->n_caches; c++) {
+        const struct attn_in *x = &layer->heads[c * layer->share]->x;
+        TRY(mem_alloc(&w->norm[c], x->nk, sizeof **w->norm, "lengths of keys", err));
+        for (int64_t j = 0; j < x->nk; j++)
+            w->norm[c][j] = sqrt(row_product(x->k + j * x->d, x->k + j * x->d, x->d));
+    }
+out:
+    return rc;
 }
 
 /* Sums of the columns over the rows of the prompt. */
@@ -47,11 +70,14 @@ int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
                            (long long)seen, (long long)layer->from, (long long)seen);
     TRY(prefix_work_new(&w->prefix, err));
     TRY(mem_alloc(&w->z, nk, sizeof *w->z, "scores of keys", err));
+    TRY(mem_alloc(&w->pool, nk, sizeof *w->pool, "scores of keys", err));
     TRY(mem_zalloc(&w->score, w->n_caches, sizeof *w->score, "scores of keys", err));
     for (int c = 0; c < w->n_caches; c++)
         TRY(mem_alloc(&w->score[c], nk, sizeof **w->score, "scores of keys", err));
     if (rows)
         TRY(mem_alloc(&w->rows, seen * nk, sizeof *w->rows, "scores of rows", err));
+    if (rule->by == BY_KNORM || rule->by == BY_KEYDIFF)
+        TRY(key_norms(w, layer, err));
     if (!by_sums(rule))
         goto out;
     TRY(mem_zalloc(&w->sum, layer->n, sizeof *w->sum, "column sums", err));
@@ -69,35 +95,94 @@ void evict_work_free(struct evict_work *w)
         free(w->sum[h]);
     for (int c = 0; w->score && c < w->n_caches; c++)
         free(w->score[c]);
+    for (int c = 0; w->norm && c < w->n_caches; c++)
+        free(w->norm[c]);
     prefix_work_free(w->prefix);
     free(w->sum);
     free(w->score);
+    free(w->norm);
     free(w->rows);
+    free(w->seen);
+    free(w->pool);
     free(w->z);
 }
 
 /* ---- scores --------------------------------------------------------------------------------- */
 
-/* z_i = softmax over the first n keys of the cache, of a row's scores by position. */
-static void softmax_of(const struct kv_cache *k, int64_t n, const double *score, double *z)
+/* Scores of row r, by position, of the keys in the cache; -inf where it does not look. */
+static void gather(const struct attn_in *x, const struct kv_cache *k, int64_t r, const double *s,
+                   double *z)
 {
-    for (int64_t i = 0; i < n; i++)
-        z[i] = score[k->at[i]];
-    double top = row_max_f64(z, n);
-    double sum = top == -INFINITY ? 0 : exp_sum_f64(z, n, top);
-    for (int64_t i = 0; i < n; i++)
-        z[i] = sum > 0 ? z[i] / sum : 0;
+    int64_t first = attn_first(x, r), limit = attn_limit(x, r);
+    for (int64_t i = 0; i < k->n; i++)
+        z[i] = k->at[i] >= first && k->at[i] < limit ? s[k->at[i]] : -INFINITY;
 }
 
-void evict_add_row(struct evict_work *w, const struct decode_layer *layer,
-                   const double *const *score)
+/* Add softmax(z) to sum; z is overwritten. */
+static void add_softmax(double *z, int64_t n, double *sum)
 {
-    for (int h = 0; w->sum && h < layer->n; h++) {
+    double top = row_max_f64(z, n), total = top == -INFINITY ? 0 : exp_sum_f64(z, n, top);
+    for (int64_t i = 0; i < n && total > 0; i++)
+        sum[i] += z[i] / total;
+}
+
+static double *seen_row(const struct evict_work *w, const struct evict_rule *rule, int h, int64_t r)
+{
+    return w->seen + (h * rule->window + r % rule->window) * w->stride;
+}
+
+void evict_add_row(struct evict_work *w, const struct evict_rule *rule,
+                   const struct decode_layer *layer, int64_t row, const double *const *score)
+{
+    for (int h = 0; h < layer->n; h++) {
         const struct kv_cache *k = layer->caches + h / layer->share;
-        softmax_of(k, k->n, score[h], w->z);
+        for (int64_t r = 0; w->seen && r < rule->window; r++)
+            seen_row(w, rule, h, r)[k->n - 1] = -INFINITY;
+        if (w->seen)
+            gather(&layer->heads[h]->x, k, row, score[h], seen_row(w, rule, h, row));
+        if (!w->sum)
+            continue;
+        memset(w->pool, 0, (size_t)k->n * sizeof *w->pool);
+        gather(&layer->heads[h]->x, k, row, score[h], w->z);
+        add_softmax(w->z, k->n, w->pool);
         for (int64_t i = 0; i < k->n; i++)
-            w->sum[h][k->at[i]] += w->z[i];
+            w->sum[h][k->at[i]] += w->pool[i];
     }
+}
+
+/* Keep the scores of the last rows of the keys that stay, so that they are computed once. */
+static int keep_rows(struct evict_work *w, const struct evict_rule *rule,
+                     const struct decode_layer *layer, int64_t row, struct err *err)
+{
+    int64_t nk = layer->heads[0]->x.nk, first = MAX(0, row + 1 - rule->window);
+    int rc = 0;
+    for (int c = 0; c < w->n_caches && !w->seen; c++) {
+        int64_t n = nk - layer->prompt; /* that may join it */
+        for (int64_t i = 0; i < layer->caches[c].n; i++)
+            n += !layer->caches[c].drop[i];
+        w->stride = MAX(w->stride, n);
+    }
+    bool fresh = !w->seen;
+    if (fresh)
+        TRY(mem_alloc(&w->seen, layer->n * rule->window * w->stride, sizeof *w->seen,
+                      "scores of the last rows", err));
+    for (int h = 0; h < layer->n; h++) {
+        const struct kv_cache *k = layer->caches + h / layer->share;
+        if (fresh)
+            TRY(exact_scores(layer->heads[h]->exact, first, row + 1, 0, nk, w->rows, err));
+        for (int64_t r = first; r <= row; r++) {
+            double *to = seen_row(w, rule, h, r);
+            const double *from = fresh ? w->z : to;
+            int64_t m = 0;
+            if (fresh)
+                gather(&layer->heads[h]->x, k, r, w->rows + (r - first) * nk, w->z);
+            for (int64_t i = 0; i < k->n; i++)
+                if (!k->drop[i])
+                    to[m++] = from[i];
+        }
+    }
+out:
+    return rc;
 }
 
 /* Add the mean over `pool` neighbours in the cache, zeros beyond its ends counted. */
@@ -119,72 +204,74 @@ static int add_window(struct evict_work *w, const struct evict_rule *rule,
 {
     const struct head_in *in = layer->heads[h];
     const struct kv_cache *k = layer->caches + h / layer->share;
-    int64_t rows = rule->by == BY_TOVA ? 1 : rule->window, first = MAX(0, row - rows + 1);
-    int64_t pool = rule->by == BY_TOVA ? 1 : rule->pool, nk = attn_limit(&in->x, row), n = k->n;
-    double *sum = NULL;
+    bool last = rule->by == BY_TOVA; /* the row alone, no pooling */
+    int64_t rows = last ? 1 : rule->window, first = MAX(0, row - rows + 1), n = k->n;
+    int64_t pool = last ? 1 : rule->pool, nk = attn_limit(&in->x, row);
+    bool anew = !w->seen && !(last && score);
     int rc = 0;
-    TRY(mem_zalloc(&sum, k->n, sizeof *sum, "scores of keys", err));
-    if (rows > 1 || !score)
+    memset(w->pool, 0, (size_t)n * sizeof *w->pool);
+    if (anew)
         TRY(exact_scores(in->exact, first, row + 1, 0, nk, w->rows, err));
     for (int64_t r = first; r <= row; r++) {
-        const double *s = rows > 1 || !score ? w->rows + (r - first) * nk : score;
-        int64_t lo = 0, hi = k->n, limit = attn_limit(&in->x, r), start = attn_first(&in->x, r);
-        while (hi > 0 && k->at[hi - 1] >= limit)
-            hi--;
-        while (lo < hi && k->at[lo] < start)
-            lo++;
-        struct kv_cache seen = {k->at + lo, hi - lo, NULL};
-        softmax_of(&seen, seen.n, s, w->z);
-        for (int64_t i = lo; i < hi; i++)
-            sum[i] += w->z[i - lo];
+        if (w->seen)
+            memcpy(w->z, seen_row(w, rule, h, r), (size_t)n * sizeof *w->z);
+        else
+            gather(&in->x, k, r, anew ? w->rows + (r - first) * nk : score, w->z);
+        add_softmax(w->z, n, w->pool);
     }
     if (recent >= rows && pool > 1)
-        n = MAX(0, k->n - recent);
-    add_pooled(sum, n, pool, out);
+        n = MAX(0, n - recent);
+    add_pooled(w->pool, n, pool, out);
 out:
-    free(sum);
     return rc;
 }
 
-static double norm(const float *k, int d)
-{
-    double sum = 0;
-    for (int c = 0; c < d; c++)
-        sum += (double)k[c] * k[c];
-    return sqrt(sum);
-}
-
-static void add_knorm(const struct attn_in *x, const struct kv_cache *k, double *out)
+static void add_knorm(const double *norm, const struct kv_cache *k, double *out)
 {
     for (int64_t i = 0; i < k->n; i++)
-        out[i] -= norm(x->k + k->at[i] * (int64_t)x->d, x->d);
+        out[i] -= norm[k->at[i]];
+}
+
+SIMD_CLONES
+static void add_scaled(const float *k, double by, int d, double *sum)
+{
+    for (int c = 0; c < d; c++)
+        sum[c] += (double)k[c] * by;
+}
+
+SIMD_CLONES
+static double product(const double *a, const float *k, int d)
+{
+    double lane[8] = {0}, sum = 0;
+    int c = 0;
+    for (; c + 8 <= d; c += 8)
+        for (int e = 0; e < 8; e++)
+            lane[e] += a[c + e] * (double)k[c + e];
+    for (; c < d; c++)
+        sum += a[c] * (double)k[c];
+    for (int e = 0; e < 8; e++)
+        sum += lane[e];
+    return sum;
 }
 
 /* -cosine with the mean of the keys of unit length. */
-static int add_keydiff(const struct attn_in *x, const struct kv_cache *k, double *out,
-                       struct err *err)
+static int add_keydiff(const struct attn_in *x, const double *norm, const struct kv_cache *k,
+                       double *out, struct err *err)
 {
-    double *anchor = NULL, size = 0;
-    int rc = mem_zalloc(&anchor, x->d, sizeof *anchor, "mean of keys", err);
+    double *mean = NULL, size = 0;
+    int rc = mem_zalloc(&mean, x->d, sizeof *mean, "mean of keys", err);
     if (rc)
         return rc;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int64_t i = 0; i < k->n; i++) {
-            const float *key = x->k + k->at[i] * (int64_t)x->d;
-            double length = norm(key, x->d), dot = 0;
-            for (int c = 0; c < x->d && length > 0; c++) {
-                if (pass == 0)
-                    anchor[c] += (double)key[c] / length / (double)k->n;
-                dot += anchor[c] * (double)key[c] / length;
-            }
-            if (pass == 1 && size > 0)
-                out[i] -= dot / size;
-        }
-        for (int c = 0; c < x->d && pass == 0; c++)
-            size += anchor[c] * anchor[c];
-        size = pass == 0 ? sqrt(size) : size;
-    }
-    free(anchor);
+    for (int64_t i = 0; i < k->n; i++)
+        if (norm[k->at[i]] > 0)
+            add_scaled(x->k + k->at[i] * (int64_t)x->d, 1 / norm[k->at[i]], x->d, mean);
+    for (int c = 0; c < x->d; c++)
+        size += mean[c] * mean[c];
+    size = sqrt(size);
+    for (int64_t i = 0; i < k->n; i++)
+        if (norm[k->at[i]] > 0 && size > 0)
+            out[i] -= product(mean, x->k + k->at[i] * (int64_t)x->d, x->d) / norm[k->at[i]] / size;
+    free(mean);
     return 0;
 }
 
@@ -215,9 +302,9 @@ static int add_scores(struct evict_work *w, const struct evict_rule *rule,
     case BY_FUTURE:
         return add_future(w, layer, h, k, out, err);
     case BY_KEYDIFF:
-        return add_keydiff(x, k, out, err);
+        return add_keydiff(x, w->norm[h / layer->share], k, out, err);
     case BY_KNORM:
-        add_knorm(x, k, out);
+        add_knorm(w->norm[h / layer->share], k, out);
         return 0;
     default:
         break;
@@ -230,7 +317,8 @@ static int add_scores(struct evict_work *w, const struct evict_rule *rule,
     return 0;
 }
 
-/* Mean over the heads of each cache, or of the layer, whose caches then are equal. */
+/* The sum over the heads of each cache, or of the layer, whose caches then are equal; what keys
+ * alone say counts once. */
 static int score_caches(struct evict_work *w, const struct evict_rule *rule,
                         const struct decode_layer *layer, int64_t row, const double *const *score,
                         const struct evict_size *size, struct err *err)
@@ -240,7 +328,7 @@ static int score_caches(struct evict_work *w, const struct evict_rule *rule,
     int rc = 0;
     for (int c = 0; c < w->n_caches; c++)
         memset(w->score[c], 0, (size_t)layer->caches[c].n * sizeof **w->score);
-    for (int h = 0; h < layer->n; h++)
+    for (int h = 0; h < layer->n; h += by_keys(rule) ? layer->share : 1)
         TRY(add_scores(w, rule, layer, h, row, score ? score[h] : NULL,
                        size[h / layer->share].recent, w->score[of_layer ? 0 : h / layer->share],
                        err));
@@ -314,6 +402,9 @@ int evict_apply(struct evict_work *w, const struct evict_rule *rule,
     }
     if (rest > 0)
         TRY(keep_of_layer(w, layer, rest, err));
+    if (w->seen ||
+        (w->rows && rule->every > 0 && rule->every < rule->window && rule->by != BY_TOVA))
+        TRY(keep_rows(w, rule, layer, row, err));
 out:
     return rc;
 }

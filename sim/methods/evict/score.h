@@ -31,6 +31,7 @@ struct evict_rule {
     int64_t sink;         /* first keys of a cache that stay */
     double safe;          /* share of its keys that a cache keeps in any case; 1: no other caches
                            * take part */
+    int64_t every;        /* steps between two choices; 0: none after the prompt */
     uint64_t seed;
 };
 
@@ -42,8 +43,12 @@ struct evict_size {
 struct evict_work {
     double **sum;   /* [heads][nk], owned: softmax columns so far, of BY_H2O and BY_OBSERVED */
     double **score; /* [caches][nk], owned */
+    double **norm;  /* [caches][nk], owned: lengths of keys, of BY_KNORM and BY_KEYDIFF */
     double *rows;   /* owned: scores of some rows */
-    double *z;      /* [nk], owned */
+    double *seen;   /* [heads][window][stride], owned: scores of the last rows and the keys of the
+                     * cache, row r at r % window; NULL: they are computed when they are needed */
+    int64_t stride;
+    double *z, *pool; /* [nk], owned */
     struct prefix_work *prefix;
     int n_heads, n_caches;
 };
@@ -52,9 +57,9 @@ int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
                     const struct decode_layer *layer, struct method_ctx *ctx, struct err *err);
 void evict_work_free(struct evict_work *w);
 
-/* Add a row's softmax over the cache to the sums. */
-void evict_add_row(struct evict_work *w, const struct decode_layer *layer,
-                   const double *const *score);
+/* Take note of the scores of a row, whose key is the last one of every cache. */
+void evict_add_row(struct evict_work *w, const struct evict_rule *rule,
+                   const struct decode_layer *layer, int64_t row, const double *const *score);
 
 /* Score the keys of every cache after the attention of `row` and drop what is beyond size[c] of
  * cache c. score: as in method_decode.step; NULL after the prompt. */

@@ -12,6 +12,7 @@ cp "$ROOT/LICENSE" prompt.txt
 "$LACUNA" replay d.h5 --phase decode -m streaming@density_elem=0.5 -o x; echo "exit $?"
 "$LACUNA" replay d.h5 --phase decode -m dense --heads 0 -o x; echo "exit $?"
 "$LACUNA" replay d.h5 --phase decode -m dense --backend cuda -o x; echo "exit $?"
+for m in dsa seer:profile=decode; do "$LACUNA" replay d.h5 --phase decode -m $m -o x; echo "exit $?"; done
 "$LACUNA" replay d.h5 --phase decode -m evict:then=evict:capacity=5 -o x; echo "exit $?"
 "$LACUNA" replay -q d.h5 --phase decode -m evict:window=64 -o skipped; "$LACUNA" analyze skipped --table status -q | tail -n 3
 "$LACUNA" capture -q --model "$ROOT/datasets/models/code-lm" --prompt prompt.txt --tokens 50 --layers 1 --heads 0 --no-nll -o t.h5
