@@ -34,9 +34,8 @@ void bench_raw_attn(struct bench *b, const char *name, const char *kernel,
                     const struct work_counts *w, const struct series *s, double flop)
 {
     char more[256];
-    snprintf(more, sizeof more, "\"kernel\":\"%s\",\"work\":[%lld,%lld,%lld,%lld,%lld,%lld],",
-             kernel, (long long)w->rows, (long long)w->stages, (long long)w->half,
-             (long long)w->masked, (long long)w->longest, (long long)w->shortest);
+    snprintf(more, sizeof more, "\"kernel\":\"%s\",\"work\":[%.0f,%.0f,%.0f,%.0f,%.0f,%.0f],",
+             kernel, w->rows, w->stages, w->half, w->masked, w->longest, w->shortest);
     raw(b, name, more, s, flop);
 }
 
@@ -76,7 +75,7 @@ int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const
             TRY(cu_bits_mask(bits, h, 0, p->nq, &m, err));
         else
             TRY(mask_of_lists(p, ptr + h * groups, col, &m, err));
-        TRY(work_add(&all, &m, NULL, err));
+        TRY(work_add(&all, &m, err));
         mask_free(&m);
     }
     *w = all.of[kinds[p->lists][tile->bn == 192]];
