@@ -210,34 +210,32 @@ out:
 static int put(struct recset *set, struct record *r, const struct model *m,
                const struct gpu_model *g, const struct prediction *p, double part, struct err *err)
 {
-    static const char *const names[] = {
-        "bound_model@tensor",   "bound_model@softmax", "bound_model@chain",
-        "bound_model@row",      "bound_model@waves",   "bound_model@memory",
-        "time_attend_ns_model", "time_dense_ns_model", "time_select_ns_model",
-        "time_total_ns_model",  "speedup_model",       "clock_model",
-        "ttft_ns_model",        "model_quotient",      "model_error"};
-    enum { COUNT = sizeof names / sizeof *names };
     double total = p->attend.ns + p->select, ops = 2 * (double)r->n_q * m->weights;
     double linear = ops / (0.9 * g->multiprocessors * g->tensor_bf16 * p->dense.ghz);
     double quotient = p->attend.ns / record_get(r, "time_attend_ns");
-    double values[COUNT] = {[BOUNDS] = part * p->attend.ns,
-                            part * p->dense.ns,
-                            part * p->select,
-                            part * total,
-                            p->dense.ns / total,
-                            p->attend.ghz,
-                            m->layers > 0 ? m->layers * (total + linear) : NAN,
-                            quotient,
-                            fabs(quotient - 1)};
-    char text[COUNT][METRIC_NAME];
-    struct named_value v[COUNT];
+    struct named_value v[] = {[BOUND_TENSOR] = {"bound_model@tensor", 0},
+                              [BOUND_SOFTMAX] = {"bound_model@softmax", 0},
+                              [BOUND_CHAIN] = {"bound_model@chain", 0},
+                              [BOUND_ROW] = {"bound_model@row", 0},
+                              [BOUND_WAVES] = {"bound_model@waves", 0},
+                              [BOUND_MEMORY] = {"bound_model@memory", 0},
+                              {"time_attend_ns_model", part * p->attend.ns},
+                              {"time_dense_ns_model", part * p->dense.ns},
+                              {"time_select_ns_model", part * p->select},
+                              {"time_total_ns_model", part * total},
+                              {"speedup_model", p->dense.ns / total},
+                              {"clock_model", p->attend.ghz},
+                              {"ttft_ns_model", m->layers > 0 ? m->layers * (total + linear) : NAN},
+                              {"model_quotient", quotient},
+                              {"model_error", fabs(quotient - 1)}};
+    char names[sizeof v / sizeof *v][METRIC_NAME];
     int n = 0;
-    values[p->attend.bound] = 1;
-    for (int i = 0; i < COUNT; i++) {
-        snprintf(text[n], METRIC_NAME, "%s%s%s", names[i], m->n > 1 ? "@" : "",
+    v[p->attend.bound].value = 1;
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        snprintf(names[n], METRIC_NAME, "%s%s%s", v[i].name, m->n > 1 ? "@" : "",
                  m->n > 1 ? g->name : "");
-        v[n] = (struct named_value){text[n], values[i]};
-        n += !isnan(values[i]);
+        v[n] = (struct named_value){names[n], v[i].value};
+        n += !isnan(v[n].value);
     }
     return record_pool_extend(set->pool, r, v, n, err);
 }

@@ -17,8 +17,8 @@ static void raw(struct bench *b, const char *name, const char *more, const struc
 {
     if (!b->raw)
         return;
-    fprintf(b->raw, "{\"name\":\"%s\",%s\"flop\":%.17g,\"timer\":\"%s\",\"launches\":%d,\"ns\":[",
-            name, more, flop, timer_name(b->timer), s->launches);
+    fprintf(b->raw, "{\"name\":\"%s\",%s\"flop\":%.17g,\"timer\":\"%s\",\"launches\":%d,\"%s\":[",
+            name, more, flop, timer_name(b->timer), s->launches, b->counters ? "cycles" : "ns");
     for (int i = 0; i < s->n; i++)
         fprintf(b->raw, "%s%.0f", i ? "," : "", s->ns[i]);
     fprintf(b->raw, "]}\n");
@@ -189,12 +189,34 @@ out:
     return rc;
 }
 
+/* Cycles of single launches, without the product. */
+static int count_cycles(struct bench *b, const struct work *works, int n, struct series *product,
+                        struct series *times, struct err *err)
+{
+    struct accel_counters v = {0};
+    int rc = 0;
+    for (int i = 0; i < n; i++) {
+        product[i] = (struct series){.launches = 1};
+        times[i] = (struct series){.n = b->samples, .launches = 1};
+        for (int k = 0; k < b->samples; k++) {
+            TRY(counters_measure(b->counters, &b->gpu, works[i].launch, works[i].job, &v,
+                                 times[i].ns + k, err));
+            if (isnan(v.tensor_pipe_pct))
+                FAIL(err, ERR_MACHINE, "--cycles: %s", v.why);
+        }
+    }
+out:
+    return rc;
+}
+
 int bench_turns(struct bench *b, const struct work *works, int n, struct series *product,
                 struct series *times, struct err *err)
 {
     struct work all[MAX_WORKS + 1];
     int rc = 0, rounds = n > 2 ? 1 : b->samples;
 
+    if (b->counters)
+        return count_cycles(b, works, n, product, times, err);
     memcpy(all, works, (size_t)n * sizeof *works);
     all[n] = product_of(b);
     TRY(even_out(b, all, n + 1, err));
