@@ -53,7 +53,7 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
 #define SELECT_NEEDS fixed, linear, square
 
 #define MODEL_NAME 40
-#define MODEL_ENTRIES 48
+#define MODEL_ENTRIES 64
 
 /* An entry of kernels.json: a kernel, whose name is a pattern ("hd128-*"), or a method. */
 struct kernel_model {

@@ -28,7 +28,8 @@
  * --single: single launches as samples.
  * --kernels: under each selection, own arithmetic and plan the times of its kernels, by name.
  * --choices: lines of selections only.
- * --cycles: cycles by hardware counters in the place of ns, which no clock blurs, and no product.
+ * --cycles: cycles of single launches by hardware counters in the place of ns, which no clock
+ * blurs.
  * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */
 #include "tests/bench/benchcu.h"

@@ -189,21 +189,17 @@ out:
     return rc;
 }
 
-/* Cycles of single launches, without the product. */
-static int count_cycles(struct bench *b, const struct work *works, int n, struct series *product,
-                        struct series *times, struct err *err)
+static int count_cycles(struct bench *b, const struct work *work, struct series *cycles,
+                        struct err *err)
 {
     struct accel_counters v = {0};
     int rc = 0;
-    for (int i = 0; i < n; i++) {
-        product[i] = (struct series){.launches = 1};
-        times[i] = (struct series){.n = b->samples, .launches = 1};
-        for (int k = 0; k < b->samples; k++) {
-            TRY(counters_measure(b->counters, &b->gpu, works[i].launch, works[i].job, &v,
-                                 times[i].ns + k, err));
-            if (isnan(v.tensor_pipe_pct))
-                FAIL(err, ERR_MACHINE, "--cycles: %s", v.why);
-        }
+    *cycles = (struct series){.n = b->samples, .launches = 1};
+    for (int k = 0; k < b->samples; k++) {
+        TRY(counters_measure(b->counters, &b->gpu, work->launch, work->job, &v, cycles->ns + k,
+                             err));
+        if (isnan(v.tensor_pipe_pct))
+            FAIL(err, ERR_MACHINE, "--cycles: %s", v.why);
     }
 out:
     return rc;
@@ -215,10 +211,14 @@ int bench_turns(struct bench *b, const struct work *works, int n, struct series 
     struct work all[MAX_WORKS + 1];
     int rc = 0, rounds = n > 2 ? 1 : b->samples;
 
-    if (b->counters)
-        return count_cycles(b, works, n, product, times, err);
     memcpy(all, works, (size_t)n * sizeof *works);
     all[n] = product_of(b);
+    for (int i = 0; i < n && b->counters; i++) {
+        TRY(count_cycles(b, all + n, product + i, err));
+        TRY(count_cycles(b, all + i, times + i, err));
+    }
+    if (b->counters)
+        goto out;
     TRY(even_out(b, all, n + 1, err));
     for (int k = 0; k < b->samples; k += rounds)
         TRY(bench_rounds(b, all, n, k, k + rounds, product, times, err));

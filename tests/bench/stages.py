@@ -14,7 +14,7 @@ PATH = os.path.join(os.path.dirname(__file__), "../../datasets/kernels.json")
 FILE = json.load(open(PATH))
 SHARED, KERNELS = FILE["shared"], FILE["kernels"]
 SMS = 132  # multiprocessors
-FIT = r"4K full|hd\d+ 32K full 16/16|8K causal 32/8 bf16|list \S+ (100|10)% |slices|sink bf16|pv=16|32K full 32/32 sage"
+FIT = r"4K full|hd\d+ 32K full 16/16|8K causal 32/8 bf16|list \S+ (100|10|2)% |slices|sink bf16|pv=16|32K full 32/32 sage"
 PARTS = [  # text of benchcu, what matters most first
     "32K list", "32K full 16/16", "4K full 16/16", "slices 128x1", "window 4096, sink", "x128 32K 100% pv=16", "x128 32K 25% pv=16",
     "x64 32K 100% pv=16", "x64 32K 25% pv=16", "32K full 32/32 sageattention", "pair 32K 100% pv=16", "pair 32K 25% pv=16",
@@ -77,16 +77,17 @@ def launch(k, work):
 
 
 def fit(k, lines):
-    """s, and the share of a half or masked stage with which the lines agree best."""
+    """s, and with which costs of a half or masked stage and of a row the lines agree best; those of a row only where rows are short."""
     key = "half" if any(x["work"][2] for x in lines) else "masked" if "bits" in k["name"] else None
+    short = any(sum(x["work"][1:3]) < 60 * x["work"][0] for x in lines)
     best = None
-    least = 200 if key == "half" else 0  # a half stage costs half of one at least
-    for i in range(least, 500) if key and len(lines) > 1 else [None]:
-        t = k if i is None else dict(k, **{key: i / 200})
-        logs = [math.log(x["cycles"] / launch(t, x["work"])) for x in lines]
-        spread = statistics.pvariance(logs)
-        if best is None or spread < best[0]:
-            best = spread, dict(t, s=round(math.exp(statistics.mean(logs))))
+    for i in range(100 if key == "half" else 0, 200) if key and len(lines) > 1 else [None]:  # half a stage costs half of one at least
+        for item in [j / 20 for j in range(61)] if short and len(lines) > 2 else [k["item"]]:
+            t = dict(k, item=item, **({key: i / 100} if key and i is not None else {}))
+            logs = [math.log(x["cycles"] / launch(t, x["work"])) for x in lines]
+            spread = statistics.pvariance(logs)
+            if best is None or spread < best[0]:
+                best = spread, dict(t, s=round(math.exp(statistics.mean(logs))))
     return best[1]
 
 
@@ -138,7 +139,7 @@ def main():
         if mine:
             new[kernel] = fits[kernel] = dict(fit(k, mine), source="tests/bench/stages.py on an H200")
         print("%-28s s %5d, was %5d  " % (kernel, new[kernel]["s"], k["s"]), ", ".join(
-            "%s %.3g, was %.3g" % (w, new[kernel][w], k[w]) for w in ("half", "masked") if k.get(w)))
+            "%s %.3g, was %.3g" % (w, new[kernel][w], k[w]) for w in ("half", "masked", "item") if k.get(w)))
     for kernel in sorted({x["kernel"] for x in others}):
         say(kernel, errors(new, [x for x in others if x["kernel"] == kernel]))
     say("held out", errors(new, others))
