@@ -66,7 +66,8 @@ int gpu_model_change(struct gpu_model *g, const char *text, struct err *err)
 {
     char *copy = strdup(text), *left = NULL;
     int rc = copy ? 0 : err_set(err, ERR_NOMEM, "--what-if: out of memory");
-    for (char *key = rc ? NULL : strtok_r(copy, ",", &left); key && !rc; key = strtok_r(NULL, ",", &left)) {
+    for (char *key = rc ? NULL : strtok_r(copy, ",", &left); key && !rc;
+         key = strtok_r(NULL, ",", &left)) {
         char *value = strchr(key, '=');
         if (value)
             *value++ = '\0';
@@ -149,7 +150,7 @@ int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
         e = b + g->cut_stages * s;
         us += g->combine_us;
     }
-    e = g->balance ? b : e;
+    e = (g->balance ? b : e) + (w->rows > 0 ? g->start_cycles : 0);
     double products = each / g->tensor * scale * (w->stages + w->half / 2);
     *out = (struct gpu_launch){b, e, clock_at(g, e > 0 ? products / (sms * e) : 0), 0, bound};
     out->ns = MAX(e / out->ghz + 1e3 * us, bytes / g->copy);

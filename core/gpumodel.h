@@ -44,10 +44,12 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
 #define KERNEL_NEEDS d, sm, sm_last, bm, bn, masked, item
 #define KERNEL_MAY half, s, hide, instructions, whole, qk_int8, pv_fp8
 
-/* Of all kernels; us of planning by lists; GB/s and operations per ns where choosing was measured.
- */
+/* Of all kernels: us of a launch, and of one that combines pieces; cycles until the first product
+ * and from the last; stages that cut rows may take more than the mean. us of planning by lists;
+ * GB/s and operations per ns where choosing was measured. */
 #define LAUNCH_NEEDS                                                                               \
-    launch_us, combine_us, cut_stages, plan_lists, plan_bits, plan_gather, select_copy, select_rate
+    launch_us, combine_us, start_cycles, cut_stages, plan_lists, plan_bits, plan_gather,           \
+        select_copy, select_rate
 
 /* us of choosing with 32 heads of 128 channels: fixed, per 32K keys, per its square. */
 #define SELECT_NEEDS fixed, linear, square
@@ -78,7 +80,7 @@ struct gpu_model {
         };
     };
     union {
-        double shared[8];
+        double shared[9];
         struct {
             double LAUNCH_NEEDS;
         };
