@@ -26,7 +26,7 @@ static struct kernel_model *named(const char *name)
     return NULL;
 }
 
-/* Stages of the cases by hand, which do not change when kernels are measured again. */
+/* Numbers of the cases by hand, which do not change when kernels are measured again. */
 static void begin(void)
 {
     static const struct {
@@ -38,6 +38,7 @@ static void begin(void)
                    {"hd64-128x128", 2550, 1}};
     MUST(gpu_model_load("H200", &h200, ERR));
     h200.start_cycles = 0;
+    h200.sustained_clock = 1.392;
     for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
         named(by_hand[i].name)->s = by_hand[i].s;
         named(by_hand[i].name)->half = by_hand[i].half;

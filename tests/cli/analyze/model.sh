@@ -11,9 +11,9 @@ rounded() { LC_ALL=C awk -F, -v OFS=, '{ for (i = 2; i <= NF; i++) if ($i + 0 ==
 grep -c _model run/records.jsonl
 "$LACUNA" analyze run --table model --gpu H200,L40 --columns 'speedup_model*' --format csv | cut -d, -f1-8 | head -1
 "$LACUNA" analyze run --table model --gpu H200 | sed -n '/predicted/p;/no prediction/,$p'
-echo "-- 24 rows of 192 queries, 2 to 4 stages: the longest and the start take 5.667 x 2000 + 5000 cycles at 1.677 GHz, the launch 1100 ns"
+echo "-- 24 rows of 192 queries, 2 to 4 stages: the longest and the start take 5.667 x 2000 + 5000 cycles at 1.638 GHz, the launch 1100 ns"
 "$LACUNA" analyze run --gpu H200 --columns time_attend_ns_model,clock_model --format csv | cut -d, -f1,6,12 | sed -n 1,2p | rounded
-echo "-- 6 layers of 10840 ns and 2 x 512 x 1523712 operations at 0.9 x 132 x 4096 x 1.677 GHz"
+echo "-- 6 layers of 11070 ns and 2 x 512 x 1523712 operations at 0.9 x 132 x 4096 x 1.638 GHz"
 "$LACUNA" analyze run --gpu H200 --config "$ROOT/datasets/models/code-lm/config.json" --columns ttft_ns_model --format csv | cut -d, -f1,6 | sed -n 1,2p | rounded
 echo "-- beside measured times of calls: 4 rows of 33 stages on a multiprocessor; 837.8 + 6 stages, cut"
 of_call() { # METHOD N HEADS MEMBERS
