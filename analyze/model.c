@@ -164,26 +164,22 @@ static double select_ns(const struct gpu_model *g, const struct call *c, double 
     return g->choosing > 0 ? NAN : 0;
 }
 
-/* Attention, of all pairs or of the call's; bytes: q, k, v and outputs. */
-static int launch(const struct gpu_model *g, const struct call *c, const struct kernel_model *k,
-                  bool dense, struct gpu_launch *out, struct err *err)
+static void of_dense(const struct call *c, const struct kernel_model *k, struct work_counts *w)
 {
-    const struct record *r = c->of;
-    double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k);
-    struct work_counts w = gathers(c) ? c->gathered : c->w;
-    if (!dense && c->lists)
-        return gpu_model_launch(g, k, &w, keys_of_stage(c), bytes, out, err);
-    work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads, &w);
-    return gpu_model_launch(g, k, &w, k->bn, bytes, out, err);
+    work_of_dense(c->of->n_q, c->of->n_k, c->of->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads,
+                  w);
 }
 
 /* ERR_INPUT: it cannot be predicted. */
 static int predict(struct gpu_model *g, const struct call *c, struct prediction *p, struct err *err)
 {
+    const struct record *r = c->of;
     char all[MODEL_NAME];
-    double measured = record_get(c->of, "time_dense_ns");
+    double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k); /* q, k, v, outputs */
+    double measured = record_get(r, "time_dense_ns"), keys;
+    struct work_counts w;
     int rc = 0;
-    snprintf(all, sizeof all, "hd%d-dense", c->of->d);
+    snprintf(all, sizeof all, "hd%d-dense", r->d);
     const struct kernel_model *dense = kernel_model_find(g, all);
     const struct kernel_model *k = kernel_model_find(g, c->kernel);
     if (c->why)
@@ -193,13 +189,17 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
     if (g->by_dense && isnan(measured))
         FAIL(err, ERR_INPUT,
              "no dense attention was timed beside it (--clock dense wants records of calls)");
-    g->tune = 1;
-    TRY(launch(g, c, dense, true, &p->dense, err));
-    if (g->by_dense) {
-        g->tune = p->dense.ns / measured;
-        TRY(launch(g, c, dense, true, &p->dense, err));
+    of_dense(c, dense, &w);
+    for (int i = 0; i <= g->by_dense; i++) {
+        g->tune = i ? p->dense.ns / measured : 1;
+        TRY(gpu_model_launch(g, dense, &w, dense->bn, bytes, &p->dense, err));
     }
-    TRY(launch(g, c, k, false, &p->attend, err));
+    if (!c->lists)
+        of_dense(c, k, &w);
+    else
+        w = gathers(c) ? c->gathered : c->w;
+    keys = c->lists ? keys_of_stage(c) : k->bn;
+    TRY(gpu_model_launch(g, k, &w, keys, bytes, &p->attend, err));
     p->select = select_ns(g, c, p->dense.ghz);
 out:
     return rc;
@@ -279,19 +279,19 @@ out:
 
 static int read_config(const char *path, struct model *m, struct err *err)
 {
-    double hidden, inner, heads, kv, d;
+    static const char *const keys[] = {"num_hidden_layers", "hidden_size", "intermediate_size",
+                                       "num_attention_heads"};
+    double x[4];
     json_t *o = NULL;
     int rc = 0;
     TRY(json_read_foreign(path, (size_t)1 << 20, &o, err));
-    TRY(jget_num(o, "num_hidden_layers", path, &m->layers, err));
-    TRY(jget_num(o, "hidden_size", path, &hidden, err));
-    TRY(jget_num(o, "intermediate_size", path, &inner, err));
-    TRY(jget_num(o, "num_attention_heads", path, &heads, err));
-    kv = heads;
-    d = hidden / heads;
+    for (int i = 0; i < 4; i++)
+        TRY(jget_num(o, keys[i], path, x + i, err));
+    double kv = x[3], d = x[1] / x[3];
     TRY(jget_num_opt(o, "num_key_value_heads", path, &kv, err));
     TRY(jget_num_opt(o, "head_dim", path, &d, err));
-    m->weights = hidden * (2 * heads * d + 2 * kv * d + 3 * inner);
+    m->layers = x[0];
+    m->weights = x[1] * (2 * x[3] * d + 2 * kv * d + 3 * x[2]);
 out:
     json_decref(o);
     return rc;

@@ -8,15 +8,13 @@
 
 #include "core/json.h"
 
-/* Work of a launch, of all its heads: whole numbers. A row of tiles has 128 query rows, a stage 128
- * keys, of kernels for 64 channels and blocks of 128 rows 192. */
+/* Work of a launch, of all its heads, in whole numbers: rows of tiles with a key, of 128 queries;
+ * stages that a whole tile wants, of 128 keys, or 192 of 64 channels and blocks of 128 rows; of
+ * these masked ones: with keys at the end of a row that a query of the tile does not see, of bits
+ * tiles that lack an allowed pair; stages that one of the two 64-row blocks of a tile wants; stages
+ * of the longest and the shortest row, half ones too. */
 struct work_counts {
-    double rows;              /* of tiles, with a key */
-    double stages;            /* that the whole tile wants */
-    double masked;            /* of block lists those at the end of a row with keys that a query of
-                               * the tile does not see; of bits tiles that lack an allowed pair */
-    double half;              /* that one of the two 64-row blocks of the tile wants */
-    double longest, shortest; /* stages of a row, half ones too */
+    double rows, stages, masked, half, longest, shortest;
 };
 #define WORK_COUNTS 6
 extern const char *const work_names[WORK_COUNTS]; /* "rows", ... in this order */
@@ -28,38 +26,36 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* Members are the keys of the files, in the units of the files. Rates are per cycle and
- * multiprocessor. A state of the clock is its GHz where the tensor cores work in 97 % of the
- * cycles, and their power then over that of all else. */
+/* The keys of the files, as members of structs; keys behind NEEDS may be absent. Of a GPU: rates
+ * per cycle and multiprocessor, GB/s, GHz. A state of the clock: GHz where the tensor cores work in
+ * 97 % of the cycles, and their power then over that of all else. */
 #define GPU_NEEDS                                                                                  \
     architecture, multiprocessors, peak_bf16, tensor_bf16, exp2, fp32, clock_rated, clock_boost,   \
         memory
 #define GPU_MAY                                                                                    \
     tensor_int8, tensor_fp8, copy, sustained_clock, sustained_power, burst_clock, burst_power
 
-/* Channels; first and last architecture; query rows, keys of a stage. In stages: what a masked one
- * takes more; start and end of a row; a stage that half of the rows want, over half of one. Cycles
- * of a stage, or by its structure: the share that is hidden, instructions a score. Are rows never
- * cut? Is Q K in int8, P V in fp8? */
+/* Of a kernel: channels; first and last architecture; queries, keys of a stage. In stages: a masked
+ * one more, start and end of a row; a stage that half of the rows want over half of one. Cycles of
+ * a stage, or its structure: the share that is hidden, instructions a score. Rows are never cut; Q
+ * K is in int8, P V in fp8. */
 #define KERNEL_NEEDS d, sm, sm_last, bm, bn, masked, item
 #define KERNEL_MAY half, s, hide, instructions, whole, qk_int8, pv_fp8
 
-/* Of all kernels: us of a launch, and of one that combines pieces; cycles until the first product
- * and from the last; stages that cut rows may take more than the mean. us of planning by lists;
- * GB/s and operations per ns where choosing was measured. */
+/* Of all: us of a launch, and of one that combines pieces; cycles until the first product and from
+ * the last; stages that cut rows take beyond the mean at most; us of planning by lists; GB/s and
+ * operations per ns where choosing was measured. us of choosing by a method with 32 heads of 128
+ * channels: fixed, per 32K keys, per its square. */
 #define LAUNCH_NEEDS                                                                               \
     launch_us, combine_us, start_cycles, cut_stages, plan_lists, plan_bits, plan_gather,           \
         select_copy, select_rate
-
-/* us of choosing with 32 heads of 128 channels: fixed, per 32K keys, per its square. */
 #define SELECT_NEEDS fixed, linear, square
 
 #define MODEL_NAME 40
 #define MODEL_ENTRIES 64
 
-/* An entry of kernels.json: a kernel, whose name is a pattern ("hd128-*"), or a method. */
 struct kernel_model {
-    char name[MODEL_NAME];
+    char name[MODEL_NAME]; /* of a kernel: a pattern ("hd128-*"); or a method */
     union {
         double number[14];
         struct {
@@ -88,7 +84,7 @@ struct gpu_model {
     struct kernel_model k[MODEL_ENTRIES], select[MODEL_ENTRIES];
     int n_kernels, n_select;
 
-    /* What is asked (gpu_model_clock). Without a measured state: the rated or boost clock. */
+    /* gpu_model_clock. Without a measured state: the rated or boost clock. */
     bool in_burst, by_dense; /* after a pause; as dense attention took its measured time */
     double ghz, tune;        /* above 0: that clock; factor on the clock of a state */
 
@@ -108,8 +104,7 @@ int gpu_models_list(struct jw *w, struct err *err);
 /* "sustained", "burst", "dense" or a number of GHz. ERR_USAGE. */
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err);
 
-/* What if: "select=0", "balance=1", "half=1", "sms=160", "copy=3000" (GB/s), "exp=2" and "tensor=2"
- * (times as fast); several are separated by commas. ERR_USAGE. */
+/* What if: "select=0,sms=160,exp=2" (doc/cost-model.md). ERR_USAGE. */
 int gpu_model_change(struct gpu_model *g, const char *text, struct err *err);
 
 /* ---- prediction ----------------------------------------------------------------------------- */
@@ -119,15 +114,7 @@ int gpu_model_change(struct gpu_model *g, const char *text, struct err *err);
 const struct kernel_model *kernel_model_find(const struct gpu_model *g, const char *name);
 
 /* What decides how long a launch takes. */
-enum gpu_bound {
-    BOUND_TENSOR,
-    BOUND_SOFTMAX,
-    BOUND_CHAIN,
-    BOUND_ROW,
-    BOUND_WAVES,
-    BOUND_MEMORY,
-    BOUNDS
-};
+enum gpu_bound { BOUND_TENSOR, BOUND_SOFTMAX, BOUND_CHAIN, BOUND_ROW, BOUND_WAVES, BOUND_MEMORY };
 
 struct gpu_launch {
     double mean, cycles, ghz, ns; /* mean of the multiprocessors; of the last one */
