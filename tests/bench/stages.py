@@ -14,7 +14,7 @@ PATH = os.path.join(os.path.dirname(__file__), "../../datasets/kernels.json")
 FILE = json.load(open(PATH))
 SHARED, KERNELS = FILE["shared"], FILE["kernels"]
 SMS = 132  # multiprocessors
-FIT = r"4K full|hd\d+ 32K full 16/16|list \S+ (100|10|2)% |slices|sink bf16|64x32|pv=16|32K full 32/32 sage"
+FIT = r"4K full|hd\d+ 32K full 16/16|list \S+ (100|10|2)% |slices|sink bf16|64x32|columns.*gather|pv=16|32K full 32/32 sage"
 PARTS = [  # text of benchcu, what matters most first
     "32K list", "32K full 16/16", "4K full 16/16", "64x32 25%", "slices 128x1", "columns, diagonals", "window 4096, sink",
     "x128 32K 100% pv=16", "x128 32K 25% pv=16", "x64 32K 100% pv=16", "x64 32K 25% pv=16", "32K full 32/32 sageattention",
@@ -83,7 +83,7 @@ def fit(k, lines):
     short = any(sum(x["work"][1:3]) < 12 * x["work"][0] for x in lines)
     best = None
     for i in range(100 if key == "half" else 0, 200) if key and len(lines) > 1 else [None]:  # half a stage costs half of one at least
-        for item in [j / 20 for j in range(61)] if short and len(lines) > 2 else [k["item"]]:
+        for item in [j / 20 for j in range(61)] if short and len(lines) > (2 if key else 1) else [k["item"]]:
             t = dict(k, s=1, item=item, **({key: i / 100} if key and i is not None else {}))
             logs = [math.log((x["cycles"] - SHARED["start_cycles"]) / (cycles(t, x["work"]) - SHARED["start_cycles"])) for x in lines]
             spread = statistics.pvariance(logs)
