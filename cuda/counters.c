@@ -18,12 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In the order of struct accel_counters. */
+/* In the order of struct accel_counters; then cycles. */
 static const char *metrics[] = {
     "sm__pipe_tensor_type_hmma_hgmma_qgmma_imma_igmma_bmma_bgmma_cycles_active.avg."
     "pct_of_peak_sustained_active",
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
+    "sm__cycles_active.max",
 };
 #define METRICS (sizeof metrics / sizeof *metrics)
 
@@ -243,7 +244,7 @@ static bool end_range(struct counters *c, double values[METRICS], char why[160])
 
 int counters_measure(struct counters *c, struct gpu *g,
                      int (*launch)(struct gpu *g, const void *job, struct err *err),
-                     const void *job, struct accel_counters *v, struct err *err)
+                     const void *job, struct accel_counters *v, double *cycles, struct err *err)
 {
     double values[METRICS];
     int rc = 0;
@@ -260,6 +261,8 @@ int counters_measure(struct counters *c, struct gpu *g,
     v->tensor_pipe_pct = values[0];
     v->dram_read_bytes = values[1];
     v->dram_write_bytes = values[2];
+    if (cycles)
+        *cycles = values[3];
 out:
     return rc;
 }

@@ -1169,7 +1169,7 @@ static int take_samples(struct attend *a, struct accel_result *r, struct err *er
     if (s->options.samples > 0)
         TRY(take_times(a, r, err));
     if (s->counters) /* select kernels are not part of what is counted */
-        TRY(counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, err));
+        TRY(counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, NULL, err));
 out:
     free(choices);
     return rc;

@@ -440,12 +440,15 @@ out:
     return rc;
 }
 
-/* What is known of a mask that stays on the device. */
+/* What is known of a mask that stays on the device: its units where the kernels take them as block
+ * lists. */
 static int describe_units(struct head *h, struct err *err)
 {
     const struct attn_in *x = &h->run.in->x;
     struct choice *c = &h->choice;
     const struct accel_units *u = &c->units;
+    if (!u->tile_rows)
+        return lists_of(x, u, &c->lists, err);
     int rc = mask_lists_init(&c->lists, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err);
     mask_lists_finish(&c->lists);
     return rc;

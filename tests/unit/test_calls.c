@@ -248,6 +248,22 @@ static void count_units(const struct mask *m, struct accel_units *u, struct err 
         u->count[g] = (int32_t)(m->ptr[g + 1] - m->ptr[g]);
 }
 
+/* Rows of tiles, as work_add counts them. */
+static void count_tile_rows(const struct mask *m, struct accel_units *u, struct err *err)
+{
+    u->tile_rows = calloc((size_t)(m->nq / 128 + 1), sizeof *u->tile_rows);
+    for (int64_t row = 0; row < m->nq; row += 128) {
+        struct mask rows;
+        struct mask_work w = {0};
+        assert_ok(mask_lists_rows(m, row, MIN(row + 128, m->nq), &rows, err), err);
+        assert_ok(work_add(&w, &rows, err), err);
+        u->tile_rows[row / 128] = (struct accel_tile_row){(int32_t)w.of[WORK_BITS].stages,
+                                                          (int32_t)w.of[WORK_BITS].masked,
+                                                          (int32_t)w.of[WORK_GATHER].stages * 128};
+        mask_free(&rows);
+    }
+}
+
 static void fetch_map(const struct mask *m, struct accel_units *u)
 {
     u->words = ((m->nk + m->bk - 1) / m->bk + 31) / 32;
@@ -272,9 +288,12 @@ static int keep_call(struct accel_session *s, const struct accel_call *call, str
         s->selected++;
         bool stays = c->keep_on_device && m->form == MASK_LISTS;
         s->stayed += stays && !c->fetch;
+        bool blocks = m->bq % 64 == 0 && m->bk % 64 == 0;
         if (stays)
             count_units(m, c->keep_on_device, err);
-        if (stays && c->fetch)
+        if (stays && !blocks)
+            count_tile_rows(m, c->keep_on_device, err);
+        if (stays && (c->fetch || blocks))
             fetch_map(m, c->keep_on_device);
         else if (!stays && m->form == MASK_LISTS)
             assert_ok(mask_lists_rows(m, 0, m->nq, &h->mask, err), err);
