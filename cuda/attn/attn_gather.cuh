@@ -27,7 +27,7 @@ template <class T> struct gatherer {
      * zeros, as do channels from D on. */
     template <int D> DEVICE void copy_rows(uint8_t *tile, const void *x, int head, int key)
     {
-        constexpr int CHUNKS = D <= 64 ? 8 : D <= 128 ? 16 : 32, ROWS = 32 / CHUNKS;
+        constexpr int PANELS = (D + 63) / 64, ROWS = 4 / PANELS, CHUNKS = 32 / ROWS;
         constexpr int STEP = ROWS > 1 ? 16 : 8;
         int chunk = threadIdx.x % CHUNKS, first = (threadIdx.x & 31) / CHUNKS;
         int row = threadIdx.x / 32 * KEYS + first;
@@ -39,8 +39,9 @@ template <class T> struct gatherer {
 #pragma unroll
             for (int i = 0; i < STEP; i += ROWS) {
                 int k = __shfl_sync(~0u, key, first + j + i);
-                cp_async(dst + i * 128 + (place ^ (i & 7) * 16), src + (size_t)max(k, 0) * (D * 2),
-                         k >= 0 && chunk < D / 8);
+                if (chunk < 8 * PANELS) /* three panels leave 8 lanes without one */
+                    cp_async(dst + i * 128 + (place ^ (i & 7) * 16),
+                             src + (size_t)max(k, 0) * (D * 2), k >= 0 && chunk < D / 8);
             }
     }
 
