@@ -100,10 +100,13 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
 #define HOPPER(shape, d, lists, suffix, summary)                                                   \
     entry<shape##d>("bf16-hd" #d "-" suffix, "head dim " #d ", " summary, lists)
 
-#define HOPPER_LISTS(d)                                                                            \
-    HOPPER(list, d, ATTN_128x128, "128x128", "lists of 128 x 128 blocks"),                         \
+#define HOPPER_ALL(d, dense_summary)                                                               \
+    HOPPER(dense, d, ATTN_DENSE, "dense", dense_summary),                                          \
+        HOPPER(list, d, ATTN_128x128, "128x128", "lists of 128 x 128 blocks"),                     \
         HOPPER(half, d, ATTN_128x64, "128x64", "lists of 128 x 64 blocks"),                        \
-        HOPPER(pair, d, ATTN_64x64, "64x64", "lists of 64 x 64 blocks")
+        HOPPER(pair, d, ATTN_64x64, "64x64", "lists of 64 x 64 blocks"),                           \
+        HOPPER(bits, d, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),                 \
+        HOPPER(gather, d, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits")
 
 #define HALF(d, rows, threads)                                                                     \
     {                                                                                              \
@@ -136,26 +139,11 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
         PORTABLE_BF16(d, ATTN_GATHER, 128, 2, "gather", "lists of keys for 128 rows, with bits")
 
 const struct attn_kernel attn_kernels[] = {
-    HOPPER(dense, 128, ATTN_DENSE, "dense", "dense, tiles 128 x 128"),
-    HOPPER_LISTS(128),
-    HOPPER(dense, 64, ATTN_DENSE, "dense", "dense, tiles 192 x 128"),
-    HOPPER_LISTS(64),
-    HOPPER(bits, 128, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
-    HOPPER(bits, 64, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
-    HOPPER(gather, 128, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
-    HOPPER(gather, 64, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
-    HOPPER(dense, 96, ATTN_DENSE, "dense", "dense, tiles 128 x 128"),
-    HOPPER_LISTS(96),
-    HOPPER(bits, 96, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
-    HOPPER(gather, 96, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
-    HOPPER(dense, 192, ATTN_DENSE, "dense", "values of 128, dense, tiles 128 x 128"),
-    HOPPER_LISTS(192),
-    HOPPER(bits, 192, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
-    HOPPER(gather, 192, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
-    HOPPER(dense, 256, ATTN_DENSE, "dense", "dense, tiles 128 x 64"),
-    HOPPER_LISTS(256),
-    HOPPER(bits, 256, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
-    HOPPER(gather, 256, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
+    HOPPER_ALL(128, "dense, tiles 128 x 128"),
+    HOPPER_ALL(64, "dense, tiles 192 x 128"),
+    HOPPER_ALL(96, "dense, tiles 128 x 128"),
+    HOPPER_ALL(192, "values of 128, dense, tiles 128 x 128"),
+    HOPPER_ALL(256, "dense, tiles 128 x 64"),
     entry<dense8_128>("int8-hd128-dense", "head dim 128, dense, INT8 and e4m3, tiles 192 x 128",
                       ATTN_DENSE),
     entry<dense8_64>("int8-hd64-dense", "head dim 64, dense, INT8 and e4m3, tiles 192 x 128",

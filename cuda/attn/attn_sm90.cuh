@@ -117,4 +117,14 @@ void attn_launch(int grid, cudaStream_t stream, const void *maps, const void *ar
     template void attn_launch<shape>(int grid, cudaStream_t stream, const void *maps,              \
                                      const void *args);
 
+/* The kernels for a head dimension, in a file of their own: dense, lists of blocks, and lists for
+ * masks that are not made of blocks. */
+#define ATTN_LAUNCHES(d)                                                                           \
+    ATTN_LAUNCH(dense##d)                                                                          \
+    ATTN_LAUNCH(list##d)                                                                           \
+    ATTN_LAUNCH(half##d)                                                                           \
+    ATTN_LAUNCH(pair##d)                                                                           \
+    ATTN_LAUNCH(bits##d)                                                                           \
+    ATTN_LAUNCH(gather##d)
+
 #endif

@@ -215,31 +215,23 @@ int metrics_norms_into(struct gpu *g, const float *lse, int64_t n, void *norm, s
 
 /* ---- second pass ---------------------------------------------------------------------------- */
 
+/* The kinds that a replay asks for. Maps are of captures, slices of fg-attn's choice. */
+#define PASSES(d)                                                                                  \
+    pass_entry<pass_shape<d, METRICS_SIGNS>>(ATTN_BF16),                                           \
+        pass_entry<pass_shape<d, METRICS_SUMS>>(ATTN_BF16),                                        \
+        pass_entry<pass_shape<d, METRICS_LEVELS>>(ATTN_BF16),                                      \
+        pass_entry<pass_shape<d, METRICS_TOPS>>(ATTN_BF16)
+
 static const metrics_kernel metrics_kernels[] = {
-    pass_entry<pass_shape<128, METRICS_SIGNS>>(ATTN_BF16),
-    pass_entry<pass_shape<128, METRICS_SUMS>>(ATTN_BF16),
+    PASSES(128),
+    PASSES(64),
+    PASSES(96),
+    PASSES(192),
+    PASSES(256),
     pass_entry<pass_shape<128, METRICS_MAPS>>(ATTN_BF16),
-    pass_entry<pass_shape<128, METRICS_LEVELS>>(ATTN_BF16),
-    pass_entry<pass_shape<128, METRICS_TOPS>>(ATTN_BF16),
+    pass_entry<pass_shape<64, METRICS_MAPS>>(ATTN_BF16),
     pass_entry<pass_shape<128, METRICS_SLICES>>(ATTN_BF16),
     pass_entry<pass_shape<64, METRICS_SLICES>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_SIGNS>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_SUMS>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_MAPS>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_LEVELS>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_TOPS>>(ATTN_BF16),
-    pass_entry<pass_shape<96, METRICS_SIGNS>>(ATTN_BF16),
-    pass_entry<pass_shape<96, METRICS_SUMS>>(ATTN_BF16),
-    pass_entry<pass_shape<96, METRICS_LEVELS>>(ATTN_BF16),
-    pass_entry<pass_shape<96, METRICS_TOPS>>(ATTN_BF16),
-    pass_entry<pass_shape<192, METRICS_SIGNS>>(ATTN_BF16),
-    pass_entry<pass_shape<192, METRICS_SUMS>>(ATTN_BF16),
-    pass_entry<pass_shape<192, METRICS_LEVELS>>(ATTN_BF16),
-    pass_entry<pass_shape<192, METRICS_TOPS>>(ATTN_BF16),
-    pass_entry<pass_shape<256, METRICS_SIGNS>>(ATTN_BF16),
-    pass_entry<pass_shape<256, METRICS_SUMS>>(ATTN_BF16),
-    pass_entry<pass_shape<256, METRICS_LEVELS>>(ATTN_BF16),
-    pass_entry<pass_shape<256, METRICS_TOPS>>(ATTN_BF16),
     {},
 };
 
