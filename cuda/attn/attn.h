@@ -40,8 +40,8 @@ int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
 int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
                     const struct attn_kernel **out, struct err *err);
 
-/* Device side of a launch. q, k, v, out are [heads][n][d] of the kernel's element, lse float
- * [heads][nq] in natural log; an empty row gets out 0 and lse -inf. */
+/* Device side of a launch. q, k, v, out are as in struct attn_problem, of the kernel's element, lse
+ * float [heads][nq] in natural log; an empty row gets out 0 and lse -inf. */
 struct attn_tensors {
     const void *q, *k, *v;
     void *out;

@@ -82,10 +82,10 @@ template <class T> struct producer {
         if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
             return unit - UNITS < s.end ? __ldg(a.cols + unit - UNITS) : 0;
         if (T::BITS && lane() == UNITS) {
-            int bits = __ldg(a.bits + s.beg);
+            int bits = __ldg(a.bits + s.beg / PER_BLOCK);
             if (bits >= 0) /* two stages before they are read */
                 bulk_prefetch(a.words + (size_t)bits * 256, 2048);
-            return bits;
+            return bits_of_unit<T>(bits, s.beg);
         }
         return unit < s.end && lane() < UNITS ? unit_key<T>(a, unit) : NO_KEY;
     }
