@@ -155,35 +155,32 @@ static __device__ __forceinline__ void unpack(const uint4 &raw, float (&x)[8])
 /* What is found over the tokens of a head, channel by channel. */
 enum token_statistic { SUM_KEYS, SUM_VALUES, MAX_VALUES };
 
-/* Over the thread block's tokens, by row of threads. */
-template <int D>
-static __device__ __forceinline__ void reduce_tokens(const quantised_args &a, token_statistic what,
-                                                     double (&by)[token_grid<D>::STEP][D])
+/* Sums or largest |x| of the thread block's tokens, for each row of threads. */
+template <int D, bool MAX>
+static __device__ __forceinline__ void
+reduce_tokens(const quantised_args &a, const __nv_bfloat16 *x, double (&by)[token_grid<D>::STEP][D])
 {
     using G = token_grid<D>;
     int64_t t0 = blockIdx.x * (int64_t)SUM_ROWS, t1 = min(t0 + SUM_ROWS, a.nk);
-    const __nv_bfloat16 *x = (what == SUM_KEYS ? a.k : a.v) + blockIdx.y * a.nk * D + G::channel();
-    double sum[8] = {};
     float mean[8], top[8] = {};
+    double sum[8] = {};
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        mean[i] = what == MAX_VALUES && a.rule.smooth_v
-                      ? a.v_mean[blockIdx.y * (int64_t)D + G::channel() + i]
-                      : 0;
+        mean[i] = MAX && a.rule.smooth_v ? a.v_mean[blockIdx.y * (int64_t)D + G::channel() + i] : 0;
 #pragma unroll 8
     for (int64_t t = t0 + G::row(); t < t1; t += G::STEP) {
         float y[8];
-        unpack(*(const uint4 *)(x + t * D), y);
+        unpack(*(const uint4 *)(x + (blockIdx.y * a.nk + t) * D + G::channel()), y);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (what == MAX_VALUES)
+            if (MAX)
                 top[i] = fmaxf(top[i], fabsf(__fsub_rn(round_to(a.rule.values_as, y[i]), mean[i])));
             else
                 sum[i] += y[i];
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        by[G::row()][G::channel() + i] = what == MAX_VALUES ? top[i] : sum[i];
+        by[G::row()][G::channel() + i] = MAX ? top[i] : sum[i];
 }
 
 /* Grid (chunks, kv_heads, 1 or 2), 256 threads. The last thread block of a head puts the parts of
@@ -198,7 +195,10 @@ static __global__ void __launch_bounds__(256)
     int64_t head = blockIdx.z * (int64_t)a.kv_heads + blockIdx.y;
     double *part = a.part + head * a.chunks * D + threadIdx.x, all = 0;
 
-    reduce_tokens<D>(a, what, by);
+    if (what == MAX_VALUES)
+        reduce_tokens<D, true>(a, a.v, by);
+    else
+        reduce_tokens<D, false>(a, what == SUM_KEYS ? a.k : a.v, by);
     __syncthreads();
     for (int r = 0; r < token_grid<D>::STEP && threadIdx.x < D; r++)
         all = what == MAX_VALUES ? fmax(all, by[r][threadIdx.x]) : all + by[r][threadIdx.x];

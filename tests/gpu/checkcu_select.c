@@ -405,7 +405,7 @@ out:
     return rc;
 }
 
-static int compare_masks(struct gpu *g, const struct selection *s, int head, const struct mask *m,
+static int compare_masks(struct gpu *gpu, const struct selection *s, int head, const struct mask *m,
                          struct tally *t, struct err *err)
 {
     const struct select_lists *l = &s->job.lists;
@@ -430,7 +430,7 @@ static int compare_masks(struct gpu *g, const struct selection *s, int head, con
                   is_exact(s->run->method->name);
     if (!counts)
         t->differ = before;
-    return check_ties(g, s, head, rows, t, err);
+    return check_ties(gpu, s, head, rows, t, err);
 }
 
 static bool same_bits(const struct selection *s)
