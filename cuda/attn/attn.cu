@@ -90,7 +90,9 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             T::D,
             lists,
             {T::BM, T::BN, T::UNITS},
-            T::BYTES ? ATTN_INT8 : ATTN_BF16,
+            !T::BYTES       ? ATTN_BF16
+            : T::BY_CHANNEL ? ATTN_INT8
+                            : ATTN_INT8_F16,
             90,
             T::THREADS,
             (int)sizeof(attn_smem<T>),
@@ -148,6 +150,10 @@ const struct attn_kernel attn_kernels[] = {
                       ATTN_DENSE),
     entry<dense8_64>("int8-hd64-dense", "head dim 64, dense, INT8 and e4m3, tiles 192 x 128",
                      ATTN_DENSE),
+    entry<dense8f_128>("int8-f16-hd128-dense",
+                       "head dim 128, dense, INT8 and float16, tiles 192 x 128", ATTN_DENSE),
+    entry<dense8f_64>("int8-f16-hd64-dense",
+                      "head dim 64, dense, INT8 and float16, tiles 192 x 128", ATTN_DENSE),
     HALF(128, 128, 384),
     HALF(64, 192, 512),
     PORTABLE_ALL(128),

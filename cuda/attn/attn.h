@@ -77,8 +77,8 @@ void attn_job_free(struct attn_job *job);
  * Tensors: q int8 [heads][nq][d], k int8 [kv_heads][nk][d], v e4m3 [kv_heads][d][padded] with
  * zeros from nk on; of each 16 keys, place attn8_place(r) has key r.
  *
- * ATTN_INT8_F16 (SageAttention 1, arXiv 2410.02367): P and v [kv_heads][nk][d] in float16, as are
- * the sums of a tile's P V; l sums the rounded P. */
+ * ATTN_INT8_F16 (SageAttention 1, arXiv 2410.02367): P and v [kv_heads][nk][d] in float16, k_scale
+ * of 64 keys. Dense: sums in fp32. Lists: sums of a tile's P V in float16, l sums the rounded P. */
 struct attn8_scales {
     const float *q; /* [heads][nq], equal for rows r and r + 8 of every 16 */
     const float *k; /* [kv_heads][padded]: of a token; in every tile, tokens with equal t % 8 / 2

@@ -46,7 +46,8 @@ struct shape {
     static constexpr bool ASCENDS = FILTER;          /* lists are walked from their beginning */
     static constexpr bool BYTES = false;             /* operands of 8 bits (attn8_shape.cuh), */
     static constexpr bool BY_CHANNEL = false;        /* values among them, */
-    static constexpr int SCALES = 0;                 /* where their scales lie among positions */
+    static constexpr int SCALES = 0, SCALED = UNIT;  /* where scales lie among positions, the keys
+                                                      * that have four of them */
     static constexpr bool CLIPS = true;              /* some scores may not count (whole_tiles) */
     static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
     /* Producer warps. A second warp copies values in two cases: if warpgroups skip stages, because

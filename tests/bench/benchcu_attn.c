@@ -103,7 +103,7 @@ int bench_dense(struct bench *b, struct err *err)
                     int d = dims[n];
                     struct cu_case c = bench_case(d, lengths[i], causal ? 32 : 16, causal ? 8 : 16,
                                                   causal, ATTN_DENSE, k->name);
-                    if (k->d != d || k->lists != ATTN_DENSE || k->element == ATTN_INT8 ||
+                    if (k->d != d || k->lists != ATTN_DENSE || k->element >= ATTN_INT8 ||
                         (!b->all && !is_default(b, &c.problem, k)))
                         continue;
                     snprintf(text, sizeof text, "hd%d %lldK %s %d/%d", d,

@@ -299,7 +299,7 @@ static int check_all(struct gpu *g)
                 {256, "metrics-hd256"}};
     bool lost = false;
     for (const struct attn_kernel *k = attn_kernels; k->name && !lost; k++)
-        lost = k->element != ATTN_INT8 && cu_chosen(&choice, k->name) && check_kernel(g, k);
+        lost = k->element < ATTN_INT8 && cu_chosen(&choice, k->name) && check_kernel(g, k);
     if (!lost)
         lost = check_filters(g, &choice);
     if (!lost && cu_chosen(&choice, "cublas-scores"))
