@@ -78,13 +78,13 @@ static void done_free(struct done *d)
 static int try_run(const struct layer *l, const struct method_run *run, struct done *d,
                    struct err *err)
 {
-    struct method_ctx ctx[MOST] = {{.seed = 7}};
+    struct method_ctx ctx[MOST];
     struct sim_cell cells[MOST];
     struct call_outcome out[MOST];
     struct tap taps[MOST];
     memset(d, 0, sizeof *d);
     for (int h = 0; h < l->n; h++) {
-        ctx[h].seed = 7;
+        ctx[h] = (struct method_ctx){.seed = 7, .session = run->session};
         taps[h] = (struct tap){d->kept[h], d->out[h]};
         record_init(d->r + h);
         cells[h] = (struct sim_cell){.method = run->method,
@@ -449,7 +449,8 @@ static const char *const stateless[] = {"dense",
                                         "moba:chunk=8:topk=3:dense_last=0",
                                         "nsa:block=4:kernel=4:stride=2:top=4",
                                         "nsa:profile=triton:block=4:kernel=4:stride=2:top=4",
-                                        "nsa:share=head:block=4:kernel=4:stride=2:top=4"};
+                                        "nsa:share=head:block=4:kernel=4:stride=2:top=4",
+                                        "exec:cmd=" EXEC_PEER " window 5"};
 
 static int queries_of_layer(const struct head_in *in, int g, float *q, struct err *err)
 {
@@ -464,7 +465,7 @@ static void run_prefill(struct layer *l, int h, const char *text, struct tap *ta
 {
     OWN(run_free) struct method_run *run = run_of(text);
     OWN(record_free) struct record r;
-    struct method_ctx ctx = {.seed = 7};
+    struct method_ctx ctx = {.seed = 7, .session = run->session};
     struct sim_cell cell = {.method = run->method,
                             .params = run->params,
                             .ctx = &ctx,
