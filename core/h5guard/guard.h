@@ -59,10 +59,9 @@ struct guard_type {
     int class; /* of the file format: 0 integer, 1 float, 3 string, ... */
     int64_t size;
     bool indirect; /* contains references or variable-length parts */
-    bool text;     /* a variable-length string */
 };
 
-/* An object header or a global heap collection that was met. */
+/* An object header that was met. */
 struct guard_object {
     uint64_t at;
     enum guard_state state;
@@ -105,10 +104,6 @@ int guard_peek(struct h5guard *g, const char *what, uint64_t at, size_t n, void 
 int guard_claim(struct h5guard *g, const char *what, uint64_t at, uint64_t n, struct guard_cur *out,
                 struct err *err);
 
-/* Bytes that were claimed before, once more. */
-int guard_copy(struct h5guard *g, const char *what, uint64_t at, size_t n, struct guard_cur *out,
-               struct err *err);
-
 /* As guard_claim, and the last four bytes are the checksum of those before; `out` is without it. */
 int guard_claim_summed(struct h5guard *g, const char *what, uint64_t at, uint64_t n,
                        struct guard_cur *out, struct err *err);
@@ -135,9 +130,7 @@ int guard_foreign(const char *what, uint64_t at, struct err *err, const char *fm
 struct guard_space {
     bool null;
     int rank;
-    int64_t dims[GUARD_MAX_RANK];
-    uint64_t max[GUARD_MAX_RANK]; /* GUARD_NOWHERE = unlimited */
-    int64_t count;                /* elements */
+    int64_t count; /* elements */
 };
 
 /* Each decodes the body of one message. */
@@ -163,7 +156,7 @@ struct guard_dataset {
     int n_filters;
 };
 
-/* Layout message and, of chunked datasets, the index of the chunks (IV.A.2.i, VII, VIII). */
+/* Layout message and, of chunked datasets, the index of the chunks (IV.A.2.i, III.A.1). */
 int guard_check_layout(struct h5guard *g, struct guard_cur *c, const struct guard_dataset *d,
                        struct err *err);
 
@@ -173,16 +166,12 @@ struct guard_chunks {
     int ndims;                        /* rank + 1: the last is the size of an element */
     uint32_t dim[GUARD_MAX_RANK + 1]; /* of a chunk */
     uint64_t bytes;                   /* of a chunk */
-    uint64_t count;      /* chunks that the dataspace has room for, up to its maximum */
-    unsigned size_bytes; /* width of a stored size in the indices of layout 4 */
 };
 
 /* One stored chunk: n bytes at `at`, found in the index structure `what` at `where`. */
 int guard_check_chunk(struct h5guard *g, const struct guard_chunks *ch, uint64_t at, uint64_t n,
                       const char *what, uint64_t where, struct err *err);
 
-int guard_extensible_array(struct h5guard *g, const struct guard_chunks *ch,
-                           struct guard_cur *layout, struct err *err);
 int guard_chunk_btree1(struct h5guard *g, const struct guard_chunks *ch, uint64_t at,
                        struct err *err);
 
@@ -190,16 +179,6 @@ int guard_chunk_btree1(struct h5guard *g, const struct guard_chunks *ch, uint64_
 
 /* Symbol table: B-tree of version 1, local heap, symbol table nodes (III.A.1, III.B, III.D). */
 int guard_check_symbols(struct h5guard *g, uint64_t btree, uint64_t heap, struct err *err);
-
-/* A B-tree of version 2 (III.A.2): `visit` gets every record. `n` receives their number. */
-struct guard_records {
-    int type;       /* as stored: 5 and 6 links, 8 and 9 attributes, 10 and 11 chunks */
-    unsigned bytes; /* of a record */
-    int (*visit)(struct h5guard *g, struct guard_cur *rec, void *ctx, struct err *err);
-    void *ctx;
-};
-int guard_btree2(struct h5guard *g, uint64_t at, const struct guard_records *r, uint64_t *n,
-                 struct err *err);
 
 /* Dense links or attributes: fractal heap and B-trees over it; corder = GUARD_NOWHERE: none. */
 int guard_check_dense(struct h5guard *g, bool links, uint64_t heap, uint64_t names, uint64_t corder,

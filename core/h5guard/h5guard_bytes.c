@@ -336,19 +336,6 @@ out:
     return rc;
 }
 
-int guard_copy(struct h5guard *g, const char *what, uint64_t at, size_t n, struct guard_cur *out,
-               struct err *err)
-{
-    const uint8_t *p = NULL;
-
-    if (!guard_inside(g, at, n))
-        return guard_bad(what, at, err, "it reaches past the end of the file");
-    int rc = as_one(g, at, n, &p, err);
-    if (rc == 0)
-        *out = (struct guard_cur){.p = p, .at = at, .n = n};
-    return rc;
-}
-
 int guard_claim_summed(struct h5guard *g, const char *what, uint64_t at, uint64_t n,
                        struct guard_cur *out, struct err *err)
 {

@@ -13,6 +13,14 @@
 
 #define TREE "B-tree of version 2"
 
+/* `visit` gets every record. */
+struct records {
+    int type;       /* as stored: 5 and 6 links, 8 and 9 attributes */
+    unsigned bytes; /* of a record */
+    int (*visit)(struct h5guard *g, struct guard_cur *rec, void *ctx, struct err *err);
+    void *ctx;
+};
+
 /* What a level can hold; level 0 are the leaves. */
 struct level {
     uint64_t max, max_below; /* records of a node; of a node and all below it */
@@ -20,7 +28,7 @@ struct level {
 };
 
 struct tree {
-    const struct guard_records *r;
+    const struct records *r;
     size_t node, count_bytes; /* bytes of a node; width of a node's number of records */
     struct level level[GUARD_MAX_DEPTH + 1];
     uint64_t n; /* records met */
@@ -110,8 +118,9 @@ static int walk_node(struct h5guard *g, struct tree *t, uint64_t at, unsigned de
     return rc;
 }
 
-int guard_btree2(struct h5guard *g, uint64_t at, const struct guard_records *r, uint64_t *n,
-                 struct err *err)
+/* *n: number of records. */
+static int btree2(struct h5guard *g, uint64_t at, const struct records *r, uint64_t *n,
+                  struct err *err)
 {
     struct tree t = {.r = r};
     struct guard_cur c;
@@ -358,20 +367,19 @@ int guard_check_dense(struct h5guard *g, bool links, uint64_t heap, uint64_t nam
                       struct err *err)
 {
     struct dense d = {.heap.at = heap, .links = links, .decode = true, .skip = links ? 4 : 0};
-    struct guard_records r = {
-        .type = links ? 5 : 8, .bytes = links ? 11 : 17, .visit = visit, .ctx = &d};
+    struct records r = {.type = links ? 5 : 8, .bytes = links ? 11 : 17, .visit = visit, .ctx = &d};
     uint64_t n = 0, ordered = 0;
     int rc = 0;
 
     TRY(open_heap(g, &d.heap, links ? 7 : 8, err));
-    TRY(guard_btree2(g, names, &r, &n, err));
+    TRY(btree2(g, names, &r, &n, err));
     if (corder == GUARD_NOWHERE)
         goto out;
     d.decode = false;
     d.skip = links ? 8 : 0;
     r.type = links ? 6 : 9;
     r.bytes = links ? 15 : 13;
-    TRY(guard_btree2(g, corder, &r, &ordered, err));
+    TRY(btree2(g, corder, &r, &ordered, err));
     if (n != ordered)
         rc = guard_bad(TREE, corder, err, "%llu records in creation order, %llu by name",
                        (unsigned long long)ordered, (unsigned long long)n);

@@ -77,7 +77,7 @@ static void find_sum(struct image *m, const struct buf *x, size_t at)
 
 static void find_sums(struct image *m, const struct buf *x)
 {
-    static const char marks[] = "OHDROCHKBTHDBTLFBTINFRHPFHIBFADBFAHDEAHDEAIBEASBEADB";
+    static const char marks[] = "OHDROCHKBTHDBTLFBTINFRHPFHIB";
 
     if (x->len > 48 && x->data[8] >= 2)
         add_sum(m, (struct sum){0, 44, 44, false});

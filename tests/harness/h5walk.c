@@ -87,10 +87,12 @@ int h5walk(hid_t file, int (*visit)(void *ctx, hid_t object, const char *path, s
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Is the value of such a type its own bytes? Strings of variable length are read too. */
+/* Is the value of such a type its own bytes? */
 static bool is_plain(hid_t type)
 {
     H5T_class_t c = H5Tget_class(type);
+    if (H5Tis_variable_str(type) > 0)
+        return false;
     return c == H5T_INTEGER || c == H5T_FLOAT || c == H5T_BITFIELD || c == H5T_OPAQUE ||
            c == H5T_ENUM || c == H5T_STRING;
 }
@@ -105,12 +107,8 @@ static int read_attribute(hid_t object, hsize_t i, struct err *err)
     double number;
     int rc = a < 0 || type < 0 || space < 0 ? h5_fail(err, ERR_INPUT, "attribute") : 0;
 
-    if (data && is_plain(type)) {
-        if (H5Aread(a, type, data) < 0)
-            rc = h5_fail(err, ERR_INPUT, "attribute");
-        else if (H5Tis_variable_str(type) > 0)
-            H5Dvlen_reclaim(type, space, H5P_DEFAULT, data);
-    }
+    if (data && is_plain(type) && H5Aread(a, type, data) < 0)
+        rc = h5_fail(err, ERR_INPUT, "attribute");
     if (n == 1 && (H5Tget_class(type) == H5T_INTEGER || H5Tget_class(type) == H5T_FLOAT) &&
         H5Aread(a, H5T_NATIVE_DOUBLE, &number) < 0)
         rc = h5_fail(err, ERR_INPUT, "attribute as a number");
@@ -130,8 +128,7 @@ int h5walk_elements(hid_t dset, void **data, size_t *n, struct err *err)
 
     *data = NULL;
     *n = 0;
-    if (count < 0 || size == 0 || !is_plain(type) || H5Tis_variable_str(type) > 0 ||
-        (uint64_t)count > ELEMENTS / size)
+    if (count < 0 || size == 0 || !is_plain(type) || (uint64_t)count > ELEMENTS / size)
         goto out;
     *n = (size_t)count * size;
     *data = malloc(*n + 1);
