@@ -622,39 +622,26 @@ static int info_shape(hid_t space, const char *name, struct h5_info *out, struct
     return 0;
 }
 
-int h5_dataset_shape(hid_t dset, struct h5_info *out, struct err *err)
-{
-    char name[128];
-    int rc = 0;
-    hid_t space = H5Dget_space(dset), props = H5Dget_create_plist(dset);
-
-    memset(out, 0, sizeof *out);
-    h5_where(dset, name);
-    if (space < 0 || props < 0) {
-        rc = h5_fail(err, ERR_INPUT, "%s", name);
-        goto out;
-    }
-    TRY(info_shape(space, name, out, err));
-    rc = info_storage(dset, props, name, out, err);
-out:
-    h5_close(props);
-    h5_close(space);
-    return rc;
-}
-
 int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err)
 {
     char name[128];
     int rc = 0;
     hid_t have = H5Dget_type(dset), want = h5_type(type);
+    hid_t space = H5Dget_space(dset), props = H5Dget_create_plist(dset);
 
+    memset(out, 0, sizeof *out);
     h5_where(dset, name);
-    if (have < 0 || want < 0)
+    if (have < 0 || want < 0 || space < 0 || props < 0) {
         rc = h5_fail(err, ERR_INPUT, "%s", name);
-    else if (H5Tequal(have, want) <= 0)
-        rc = err_set(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
-    else
-        rc = h5_dataset_shape(dset, out, err);
+        goto out;
+    }
+    if (H5Tequal(have, want) <= 0)
+        FAIL(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
+    TRY(info_shape(space, name, out, err));
+    rc = info_storage(dset, props, name, out, err);
+out:
+    h5_close(props);
+    h5_close(space);
     h5_close(want);
     h5_close(have);
     return rc;

@@ -250,12 +250,15 @@ int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out
     return rc;
 }
 
-int h5_open_foreign(const char *path, hid_t *out, struct err *err)
+int h5_signature(const char *path, bool *is_hdf5, struct err *err)
 {
-    h5_lock();
-    int rc = open_guarded(path, out, err);
-    h5_unlock();
-    return rc;
+    int64_t size;
+    int fd, rc = io_open(path, &fd, &size, err);
+    if (rc)
+        return rc;
+    *is_hdf5 = has_magic(fd, 0);
+    close(fd);
+    return 0;
 }
 
 int h5_file_descriptor(hid_t file, int *out, struct err *err)

@@ -1,5 +1,5 @@
 /*
- * test_outside.c - the method mask: arrays that NumPy, h5py and safetensors wrote, what is wrong
+ * test_outside.c - the method mask: arrays that NumPy and safetensors wrote, what is wrong
  * with arrays, and dumps, which give the records of the methods that wrote them.
  */
 #include "tests/harness/conform.h"
@@ -57,7 +57,6 @@ static const struct {
 } arrays[] = {
     {"mask:file=tests/data/masks/five.npy", 3, kept, 0},
     {"mask:file=tests/data/masks/pairs.npz", 3, kept, 0},
-    {"mask:file=tests/data/masks/pairs.h5", 3, kept, 0},
     {"mask:file=tests/data/masks/blocks.npz", 3, block_kept, 0},
     {"mask:file=tests/data/masks/blocks.npz:unit=16x16", 3, block_kept, 0},
     {"mask:file=tests/data/masks/rows.safetensors:unit=16x16", 3, block_kept, 0},
@@ -83,7 +82,7 @@ TEST(a_head_without_an_array_is_skipped)
 /* Everything that the suite demands of a method's mask and numbers, and rows in any ranges. */
 TEST(it_conforms)
 {
-    static const char *const texts[] = {"mask:file=tests/data/masks/pairs.h5",
+    static const char *const texts[] = {"mask:file=tests/data/masks/pairs.npz",
                                         "mask:file=tests/data/masks/flex.safetensors:unit=16x16"};
     for (int k = 0; k < 2; k++)
         for (int data = 0; data < DATA_KINDS; data++)
