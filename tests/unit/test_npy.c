@@ -64,7 +64,6 @@ static const struct {
     {DICT("'aaaaaaaaaabbbbbbbbbbccccccccccdddd'", "False", "(1,)"), 4, "expected one of"},
     {DICT("4", "False", "(1,)"), 4, "record or sub-array"},
     /* order */
-    {DICT("'<f4'", "false", "(1,)"), 4, "the npy header is not"},
     {DICT("'<f4'", "Truer", "(1,)"), 4, "the npy header is not"},
     /* shape */
     {DICT("'<f4'", "False", "3"), 12, "the npy header is not"},
