@@ -191,7 +191,27 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
+{
+    struct capture_opts *o = opts;
+    int rc = 0;
+
+    if (rest->n)
+        FAIL(err, ERR_USAGE, "capture: unexpected argument '%s'", rest->items[0]);
+    if (!o->model)
+        FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
+    TRY(foreign_refuse(o->model, err));
+    bool video = wan_config_is(o->model);
+    TRY(check_options(app, o, video, err));
+    mem_return_large_blocks();
+    o->video.who = "capture";
+    o->video.model = o->model;
+    o->video.seed = (uint64_t)o->c.seed;
+    o->prompt = o->prompts.n == 1 ? o->prompts.items[0] : NULL;
+    TRY(o->prompts.n > 1 ? capture_each(app, o, err) : capture_one(app, o, video, err));
+out:
+    return rc;
+}
 
 const struct command cmd_capture = {
     "capture",
@@ -201,6 +221,7 @@ const struct command cmd_capture = {
     "run a model and store q, k, v and pooled attention maps of its layers",
     run,
     options,
+    sizeof(struct capture_opts),
     "The model runs in float32 on the CPU, weights one layer at a time. q and k are stored after\n"
     "normalisation and position encoding. The file appears under its name when it is complete.\n"
     "--device cuda runs the model on a GPU: linear layers to float32 accuracy, attention with\n"
@@ -210,32 +231,3 @@ const struct command cmd_capture = {
     "  lacuna capture --model datasets/models/video-dit --size 16x128x192 --steps 50 \\\n"
     "      --capture-steps 0,15,30 -o clip.h5\n",
 };
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
-{
-    struct capture_opts o = {0};
-    struct str_list rest = {0};
-    bool done = false;
-    int rc = 0;
-
-    TRY(cmd_begin(&cmd_capture, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n)
-        FAIL(err, ERR_USAGE, "capture: unexpected argument '%s'", rest.items[0]);
-    if (!o.model)
-        FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
-    TRY(foreign_refuse(o.model, err));
-    bool video = wan_config_is(o.model);
-    TRY(check_options(app, &o, video, err));
-    mem_return_large_blocks();
-    o.video.who = "capture";
-    o.video.model = o.model;
-    o.video.seed = (uint64_t)o.c.seed;
-    o.prompt = o.prompts.n == 1 ? o.prompts.items[0] : NULL;
-    TRY(o.prompts.n > 1 ? capture_each(app, &o, err) : capture_one(app, &o, video, err));
-out:
-    opt_free(options, &o);
-    str_list_free(&rest);
-    return rc;
-}

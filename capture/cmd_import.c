@@ -204,8 +204,6 @@ out:
     return rc;
 }
 
-extern const struct command cmd_import;
-
 /* Was --causal or --no-causal given? The table cannot tell the default from --no-causal. */
 static bool gave_causal(int argc, char **argv)
 {
@@ -265,25 +263,18 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct import_opts o = {0};
-    struct str_list rest = {0};
-    bool done = false;
+    struct import_opts *o = opts;
     int rc = 0;
 
-    TRY(cmd_begin(&cmd_import, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n > 0)
+    if (rest->n > 0)
         FAIL(err, ERR_USAGE,
              "import: '%s' is not expected; files are given by --q, --k, --v or "
              "--safetensors",
-             rest.items[0]);
-    TRY(import(&o, gave_causal(argc, argv), err));
+             rest->items[0]);
+    TRY(import(o, gave_causal(app->argc, app->argv), err));
 out:
-    opt_free(options, &o);
-    str_list_free(&rest);
     return rc;
 }
 
@@ -294,6 +285,7 @@ const struct command cmd_import = {
     .summary = "Make a trace from tensors that another program saved",
     .run = run,
     .options = options,
+    .size = sizeof(struct import_opts),
     .details =
         "Shapes are [head][token][dim], with a batch of one in front or, for one head, without "
         "the\n"

@@ -22,36 +22,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_eval = {
-    "eval",
-    "eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
-    "eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
-    "run a model with a method as its attention and measure what that costs in quality",
-    run,
-    eval_options,
-    "Exact attention and all methods go through the model layer by layer together, so that every\n"
-    "number is a comparison within one run. One JSON line per task cell and setting is appended "
-    "to\n"
-    "DIR/records.jsonl (scope model); cells that are already there are not done again.\n\n"
-    "Tasks:\n"
-    "  FILE                 likelihoods of a text\n"
-    "  FILE.jsonl           questions, a JSON line each: prompt, answers, metric (doc/eval.md)\n"
-    "  needle               one key and value in a long text; the value is asked for\n"
-    "  multi:n=8            n of them; one is asked for\n"
-    "  kv                   nothing but keys and values\n"
-    "  chain:h=4            every value leads to the next key\n"
-    "  copy:lines=12:cue=3  the first lines of a passage again; it goes on as before\n"
-    "  track:h=4            names that have one value (English)\n\n"
-    "Examples:\n"
-    "  lacuna eval --model datasets/models/code-lm -m streaming -m sale --task core/mask.c -o out\n"
-    "  lacuna eval --model DIR -m spargeattn:tau=0.5,0.9 --dense-layers 0 --task t.txt -n 4K -o "
-    "out\n"
-    "  lacuna eval --model DIR -m sale --task needle --tokens 2K,8K --depth 0,0.5,1 --trials 5 -o "
-    "out\n",
-};
-
 static int print_plan(const struct eval_opts *o, const struct eval_count *t, int64_t memory,
                       struct err *err)
 {
@@ -590,38 +560,60 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct eval_opts o = {0};
+    struct eval_opts *o = opts;
     struct method_run *runs = NULL;
-    struct str_list rest = {0};
     int64_t n_all = 0, n_runs = 0;
-    bool done = false;
     int rc = 0;
 
-    TRY(cmd_begin(&cmd_eval, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n)
-        FAIL(err, ERR_USAGE, "eval: unexpected argument '%s'", rest.items[0]);
-    if (!o.model)
+    if (rest->n)
+        FAIL(err, ERR_USAGE, "eval: unexpected argument '%s'", rest->items[0]);
+    if (!o->model)
         FAIL(err, ERR_USAGE, "eval: --model DIR is missing");
-    if (!o.out && !o.c.dry_run)
+    if (!o->out && !o->c.dry_run)
         FAIL(err, ERR_USAGE, "eval: -o DIR is missing");
-    TRY(foreign_refuse(o.model, err));
+    TRY(foreign_refuse(o->model, err));
     mem_return_large_blocks();
-    TRY(eval_methods(app->methods, &o, &runs, &n_all, &n_runs, err));
-    for (int64_t i = 0; i < n_runs && !o.c.dry_run; i++)
+    TRY(eval_methods(app->methods, o, &runs, &n_all, &n_runs, err));
+    for (int64_t i = 0; i < n_runs && !o->c.dry_run; i++)
         TRY(method_run_open(runs + i, err));
-    if (wan_config_is(o.model))
-        TRY(eval_video(app, &o, runs, n_runs, err));
+    if (wan_config_is(o->model))
+        TRY(eval_video(app, o, runs, n_runs, err));
     else
-        TRY(eval_language(app, &o, runs, n_runs, err));
+        TRY(eval_language(app, o, runs, n_runs, err));
 out:
     method_runs_free(runs, n_all);
-    free(o.ask.tokens);
-    free(o.ask.depths);
-    opt_free(eval_options, &o);
-    str_list_free(&rest);
+    free(o->ask.tokens);
+    free(o->ask.depths);
     return rc;
 }
+
+const struct command cmd_eval = {
+    "eval",
+    "eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
+    "eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
+    "run a model with a method as its attention and measure what that costs in quality",
+    run,
+    eval_options,
+    sizeof(struct eval_opts),
+    "Exact attention and all methods go through the model layer by layer together, so that every\n"
+    "number is a comparison within one run. One JSON line per task cell and setting is appended "
+    "to\n"
+    "DIR/records.jsonl (scope model); cells that are already there are not done again.\n\n"
+    "Tasks:\n"
+    "  FILE                 likelihoods of a text\n"
+    "  FILE.jsonl           questions, a JSON line each: prompt, answers, metric (doc/eval.md)\n"
+    "  needle               one key and value in a long text; the value is asked for\n"
+    "  multi:n=8            n of them; one is asked for\n"
+    "  kv                   nothing but keys and values\n"
+    "  chain:h=4            every value leads to the next key\n"
+    "  copy:lines=12:cue=3  the first lines of a passage again; it goes on as before\n"
+    "  track:h=4            names that have one value (English)\n\n"
+    "Examples:\n"
+    "  lacuna eval --model datasets/models/code-lm -m streaming -m sale --task core/mask.c -o out\n"
+    "  lacuna eval --model DIR -m spargeattn:tau=0.5,0.9 --dense-layers 0 --task t.txt -n 4K -o "
+    "out\n"
+    "  lacuna eval --model DIR -m sale --task needle --tokens 2K,8K --depth 0,0.5,1 --trials 5 -o "
+    "out\n",
+};

@@ -31,7 +31,7 @@ static const char *const kv_forms[] = {"keep", "fp8", NULL};
 static const struct opt options[] = {
     OPT_STR(struct trace_opts, output, NULL, "PATH",
             "the new trace; of export a directory for .npy files, or one file NAME.safetensors.",
-            .only = MAKERS, .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
+            .only = MAKERS, .short_name = 'o'),
     OPT_BOOL(struct trace_opts, gzip, "0",
              "deflate instead of zstd: slower, but every HDF5 reads it.", .only = "pack"),
     OPT_BOOL(struct trace_opts, unpack, "0", "back to the contiguous form.", .only = "pack"),
@@ -519,42 +519,34 @@ out:
     return rc;
 }
 
-extern const struct command cmd_trace;
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct trace_opts o = {0};
-    struct str_list rest = {0}, files = {0};
+    struct trace_opts *o = opts;
+    struct str_list files = {0};
     const struct action *a = NULL;
     char who[32];
-    bool done = false;
     int rc = 0;
 
-    TRY(cmd_begin(&cmd_trace, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n < 1)
+    if (rest->n < 1)
         FAIL(err, ERR_USAGE,
              "trace: one of info, verify, pack, export, subset, join, map was expected");
-    TRY(find_action(rest.items[0], &a, err));
+    TRY(find_action(rest->items[0], &a, err));
     snprintf(who, sizeof who, "trace %s", a->name);
-    TRY(opt_check_uses(options, &o, who, (const char *const[]){a->name, NULL}, err));
+    TRY(opt_check_uses(options, o, who, (const char *const[]){a->name, NULL}, err));
     bool join = !a->run, each = a->run == info || a->run == verify;
-    TRY(trace_list(rest.items + 1, rest.n - 1, &files, err));
+    TRY(trace_list(rest->items + 1, rest->n - 1, &files, err));
     if (files.n < 1 + join)
         FAIL(err, ERR_USAGE, "trace %s: %s expected, found %lld", a->name,
              join ? "at least two traces were" : "a trace was", (long long)files.n);
     if (join)
-        TRY(derive(&o, a->name, files.items, files.n, 0, err));
+        TRY(derive(o, a->name, files.items, files.n, 0, err));
     else if (each)
-        TRY(run_each(&o, a, &files, err));
+        TRY(run_each(o, a, &files, err));
     else if (files.n > 1)
-        TRY(run_into(&o, a, &files, err));
+        TRY(run_into(o, a, &files, err));
     else
-        TRY(a->run(&o, files.items[0], err));
+        TRY(a->run(o, files.items[0], err));
 out:
-    opt_free(options, &o);
-    str_list_free(&rest);
     str_list_free(&files);
     return rc;
 }
@@ -572,6 +564,7 @@ const struct command cmd_trace = {
     .summary = "Look into, check, pack, export, cut and join traces",
     .run = run,
     .options = options,
+    .size = sizeof(struct trace_opts),
     .details =
         "info says what the trace holds. verify recomputes every checksum, and, where outputs are\n"
         "stored, some of their rows from q, k and v; it names what is wrong and exits with 1. "

@@ -44,7 +44,7 @@ static const char *printed(const struct app *app, const struct command *cmd, con
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0666);
     for (int i = 0; i < 2; i++)
         dup2(fd, i + 1);
-    int rc = cmd->run(app, argc, argv, &err);
+    int rc = cmd_run(cmd, app, argc, argv, &err);
     fflush(stdout);
     for (int i = 0; i < 2; i++) {
         dup2(saved[i], i + 1);

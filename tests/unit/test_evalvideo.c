@@ -71,7 +71,7 @@ static int run_eval(const char *device, const char *more, const char *dir)
     argv[argc++] = (char *)(uintptr_t)dir;
     app.argc = argc;
     app.argv = argv;
-    return cmd_eval.run(&app, argc, argv, &err);
+    return cmd_run(&cmd_eval, &app, argc, argv, &err);
 }
 
 /* Every metric of the one is in the other, and as large. */

@@ -236,7 +236,7 @@ TEST(extra_operands_are_kept)
     argv[1] = from;
     argv[3] = to;
     MUST(trace_export(t, &all, from, false, false, &n, &bytes, ERR));
-    MUST(cmd_import.run(&app, 5, argv, ERR));
+    MUST(cmd_run(&cmd_import, &app, 5, argv, ERR));
     MUST(trace_open(to, &again, ERR));
     for (int i = 0; i < AUX_COUNT; i++) {
         ck_assert_int_eq(trace_call(again, 0)->aux[i].heads, trace_call(t, 0)->aux[i].heads);
