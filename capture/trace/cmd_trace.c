@@ -222,7 +222,6 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
         jw_kstr(&w, "storage", trace_storage_name(trace_storage(made)));
         jw_kint(&w, "bytes_before", before.stored);
         jw_kint(&w, "bytes_after", after.stored);
-        TRY(trace_sizes_json(made, &w, err));
         jw_obj_end(&w);
         TRY(buf_check(&b, "result", err));
         print_json(&b);
@@ -231,9 +230,6 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
                     trace_storage_name(trace_storage(made)), (double)before.stored / 1e6,
                     (double)after.stored / 1e6, (double)before.stored / (double)after.stored,
                     trace_id(made));
-        TRY(trace_sizes_text(made, &b, err));
-        TRY(buf_check(&b, "sizes", err));
-        text_printf(stdout, "%s", buf_str(&b));
         if (o->kv == KV_FP8)
             log_info("what fp8 does to every metric: lacuna replay of both traces with the same "
                      "methods, then lacuna compare DIR DIR --ignore trace");
