@@ -14,6 +14,8 @@
 #define GUARD_MAX_RANK 32
 #define GUARD_MAX_DEPTH 8           /* nesting of datatypes, of committed types, of B-trees */
 #define GUARD_CLAIM_MAX (64u << 20) /* bytes of one structure */
+#define GUARD_PAGE 8192             /* bytes that are read at a time */
+#define GUARD_PAGES 8               /* that are kept */
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
@@ -69,29 +71,28 @@ struct guard_object {
     struct guard_type type;
 };
 
-struct guard_page;
+/* Bytes of the file that were read last; number 0: none yet, else that of the page and 1. */
+struct guard_page {
+    uint64_t number;
+    uint8_t data[GUARD_PAGE];
+};
 
 struct guard_claim {
     uint64_t at;
     size_t n;
+    uint8_t data[];
 };
 
 struct h5guard {
     int fd;
-    uint64_t size, end;        /* of the file; of what the superblock says */
-    unsigned leaf_k, node_k;   /* symbol table nodes, B-trees of groups */
-    unsigned chunk_k;          /* B-trees of chunks */
-    uint64_t btree, heap;      /* the symbol table that was checked last */
-    struct guard_page **pages; /* open addressing, 2^page_bits slots */
-    int64_t n_pages;
-    int page_bits;
-    struct guard_object *objects; /* the same */
-    int64_t n_objects;
-    int object_bits;
-    struct guard_claim *claims; /* of the admission in progress */
+    uint64_t size, end;      /* of the file; of what the superblock says */
+    unsigned leaf_k, node_k; /* symbol table nodes, B-trees of groups */
+    unsigned chunk_k;        /* B-trees of chunks */
+    uint64_t btree, heap;    /* the symbol table that was checked last */
+    struct guard_page pages[GUARD_PAGES];
+    void *claimed, *objects;     /* trees (search.h) of claims and objects, owned */
+    struct guard_claim **claims; /* in the order in which they were made */
     int64_t n_claims, cap_claims;
-    void **copies; /* contiguous copies of claimed bytes that cross pages; until its end */
-    int64_t n_copies, cap_copies;
     int depth; /* of admissions in each other */
 };
 
@@ -100,7 +101,7 @@ int guard_peek(struct h5guard *g, const char *what, uint64_t at, size_t n, void 
                struct err *err);
 
 /* Claim n bytes at `at` for a structure: they must lie inside the file and belong to no other one.
- * The cursor is good until the outermost admission ends. */
+ * The cursor is good until the claim is given back. */
 int guard_claim(struct h5guard *g, const char *what, uint64_t at, uint64_t n, struct guard_cur *out,
                 struct err *err);
 
@@ -111,7 +112,7 @@ int guard_claim_summed(struct h5guard *g, const char *what, uint64_t at, uint64_
 /* Give claims back, those from number `first` on: their bytes read as zero again. */
 void guard_unclaim(struct h5guard *g, int64_t first);
 
-/* The entry of an address, made when there is none; NULL: no memory. Good until the next call. */
+/* The entry of an address, made when there is none; NULL: no memory. */
 struct guard_object *guard_object(struct h5guard *g, uint64_t at);
 
 /* Is [at, at + n) inside the file? */

@@ -414,15 +414,7 @@ int guard_admit(struct h5guard *g, uint64_t at, struct guard_object *out, struct
     if (rc)
         guard_unclaim(g, before);
     out->state = rc ? GUARD_UNKNOWN : GUARD_ADMITTED;
-    if ((o = guard_object(g, at)) != NULL)
-        *o = *out;
-    else
-        rc = rc ? rc : err_set(err, ERR_NOMEM, "metadata");
-    if (g->depth == 0) {
-        for (int64_t i = 0; i < g->n_copies; i++)
-            free(g->copies[i]);
-        g->n_copies = g->n_claims = 0;
-    }
+    *o = *out;
     return rc;
 }
 
