@@ -257,7 +257,6 @@ static int explain_print(const struct str_list *dirs, const char *what, bool jso
     struct jw w;
     json_t *page = NULL;
     int rc = 0;
-
     TRY(split(what, &n, err));
     if (dirs->n != 1)
         FAIL(err, ERR_USAGE, "--explain wants one DIR, that of lacuna reproduce -o");
@@ -327,7 +326,6 @@ static int run(const struct app *app, void *opts, struct str_list *dirs, struct 
     const struct table_format *f;
     const char *unknown = NULL;
     int rc = 0;
-
     if (o->explain) {
         TRY(explain_print(dirs, o->explain, o->common.json, err));
         goto out;

@@ -105,7 +105,6 @@ static int run(const struct app *app, void *opts, struct str_list *in, struct er
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(check_output(o, in, err));
     TRY(fill_request(o, &req, err));
     TRY(recset_load(in, &set, err));

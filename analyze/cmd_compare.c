@@ -66,7 +66,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
     struct table t = {0};
     struct compare_result res;
     int rc = 0;
-
     if (rest->n != 2)
         FAIL(err, ERR_USAGE, "compare takes two directories, %lld given", (long long)rest->n);
     TRY(load_side(rest->items[0], &a, err));

@@ -77,7 +77,6 @@ static int choose(const struct mask_opts *o, const char *path, struct chosen *c,
 {
     struct wanted w = {0};
     int rc = 0;
-
     TRY(index_list_parse(o->layers, -1, "--layers", &w.layers, &w.n_layers, err));
     TRY(index_list_parse(o->heads, -1, "--heads", &w.heads, &w.n_heads, err));
     TRY(index_list_parse(o->steps, -1, "--steps", &w.steps, &w.n_steps, err));
@@ -205,7 +204,6 @@ static int list(const struct mask_opts *o, const char *path, struct err *err)
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(choose(o, path, &c, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
@@ -282,7 +280,6 @@ static int export(const struct mask_opts *o, const char *path, struct err *err)
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(check_output(o, path, err));
     if (o->unit)
         TRY(parse_unit(o->unit, &how, err));
@@ -327,7 +324,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
     struct mask_opts *o = opts;
     struct names all = {0};
     int rc = 0;
-
     names_add(&all, actions[0]);
     names_add(&all, actions[1]);
     if (rest->n < 1)

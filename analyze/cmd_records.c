@@ -254,7 +254,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
     bool repair;
     int64_t damaged = 0;
     int rc = 0;
-
     TRY(find_action(rest, &repair, err));
     for (int64_t i = 1; i < rest->n; i++)
         TRY(records_files(rest->items[i], &files, err));

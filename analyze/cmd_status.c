@@ -95,7 +95,6 @@ static int one_shard(const char *manifest, struct jw *w, struct err *err)
     struct buf records = {0};
     json_t *m = NULL;
     int rc = 0;
-
     TRY(seal_json_file(manifest, (size_t)64 << 20, &m, err));
     records_name(manifest, &records);
     TRY(buf_check(&records, "path", err));
@@ -115,7 +114,6 @@ static int one_directory(const char *dir, struct jw *w, struct err *err)
 {
     struct str_list found = {0};
     int rc = 0;
-
     TRY(input_files(dir, "manifest*.json", &found, err));
     if (found.n == 0)
         FAIL(err, ERR_INPUT, "%s: holds no manifest*.json: pass the -o directory of a replay", dir);
@@ -132,7 +130,6 @@ static int run(const struct app *app, void *opts, struct str_list *dirs, struct 
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     if (dirs->n == 0)
         FAIL(err, ERR_USAGE, "no directory given: pass the -o directory of a replay");
     jw_init(&w, &b, 1);

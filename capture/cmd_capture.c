@@ -135,7 +135,6 @@ static int check_prompts(const struct capture_opts *o, struct err *err)
     struct strmap names = {0};
     struct buf path = {0};
     int rc = 0;
-
     if (n > 3 && strcmp(o->out + n - 3, ".h5") == 0)
         FAIL(
             err, ERR_USAGE,
@@ -172,7 +171,6 @@ static int capture_each(const struct app *app, const struct capture_opts *o, str
     struct capture_opts one = *o;
     struct buf path = {0};
     int rc = 0;
-
     TRY(check_prompts(o, err));
     if (o->c.json)
         puts("[");
@@ -195,7 +193,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
 {
     struct capture_opts *o = opts;
     int rc = 0;
-
     if (rest->n)
         FAIL(err, ERR_USAGE, "capture: unexpected argument '%s'", rest->items[0]);
     if (!o->model)

@@ -32,7 +32,6 @@ static int file_kind(const char *path, enum kind *kind, struct err *err)
     unsigned char b[8] = {0};
     int64_t size;
     int fd = -1, rc = 0;
-
     TRY(io_open(path, &fd, &size, err));
     if (size < 8)
         FAIL(err, ERR_INPUT, "%s: %lld bytes are no .npy, .npz or .safetensors file", path,
@@ -202,7 +201,6 @@ int array_read_i64(const struct array_file *f, const struct array_at *a, int64_t
     size_t size = dtype_size(a->dtype);
     unsigned char *raw = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&raw, STEP, 8, a->name, err));
     for (int64_t i = 0; i < n || i == 0; i += STEP) {
         int64_t m = n - i < STEP ? n - i : STEP;
@@ -222,7 +220,6 @@ int array_read_bool(const struct array_file *f, const struct array_at *a, int64_
     int64_t x[STEP];
     bool bytes = dtype_size(a->dtype) == 1;
     int rc = 0;
-
     if (bytes)
         TRY(read_raw(f, a, first, n, dst, err));
     for (int64_t i = 0; i < n; i += STEP) {

@@ -141,7 +141,6 @@ static int put_group(const struct command *cmd, enum group g, const char *title,
 static void print_help(const struct command *cmd, enum help_level level)
 {
     struct buf b = {0};
-
     put_usage(cmd, &b);
     buf_puts(&b, "\n");
     cmd_summary(cmd, &b);
@@ -165,7 +164,6 @@ int cmd_run(const struct command *cmd, const struct app *app, int argc, char **a
     struct str_list args = {0};
     struct common_opts *c = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&c, 1, cmd->size, "options", err));
     TRY(opt_defaults(cmd->options, c, err));
     TRY(opt_parse_argv(cmd->options, c, cmd->name, argc, argv, &args, err));

@@ -182,7 +182,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
 {
     struct help_opts *o = opts;
     int rc = 0;
-
     if (o->complete)
         complete(app, rest);
     else if (rest->n > 1)

@@ -331,7 +331,6 @@ static int keep_named(const struct topic *t, json_t *list, const struct str_list
     size_t n = json_array_size(list);
     const char **names = NULL;
     bool *keep = NULL;
-
     TRY(mem_zalloc(&names, (int64_t)n + 1, sizeof *names, "names", err));
     TRY(mem_zalloc(&keep, (int64_t)n + 1, sizeof *keep, "names", err));
     for (size_t i = 0; i < n; i++)
@@ -381,7 +380,6 @@ static int print_topic(const struct app *app, const struct topic *t, const struc
     json_t *list = NULL;
     struct buf json = {0}, text = {0};
     struct jw w;
-
     jw_init(&w, &json, 0);
     jw_arr(&w);
     TRY(t->list(app, &w, err));

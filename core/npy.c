@@ -33,7 +33,6 @@
 static void put_json(const char *text, int64_t n, struct buf *b)
 {
     bool quoted = false;
-
     for (const char *p = text, *end = text + n; p < end; p++) {
         char c = *p == '\'' ? '"' : *p;
         const char *next = p + 1;
@@ -67,7 +66,6 @@ static enum dtype descr_type(char kind, char size)
 static int read_descr(struct npy *a, const json_t *v, bool v2_as_bf16, struct err *err)
 {
     const char *d = json_string_value(v);
-
     if (!d)
         return err_set(
             err, ERR_INPUT,
@@ -115,7 +113,6 @@ static int read_dict(struct npy *a, const char *text, int64_t n, bool v2_as_bf16
     json_error_t why;
     json_t *o = NULL;
     int rc = 0;
-
     put_json(text, n, &b);
     TRY(buf_check(&b, a->path, err));
     o = json_loadb(buf_str(&b), b.len, JSON_REJECT_DUPLICATES, &why);
@@ -197,7 +194,6 @@ static int open_header(struct npy *a, int64_t base, bool v2_as_bf16, struct err 
     char *header = NULL;
     int64_t start = 0, len = 0;
     int rc = 0;
-
     TRY(read_prefix(a, base, &start, &len, err));
     TRY(mem_alloc(&header, len, 1, a->path, err));
     TRY(io_read_at(a->fd, a->path, a->file_size, base + start, header, len, err));
@@ -215,7 +211,6 @@ static int open_fd(int fd, const char *name, int64_t begin, int64_t end, bool v2
 {
     int rc = 0;
     struct npy *a = NULL;
-
     TRY(mem_zalloc(&a, 1, sizeof *a, name, err));
     a->fd = fd;
     fd = -1;
@@ -288,7 +283,6 @@ int npy_write(const char *path, enum dtype t, int ndim, const int64_t *shape, co
     struct io_part part = {0};
     int64_t bytes = (int64_t)dtype_size(t);
     bool ok = type_descr(t) && ndim >= 0 && ndim <= NPY_MAX_DIMS;
-
     for (int i = 0; ok && i < ndim; i++)
         ok = mul_ok(bytes, shape[i], &bytes);
     if (!ok)
@@ -332,7 +326,6 @@ static int read_floats(const struct npy *a, int64_t first, int64_t count, float 
 {
     int rc = 0;
     char *raw = NULL;
-
     if (dtype_to_f32(a->dtype, NULL, dst, 0) != 0)
         FAIL(err, ERR_INPUT, "%s: npy elements of type %s cannot be read as float32", a->path,
              dtype_name(a->dtype));
@@ -394,7 +387,6 @@ int npy_read_f32(const struct npy *a, float *dst, struct err *err)
     int rc = 0;
     float *x = NULL;
     struct walk w = {0};
-
     if (!a->fortran)
         return read_floats(a, 0, a->count, dst, err);
     TRY(mem_alloc(&x, MIN(a->count, CHUNK), sizeof *x, a->path, err));
@@ -459,7 +451,6 @@ static int read_end64(struct npz *z, int64_t at, struct err *err)
     unsigned char locator[LOCATOR_BYTES] = {0}, end[END64_BYTES] = {0};
     int64_t most = at - LOCATOR_BYTES - END64_BYTES;
     int rc = 0;
-
     if (most >= 0)
         TRY(io_read_at(z->fd, z->path, z->file_size, at - LOCATOR_BYTES, locator, LOCATOR_BYTES,
                        err));
@@ -482,7 +473,6 @@ static int find_directory(struct npz *z, struct err *err)
     int64_t n = MIN(z->file_size, END_BYTES + COMMENT_MAX), i = n - END_BYTES, last;
     unsigned char *tail = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&tail, n, 1, z->path, err));
     TRY(io_read_at(z->fd, z->path, z->file_size, z->file_size - n, tail, n, err));
     while (i >= 0 && (memcmp(tail + i, "PK\5\6", 4) != 0 ||
@@ -515,7 +505,6 @@ out:
 static bool read_zip64(const unsigned char *extra, int64_t n, int64_t *wanted[3])
 {
     bool all = *wanted[0] != 0xffffffff && *wanted[1] != 0xffffffff && *wanted[2] != 0xffffffff;
-
     for (int64_t at = 0, stop; !all && at + 4 <= n; at = stop) {
         int64_t id = (int64_t)little_endian(extra + at, 2), p = at + 4;
         stop = p + (int64_t)little_endian(extra + at + 2, 2);
@@ -592,7 +581,6 @@ int npz_open(const char *path, struct npz **out, struct err *err)
     unsigned char *p = NULL;
     int64_t at = 0, used = 0;
     int rc = 0;
-
     TRY(mem_zalloc(&z, 1, sizeof *z, path, err));
     z->fd = -1;
     if (!(z->path = strdup(path)))
@@ -666,7 +654,6 @@ static int read_member(const struct npz *z, const struct member *m, int64_t begi
     unsigned char *in = NULL, *out = NULL;
     z_stream s = {0};
     int rc = 0, code = Z_OK;
-
     if (inflateInit2(&s, -MAX_WBITS) != Z_OK)
         return err_set(err, ERR_NOMEM, "%s: out of memory", z->path);
     TRY(mem_alloc(&in, STEP, 1, z->path, err));
@@ -706,7 +693,6 @@ int npz_array(const struct npz *z, int64_t i, struct npy **out, struct err *err)
     unsigned char local[LOCAL_BYTES];
     char name[NAME_BYTES + 512];
     int rc = 0, fd = -1;
-
     snprintf(name, sizeof name, "%.500s: %s", z->path, m->name);
     TRY(io_read_at(z->fd, z->path, z->file_size, m->header, local, LOCAL_BYTES, err));
     int64_t begin = m->header + LOCAL_BYTES + (int64_t)little_endian(local + 26, 2) +

@@ -95,7 +95,6 @@ static int open_records(const struct app *app, const struct eval_opts *o, const 
 {
     char path[4096], name[96];
     int rc = 0;
-
     TRY(make_dirs(o->out, err));
     shard_path(o, shard, "records", path, sizeof path);
     TRY((o->c.force ? record_file_reopen : record_file_open)(path, records, err));
@@ -199,7 +198,6 @@ static int find_search(const struct method_run *run, const char *dir, const char
     char found[sizeof s->found];
     size_t len;
     int rc = 0;
-
     for (int64_t i = 0; i < n; i++) {
         bool counts = r[i].status == RECORD_OK && is_of(run, model, r + i);
         const char *note = counts ? record_note_value(r + i, "found", &len) : NULL;
@@ -232,7 +230,6 @@ static int replace_run(const struct method *const *methods, const char *found,
     struct buf text = {0};
     int64_t n = 0;
     int rc = 0;
-
     /* Records are data: they set what was searched and nothing else. */
     TRY(budget_apply(run->target, run->method, found, run->params, err));
     buf_puts(&text, run->method->name);
@@ -263,7 +260,6 @@ static int found_params_take(const struct method *const *methods, const char *di
     struct record *r = NULL;
     int64_t n_r = 0, taken = 0;
     int rc = 0;
-
     TRY(records_load(dir, &r, &n_r, err));
     for (int64_t i = 0; i < n; i++) {
         struct search_seen s = {0};
@@ -328,7 +324,6 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     struct sim_device device = {0};
     struct manifest *manifest = NULL;
     int rc = 0;
-
     v.ask.who = "eval";
     v.ask.model = o->model;
     v.ask.seed = (uint64_t)o->c.seed;
@@ -391,7 +386,6 @@ static int run_language(const struct app *app, const struct eval_opts *o, struct
     struct manifest *manifest = NULL;
     char path[4096];
     int rc = 0;
-
     TRY(gemm_ready(err));
     if (o->c.dry_run) {
         TRY(peek_records(o, &r->shard, &r->records, err));
@@ -493,7 +487,6 @@ static int calibrate_runs(const struct app *app, const struct eval_opts *o,
                              .dir = o->out,
                              .jobs = r->jobs};
     int searched = 0, rc = 0;
-
     if (!o->calibrate_inside || o->c.dry_run)
         return 0;
     TRY(refuse_task_text(o, err));
@@ -521,7 +514,6 @@ static int eval_language(const struct app *app, struct eval_opts *o, struct meth
     struct eval_model m = {0};
     struct stopwatch watch = {.since = clock_ns()};
     int rc = 0;
-
     TRY(eval_check_kind(o, false, err));
     TRY(eval_model_open(&m, o->model, o->bos, err));
     stopwatch_lap(&watch, "model");
@@ -566,7 +558,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
     struct method_run *runs = NULL;
     int64_t n_all = 0, n_runs = 0;
     int rc = 0;
-
     if (rest->n)
         FAIL(err, ERR_USAGE, "eval: unexpected argument '%s'", rest->items[0]);
     if (!o->model)

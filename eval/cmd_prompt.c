@@ -52,7 +52,6 @@ static int task_line(const struct prompt_spec *s, const struct prompt *p, struct
 {
     struct jw w;
     bool names = s->kind == PROMPT_TRACK;
-
     if (s->kind == PROMPT_CHAIN || s->kind == PROMPT_COPY)
         return err_set(err, ERR_USAGE,
                        "prompt: --json: a task file cannot say how %s is graded; give the task to "
@@ -96,7 +95,6 @@ static int write_prompt(const struct prompt_opts *o, const struct prompt_spec *s
     struct buf line = {0};
     const struct buf *text = &p->text;
     int rc = 0;
-
     if (o->c.json)
         TRY(task_line(s, p, &line, err));
     else if (o->chat)
@@ -122,7 +120,6 @@ static int make(const struct prompt_opts *o, const char *task, struct err *err)
     int64_t *tokens = NULL, n = 0;
     char hash[40];
     int rc = 0;
-
     TRY(tokens_parse(o->tokens, "--tokens", &tokens, &n, err));
     if (n != 1)
         FAIL(err, ERR_USAGE, "prompt: one length was expected, found --tokens %s", o->tokens);
@@ -158,7 +155,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
 {
     struct prompt_opts *o = opts;
     int rc = 0;
-
     if (rest->n != 1)
         FAIL(err, ERR_USAGE,
              "prompt: one task was expected (needle, multi, kv, chain, copy, "

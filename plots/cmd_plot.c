@@ -269,7 +269,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
     struct buf made_by = {0};
     const struct figure *f;
     int rc = 0;
-
     if (rest->n == 0)
         FAIL(err, ERR_USAGE, "no figure named; `lacuna list figures` lists them");
     f = figure_find(rest->items[0], err);

@@ -57,7 +57,6 @@ int report_build(struct report *r, int argc, char **argv, struct err *err)
 {
     struct manifest *m = NULL;
     int rc = 0;
-
     TRY(make_dirs(r->dir, err));
     TRY(report_findings(r, err));
     TRY(report_tables(r, err));
@@ -99,7 +98,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
     struct report_opts *o = opts;
     struct report r = {.app = app};
     int rc = 0;
-
     r.dir = o->output;
     r.title = o->title;
     r.figures = o->figures;

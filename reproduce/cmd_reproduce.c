@@ -78,8 +78,7 @@ struct session {
     struct plan plan;
 };
 
-/* ---- which tables ------------------------------------------------------------------------------
- */
+/* ---- which tables ---------------------------------------------------------------------------- */
 
 /* Is the table one of "PAPER" or "PAPER:ITEM"? */
 static bool is_of(const char *id, const char *item)
@@ -220,8 +219,7 @@ static int print_list(const struct session *s, struct err *err)
     return print(&b, err);
 }
 
-/* ---- running -----------------------------------------------------------------------------------
- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 /* Work in DIR/jobs, so that every path in a command is short and free of odd characters. */
 static int enter(struct session *s, struct err *err)
@@ -430,7 +428,6 @@ static int run(const struct app *app, void *opts, struct str_list *items, struct
 {
     struct session s = {.app = app, .o = *(struct reproduce_opts *)opts};
     int rc = 0;
-
     if (!s.o.list && items->n == 0)
         FAIL(err, ERR_USAGE, "reproduce: which table? (lacuna reproduce --list names them)");
     if (!s.o.list && !s.o.output)

@@ -77,7 +77,6 @@ static int info(const struct trace_opts *o, const char *path, struct err *err)
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(trace_open(path, &t, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
@@ -109,7 +108,6 @@ static void found(void *ctx, const char *object, int head, const char *what)
     struct findings *f = ctx;
     char where[24] = "";
     struct err err = {0};
-
     f->metadata |= head < 0;
     if (head >= 0 && strmap_put(&f->objects, object, 0, &err) != 0)
         f->failed = true;
@@ -151,7 +149,6 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
     int64_t bad = 0, differs = 0, rows = 0;
     int64_t check = 16;
     int rc = 0, jobs = cmd_jobs(&o->common);
-
     TRY(rows_to_check(o, &check, err));
     TRY(trace_open_damaged(path, &t, err));
     TRY(trace_extent(t, &e, err));
@@ -207,7 +204,6 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(trace_open(o->output, &made, err));
     if (o->kv == KV_KEEP && strcmp(trace_id(made), trace_id(t)) != 0)
         FAIL(err, ERR_RUN, "%s has content %s, expected %s", o->output, trace_id(made),
@@ -246,7 +242,6 @@ static int pack(const struct trace_opts *o, const char *path, struct err *err)
     enum trace_storage form = o->unpack ? TRACE_CONTIGUOUS : o->gzip ? TRACE_GZIP : TRACE_ZSTD;
     struct trace_extent e;
     int rc = 0;
-
     if (!o->output)
         return err_set(err, ERR_USAGE, "trace pack: the new file is missing (-o FILE)");
     if (o->gzip && o->unpack)
@@ -280,7 +275,6 @@ static int export_tensors(const struct trace_opts *o, const char *path, struct e
     struct jw w;
     int64_t n = 0, bytes = 0;
     int rc = 0;
-
     if (!o->output)
         return err_set(err, ERR_USAGE,
                        "trace export: the target is missing (-o DIR or -o FILE.safetensors)");
@@ -323,7 +317,6 @@ static int report_derived(const struct trace_opts *o, const struct derived *d, s
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     if (!o->common.dry_run)
         TRY(trace_open(o->output, &made, err));
     if (o->common.json) {
@@ -369,7 +362,6 @@ static int derive(const struct trace_opts *o, const char *name, char *const *pat
     struct trace **t = NULL;
     struct derived made;
     int rc = 0;
-
     if (!o->output)
         return err_set(err, ERR_USAGE, "trace %s: the new file is missing (-o FILE)", name);
     TRY(mem_zalloc(&t, n, sizeof *t, "traces", err));
@@ -428,7 +420,6 @@ static int run_each(const struct trace_opts *o, const struct action *a,
 {
     bool array = o->common.json && files->n > 1;
     int first = 0;
-
     if (array)
         puts("[");
     for (int64_t i = 0; i < files->n; i++) {
@@ -483,7 +474,6 @@ static int run_into(const struct trace_opts *o, const struct action *a,
     struct strmap names = {0};
     struct buf out = {0};
     int rc = 0;
-
     if (!o->output || ends_with(o->output, ".h5") || ends_with(o->output, ".safetensors"))
         FAIL(err, ERR_USAGE,
              "trace %s: of %lld traces each gets a file in a directory (-o DIR)%s%s", a->name,
@@ -522,7 +512,6 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
     const struct action *a = NULL;
     char who[32];
     int rc = 0;
-
     if (rest->n < 1)
         FAIL(err, ERR_USAGE,
              "trace: one of info, verify, pack, export, subset, join, map was expected");

@@ -70,7 +70,6 @@ static void text_video(const struct trace_meta *m, struct buf *b)
 static void text_run(const struct trace *t, struct buf *b)
 {
     const struct trace_meta *m = trace_meta(t);
-
     put_line(b, "run");
     buf_printf(b, "%s, %lld queries x %lld keys, seed %lld", m->source, (long long)m->n_q,
                (long long)m->n_k, (long long)m->seed);
@@ -134,7 +133,6 @@ static void put_layers(const struct trace *t, int64_t i, int64_t end, struct buf
 static void text_calls(const struct trace *t, struct buf *b)
 {
     int64_t n = trace_calls(t);
-
     put_line(b, "calls");
     buf_printf(b, "%lld\n", (long long)n);
     if (n > 0)
@@ -168,7 +166,6 @@ int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
     struct trace_extent e;
     char stored[24], bytes[24];
     int rc = trace_extent(t, &e, err);
-
     if (rc)
         return rc;
     put_line(b, "trace");
@@ -214,7 +211,6 @@ int trace_info_json(const struct trace *t, struct jw *w, struct err *err)
 {
     struct trace_extent e;
     int rc = trace_extent(t, &e, err);
-
     if (rc)
         return rc;
     jw_obj(w);

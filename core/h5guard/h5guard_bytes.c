@@ -21,7 +21,6 @@ int guard_bad(const char *what, uint64_t at, struct err *err, const char *fmt, .
 {
     char text[200];
     va_list ap;
-
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
@@ -35,7 +34,6 @@ int guard_foreign(const char *what, uint64_t at, struct err *err, const char *fm
 {
     char text[200];
     va_list ap;
-
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
@@ -90,7 +88,6 @@ uint32_t guard_checksum(const void *data, size_t n)
     uint32_t a = 0xdeadbeef + (uint32_t)n, b = a, c = a;
     uint8_t last[12] = {0};
     uint32_t w[3];
-
     for (; n > 12; n -= 12, p += 12) {
         memcpy(w, p, sizeof w);
         a += w[0], b += w[1], c += w[2];
@@ -202,7 +199,6 @@ int guard_claim(struct h5guard *g, const char *what, uint64_t at, uint64_t n, st
 {
     struct guard_claim *c;
     int rc = 0;
-
     if (!guard_inside(g, at, n))
         return guard_bad(what, at, err, "%llu bytes reach past the end of the file (%llu bytes)",
                          (unsigned long long)n, (unsigned long long)g->end);
@@ -255,7 +251,6 @@ struct guard_object *guard_object(struct h5guard *g, uint64_t at)
 {
     struct guard_object **found = tfind(&(struct guard_object){.at = at}, &g->objects, by_address);
     struct guard_object *o = found ? *found : calloc(1, sizeof *o);
-
     if (!o || found)
         return o;
     o->at = at;

@@ -19,7 +19,6 @@ int guard_check_chunk(struct h5guard *g, const struct guard_chunks *ch, uint64_t
                       const char *what, uint64_t where, struct err *err)
 {
     bool plain = ch->d->n_filters == 0;
-
     if (n == 0 || n > UINT32_MAX || (plain && n != ch->bytes) || !guard_inside(g, at, n))
         return guard_bad(what, where, err, "a chunk of %llu bytes at offset %llu",
                          (unsigned long long)n, (unsigned long long)at);
@@ -52,7 +51,6 @@ static int chunked(struct h5guard *g, struct guard_cur *c, const struct guard_da
     struct guard_chunks ch = {.d = d, .ndims = (int)guard_take(c, 1)};
     uint64_t at = guard_take(c, 8);
     int rc = chunk_shape(c, &ch, err);
-
     if (rc == 0 && c->over)
         rc = guard_bad(WHAT, c->at, err, "it is cut off");
     return rc || at == GUARD_NOWHERE ? rc : guard_chunk_btree1(g, &ch, at, err);
@@ -65,7 +63,6 @@ static int in_one_piece(struct h5guard *g, struct guard_cur *c, bool compact,
 {
     uint64_t at = compact ? 0 : guard_take(c, 8), n = guard_take(c, compact ? 2 : 8);
     int64_t want;
-
     if (!mul_ok(d->space->count, d->type->size, &want) || n != (uint64_t)want)
         return guard_bad(WHAT, c->at, err, "%llu bytes for %lld elements of %lld",
                          (unsigned long long)n, (long long)d->space->count,
@@ -82,7 +79,6 @@ int guard_check_layout(struct h5guard *g, struct guard_cur *c, const struct guar
                        struct err *err)
 {
     unsigned version = (unsigned)guard_take(c, 1);
-
     if (version == 1 || version == 2)
         return guard_foreign(WHAT, c->at, err, "a layout of version %u (HDF5 1.6 or earlier)",
                              version);

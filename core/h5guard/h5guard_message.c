@@ -45,7 +45,6 @@ static int decode(struct h5guard *g, struct guard_cur *c, int depth, struct guar
 static int bits(struct typing *t, struct err *err)
 {
     unsigned offset = (unsigned)guard_take(t->c, 2), precision = (unsigned)guard_take(t->c, 2);
-
     if (t->out->size > 16)
         return guard_bad(TYPE, t->at, err, "a number of %lld bytes", (long long)t->out->size);
     if (precision < 1 || offset + precision > 8 * t->out->size)
@@ -112,7 +111,6 @@ static int enumeration(struct typing *t, struct err *err)
     unsigned n = t->flags & 0xffff;
     struct guard_type parent = {0};
     int rc = base(t, &parent, err);
-
     if (rc)
         return rc;
     if (parent.class != CLASS_INTEGER || parent.size != t->out->size)
@@ -129,7 +127,6 @@ static int variable(struct typing *t, struct err *err)
     unsigned kind = t->flags & 15;
     struct guard_type element = {0};
     int rc = base(t, &element, err);
-
     if (rc)
         return rc;
     if (kind != 1)
@@ -145,7 +142,6 @@ static int variable(struct typing *t, struct err *err)
 static int other(struct typing *t, struct err *err)
 {
     unsigned low = t->flags & 15, high = t->flags >> 4 & 15;
-
     switch (t->out->class) {
     case CLASS_STRING:
         if (low > 2 || high > 1)
@@ -182,7 +178,6 @@ static int decode(struct h5guard *g, struct guard_cur *c, int depth, struct guar
 {
     struct typing t = {.g = g, .c = c, .out = out, .at = c->at + c->i, .depth = depth};
     uint64_t head = guard_take(c, 4);
-
     *out = (struct guard_type){.class = (int)(head & 15), .size = (int64_t)guard_take(c, 4)};
     t.version = *version = head >> 4 & 15;
     t.flags = (unsigned)(head >> 8);
@@ -214,7 +209,6 @@ int guard_type_or_shared(struct h5guard *g, struct guard_cur *c, bool shared,
 {
     uint64_t where = c->at + c->i;
     struct guard_object o;
-
     if (!shared)
         return decode_type(g, c, out, err);
     unsigned version = (unsigned)guard_take(c, 1), kind = (unsigned)guard_take(c, 1);
@@ -256,7 +250,6 @@ int guard_decode_space(struct h5guard *g, struct guard_cur *c, struct guard_spac
     uint64_t at = c->at + c->i;
     unsigned version = (unsigned)guard_take(c, 1), rank = (unsigned)guard_take(c, 1);
     unsigned flags = (unsigned)guard_take(c, 1), kind = (unsigned)guard_take(c, 1);
-
     memset(out, 0, sizeof *out);
     if (version < 1 || version > 2 || rank > GUARD_MAX_RANK)
         return guard_bad("dataspace", at, err, "version %u, rank %u", version, rank);
@@ -282,7 +275,6 @@ int guard_decode_space(struct h5guard *g, struct guard_cur *c, struct guard_spac
 int guard_decode_filters(struct h5guard *g, struct guard_cur *c, int *n, struct err *err)
 {
     unsigned version = (unsigned)guard_take(c, 1), count = (unsigned)guard_take(c, 1);
-
     if (version < 1 || version > 2 || count > 32)
         return guard_bad("filter pipeline", c->at, err, "version %u, %u filters", version, count);
     if (version == 1)
@@ -321,7 +313,6 @@ int guard_decode_fill(struct h5guard *g, struct guard_cur *c, const struct guard
     unsigned version = (unsigned)guard_take(c, 1), first = (unsigned)guard_take(c, 1);
     unsigned alloc = first & 3, when = first >> 2 & 3;
     bool has = false;
-
     if (version < 1 || version > 3)
         return guard_bad("fill value", c->at, err, "version %u", version);
     if (version == 3) {
@@ -366,7 +357,6 @@ int guard_decode_attribute(struct h5guard *g, struct guard_cur *c, struct err *e
     struct guard_space s = {0};
     int64_t bytes;
     int rc;
-
     if (version < 1 || version > 3 || (version >= 2 && (flags & ~3u)))
         return guard_bad("attribute", c->at, err, "version %u, flags 0x%x", version, flags);
     if (version >= 2 && (flags & 2))
@@ -392,7 +382,6 @@ int guard_decode_attribute(struct h5guard *g, struct guard_cur *c, struct err *e
 static int check_target(struct h5guard *g, struct guard_cur *c, unsigned kind, struct err *err)
 {
     size_t len = 0;
-
     if (kind == 0)
         return guard_inside(g, guard_take(c, 8), 16) && !c->over
                    ? 0
@@ -415,7 +404,6 @@ int guard_decode_link(struct h5guard *g, struct guard_cur *c, struct err *err)
 {
     unsigned version = (unsigned)guard_take(c, 1), flags = (unsigned)guard_take(c, 1);
     unsigned kind = flags & 8 ? (unsigned)guard_take(c, 1) : 0;
-
     if (version != 1 || (flags & ~0x1fu))
         return guard_bad("link", c->at, err, "version %u, flags 0x%x", version, flags);
     if (flags & 4)

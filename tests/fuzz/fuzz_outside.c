@@ -63,7 +63,6 @@ static int run(const void *data, size_t len, struct err *err)
     struct maskset *s = NULL;
     bool used = false;
     int rc = 0;
-
     TRY(maskset_open(fuzz_file("x", data, len), &s, err));
     for (int k = 0; k < 2 && s->kind == MASKSET_ARRAYS; k++) {
         struct mask_lookup how = {.bq = k ? 16 : 0, .bk = k ? 16 : 0};

@@ -36,7 +36,6 @@ static const char *printed(const struct app *app, const struct command *cmd, con
     int argc = 0, saved[2] = {dup(1), dup(2)};
     struct err err = {0};
     const char *path = test_path("printed");
-
     snprintf(copy, sizeof copy, "%s", words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;

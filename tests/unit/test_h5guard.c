@@ -45,7 +45,6 @@ static const char *own_trace(const char *name, char id[64])
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 9);
     struct trace *t = NULL;
-
     m.pool = 4;
     MUST(fixture_write(test_path(name), &m, 2, ERR));
     MUST(trace_open(test_path(name), &t, ERR));
@@ -58,7 +57,6 @@ static void expect_trace(const char *path, const char *id)
 {
     OWN(trace_close) struct trace *t = NULL;
     int64_t bad = 0;
-
     MUST(trace_open(path, &t, ERR));
     ck_assert_str_eq(trace_id(t), id);
     MUST(trace_verify(t, 1, NULL, NULL, &bad, ERR));
@@ -102,7 +100,6 @@ static int compare(void *ctx, hid_t object, const char *path, struct err *err)
     struct compare *c = ctx;
     void *mine, *theirs;
     size_t n, m;
-
     if (H5Iget_type(object) != H5I_DATASET)
         return 0;
     hid_t other = H5Dopen2(c->plain, path, H5P_DEFAULT);
@@ -144,7 +141,6 @@ TEST(what_is_not_read_is_named_and_not_called_damaged)
 {
     struct err err = {0};
     struct trace *t = NULL;
-
     assert_fails(trace_open(data_path("packed-latest"), &t, &err), &err, ERR_INPUT,
                  "uses a layout of version 5");
     ck_assert_int_eq(trace_open(data_path("packed-latest"), &t, &err), ERR_INPUT);
@@ -186,7 +182,6 @@ TEST(h5repack_and_h5dump_take_a_trace_and_give_it_back)
 {
     char id[64];
     const char *path = own_trace("own.h5", id);
-
     if (have("h5dump --version"))
         run("h5dump -A '%s' >'%s'", path, test_path("dump.txt"));
     if (!have("h5repack --version"))
@@ -202,7 +197,6 @@ TEST(h5py_writes_a_trace_again_and_it_is_read)
     static const char *const kinds[] = {"earliest", "v108", "ordered"};
     char id[64], command[100];
     const char *path = own_trace("own.h5", id);
-
     if (!have("python3 -c 'import h5py'"))
         return;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -242,7 +236,6 @@ TEST(structures_in_each_other_are_refused)
     struct trace *t = NULL;
     struct buf b = load(data_path("trace-earliest"));
     size_t tree = find(&b, "TREE", 0), heap = find(&b, "HEAP", 0);
-
     while (!has_two(&b, tree))
         tree = find(&b, "TREE", tree + 4);
     memcpy(b.data + tree + 48, b.data + tree + 32, 8); /* child 1 is child 0 */
@@ -267,7 +260,6 @@ TEST(a_tree_of_huge_objects_without_objects_is_refused)
     size_t at = find(&b, "FRHP", 0);
     struct err err = {0};
     hid_t file = H5I_INVALID_HID;
-
     b.data[at + 28] = 4;
     put_checksum(&b, at, 142);
     h5_lock();
@@ -284,7 +276,6 @@ TEST(an_object_that_was_not_admitted_has_no_content)
 {
     char id[64];
     hid_t file = H5I_INVALID_HID, group = H5I_INVALID_HID;
-
     MUST(h5_open_file(own_trace("own.h5", id), "lacuna-trace", 1, &file, ERR));
     h5_lock();
     ck_assert_int_lt(H5Gopen2(file, "model", H5P_DEFAULT), 0);
@@ -305,7 +296,6 @@ TEST(a_file_that_changes_after_the_check_has_no_effect)
     const char *path = own_trace("own.h5", id);
     OWN(buf_free) struct buf b = load(path);
     struct h5guard *g;
-
     MUST(h5_open_file(path, "lacuna-trace", 1, &file, ERR));
     h5_lock();
     ck_assert_ptr_nonnull(g = h5guard_of(file));
@@ -333,7 +323,6 @@ TEST(the_descriptor_is_that_of_the_checked_file)
     const char *path = own_trace("own.h5", id);
     OWN(buf_free) struct buf b = {0};
     int fd = -1;
-
     MUST(h5_open_file(path, "lacuna-trace", 1, &file, ERR));
     buf_puts(&b, "another file");
     ck_assert_int_eq(rename(store("other", &b), path), 0);

@@ -103,7 +103,6 @@ static void fails(const char *text, const char *why)
     OWN(sim_head_free) struct sim_head h;
     struct method_ctx ctx = {0};
     struct err err = {0};
-
     conform_head(NORMAL, N, N, true, PREC_F64, &h);
     record_init(&r);
     struct sim_cell cell = {
@@ -317,7 +316,6 @@ TEST_N(a_dump_gives_the_same_record, 2)
     struct record want[5], have;
     const char *path = test_path("dump.h5");
     char text[700];
-
     conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
     h.in.trace = "xxh3:1";
     MUST(maskfile_create(path, true, &f, ERR));
@@ -369,7 +367,6 @@ TEST(a_table_of_patterns)
     static const char table[] = "[{}, {}, {}, {\"5\": [\"vertical_and_slash\", 30, 100, 1.0]}]";
     const char *path = test_path("table.json");
     char text[700];
-
     MUST(file_write_atomic(path, table, strlen(table), ERR));
     conform_head(NORMAL, 1200, 1200, true, PREC_F64, &h);
     snprintf(text, sizeof text, "minference:table=%s", path);
