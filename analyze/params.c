@@ -87,7 +87,6 @@ bool record_param(const struct record *r, const char *name, struct buf *b)
     const char *note = record_note_value(r, "found", &len);
     const struct method *m = method_named(r->method);
     const struct opt *o = m && *name != '@' ? opt_find(m->params.table, name) : NULL;
-
     if (note) {
         snprintf(found, sizeof found, "%.*s", (int)len, note);
         if (append_value(params_value(found, name), b))
@@ -103,8 +102,6 @@ bool record_param(const struct record *r, const char *name, struct buf *b)
 
 bool params_known(const char *name)
 {
-    if (strcmp(name, "a") == 0 || strcmp(name, "b") == 0) /* of lacuna overlap */
-        return true;
     for (const struct method *const *m = metric_def_known_methods(); m && *m; m++)
         if (opt_find((*m)->params.table, name))
             return true;

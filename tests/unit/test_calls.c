@@ -369,7 +369,7 @@ static struct set replay_on(const struct accel *accel, const char *dir, const ch
              words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
-    MUST(cmd_replay.run(&app, argc, argv, ERR));
+    MUST(cmd_run(&cmd_replay, &app, argc, argv, ERR));
     MUST(records_load(dir, &s.records, &s.count, ERR));
     return s;
 }
@@ -627,7 +627,7 @@ TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
         const char *argv[] = {"-q", "--backend", "cuda", bad, "-m", "dense", "-o", dir, how[i]};
         struct record *r;
         int64_t n = 0;
-        FAILS(cmd_replay.run(&app, 9, (char **)argv, ERR), ERR_INPUT, "layer 1");
+        FAILS(cmd_run(&cmd_replay, &app, 9, (char **)argv, ERR), ERR_INPUT, "layer 1");
         MUST(records_load(dir, &r, &n, ERR));
         ck_assert_int_eq(n, HEADS + 1); /* those of layer 0 */
         ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), HEADS);
