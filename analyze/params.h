@@ -45,7 +45,7 @@ bool record_is_bound(const struct record *r);
  * digits of its hash in place of the whole hash: "calib=mine#29c5:tau=0.9". */
 void params_for_people(const struct record *r, struct buf *b);
 
-/* Has a method that core/metricdef.h knows a parameter of this name? */
+/* Has a method that core/metricdef.h knows a parameter of this name, or `lacuna overlap` (a, b)? */
 bool params_known(const char *name);
 
 #endif

@@ -43,6 +43,8 @@ const struct step steps[] = {
      .in = {"t.h5", "cal.json"}, .out = {"tuned"}},
     {.name = "search", .words = "replay -q -j1 t.h5 -m streaming@density_elem=0.5 -o search",
      .in = {"t.h5"}, .out = {"search"}},
+    {.name = "overlap", .words = "overlap -q -j1 t.h5 m.h5 -o overlap",
+     .in = {"t.h5", "m.h5"}, .out = {"overlap"}},
     {.name = "eval",
      .words = "eval -q -j1 --model MODEL -m streaming:sink=4:window=8 --task needle -n 64 --depth 0 "
               "--trials 2 -o eval",

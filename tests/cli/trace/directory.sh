@@ -28,6 +28,7 @@ rm d/broken.h5
 "$LACUNA" trace subset d --dry-run -o none -q; ls none 2>/dev/null
 "$LACUNA" calibrate spargeattn d --dry-run | sed 's/,.*//'
 "$LACUNA" replay -q s -m streaming:sink=0:window=4,8 --dump-masks w.h5 -o w
+"$LACUNA" overlap -q s w.h5 -o o; grep -o '"layer":[01]' o/records.jsonl | sort -u
 "$LACUNA" plot heatmap m -o m.png; echo "exit $?"
 "$LACUNA" plot heatmap one -o one.png -q --dry-run; echo "exit $?"
 "$LACUNA" report w m -o report --dry-run
