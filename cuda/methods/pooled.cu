@@ -247,23 +247,18 @@ out:
     return rc;
 }
 
-/* The scores of the heads [head0, head0 + count). */
-static int launch_scores(struct gpu *g, const pooled_state *s, struct err *err)
+/* The scores of the heads [head0, head0 + count); q: means, or single queries in bf16. */
+template <class T>
+static int launch_scores(struct gpu *g, const pooled_state *s, const T *q, struct err *err)
 {
-    int64_t key_step = s->rule.by == POOLED_SHARES ? s->rule.stride : s->rule.bk, d = s->d;
+    int key_step = (int)(s->rule.by == POOLED_SHARES ? s->rule.stride : s->rule.bk);
     dim3 grid(ceil_div(s->k_cols, SCORE_TILE), ceil_div(s->q_rows, SCORE_TILE), s->count);
-    const float *k = s->k_mean + s->head0 / s->per_kv * s->k_cols * d;
+    int64_t q0 = (int64_t)s->head0 * s->q_rows, k0 = (int64_t)s->head0 / s->per_kv * s->k_cols;
     int rc = 0, clip = s->causal && s->nq == s->nk;
-    if (!s->k_cols)
-        return 0;
-    if (s->q_mean)
-        CU(err, run_kernel(g->stream, score_means<float>, grid, 128, 0,
-                           s->q_mean + s->head0 * s->q_rows * d, k, s->d, s->q_rows, s->k_cols,
-                           s->per_kv, s->scale, 0, 1, 1, s->score));
-    else
-        CU(err, run_kernel(g->stream, score_means<__nv_bfloat16>, grid, 128, 0,
-                           (const __nv_bfloat16 *)s->q + s->head0 * s->nq * d, k, s->d, s->q_rows,
-                           s->k_cols, s->per_kv, s->scale, clip, 1, (int)key_step, s->score));
+    if (s->k_cols)
+        CU(err, run_kernel(g->stream, score_means<T>, grid, 128, 0, q + q0 * s->d,
+                           s->k_mean + k0 * s->d, s->d, s->q_rows, s->k_cols, s->per_kv, s->scale,
+                           clip, (int)s->rule.bq, key_step, s->score));
 out:
     return rc;
 }
@@ -310,7 +305,10 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     for (int kv = 0; kv < s.kv_heads; kv += s.at_once) {
         s.head0 = kv * s.per_kv;
         s.count = (s.kv_heads - kv < s.at_once ? s.kv_heads - kv : s.at_once) * s.per_kv;
-        TRY(launch_scores(g, &s, err));
+        if (s.q_mean)
+            TRY(launch_scores(g, &s, s.q_mean, err));
+        else
+            TRY(launch_scores(g, &s, (const __nv_bfloat16 *)s.q, err));
         TRY(launch_choice(g, &s, err));
     }
 out:
