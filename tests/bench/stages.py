@@ -19,7 +19,7 @@ PARTS = [  # options and lines of benchcu, what matters most first
     ["32K list|hd(64|128) (32K|4K) full 16/16|64x32 25%|slices 128x1|columns, diagonals|window 4096, sink"],
     ["x(128|64) 32K (100|25)% pv=16|32K full 32/32 sageattention"],
     ["--all", "(pair|warp) 32K (100|25)% pv=16"],
-    ["hd(64|128) (16K|32K) causal 32/8$|hd(64|128) (16K|128K) full 16/16|x(128|64) 32K 25% pv=0"]]
+    ["hd(64|128) (8K|32K|128K) causal 32/8$|hd(64|128) (16K|64K) full 16/16|x(128|64) 32K 25% pv=0"]]
 BARE = r"(slices|window).*gather"  # a replay looks at the bits of every gathered tile, these lines at few
 
 
