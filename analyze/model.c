@@ -212,7 +212,9 @@ static int put(struct recset *set, struct record *r, const struct model *m,
 {
     double total = p->attend.ns + p->select, ops = 2 * (double)r->n_q * m->weights;
     double linear = ops / (0.9 * g->multiprocessors * g->tensor_bf16 * p->dense.ghz);
-    double quotient = p->attend.ns / record_get(r, "time_attend_ns");
+    double cycles = r->scope == RECORD_OF_CALL ? record_get(r, "counter_cycles") : NAN;
+    double quotient =
+        isnan(cycles) ? p->attend.ns / record_get(r, "time_attend_ns") : p->attend.cycles / cycles;
     struct named_value v[] = {[BOUND_TENSOR] = {"bound_model@tensor", 0},
                               [BOUND_SOFTMAX] = {"bound_model@softmax", 0},
                               [BOUND_CHAIN] = {"bound_model@chain", 0},

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* In the order of struct accel_counters; then cycles. */
+/* In the order of struct accel_counters. */
 static const char *metrics[] = {
     "sm__pipe_tensor_type_hmma_hgmma_qgmma_imma_igmma_bmma_bgmma_cycles_active.avg."
     "pct_of_peak_sustained_active",
@@ -244,12 +244,12 @@ static bool end_range(struct counters *c, double values[METRICS], char why[160])
 
 int counters_measure(struct counters *c, struct gpu *g,
                      int (*launch)(struct gpu *g, const void *job, struct err *err),
-                     const void *job, struct accel_counters *v, double *cycles, struct err *err)
+                     const void *job, struct accel_counters *v, struct err *err)
 {
     double values[METRICS];
     int rc = 0;
 
-    v->tensor_pipe_pct = v->dram_read_bytes = v->dram_write_bytes = NAN;
+    v->tensor_pipe_pct = v->dram_read_bytes = v->dram_write_bytes = v->cycles = NAN;
     TRY(launch(g, job, err));
     TRY(gpu_sync(g, err));
     if (!begin_range(c, v->why))
@@ -261,8 +261,7 @@ int counters_measure(struct counters *c, struct gpu *g,
     v->tensor_pipe_pct = values[0];
     v->dram_read_bytes = values[1];
     v->dram_write_bytes = values[2];
-    if (cycles)
-        *cycles = values[3];
+    v->cycles = values[3];
 out:
     return rc;
 }

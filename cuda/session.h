@@ -144,11 +144,10 @@ struct counters;
 struct counters *counters_open(struct gpu *g, char why[160]);
 void counters_close(struct counters **c);
 
-/* Count what `launch` does on g's stream; runs it once to warm up and once to count. *cycles, in
- * which the multiprocessor that worked longest did, may be NULL. If CUPTI refuses, v->why has the
- * reason and the call succeeds. */
+/* Count what `launch` does on g's stream; runs it once to warm up and once to count. If CUPTI
+ * refuses, v->why has the reason and the call succeeds. */
 int counters_measure(struct counters *c, struct gpu *g,
                      int (*launch)(struct gpu *g, const void *job, struct err *err),
-                     const void *job, struct accel_counters *v, double *cycles, struct err *err);
+                     const void *job, struct accel_counters *v, struct err *err);
 
 #endif

@@ -1171,7 +1171,7 @@ static int take_samples(struct attend *a, struct accel_result *r, struct err *er
     if (s->options.samples > 0)
         TRY(take_times(a, r, err));
     if (s->counters) /* select kernels are not part of what is counted */
-        TRY(counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, NULL, err));
+        TRY(counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, err));
 out:
     free(choices);
     return rc;
@@ -1254,7 +1254,7 @@ int session_attend_call(struct accel_session *s, const struct accel_call *call,
     session_lock(s);
     r->select = r->build = r->plan = r->quant = r->attend = r->dense = r->total = none;
     r->host_plan_ns = r->balance = 0;
-    r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
+    r->counters = (struct accel_counters){NAN, NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
     int rc = attend_locked(s, call, l, r, err);
     session_unlock(s);

@@ -764,7 +764,7 @@ static int record_counters(const struct accel_counters *c, struct record *r, str
         return 0;
     return RECORD_ALL(r, err, {"tensor_pipe_pct", c->tensor_pipe_pct},
                       {"dram_read_bytes", c->dram_read_bytes},
-                      {"dram_write_bytes", c->dram_write_bytes});
+                      {"dram_write_bytes", c->dram_write_bytes}, {"counter_cycles", c->cycles});
 }
 
 /* A total from q, k, v to the outputs, of all of `heads` heads. select NULL: nothing to choose;

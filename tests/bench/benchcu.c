@@ -30,7 +30,8 @@
  * --choices: lines of selections only.
  * --cycles: cycles of single launches by hardware counters in the place of ns, which no clock
  * blurs.
- * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
+ * --all also measures the kernels that are no default; TEXT, an extended
+ * regular expression, keeps only lines that it fits.
  */
 #include "tests/bench/benchcu.h"
 #include "tests/bench/benchcu_prefill.h"
@@ -96,7 +97,7 @@ static int run(struct bench *b, bool cupti, bool cycles, struct err *err)
     else
         TRY(bench_all(b, err));
     if (!b->lines && b->only)
-        FAIL(err, ERR_USAGE, "no line contains '%s'", b->only);
+        FAIL(err, ERR_USAGE, "no line fits '%s'", b->only);
     if (!b->lines)
         FAIL(err, ERR_INPUT, "%s: no masks that keep anything", b->masks ? b->masks : "bench");
 out:
@@ -145,6 +146,8 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, bool 
                            argv[i]);
         } else {
             b->only = argv[i];
+            if (regcomp(&b->wanted, b->only, REG_EXTENDED | REG_NOSUB))
+                return err_set(err, ERR_USAGE, "'%s' is no regular expression", b->only);
         }
     }
     b->samples = b->samples < 1 ? 1 : b->samples > MAX_SAMPLES ? MAX_SAMPLES : b->samples;

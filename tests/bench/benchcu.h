@@ -11,6 +11,7 @@
 #include "cuda/timer.h"
 #include "tests/gpu/checkcu_case.h"
 
+#include <regex.h>
 #include <stdio.h>
 
 enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
@@ -21,8 +22,9 @@ struct bench {
     struct counters *counters; /* cycles are counted instead of times; or NULL */
     struct ceiling ceiling;
     int samples;
-    double warm_up; /* 1, or 0 for a profiler */
-    const char *only;
+    double warm_up;   /* 1, or 0 for a profiler */
+    const char *only; /* TEXT, or NULL; as a pattern: */
+    regex_t wanted;
     const char *masks; /* file of --masks, or NULL */
     FILE *raw;
     int lines;

@@ -8,7 +8,8 @@
 
 bool bench_is_wanted(const struct bench *b, const char *text, const char *kernel)
 {
-    return !b->only || strstr(text, b->only) || strstr(kernel, b->only);
+    return !b->only || !regexec(&b->wanted, text, 0, NULL, 0) ||
+           !regexec(&b->wanted, kernel, 0, NULL, 0);
 }
 
 bool bench_uses(const struct bench *b, const struct attn_kernel *k)

@@ -196,8 +196,8 @@ static int count_cycles(struct bench *b, const struct work *work, struct series 
     int rc = 0;
     *cycles = (struct series){.n = b->samples, .launches = 1};
     for (int k = 0; k < b->samples; k++) {
-        TRY(counters_measure(b->counters, &b->gpu, work->launch, work->job, &v, cycles->ns + k,
-                             err));
+        TRY(counters_measure(b->counters, &b->gpu, work->launch, work->job, &v, err));
+        cycles->ns[k] = v.cycles;
         if (isnan(v.tensor_pipe_pct))
             FAIL(err, ERR_MACHINE, "--cycles: %s", v.why);
     }

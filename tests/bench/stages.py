@@ -15,27 +15,26 @@ FILE = json.load(open(PATH))
 SHARED, KERNELS = FILE["shared"], FILE["kernels"]
 SMS = 132  # multiprocessors
 FIT = r"4K full|hd\d+ 32K full 16/16|list \S+ (100|10|2)% |slices|sink bf16|64x32|columns.*gather|pv=16|32K full 32/32 sage"
-PARTS = [  # text of benchcu, what matters most first
-    "32K list", "32K full 16/16", "4K full 16/16", "64x32 25%", "slices 128x1", "columns, diagonals", "window 4096, sink",
-    "x128 32K 100% pv=16", "x128 32K 25% pv=16", "x64 32K 100% pv=16", "x64 32K 25% pv=16", "32K full 32/32 sageattention",
-    "pair 32K 100% pv=16", "pair 32K 25% pv=16", "warp 32K 100% pv=16", "warp 32K 25% pv=16", "16K causal", "32K causal 32/8 bf16",
-    "16K full", "x128 32K 25% pv=0", "x64 32K 25% pv=0", "128K full"]
+PARTS = [  # options and lines of benchcu, what matters most first
+    ["32K list|hd(64|128) (32K|4K) full 16/16|64x32 25%|slices 128x1|columns, diagonals|window 4096, sink"],
+    ["x(128|64) 32K (100|25)% pv=16|32K full 32/32 sageattention"],
+    ["--all", "(pair|warp) 32K (100|25)% pv=16"],
+    ["hd(64|128) (8K|32K|128K) causal 32/8$|hd(64|128) (16K|64K) full 16/16|x(128|64) 32K 25% pv=0"]]
 BARE = r"(slices|window).*gather"  # a replay looks at the bits of every gathered tile, these lines at few
 
 
 def measure(bench, seconds, raw):
     end = time.time() + seconds
-    for text in PARTS:
+    for words in PARTS:
         if time.time() > end - 4:
-            print("left out, no time:", text)
+            print("left out, no time:", words[-1])
             continue
         part = tempfile.mktemp()
         try:
-            every = ["--all"] if text[:4] in ("pair", "warp") else []
-            subprocess.run([bench, "--cycles", *every, "--samples", "3", "--raw", part, text], timeout=max(5, end - time.time()),
+            subprocess.run([bench, "--cycles", *words[:-1], "--samples", "3", "--raw", part, words[-1]], timeout=max(5, end - time.time()),
                            stdout=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
-            print("cut, no time:", text)
+            print("cut, no time:", words[-1])
         if os.path.exists(part):
             raw.write(open(part).read())
             os.remove(part)
