@@ -27,10 +27,10 @@ struct quantised_args {
     int64_t nq, nk, padded; /* padded: nk rounded up to 128 */
     int heads, kv_heads, per_kv, d, causal, chunks;
     struct own_quantised rule;
-    float scale, fold, score_scale; /* fold: on q before it is quantised */
-    double *part;                   /* [2][kv_heads][chunks][d] of sums and maxima of tokens */
-    unsigned *arrived;              /* [2][kv_heads] 0 between launches */
-    float *k_mean, *v_mean;         /* [kv_heads][d] */
+    float scale, q_factor, score_scale; /* q_factor: on q before it is quantised */
+    double *part;                       /* [2][kv_heads][chunks][d] of sums and maxima of tokens */
+    unsigned *arrived;                  /* [2][kv_heads] 0 between launches */
+    float *k_mean, *v_mean;             /* [kv_heads][d] */
     unsigned *q_max, *k_max;  /* bits of floats: [heads] and [kv_heads], where there is one group */
     int8_t *qi, *ki;          /* [heads][nq][d], [kv_heads][nk][d] */
     float *q_scale, *k_scale; /* [heads][nq], [kv_heads][padded] by token; q's hold the scale
@@ -97,26 +97,22 @@ static __device__ __forceinline__ uint2 integers_of(const own_quantised &r, floa
     const float shift = 12582912; /* 1.5 2^23: the low bits of a sum with it are an integer */
     float sum[8], most = 0;
     uint32_t bytes[2];
-    if (r.round != OWN_RNE && delta < SMALLEST) {
-        delta *= GROWTH;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[i] = fminf(fmaxf(x[i] * GROWTH, -r.levels * delta), r.levels * delta);
-    }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         sum[i] = fmaf(x[i], factor, shift);
         most = fmaxf(most, fabsf(fmaf(x[i], factor, shift - sum[i])));
     }
-    if (most > 0.4999f)
+    if (most > 0.4999f || delta < SMALLEST) {
+        float grow = delta < SMALLEST ? GROWTH : 1, least = r.levels * delta * grow;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float y = __fmul_rn(x[i], factor);
-            y = r.round == OWN_RNE
-                    ? rintf(y)
-                    : truncf(__fadd_rn(fmaf(fmaf(-y, delta, x[i]), factor, y), copysignf(0.5f, y)));
+            float z = fminf(fmaxf(x[i] * grow, -least), least), y = __fmul_rn(z, factor);
+            z = fmaf(-y, delta * grow, z);
+            y = r.round == OWN_RNE ? rintf(y)
+                                   : truncf(__fadd_rn(fmaf(z, factor, y), copysignf(0.5f, y)));
             sum[i] = y + shift;
         }
+    }
 #pragma unroll
     for (int i = 0; i < 2; i++)
         bytes[i] = __byte_perm(
@@ -156,7 +152,7 @@ static __device__ __forceinline__ void unpack(const uint4 &raw, float (&x)[8])
 enum token_statistic { SUM_KEYS, SUM_VALUES, MAX_VALUES };
 
 /* Sums or largest |x| of the thread block's tokens, for each row of threads. */
-template <int D, bool MAX>
+template <int D, bool MAX, bool CENTRED>
 static __device__ __forceinline__ void
 reduce_tokens(const quantised_args &a, const __nv_bfloat16 *x, double (&by)[token_grid<D>::STEP][D])
 {
@@ -166,15 +162,17 @@ reduce_tokens(const quantised_args &a, const __nv_bfloat16 *x, double (&by)[toke
     double sum[8] = {};
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        mean[i] = MAX && a.rule.smooth_v ? a.v_mean[blockIdx.y * (int64_t)D + G::channel() + i] : 0;
+        mean[i] = CENTRED ? a.v_mean[blockIdx.y * (int64_t)D + G::channel() + i] : 0;
 #pragma unroll 8
     for (int64_t t = t0 + G::row(); t < t1; t += G::STEP) {
         float y[8];
         unpack(*(const uint4 *)(x + (blockIdx.y * a.nk + t) * D + G::channel()), y);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (MAX)
+            if (CENTRED)
                 top[i] = fmaxf(top[i], fabsf(__fsub_rn(round_to(a.rule.values_as, y[i]), mean[i])));
+            else if (MAX)
+                top[i] = fmaxf(top[i], fabsf(y[i]));
             else
                 sum[i] += y[i];
     }
@@ -195,10 +193,12 @@ static __global__ void __launch_bounds__(256)
     int64_t head = blockIdx.z * (int64_t)a.kv_heads + blockIdx.y;
     double *part = a.part + head * a.chunks * D + threadIdx.x, all = 0;
 
-    if (what == MAX_VALUES)
-        reduce_tokens<D, true>(a, a.v, by);
+    if (what != MAX_VALUES)
+        reduce_tokens<D, false, false>(a, what == SUM_KEYS ? a.k : a.v, by);
+    else if (a.rule.smooth_v)
+        reduce_tokens<D, true, true>(a, a.v, by);
     else
-        reduce_tokens<D, false>(a, what == SUM_KEYS ? a.k : a.v, by);
+        reduce_tokens<D, true, false>(a, a.v, by);
     __syncthreads();
     for (int r = 0; r < token_grid<D>::STEP && threadIdx.x < D; r++)
         all = what == MAX_VALUES ? fmax(all, by[r][threadIdx.x]) : all + by[r][threadIdx.x];
@@ -219,8 +219,9 @@ static __global__ void __launch_bounds__(256)
     }
     int64_t channel = blockIdx.y * (int64_t)D + threadIdx.x;
     if (what == MAX_VALUES) {
-        a.v_scale[channel] = __fdiv_rn((float)all, a.rule.v_top);
-        a.v_factor[channel] = all > 0 ? __fdiv_rn(a.rule.v_top, (float)all) : 0;
+        float most = a.rule.smooth_v ? (float)all : round_to(a.rule.values_as, (float)all);
+        a.v_scale[channel] = __fdiv_rn(most, a.rule.v_top);
+        a.v_factor[channel] = most > 0 ? __fdiv_rn(a.rule.v_top, most) : 0;
     } else {
         float *to = what == SUM_KEYS ? a.k_mean : a.v_mean;
         to[channel] =
@@ -230,8 +231,8 @@ static __global__ void __launch_bounds__(256)
 
 /* ---- q and k -------------------------------------------------------------------------------- */
 
-/* Eight channels of a token as they are quantised. */
-template <bool KEYS>
+/* Eight channels of a token as they are quantised. CENTRED: raw keys have lost their mean. */
+template <bool KEYS, bool CENTRED>
 static __device__ __forceinline__ void channels_of(const quantised_args &a, const uint4 &raw,
                                                    const float (&mean)[8], float (&x)[8])
 {
@@ -239,18 +240,28 @@ static __device__ __forceinline__ void channels_of(const quantised_args &a, cons
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (!KEYS)
-            x[i] = a.rule.fold_scale ? __fmul_rn(x[i], a.fold) : x[i];
-        else
-            x[i] = a.rule.smooth_k ? __fsub_rn(x[i], mean[i]) : x[i];
-    enum dtype as = KEYS && a.rule.smooth_k ? a.rule.keys_as : DT_F32;
-    if (as == DT_BF16)
+            x[i] = __fmul_rn(x[i], a.q_factor);
+        else if (!CENTRED)
+            x[i] = __fsub_rn(x[i], mean[i]);
+    if (KEYS && !CENTRED && a.rule.smooth_k && a.rule.keys_as != DT_F32)
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            x[i] = round_to(DT_BF16, x[i]);
-    else if (as == DT_F16)
+            x[i] = round_to(a.rule.keys_as, x[i]);
+}
+
+/* Do bf16 numbers hold the keys less their mean, and this? */
+static __device__ __forceinline__ bool centres_in_bf16(const own_quantised &r)
+{
+    return r.smooth_k && r.keys_as == DT_BF16 && r.mean_as == DT_BF16;
+}
+
+/* x - mean in bf16, rounded once. A float has 16 bits more: through one the result is the same. */
+static __device__ __forceinline__ void centre(uint4 &x, const float (&mean)[8])
+{
+    __nv_bfloat162 *pairs = (__nv_bfloat162 *)&x;
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[i] = round_to(DT_F16, x[i]);
+    for (int i = 0; i < 4; i++)
+        pairs[i] = __hsub2_rn(pairs[i], __floats2bfloat162_rn(mean[2 * i], mean[2 * i + 1]));
 }
 
 /* The groups of a thread block's tokens. */
@@ -261,7 +272,7 @@ struct quant_groups {
 };
 
 /* The largest |x| of the groups. */
-template <int D, bool KEYS, int N>
+template <int D, bool KEYS, bool CENTRED, int N>
 static __device__ __forceinline__ void find_maxima(const quantised_args &a, const uint4 (&raw)[N],
                                                    const float (&mean)[8], int64_t t0, int64_t n,
                                                    quant_groups &groups)
@@ -279,7 +290,7 @@ static __device__ __forceinline__ void find_maxima(const quantised_args &a, cons
     for (int i = 0; i < N; i++) {
         int row = G::row() + i * G::STEP;
         float x[8], top = 0;
-        channels_of<KEYS>(a, raw[i], mean, x);
+        channels_of<KEYS, CENTRED>(a, raw[i], mean, x);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             top = fmaxf(top, fabsf(x[c]));
@@ -314,7 +325,7 @@ static __device__ __forceinline__ float dot_of(const quantised_args &a, const ui
 
 /* Integers and scales of QUANT_ROWS tokens of q, or of k with those of the padded keys, which are
  * 0. Where all tokens are one group, `find` its maximum first. */
-template <int D, bool KEYS>
+template <int D, bool KEYS, bool CENTRED>
 static __device__ __forceinline__ void quantise_tokens(const quantised_args &a, int64_t head,
                                                        int64_t t0, bool find)
 {
@@ -338,7 +349,10 @@ static __device__ __forceinline__ void quantise_tokens(const quantised_args &a, 
     for (int i = 0; i < 8; i++)
         mean[i] =
             a.rule.smooth_k ? a.k_mean[(KEYS ? head : head / a.per_kv) * D + G::channel() + i] : 0;
-    find_maxima<D, KEYS>(a, raw, mean, t0, n, groups);
+#pragma unroll
+    for (int i = 0; i < N && CENTRED; i++)
+        centre(raw[i], mean);
+    find_maxima<D, KEYS, CENTRED>(a, raw, mean, t0, n, groups);
     if (find) {
         if (threadIdx.x == 0)
             atomicMax(one, groups.most[0]);
@@ -364,7 +378,7 @@ static __device__ __forceinline__ void quantise_tokens(const quantised_args &a, 
     for (int i = 0; i < N; i++) {
         int row = G::row() + i * G::STEP, group = groups.of[row];
         float x[8];
-        channels_of<KEYS>(a, raw[i], mean, x);
+        channels_of<KEYS, CENTRED>(a, raw[i], mean, x);
         uint2 bytes = integers_of(a.rule, groups.delta[group], groups.factor[group], x);
         float dot = KEYS || !a.rule.smooth_k ? 0 : dot_of<D>(a, raw[i], mean);
         if (t0 + row < n)
@@ -423,38 +437,40 @@ static __device__ __forceinline__ uint32_t e4m3_word(float a, float b, float c, 
     return lo | hi << 16;
 }
 
-#define VALUE_ROWS(D) (256 * 128 / (D)) /* tokens of a thread block that transposes */
+#define VALUE_ROWS(D) (128 * 128 / (D)) /* tokens of a thread block that transposes */
 
-/* VALUE_ROWS tokens in e4m3, with the keys of a channel side by side. A warp has 128 keys of 32
- * channels, a thread 16 keys of eight: it reads eight channels of a key, and writes 16 keys of a
- * channel, at a time, and its warp whole lines. */
-template <int D>
+/* VALUE_ROWS tokens in e4m3, with the keys of a channel side by side. A warp has 128 keys of 16
+ * channels, a thread 16 keys of four: it reads four channels of a key, and writes 16 keys of a
+ * channel, at a time, and its warp whole lines. PLAIN: values are neither rounded nor centred
+ * first. */
+template <int D, bool PLAIN>
 static __device__ __forceinline__ void transpose_values(const quantised_args &a, int64_t head,
                                                         int64_t t0)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    t0 += warp / (D / 32) * 128 + lane % 8 * 16;
-    int64_t channel = head * D + warp % (D / 32) * 32 + lane / 8 * 8;
-    const __nv_bfloat16 *from = a.v + (head * a.nk + t0) * D + channel - head * D;
-    uint4 raw[16];
+    int channel = warp % (D / 16) * 16 + lane / 8 * 4;
+    t0 += warp / (D / 16) * 128 + lane % 8 * 16;
+    const __nv_bfloat16 *from = a.v + (head * a.nk + t0) * D + channel;
+    int64_t of_head = head * D + channel;
+    uint2 raw[16];
     if (t0 >= a.padded)
         return;
 #pragma unroll
     for (int i = 0; i < 16; i++)
-        raw[i] = t0 + i < a.nk ? *(const uint4 *)(from + i * D) : make_uint4(0, 0, 0, 0);
+        raw[i] = t0 + i < a.nk ? *(const uint2 *)(from + i * D) : make_uint2(0, 0);
 #pragma unroll
-    for (int c = 0; c < 8; c++) {
-        float factor = a.v_factor[channel + c], x[16];
-        float mean = a.rule.smooth_v ? a.v_mean[channel + c] : 0;
+    for (int c = 0; c < 4; c++) {
+        float factor = a.v_factor[of_head + c], x[16];
+        float mean = a.rule.smooth_v ? a.v_mean[of_head + c] : 0;
 #pragma unroll
         for (int i = 0; i < 16; i++) {
-            const uint32_t pairs[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
-            x[i] = __uint_as_float(c % 2 ? pairs[c / 2] & 0xffff0000u : pairs[c / 2] << 16);
-            x[i] = __fmul_rn(__fsub_rn(round_to(a.rule.values_as, x[i]), mean), factor);
-            if (a.rule.smooth_v && t0 + i >= a.nk)
-                x[i] = 0;
+            uint32_t pair = c / 2 ? raw[i].y : raw[i].x;
+            x[i] = __uint_as_float(c % 2 ? pair & 0xffff0000u : pair << 16);
+            if (!PLAIN)
+                x[i] = t0 + i < a.nk ? __fsub_rn(round_to(a.rule.values_as, x[i]), mean) : 0;
+            x[i] = __fmul_rn(x[i], factor);
         }
-        *(uint4 *)(a.vt + (channel + c) * a.padded + t0) =
+        *(uint4 *)(a.vt + (of_head + c) * a.padded + t0) =
             make_uint4(e4m3_word(x[0], x[1], x[8], x[9]), e4m3_word(x[2], x[3], x[10], x[11]),
                        e4m3_word(x[4], x[5], x[12], x[13]), e4m3_word(x[6], x[7], x[14], x[15]));
     }
@@ -473,25 +489,32 @@ template <int D> static __host__ __device__ __forceinline__ int3 blocks_of(const
 /* Grid: those of q of all heads, then of k and, unless `find`, of v, from the end, of which k and v
  * may still be in L2. */
 template <int D>
-static __global__ void __launch_bounds__(256, 2)
+static __global__ void __launch_bounds__(256, 3)
     quantise_operands(const quantised_args a, bool find)
 {
     int3 n = blocks_of<D>(a);
     int i = gridDim.x - 1 - blockIdx.x;
     if (i < n.x * a.heads) {
-        quantise_tokens<D, false>(a, i / n.x, i % n.x * (int64_t)QUANT_ROWS, find);
+        quantise_tokens<D, false, false>(a, i / n.x, i % n.x * (int64_t)QUANT_ROWS, find);
         return;
     }
     i -= n.x * a.heads;
     if (i < n.y * a.kv_heads) {
-        quantise_tokens<D, true>(a, i / n.y, i % n.y * (int64_t)QUANT_ROWS, find);
+        int64_t head = i / n.y, t0 = i % n.y * (int64_t)QUANT_ROWS;
+        if (centres_in_bf16(a.rule))
+            quantise_tokens<D, true, true>(a, head, t0, find);
+        else
+            quantise_tokens<D, true, false>(a, head, t0, find);
         return;
     }
     i -= n.y * a.kv_heads;
-    if (a.vt)
-        transpose_values<D>(a, i / n.z, i % n.z * (int64_t)VALUE_ROWS(D));
+    int64_t head = i / n.z, block = i % n.z;
+    if (!a.vt)
+        quantise_values<D>(a, head, block * QUANT_ROWS);
+    else if (a.rule.smooth_v || a.rule.values_as == DT_F16)
+        transpose_values<D, false>(a, head, block * VALUE_ROWS(D));
     else
-        quantise_values<D>(a, i / n.z, i % n.z * (int64_t)QUANT_ROWS);
+        transpose_values<D, true>(a, head, block * VALUE_ROWS(D));
 }
 
 #endif

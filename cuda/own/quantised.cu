@@ -402,8 +402,8 @@ static int init_operands(struct gpu *g, const struct attn_problem *p,
     a->causal = p->causal;
     a->chunks = (int)((p->nk + SUM_ROWS - 1) / SUM_ROWS);
     a->scale = (float)p->scale;
-    a->fold = (float)(p->scale * 1.4426950408889634074);
-    a->score_scale = rule->fold_scale ? 1 : a->fold;
+    a->q_factor = rule->fold_scale ? (float)(p->scale * M_LOG2E) : 1;
+    a->score_scale = rule->fold_scale ? 1 : (float)(p->scale * M_LOG2E);
     TRY(alloc_operands(g, a, bytes, err));
     out->x = {a->qi, a->ki, bytes ? (const void *)a->vt : a->vh, a->out, a->lse};
     out->scales = {a->q_scale,
