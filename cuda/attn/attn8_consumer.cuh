@@ -61,7 +61,9 @@ template <class T> struct consumer8 : tile_rows<T> {
      * scale. */
     DEVICE float scale_of(int part) const
     {
-        return q_scale * __int_as_float(sm.keys[kv.at][T::SCALES + 4 * part + (lane() & 3)]);
+        int4 four = warp_load((const int4 *)&sm.keys[kv.at][T::SCALES + 4 * part]);
+        int even = lane() & 2 ? four.z : four.x, odd = lane() & 2 ? four.w : four.y;
+        return q_scale * __int_as_float(lane() & 1 ? odd : even);
     }
 
     /* The scores are there; returns the keys. */
