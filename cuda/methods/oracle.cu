@@ -321,11 +321,13 @@ static __device__ __forceinline__ void rank_keys(const uint32_t *keys, double sp
     r->at_high.count = found_count + equal;
 }
 
-/* What is kept: the keys >= from but for KEY_NONE, and the first m of those equal to `tie`. off:
- * how far what is left out is from what is spare, with or without one key more. */
+/* What is kept: the keys >= from but for KEY_NONE, and the first m of those equal to `tie`. at: the
+ * smallest key that is kept, or of which some are, KEY_NONE if all or none are; off: how far what
+ * is left out is from what is spare, with or without one key more. */
 struct key_cut {
     uint32_t from, tie;
     int m;
+    uint32_t at;
     double off;
 };
 
@@ -337,9 +339,9 @@ static __device__ __forceinline__ key_cut find_cut(const key_list<MASS> &list, d
 {
     key_range r = {0, high, {0, 0}, all};
     if (spare < 0)
-        return {0, KEY_NONE, 0, -spare};
+        return {0, KEY_NONE, 0, KEY_NONE, -spare};
     if (spares<MASS>(all, spare))
-        return {KEY_NONE, KEY_NONE, 0, spare - all.mass};
+        return {KEY_NONE, KEY_NONE, 0, KEY_NONE, spare - all.mass};
     if (MASS) { /* all values below this one together have no more than half of what is spare */
         r.low = __float_as_uint((float)(spare / all.count / 2));
         r.at_low = list.below(r.low);
@@ -362,16 +364,24 @@ static __device__ __forceinline__ key_cut find_cut(const key_list<MASS> &list, d
         out = fmin(floor(left / value), MASS ? equal - 1.0 : equal);
     double off = fmin(fabs(left - out * value), fabs((out + 1) * value - left));
     if (equal <= 1)
-        return {r.low, KEY_NONE, 0, off};
-    return {r.high, r.low, equal - (int)out, off};
+        return {r.low, KEY_NONE, 0, r.low, off};
+    return {r.high, r.low, equal - (int)out, r.low, off};
 }
 
 /* The choice of a query block of the head whose mass is `all`. */
 static __device__ __forceinline__ void count_tie(const oracle_args &a, int64_t head,
-                                                 const key_cut &cut, double all, float top)
+                                                 const key_list<true> &list, const key_cut &cut,
+                                                 double all, float top)
 {
     double near = ORACLE_TIE * (1 + fabs((double)top * a.scale_log2 * M_LN2));
-    if (threadIdx.x == 0 && cut.off < near * all)
+    bool tie = cut.off < near * all;
+    if (!tie && cut.at != KEY_NONE) { /* keys as large as the last one */
+        float value = __uint_as_float(cut.at), by = (float)near * value;
+        tie = list.below(__float_as_uint(value + by) + 1).count -
+                  list.below(__float_as_uint(fmaxf(value - by, 0))).count >
+              1;
+    }
+    if (threadIdx.x == 0 && tie)
         atomicAdd(a.ties + head, 1);
 }
 
@@ -483,7 +493,7 @@ static __device__ __forceinline__ void choose_mass(const oracle_args &a, int64_t
     key_cut cut = find_cut<true>(list, (1 - a.rule.alpha) * (all.mass + given), all,
                                  __float_as_uint(1.0f) + 1, few);
     write_kept(a, row, list, cut, lo, hi);
-    count_tie(a, row / a.nq, cut, all.mass + given, top);
+    count_tie(a, row / a.nq, list, cut, all.mass + given, top);
 }
 
 /* Shared memory of a thread block: few collected keys, and the keys of a row if they fit. */
@@ -559,7 +569,7 @@ static __global__ void __launch_bounds__(WIDE) oracle_choose_units(const oracle_
         find_cut<true>(list, spare, all, __float_as_uint(2.0f * ORACLE_TILE) + 1, key_memory);
     write_kept(a, row, list, cut, lo, hi);
     const float2 *norm = a.norm + blockIdx.x / a.per_tile * ORACLE_TILE + block * a.bq;
-    count_tie(a, row / a.groups, cut, (double)(r1 - r0), norm[r1 - r0 - 1].x);
+    count_tie(a, row / a.groups, list, cut, (double)(r1 - r0), norm[r1 - r0 - 1].x);
 }
 
 /* ---- one choice for a head ------------------------------------------------------------------ */
