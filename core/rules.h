@@ -46,7 +46,8 @@ struct oracle_rule {
 };
 
 /* Own, of a choice by mass for each query block: how many blocks rounding may have decided, an
- * int32_t. Their running sum passes alpha within ORACLE_TIE (1 + |largest score|). */
+ * int32_t. Their running sum passes alpha within ORACLE_TIE (1 + |largest score|), or another mass
+ * is as near to the last one, relative to it. */
 #define ORACLE_TIE 1e-6
 
 /* Hash-sparse attention (arXiv 2306.01160, section 3): pairs of equal bucket. */

@@ -4,7 +4,7 @@
  *
  * Tile: 192 query rows against 128 keys, by a producer warpgroup and three consumer warpgroups.
  * Registers: 32 and 160 a thread: 64 sums, 64 scores whose place the sums of a stage's P V take, 16
- *   packed probabilities; with float16 these take the place of the scores.
+ *   packed probabilities. Float16: 64 sums, of half of a stage 32 scores and 16 probabilities.
  * Shared memory: 224 KB, of which four stages of keys and values are 128; float16 has two in 96.
  * Why this shape: with products at twice the rate of bf16, the chain of a stage (scores, maximum,
  *   exponentials, packing, P V, sums) is twice as long as its products. Two warpgroups cannot hide

@@ -250,11 +250,13 @@ static void add(struct tally *t, const struct record *cpu, const struct record *
     bool on_gpu = gpu->notes.data && strstr(gpu->notes.data, "select_backend=cuda");
     int64_t differ = on_gpu ? s->unlike : 0;
     bool same = differ == 0;
-    bool filtered =
-        gpu->notes.data &&
-        (strstr(gpu->notes.data, "kernel=filter") || strstr(gpu->notes.data, "kernel=dilated") ||
-         strstr(gpu->notes.data, "kernel=quantised") || strstr(gpu->notes.data, "kernel=hashed"));
-    bool by_cpu = filtered || s->moved;
+    static const char *const own[] = {"filter", "dilated", "quantised", "int8", "hashed"};
+    bool by_cpu = s->moved;
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        char kernel[32];
+        snprintf(kernel, sizeof kernel, "kernel=%s", own[i]);
+        by_cpu |= gpu->notes.data && strstr(gpu->notes.data, kernel);
+    }
     const struct error *e = by_cpu ? &s->cpu : &s->exact;
     t->ran++;
     t->units += s->units;

@@ -396,6 +396,16 @@ bool rule_choose(const struct accel_choice *c, const struct head_in *in, struct 
     return true;
 }
 
+/* Ties that an oracle has counted, if it does. */
+static void count_ties(const struct method *me, void *state, struct accel_own *own)
+{
+    OWN(record_free) struct record r;
+    record_init(&r);
+    assert_ok(me->report(state, &r, &err), &err);
+    if (!isnan(record_get(&r, "ties")))
+        *(int32_t *)room(own, sizeof(int32_t)) = (int32_t)record_get(&r, "ties");
+}
+
 bool setting_choose(const struct method_run *runs, int64_t n, const struct accel_choice *c,
                     const struct head_in *in, struct mask *m)
 {
@@ -413,6 +423,8 @@ bool setting_choose(const struct method_run *runs, int64_t n, const struct accel
             me->device.rule(state, &rule, why) && memcmp(&rule.of, c->rule, sizeof rule.of) == 0;
         if (same)
             assert_ok(me->select(state, 0, in->x.nq, m, &err), &err);
+        if (same && strcmp(me->name, "oracle") == 0)
+            count_ties(me, state, c->own);
         method_release(me, state);
         if (same)
             return true;
