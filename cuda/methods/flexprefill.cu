@@ -236,12 +236,13 @@ static __global__ void fill_map(const flex_args a)
 template <int D> static int launch_means(struct gpu *g, const flex_args &a, struct err *err)
 {
     int rc = 0, tiles = (int)ceil_div(a.nb, SCORE_TILE);
-    CU(err, run_kernel(g->side, mean_rows<D>, a.heads, 256, 0, a.q, a.nk, a.nk - a.block, a.block,
-                       a.q_last));
-    CU(err, run_kernel(g->side, mean_blocks<D>, dim3(a.nb, a.kv_heads), 256, 0, a.k, a.nk, a.block,
-                       0, a.k_mean));
-    CU(err, run_kernel(g->side, mean_blocks<D>, dim3(a.nb, a.heads), 256, 0, a.q, a.nk, a.block, 0,
-                       a.q_mean));
+    const float *none = NULL;
+    CU(err, run_kernel(g->side, means_of<D>, dim3(1, a.heads), 256, 0,
+                       a.q + (a.nk - a.block) * (D / 8), a.nk, a.block, 0, 0, none, 0.0, a.q_last));
+    CU(err, run_kernel(g->side, means_of<D>, dim3(a.nb, a.kv_heads), 256, 0, a.k, a.nk, a.block,
+                       a.block, 0, none, 0.0, a.k_mean));
+    CU(err, run_kernel(g->side, means_of<D>, dim3(a.nb, a.heads), 256, 0, a.q, a.nk, a.block,
+                       a.block, 0, none, 0.0, a.q_mean));
     CU(err,
        run_kernel(g->side, score_means<float>, dim3(tiles, tiles, a.heads), 128, 0, a.q_mean,
                   a.k_mean, D, a.nb, a.nb, a.per_kv, a.scale, a.causal, a.block, a.block, a.score));

@@ -34,23 +34,6 @@ struct pooled_state : head_args {
 
 /* ---- means ---------------------------------------------------------------------------------- */
 
-/* mean[head][i] of the rows [i stride, i stride + block) of x [heads][n][D], less minus [heads][D]
- * unless that is NULL; times `factor` and rounded to bf16 unless that is 0. Grid (means, heads). */
-template <int D>
-static __global__ void __launch_bounds__(256)
-    means_of(const uint4 *x, int64_t n, int64_t block, int64_t stride, const float *minus,
-             double factor, float *mean)
-{
-    int64_t row0 = blockIdx.x * stride, head = blockIdx.y;
-    int rows = (int)min(block, n - row0);
-    double sum =
-        sum_rows<D>(x + (head * n + row0) * (D / 8), rows, minus ? minus + head * D : NULL);
-    float value = (float)(sum / rows);
-    if (threadIdx.x < D)
-        mean[(head * gridDim.x + blockIdx.x) * D + threadIdx.x] =
-            factor != 0 ? as_bf16((float)(value * factor)) : value;
-}
-
 /* Variance of each coordinate of the mean keys of a KV head. */
 template <int D> static __global__ void __launch_bounds__(WIDE) spread_of(const pooled_state s)
 {
@@ -250,37 +233,32 @@ template <int D> static int launch_means(struct gpu *g, const pooled_state *s, s
     int rc = 0;
     if (r->centre)
         CU(err, run_kernel(g->stream, means_of<D>, dim3(1, s->kv_heads), 256, 0, s->k, s->nk, s->nk,
-                           s->nk, none, 1.0, s->k_all));
+                           s->nk, 0, none, 1.0, s->k_all));
     if (s->q_mean)
         CU(err, run_kernel(g->stream, means_of<D>, dim3(s->q_rows, s->heads), 256, 0, s->q, s->nq,
-                           q_cell, q_cell, none, above ? 0.0 : r->q_factor, s->q_mean));
+                           q_cell, q_cell, 0, none, above ? 0.0 : r->q_factor, s->q_mean));
     if (s->k_cols)
         CU(err, run_kernel(g->stream, means_of<D>, dim3(s->k_cols, s->kv_heads), 256, 0, s->k,
-                           s->nk, shares ? r->kernel : k_cell, shares ? r->stride : k_cell, minus,
-                           shares ? 0.0 : 1.0, s->k_mean));
+                           s->nk, shares ? r->kernel : k_cell, shares ? r->stride : k_cell, 0,
+                           minus, shares ? 0.0 : 1.0, s->k_mean));
     if (above && !r->exact)
         CU(err, run_kernel(g->stream, spread_of<D>, s->kv_heads, WIDE, 0, *s));
 out:
     return rc;
 }
 
-/* The scores of the heads [head0, head0 + count). */
-static int launch_scores(struct gpu *g, const pooled_state *s, struct err *err)
+/* The scores of the heads [head0, head0 + count); q: means, or single queries in bf16. */
+template <class T>
+static int launch_scores(struct gpu *g, const pooled_state *s, const T *q, struct err *err)
 {
-    int64_t key_step = s->rule.by == POOLED_SHARES ? s->rule.stride : s->rule.bk, d = s->d;
+    int key_step = (int)(s->rule.by == POOLED_SHARES ? s->rule.stride : s->rule.bk);
     dim3 grid(ceil_div(s->k_cols, SCORE_TILE), ceil_div(s->q_rows, SCORE_TILE), s->count);
-    const float *k = s->k_mean + s->head0 / s->per_kv * s->k_cols * d;
+    int64_t q0 = (int64_t)s->head0 * s->q_rows, k0 = (int64_t)s->head0 / s->per_kv * s->k_cols;
     int rc = 0, clip = s->causal && s->nq == s->nk;
-    if (!s->k_cols)
-        return 0;
-    if (s->q_mean)
-        CU(err, run_kernel(g->stream, score_means<float>, grid, 128, 0,
-                           s->q_mean + s->head0 * s->q_rows * d, k, s->d, s->q_rows, s->k_cols,
-                           s->per_kv, s->scale, 0, 1, 1, s->score));
-    else
-        CU(err, run_kernel(g->stream, score_means<__nv_bfloat16>, grid, 128, 0,
-                           (const __nv_bfloat16 *)s->q + s->head0 * s->nq * d, k, s->d, s->q_rows,
-                           s->k_cols, s->per_kv, s->scale, clip, 1, (int)key_step, s->score));
+    if (s->k_cols)
+        CU(err, run_kernel(g->stream, score_means<T>, grid, 128, 0, q + q0 * s->d,
+                           s->k_mean + k0 * s->d, s->d, s->q_rows, s->k_cols, s->per_kv, s->scale,
+                           clip, (int)s->rule.bq, key_step, s->score));
 out:
     return rc;
 }
@@ -327,7 +305,10 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     for (int kv = 0; kv < s.kv_heads; kv += s.at_once) {
         s.head0 = kv * s.per_kv;
         s.count = (s.kv_heads - kv < s.at_once ? s.kv_heads - kv : s.at_once) * s.per_kv;
-        TRY(launch_scores(g, &s, err));
+        if (s.q_mean)
+            TRY(launch_scores(g, &s, s.q_mean, err));
+        else
+            TRY(launch_scores(g, &s, (const __nv_bfloat16 *)s.q, err));
         TRY(launch_choice(g, &s, err));
     }
 out:

@@ -33,6 +33,8 @@ struct launch {
 struct state {
     struct launch *launches; /* owned */
     int64_t n, cap;
+    struct dilated_gather *gathers; /* [3 n], on the device: q, k, v of the launches */
+    int64_t most;                   /* rows of the largest */
     struct dilated_merge merge;
 };
 
@@ -149,8 +151,8 @@ static int gather_lists(struct making *m, const struct part *like, struct launch
     TRY(gpu_upload(m->g, from + m->n, n / size * (int64_t)sizeof *k, &k, err));
     TRY(gpu_sync(m->g, err));
     int64_t r = branch_of(m, 0)->r;
-    l->q = (struct dilated_gather){m->job->x.q, NULL, q, p->nq, n, like->nq, r, p->d};
-    l->k = (struct dilated_gather){m->job->x.k, NULL, k, p->nk, n / size, like->nk, r, p->d};
+    l->q = (struct dilated_gather){m->job->x.q, NULL, q, p->nq, n, like->nq, r};
+    l->k = (struct dilated_gather){m->job->x.k, NULL, k, p->nk, n / size, like->nk, r};
     l->v = l->k;
     l->v.x = m->job->x.v;
 out:
@@ -292,6 +294,26 @@ static void release(void *state)
     free(s);
 }
 
+static int put_gathers(struct gpu *g, struct state *s, struct err *err)
+{
+    struct dilated_gather *all = NULL;
+    int64_t bytes = 3 * s->n * (int64_t)sizeof *all;
+    int rc = 0;
+    TRY(mem_alloc(&all, 3 * s->n, sizeof *all, "rows of segments", err));
+    for (int64_t i = 0; i < s->n; i++) {
+        const struct launch *l = s->launches + i;
+        all[3 * i] = l->q;
+        all[3 * i + 1] = l->k;
+        all[3 * i + 2] = l->v;
+        s->most = MAX(s->most, MAX(l->q.parts * l->q.n, l->k.parts * l->k.n));
+    }
+    TRY(gpu_upload(g, all, bytes, &s->gathers, err));
+    TRY(gpu_sync(g, err));
+out:
+    free(all);
+    return rc;
+}
+
 static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
 {
     const struct attn_problem *p = &job->problem;
@@ -313,6 +335,8 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
         struct making m = {.g = g, .job = job, .s = s, .rules = rules, .b = b};
         TRY(add_branch(&m, err));
     }
+    if (s->n)
+        TRY(put_gathers(g, s, err));
     job->launches = (int)s->n;
 out:
     return rc;
@@ -322,13 +346,10 @@ static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 {
     const struct state *s = job->state;
     int rc = 0;
-    for (int64_t i = 0; i < s->n; i++) {
-        const struct launch *l = s->launches + i;
-        TRY(dilated_gather_launch(g, &l->q, err));
-        TRY(dilated_gather_launch(g, &l->k, err));
-        TRY(dilated_gather_launch(g, &l->v, err));
-        TRY(attn_job_launch(g, &l->job, err));
-    }
+    if (s->n)
+        TRY(dilated_gather_launch(g, s->gathers, 3 * s->n, s->most, job->problem.d, err));
+    for (int64_t i = 0; i < s->n; i++)
+        TRY(attn_job_launch(g, &s->launches[i].job, err));
     TRY(dilated_merge_launch(g, &s->merge, err));
 out:
     return rc;

@@ -9,11 +9,12 @@
 
 #define THREADS 256
 
-/* A thread copies eight channels. */
-static __global__ void __launch_bounds__(THREADS)
-    gather_rows(const dilated_gather a, int chunks, int64_t total)
+/* A thread copies eight channels. Grid (blocks, gathers). */
+static __global__ void __launch_bounds__(THREADS) gather_rows(const dilated_gather *all, int chunks)
 {
+    const dilated_gather a = all[blockIdx.y];
     const uint4 *x = (const uint4 *)a.x;
+    const int64_t total = a.parts * a.n * chunks;
     for (int64_t e = blockIdx.x * (int64_t)THREADS + threadIdx.x; e < total;
          e += gridDim.x * (int64_t)THREADS) {
         int64_t row = e / chunks, part = row / a.n;
@@ -23,12 +24,13 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-int dilated_gather_launch(struct gpu *g, const struct dilated_gather *a, struct err *err)
+int dilated_gather_launch(struct gpu *g, const struct dilated_gather *all, int64_t count,
+                          int64_t most, int d, struct err *err)
 {
-    int chunks = a->d / 8;
-    int64_t total = a->parts * a->n * chunks, blocks = (total + THREADS - 1) / THREADS;
+    int chunks = d / 8;
+    int64_t blocks = (most * chunks + THREADS - 1) / THREADS;
     unsigned grid = (unsigned)(blocks < 16 * g->sms ? blocks : 16 * g->sms);
-    gather_rows<<<grid, THREADS, 0, g->stream>>>(*a, chunks, total);
+    gather_rows<<<dim3(grid, (unsigned)count), THREADS, 0, g->stream>>>(all, chunks);
     return LAUNCH_STATUS(err);
 }
 

@@ -100,9 +100,10 @@ struct dilated_gather {
     void *out;
     const int2 *from;
     int64_t tokens, parts, n, step;
-    int d;
 };
-int dilated_gather_launch(struct gpu *g, const struct dilated_gather *a, struct err *err);
+/* `count` of them, on the device, in one launch; most: rows of the largest. */
+int dilated_gather_launch(struct gpu *g, const struct dilated_gather *all, int64_t count,
+                          int64_t most, int d, struct err *err);
 
 /* One branch as the merge sees it. Place t of a segment of a head has the row base[head * segments
  * + segment] + t of out and lse. */

@@ -55,34 +55,22 @@ static __device__ __forceinline__ double sum_rows(const uint4 *x, int rows,
     return all;
 }
 
-/* Mean of rows [row0, row0 + rows) of a head, divided by `by`, into mean [D]; 256 threads. */
+/* mean[head][i] of the rows [i stride, i stride + block) of x [heads][n][D]: their sum over `by`,
+ * 0: over the rows that there are. Less minus [heads][D] unless that is NULL; times `factor` and
+ * rounded to bf16 unless that is 0. Grid (means, heads). */
 template <int D>
-static __device__ __forceinline__ void mean_of(const uint4 *x, int64_t row0, int rows, int by,
-                                               float *mean)
+static __global__ void __launch_bounds__(256)
+    means_of(const uint4 *x, int64_t n, int64_t block, int64_t stride, int by, const float *minus,
+             double factor, float *mean)
 {
-    double sum = sum_rows<D>(x + row0 * (D / 8), rows);
+    int64_t row0 = blockIdx.x * stride, head = blockIdx.y;
+    int rows = (int)min(block, n - row0);
+    double sum =
+        sum_rows<D>(x + (head * n + row0) * (D / 8), rows, minus ? minus + head * D : NULL);
+    float value = (float)(sum / (by ? by : rows));
     if (threadIdx.x < D)
-        mean[threadIdx.x] = (float)(sum / by);
-}
-
-/* mean[head][block] of `block` rows of x [heads][n][D]. A partial last block is averaged over its
- * own rows, or with `padded` as if zero rows followed. Grid (blocks, heads). */
-template <int D>
-static __global__ void __launch_bounds__(256)
-    mean_blocks(const uint4 *x, int64_t n, int block, int padded, float *mean)
-{
-    int64_t row0 = blockIdx.x * (int64_t)block;
-    int rows = (int)min((int64_t)block, n - row0);
-    mean_of<D>(x, blockIdx.y * n + row0, rows, padded ? block : rows,
-               mean + (blockIdx.y * (int64_t)gridDim.x + blockIdx.x) * D);
-}
-
-/* mean[head] of `rows` rows from row0 on. Grid (heads). */
-template <int D>
-static __global__ void __launch_bounds__(256)
-    mean_rows(const uint4 *x, int64_t n, int64_t row0, int rows, float *mean)
-{
-    mean_of<D>(x, blockIdx.x * n + row0, rows, rows, mean + (int64_t)blockIdx.x * D);
+        mean[(head * gridDim.x + blockIdx.x) * D + threadIdx.x] =
+            factor != 0 ? as_bf16((float)(value * factor)) : value;
 }
 
 #define SCORE_TILE 64

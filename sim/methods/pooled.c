@@ -2,16 +2,18 @@
  * pooled.c - block selectors of video models by pooled scores: means of blocks of queries and keys
  * stand for their tokens, and every query block keeps the key blocks with the largest products.
  *
- *   vsa       tiles of 4x4x4 tokens, K = ceil((1 - sparsity) n) per row of blocks: FastVideo
- * 2f3d407 sla       blocks of the sequence, keys without their mean, K = int(topk n): thu-ml/SLA
- * d973e55 draft     patches of 8x16 tokens, one threshold for the head's softmax map:
- * draft-attention f3c81d5 subblock  score = log-sum-exp over the products of finer cells, K a
- * multiple of 8: SGLang #34148
+ *   vsa       tiles of 4x4x4 tokens, K = ceil((1 - sparsity) n) per row of blocks (FastVideo
+ *             2f3d407)
+ *   sla       blocks of the sequence, keys without their mean, K = int(topk n) (thu-ml/SLA d973e55)
+ *   draft     patches of 8x16 tokens, one threshold for the head's softmax map (draft-attention
+ *             f3c81d5)
+ *   subblock  score = log-sum-exp over the products of finer cells, K a multiple of 8 (SGLang
+ *             #34148)
  *
  * What their papers train beside the choice (gates, projections, a coarse or linear branch) is no
  * part of it: output and recall are those of the sparse branch alone. Means are summed in double
- * and rounded as the code stores them, products are sums in double, ties go to the lower block. O(N
- * d) for the means, 2 d n^2 (subblock: times the cells of a pair of blocks) for the scores.
+ * and rounded as the code stores them, products are sums in double, ties go to the lower block.
+ * O(N d) for the means, 2 d n^2 (subblock: times the cells of a pair of blocks) for the scores.
  */
 #include "core/intmath.h"
 #include "core/mem.h"
@@ -19,6 +21,7 @@
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/selectcost.h"
+#include "sim/blocks/slicemask.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -53,10 +56,11 @@ struct state {
     struct attn_in x;
     struct side q, k;
     bool dense, chosen;
-    int64_t there;    /* kept blocks of a choice that stays on a device */
-    uint8_t *keep;    /* [q.n][k.n] */
-    double *score;    /* [k.n], of draft [q.n][k.n] */
-    double *products; /* [q_cells * k_cells] of a pair of blocks */
+    int64_t there;           /* kept blocks of a device's choice */
+    struct slice_mask given; /* by a device */
+    uint8_t *keep;           /* [q.n][k.n] */
+    double *score;           /* [k.n], of draft [q.n][k.n] */
+    double *products;        /* [q_cells * k_cells] of a pair of blocks */
 };
 
 static void release(void *state)
@@ -69,6 +73,7 @@ static void release(void *state)
     free(s->keep);
     free(s->score);
     free(s->products);
+    slice_mask_free(&s->given);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -256,7 +261,7 @@ static int begin(struct method_ctx *ctx, const struct config *c, const struct he
     s->x = in->x;
     TRY(cut(c, in, in->x.nq, c->bq, &s->q, err));
     TRY(cut(c, in, in->x.nk, c->bk, &s->k, err));
-    TRY(mem_alloc(&s->keep, s->q.n * s->k.n, sizeof *s->keep, "kept blocks", err));
+    TRY(mem_zalloc(&s->keep, s->q.n * s->k.n, sizeof *s->keep, "kept blocks", err));
     TRY(mem_alloc(&s->score, (c->kind == DRAFT ? s->q.n : 1) * s->k.n, sizeof *s->score,
                   "block scores", err));
     TRY(mem_alloc(&s->products, c->q_cells * c->k_cells, sizeof *s->products, "cells", err));
@@ -274,6 +279,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
         mask_full(out, s->x.nq, s->x.nk, row0, row1, false);
         return 0;
     }
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
     if (!s->chosen)
         TRY(choose(s, err));
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, false, s->q.unit, u, err));
@@ -321,28 +328,10 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
-    const struct mask *m = c->lists;
-    if (s->dense)
-        return 0;
-    int64_t bq = m ? m->bq : c->counts->bq, bk = m ? m->bk : c->counts->bk;
-    if ((m && m->form != MASK_LISTS) || bq != s->c.bq || bk != s->c.bk)
-        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
-                       (long long)bq, (long long)bk, (long long)s->c.bq, (long long)s->c.bk);
-    s->chosen = true;
-    memset(s->keep, 0, (size_t)(s->q.n * s->k.n));
-    for (int64_t g = 0; m && g < m->ngroups; g++)
-        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
-            s->keep[g * s->k.n + m->col[i]] = 1;
-    if (!m) {
-        s->there = c->counts->units;
-        c->exec->exec = EXEC_NONE;
-    }
-    return 0;
-}
-
-static bool stays(const void *state)
-{
-    return !((const struct state *)state)->dense;
+    int rc = s->dense ? 0 : slice_mask_take(&s->given, c, s->c.bq, s->c.bk, 0, err);
+    if (!rc && !s->dense)
+        s->there = c->lists ? slice_mask_total(&s->given) : c->counts->units;
+    return rc;
 }
 
 /* density_native: kept blocks over all. */
@@ -378,7 +367,7 @@ static bool cost(const void *state, struct select_cost *c)
 #define POOLED(id)                                                                                 \
     .flags = METHOD_BIDIRECTIONAL, .state_size = sizeof(struct state), .prepare = id##_prepare,    \
     .select = select_rows, .report = report, .release = release, .cost = cost,                     \
-    .device = {.rule = rule, .take = take, .keep_on_device = stays}
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always}
 
 /* ---- vsa ------------------------------------------------------------------------------------- */
 

@@ -194,10 +194,12 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
+    int rc = slice_mask_take(&s->given, c, s->bq, BK, -1, err);
     for (int64_t row = 0; row < s->x.nq; row += s->bq)
         s->walked += ceil_div(attn_limit(&s->x, MIN(row + s->bq, s->x.nq) - 1), BK);
-    s->skipped = s->walked - (c->lists ? c->lists->ptr[c->lists->ngroups] : c->counts->units);
-    return slice_mask_take(&s->given, c, s->bq, BK, -1, err);
+    if (!rc)
+        s->skipped = s->walked - (c->lists ? slice_mask_total(&s->given) : c->counts->units);
+    return rc;
 }
 
 static int report(void *state, struct record *r, struct err *err)

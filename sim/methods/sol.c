@@ -183,11 +183,6 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return s->dense[0] ? 0 : block_map_take(&s->map, c, err);
 }
 
-static bool stays(const void *state)
-{
-    return !((const struct state *)state)->dense[0];
-}
-
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct state *s = state;
@@ -281,7 +276,7 @@ const struct method method_sol = {
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
-    .device = {.rule = rule, .take = take, .keep_on_device = stays},
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
     .tests = {.full = "dense_layers=0:dense_steps=0:tau=-1000",
               .variants = TEXTS("dense_layers=0:dense_steps=0",

@@ -338,6 +338,7 @@ static const struct {
 } wrong[] = {
     {OTHER_UNIT, METHOD, "units of 64 x 64"},
     {OTHER_UNIT, "fg-attn:mode=pooled", "a choice in units of 64 x 64, expected 128 x 1"},
+    {FULL, "skip-softmax", "expected 128 x 128"},
     {FULL, METHOD, "no list of blocks"}, /* where there is something to choose */
 };
 
