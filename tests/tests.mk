@@ -18,7 +18,7 @@ $(TESTS)/%.o: tests/%.c
 	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(TEST_FLAGS) -MMD -MP -c -o $@ $<
 # These compute: references, benchmarks, mutations.
 $(addprefix $(TESTS)/,harness/%.o gpu/%.o bench/%.o fuzz/%.o): TEST_OPT := -O2 -g1
-$(TESTS)/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(TESTS)/harness/execpeer"'
+$(addprefix $(TESTS)/unit/,test_exec.o test_decodephase.o): DEFINES += -DEXEC_PEER='"$(TESTS)/harness/execpeer"'
 
 $(TESTS)/harness/execpeer: $(TESTS)/harness/execpeer.o
 	$(call say,LINK,$@)

@@ -68,21 +68,28 @@ static int by_rank(const void *a, const void *b)
     return x->index < y->index ? -1 : 1;
 }
 
+/* The smallest rank of a bin. */
+static double bin_edge(int64_t bin, int64_t top)
+{
+    uint64_t u = bin < BINS - 1 && bin < top ? (uint64_t)(top - bin) << 48 : 0;
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
 /* Sort the entries of the bins [b0, b1] and add them up from `sum`. */
 static int finish(struct prefix_work *w, const double *rank, const double *mass, int64_t n,
                   int64_t top, int64_t b0, int64_t b1, double sum, double target,
                   struct prefix *out, struct err *err)
 {
     int64_t k = 0;
-    int rc = mem_grow(&w->entries, &w->cap, n, sizeof *w->entries, "sorted row", err);
+    double low = bin_edge(b1, top), high = b0 > 0 ? bin_edge(b0 - 1, top) : INFINITY;
+    int rc = mem_grow(&w->entries, &w->cap, n + 1, sizeof *w->entries, "sorted row", err);
     if (rc)
         return rc;
     for (int64_t j = 0; j < n; j++) {
-        if (!(rank[j] >= 0))
-            continue;
-        int64_t b = bin_of(rank[j], top);
-        if (b >= b0 && b <= b1)
-            w->entries[k++] = (struct entry){rank[j], mass[j], j};
+        w->entries[k] = (struct entry){rank[j], mass[j], j};
+        k += (rank[j] >= low) & ((rank[j] < high) | (b0 == 0)); /* without a branch */
     }
     qsort(w->entries, (size_t)k, sizeof *w->entries, by_rank);
     out->sum = out->before = sum;
@@ -209,34 +216,46 @@ static void bracket(const double *x, int64_t n, int64_t k, double *low, double *
             s[m++] = x[i * n / SAMPLE];
     double share = MIN(1, (double)k / (double)n), rank = share * (double)m;
     double margin = 4 + 4 * sqrt(rank * (1 - share)); /* four standard deviations of the rank */
-    *high = rank >= margin ? kth_largest(s, m, (int64_t)(rank - margin)) : INFINITY;
-    *low = rank + margin < (double)m ? kth_largest(s, m, (int64_t)(rank + margin)) : -INFINITY;
+    int64_t first = MAX(0, (int64_t)(rank - margin)), last = (int64_t)(rank + margin);
+    *high = rank >= margin ? kth_largest(s, m, first) : INFINITY; /* which sorts larger ones out */
+    *low = last < m ? kth_largest(s + first, m - first, last - first) : -INFINITY;
+}
+
+/* Copy some values of x to `to`, the *k-th largest among them; its rank there takes the place of
+ * *k. Of fewer than *k values all. */
+static int64_t narrow_down(const double *x, int64_t n, int64_t *k, double *to)
+{
+    double low = -INFINITY, high = INFINITY;
+    int64_t above, m;
+    if (n >= 4 * SAMPLE)
+        bracket(x, n, *k, &low, &high);
+    m = values_between(x, n, low, high, to, &above);
+    if (*k <= above || *k > above + m) /* outside of the bracket */
+        m = values_between(x, n, -INFINITY, INFINITY, to, &above);
+    *k -= above;
+    return m;
 }
 
 int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, struct prefix *out,
                 struct err *err)
 {
-    int64_t m = 0, above = 0;
-    double low = -INFINITY, high = INFINITY;
-    int rc = mem_grow(&w->values, &w->values_cap, n + 1, sizeof *w->values, "row copy", err);
+    int rc = mem_grow(&w->values, &w->values_cap, 2 * n + 2, sizeof *w->values, "row copy", err);
     if (rc)
         return rc;
     *out = (struct prefix){INFINITY, -1, 0, 0, 0};
-    if (n >= 8 * SAMPLE)
-        bracket(x, n, k, &low, &high);
-    m = values_between(x, n, low, high, w->values, &above);
-    if (k <= above || k > above + m) { /* outside of the bracket */
-        m = values_between(x, n, -INFINITY, INFINITY, w->values, &above);
-        k = MIN(k, m);
-    }
+    int64_t rank = k, m = narrow_down(x, n, &rank, w->values);
+    if (rank > m)
+        rank = k = m;
     if (k <= 0)
         return 0;
-    out->cut = kth_largest(w->values, m, k - above - 1);
+    double *v = w->values + n + 1;
+    m = narrow_down(w->values, m, &rank, v);
+    out->cut = kth_largest(v, m, rank - 1);
     out->count = k;
     for (int64_t j = 0; j < m; j++)
-        above += w->values[j] > out->cut;
-    for (int64_t j = 0, left = k - above; left > 0; j++) {
-        if (x[j] == out->cut && --left == 0)
+        rank -= v[j] > out->cut;
+    for (int64_t j = 0; rank > 0; j++) {
+        if (x[j] == out->cut && --rank == 0)
             out->last = j;
     }
     return 0;

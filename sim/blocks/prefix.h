@@ -20,7 +20,7 @@ struct prefix {
 
 static inline bool prefix_has(const struct prefix *p, double rank, int64_t j)
 {
-    return rank > p->cut || (rank == p->cut && j <= p->last);
+    return (rank > p->cut) | ((rank == p->cut) & (j <= p->last)); /* without a branch */
 }
 
 struct prefix_work; /* scratch, reusable for rows of any length */

@@ -255,18 +255,18 @@ void key_labels_free(struct key_labels *l)
 
 #define SCORES 512 /* that stay in the cache while channels are added */
 
-/* Add weight[r] label to score row r, [LABEL_ROWS][ld], for n keys. */
-SIMD_CLONES static void add_label(const double *weight, const float *label, int64_t n, int64_t ld,
-                                  double *score)
+/* Add v[r] a + w[r] b to score row r, [LABEL_ROWS][ld], for n keys. */
+SIMD_CLONES static void add_labels(const double *v, const float *a, const double *w, const float *b,
+                                   int64_t n, int64_t ld, double *score)
 {
     double *s0 = score, *s1 = s0 + ld, *s2 = s1 + ld, *s3 = s2 + ld;
-    double w0 = weight[0], w1 = weight[1], w2 = weight[2], w3 = weight[3];
+    double v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3], w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];
     for (int64_t j = 0; j < n; j++) {
-        double x = label[j];
-        s0[j] += w0 * x;
-        s1[j] += w1 * x;
-        s2[j] += w2 * x;
-        s3[j] += w3 * x;
+        double x = a[j], y = b[j];
+        s0[j] = (s0[j] + v0 * x) + w0 * y;
+        s1[j] = (s1[j] + v1 * x) + w1 * y;
+        s2[j] = (s2[j] + v2 * x) + w2 * y;
+        s3[j] = (s3[j] + v3 * x) + w3 * y;
     }
 }
 
@@ -279,12 +279,16 @@ const double *key_labels_scores(struct key_labels *l, int64_t i, int64_t end)
         int64_t limit = attn_limit(x, l->row1 - 1);
         memset(l->score, 0, (size_t)(LABEL_ROWS * x->nk) * sizeof *l->score);
         for (int64_t at = 0; at < limit; at += SCORES)
-            for (int c = 0; c < l->n; c++) {
-                double weight[LABEL_ROWS];
-                for (int r = 0; r < LABEL_ROWS; r++)
-                    weight[r] = x->q[MIN(i + r, l->row1 - 1) * x->d + l->channel[c]];
-                add_label(weight, l->label + c * x->nk + at, MIN(SCORES, limit - at), x->nk,
-                          l->score + at);
+            for (int c = 0; c < l->n; c += 2) {
+                double v[LABEL_ROWS], w[LABEL_ROWS];
+                int odd = c + 1 == l->n, next = odd ? c : c + 1;
+                for (int r = 0; r < LABEL_ROWS; r++) {
+                    const float *q = x->q + MIN(i + r, l->row1 - 1) * x->d;
+                    v[r] = q[l->channel[c]];
+                    w[r] = odd ? 0 : q[l->channel[next]];
+                }
+                add_labels(v, l->label + c * x->nk + at, w, l->label + next * x->nk + at,
+                           MIN(SCORES, limit - at), x->nk, l->score + at);
             }
     }
     return l->score + (i - l->row0) * x->nk;

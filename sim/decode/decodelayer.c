@@ -78,7 +78,6 @@ static struct step step_at(const struct decode *d, int h, int64_t i)
     const struct attn_in *x = &d->heads[h]->x;
     int64_t row = row_of(d, d->t0 + i);
     return (struct step){.step = d->t0 + i,
-                         .row = row,
                          .first = attn_first(x, row),
                          .limit = attn_limit(x, row),
                          .score = t->score + i * t->stride,

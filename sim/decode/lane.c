@@ -129,7 +129,7 @@ static void add_four(const double *w, const float *const *v, int64_t dv, double 
             (w0 * (double)v0[c] + w1 * (double)v1[c]) + (w2 * (double)v2[c] + w3 * (double)v3[c]);
 }
 
-#define VALUES 512 /* that stay in the cache while all steps add theirs */
+#define VALUES 64 /* that stay in the cache while all steps add theirs */
 
 static void add_values(const struct attn_in *x, struct row_work *w, int n)
 {

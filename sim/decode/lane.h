@@ -14,18 +14,18 @@
 
 /* A head at one step: its exact attention and what a setting attends to. Views. */
 struct step {
-    int64_t step, row, first, limit; /* keys [first, limit) are allowed */
-    const double *score;             /* [limit]: scaled, -inf below first */
-    const double *out, *lse;         /* [dv], [1]: of dense attention */
-    const int32_t *hot;              /* [min(DECODE_HOT, limit - first)]: the heaviest keys */
-    struct keyset kept, held;        /* attended to; in the cache (.s NULL: all allowed keys) */
+    int64_t step, first, limit; /* keys [first, limit) are allowed */
+    const double *score;        /* [limit]: scaled, -inf below first */
+    const double *out, *lse;    /* [dv], [1]: of dense attention */
+    const int32_t *hot;         /* [min(DECODE_HOT, limit - first)]: the heaviest keys */
+    struct keyset kept, held;   /* attended to; in the cache (.s NULL: all allowed keys) */
 };
 
 /* The min(DECODE_HOT, limit - first) heaviest keys, ascending by position. */
 void heavy_keys(const struct step *s, int32_t *at);
 
 /* Scratch for LANE_STEPS rows of a head. */
-#define LANE_STEPS 16
+#define LANE_STEPS 64
 struct row_work {
     struct prefix_work *prefix; /* owned, as all */
     double *z, *out;            /* [LANE_STEPS][nk], [LANE_STEPS][dv] */

@@ -63,7 +63,7 @@ static int tap_row(void *ctx, const struct mask *m, const double *out, const dou
 {
     struct tap *t = ctx;
     (void)lse, (void)err;
-    for (int64_t e = 0; e < m->ptr[1]; e++)
+    for (int64_t e = 0; e < m->ptr[1] && m->col[e] < 64; e++)
         t->kept[m->row0] |= 1ull << m->col[e];
     t->out[m->row0] = out[0];
     return 0;
@@ -78,13 +78,13 @@ static void done_free(struct done *d)
 static int try_run(const struct layer *l, const struct method_run *run, struct done *d,
                    struct err *err)
 {
-    struct method_ctx ctx[MOST] = {{.seed = 7}};
+    struct method_ctx ctx[MOST];
     struct sim_cell cells[MOST];
     struct call_outcome out[MOST];
     struct tap taps[MOST];
     memset(d, 0, sizeof *d);
     for (int h = 0; h < l->n; h++) {
-        ctx[h].seed = 7;
+        ctx[h] = (struct method_ctx){.seed = 7, .session = run->session};
         taps[h] = (struct tap){d->kept[h], d->out[h]};
         record_init(d->r + h);
         cells[h] = (struct sim_cell){.method = run->method,
@@ -438,16 +438,21 @@ TEST(a_selector_reads_what_is_cached)
 
 /* ---- the prefill and the decode phase ------------------------------------------------------- */
 
+#define LONGEST 200 /* tokens */
+#define DV 8        /* of random_layer */
+
 static int tap_rows(void *ctx, const struct mask *m, const double *out, const double *lse,
                     struct err *err)
 {
-    uint64_t *kept = ctx;
-    struct span s[64];
-    (void)out, (void)lse, (void)err;
-    for (int64_t i = m->row0; i < m->row1; i++)
+    const struct tap *t = ctx;
+    struct span s[LONGEST];
+    (void)lse, (void)err;
+    for (int64_t i = m->row0; i < m->row1; i++) {
+        t->out[i] = out[(i - m->row0) * DV];
         for (int64_t n = mask_row_spans(m, i, s) - 1; n >= 0; n--)
-            for (int64_t j = s[n].lo; j < s[n].hi; j++)
-                kept[i] |= 1ull << j;
+            for (int64_t j = s[n].lo; j < s[n].hi && j < 64; j++)
+                t->kept[i] |= 1ull << j;
+    }
     return 0;
 }
 
@@ -467,7 +472,8 @@ static const char *const stateless[] = {"dense",
                                         "dsa:topk=7",
                                         "dsa:topk=7:emulate=fp8",
                                         "seer:profile=decode:block=4:threshold=0.05",
-                                        "seer:profile=decode:block=4:budget=12"};
+                                        "seer:profile=decode:block=4:budget=12",
+                                        "exec:cmd=" EXEC_PEER " window 5"};
 
 /* Those that choose by each row alone are all there. */
 TEST_N(methods_of_single_rows_are_listed, test_methods_count())
@@ -494,17 +500,17 @@ static int operand_of_layer(const struct head_in *in, int layer, enum trace_aux 
     return drawn_operand(in, which, in->x.nq, shape, x, err);
 }
 
-static void keeps_of_prefill(struct layer *l, int h, const char *text, uint64_t *kept)
+static void run_prefill(struct layer *l, int h, const char *text, struct tap *tap)
 {
     OWN(run_free) struct method_run *run = run_of(text);
     OWN(record_free) struct record r;
-    struct method_ctx ctx = {.seed = 7};
+    struct method_ctx ctx = {.seed = 7, .session = run->session};
     struct sim_cell cell = {.method = run->method,
                             .params = run->params,
                             .ctx = &ctx,
                             .in = &l->heads[h].in,
                             .sink = tap_rows,
-                            .sink_ctx = kept};
+                            .sink_ctx = tap};
     record_init(&r);
     MUST(sim_run(&cell, &r, ERR));
     ck_assert_msg(r.status == RECORD_OK, "%s: %s", text, r.reason);
@@ -524,10 +530,37 @@ TEST_EACH(a_row_is_the_same_in_both_phases, stateless)
     RUN(d, &l, stateless[_i]);
     for (int h = 0; h < HEADS; h++) {
         uint64_t kept[N] = {0};
-        keeps_of_prefill(&l, h, stateless[_i], kept);
+        double out[N];
+        run_prefill(&l, h, stateless[_i], &(struct tap){kept, out});
         for (int t = 0; t < N - PROMPT; t++)
             ck_assert_msg(d.kept[h][t] == kept[PROMPT + t], "%s, head %d, step %d", stateless[_i],
                           h, t);
+    }
+}
+
+/* Rows whose keys fill several tiles of values, few of them and most of them. */
+static const char *const outputs[] = {"dense",
+                                      "streaming:sink=2:window=90",
+                                      "streaming:sink=2:window=180",
+                                      "ds:budget=70:channels=1+3+2:label_bits=16",
+                                      "twilight:select=all:p=0.7:dense_layers=0",
+                                      "oracle:alpha=0.9",
+                                      "oracle:kind=value:alpha=0.4"};
+
+TEST_EACH(outputs_are_those_of_the_prefill, outputs)
+{
+    enum { PROMPT = 150, HEADS = 2 };
+    OWN(layer_free) struct layer l;
+    random_layer(&l, HEADS, 2, PROMPT, LONGEST - PROMPT, PROMPT);
+    RUN(d, &l, outputs[_i]);
+    for (int h = 0; h < HEADS; h++) {
+        uint64_t kept[LONGEST] = {0};
+        double out[LONGEST];
+        run_prefill(&l, h, outputs[_i], &(struct tap){kept, out});
+        for (int t = 0; t < LONGEST - PROMPT; t++) {
+            ck_assert_uint_eq(d.kept[h][t], kept[PROMPT + t]);
+            ck_assert_double_eq_tol(d.out[h][t], out[PROMPT + t], 1e-12);
+        }
     }
 }
 

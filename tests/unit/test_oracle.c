@@ -2,12 +2,15 @@
  * test_oracle.c - selection by mass, by count and by covering against brute force; the oracle
  * method against hand cases, identities and the golden heads.
  */
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "core/sort.h"
 #include "sim/methods/oracle/oracle.h"
 #include "sim/blocks/prefix.h"
 #include "tests/harness/methodrun.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* ---- prefixes of a row ---------------------------------------------------------------------- */
@@ -125,6 +128,39 @@ TEST(topk_takes_any_sign_and_leaves_out_nan)
     ck_assert_int_eq(out.count, 4);
     MUST(prefix_topk(w, x, 6, 0, &out, ERR));
     ck_assert(!prefix_has(&out, x[3], 3));
+    prefix_work_free(w);
+}
+
+/* Long rows are narrowed down by a sample: also one that misleads, values that repeat, NAN. */
+TEST_N(topk_of_long_rows, 4)
+{
+    enum { N = 20000 };
+    static const int64_t counts[] = {1, 2, 700, 9999, 15000, N - 1, N, N + 7};
+    static double x[N], sorted[N];
+    struct prefix_work *w = NULL;
+    int64_t n = 0;
+
+    MUST(prefix_work_new(&w, ERR));
+    for (int64_t j = 0; j < N; j++) {
+        double u = rng_uniform(9, 1, (uint64_t)j);
+        x[j] = _i == 0 ? u - 0.5 : _i == 1 ? floor(5 * u) : _i == 2 && u < 0.9 ? NAN : u;
+    }
+    for (int64_t i = 0; i < 512 && _i == 3; i++) /* whatever is looked at is smallest */
+        x[i * N / 512] -= 1;
+    for (int64_t j = 0; j < N; j++)
+        if (!isnan(x[j]))
+            sorted[n++] = -x[j];
+    sort_f64(sorted, n);
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        struct prefix out;
+        int64_t has = 0, k = MIN(counts[c], n);
+        MUST(prefix_topk(w, x, N, counts[c], &out, ERR));
+        for (int64_t j = 0; j < N; j++)
+            has += prefix_has(&out, x[j], j);
+        ck_assert_int_eq(has, k);
+        ck_assert_int_eq(out.count, k);
+        ck_assert_double_eq(out.cut, -sorted[k - 1]);
+    }
     prefix_work_free(w);
 }
 

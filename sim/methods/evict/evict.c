@@ -191,7 +191,7 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
         s->size[h / layer->share] = size;
     }
     if (when != WHEN_EVERY)
-        TRY(evict_apply(&s->work, &s->rule, layer, layer->from - 1, NULL, s->size, err));
+        TRY(evict_apply(&s->work, layer->from - 1, NULL, s->size, err));
 out:
     return rc;
 }
@@ -202,10 +202,10 @@ static int step(void *state, const struct decode_layer *layer, int64_t row,
     struct state *s = state;
     if (!s->rule.every)
         return 0;
-    evict_add_row(&s->work, &s->rule, layer, row, score);
+    evict_add_row(&s->work, row, score);
     if ((row - layer->from + 1) % s->rule.every != 0)
         return 0;
-    return evict_apply(&s->work, &s->rule, layer, row, score, s->size, err);
+    return evict_apply(&s->work, row, score, s->size, err);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,

@@ -24,17 +24,14 @@ static bool by_keys(const struct evict_rule *rule)
 }
 
 /* Lengths of the keys of every cache. */
-static int key_norms(struct evict_work *w, const struct decode_layer *layer, struct err *err)
+static int key_norms(struct evict_work *w, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_zalloc(&w->norm, w->n_caches, sizeof *w->norm, "lengths of keys", err));
-    for (int c = 0; c < w->n_caches; c++) {
-        const struct attn_in *x = &layer->heads[c * layer->share]->x;
-        TRY(mem_alloc(&w->norm[c], x->nk, sizeof **w->norm, "lengths of keys", err));
-        for (int64_t j = 0; j < x->nk; j++)
-            w->norm[c][j] = sqrt(row_product(x->k + j * x->d, x->k + j * x->d, x->d));
+    int rc = mem_alloc(&w->norm, w->n_caches * w->nk, sizeof *w->norm, "lengths of keys", err);
+    for (int64_t i = 0; !rc && i < w->n_caches * w->nk; i++) {
+        const struct attn_in *x = &w->layer->heads[i / w->nk * w->layer->share]->x;
+        const float *k = x->k + i % w->nk * x->d;
+        w->norm[i] = sqrt(row_product(k, k, x->d));
     }
-out:
     return rc;
 }
 
@@ -61,7 +58,9 @@ int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
     int64_t nk = layer->heads[0]->x.nk, seen = rule->by == BY_TOVA ? 1 : rule->window;
     bool rows = rule->by == BY_SNAPKV || rule->by == BY_ADAKV || rule->by == BY_TOVA;
     int rc = 0;
-    w->n_heads = layer->n;
+    w->rule = rule;
+    w->layer = layer;
+    w->nk = nk;
     w->n_caches = layer->n / layer->share;
     if (rows && layer->from < seen)
         return method_skip(ctx,
@@ -69,41 +68,28 @@ int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
                            "stored: capture with --window %lld",
                            (long long)seen, (long long)layer->from, (long long)seen);
     TRY(prefix_work_new(&w->prefix, err));
-    TRY(mem_alloc(&w->z, nk, sizeof *w->z, "scores of keys", err));
-    TRY(mem_alloc(&w->pool, nk, sizeof *w->pool, "scores of keys", err));
-    TRY(mem_zalloc(&w->score, w->n_caches, sizeof *w->score, "scores of keys", err));
-    for (int c = 0; c < w->n_caches; c++)
-        TRY(mem_alloc(&w->score[c], nk, sizeof **w->score, "scores of keys", err));
+    TRY(mem_alloc(&w->z, 2 * nk, sizeof *w->z, "scores of keys", err));
+    TRY(mem_alloc(&w->score, w->n_caches * nk, sizeof *w->score, "scores of keys", err));
     if (rows)
         TRY(mem_alloc(&w->rows, seen * nk, sizeof *w->rows, "scores of rows", err));
     if (rule->by == BY_KNORM || rule->by == BY_KEYDIFF)
-        TRY(key_norms(w, layer, err));
-    if (!by_sums(rule))
-        goto out;
-    TRY(mem_zalloc(&w->sum, layer->n, sizeof *w->sum, "column sums", err));
-    for (int h = 0; h < layer->n; h++) {
-        TRY(mem_zalloc(&w->sum[h], nk, sizeof **w->sum, "column sums", err));
-        TRY(prompt_sums(layer, h, w->sum[h], ctx, err));
-    }
+        TRY(key_norms(w, err));
+    if (by_sums(rule))
+        TRY(mem_zalloc(&w->sum, layer->n * nk, sizeof *w->sum, "column sums", err));
+    for (int h = 0; w->sum && h < layer->n; h++)
+        TRY(prompt_sums(layer, h, w->sum + h * nk, ctx, err));
 out:
     return rc;
 }
 
 void evict_work_free(struct evict_work *w)
 {
-    for (int h = 0; w->sum && h < w->n_heads; h++)
-        free(w->sum[h]);
-    for (int c = 0; w->score && c < w->n_caches; c++)
-        free(w->score[c]);
-    for (int c = 0; w->norm && c < w->n_caches; c++)
-        free(w->norm[c]);
     prefix_work_free(w->prefix);
     free(w->sum);
     free(w->score);
     free(w->norm);
     free(w->rows);
     free(w->seen);
-    free(w->pool);
     free(w->z);
 }
 
@@ -126,62 +112,69 @@ static void add_softmax(double *z, int64_t n, double *sum)
         sum[i] += z[i] / total;
 }
 
-static double *seen_row(const struct evict_work *w, const struct evict_rule *rule, int h, int64_t r)
+static const struct kv_cache *cache_of(const struct evict_work *w, int h)
 {
-    return w->seen + (h * rule->window + r % rule->window) * w->stride;
+    return w->layer->caches + h / w->layer->share;
 }
 
-void evict_add_row(struct evict_work *w, const struct evict_rule *rule,
-                   const struct decode_layer *layer, int64_t row, const double *const *score)
+static double *seen_row(const struct evict_work *w, int h, int64_t r)
 {
-    for (int h = 0; h < layer->n; h++) {
-        const struct kv_cache *k = layer->caches + h / layer->share;
-        for (int64_t r = 0; w->seen && r < rule->window; r++)
-            seen_row(w, rule, h, r)[k->n - 1] = -INFINITY;
+    return w->seen + (h * w->rule->window + r % w->rule->window) * w->stride;
+}
+
+void evict_add_row(struct evict_work *w, int64_t row, const double *const *score)
+{
+    for (int h = 0; h < w->layer->n; h++) {
+        const struct kv_cache *k = cache_of(w, h);
+        double *sum = w->z + w->nk;
+        for (int64_t r = 0; w->seen && r < w->rule->window; r++)
+            seen_row(w, h, r)[k->n - 1] = -INFINITY;
         if (w->seen)
-            gather(&layer->heads[h]->x, k, row, score[h], seen_row(w, rule, h, row));
+            gather(&w->layer->heads[h]->x, k, row, score[h], seen_row(w, h, row));
         if (!w->sum)
             continue;
-        memset(w->pool, 0, (size_t)k->n * sizeof *w->pool);
-        gather(&layer->heads[h]->x, k, row, score[h], w->z);
-        add_softmax(w->z, k->n, w->pool);
+        memset(sum, 0, (size_t)k->n * sizeof *sum);
+        gather(&w->layer->heads[h]->x, k, row, score[h], w->z);
+        add_softmax(w->z, k->n, sum);
         for (int64_t i = 0; i < k->n; i++)
-            w->sum[h][k->at[i]] += w->pool[i];
+            w->sum[h * w->nk + k->at[i]] += sum[i];
     }
+}
+
+/* Room for the scores of the last rows and the keys that stay or join a cache. */
+static int make_room(struct evict_work *w, struct err *err)
+{
+    for (int c = 0; c < w->n_caches; c++) {
+        int64_t n = w->nk - w->layer->prompt;
+        for (int64_t i = 0; i < w->layer->caches[c].n; i++)
+            n += !w->layer->caches[c].drop[i];
+        w->stride = MAX(w->stride, n);
+    }
+    return mem_alloc(&w->seen, w->layer->n * w->rule->window * w->stride, sizeof *w->seen,
+                     "scores of the last rows", err);
 }
 
 /* Keep the scores of the last rows of the keys that stay, so that they are computed once. */
-static int keep_rows(struct evict_work *w, const struct evict_rule *rule,
-                     const struct decode_layer *layer, int64_t row, struct err *err)
+static int keep_rows(struct evict_work *w, int64_t row, struct err *err)
 {
-    int64_t nk = layer->heads[0]->x.nk, first = MAX(0, row + 1 - rule->window);
-    int rc = 0;
-    for (int c = 0; c < w->n_caches && !w->seen; c++) {
-        int64_t n = nk - layer->prompt; /* that may join it */
-        for (int64_t i = 0; i < layer->caches[c].n; i++)
-            n += !layer->caches[c].drop[i];
-        w->stride = MAX(w->stride, n);
-    }
+    int64_t first = MAX(0, row + 1 - w->rule->window);
     bool fresh = !w->seen;
-    if (fresh)
-        TRY(mem_alloc(&w->seen, layer->n * rule->window * w->stride, sizeof *w->seen,
-                      "scores of the last rows", err));
-    for (int h = 0; h < layer->n; h++) {
-        const struct kv_cache *k = layer->caches + h / layer->share;
+    int rc = fresh ? make_room(w, err) : 0;
+    for (int h = 0; h < w->layer->n && !rc; h++) {
+        const struct head_in *in = w->layer->heads[h];
+        const struct kv_cache *k = cache_of(w, h);
         if (fresh)
-            TRY(exact_scores(layer->heads[h]->exact, first, row + 1, 0, nk, w->rows, err));
-        for (int64_t r = first; r <= row; r++) {
-            double *to = seen_row(w, rule, h, r);
-            const double *from = fresh ? w->z : to;
+            rc = exact_scores(in->exact, first, row + 1, 0, w->nk, w->rows, err);
+        for (int64_t r = first; r <= row && !rc; r++) {
+            double *to = seen_row(w, h, r), *from = fresh ? w->z : to;
             int64_t m = 0;
             if (fresh)
-                gather(&layer->heads[h]->x, k, r, w->rows + (r - first) * nk, w->z);
+                gather(&in->x, k, r, w->rows + (r - first) * w->nk, from);
             for (int64_t i = 0; i < k->n; i++)
                 if (!k->drop[i])
                     to[m++] = from[i];
         }
     }
-out:
     return rc;
 }
 
@@ -198,38 +191,32 @@ static void add_pooled(const double *x, int64_t n, int64_t pool, double *out)
 
 /* The softmax of the last rows up to `row` over the cache, added up and pooled. Keys of the window
  * take no part in the pooling where all of them stay. */
-static int add_window(struct evict_work *w, const struct evict_rule *rule,
-                      const struct decode_layer *layer, int h, int64_t row, const double *score,
-                      int64_t recent, double *out, struct err *err)
+static int add_window(struct evict_work *w, int h, int64_t row, const double *score, int64_t recent,
+                      double *out, struct err *err)
 {
-    const struct head_in *in = layer->heads[h];
-    const struct kv_cache *k = layer->caches + h / layer->share;
-    bool last = rule->by == BY_TOVA; /* the row alone, no pooling */
-    int64_t rows = last ? 1 : rule->window, first = MAX(0, row - rows + 1), n = k->n;
-    int64_t pool = last ? 1 : rule->pool, nk = attn_limit(&in->x, row);
+    const struct head_in *in = w->layer->heads[h];
+    const struct kv_cache *k = cache_of(w, h);
+    bool last = w->rule->by == BY_TOVA; /* the row alone, no pooling */
+    int64_t rows = last ? 1 : w->rule->window, first = MAX(0, row - rows + 1), n = k->n;
+    int64_t pool = last ? 1 : w->rule->pool;
     bool anew = !w->seen && !(last && score);
+    double *sum = w->z + w->nk;
     int rc = 0;
-    memset(w->pool, 0, (size_t)n * sizeof *w->pool);
+    memset(sum, 0, (size_t)n * sizeof *sum);
     if (anew)
-        TRY(exact_scores(in->exact, first, row + 1, 0, nk, w->rows, err));
+        TRY(exact_scores(in->exact, first, row + 1, 0, w->nk, w->rows, err));
     for (int64_t r = first; r <= row; r++) {
         if (w->seen)
-            memcpy(w->z, seen_row(w, rule, h, r), (size_t)n * sizeof *w->z);
+            memcpy(w->z, seen_row(w, h, r), (size_t)n * sizeof *w->z);
         else
-            gather(&in->x, k, r, anew ? w->rows + (r - first) * nk : score, w->z);
-        add_softmax(w->z, n, w->pool);
+            gather(&in->x, k, r, anew ? w->rows + (r - first) * w->nk : score, w->z);
+        add_softmax(w->z, n, sum);
     }
     if (recent >= rows && pool > 1)
         n = MAX(0, n - recent);
-    add_pooled(w->pool, n, pool, out);
+    add_pooled(sum, n, pool, out);
 out:
     return rc;
-}
-
-static void add_knorm(const double *norm, const struct kv_cache *k, double *out)
-{
-    for (int64_t i = 0; i < k->n; i++)
-        out[i] -= norm[k->at[i]];
 }
 
 SIMD_CLONES
@@ -275,65 +262,55 @@ static int add_keydiff(const struct attn_in *x, const double *norm, const struct
     return 0;
 }
 
-static int add_future(struct evict_work *w, const struct decode_layer *layer, int h,
-                      const struct kv_cache *k, double *out, struct err *err)
+static int add_future(struct evict_work *w, int h, double *out, struct err *err)
 {
-    const struct head_in *in = layer->heads[h];
-    memset(w->z, 0, (size_t)in->x.nk * sizeof *w->z);
-    int rc = column_mass(in, layer->from, in->x.nq, w->z, err);
+    const struct head_in *in = w->layer->heads[h];
+    const struct kv_cache *k = cache_of(w, h);
+    memset(w->z, 0, (size_t)w->nk * sizeof *w->z);
+    int rc = column_mass(in, w->layer->from, in->x.nq, w->z, err);
     for (int64_t i = 0; i < k->n; i++)
         out[i] += w->z[k->at[i]];
     return rc;
 }
 
 /* Add what head h says of the keys of its cache. */
-static int add_scores(struct evict_work *w, const struct evict_rule *rule,
-                      const struct decode_layer *layer, int h, int64_t row, const double *score,
-                      int64_t recent, double *out, struct err *err)
+static int add_scores(struct evict_work *w, int h, int64_t row, const double *score, int64_t recent,
+                      double *out, struct err *err)
 {
-    const struct attn_in *x = &layer->heads[h]->x;
-    const struct kv_cache *k = layer->caches + h / layer->share;
+    const struct attn_in *x = &w->layer->heads[h]->x;
+    const struct kv_cache *k = cache_of(w, h);
+    const double *norm = w->norm ? w->norm + h / w->layer->share * w->nk : NULL;
+    const double *sum = w->sum ? w->sum + h * w->nk : NULL;
+    enum evict_by by = w->rule->by;
     int64_t seen = attn_limit(x, row);
-    switch (rule->by) {
-    case BY_SNAPKV:
-    case BY_ADAKV:
-    case BY_TOVA:
-        return add_window(w, rule, layer, h, row, score, recent, out, err);
-    case BY_FUTURE:
-        return add_future(w, layer, h, k, out, err);
-    case BY_KEYDIFF:
-        return add_keydiff(x, w->norm[h / layer->share], k, out, err);
-    case BY_KNORM:
-        add_knorm(w->norm[h / layer->share], k, out);
-        return 0;
-    default:
-        break;
-    }
+    if (by == BY_SNAPKV || by == BY_ADAKV || by == BY_TOVA)
+        return add_window(w, h, row, score, recent, out, err);
+    if (by == BY_FUTURE)
+        return add_future(w, h, out, err);
+    if (by == BY_KEYDIFF)
+        return add_keydiff(x, norm, k, out, err);
     for (int64_t i = 0; i < k->n; i++)
-        out[i] += rule->by == BY_H2O        ? w->sum[h][k->at[i]]
-                  : rule->by == BY_OBSERVED ? w->sum[h][k->at[i]] / (double)(seen - k->at[i])
-                  : rule->by == BY_RANDOM   ? rng_uniform(rule->seed, 0, (uint64_t)k->at[i])
-                                            : (double)k->at[i];
+        out[i] += by == BY_H2O        ? sum[k->at[i]]
+                  : by == BY_OBSERVED ? sum[k->at[i]] / (double)(seen - k->at[i])
+                  : by == BY_KNORM    ? -norm[k->at[i]]
+                  : by == BY_RANDOM   ? rng_uniform(w->rule->seed, 0, (uint64_t)k->at[i])
+                                      : (double)k->at[i];
     return 0;
 }
 
 /* The sum over the heads of each cache, or of the layer, whose caches then are equal; what keys
  * alone say counts once. */
-static int score_caches(struct evict_work *w, const struct evict_rule *rule,
-                        const struct decode_layer *layer, int64_t row, const double *const *score,
+static int score_caches(struct evict_work *w, int64_t row, const double *const *score,
                         const struct evict_size *size, struct err *err)
 {
-    bool of_layer = rule->unit == UNIT_LAYER;
-    int64_t n = layer->caches[0].n;
-    int rc = 0;
-    for (int c = 0; c < w->n_caches; c++)
-        memset(w->score[c], 0, (size_t)layer->caches[c].n * sizeof **w->score);
-    for (int h = 0; h < layer->n; h += by_keys(rule) ? layer->share : 1)
-        TRY(add_scores(w, rule, layer, h, row, score ? score[h] : NULL,
-                       size[h / layer->share].recent, w->score[of_layer ? 0 : h / layer->share],
-                       err));
+    bool of_layer = w->rule->unit == UNIT_LAYER;
+    int share = w->layer->share, rc = 0;
+    memset(w->score, 0, (size_t)(w->n_caches * w->nk) * sizeof *w->score);
+    for (int h = 0; h < w->layer->n; h += by_keys(w->rule) ? share : 1)
+        TRY(add_scores(w, h, row, score ? score[h] : NULL, size[h / share].recent,
+                       w->score + (of_layer ? 0 : h / share * w->nk), err));
     for (int c = 1; c < w->n_caches && of_layer; c++)
-        memcpy(w->score[c], w->score[0], (size_t)n * sizeof **w->score);
+        memcpy(w->score + c * w->nk, w->score, (size_t)w->nk * sizeof *w->score);
 out:
     return rc;
 }
@@ -355,56 +332,49 @@ static int keep_best(struct evict_work *w, const struct kv_cache *k, double *sco
 }
 
 /* The best of what all caches would drop stay, `keep` in all; of equal ones the lower head's. */
-static int keep_of_layer(struct evict_work *w, const struct decode_layer *layer, int64_t keep,
-                         struct err *err)
+static int keep_of_layer(struct evict_work *w, int64_t keep, struct err *err)
 {
-    int64_t n = 0, at = 0, i = 0;
-    double *all = NULL;
     struct prefix p;
-    int rc = 0;
     for (int c = 0; c < w->n_caches; c++)
-        n += layer->caches[c].n;
-    TRY(mem_alloc(&all, n, sizeof *all, "scores of a layer", err));
-    for (int c = 0; c < w->n_caches; at += layer->caches[c++].n)
-        memcpy(all + at, w->score[c], (size_t)layer->caches[c].n * sizeof *all);
-    TRY(prefix_topk(w->prefix, all, n, keep, &p, err));
-    for (int c = 0; c < w->n_caches; c++)
-        for (int64_t e = 0; e < layer->caches[c].n; e++, i++)
-            layer->caches[c].drop[e] = !isnan(all[i]) && !prefix_has(&p, all[i], i);
-out:
-    free(all);
+        for (int64_t i = w->layer->caches[c].n; i < w->nk; i++)
+            w->score[c * w->nk + i] = NAN;
+    int rc = prefix_topk(w->prefix, w->score, w->n_caches * w->nk, keep, &p, err);
+    for (int64_t i = 0; i < w->n_caches * w->nk && !rc; i++)
+        if (i % w->nk < w->layer->caches[i / w->nk].n)
+            w->layer->caches[i / w->nk].drop[i % w->nk] =
+                !isnan(w->score[i]) && !prefix_has(&p, w->score[i], i);
     return rc;
 }
 
-int evict_apply(struct evict_work *w, const struct evict_rule *rule,
-                const struct decode_layer *layer, int64_t row, const double *const *score,
+int evict_apply(struct evict_work *w, int64_t row, const double *const *score,
                 const struct evict_size *size, struct err *err)
 {
+    const struct evict_rule *rule = w->rule;
+    bool full = false, close = rule->every > 0 && rule->every < rule->window;
     int64_t rest = 0;
-    bool full = false;
     int rc = 0;
     for (int c = 0; c < w->n_caches; c++)
-        full |= size[c].keys >= 0 && layer->caches[c].n > size[c].keys;
+        full |= size[c].keys >= 0 && w->layer->caches[c].n > size[c].keys;
     if (!full)
         return 0;
-    TRY(score_caches(w, rule, layer, row, score, size, err));
+    TRY(score_caches(w, row, score, size, err));
     for (int c = 0; c < w->n_caches; c++) {
-        struct kv_cache *k = layer->caches + c;
+        struct kv_cache *k = w->layer->caches + c;
+        double *worth = w->score + c * w->nk;
         int64_t keep = MIN(size[c].keys, k->n);
         for (int64_t i = 0; i < k->n; i++)
             if (size[c].keys < 0 || i < rule->sink || i >= k->n - size[c].recent) {
-                w->score[c][i] = NAN;
+                worth[i] = NAN;
                 keep--;
             }
         int64_t safe = (int64_t)((double)MAX(0, keep) * rule->safe);
         rest += MAX(0, keep) - safe;
-        TRY(keep_best(w, k, w->score[c], safe, err));
+        TRY(keep_best(w, k, worth, safe, err));
     }
     if (rest > 0)
-        TRY(keep_of_layer(w, layer, rest, err));
-    if (w->seen ||
-        (w->rows && rule->every > 0 && rule->every < rule->window && rule->by != BY_TOVA))
-        TRY(keep_rows(w, rule, layer, row, err));
+        TRY(keep_of_layer(w, rest, err));
+    if (w->rows && rule->by != BY_TOVA && close)
+        TRY(keep_rows(w, row, err));
 out:
     return rc;
 }

@@ -41,30 +41,30 @@ struct evict_size {
 };
 
 struct evict_work {
-    double **sum;   /* [heads][nk], owned: softmax columns so far, of BY_H2O and BY_OBSERVED */
-    double **score; /* [caches][nk], owned */
-    double **norm;  /* [caches][nk], owned: lengths of keys, of BY_KNORM and BY_KEYDIFF */
-    double *rows;   /* owned: scores of some rows */
-    double *seen;   /* [heads][window][stride], owned: scores of the last rows and the keys of the
-                     * cache, row r at r % window; NULL: they are computed when they are needed */
-    int64_t stride;
-    double *z, *pool; /* [nk], owned */
+    const struct evict_rule *rule;
+    const struct decode_layer *layer;
+    int64_t nk, n_caches, stride;
+    double *sum;   /* [heads][nk], owned: softmax columns so far, of BY_H2O and BY_OBSERVED */
+    double *norm;  /* [caches][nk], owned: lengths of keys, of BY_KNORM and BY_KEYDIFF */
+    double *score; /* [caches][nk], owned */
+    double *rows;  /* [window][nk], owned: scores of some rows */
+    double *seen;  /* [heads][window][stride], owned: scores of the last rows and the keys of the
+                    * cache, row r at r % window; NULL: they are computed when they are needed */
+    double *z;     /* [2][nk], owned */
     struct prefix_work *prefix;
-    int n_heads, n_caches;
 };
 
+/* rule and layer stay the caller's. */
 int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
                     const struct decode_layer *layer, struct method_ctx *ctx, struct err *err);
 void evict_work_free(struct evict_work *w);
 
 /* Take note of the scores of a row, whose key is the last one of every cache. */
-void evict_add_row(struct evict_work *w, const struct evict_rule *rule,
-                   const struct decode_layer *layer, int64_t row, const double *const *score);
+void evict_add_row(struct evict_work *w, int64_t row, const double *const *score);
 
 /* Score the keys of every cache after the attention of `row` and drop what is beyond size[c] of
  * cache c. score: as in method_decode.step; NULL after the prompt. */
-int evict_apply(struct evict_work *w, const struct evict_rule *rule,
-                const struct decode_layer *layer, int64_t row, const double *const *score,
+int evict_apply(struct evict_work *w, int64_t row, const double *const *score,
                 const struct evict_size *size, struct err *err);
 
 #endif

@@ -379,6 +379,7 @@ struct state {
     struct map_rows rows;
     struct prefix_work *work;
     double *rank, *mass; /* [nk] */
+    int32_t *unit_list;  /* [nk] */
     struct head_prefix head;
     int64_t ties, row_min, row_max;
     struct slice_mask given; /* the mask of a device that chose; bits NULL: none did, or it stays */
@@ -394,6 +395,7 @@ static void release(void *state)
     prefix_work_free(s->work);
     free(s->rank);
     free(s->mass);
+    free(s->unit_list);
     free(s->strips);
     slice_mask_free(&s->given);
 }
@@ -437,16 +439,15 @@ static double take_out(double *rank, const double *mass, int64_t lo, int64_t hi)
     return sum;
 }
 
-/* Append the units c of [0, n) with keep: a run at a time. */
+/* Append the units c of [0, n) with keep, without a branch. */
 #define EMIT(m, g, n, keep, rc, err)                                                               \
     do {                                                                                           \
-        for (int64_t c = 0, from; c < (n) && (rc) == 0;) {                                         \
-            for (; c < (n) && !(keep); c++)                                                        \
-                ;                                                                                  \
-            for (from = c; c < (n) && (keep); c++)                                                 \
-                ;                                                                                  \
-            (rc) = mask_lists_add_run((m), (g), (int32_t)from, (int32_t)c, (err));                 \
+        int64_t kept = 0;                                                                          \
+        for (int64_t c = 0; c < (n); c++) {                                                        \
+            s->unit_list[kept] = (int32_t)c;                                                       \
+            kept += (keep);                                                                        \
         }                                                                                          \
+        (rc) = mask_lists_add_all((m), (g), s->unit_list, kept, (err));                            \
     } while (0)
 
 /* ---- masses of units ------------------------------------------------------------------------ */
@@ -561,7 +562,7 @@ static int group_by_mass(struct state *s, struct mask *m, int64_t g, int64_t r0,
     take_out(s->rank, s->mass, 0, units_first(s, r0));
     TRY(prefix_select(s->work, s->rank, s->mass, n, given, alpha, &p, err));
     tally(s, &p, alpha, p.count + hi - lo);
-    EMIT(m, g, n, (c >= lo && c < hi) || prefix_has(&p, s->rank[c], c), rc, err);
+    EMIT(m, g, n, ((c >= lo) & (c < hi)) | prefix_has(&p, s->rank[c], c), rc, err);
 out:
     return rc;
 }
@@ -584,7 +585,7 @@ static int group_topk(struct state *s, struct mask *m, int64_t g, int64_t i, str
     TRY(prefix_topk(s->work, s->rank, n, MAX(0, k - (hi - lo)), &p, err));
     s->row_min = MIN(s->row_min, p.count + hi - lo);
     s->row_max = MAX(s->row_max, p.count + hi - lo);
-    EMIT(m, g, n, (c >= lo && c < hi) || prefix_has(&p, s->rank[c], c), rc, err);
+    EMIT(m, g, n, ((c >= lo) & (c < hi)) | prefix_has(&p, s->rank[c], c), rc, err);
 out:
     return rc;
 }
@@ -690,6 +691,7 @@ static int prepare_storage(struct state *s, struct err *err)
     TRY(prefix_work_new(&s->work, err));
     TRY(mem_alloc(&s->rank, x->nk, sizeof(double), "ranks of keys", err));
     TRY(mem_alloc(&s->mass, x->nk, sizeof(double), "masses of units", err));
+    TRY(mem_alloc(&s->unit_list, x->nk, sizeof *s->unit_list, "kept units", err));
 out:
     return rc;
 }
@@ -858,7 +860,7 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
                  struct err *err)
 {
     struct evict_rule rule = {.by = BY_FUTURE, .unit = UNIT_GROUP, .safe = 1};
-    struct evict_work work = {.n_heads = 0};
+    struct evict_work work = {.nk = 0};
     struct evict_size *size = NULL;
     int rc = 0;
     (void)state;
@@ -868,7 +870,7 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
         const struct params *p = layer->params[h];
         size[h / layer->share].keys = p ? share_resolve(p->k, layer->prompt) : -1;
     }
-    TRY(evict_apply(&work, &rule, layer, layer->from - 1, NULL, size, err));
+    TRY(evict_apply(&work, layer->from - 1, NULL, size, err));
 out:
     evict_work_free(&work);
     free(size);
