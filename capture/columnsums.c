@@ -64,7 +64,7 @@ static int sum_head(void *ctx, int64_t i, int worker, struct err *err)
                          .causal = true,
                          .reach = {.back = j->window}};
     TRY(attn_prepare(&ops, &in, PREC_F64, err));
-    TRY(attn_column_sums(&ops, c->sum + i * c->keys.tokens, err));
+    TRY(attn_column_sums(&ops, 0, ops.in.nq, true, c->sum + i * c->keys.tokens, err));
 out:
     attn_release(&ops);
     free(q);

@@ -163,20 +163,22 @@ void attn_exp(const struct attn_in *in, int64_t r0, int64_t r1, const double *ls
 
 #define PROB_ROWS 32 /* rows of probabilities in memory */
 
-int attn_column_sums(const struct attn_ops *ops, double *sum, struct err *err)
+int attn_column_sums(const struct attn_ops *ops, int64_t r0, int64_t r1, bool sink, double *sum,
+                     struct err *err)
 {
     const struct attn_in *in = &ops->in;
     double *s = NULL;
     int rc = 0;
 
     TRY(mem_alloc(&s, PROB_ROWS * in->nk, sizeof *s, "rows of probabilities", err));
-    for (int64_t r0 = 0; r0 < in->nq; r0 += PROB_ROWS) {
-        int64_t r1 = MIN(r0 + PROB_ROWS, in->nq), keys = attn_limit(in, r1 - 1);
-        TRY(attn_scores(ops, r0, r1, 0, keys, s, err));
-        for (int64_t r = r0; r < r1; r++) {
+    for (int64_t a = r0; a < r1; a += PROB_ROWS) {
+        int64_t b = MIN(a + PROB_ROWS, r1), keys = attn_limit(in, b - 1);
+        TRY(attn_scores(ops, a, b, 0, keys, s, err));
+        for (int64_t r = a; r < b; r++) {
             int64_t first = attn_first(in, r), n = attn_limit(in, r) - first;
-            double *row = s + (r - r0) * keys + first, max = row_max_f64(row, n);
-            double z = exp_sum_f64(row, n, max), share = attn_key_share(in, max + log(z)) / z;
+            double *row = s + (r - a) * keys + first, max = row_max_f64(row, n);
+            double z = exp_sum_f64(row, n, max);
+            double share = (sink ? attn_key_share(in, max + log(z)) : 1) / z;
             for (int64_t j = 0; j < n; j++)
                 sum[first + j] += row[j] * share;
         }

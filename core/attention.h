@@ -144,9 +144,11 @@ void attn_exp(const struct attn_in *in, int64_t r0, int64_t r1, const double *ls
 int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, int64_t k1,
                 double *s, struct err *err);
 
-/* Add what every key gets of the exact softmax of the head's rows, p_ij = exp(s_ij) / (exp(LSE_i) +
- * exp(z)), to sum [nk]; in double, row by row in ascending order. */
-int attn_column_sums(const struct attn_ops *ops, double *sum, struct err *err);
+/* Add what every key gets of the exact softmax of the rows [r0, r1), p_ij = exp(s_ij) / (exp(LSE_i)
+ * + exp(z)), without the sink exp(s_ij - LSE_i), to sum [nk]; in double, row by row in ascending
+ * order. */
+int attn_column_sums(const struct attn_ops *ops, int64_t r0, int64_t r1, bool sink, double *sum,
+                     struct err *err);
 
 /* ---- the inner loops of a softmax row, in float and in double (softmax.c) ------------------- */
 

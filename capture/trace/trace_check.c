@@ -235,7 +235,7 @@ static int check_columns(const struct check *c, int64_t call, int head, char wha
     in.q = q;
     in.k = k;
     TRY(attn_prepare(&ops, &in, PREC_F64, err));
-    TRY(attn_column_sums(&ops, sum, err));
+    TRY(attn_column_sums(&ops, 0, ops.in.nq, true, sum, err));
     for (int64_t j = 0; j < n && !what[0]; j++)
         if (!(fabs(have[j] - sum[j]) <= 1e-6 * sum[j] + 1e-12))
             snprintf(what, 200, "col_sum of key %lld is %.9g, q and k give %.9g", (long long)j,

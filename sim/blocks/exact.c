@@ -42,9 +42,11 @@ void exact_free(struct exact *e)
 {
     if (!e->borrowed)
         attn_release(&e->ops);
-    free(e->lse);
-    free(e->out);
-    free(e->done);
+    if (!e->row) {
+        free(e->lse);
+        free(e->out);
+        free(e->done);
+    }
     memset(e, 0, sizeof *e);
 }
 
@@ -211,6 +213,16 @@ int exact_score(struct exact *e, int64_t row0, int64_t row1, double *s, int64_t 
     exact_hold(e, row0, row1, s, ld);
 out:
     return rc;
+}
+
+int exact_view_row(struct exact *e, struct exact *of, int64_t i, struct err *err)
+{
+    e->row = true;
+    e->lse = of->lse + i;
+    e->out = of->out + i * e->x.dv;
+    e->done = of->done + i;
+    exact_hold(e, 0, 1, exact_held(of, i), e->x.nk);
+    return exact_borrow(e, of, err);
 }
 
 void exact_hold(struct exact *e, int64_t row0, int64_t row1, const double *s, int64_t ld)
@@ -613,21 +625,9 @@ out:
 
 int column_mass(const struct head_in *in, int64_t row0, int64_t row1, double *mass, struct err *err)
 {
-    enum { ROWS = 64 };
-    int64_t nk = in->x.nk;
-    double *p = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&p, ROWS * nk, sizeof *p, "rows of the map", err));
-    for (int64_t r = row0; r < row1; r += ROWS) {
-        int64_t end = r + ROWS < row1 ? r + ROWS : row1;
-        TRY(exact_probs(in->exact, r, end, p, err));
-        for (int64_t i = 0; i < end - r; i++)
-            for (int64_t j = 0; j < nk; j++)
-                mass[j] += p[i * nk + j];
-    }
-out:
-    free(p);
-    return rc;
+    const struct attn_ops *ops;
+    int rc = exact_operands(in->exact, &ops, err);
+    return rc ? rc : attn_column_sums(ops, row0, row1, false, mass, err);
 }
 
 /* ---- keys of unit length -------------------------------------------------------------------- */

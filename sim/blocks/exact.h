@@ -55,6 +55,7 @@ struct exact {
     const struct judge *judge; /* NULL: the CPU */
     struct attn_ops ops;       /* once `prepared` */
     bool prepared, borrowed;   /* borrowed: another service's operands */
+    bool row;                  /* of another service, with the arrays below */
     double *lse, *out;         /* [nq], [nq][dv]; NULL before the first question */
     unsigned char *done;       /* [blocks]: EXACT_LSE, EXACT_OUT */
     struct held_scores {       /* of exact_hold */
@@ -108,6 +109,9 @@ int exact_scores(struct exact *e, int64_t row0, int64_t row1, int64_t k0, int64_
  * held, in s [row1-row0][ld]: -inf where not allowed, ld at least the keys of the last row. */
 int exact_score(struct exact *e, int64_t row0, int64_t row1, double *s, int64_t ld,
                 struct err *err);
+
+/* e has one query, which is row i of `of`: its numbers, its operands and what is held. */
+int exact_view_row(struct exact *e, struct exact *of, int64_t i, struct err *err);
 
 /* Whoever asks for scores or probabilities of a row that is held, alone, gets a copy of s, which
  * outlives its use. Later calls take the place of earlier ones. */

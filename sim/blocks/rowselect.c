@@ -384,3 +384,15 @@ int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, voi
 out:
     return rc;
 }
+
+int units_record(const struct attn_in *x, int64_t unit, int64_t most, struct record *r,
+                 struct err *err)
+{
+    double kept = 0, seen = 0;
+    for (int64_t i = MAX(0, x->nq - x->nk); i < x->nq; i++) {
+        int64_t n = (i + x->nk - x->nq) / unit + 1;
+        kept += (double)MIN(n, most);
+        seen += (double)n;
+    }
+    return seen > 0 ? record_metric(r, "density_native", kept / seen, err) : 0;
+}

@@ -30,13 +30,6 @@ void ranked_free(struct ranked *r); /* also of a zeroed one */
 int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, int64_t end,
                struct mask *m, int64_t g, struct err *err);
 
-/* The same of a row that a device has chosen, in which `most` of n units stay. */
-static inline void ranked_count(struct ranked *r, int64_t most, int64_t n)
-{
-    r->kept += most < n ? most : n;
-    r->seen += n;
-}
-
 /* density_native: units kept over units seen. Nothing of a dense head. */
 int ranked_report(const struct ranked *r, struct record *rec, struct err *err);
 
@@ -115,5 +108,10 @@ bool budget_is_all(const char *name, int64_t budget, int64_t unit, int64_t keys,
 typedef int row_fn(void *state, int64_t i, struct mask *m, struct err *err);
 int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, void *state,
               int64_t row0, int64_t row1, struct mask *out, struct err *err);
+
+/* density_native of a causal head, each row of which keeps `most` of the units up to its own, or
+ * all: units kept over units seen. */
+int units_record(const struct attn_in *x, int64_t unit, int64_t most, struct record *r,
+                 struct err *err);
 
 #endif

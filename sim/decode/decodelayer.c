@@ -54,7 +54,6 @@ struct setting {
     struct method_run *then;      /* owned; NULL: the whole cache is read */
     const struct method_ctx *why; /* its reason to skip the layer */
     struct method_ctx *then_ctx;  /* [n], owned */
-    struct sim_cell *then_cells;  /* [n], owned */
 };
 
 struct decode {
@@ -112,7 +111,7 @@ static int score_head(void *self, int64_t h, int worker, struct err *err)
     for (int64_t i = 0; t->mass && i < d->steps; i++) {
         struct step s = step_at(d, (int)h, i);
         add_mass(&s, d->work[worker].z, t->mass);
-        heavy_keys(&s, t->hot[i]);
+        TRY(heavy_keys(&s, d->work + worker, t->hot[i], err));
     }
 out:
     return rc;
@@ -218,16 +217,21 @@ static void choose_rows(struct decode *d, const struct setting *s, int c, int64_
 {
     for (int h = c * s->layer.share; h < (c + 1) * s->layer.share; h++) {
         struct lane *l = s->lanes + h;
-        const struct sim_cell *cell = l->cached && s->then ? s->then_cells + h : l->cell;
+        struct sim_cell cell = *l->cell;
         if (l->off || (l->cached && !s->then))
             continue;
-        int rc = i0 + d->t0 == 0 ? sim_admits(cell) : 0;
+        if (l->cached) {
+            cell.method = s->then->method;
+            cell.params = s->then->params;
+            cell.ctx = s->then_ctx + h;
+        }
+        int rc = i0 + d->t0 == 0 ? sim_admits(&cell) : 0;
         if (!rc)
-            rc = step_select(cell, d->heads + h / d->c->group * d->c->group, s->select + h,
+            rc = step_select(&cell, d->heads + h / d->c->group * d->c->group, s->select + h,
                              row_of(d, d->t0 + i0), row_of(d, d->t0 + i1), l->cached ? kv : NULL,
                              &l->kept, &l->out->err);
         if (rc)
-            lane_ends(l, cell, rc);
+            lane_ends(l, &cell, rc);
     }
 }
 
@@ -351,14 +355,8 @@ static int open_then(struct setting *s, const char *text, struct err *err)
         FAIL(err, ERR_USAGE,
              "then=%s: a method that selects keys was expected, not one that evicts", text);
     TRY(mem_zalloc(&s->then_ctx, n, sizeof *s->then_ctx, "settings", err));
-    TRY(mem_zalloc(&s->then_cells, n, sizeof *s->then_cells, "settings", err));
-    for (int h = 0; h < n; h++) {
+    for (int h = 0; h < n; h++)
         s->then_ctx[h].seed = s->run->cells[h].ctx->seed;
-        s->then_cells[h] = (struct sim_cell){.method = s->then->method,
-                                             .params = s->then->params,
-                                             .ctx = s->then_ctx + h,
-                                             .in = s->run->cells[h].in};
-    }
 out:
     buf_free(&b);
     return rc;
@@ -445,7 +443,6 @@ static void setting_free(struct setting *s)
     if (s->then)
         method_runs_free(s->then, 1);
     free(s->then_ctx);
-    free(s->then_cells);
     free((void *)(uintptr_t)s->layer.params);
     free(s->layer.caches);
     free(s->lanes);

@@ -46,24 +46,16 @@ static double mass_of(const struct step *s, const int32_t *at, int64_t n, double
     return sum > 0 ? sum * exp(top - *s->lse) : 0;
 }
 
-void heavy_keys(const struct step *s, int32_t *at)
+int heavy_keys(const struct step *s, struct row_work *w, int32_t *at, struct err *err)
 {
-    int n = 0;
-    double low = -INFINITY; /* the smallest of DECODE_HOT keys */
-    for (int64_t j = s->first; j < s->limit; j++) {
-        int out = 0;
-        if (n == DECODE_HOT && s->score[j] <= low)
-            continue;
-        for (int i = 1; i < n; i++)
-            if (s->score[at[i]] <= s->score[at[out]]) /* of equal ones the later leaves */
-                out = i;
-        if (n == DECODE_HOT)
-            memmove(at + out, at + out + 1, (size_t)(--n - out) * sizeof *at);
-        at[n++] = (int32_t)j;
-        low = s->score[at[0]];
-        for (int i = 1; i < n; i++)
-            low = fmin(low, s->score[at[i]]);
-    }
+    struct prefix p;
+    const double *score = s->score + s->first;
+    int64_t all = s->limit - s->first, n = 0;
+    int rc = prefix_topk(w->prefix, score, all, DECODE_HOT, &p, err);
+    for (int64_t j = 0; j < all && !rc; j++)
+        if (prefix_has(&p, score[j], j))
+            at[n++] = (int32_t)(s->first + j);
+    return rc;
 }
 
 /* Mass of the k heaviest allowed keys, 0 < k < all. */

@@ -21,9 +21,6 @@ struct step {
     struct keyset kept, held;   /* attended to; in the cache (.s NULL: all allowed keys) */
 };
 
-/* The min(DECODE_HOT, limit - first) heaviest keys, ascending by position. */
-void heavy_keys(const struct step *s, int32_t *at);
-
 /* Scratch for LANE_STEPS rows of a head. */
 #define LANE_STEPS 64
 struct row_work {
@@ -37,6 +34,9 @@ struct row_work {
 };
 int row_work_init(struct row_work *w, const struct attn_in *x, struct err *err);
 void row_work_free(struct row_work *w);
+
+/* The min(DECODE_HOT, limit - first) heaviest keys, ascending by position. */
+int heavy_keys(const struct step *s, struct row_work *w, int32_t *at, struct err *err);
 
 struct lane {
     const struct sim_cell *cell;

@@ -10,26 +10,7 @@
 struct row_head {
     struct group_rows r;
     struct exact exact;
-    struct exact *of; /* the whole head's; NULL where keys are gathered */
 };
-
-/* Dense attention of the row is that of the whole head. */
-static int dense_of_head(void *self, int64_t row0, int64_t row1, double *out, double *lse,
-                         struct err *err)
-{
-    const struct row_head *h = self;
-    const double *from;
-    int rc = 0;
-    (void)row0, (void)row1; /* there is one row */
-    if (out) {
-        TRY(exact_out(h->of, h->r.row, h->r.row + 1, &from, err));
-        memcpy(out, from, (size_t)h->r.in.x.dv * sizeof *out);
-    }
-    TRY(exact_lse(h->of, h->r.row, h->r.row + 1, &from, err));
-    *lse = *from;
-out:
-    return rc;
-}
 
 static int queries_of_rows(const struct head_in *in, int g, float *q, struct err *err)
 {
@@ -53,7 +34,6 @@ static int make_row(const struct head_in *in, const struct head_in *const *group
 {
     struct attn_in *x = &h->r.in.x;
     set_group(&h->r, in, group, row);
-    h->of = kv ? NULL : in->exact;
     h->r.in.exact = &h->exact;
     h->r.in.operand = NULL;
     x->nq = 1;
@@ -62,11 +42,7 @@ static int make_row(const struct head_in *in, const struct head_in *const *group
     x->k = kv ? kv->k : x->k;
     x->v = kv ? kv->v : x->v;
     exact_init(&h->exact, x, in->exact->prec);
-    if (kv)
-        return 0;
-    exact_dense_from(&h->exact, dense_of_head, h);
-    exact_hold(&h->exact, 0, 1, exact_held(in->exact, row), x->nk);
-    return exact_borrow(&h->exact, in->exact, err);
+    return kv ? 0 : exact_view_row(&h->exact, in->exact, row, err);
 }
 
 /* The set of row i of the mask, in positions of the sequence. */

@@ -13,13 +13,16 @@
  */
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "core/simd.h"
+#include "sim/blocks/blockpool.h"
 #include "sim/blocks/operand.h"
 #include "sim/blocks/rowselect.h"
 #include "sim/blocks/selectcost.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { IQ, IK, IW, OPERANDS };
 static const enum trace_aux operands[OPERANDS] = {AUX_IQ, AUX_IK, AUX_IW};
@@ -39,20 +42,81 @@ static const struct opt options[] = {
     {0},
 };
 
+/* The index of a layer: what each row keeps. Heads that run at the same time rank its rows
+ * together. */
+struct index {
+    char trace[40]; /* the call: "" is none that another head could have */
+    int step, layer, users;
+    int64_t nq, nk, topk, words;
+    struct operand of[OPERANDS];
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t *bits;     /* [nq][words] kept keys */
+    unsigned char *row; /* [nq]: enum row_is */
+};
+enum row_is { MISSING, BEING_RANKED, RANKED };
+
+/* What the heads of a run share: the index that was asked for last. */
+struct shared {
+    pthread_mutex_t lock;
+    struct index *now;
+};
+
 struct state {
     const struct params *params;
     const struct head_in *in;
-    struct operand of[OPERANDS];
-    struct ranked rank;
-    int64_t rows, scores; /* so far */
+    struct shared *shared; /* NULL: the index is this head's alone */
+    struct index *index;
+    struct ranked rank;   /* scratch */
+    int64_t rows, scores; /* so far, of this head */
 };
+
+static void index_free(struct index *x)
+{
+    if (!x)
+        return;
+    for (int i = 0; i < OPERANDS; i++)
+        free(x->of[i].x);
+    free(x->bits);
+    free(x->row);
+    pthread_mutex_destroy(&x->lock);
+    pthread_cond_destroy(&x->changed);
+    free(x);
+}
+
+static void lock_shared(struct shared *s, bool on)
+{
+    if (s)
+        (on ? pthread_mutex_lock : pthread_mutex_unlock)(&s->lock);
+}
 
 static void release(void *state)
 {
     struct state *s = state;
-    for (int i = 0; i < OPERANDS; i++)
-        free(s->of[i].x);
+    lock_shared(s->shared, true);
+    if (s->index && --s->index->users == 0 && (!s->shared || s->shared->now != s->index))
+        index_free(s->index);
+    lock_shared(s->shared, false);
     ranked_free(&s->rank);
+}
+
+static int open_shared(const void *params, void **session, struct err *err)
+{
+    struct shared *s = NULL;
+    int rc = mem_zalloc(&s, 1, sizeof *s, "the index of a layer", err);
+    (void)params;
+    if (!rc)
+        pthread_mutex_init(&s->lock, NULL);
+    *session = s;
+    return rc;
+}
+
+static void close_shared(void *session)
+{
+    struct shared *s = session;
+    index_free(s->now);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
 }
 
 /* The layer whose index this one uses. */
@@ -91,9 +155,9 @@ static void round_fp8(struct operand *o)
     }
 }
 
-static int check_shapes(const struct state *s, struct err *err)
+static int check_shapes(const struct index *x, struct err *err)
 {
-    const struct aux_shape q = s->of[IQ].shape, k = s->of[IK].shape, w = s->of[IW].shape;
+    const struct aux_shape q = x->of[IQ].shape, k = x->of[IK].shape, w = x->of[IW].shape;
     if (k.heads == 1 && w.heads == q.heads && k.dim == q.dim && w.dim == 1)
         return 0;
     return err_set(err, ERR_INPUT,
@@ -103,69 +167,160 @@ static int check_shapes(const struct state *s, struct err *err)
                    (long long)w.heads, (long long)w.dim);
 }
 
+static int index_new(struct method_ctx *ctx, const struct params *p, const struct head_in *in,
+                     int layer, struct index **out, struct err *err)
+{
+    struct index *x = NULL;
+    int rc = 0;
+    TRY(mem_zalloc(&x, 1, sizeof *x, "the index of a layer", err));
+    *x = (struct index){.step = in->step,
+                        .layer = layer,
+                        .nq = in->x.nq,
+                        .nk = in->x.nk,
+                        .topk = p->topk,
+                        .words = ceil_div(in->x.nk, 64)};
+    pthread_mutex_init(&x->lock, NULL);
+    pthread_cond_init(&x->changed, NULL);
+    snprintf(x->trace, sizeof x->trace, "%s", in->trace ? in->trace : "");
+    for (int i = 0; i < OPERANDS; i++)
+        TRY(operand_read(ctx, in, layer, operands[i], x->of + i, err));
+    TRY(check_shapes(x, err));
+    for (int i = IQ; i <= IK && p->emulate; i++)
+        round_fp8(x->of + i);
+    TRY(mem_zalloc(&x->bits, x->nq * x->words, sizeof *x->bits, "the index of a layer", err));
+    TRY(mem_zalloc(&x->row, x->nq, 1, "the index of a layer", err));
+    *out = x;
+    x = NULL;
+out:
+    index_free(x);
+    return rc;
+}
+
+static bool is_of(const struct index *x, const struct params *p, const struct head_in *in,
+                  int layer)
+{
+    return x && in->trace && *in->trace && strncmp(x->trace, in->trace, sizeof x->trace - 1) == 0 &&
+           x->step == in->step && x->layer == layer && x->nq == in->x.nq && x->nk == in->x.nk &&
+           x->topk == p->topk;
+}
+
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
+    const struct params *p = params;
     struct state *s = state;
     int layer, rc = 0;
-    s->params = params;
-    s->in = in;
-    if ((rc = leader(ctx, params, in, &layer, err)) != 0)
+    *s = (struct state){.params = p, .in = in, .shared = ctx->session};
+    if ((rc = leader(ctx, p, in, &layer, err)) != 0)
         return rc;
-    for (int i = 0; i < OPERANDS; i++)
-        TRY(operand_read(ctx, in, layer, operands[i], s->of + i, err));
-    TRY(check_shapes(s, err));
-    for (int i = IQ; i <= IK && s->params->emulate; i++)
-        round_fp8(s->of + i);
+    lock_shared(s->shared, true);
+    if (!s->shared || !is_of(s->shared->now, p, in, layer))
+        rc = index_new(ctx, p, in, layer, &s->index, err);
+    else
+        s->index = s->shared->now;
+    if (!rc)
+        s->index->users++;
+    if (!rc && s->shared && s->shared->now != s->index) {
+        if (s->shared->now && s->shared->now->users == 0)
+            index_free(s->shared->now);
+        s->shared->now = s->index;
+    }
+    lock_shared(s->shared, false);
+    TRY(rc);
     TRY(ranked_init(&s->rank, in->x.nk, err));
 out:
     return rc;
 }
 
-/* Add max(0, q . k_j) w to score_j of the keys [0, n). */
-SIMD_CLONES static void add_head(const float *q, double w, const float *k, int64_t n, int64_t d,
-                                 double *score)
+#define KEYS 512 /* that stay in the cache while heads are added up */
+
+/* I of row i and the keys [0, limit). */
+static void score_row(const struct index *x, int64_t i, int64_t limit, double *score)
 {
-    for (int64_t j = 0; j < n; j++, k += d) {
-        double part[ROW_LANES] = {0}, sum = 0;
-        int64_t c = 0;
-        for (; c + ROW_LANES <= d; c += ROW_LANES)
-            for (int e = 0; e < ROW_LANES; e++)
-                part[e] += (double)q[c + e] * (double)k[c + e];
-        for (; c < d; c++)
-            sum += (double)q[c] * (double)k[c];
-        for (int e = 0; e < ROW_LANES; e++)
-            sum += part[e];
-        score[j] += sum > 0 ? sum * w : 0;
+    int d = (int)x->of[IK].shape.dim;
+    memset(score, 0, (size_t)limit * sizeof *score);
+    for (int64_t at = 0; at < limit; at += KEYS)
+        for (int64_t h = 0, n = MIN(KEYS, limit - at); h < x->of[IQ].shape.heads; h++) {
+            double z[KEYS], w = *operand_row(&x->of[IW], h, i);
+            row_products(operand_row(&x->of[IQ], h, i), x->of[IK].x + at * d, d, NULL, n, z);
+            for (int64_t j = 0; j < n; j++)
+                score[at + j] += z[j] > 0 ? z[j] * w : 0;
+        }
+}
+
+/* The best keys of row i, into the index. */
+static int rank_row(struct state *s, int64_t i, struct err *err)
+{
+    struct index *x = s->index;
+    int64_t limit = attn_limit(&s->in->x, i);
+    double *score = s->rank.score;
+    struct prefix top;
+    int rc = 0;
+    score_row(x, i, limit, score);
+    TRY(prefix_topk(s->rank.work, score, limit, x->topk, &top, err));
+    for (int64_t j = 0; j < limit; j++)
+        if (prefix_has(&top, score[j], j))
+            x->bits[i * x->words + j / 64] |= 1ull << (j % 64);
+out:
+    return rc;
+}
+
+/* Rank row i unless it is ranked already; `wait` for another head that does. */
+static int claim_row(struct state *s, int64_t i, bool wait, struct err *err)
+{
+    struct index *x = s->index;
+    int rc = 0;
+    pthread_mutex_lock(&x->lock);
+    while (wait && x->row[i] == BEING_RANKED)
+        pthread_cond_wait(&x->changed, &x->lock);
+    if (x->row[i] == MISSING) {
+        x->row[i] = BEING_RANKED;
+        pthread_mutex_unlock(&x->lock);
+        rc = rank_row(s, i, err);
+        pthread_mutex_lock(&x->lock);
+        x->row[i] = rc ? MISSING : RANKED;
+        pthread_cond_broadcast(&x->changed);
     }
+    pthread_mutex_unlock(&x->lock);
+    return rc;
 }
 
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
-    int64_t limit = attn_limit(&s->in->x, i), best = s->params->topk, heads = s->of[IQ].shape.heads;
-    double *score = s->rank.score;
-
+    const struct index *x = s->index;
+    int64_t limit = attn_limit(&s->in->x, i), g = i - m->row0;
+    int rc = 0;
     s->rows++;
-    memset(score, 0, (size_t)limit * sizeof *score);
-    for (int64_t h = 0; h < heads && best < limit; h++)
-        add_head(operand_row(&s->of[IQ], h, i), *operand_row(&s->of[IW], h, i), s->of[IK].x, limit,
-                 s->of[IK].shape.dim, score);
-    s->scores += best < limit ? limit : 0;
-    return ranked_add(&s->rank, score, limit, best, limit, m, i - m->row0, err);
+    if (limit <= x->topk)
+        return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
+    s->scores += limit;
+    TRY(claim_row(s, i, true, err));
+    for (int64_t j = 0; j < limit; j++)
+        if (x->bits[i * x->words + j / 64] >> (j % 64) & 1)
+            TRY(mask_lists_add(m, g, (int32_t)j, err));
+out:
+    return rc;
 }
 
+/* First the rows that nobody has begun, then those that others have. */
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    return row_lists(&s->in->x, false, 1, select_row, s, row0, row1, out, err);
+    int rc = 0;
+    for (int64_t i = row0; i < row1; i++)
+        if (attn_limit(&s->in->x, i) > s->index->topk)
+            TRY(claim_row(s, i, false, err));
+    rc = row_lists(&s->in->x, false, 1, select_row, s, row0, row1, out, err);
+out:
+    return rc;
 }
 
 /* A head's share of its layer's: queries and keys in 8 bits, with a scale. */
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    const struct aux_shape q = s->of[IQ].shape;
+    const struct aux_shape q = s->index->of[IQ].shape;
     double heads = s->in->n_heads, scores = (double)s->scores * (double)q.heads / heads;
     cost_products(c, scores, (int)q.dim);
     cost_sums(c, 2 * scores);
@@ -194,7 +349,7 @@ const struct method method_dsa = {
     .release = release,
     .cost = cost,
     .why_full = why_full,
-    .session = {.takes = takes},
+    .session = {.takes = takes, .open = open_shared, .close = close_shared},
     .decode = {.each_row = method_always},
     .tests = {.full = "",
               .variants = TEXTS("topk=9", "topk=40:emulate=fp8", "topk=20:share=2"),

@@ -121,27 +121,23 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
-    if (s->dense)
-        return 0;
-    for (int64_t at = MAX(0, s->x.nk - s->x.nq); at < s->x.nk; at++) {
-        int64_t own = at / s->p->chunk;
-        s->gates += own;
-        ranked_count(&s->rank, s->p->topk, own + 1);
-    }
-    return slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
+    return s->dense ? 0 : slice_mask_take(&s->given, c, 1, s->p->chunk, 0, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    return ranked_report(&((struct state *)state)->rank, r, err);
+    const struct state *s = state;
+    return s->dense ? 0 : units_record(&s->x, s->p->chunk, s->p->topk, r, err);
 }
 
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = (double)s->gates;
+    double chunks = (double)ceil_div(s->x.nk, s->p->chunk), gates = 0;
     if (s->dense)
         return true;
+    for (int64_t i = MAX(0, s->x.nq - s->x.nk); i < s->x.nq; i++)
+        gates += (double)((i + s->x.nk - s->x.nq) / s->p->chunk);
     cost_sums(c, (double)s->x.nk * s->x.d);
     cost_products(c, gates, s->x.d);
     cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);

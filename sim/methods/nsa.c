@@ -135,6 +135,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     return 0;
 }
 
+/* Means that the token at this position sees whole. */
+static int64_t means_seen(const struct state *s, int64_t at)
+{
+    return at + 1 < s->p.kernel ? 0 : (at + 1 - s->p.kernel) / s->p.stride + 1;
+}
+
 /* Softmax of row i over the means it sees, summed over the heads. */
 static void sum_shares(struct state *s, int64_t i, int64_t seen)
 {
@@ -167,14 +173,6 @@ static double block_score(const struct state *s, int64_t b)
     return s->p.profile == INFLLM ? most : sum;
 }
 
-/* Means that the token at this position sees whole. */
-static int64_t count_row(struct state *s, int64_t at)
-{
-    int64_t seen = at + 1 < s->p.kernel ? 0 : (at + 1 - s->p.kernel) / s->p.stride + 1;
-    s->scores += seen;
-    return seen;
-}
-
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
@@ -183,7 +181,8 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     double *score = s->rank.score;
     if (at < 0)
         return 0;
-    sum_shares(s, i, count_row(s, at));
+    sum_shares(s, i, means_seen(s, at));
+    s->scores += means_seen(s, at);
     for (int64_t b = 0; b <= own; b++) {
         bool forced = b < p->init || b > own - p->local;
         score[b] = !forced             ? block_score(s, b)
@@ -226,27 +225,24 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
-    if (s->dense)
-        return 0;
-    for (int64_t at = MAX(0, s->x.nk - s->x.nq); at < s->x.nk; at++) {
-        count_row(s, at);
-        ranked_count(&s->rank, s->p.top, at / s->p.block + 1);
-    }
-    return slice_mask_take(&s->given, c, 1, s->p.block, -1, err);
+    return s->dense ? 0 : slice_mask_take(&s->given, c, 1, s->p.block, -1, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    return ranked_report(&((struct state *)state)->rank, r, err);
+    const struct state *s = state;
+    return s->dense ? 0 : units_record(&s->x, s->p.block, s->p.top, r, err);
 }
 
 /* The head's share of its group: the choice of a KV head is made once. */
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    double scores = (double)s->scores;
+    double scores = 0;
     if (s->dense)
         return true;
+    for (int64_t at = MAX(0, s->x.nk - s->x.nq); at < s->x.nk; at++)
+        scores += (double)means_seen(s, at);
     cost_sums(c, (double)(s->means * s->p.kernel) * s->x.d + scores);
     cost_rows(c, s->in, (double)(s->x.nq + s->x.nk), s->x.d);
     cost_products(c, scores, s->x.d);

@@ -304,6 +304,22 @@ TEST(fixed_set_oracle_knows_all_steps)
 
 /* ---- what every setting must say ------------------------------------------------------------ */
 
+static int queries_of_layer(const struct head_in *in, int g, float *q, struct err *err)
+{
+    const struct layer *l = in->queries_from;
+    const struct attn_in *x = &l->heads[in->head / l->group * l->group + g].in.x;
+    (void)err;
+    memcpy(q, x->q, (size_t)(x->nq * x->d) * sizeof *q);
+    return 0;
+}
+
+static int operand_of_layer(const struct head_in *in, int layer, enum trace_aux which,
+                            struct aux_shape *shape, float **x, struct err *err)
+{
+    (void)layer;
+    return drawn_operand(in, which, in->x.nq, shape, x, err);
+}
+
 static void random_layer(struct layer *l, int heads, int group, int64_t prompt, int64_t steps,
                          int64_t window)
 {
@@ -320,6 +336,9 @@ static void random_layer(struct layer *l, int heads, int group, int64_t prompt, 
         in.kv_head = h / group;
         in.n_heads = heads;
         in.n_kv_heads = heads / group;
+        in.queries = queries_of_layer;
+        in.queries_from = l;
+        in.operand = operand_of_layer;
         MUST(head_init(l->heads + h, &in, PREC_F64, ERR));
     }
 }
@@ -346,6 +365,15 @@ static const char *const whole[] = {
     "dense",
     "streaming:window=100%",
     "oracle:kind=topk:k=100%",
+    "quest:dense_layers=0:budget=100",
+    "ds:budget=100",
+    "twilight:dense_layers=0:select=all:p=1:profile=exact",
+    "moba:chunk=8:topk=20:dense_last=0",
+    "nsa:block=4:top=30",
+    "dsa:topk=100",
+    "seer:profile=decode:block=8:budget=100",
+    "skip-softmax:lambda=1e-300",
+    "nm:n=4",
     "evict:by=snapkv:window=4:capacity=100",
     "evict:by=adakv:window=4:capacity=100",
     "evict:by=tova:capacity=100",
@@ -386,6 +414,16 @@ TEST(heads_of_a_group_read_the_union)
     ck_assert_uint_eq(d.kept[1][0], KEYS(1, 2));
     ck_assert_double_eq(metric(&d, 0, "bytes_kv"), 3 * (4 + 4) * 4);
     ck_assert_double_eq(metric(&d, 1, "bytes_dense"), 4 * (4 + 4) * 4);
+    for (int h = 0; h < 2; h++) {
+        l.heads[h].in.queries = queries_of_layer;
+        l.heads[h].in.queries_from = &l;
+        l.heads[h].in.head = h;
+        l.heads[h].in.n_heads = 2;
+        l.heads[h].in.n_kv_heads = 1;
+    }
+    RUN(shared, &l, "nsa:profile=fla:block=1:top=2"); /* a set for both: the own key, and another */
+    ck_assert_uint_eq(shared.kept[0][0], shared.kept[1][0]);
+    ck_assert_double_eq(metric(&shared, 0, "bytes_kv"), 2 * (4 + 4) * 4);
 }
 
 static int prepare_nothing(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -484,22 +522,6 @@ TEST_N(methods_of_single_rows_are_listed, test_methods_count())
         ck_assert_msg(++at < sizeof stateless / sizeof *stateless, "%s", m->name);
 }
 
-static int queries_of_layer(const struct head_in *in, int g, float *q, struct err *err)
-{
-    const struct layer *l = in->queries_from;
-    const struct attn_in *x = &l->heads[in->head / l->group * l->group + g].in.x;
-    (void)err;
-    memcpy(q, x->q, (size_t)(x->nq * x->d) * sizeof *q);
-    return 0;
-}
-
-static int operand_of_layer(const struct head_in *in, int layer, enum trace_aux which,
-                            struct aux_shape *shape, float **x, struct err *err)
-{
-    (void)layer;
-    return drawn_operand(in, which, in->x.nq, shape, x, err);
-}
-
 static void run_prefill(struct layer *l, int h, const char *text, struct tap *tap)
 {
     OWN(run_free) struct method_run *run = run_of(text);
@@ -511,9 +533,6 @@ static void run_prefill(struct layer *l, int h, const char *text, struct tap *ta
                             .in = &l->heads[h].in,
                             .sink = tap_rows,
                             .sink_ctx = tap};
-    l->heads[h].in.queries = queries_of_layer;
-    l->heads[h].in.operand = operand_of_layer;
-    l->heads[h].in.queries_from = l;
     record_init(&r);
     MUST(sim_run(&cell, &r, ERR));
     ck_assert_msg(r.status == RECORD_OK, "%s: %s", text, r.reason);
@@ -525,8 +544,6 @@ TEST_EACH(a_row_is_the_same_in_both_phases, stateless)
     enum { N = 48, PROMPT = 30, HEADS = 4 };
     OWN(layer_free) struct layer l;
     random_layer(&l, HEADS, 2, PROMPT, N - PROMPT, PROMPT);
-    for (int h = 0; h < HEADS; h++)
-        l.heads[h].in.operand = operand_of_layer;
     RUN(d, &l, stateless[_i]);
     for (int h = 0; h < HEADS; h++) {
         uint64_t kept[N] = {0};

@@ -47,6 +47,9 @@ TEST(pages_of_largest_bound)
     keeps("quest:dense_layers=0:page=2:budget=8:profile=kernel", &h.in, "0 1 2 3 4 5 6 7", 1);
     keeps("quest:budget=2:page=2", &h.in, "0 1 2 3 4 5 6 7", 1); /* layer 0 */
 
+    keeps("oracle:kind=topk:k=2", &h.in, "2 7", 0.901318);
+    keeps("oracle:kind=topk:k=4", &h.in, "0 2 4 7", 0.965302);
+
     struct key_pages p;
     MUST(key_pages_init(&p, &h.in.x, 2, false, ERR));
     ck_assert_int_eq(key_pages_bounds(&p, q, 8), 4);

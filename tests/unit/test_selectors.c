@@ -126,6 +126,8 @@ TEST_EACH(the_best_of_every_group, groups)
     static const float q[] = {1, 1, 1, 1, 1, 1, 1, 1}, k[] = {3, 3, 1, 3, 4, 2, 2, 1};
     HEAD(h, head_of, q, 8, k, 8, 1, 1, true);
     assert_units(groups[_i].text, &h.in, 7, 1, groups[_i].keys);
+    HEAD(even, head_of, q, 8, q, 8, 1, 1, true);
+    assert_units("nm:recent=0:n=1", &even.in, 7, 1, "04");
 }
 
 /* ---- pooled blocks --------------------------------------------------------------------------- */
