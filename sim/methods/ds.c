@@ -87,7 +87,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
     const struct attn_in *x = &s->in->x;
-    int64_t limit = attn_limit(x, i), g = i - m->row0;
+    int64_t limit = attn_limit(x, i), g = i - m->row0, n;
     struct prefix top = {0};
     int rc = 0;
 
@@ -97,9 +97,8 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     const double *score = key_labels_scores(&s->labels, i, m->row1);
     s->scores += limit;
     TRY(prefix_topk(s->work, score, limit, s->params->budget, &top, err));
-    for (int64_t j = 0; j < limit; j++)
-        if (prefix_has(&top, score[j], j))
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
+    const int32_t *key = prefix_list(s->work, &top, score, limit, &n);
+    TRY(mask_lists_add_all(m, g, key, n, err));
 out:
     return rc;
 }

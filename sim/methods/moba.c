@@ -73,7 +73,7 @@ out:
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
-    int64_t at = i + s->x.nk - s->x.nq, own = at / s->p->chunk;
+    int64_t at = i + s->x.nk - s->x.nq, own = at / s->p->chunk, n;
     struct prefix top;
     int rc = 0;
     if (at < 0)
@@ -81,9 +81,8 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     row_products(s->x.q + i * s->x.d, s->mean, s->x.d, NULL, own, s->gate);
     s->gates += own;
     TRY(prefix_topk(s->work, s->gate, own, s->p->topk - 1, &top, err));
-    for (int64_t j = 0; j < own && s->p->topk > 1; j++)
-        if (prefix_has(&top, s->gate[j], j))
-            TRY(mask_lists_add(m, i - m->row0, (int32_t)j, err));
+    const int32_t *chunk = prefix_list(s->work, &top, s->gate, own, &n);
+    TRY(mask_lists_add_all(m, i - m->row0, chunk, n, err));
     TRY(mask_lists_add(m, i - m->row0, (int32_t)own, err));
     s->kept += MIN(own + 1, s->p->topk);
     s->visible += own + 1;

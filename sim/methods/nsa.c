@@ -198,7 +198,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 {
     struct state *s = state;
     const struct params *p = &s->p;
-    int64_t at = i + s->x.nk - s->x.nq, own = at / p->block;
+    int64_t at = i + s->x.nk - s->x.nq, own = at / p->block, n;
     struct prefix top;
     int rc = 0;
     if (at < 0)
@@ -212,9 +212,8 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
                                           : INFINITY;
     }
     TRY(prefix_topk(s->work, s->score, own + 1, p->top, &top, err));
-    for (int64_t b = 0; b <= own; b++)
-        if (prefix_has(&top, s->score[b], b))
-            TRY(mask_lists_add(m, i - m->row0, (int32_t)b, err));
+    const int32_t *block = prefix_list(s->work, &top, s->score, own + 1, &n);
+    TRY(mask_lists_add_all(m, i - m->row0, block, n, err));
     s->kept += top.count;
     s->visible += own + 1;
 out:

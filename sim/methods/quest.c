@@ -101,7 +101,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     struct state *s = state;
     const struct attn_in *x = &s->in->x;
     int64_t limit = attn_limit(x, i), n = ceil_div(limit, s->params->page), ranked, best,
-            g = i - m->row0;
+            g = i - m->row0, kept;
     struct prefix top = {0};
     int rc = 0;
 
@@ -114,11 +114,10 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     key_pages_bounds(&s->pages, x->q + i * x->d, limit);
     s->computed += ranked;
     TRY(prefix_topk(s->work, s->pages.bound, ranked, best, &top, err));
-    for (int64_t j = 0; j < n; j++)
-        if (j >= ranked || (best && prefix_has(&top, s->pages.bound[j], j))) {
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
-            s->kept++;
-        }
+    const int32_t *page = prefix_list(s->work, &top, s->pages.bound, ranked, &kept);
+    TRY(mask_lists_add_all(m, g, page, kept, err));
+    TRY(mask_lists_add_run(m, g, (int32_t)ranked, (int32_t)n, err));
+    s->kept += kept + n - ranked;
 out:
     return rc;
 }
