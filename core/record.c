@@ -290,8 +290,7 @@ static void json_infinities(const struct record *r, struct jw *w)
         if (!(isinf(r->values[i]) && r->values[i] > 0))
             continue;
         if (!any) {
-            jw_key(w, "inf");
-            jw_arr(w);
+            jw_karr(w, "inf");
             any = true;
         }
         jw_str(w, r->names->name[i]);

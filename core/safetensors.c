@@ -875,13 +875,11 @@ static int out_header(const char *path, const struct st_out **order, int64_t n, 
         jw_key(&w, t->name);
         jw_obj(&w);
         jw_kstr(&w, "dtype", type_name(t->dtype));
-        jw_key(&w, "shape");
-        jw_arr(&w);
+        jw_karr(&w, "shape");
         for (int k = 0; k < t->ndim; k++)
             jw_int(&w, t->shape[k]);
         jw_arr_end(&w);
-        jw_key(&w, "data_offsets");
-        jw_arr(&w);
+        jw_karr(&w, "data_offsets");
         jw_int(&w, at);
         if (!add_ok(at, bytes, &at))
             return err_set(err, ERR_RUN, "%s: more than 2^63 bytes", path);

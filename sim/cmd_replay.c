@@ -178,16 +178,11 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     double seconds = t.flop / rate / jobs;
     jw_init(&w, &b, 2);
     jw_obj(&w);
-    jw_kint(&w, "cells", t.cells);
-    jw_kint(&w, "cells_done", t.cells - t.todo);
-    jw_kint(&w, "cells_to_do", t.todo);
-    jw_kint(&w, "cells_searched", t.searches);
-    jw_kint(&w, "bytes_to_read", t.bytes);
-    jw_kint(&w, "memory_bytes_per_thread", t.memory);
-    jw_kint(&w, "threads", jobs);
-    jw_knum(&w, "estimated_seconds", seconds);
-    jw_kint(&w, "shard", shard->index);
-    jw_kint(&w, "shards", shard->count);
+    jw_members(&w, JW_INT("cells", t.cells), JW_INT("cells_done", t.cells - t.todo),
+               JW_INT("cells_to_do", t.todo), JW_INT("cells_searched", t.searches),
+               JW_INT("bytes_to_read", t.bytes), JW_INT("memory_bytes_per_thread", t.memory),
+               JW_INT("threads", jobs), JW_NUM("estimated_seconds", seconds),
+               JW_INT("shard", shard->index), JW_INT("shards", shard->count));
     if (r->device.accel)
         jw_kint(&w, "local_rank", shard->local);
     jw_obj_end(&w);
@@ -216,13 +211,9 @@ static int print_result(const struct replay *r, const struct replay_opts *o, int
                  (long long)before);
     } else {
         jw_init(&w, &b, 2);
-        jw_obj(&w);
-        jw_kstr(&w, "directory", o->out);
-        jw_kint(&w, "ok", r->done_ok);
-        jw_kint(&w, "skip", r->done_skip);
-        jw_kint(&w, "error", r->done_error);
-        jw_kint(&w, "already_done", before);
-        jw_obj_end(&w);
+        jw_row(&w, JW_STR("directory", o->out), JW_INT("ok", r->done_ok),
+               JW_INT("skip", r->done_skip), JW_INT("error", r->done_error),
+               JW_INT("already_done", before));
         printf("%s\n", buf_str(&b));
         buf_free(&b);
     }
