@@ -673,8 +673,7 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
     t->file = H5I_INVALID_HID;
     TRY(h5_open_file(path, TRACE_FORMAT, TRACE_VERSION_MAJOR, &t->file, err));
     TRY(open_payload(t, path, err));
-    if (!(t->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&t->path, path, path, err));
     if ((rc = read_structure(t, err)) != 0) {
         err_prefix(err, "%s", path);
         goto out;

@@ -272,8 +272,7 @@ int journal_open(const char *path, const char *identity, journal_sink *sink, voi
     TRY(mem_zalloc(&j, 1, sizeof *j, "journal", err));
     pthread_mutex_init(&j->lock, NULL);
     j->fd = -1;
-    if (!(j->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&j->path, path, path, err));
     TRY(io_append_open(path, &j->fd, err));
     TRY(buf_read_file(&b, path, JOURNAL_MOST, err));
     TRY(take_lines(j, identity, &b, sink, ctx, &end, err));
@@ -353,8 +352,7 @@ static void job_name(const struct calibrate *c, const struct calibrate_job *j, c
 /* A copy of a text of a job's result. */
 static int keep(char **to, const char *text, struct err *err)
 {
-    *to = strdup(text);
-    return *to ? 0 : err_set(err, ERR_NOMEM, "calibration: out of memory");
+    return mem_dup(to, text, "calibration", err);
 }
 
 static int search(const struct calibrate *c, struct calibrate_job *j, const struct head_in *samples,
