@@ -117,7 +117,6 @@ int calibrate_plan(struct calibrate *c, const struct call_select *sel, const cha
     bool model = c->per == CALIBRATE_MODEL, by_head = c->per == CALIBRATE_HEAD;
     struct call_filter f = {0};
     int rc = 0;
-
     TRY(same_model(c, err));
     TRY(parse_segments(c, segments, err));
     TRY(call_filter_init(&f, sel, m, err));
@@ -268,7 +267,6 @@ int journal_open(const char *path, const char *identity, journal_sink *sink, voi
     struct buf b = {0};
     size_t end = 0;
     int rc = 0;
-
     TRY(mem_zalloc(&j, 1, sizeof *j, "journal", err));
     pthread_mutex_init(&j->lock, NULL);
     j->fd = -1;
@@ -362,7 +360,6 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
     struct buf b = {0};
     struct jw w;
     int rc;
-
     for (int64_t s = 0; s < j->n; s++)
         if (!attn_is_plain(&samples[s].x))
             return keep(&j->skip, "searches know no window, chunk, cap, bias or sink", err);
@@ -409,7 +406,6 @@ static int run_job(void *ctx, int64_t item, int worker, struct err *err)
     struct head_in *samples = NULL;
     char label[64];
     int rc = 0;
-
     job_name(c, j, label);
     if (j->text || j->skip)
         goto out; /* the journal had it */
@@ -490,7 +486,6 @@ int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct
     double total = 0;
     int64_t todo = 0;
     int rc = 0;
-
     TRY(identity_text(c, &id, err));
     if (journal)
         TRY(journal_open(journal, buf_str(&id), take, c, &x.journal, err));
@@ -767,7 +762,6 @@ static int print_plan(const struct calibrate *c, const struct calibrate_opts *o,
     int jobs = cmd_jobs(&o->c), rc = 0;
     double rate, passes = c->run->method->search.passes;
     char read[24], memory[24], time[48] = "of unknown time";
-
     jobs = jobs > c->n_jobs ? (int)c->n_jobs : jobs;
     TRY(attn_rate(c->load.precision, &rate, err));
     bool known = passes > 0 && !c->device.accel;
@@ -809,7 +803,6 @@ static int write_result(const struct calibrate *c, const struct calibrate_opts *
     struct jw w;
     int64_t skipped = calibrate_skipped(c);
     int rc = 0;
-
     report_skips(c);
     if (skipped == c->n_jobs)
         FAIL(err, ERR_RUN, "no head could be calibrated: %s", c->jobs[0].skip);
@@ -858,7 +851,6 @@ static int open_backend(const struct app *app, const struct calibrate_opts *o, s
     struct shard shard;
     char why[160] = "";
     int rc = 0;
-
     if (o->backend == 0)
         return 0;
     if (!app->accel)
@@ -884,7 +876,6 @@ static int run(const struct app *app, void *opts, struct str_list *args, struct 
     struct buf name = {0}, journal = {0};
     int64_t n_runs = 0;
     int rc = 0;
-
     if (args->n == 0)
         FAIL(err, ERR_USAGE,
              "calibrate: no method given (lacuna calibrate METHOD T.h5... -o FILE)");

@@ -173,7 +173,6 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     double rate = 1;
     struct buf b = {0};
     struct jw w;
-
     TRY(attn_rate(r->load.precision, &rate, err));
     double seconds = t.flop / rate / jobs;
     jw_init(&w, &b, 2);
@@ -239,7 +238,6 @@ static int begin_outputs(const struct app *app, const struct replay_opts *o, str
 {
     int rc = 0;
     char path[4096], name[96];
-
     for (int t = 0; t < r->n_traces; t++) {
         if ((o->dump_masks || o->dump_outputs) && trace_meta(r->traces[t])->row_group)
             FAIL(err, ERR_USAGE,
@@ -363,7 +361,6 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     struct manifest *manifest = NULL;
     struct call_select sel = {o->layers, o->heads, o->steps, o->branch};
     int64_t before = 0;
-
     TRY(shard_from_env(o->shard, &shard, err));
     shard_warn_bound("replay");
     TRY(open_backend(app, o, r, &shard, err));
@@ -404,7 +401,6 @@ static int run(const struct app *app, void *opts, struct str_list *paths, struct
     struct replay_opts *o = opts;
     struct replay r = {0};
     int rc = 0;
-
     TRY(permute_check(o->permute, err));
     r.seed = (uint64_t)o->c.seed;
     r.load.precision = o->precision == 0 ? PREC_F64 : PREC_F32;
