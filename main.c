@@ -78,7 +78,6 @@ int main(int argc, char **argv)
 #endif
     };
     struct err err = {0};
-
     hold_standard_streams();
     take_descriptors();
     interrupt_install();

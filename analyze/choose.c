@@ -235,8 +235,7 @@ static int put_expected(const struct candidate *c, const struct record *of, cons
         if (c->cells[i]->layer == of->layer && c->cells[i]->head == of->head)
             x[n++] = record_value(c->cells[i], metric);
     sort_f64(x, n);
-    jw_key(w, metric);
-    jw_arr(w);
+    jw_karr(w, metric);
     for (int q = 0; q < 3; q++) {
         static const double level[] = {0.5, 0.1, 0.9};
         int64_t rank = (int64_t)ceil(level[q] * (double)n);
@@ -253,12 +252,9 @@ static int put_entry(const struct chooser *k, const struct candidate *c, const s
     int64_t cells = 0;
     int rc = 0;
     jw_obj(w);
-    jw_kint(w, "layer", of->layer);
-    jw_kint(w, "head", of->head);
-    jw_kstr(w, "method", c->first->method);
-    jw_kstr(w, "params", c->params);
-    jw_key(w, "expected");
-    jw_obj(w);
+    jw_members(w, JW_INT("layer", of->layer), JW_INT("head", of->head),
+               JW_STR("method", c->first->method), JW_STR("params", c->params));
+    jw_kobj(w, "expected");
     TRY(put_expected(c, of, k->req->cost, w, err));
     for (int l = 0; l < k->limits.n; l++)
         if (strcmp(k->limits.c[l].name, k->req->cost) != 0)
@@ -281,8 +277,7 @@ static int put_entries(const struct chooser *k, struct jw *w, struct choose_summ
     double total = 0;
     int rc = 0;
     TRY(grouping_make(k->set, keys, 2, 0, NULL, NULL, &heads, err));
-    jw_key(w, "entries");
-    jw_arr(w);
+    jw_karr(w, "entries");
     for (int64_t i = 0; i < heads.n; i++) {
         const struct record *r = heads.g[i].first;
         while (!is_at(p, r))
@@ -326,8 +321,7 @@ static int put_traces(const struct recset *set, struct jw *w, struct err *err)
     int rc = grouping_make(set, key, 1, 0, NULL, NULL, &gs, err);
     if (rc)
         return rc;
-    jw_key(w, "runs");
-    jw_arr(w);
+    jw_karr(w, "runs");
     for (int64_t i = 0; i < gs.n; i++)
         jw_str(w, gs.g[i].first->trace);
     jw_arr_end(w);
@@ -389,14 +383,11 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
         log_warn("settings whose search found another parameter in every call of a head are left "
                  "out: replay them with :per=layer, :per=model, or as a sweep");
     jw_obj(w);
-    jw_kstr(w, "format", "lacuna-plan");
-    jw_kint(w, "version", 1);
-    jw_kstr(w, "model", set->r[0].model);
-    jw_kstr(w, "permute", set->r[0].permute);
+    jw_members(w, JW_STR("format", "lacuna-plan"), JW_INT("version", 1),
+               JW_STR("model", set->r[0].model), JW_STR("permute", set->r[0].permute));
     put_limits(&req->limits, w);
-    jw_knum(w, "quantile", req->quantile);
-    jw_kstr(w, "cost", req->cost);
-    jw_kstr(w, "per", per[req->per]);
+    jw_members(w, JW_NUM("quantile", req->quantile), JW_STR("cost", req->cost),
+               JW_STR("per", per[req->per]));
     TRY(put_traces(set, w, err));
     jw_kstr(w, "default", "dense");
     TRY(put_entries(&k, w, sum, err));

@@ -21,7 +21,7 @@
 
 struct analyze_opts {
     struct common_opts common;
-    char *table, *group, *columns, *pivot, *sort, *best, *format, *output, *at, *by, *per, *explain;
+    char *table, *group, *columns, *pivot, *sort, *best, *format, *output, *at, *by, *explain;
     struct str_list where;
     struct model_request model;
     int beside;
@@ -51,8 +51,6 @@ static const struct opt options[] = {
             "ranking: compare at this density, recall or error; default: the targets of the "
             "replay."),
     OPT_STR(struct analyze_opts, by, NULL, "METRIC", "ranking: what decides (err_l1_rel)."),
-    OPT_STR(struct analyze_opts, per, NULL, "model|layer|head",
-            "ranking: who wins over all heads (default), in each layer or on each head."),
     OPT_STR(struct analyze_opts, sort, NULL, "COLUMN",
             "Sort rows by a column (its name as in CSV): metrics by their median, the better "
             "first, others upwards; -COLUMN turns the order round."),
@@ -346,15 +344,15 @@ static int run(const struct app *app, void *opts, struct str_list *dirs, struct 
                          : table_of_set(&set);
     if (!o->model.gpu && strcmp(def->listed.name, "model") == 0)
         FAIL(err, ERR_USAGE, "--table model predicts for a GPU: add --gpu NAME (lacuna list gpus)");
-    if ((o->at || o->by || o->per) && strcmp(def->listed.name, "ranking") != 0)
-        FAIL(err, ERR_USAGE, "--at, --by and --per are of another table: add --table ranking");
+    if ((o->at || o->by) && strcmp(def->listed.name, "ranking") != 0)
+        FAIL(err, ERR_USAGE, "--at and --by are of another table: add --table ranking");
     if (o->common.dry_run) {
         say_plan(def, &set, f, o->output);
         goto out;
     }
     if (o->beside && !o->columns && !(o->columns = strdup(BESIDE)))
         FAIL(err, ERR_NOMEM, "--beside: out of memory");
-    struct table_request req = {o->group, o->columns, o->pivot, o->at, o->by, o->per, 0};
+    struct table_request req = {o->group, o->columns, o->pivot, o->at, o->by, 0};
     struct row_opts rows = {o->sort, o->best, o->top};
     rc = table_build(def, &set, &req, &t, err);
     if (rc == ERR_INPUT && o->table && !table_has_data(def, &set))

@@ -165,34 +165,19 @@ static void put_cells(const struct chosen *c, struct buf *b)
 static void put_json(const struct chosen *c, struct jw *w)
 {
     jw_obj(w);
-    jw_key(w, "settings");
-    jw_arr(w);
-    for (int64_t k = 0; k < c->index.n_settings; k++) {
-        jw_obj(w);
-        jw_kint(w, "pick", k);
-        jw_kstr(w, "method", c->index.settings[k].method);
-        jw_kstr(w, "params", c->index.settings[k].params);
-        jw_kint(w, "masks", c->index.settings[k].cells);
-        jw_obj_end(w);
-    }
+    jw_karr(w, "settings");
+    for (int64_t k = 0; k < c->index.n_settings; k++)
+        jw_row(w, JW_INT("pick", k), JW_STR("method", c->index.settings[k].method),
+               JW_STR("params", c->index.settings[k].params),
+               JW_INT("masks", c->index.settings[k].cells));
     jw_arr_end(w);
-    jw_key(w, "masks");
-    jw_arr(w);
+    jw_karr(w, "masks");
     for (int64_t i = 0; i < c->n; i++) {
         const struct mask_entry *e = &c->index.entries[c->entries[i]];
-        jw_obj(w);
-        jw_kint(w, "cell", e->cell);
-        jw_kint(w, "pick", e->setting);
-        jw_kint(w, "step", e->step);
-        jw_kstr(w, "branch", e->branch);
-        jw_kint(w, "layer", e->layer);
-        jw_kint(w, "head", e->head);
-        jw_kint(w, "n_q", e->nq);
-        jw_kint(w, "n_k", e->nk);
-        jw_kbool(w, "causal", e->causal);
-        jw_kstr(w, "order", e->order);
-        jw_kstr(w, "trace", e->trace);
-        jw_obj_end(w);
+        jw_row(w, JW_INT("cell", e->cell), JW_INT("pick", e->setting), JW_INT("step", e->step),
+               JW_STR("branch", e->branch), JW_INT("layer", e->layer), JW_INT("head", e->head),
+               JW_INT("n_q", e->nq), JW_INT("n_k", e->nk), JW_BOOL("causal", e->causal),
+               JW_STR("order", e->order), JW_STR("trace", e->trace));
     }
     jw_arr_end(w);
     jw_obj_end(w);
@@ -294,13 +279,9 @@ static int export(const struct mask_opts *o, const char *path, struct err *err)
     TRY(mask_export(c.file, &c.index, &how, o->output, &done, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
-        jw_obj(&w);
-        jw_kstr(&w, "output", o->output);
-        jw_kint(&w, "masks", done.masks);
-        jw_kint(&w, "tensors", done.tensors);
-        jw_kint(&w, "bytes", done.bytes);
-        jw_knum(&w, "added", done.added);
-        jw_obj_end(&w);
+        jw_row(&w, JW_STR("output", o->output), JW_INT("masks", done.masks),
+               JW_INT("tensors", done.tensors), JW_INT("bytes", done.bytes),
+               JW_NUM("added", done.added));
         TRY(buf_check(&b, "result", err));
         puts(buf_str(&b));
     } else {

@@ -189,17 +189,11 @@ static void print_text(const struct finding *f)
 static void put_json(const struct finding *f, struct jw *w)
 {
     jw_obj(w);
-    jw_kstr(w, "file", f->path);
-    jw_kint(w, "records", f->records);
-    jw_kint(w, "without_sum", f->without_sum);
-    jw_key(w, "damaged");
-    jw_arr(w);
-    for (int64_t i = 0; i < f->n; i++) {
-        jw_obj(w);
-        jw_kint(w, "line", f->bad[i].number);
-        jw_kstr(w, "why", f->bad[i].why);
-        jw_obj_end(w);
-    }
+    jw_members(w, JW_STR("file", f->path), JW_INT("records", f->records),
+               JW_INT("without_sum", f->without_sum));
+    jw_karr(w, "damaged");
+    for (int64_t i = 0; i < f->n; i++)
+        jw_row(w, JW_INT("line", f->bad[i].number), JW_STR("why", f->bad[i].why));
     jw_arr_end(w);
     if (f->kept)
         jw_kstr(w, "kept_as", f->kept);

@@ -79,14 +79,8 @@ static void print_line(const char *name, const struct shard_state *s)
 
 static void put_json(struct jw *w, const char *name, const struct shard_state *s)
 {
-    jw_obj(w);
-    jw_kstr(w, "manifest", name);
-    jw_kstr(w, "state", s->state);
-    jw_kint(w, "cells", s->cells);
-    jw_kint(w, "ok", s->ok);
-    jw_kint(w, "skip", s->skip);
-    jw_kint(w, "error", s->error);
-    jw_obj_end(w);
+    jw_row(w, JW_STR("manifest", name), JW_STR("state", s->state), JW_INT("cells", s->cells),
+           JW_INT("ok", s->ok), JW_INT("skip", s->skip), JW_INT("error", s->error));
 }
 
 static int one_shard(const char *manifest, struct jw *w, struct err *err)

@@ -98,12 +98,8 @@ static int put_heads(const struct recset *set, const struct duo_request *req,
         sum->dense += !t->streams[r->layer * t->kv + r->kv_head];
         if (!t->streams[r->layer * t->kv + r->kv_head])
             continue;
-        jw_obj(w);
-        jw_kint(w, "layer", r->layer);
-        jw_kint(w, "head", r->head);
-        jw_kstr(w, "method", "streaming");
-        jw_kstr(w, "params", req->streaming);
-        jw_obj_end(w);
+        jw_row(w, JW_INT("layer", r->layer), JW_INT("head", r->head), JW_STR("method", "streaming"),
+               JW_STR("params", req->streaming));
     }
 out:
     grouping_free(&heads);
@@ -120,13 +116,10 @@ int duo_plan(const struct recset *set, const struct duo_request *req, struct jw 
         FAIL(err, ERR_INPUT, "records of one model in one token order were expected");
     TRY(read_table(req, &t, err));
     jw_obj(w);
-    jw_kstr(w, "format", "lacuna-plan");
-    jw_kint(w, "version", 1);
-    jw_kstr(w, "model", set->r[0].model);
-    jw_kstr(w, "permute", set->r[0].permute);
-    jw_kstr(w, "default", "dense");
-    jw_key(w, "entries");
-    jw_arr(w);
+    jw_members(w, JW_STR("format", "lacuna-plan"), JW_INT("version", 1),
+               JW_STR("model", set->r[0].model), JW_STR("permute", set->r[0].permute),
+               JW_STR("default", "dense"));
+    jw_karr(w, "entries");
     TRY(put_heads(set, req, &t, w, sum, err));
     jw_arr_end(w);
     jw_obj_end(w);

@@ -285,16 +285,11 @@ static void json_stats(struct jw *w, const struct column *c, const struct stats 
 {
     double low, high;
     jw_obj(w);
-    jw_knum(w, "mean", s->mean);
-    jw_knum(w, "sd", s->sd);
-    jw_kint(w, "n", s->n);
-    jw_knum(w, "min", s->min);
-    jw_knum(w, "median", s->median);
-    jw_knum(w, "max", s->max);
+    jw_members(w, JW_NUM("mean", s->mean), JW_NUM("sd", s->sd), JW_INT("n", s->n),
+               JW_NUM("min", s->min), JW_NUM("median", s->median), JW_NUM("max", s->max));
     if (s->zero_one && metric_yes_no(c->name)) {
         stats_wilson(s, &low, &high);
-        jw_knum(w, "low", low);
-        jw_knum(w, "high", high);
+        jw_members(w, JW_NUM("low", low), JW_NUM("high", high));
     }
     if (s->n_bad)
         jw_kint(w, "not_finite", s->n_bad);
@@ -318,15 +313,10 @@ static void json_cell(struct jw *w, const struct column *c, const struct cell *c
 
 static void json_columns(struct jw *w, const struct table *t)
 {
-    jw_key(w, "columns");
-    jw_arr(w);
-    for (int64_t c = 0; c < t->n_cols; c++) {
-        jw_obj(w);
-        jw_kstr(w, "name", t->cols[c].name);
-        jw_kstr(w, "title", t->cols[c].title);
-        jw_kstr(w, "unit", t->cols[c].unit);
-        jw_obj_end(w);
-    }
+    jw_karr(w, "columns");
+    for (int64_t c = 0; c < t->n_cols; c++)
+        jw_row(w, JW_STR("name", t->cols[c].name), JW_STR("title", t->cols[c].title),
+               JW_STR("unit", t->cols[c].unit));
     jw_arr_end(w);
 }
 
@@ -335,11 +325,9 @@ static void json_write(const struct table *t, struct buf *b)
     struct jw w;
     jw_init(&w, b, 1);
     jw_obj(&w);
-    jw_kstr(&w, "table", t->name);
-    jw_kstr(&w, "title", t->title);
+    jw_members(&w, JW_STR("table", t->name), JW_STR("title", t->title));
     json_columns(&w, t);
-    jw_key(&w, "rows");
-    jw_arr(&w);
+    jw_karr(&w, "rows");
     for (int64_t r = 0; r < t->n_rows; r++) {
         jw_obj(&w);
         for (int64_t c = 0; c < t->n_cols; c++)
@@ -347,8 +335,7 @@ static void json_write(const struct table *t, struct buf *b)
         jw_obj_end(&w);
     }
     jw_arr_end(&w);
-    jw_key(&w, "notes");
-    jw_arr(&w);
+    jw_karr(&w, "notes");
     for (int64_t i = 0; i < t->notes.n; i++)
         jw_str(&w, t->notes.items[i]);
     jw_arr_end(&w);

@@ -393,29 +393,21 @@ static int by_unit(const void *a, const void *b)
     const struct unit *x = a, *y = b;
     if (x->layer != y->layer)
         return x->layer - y->layer;
-    if (x->head != y->head)
-        return x->head - y->head;
-    int d = strcmp(x->trace, y->trace);
-    return d ? d : (x->run > y->run) - (x->run < y->run);
-}
-
-static struct unit unit_of_record(const struct record *r, bool samples)
-{
-    return (struct unit){r->layer, r->head, samples ? r->trace : "", samples ? r->run : 0};
+    return x->head - y->head;
 }
 
 int64_t unit_of(const struct units *units, const struct record *r)
 {
-    struct unit u = unit_of_record(r, units->samples);
+    const struct unit u = {r->layer, r->head};
     const struct unit *at = bsearch(&u, units->u, (size_t)units->n, sizeof u, by_unit);
     return at - units->u;
 }
 
-int units_find(const struct grouping *gs, int64_t from, int64_t to, bool samples, struct units *out,
+int units_find(const struct grouping *gs, int64_t from, int64_t to, struct units *out,
                struct err *err)
 {
     int64_t n = 0;
-    *out = (struct units){.samples = samples};
+    *out = (struct units){.n = 0};
     for (int64_t g = from; g < to; g++)
         n += gs->g[g].n;
     int rc = mem_alloc(&out->u, n, sizeof *out->u, "heads", err);
@@ -423,8 +415,10 @@ int units_find(const struct grouping *gs, int64_t from, int64_t to, bool samples
         return rc;
     n = 0;
     for (int64_t g = from; g < to; g++)
-        for (int64_t i = 0; i < gs->g[g].n; i++)
-            out->u[n++] = unit_of_record(&gs->set->r[gs->g[g].at[i]], samples);
+        for (int64_t i = 0; i < gs->g[g].n; i++) {
+            const struct record *r = &gs->set->r[gs->g[g].at[i]];
+            out->u[n++] = (struct unit){r->layer, r->head};
+        }
     qsort(out->u, (size_t)n, sizeof *out->u, by_unit);
     for (int64_t i = 0; i < n; i++)
         if (i == 0 || by_unit(&out->u[out->n - 1], out->u + i) != 0)

@@ -79,22 +79,19 @@ bool grouping_varies(const struct grouping *g, enum group_key k);
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* What is paired between groups: a head of a layer, or where one head is looked at a sample of it
- * (a trace, and a run of it). Calls of one head are not independent, so they are averaged first. */
+/* What is paired between groups: a head of a layer. Its calls are not independent, so they are
+ * averaged first. */
 struct unit {
     int layer, head;
-    const char *trace; /* of a record, "" where heads are paired */
-    int run;
 };
 
 struct units {
     struct unit *u; /* owned, sorted */
     int64_t n;
-    bool samples;
 };
 
 /* The units of groups [from, to). Release with free(out->u). */
-int units_find(const struct grouping *gs, int64_t from, int64_t to, bool samples, struct units *out,
+int units_find(const struct grouping *gs, int64_t from, int64_t to, struct units *out,
                struct err *err);
 
 /* Place of a record's unit; it must be one of them. */

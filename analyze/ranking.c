@@ -18,7 +18,6 @@
 #include "core/mem.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +26,6 @@
 #define RANKING_TIE 0.01
 
 #define SIGNIFICANT 0.05 /* p of a verdict */
-
-/* What a comparison is of: all heads, those of a layer, or one. */
-enum ranking_per { PER_MODEL, PER_LAYER, PER_ONE_HEAD };
 
 /* Where settings are compared. */
 struct place {
@@ -59,21 +55,18 @@ struct contestant {
 
 /* A row of the table, until the comparisons of all rows are known. */
 struct outcome {
-    double p;         /* of the test, then corrected for all comparisons of the table */
-    bool higher;      /* than the best other setting */
-    bool first_place; /* has the most wins there; of equals the better mean */
+    double p;    /* of the test, then corrected for all comparisons of the table */
+    bool higher; /* than the best other setting */
 };
 
 struct ranking {
     const struct recset *set;
     const char *by;
-    enum ranking_per per;
     enum group_key scope[KEYS_MAX];
-    int n_scope; /* with layer and head of a comparison */
+    int n_scope;
     struct grouping gs;
     struct outcome *rows; /* owned: one for each row of the table */
     int64_t n_rows, cap_rows;
-    double most; /* units of a comparison */
     /* of one scope */
     struct units units;
     struct setting *settings;
@@ -83,30 +76,6 @@ struct ranking {
     bool *common; /* [units]: all contestants have a value */
     int64_t n_common, left_out;
 };
-
-/* ---- notes ---------------------------------------------------------------------------------- */
-
-static const char *unit_name(const struct ranking *k, bool many)
-{
-    if (k->per == PER_ONE_HEAD)
-        return many ? "samples" : "sample";
-    return many ? "heads" : "head";
-}
-
-static void note(const struct ranking *k, struct table *t, const char *fmt, ...)
-{
-    static const char *const somewhere[] = {"", " (in some layers)", " (on some heads)"};
-    struct buf b = {0};
-    char text[512];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    buf_printf(&b, "%s%s", text, somewhere[k->per]);
-    if (!str_list_has(&t->notes, buf_str(&b)))
-        table_note(t, "%s", buf_str(&b));
-    buf_free(&b);
-}
 
 /* ---- places --------------------------------------------------------------------------------- */
 
@@ -338,16 +307,15 @@ static void drop_contestants(struct ranking *k, const struct place *at, struct t
             continue;
         }
         int own = misses ? (int)strcspn(params, "@") : (int)c->params.len;
-        if (misses && k->per == PER_MODEL)
+        if (misses)
             table_note(t,
                        "%s%s%.*s is left out at %s, which it misses by more than 2 %% on most "
                        "heads: it has %.3g there; --at interpolates where other budgets were "
                        "replayed",
                        c->first->method, own ? ":" : "", own, params, at->text, c->mean_missed);
         else
-            note(k, t, "%s%s%.*s %s at %s%s", c->first->method, own ? ":" : "", own, params,
-                 misses ? "is left out" : "has no value", at->text,
-                 misses ? ", which it misses by more than 2 %" : " (nothing is extrapolated)");
+            table_note(t, "%s%s%.*s has no value at %s (nothing is extrapolated)", c->first->method,
+                       own ? ":" : "", own, params, at->text);
         contestant_free(c);
     }
     k->n_c = kept;
@@ -357,7 +325,7 @@ static int find_place(struct ranking *k, int64_t from, int64_t to, const struct 
                       struct table *t, struct err *err)
 {
     int rc = 0;
-    TRY(units_find(&k->gs, from, to, k->per == PER_ONE_HEAD, &k->units, err));
+    TRY(units_find(&k->gs, from, to, &k->units, err));
     TRY(mem_zalloc(&k->settings, to - from, sizeof *k->settings, "settings", err));
     TRY(mem_zalloc(&k->c, 2 * (to - from), sizeof *k->c, "settings", err));
     TRY(mem_zalloc(&k->common, k->units.n, sizeof *k->common, "heads", err));
@@ -469,76 +437,51 @@ static void without_place(const char *params, struct buf *b)
         buf_puts(b, own ? per : per + 1);
 }
 
-/* Columns behind those of the scope; of a layer or head `second` stands before the numbers. */
-enum { AT, METHOD, PARAMS, SECOND };
+/* Columns behind those of the scope. */
+enum { AT, METHOD, PARAMS, FIRST };
 enum { NUMBERS = 8, P_HOLM = NUMBERS, VERDICT };
-
-static int64_t first_number(const struct ranking *k)
-{
-    return k->n_scope + (k->per == PER_MODEL ? SECOND : SECOND + 1);
-}
 
 /* A row without what depends on the others. */
 static int add_row(struct ranking *k, const struct place *at, int64_t i, struct table *t,
                    struct err *err)
 {
     const struct contestant *c = &k->c[i], *rival = rival_of(k, i);
-    struct buf own = {0}, second = {0};
+    struct buf own = {0};
     struct paired d;
     int64_t col = k->n_scope;
     int rc = 0;
     without_place(buf_str(&c->params), &own);
-    buf_printf(&second, "%s:", rival->first->method);
-    size_t bare = second.len;
-    without_place(buf_str(&rival->params), &second);
-    if (second.len == bare)
-        second.data[--second.len] = '\0';
-    TRY(buf_check(own.failed ? &own : &second, "parameters", err));
+    TRY(buf_check(&own, "parameters", err));
     TRY(compare(k, c, rival, &d, err));
     TRY(table_row(t, err));
     TRY(table_put_keys(t, c->first, k->scope, k->n_scope, err));
     TRY(table_text(t, col + AT, at->text, err));
     TRY(table_text(t, col + METHOD, c->first->method, err));
     TRY(table_text(t, col + PARAMS, buf_str(&own), err));
-    if (k->per != PER_MODEL)
-        TRY(table_text(t, col + SECOND, buf_str(&second), err));
     const double numbers[NUMBERS] = {
         (double)k->n_common, c->mean_x, c->mean_y, c->share, d.median, d.low, d.high, d.test.p};
     for (int m = 0; m < NUMBERS; m++)
-        table_num(t, first_number(k) + m, numbers[m]);
+        table_num(t, col + FIRST + m, numbers[m]);
     TRY(mem_grow(&k->rows, &k->cap_rows, k->n_rows + 1, sizeof *k->rows, "comparisons", err));
-    k->rows[k->n_rows++] = (struct outcome){d.test.p, d.test.plus > d.test.minus, false};
-    k->most = fmax(k->most, (double)k->n_common);
+    k->rows[k->n_rows++] = (struct outcome){d.test.p, d.test.plus > d.test.minus};
 out:
     buf_free(&own);
-    buf_free(&second);
     return rc;
-}
-
-/* The first of the contestants; their rows are the last ones. */
-static void crown(struct ranking *k)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < k->n_c; i++)
-        if (k->c[i].share > k->c[best].share ||
-            (k->c[i].share == k->c[best].share && better(k->by, k->c[i].mean_y, k->c[best].mean_y)))
-            best = i;
-    k->rows[k->n_rows - k->n_c + best].first_place = true;
 }
 
 /* No comparison, or not of everything: why. */
 static void note_place(struct ranking *k, const struct place *at, bool even, struct table *t)
 {
     if (k->n_c < 2)
-        note(k, t, "at %s fewer than two settings have values: nothing to rank", at->text);
+        table_note(t, "at %s fewer than two settings have values: nothing to rank", at->text);
     else if (k->n_common == 0)
-        note(k, t, "at %s no %s has values of all settings: leave some out (--where)", at->text,
-             unit_name(k, false));
-    else if (k->left_out && k->per == PER_MODEL)
+        table_note(t, "at %s no head has values of all settings: leave some out (--where)",
+                   at->text);
+    else if (k->left_out)
         table_note(t, "at %s %lld heads that only some settings have are left out", at->text,
                    (long long)k->left_out);
     if (!even)
-        note(k, t, "at %s the settings were not replayed on the same calls", at->text);
+        table_note(t, "at %s the settings were not replayed on the same calls", at->text);
 }
 
 static int rank_at(struct ranking *k, const struct place *at, struct table *t, struct err *err)
@@ -552,27 +495,24 @@ static int rank_at(struct ranking *k, const struct place *at, struct table *t, s
             TRY(add_row(k, at, i, t, err));
             even &= at->curves || k->c[i].calls == k->c[0].calls;
         }
-        crown(k);
     }
     note_place(k, at, even, t);
 out:
     return rc;
 }
 
-/* What depends on all comparisons of the table; of a layer or head the winner's row stays. */
+/* What depends on all comparisons of the table. */
 static int finish_rows(struct ranking *k, struct table *t, struct err *err)
 {
     bool higher_is_better = metric_better(k->by) == BETTER_HIGHER;
     double *p = NULL;
-    int64_t *kept = NULL, n = 0;
     int rc = 0;
     TRY(mem_alloc(&p, k->n_rows, sizeof *p, "verdicts", err));
-    TRY(mem_alloc(&kept, k->n_rows, sizeof *kept, "rows", err));
     for (int64_t i = 0; i < k->n_rows; i++)
         p[i] = k->rows[i].p;
     TRY(holm_correct(p, k->n_rows, err));
     for (int64_t i = 0; i < k->n_rows; i++) {
-        struct cell *cell = table_cell(t, i, first_number(k));
+        struct cell *cell = table_cell(t, i, k->n_scope + FIRST);
         cell[P_HOLM] = (struct cell){.set = true, .num = p[i]};
         cell[VERDICT] =
             (struct cell){.set = true,
@@ -581,34 +521,21 @@ static int finish_rows(struct ranking *k, struct table *t, struct err *err)
                                                                                  : "worse")};
         if (!cell[VERDICT].text)
             FAIL(err, ERR_NOMEM, "verdicts: out of memory");
-        if (k->per == PER_MODEL || k->rows[i].first_place)
-            kept[n++] = i;
     }
-    TRY(table_keep_rows(t, kept, n, err));
 out:
     free(p);
-    free(kept);
     return rc;
 }
 
-/* The smallest p of n pairs is 2 / 2^n. */
-static void note_power(const struct ranking *k, struct table *t)
-{
-    if (k->n_rows && ldexp(2, -(int)fmin(k->most, 60)) >= SIGNIFICANT)
-        table_note(t, "with %.0f %s no test can tell: the smallest p is %.2g", k->most,
-                   unit_name(k, k->most != 1), fmin(1, ldexp(2, -(int)k->most)));
-}
-
-static void note_columns(const struct ranking *k, struct table *t)
+static void note_columns(struct table *t)
 {
     table_note(
         t,
-        "n: %s that all settings have; won: share of them, values "
-        "within %g %% of the best share a %s; diff: median over %s to the best "
-        "other setting%s, low and high its 95 %% interval; p: signed-rank test of it, p Holm "
-        "corrected for all comparisons of the table; a verdict needs p Holm below %g",
-        unit_name(k, true), 100 * RANKING_TIE, unit_name(k, false), unit_name(k, true),
-        k->per == PER_MODEL ? "" : " (second)", SIGNIFICANT);
+        "n: heads that all settings have; won: share of them, values within %g %% of the "
+        "best share a head; diff: median over heads to the best other setting, low and high "
+        "its 95 %% interval; p: signed-rank test of it, p Holm corrected for all comparisons "
+        "of the table; a verdict needs p Holm below %g",
+        100 * RANKING_TIE, SIGNIFICANT);
 }
 
 static int make_columns(const struct ranking *k, struct table *t, struct err *err)
@@ -619,7 +546,6 @@ static int make_columns(const struct ranking *k, struct table *t, struct err *er
     } columns[] = {{"at", "at", false},
                    {"method", "method", false},
                    {"params", "setting", false},
-                   {"second", "second", false},
                    {"n", "n", false},
                    {"at_value", "has", true},
                    {"value", "mean", true},
@@ -634,22 +560,14 @@ static int make_columns(const struct ranking *k, struct table *t, struct err *er
     int rc = 0;
     TRY(table_key_columns(t, k->scope, k->n_scope, err));
     for (int i = 0; i < n; i++) {
-        if (i == SECOND && k->per == PER_MODEL)
-            continue;
         TRY(table_column(t, columns[i].name, columns[i].title, "",
-                         i <= SECOND || i == n - 1 ? COL_TEXT
-                         : i == SECOND + 1         ? COL_INT
-                                                   : COL_REAL,
+                         i < FIRST || i == n - 1 ? COL_TEXT
+                         : i == FIRST            ? COL_INT
+                                                 : COL_REAL,
                          1, err));
         t->cols[t->n_cols - 1].mixed = columns[i].mixed;
     }
-    snprintf(t->title, sizeof t->title, "Who wins by %s at equal budget, %s", k->by,
-             k->per == PER_MODEL   ? "head by head"
-             : k->per == PER_LAYER ? "in each layer"
-                                   : "on each head");
-    if (k->per != PER_MODEL)
-        t->brief = k->per == PER_LAYER ? "at,layer,method,params,second,won,difference,verdict"
-                                       : "at,layer,head,method,params,second,difference,verdict";
+    snprintf(t->title, sizeof t->title, "Who wins by %s at equal budget, head by head", k->by);
 out:
     return rc;
 }
@@ -703,19 +621,14 @@ static bool same_scope(const struct ranking *k, int64_t a, int64_t b)
 static int parse_request(const struct table_request *req, const struct recset *set,
                          struct ranking *k, struct place *at, struct err *err)
 {
-    static const char *const pers[] = {"model", "layer", "head"};
-    const char *per = req->per ? req->per : "model";
     int rc = 0;
     if (req->group || req->pivot || req->columns)
         FAIL(err, ERR_USAGE,
-             "its rows and columns are fixed: --at, --by, --per and --where "
+             "its rows and columns are fixed: --at, --by and --where "
              "choose what is compared");
     if (metric_better(k->by) == BETTER_NEITHER || !metric_def_find(k->by))
         FAIL(err, ERR_USAGE, "--by %s: a metric with a better and a worse direction was expected",
              k->by);
-    while (strcmp(per, pers[k->per]) != 0)
-        if (++k->per > PER_ONE_HEAD)
-            FAIL(err, ERR_USAGE, "--per %s: model, layer or head was expected", per);
     if (req->at)
         TRY(place_parse(req->at, at, err));
     else if (!has_target(set))
@@ -726,17 +639,13 @@ out:
     return rc;
 }
 
-/* Groups of the settings, in the order of scope, layer and head. */
+/* Groups of the settings, in the order of the scope. */
 static int group_settings(struct ranking *k, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
     int rc = recset_scope(k->set, k->scope, &k->n_scope, err);
     if (rc)
         return rc;
-    if (k->per != PER_MODEL)
-        k->scope[k->n_scope++] = KEY_LAYER;
-    if (k->per == PER_ONE_HEAD)
-        k->scope[k->n_scope++] = KEY_HEAD;
     memcpy(keys, k->scope, sizeof keys);
     keys[k->n_scope] = KEY_METHOD;
     keys[k->n_scope + 1] = KEY_PARAMS;
@@ -758,9 +667,7 @@ int build_ranking(const struct table_def *def, const struct recset *set,
         TRY(req->at ? rank_scope(&k, a, b, &at, out, err) : rank_targets(&k, a, b, out, err));
     }
     TRY(finish_rows(&k, out, err));
-    if (k.per != PER_MODEL)
-        note_power(&k, out);
-    note_columns(&k, out);
+    note_columns(out);
 out:
     free(k.rows);
     grouping_free(&k.gs);

@@ -13,11 +13,11 @@
 
 /* What the command line may change. */
 struct table_request {
-    const char *group;         /* keys in place of the table's own, or NULL */
-    const char *columns;       /* metric patterns in place of the table's own, or NULL */
-    const char *pivot;         /* key whose values become columns of the first metric, or NULL */
-    const char *at, *by, *per; /* ranking: "density_elem=0.3", "err_l1_rel", "layer", or NULL */
-    int64_t rows_most; /* a longer table of groups stays without rows (table.left_out); 0 = any */
+    const char *group;   /* keys in place of the table's own, or NULL */
+    const char *columns; /* metric patterns in place of the table's own, or NULL */
+    const char *pivot;   /* key whose values become columns of the first metric, or NULL */
+    const char *at, *by; /* ranking: "density_elem=0.3", "err_l1_rel", or NULL */
+    int64_t rows_most;   /* a longer table of groups stays without rows (table.left_out); 0 = any */
 };
 
 enum table_flags {

@@ -89,11 +89,9 @@ static void print_json(const struct capture_summary *s, const char *id)
     jw_kstr(&w, "trace", s->path);
     if (id[0])
         jw_kstr(&w, "trace_id", id);
-    jw_kint(&w, "tokens", s->tokens);
-    jw_kint(&w, "calls", s->calls);
-    jw_kint(&w, "file_bytes", s->file_bytes);
-    jw_kint(&w, "memory_bytes", s->memory_bytes);
-    jw_knum(&w, id[0] ? "seconds" : "estimated_seconds", s->seconds);
+    jw_members(&w, JW_INT("tokens", s->tokens), JW_INT("calls", s->calls),
+               JW_INT("file_bytes", s->file_bytes), JW_INT("memory_bytes", s->memory_bytes),
+               JW_NUM(id[0] ? "seconds" : "estimated_seconds", s->seconds));
     if (!isnan(s->device_seconds))
         jw_knum(&w, "device_seconds", s->device_seconds);
     if (!isnan(s->nll))

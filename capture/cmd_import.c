@@ -141,9 +141,8 @@ static int print_result(const struct import_opts *o, const struct import_job *j,
     if (o->common.json) {
         jw_init(&w, &b, 2);
         jw_obj(&w);
-        jw_kstr(&w, "trace", o->output);
-        jw_kstr(&w, "content_id", trace_id(t));
-        jw_kint(&w, "calls", trace_calls(t));
+        jw_members(&w, JW_STR("trace", o->output), JW_STR("content_id", trace_id(t)),
+                   JW_INT("calls", trace_calls(t)));
         trace_meta_json(m, &w);
         jw_obj_end(&w);
         TRY(buf_check(&b, "result", err));

@@ -162,8 +162,7 @@ static int norm_text(const json_t *v, const char *key, const char *where, char *
     int rc = jget_str(v, key, where, &s, err);
     if (rc)
         return rc;
-    *out = strdup(s);
-    return *out ? 0 : err_set(err, ERR_NOMEM, "%s: normalizer", where);
+    return mem_dup(out, s, where, err);
 }
 
 static int read_replace(const json_t *v, const char *where, struct norm_step *s, struct err *err)
@@ -443,8 +442,7 @@ static int add_pattern(struct pretokenizer *t, const char *pattern, const char *
 
 static int copy_text(const char *text, const char *where, char **out, struct err *err)
 {
-    *out = strdup(text);
-    return *out ? 0 : err_set(err, ERR_NOMEM, "%s: pre-tokenizer", where);
+    return mem_dup(out, text, where, err);
 }
 
 static int read_split(const json_t *v, const char *where, struct pretokenizer *t, struct err *err)

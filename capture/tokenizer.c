@@ -153,8 +153,7 @@ static int read_vocab(const json_t *model, const char *where, struct bpe *b, str
         if (b->tokens[id])
             FAIL(err, ERR_INPUT, "%s: model: \"%.60s\" and \"%.60s\" have the same id %lld", where,
                  b->tokens[id], token, (long long)id);
-        if (!(b->tokens[id] = strdup(token)))
-            FAIL(err, ERR_NOMEM, "%s: vocabulary", where);
+        TRY(mem_dup(&b->tokens[id], token, where, err));
         TRY(strmap_put(&b->vocab, token, id, err));
     }
 out:

@@ -129,8 +129,7 @@ int array_file_open(const char *path, struct array_file **out, struct err *err)
     int rc = 0;
 
     TRY(mem_zalloc(&f, 1, sizeof *f, path, err));
-    if (!(f->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&f->path, path, path, err));
     TRY(file_kind(path, &f->kind, err));
     TRY(open_kind[f->kind](f, err));
     *out = f;

@@ -38,8 +38,7 @@ static void list_flags(const struct method *m, struct jw *w)
         {m->arith.attend, "changes-math"},
         {m->flags & METHOD_BOUND, "bound"},
     };
-    jw_key(w, "flags");
-    jw_arr(w);
+    jw_karr(w, "flags");
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flags[i].is)
             jw_str(w, flags[i].name);
@@ -51,8 +50,7 @@ static void list_scopes(const struct method *m, struct jw *w)
 {
     if (!m->params.scopes)
         return;
-    jw_key(w, "only with");
-    jw_arr(w);
+    jw_karr(w, "only with");
     for (const struct param_scope *s = m->params.scopes; s->params; s++) {
         struct buf text = {0};
         buf_printf(&text, "%s: %s", s->only, s->params);
@@ -67,8 +65,7 @@ static void list_budget(const struct method *m, struct jw *w)
 {
     if (!m->params.budget)
         return;
-    jw_key(w, "budget");
-    jw_arr(w);
+    jw_karr(w, "budget");
     for (const struct budget_param *b = m->params.budget; b->params; b++) {
         struct buf text = {0};
         buf_printf(&text, "%s%s%s: %s keeps more", b->params, b->only ? " with " : "",
@@ -98,8 +95,7 @@ static void list_on_gpu(const struct method *m, struct jw *w)
                          : is_static                   ? "mask static, made once"
                          : m->device.rule              ? "mask chosen on the GPU"
                                                        : "mask chosen on the CPU";
-    jw_key(w, "on a GPU");
-    jw_arr(w);
+    jw_karr(w, "on a GPU");
     jw_str(w, choice);
     if (m->reuse.of && (m->flags & METHOD_NEEDS_STEPS))
         jw_str(w, "used again by later steps at no cost");
@@ -112,9 +108,8 @@ static int list_methods(const struct app *app, struct jw *w, struct err *err)
     for (const struct method *const *p = app->methods; *p; p++) {
         const struct method *m = *p;
         jw_obj(w);
-        jw_kstr(w, "name", m->name);
-        jw_kstr(w, "summary", m->summary);
-        jw_kstr(w, "paper", m->paper);
+        jw_members(w, JW_STR("name", m->name), JW_STR("summary", m->summary),
+                   JW_STR("paper", m->paper));
         if (m->alias)
             jw_kstr(w, "alias", m->alias);
         list_flags(m, w);
@@ -133,9 +128,8 @@ static void list_metric(const struct metric_def *m, const char *method, struct j
     static const char *const better[] = {NULL, "higher", "lower"};
     struct buf text = {0};
     jw_obj(w);
-    jw_kstr(w, "name", m->name);
-    jw_kstr(w, "unit", m->unit);
-    jw_kstr(w, "section", m->section ? m->section : "method");
+    jw_members(w, JW_STR("name", m->name), JW_STR("unit", m->unit),
+               JW_STR("section", m->section ? m->section : "method"));
     if (method || m->method)
         jw_kstr(w, "method", method ? method : m->method);
     if (m->denominator)
@@ -162,8 +156,7 @@ static int list_entries(const struct listed *const *entries, struct jw *w)
 {
     for (; entries && *entries; entries++) {
         jw_obj(w);
-        jw_kstr(w, "name", (*entries)->name);
-        jw_kstr(w, "summary", (*entries)->summary);
+        jw_members(w, JW_STR("name", (*entries)->name), JW_STR("summary", (*entries)->summary));
         if ((*entries)->details)
             jw_kstr(w, "details", (*entries)->details);
         jw_obj_end(w);

@@ -23,12 +23,8 @@ static void print_version(const struct app *app, bool as_json)
         return;
     }
     jw_init(&w, &b, 2);
-    jw_obj(&w);
-    jw_kstr(&w, "version", lacuna_version());
-    jw_kstr(&w, "build", lacuna_build_id());
-    jw_kbool(&w, "cuda", cuda);
-    jw_kstr(&w, "blas_kernels", openblas_kernels());
-    jw_obj_end(&w);
+    jw_row(&w, JW_STR("version", lacuna_version()), JW_STR("build", lacuna_build_id()),
+           JW_BOOL("cuda", cuda), JW_STR("blas_kernels", openblas_kernels()));
     puts(buf_str(&b));
     buf_free(&b);
 }

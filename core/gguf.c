@@ -260,8 +260,7 @@ static int tensor(struct reader *r, struct gguf *g, struct err *err)
     if (r->text.len == 0 || r->text.len > NAME_MAX_BYTES || strlen(r->text.data) != r->text.len)
         FAIL(err, ERR_INPUT, "%s: the name of tensor %lld has %zu bytes or a zero byte", r->path,
              (long long)g->n, r->text.len);
-    if (!(t->name = strdup(buf_str(&r->text))))
-        FAIL(err, ERR_NOMEM, "%s: tensors", r->path);
+    TRY(mem_dup(&t->name, buf_str(&r->text), r->path, err));
     g->n++;
     TRY(shape(r, t, err));
     TRY(type_of(r, t, err));

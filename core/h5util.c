@@ -535,8 +535,7 @@ int h5_names(hid_t group, char ***names, int64_t *n, struct err *err)
         }
         if ((size_t)len >= sizeof name)
             FAIL(err, ERR_INPUT, "%s: a name of %zd characters", h5_where(group, buf), len);
-        if (!(list[count] = strdup(name)))
-            FAIL(err, ERR_NOMEM, "names of a group");
+        TRY(mem_dup(&list[count], name, "names of a group", err));
     }
     *names = list;
     *n = count;

@@ -71,8 +71,7 @@ int h5_part_create(struct h5_part *p, const char *path, const char *format, int6
     TRY(refuse_existing(path, force, err));
     if (io_part_find(path, part) == IO_PART_LIVE)
         FAIL(err, ERR_IO, "%s is being written by another process", path);
-    if (!(p->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&p->path, path, path, err));
     TRY(io_part_open(&p->out, p->path, err));
     if (!p->out.part)
         FAIL(err, ERR_USAGE, "%s is not a regular file", path);

@@ -247,69 +247,22 @@ static int look_up(const json_t *o, const char *key, const char *where, bool opt
     return 0;
 }
 
-int jget_int(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, false, INTEGER, &v, err);
-    if (v)
-        *out = json_integer_value(v);
-    return rc;
-}
-
-int jget_int_opt(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, true, INTEGER, &v, err);
-    if (v)
-        *out = json_integer_value(v);
-    return rc;
-}
-
-int jget_num(const json_t *o, const char *key, const char *where, double *out, struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, false, NUMBER, &v, err);
-    if (v)
-        *out = json_number_value(v);
-    return rc;
-}
-
-int jget_num_opt(const json_t *o, const char *key, const char *where, double *out, struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, true, NUMBER, &v, err);
-    if (v)
-        *out = json_number_value(v);
-    return rc;
-}
-
-int jget_str(const json_t *o, const char *key, const char *where, const char **out, struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, false, STRING, &v, err);
-    if (v)
-        *out = json_string_value(v);
-    return rc;
-}
-
-int jget_str_opt(const json_t *o, const char *key, const char *where, const char **out,
-                 struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, true, STRING, &v, err);
-    if (v)
-        *out = json_string_value(v);
-    return rc;
-}
-
-int jget_bool_opt(const json_t *o, const char *key, const char *where, bool *out, struct err *err)
-{
-    const json_t *v;
-    int rc = look_up(o, key, where, true, BOOLEAN, &v, err);
-    if (v)
-        *out = json_is_true(v);
-    return rc;
-}
+#define GETTER(name, type, optional, kind, value)                                                  \
+    int name(const json_t *o, const char *key, const char *where, type *out, struct err *err)      \
+    {                                                                                              \
+        const json_t *v;                                                                           \
+        int rc = look_up(o, key, where, optional, kind, &v, err);                                  \
+        if (v)                                                                                     \
+            *out = value(v);                                                                       \
+        return rc;                                                                                 \
+    }
+GETTER(jget_int, int64_t, false, INTEGER, json_integer_value)
+GETTER(jget_int_opt, int64_t, true, INTEGER, json_integer_value)
+GETTER(jget_num, double, false, NUMBER, json_number_value)
+GETTER(jget_num_opt, double, true, NUMBER, json_number_value)
+GETTER(jget_str, const char *, false, STRING, json_string_value)
+GETTER(jget_str_opt, const char *, true, STRING, json_string_value)
+GETTER(jget_bool_opt, bool, true, BOOLEAN, json_is_true)
 
 int jget_size(const json_t *o, const char *key, const char *where, int64_t max, int64_t *out,
               struct err *err)
@@ -536,26 +489,33 @@ void jw_value(struct jw *w, const json_t *v)
     }
 }
 
-void jw_kstr(struct jw *w, const char *key, const char *s)
+void jw_kobj(struct jw *w, const char *key)
 {
     jw_key(w, key);
-    jw_str(w, s);
+    jw_obj(w);
 }
 
-void jw_knum(struct jw *w, const char *key, double x)
+void jw_karr(struct jw *w, const char *key)
 {
     jw_key(w, key);
-    jw_num(w, x);
+    jw_arr(w);
 }
 
-void jw_kint(struct jw *w, const char *key, int64_t x)
+void jw_put(struct jw *w, bool row, const struct jw_member *m)
 {
-    jw_key(w, key);
-    jw_int(w, x);
-}
-
-void jw_kbool(struct jw *w, const char *key, bool x)
-{
-    jw_key(w, key);
-    jw_bool(w, x);
+    if (row)
+        jw_obj(w);
+    for (; m->key; m++) {
+        jw_key(w, m->key);
+        if (m->type == 's')
+            jw_str(w, m->text);
+        else if (m->type == 'n')
+            jw_num(w, m->number);
+        else if (m->type == 'i')
+            jw_int(w, m->whole);
+        else
+            jw_bool(w, m->whole);
+    }
+    if (row)
+        jw_obj_end(w);
 }

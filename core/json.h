@@ -86,10 +86,43 @@ void jw_value(struct jw *w, const json_t *v); /* copy of a parsed value */
 /* Shortest of %.15g, %.16g, %.17g that reads back as x (finite x). */
 void num_text(double x, char text[32]);
 
-/* key + value in one call */
-void jw_kstr(struct jw *w, const char *key, const char *s);
-void jw_knum(struct jw *w, const char *key, double x);
-void jw_kint(struct jw *w, const char *key, int64_t x);
-void jw_kbool(struct jw *w, const char *key, bool x);
+/* Keys with their values: jw_members(w, JW_STR("name", s), JW_INT("n", n)) in the open object,
+ * jw_row as an object of its own. */
+struct jw_member {
+    const char *key; /* NULL: the end */
+    char type;       /* s, n, i, b */
+    const char *text;
+    double number;
+    int64_t whole;
+};
+#define JW_STR(k, v)                                                                               \
+    {                                                                                              \
+        .key = k, .type = 's', .text = v                                                           \
+    }
+#define JW_NUM(k, v)                                                                               \
+    {                                                                                              \
+        .key = k, .type = 'n', .number = v                                                         \
+    }
+#define JW_INT(k, v)                                                                               \
+    {                                                                                              \
+        .key = k, .type = 'i', .whole = v                                                          \
+    }
+#define JW_BOOL(k, v)                                                                              \
+    {                                                                                              \
+        .key = k, .type = 'b', .whole = v                                                          \
+    }
+void jw_put(struct jw *w, bool row, const struct jw_member *m);
+#define jw_members(w, ...) jw_put(w, false, (const struct jw_member[]){__VA_ARGS__, {NULL}})
+#define jw_row(w, ...) jw_put(w, true, (const struct jw_member[]){__VA_ARGS__, {NULL}})
+
+/* A key and what begins behind it. */
+void jw_kobj(struct jw *w, const char *key);
+void jw_karr(struct jw *w, const char *key);
+
+/* One member. */
+#define jw_kstr(w, k, v) jw_members(w, JW_STR(k, v))
+#define jw_knum(w, k, v) jw_members(w, JW_NUM(k, v))
+#define jw_kint(w, k, v) jw_members(w, JW_INT(k, v))
+#define jw_kbool(w, k, v) jw_members(w, JW_BOOL(k, v))
 
 #endif

@@ -157,17 +157,12 @@ static void put_host(struct jw *w)
     char cpu[128];
     struct utsname u;
     cpu_model(cpu);
-    jw_key(w, "host");
-    jw_obj(w);
-    if (uname(&u) == 0) {
-        jw_kstr(w, "name", u.nodename);
-        jw_kstr(w, "system", u.sysname);
-        jw_kstr(w, "release", u.release);
-        jw_kstr(w, "machine", u.machine);
-    }
-    jw_kstr(w, "cpu", cpu);
-    jw_kint(w, "processors", cpu_count());
-    jw_kint(w, "memory_bytes", (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+    jw_kobj(w, "host");
+    if (uname(&u) == 0)
+        jw_members(w, JW_STR("name", u.nodename), JW_STR("system", u.sysname),
+                   JW_STR("release", u.release), JW_STR("machine", u.machine));
+    jw_members(w, JW_STR("cpu", cpu), JW_INT("processors", cpu_count()),
+               JW_INT("memory_bytes", (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)));
     jw_obj_end(w);
 }
 
@@ -175,15 +170,13 @@ static void put_libraries(struct jw *w)
 {
     char text[64];
     unsigned major, minor, release, xxh = XXH_versionNumber();
-    jw_key(w, "libraries");
-    jw_obj(w);
+    jw_kobj(w, "libraries");
     if (H5get_libversion(&major, &minor, &release) >= 0) {
         snprintf(text, sizeof text, "%u.%u.%u", major, minor, release);
         jw_kstr(w, "hdf5", text);
     }
-    jw_kstr(w, "openblas", openblas_text());
-    jw_kstr(w, "jansson", jansson_version_str());
-    jw_kstr(w, "zstd", ZSTD_versionString());
+    jw_members(w, JW_STR("openblas", openblas_text()), JW_STR("jansson", jansson_version_str()),
+               JW_STR("zstd", ZSTD_versionString()));
     snprintf(text, sizeof text, "%u.%u.%u", xxh / 10000, xxh / 100 % 100, xxh % 100);
     jw_kstr(w, "xxhash", text);
     jw_obj_end(w);
@@ -196,8 +189,7 @@ static void put_environment(struct jw *w)
         "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID",
         "SLURM_ARRAY_TASK_ID",  "SLURM_PROCID",    "OMPI_COMM_WORLD_RANK", NULL};
     extern char **environ;
-    jw_key(w, "environment");
-    jw_obj(w);
+    jw_kobj(w, "environment");
     for (int i = 0; names[i]; i++)
         if (getenv(names[i]))
             jw_kstr(w, names[i], getenv(names[i]));
@@ -220,9 +212,8 @@ static void put_times(const struct manifest *m, struct jw *w, bool finished)
     if (!finished)
         return;
     time_text(end);
-    jw_kstr(w, "end", end);
-    jw_knum(w, "elapsed_s", clock_s() - m->start_s);
-    jw_kint(w, "peak_memory_bytes", mem_peak_rss());
+    jw_members(w, JW_STR("end", end), JW_NUM("elapsed_s", clock_s() - m->start_s),
+               JW_INT("peak_memory_bytes", mem_peak_rss()));
 }
 
 static void put_all(const struct manifest *m, struct jw *w, const char *status, bool finished)
@@ -231,14 +222,11 @@ static void put_all(const struct manifest *m, struct jw *w, const char *status, 
     json_t *v;
     char *cwd = getcwd(NULL, 0);
     jw_obj(w);
-    jw_kstr(w, "program", "lacuna");
-    jw_kstr(w, "version", lacuna_version());
-    jw_kstr(w, "build", lacuna_build_id());
-    jw_kstr(w, "status", status);
-    jw_kint(w, "pid", (int64_t)getpid());
+    jw_members(w, JW_STR("program", "lacuna"), JW_STR("version", lacuna_version()),
+               JW_STR("build", lacuna_build_id()), JW_STR("status", status),
+               JW_INT("pid", (int64_t)getpid()));
     put_times(m, w, finished);
-    jw_key(w, "argv");
-    jw_arr(w);
+    jw_karr(w, "argv");
     for (int i = 0; i < m->argc; i++)
         jw_str(w, m->argv[i]);
     jw_arr_end(w);

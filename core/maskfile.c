@@ -114,8 +114,7 @@ static int get_identity(hid_t group, struct record *r, struct err *err)
     TRY(mem_alloc(&text, PARAMS_MAX + 1, 1, "parameters", err));
     TRY(h5_get_str(group, "params", text, PARAMS_MAX + 1, err));
     free(r->params);
-    if (!(r->params = strdup(text)))
-        FAIL(err, ERR_NOMEM, "parameters: out of memory");
+    TRY(mem_dup(&r->params, text, "parameters", err));
 out:
     free(text);
     return rc;
@@ -449,8 +448,7 @@ int maskfile_open(const char *path, struct maskfile **out, struct err *err)
     TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
     f->file = f->cells = H5I_INVALID_HID;
     TRY(h5_open_file(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, &f->file, err));
-    if (!(f->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&f->path, path, path, err));
     if (stat(path, &st) != 0) {
         rc = err_sys(err, ERR_INPUT, "%s", path);
         goto out;
@@ -656,8 +654,7 @@ static int find_setting(struct mask_index *x, struct strmap *known, const struct
         at = x->n_settings;
         TRY(mem_grow(&x->settings, &x->cap_settings, at + 1, sizeof *x->settings, "settings", err));
         TRY(strmap_put(known, buf_str(&text), at, err));
-        if (!(s.params = strdup(id->params)))
-            FAIL(err, ERR_NOMEM, "settings of masks: out of memory");
+        TRY(mem_dup(&s.params, id->params, "settings of masks", err));
         x->settings[x->n_settings++] = s;
     }
     x->settings[at].cells++;

@@ -37,6 +37,13 @@ int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *
     return 0;
 }
 
+int mem_dup(void *out, const char *text, const char *what, struct err *err)
+{
+    char *p = strdup(text);
+    put_pointer(out, p);
+    return p ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", what);
+}
+
 int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what, struct err *err)
 {
     if (need <= *cap)

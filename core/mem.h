@@ -41,6 +41,9 @@ int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *
  * updated on success. */
 int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what, struct err *err);
 
+/* *out = a copy of text, or NULL with ERR_NOMEM, which names what. */
+int mem_dup(void *out, const char *text, const char *what, struct err *err);
+
 /* Whether a small allocation failed whose failure its caller may not see: of text (buf.h), of a
  * list of names (text.h), of JSON (json.h). mem_note_short sets it for the rest of the process;
  * mem_check_short is then ERR_NOMEM. Text and JSON are built in many steps, and a step that forgets

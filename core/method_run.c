@@ -442,8 +442,7 @@ static int calib_load(struct method_run *run, const char *path, char id[HASH_TEX
     char text[HASH_TEXT_MAX];
     TRY(mem_zalloc(&run->given, opt_count(run->method->params.table), sizeof *run->given,
                    "parameters given", err));
-    if (!(run->calib = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&run->calib, path, path, err));
     TRY(buf_read_file(&file, path, (size_t)256 << 20, err));
     TRY(seal_json(buf_str(&file), file.len, path, &run->calib_doc, err));
     hash_text(hash_bytes(buf_str(&file), file.len), text);
@@ -594,8 +593,7 @@ static int add_calib(struct spec *s, const char *path, struct err *err)
         return err_set(err, ERR_USAGE, "%s: calib is given twice", s->who);
     if (!path || !path[0])
         return err_set(err, ERR_USAGE, "%s: calib needs a file: calib=FILE", s->who);
-    s->calib = strdup(path);
-    return s->calib ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+    return mem_dup(&s->calib, path, s->who, err);
 }
 
 /* One "key=values" or, for a flag, "key". */

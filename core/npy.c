@@ -215,8 +215,7 @@ static int open_fd(int fd, const char *name, int64_t begin, int64_t end, bool v2
     a->fd = fd;
     fd = -1;
     a->file_size = end;
-    if (!(a->path = strdup(name)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", name);
+    TRY(mem_dup(&a->path, name, name, err));
     TRY(open_header(a, begin, v2_as_bf16, err));
     *out = a;
     a = NULL;
@@ -583,8 +582,7 @@ int npz_open(const char *path, struct npz **out, struct err *err)
     int rc = 0;
     TRY(mem_zalloc(&z, 1, sizeof *z, path, err));
     z->fd = -1;
-    if (!(z->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&z->path, path, path, err));
     TRY(io_open(path, &z->fd, &z->file_size, err));
     TRY(find_directory(z, err));
     TRY(mem_alloc(&p, z->bytes, 1, path, err));

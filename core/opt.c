@@ -673,8 +673,7 @@ void opt_table_json(const struct opt *table, struct jw *w)
     jw_arr(w);
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
         jw_obj(w);
-        jw_kstr(w, "name", o->name);
-        jw_kstr(w, "type", types[o->type]);
+        jw_members(w, JW_STR("name", o->name), JW_STR("type", types[o->type]));
         jw_key(w, "default");
         default_json(o, w);
         if (opt_has_range(o) && o->type != OPT_BOOL && o->type != OPT_ENUM && o->type != OPT_STR &&
@@ -687,15 +686,13 @@ void opt_table_json(const struct opt *table, struct jw *w)
             jw_kbool(w, "max_open", (o->flags & OPT_MAX_OPEN) != 0);
         }
         if (o->type == OPT_ENUM) {
-            jw_key(w, "values");
-            jw_arr(w);
+            jw_karr(w, "values");
             for (int i = 0; o->values[i]; i++)
                 jw_str(w, o->values[i]);
             jw_arr_end(w);
         }
-        jw_kbool(w, "required", (o->flags & OPT_REQUIRED) != 0);
-        jw_kstr(w, "unit", o->unit ? o->unit : "");
-        jw_kstr(w, "help", o->help ? o->help : "");
+        jw_members(w, JW_BOOL("required", (o->flags & OPT_REQUIRED) != 0),
+                   JW_STR("unit", o->unit ? o->unit : ""), JW_STR("help", o->help ? o->help : ""));
         jw_obj_end(w);
     }
     jw_arr_end(w);

@@ -124,15 +124,11 @@ static void draw_json(const struct progress *p, double t, const char *current)
     struct jw w;
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    jw_kstr(&w, "progress", p->what);
-    jw_kint(&w, "done", p->items_done);
-    jw_kint(&w, "items", p->items);
-    jw_knum(&w, "share", p->total > 0 ? p->done / p->total : 0);
-    jw_knum(&w, "elapsed_s", t - p->start);
-    if (p->meter.name && t > p->meter.start) {
-        jw_kstr(&w, "meter", p->meter.name);
-        jw_knum(&w, "meter_share", meter_share(p, t));
-    }
+    jw_members(&w, JW_STR("progress", p->what), JW_INT("done", p->items_done),
+               JW_INT("items", p->items), JW_NUM("share", p->total > 0 ? p->done / p->total : 0),
+               JW_NUM("elapsed_s", t - p->start));
+    if (p->meter.name && t > p->meter.start)
+        jw_members(&w, JW_STR("meter", p->meter.name), JW_NUM("meter_share", meter_share(p, t)));
     if (current)
         jw_kstr(&w, "current", current);
     jw_obj_end(&w);

@@ -290,8 +290,7 @@ static void json_infinities(const struct record *r, struct jw *w)
         if (!(isinf(r->values[i]) && r->values[i] > 0))
             continue;
         if (!any) {
-            jw_key(w, "inf");
-            jw_arr(w);
+            jw_karr(w, "inf");
             any = true;
         }
         jw_str(w, r->names->name[i]);
@@ -556,8 +555,7 @@ static int pool_text(struct record_pool *p, const char *text, char **out, struct
     if (at < 0) {
         at = p->n_texts;
         TRY(mem_grow(&p->texts, &p->cap_texts, at + 1, sizeof *p->texts, "texts of records", err));
-        if (!(p->texts[at] = strdup(text)))
-            FAIL(err, ERR_NOMEM, "texts of records: out of memory");
+        TRY(mem_dup(&p->texts[at], text, "texts of records", err));
         p->n_texts++;
         TRY(strmap_put(&p->index, text, at, err));
     }

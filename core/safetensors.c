@@ -370,8 +370,7 @@ static int new_file(const char *path, int64_t shards, struct st_file **out, stru
     struct st_file *f = NULL;
     TRY(mem_zalloc(&f, 1, sizeof *f, path, err));
     TRY(mem_zalloc(&f->shards, shards, sizeof *f->shards, path, err));
-    if (!(f->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&f->path, path, path, err));
     *out = f;
     f = NULL;
 out:
@@ -747,8 +746,7 @@ int st_adopt(const char *path, const struct st_tensor *tensors, int64_t n, struc
     TRY(mem_grow(&f->tensors, &f->cap, n, sizeof *f->tensors, path, err));
     for (; f->n < n; f->n++) {
         f->tensors[f->n] = tensors[f->n];
-        if (!(f->tensors[f->n].name = strdup(tensors[f->n].name)))
-            FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+        TRY(mem_dup(&f->tensors[f->n].name, tensors[f->n].name, path, err));
     }
     if (n > 1)
         qsort(f->tensors, (size_t)n, sizeof *f->tensors, by_offset);
@@ -875,13 +873,11 @@ static int out_header(const char *path, const struct st_out **order, int64_t n, 
         jw_key(&w, t->name);
         jw_obj(&w);
         jw_kstr(&w, "dtype", type_name(t->dtype));
-        jw_key(&w, "shape");
-        jw_arr(&w);
+        jw_karr(&w, "shape");
         for (int k = 0; k < t->ndim; k++)
             jw_int(&w, t->shape[k]);
         jw_arr_end(&w);
-        jw_key(&w, "data_offsets");
-        jw_arr(&w);
+        jw_karr(&w, "data_offsets");
         jw_int(&w, at);
         if (!add_ok(at, bytes, &at))
             return err_set(err, ERR_RUN, "%s: more than 2^63 bytes", path);

@@ -165,7 +165,6 @@ static int get_field(hid_t group, const struct field *f, struct trace_meta *m, s
     enum dtype *type = (enum dtype *)(void *)((char *)m + f->offset);
     char text[32];
     int rc;
-
     if (f->type != F_DTYPE)
         return h5_get_field(group, &(struct h5_field){f->name, kinds[f->type], f->offset, f->size},
                             m, err);
@@ -183,7 +182,6 @@ static int put_optional(hid_t file, const char *group, const struct trace_meta *
     struct buf names = {0};
     hid_t at = H5I_INVALID_HID;
     int rc = 0;
-
     for (const struct field *f = fields; f->name; f++)
         if (strcmp(f->group, group) == 0 && is_provenance(f) && in_use(f, m))
             buf_printf(&names, "%s%s", names.len ? " " : "", f->name);
@@ -203,7 +201,6 @@ int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
     hid_t group = H5I_INVALID_HID;
     const char *open = "";
     int rc = 0;
-
     for (const struct field *f = fields; f->name; f++) {
         if (!in_use(f, m))
             continue;
@@ -228,7 +225,6 @@ int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err)
     const char *open = "";
     bool video = h5_has_link(file, "video");
     int rc = 0;
-
     memset(m, 0, sizeof *m);
     for (const struct field *f = fields; f->name; f++) {
         if (strcmp(open, f->group) != 0) {
@@ -256,7 +252,6 @@ out:
 void trace_meta_json(const struct trace_meta *m, struct jw *w)
 {
     const char *open = "";
-
     for (const struct field *f = fields; f->name; f++) {
         if (!in_use(f, m))
             continue;
@@ -454,7 +449,6 @@ static int check_ids(const struct trace_meta *m, int code, struct err *err)
 static int check_decode(const struct trace_meta *m, int code, struct err *err)
 {
     struct trace_decode d = trace_decode(m);
-
     if (m->decode_from == 0 && (m->question_from || m->generated_by[0]))
         return err_set(err, code, "/run: %s without decode_from",
                        m->question_from ? "question_from" : "generated_by");
@@ -568,7 +562,6 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
 {
     size_t len = strnlen(c->branch, sizeof c->branch);
     char what[UTF8_FAULT_MAX];
-
     if (c->layer < 0 || c->layer >= m->layers)
         return err_set(err, code, "layer %d of a model with %d layers", c->layer, m->layers);
     if (c->step < 0 || (m->steps > 0 && c->step >= m->steps))
@@ -664,7 +657,6 @@ static bool score_array(const struct trace_meta *m, const struct trace_call *c, 
 {
     bool rel = i == TRACE_REL_BIAS, values = rel || i == TRACE_COL_SUM;
     int64_t n = rel ? 2 * m->n_k - 1 : m->decode_from;
-
     a->type = DT_F32;
     if (i == TRACE_BIAS)
         return bias_array(m, c, a);
@@ -752,7 +744,6 @@ int64_t trace_call_size(const struct trace_meta *meta, const struct trace_call *
     struct trace_meta m = *meta;
     struct trace_array a;
     int64_t sum = 16384; /* groups and attributes */
-
     if (m.v_dim == 0)
         m.v_dim = m.head_dim;
     for (int i = 0; i < CALL_ARRAYS; i++) {
@@ -831,7 +822,6 @@ static bool numbered(const char *s, size_t len, const char *word, int *out)
 {
     size_t n = strlen(word), i = n;
     long x = 0;
-
     if (len <= n || strncmp(s, word, n) != 0)
         return false;
     i += s[i] == '-';
@@ -850,7 +840,6 @@ const char *call_name_parse(const char *text, size_t len, struct call_name *c, i
                             size_t *word_len)
 {
     bool has_branch = false;
-
     for (size_t at = 0; at < len;) {
         const char *word = text + at;
         size_t n = 0;

@@ -38,7 +38,6 @@ static int read_chunks(const struct trace *t, const char *path, const struct tra
     enum chunk_codec codec = a->storage == TRACE_ZSTD ? CHUNK_ZSTD : CHUNK_DEFLATE;
     hid_t dset = H5I_INVALID_HID;
     int rc = 0;
-
     TRY(mem_alloc(&scratch, (int64_t)chunk, 1, "chunk", err));
     TRY(mem_alloc(&plain, (int64_t)chunk, 1, "chunk", err));
     h5_lock();
@@ -79,7 +78,6 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
 {
     char path[DATASET_PATH_MAX];
     int rc;
-
     trace_dataset_path(t, call, a, path);
     if (!a->present)
         return err_set(err, ERR_INPUT, "%s: %s is not in this trace", t->path, path);
@@ -143,7 +141,6 @@ static int read_floats(const struct trace *t, int64_t call, const struct trace_a
     bool plain = a->type == DT_F32;
     void *buf = NULL;
     int rc = 0;
-
     if (!plain)
         TRY(mem_alloc(&buf, step < n ? step : n, (size_t)a->row_bytes, "rows of a trace", err));
     for (int64_t at = 0; at < n;) {
@@ -169,7 +166,6 @@ int trace_read(const struct trace *t, int64_t call, enum trace_what what, int he
     bool whole = tok0 == 0 && n == a->rows && head >= 0 && head < a->slices;
     struct hash_state *sum = NULL;
     int rc = 0;
-
     if (!a->present || n <= 0) /* says what is wrong */
         return trace_read_rows(t, call, a, head, tok0, n, dst, err);
     if (whole)
@@ -195,7 +191,6 @@ int trace_read_values(const struct trace *t, int64_t call, int which, int head, 
 {
     const struct trace_array *a = &t->calls[call].arr[which];
     int64_t n = a->rows * a->row_bytes / (int64_t)sizeof *x;
-
     if (!a->present && (which == TRACE_SINKS || which == TRACE_ALIBI)) {
         *x = 0;
         return 0;
@@ -221,7 +216,6 @@ int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, fl
 {
     const struct trace_array *arr = t->calls[call].arr;
     int rc = 0;
-
     if (sum)
         rc = trace_read_slice(t, call, &arr[TRACE_MAP_SUM], head, sum, err);
     if (rc == 0 && max)
@@ -235,7 +229,6 @@ int trace_read_run(const struct trace *t, enum trace_run which, void *out, int64
     const struct trace_array *a = &t->run[which];
     void *data = NULL;
     int rc = 0;
-
     if (!a->present) {
         memset(out, 0, sizeof(void *));
         *n = 0;

@@ -57,7 +57,6 @@ static bool is_payload(const char *name, bool of_run)
     static const struct trace_meta any;
     struct trace_array a;
     char sums[32];
-
     for (int i = 0; i < (of_run ? RUN_ARRAYS : CALL_ARRAYS); i++) {
         of_run ? trace_run_array(i, 0, &a) : trace_call_array(&any, NULL, i, &a);
         snprintf(sums, sizeof sums, "%s_xxh3", a.name);
@@ -89,7 +88,6 @@ static bool attr_known(enum place at, const char *name)
     static const char *const groups[] = {
         [AT_MODEL] = "model", [AT_RUN] = "run", [AT_VIDEO] = "video"};
     bool of_meta = at == AT_MODEL || at == AT_RUN || at == AT_VIDEO;
-
     return strcmp(name, LIST) == 0 || (at == AT_ROOT && has_name(root_attrs, name)) ||
            (at == AT_CALL && (is_call_field(name) || trace_score_has(name))) ||
            (of_meta && trace_meta_has(groups[at], name));
@@ -157,7 +155,6 @@ static int see_links(hid_t group, struct look *l)
     char **names = NULL;
     int64_t n = 0;
     int rc = 0;
-
     TRY(h5_names(group, &names, &n, l->err));
     for (int64_t i = 0; i < n; i++) {
         bool listed = words_have(l->optional, ' ', names[i], strlen(names[i]));
@@ -181,7 +178,6 @@ static int refuse_unknown(struct trace *t, hid_t group, enum place at, struct er
     char where[128], optional[OPTIONAL_MAX];
     struct look l = {.t = t, .at = at, .where = h5_where(group, where), .optional = optional};
     int rc = 0;
-
     l.err = err;
     TRY(optional_names(group, optional, err));
     if (H5Aiterate2(group, H5_INDEX_NAME, H5_ITER_INC, NULL, see_attr, &l) < 0) {
@@ -235,7 +231,6 @@ static int list_directory(const char *dir, struct str_list *out, struct err *err
     struct dirent **names = NULL;
     int64_t before = out->n;
     int rc = 0, n = scandir(dir, &names, is_h5, versionsort);
-
     if (n < 0)
         return err_sys(err, ERR_INPUT, "%s: cannot list the directory", dir);
     for (int i = 0; i < n; i++) {
@@ -274,7 +269,6 @@ static int only_trace(const char *path, char **only, struct err *err)
 {
     struct str_list found = {0};
     int rc = 0;
-
     *only = NULL;
     if (!is_directory(path))
         return 0;
@@ -296,7 +290,6 @@ out:
 static int check_chunks(const struct h5_info *info, struct trace_array *a, struct err *err)
 {
     int64_t bytes;
-
     for (int i = 0; i < a->ndim; i++)
         if (info->chunk[i] < 1)
             return err_set(err, ERR_INPUT, "'%s': chunk of %lld elements", a->name,
@@ -326,7 +319,6 @@ static int check_storage(const struct trace *t, const struct h5_info *info, stru
                          struct err *err)
 {
     int64_t end;
-
     if (info->ndim != a->ndim)
         return err_set(err, ERR_INPUT, "'%s': rank %d, expected %d", a->name, info->ndim, a->ndim);
     for (int i = 0; i < a->ndim; i++)
@@ -353,7 +345,6 @@ static int read_sums(hid_t group, struct trace_array *a, struct err *err)
     uint8_t *raw = NULL;
     int64_t dims[2] = {a->slices, 16};
     int rc = 0;
-
     snprintf(name, sizeof name, "%s_xxh3", a->name);
     TRY(mem_alloc(&raw, a->slices, 16, "checksums", err));
     TRY(mem_alloc(&a->sums, a->slices, sizeof *a->sums, "checksums", err));
@@ -372,7 +363,6 @@ static int open_array(const struct trace *t, hid_t group, struct trace_array *a,
     struct h5_info info;
     hid_t dset = H5I_INVALID_HID;
     int rc = 0;
-
     TRY(h5_open_dataset(group, a->name, &dset, err));
     TRY(h5_dataset_info(dset, a->type, &info, err));
     TRY(check_storage(t, &info, a, err));
@@ -389,7 +379,6 @@ static int open_run_array(struct trace *t, hid_t group, int i, struct err *err)
     hid_t dset = H5I_INVALID_HID;
     int64_t want = trace_run_length(&t->meta, i), n;
     int rc = 0;
-
     trace_run_array(i, 0, a);
     if (!h5_has_link(group, a->name))
         return 0;
@@ -416,7 +405,6 @@ static int read_aux(struct trace *t, hid_t call, struct aux_shape aux[AUX_COUNT]
     hid_t group = H5I_INVALID_HID, dset = H5I_INVALID_HID;
     struct h5_info info;
     int rc = 0;
-
     if (!h5_has_link(call, "aux"))
         return 0;
     TRY(h5_open_group(call, "aux", &group, err));
@@ -445,7 +433,6 @@ static int read_call(struct trace *t, hid_t group, const char *path, struct err 
                       "calls of a trace", err);
     char expected[CALL_PATH_MAX];
     struct trace_entry *e;
-
     if (rc)
         return rc;
     e = &t->calls[t->n_calls++];
@@ -480,7 +467,6 @@ static int walk(struct trace *t, hid_t parent, const char *path, int depth, stru
     int64_t n = 0;
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
-
     TRY(refuse_unknown(t, parent, AT_STEPS, err));
     TRY(optional_names(parent, optional, err));
     TRY(h5_names(parent, &names, &n, err));
@@ -514,7 +500,6 @@ static int read_calls(struct trace *t, struct err *err)
 {
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
-
     TRY(h5_open_group(t->file, "calls", &group, err));
     TRY(walk(t, group, "/calls", 0, err));
     if (t->n_calls > 1)
@@ -534,7 +519,6 @@ static int read_rows(struct trace *t, struct err *err)
 {
     struct row_sample s = {.n = t->meta.n_q, .group = t->meta.row_group};
     int rc = 0;
-
     if ((s.group != 0) != t->run[TRACE_ROWS].present)
         return err_set(err, ERR_INPUT, "/run: of 'row_group' and 'rows' only one is there");
     if (s.group == 0)
@@ -551,7 +535,6 @@ static int read_run(struct trace *t, struct err *err)
 {
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
-
     TRY(h5_open_group(t->file, "run", &group, err));
     for (int i = 0; i < RUN_ARRAYS; i++)
         TRY(open_run_array(t, group, i, err));
@@ -564,7 +547,6 @@ out:
 static int compute_id(struct trace *t, struct err *err)
 {
     struct buf b = {0};
-
     content_meta(&t->meta, &b);
     for (int64_t i = 0; i < t->n_calls; i++) {
         content_call(&t->calls[i].call, &b);
@@ -607,7 +589,6 @@ static int check_types(const struct trace *t, struct err *err)
 {
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
-
     if (t->meta.dtype != DT_BF16)
         return 0;
     TRY(h5_open_group(t->file, "types", &group, err));
@@ -663,7 +644,6 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
     struct trace *t = NULL;
     char *only = NULL;
     int rc = only_trace(path, &only, err);
-
     if (rc)
         return rc;
     path = only ? only : path;
@@ -673,8 +653,7 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
     t->file = H5I_INVALID_HID;
     TRY(h5_open_file(path, TRACE_FORMAT, TRACE_VERSION_MAJOR, &t->file, err));
     TRY(open_payload(t, path, err));
-    if (!(t->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&t->path, path, path, err));
     if ((rc = read_structure(t, err)) != 0) {
         err_prefix(err, "%s", path);
         goto out;
@@ -696,7 +675,6 @@ int trace_open(const char *path, struct trace **out, struct err *err)
 {
     struct trace *t = NULL;
     int rc = trace_open_damaged(path, &t, err);
-
     if (rc)
         return rc;
     if (strcmp(t->id, t->stored_id) != 0) {

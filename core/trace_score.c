@@ -111,7 +111,6 @@ static int get_field(hid_t group, size_t i, struct trace_score *s, struct err *e
     int64_t n = 0, default_value = from_zero(i) ? -1 : 0;
     double x = 0;
     int rc;
-
     if (fields[i].kind == REAL) {
         if ((rc = h5_get_f64(group, fields[i].name, &x, err)) != 0)
             return rc;
@@ -138,7 +137,6 @@ static int get_bias_heads(hid_t group, const char *name, int ndim, const struct 
     struct h5_info info;
     hid_t dset = H5I_INVALID_HID;
     int rc = 0;
-
     TRY(h5_open_dataset(group, name, &dset, err));
     TRY(h5_dataset_info(dset, DT_F32, &info, err));
     if (info.ndim != ndim || (info.dims[0] != 1 && info.dims[0] != m->heads))
@@ -152,7 +150,6 @@ out:
 int trace_score_get(hid_t group, const struct trace_meta *m, struct trace_score *s, struct err *err)
 {
     int rc = 0;
-
     memset(s, 0, sizeof *s);
     for (size_t i = 0; i < FIELDS; i++)
         if (h5_has_attr(group, fields[i].name))
@@ -264,7 +261,6 @@ int64_t trace_call_pairs(const struct trace *t, int64_t call)
     struct head_shape shape = {m->n_q, m->n_k, trace_causal(m, score), score->reach};
     struct row_sample s;
     int64_t pairs = 0;
-
     if (!trace_rows(t, &s))
         return pairs_within(&shape, 0, m->n_q, 0, m->n_k);
     shape.nq = m->n_k;
@@ -386,7 +382,6 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
     bool causal = trace_causal(m, s);
     int64_t n_k = m->n_k;
     int rc = 0;
-
     *rel = NULL;
     *in = (struct attn_in){
         .nq = m->row_group ? n_k : m->n_q,

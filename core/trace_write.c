@@ -67,7 +67,6 @@ static void advise(const struct trace_writer *w, struct err *err)
 {
     char text[TRACE_ADVICE_MAX];
     size_t len = err ? strlen(err->msg) : 0;
-
     if (!err || !err->code)
         return;
     trace_write_advice(&w->meta, w->form.copy, err->sys, text);
@@ -82,7 +81,6 @@ static int check_space(const char *path, const struct trace_meta *m, const struc
     char advice[TRACE_ADVICE_MAX], *copy = strdup(path);
     int64_t have, need = form->need_bytes;
     int rc = 0;
-
     if (!copy)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
     const char *dir = dirname(copy);
@@ -108,7 +106,6 @@ static int commit_type(struct trace_writer *w, struct err *err)
 {
     hid_t group = H5I_INVALID_HID, props = H5I_INVALID_HID;
     int rc = 0;
-
     w->type = h5_type(w->meta.dtype);
     if (w->meta.dtype != DT_BF16)
         return 0;
@@ -143,7 +140,6 @@ int trace_create_as(const char *path, const struct trace_meta *m, const struct t
 {
     struct trace_writer *w = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&w, 1, sizeof *w, "trace writer", err));
     w->meta = *m;
     w->form = *form;
@@ -191,7 +187,6 @@ static hid_t packed_props(const struct trace_array *a)
     int64_t chunk[3] = {1, a->chunk_rows, a->dims[2]};
     unsigned level = LEVEL;
     hid_t props = h5_dataset_props(a->ndim, chunk);
-
     H5Pset_shuffle(props);
     if (a->storage == TRACE_ZSTD)
         H5Pset_filter(props, H5_FILTER_ZSTD, H5Z_FLAG_MANDATORY, 1, &level);
@@ -216,7 +211,6 @@ static int pack_chunk(void *ctx, int64_t i, int worker, struct err *err)
     int64_t rows = a->rows - row < a->chunk_rows ? a->rows - row : a->chunk_rows;
     char *plain = NULL, *scratch = NULL;
     int rc = 0;
-
     (void)worker;
     TRY(mem_zalloc(&plain, (int64_t)p->chunk, 1, "chunk", err)); /* the last chunk is padded */
     TRY(mem_alloc(&scratch, (int64_t)p->chunk, 1, "chunk", err));
@@ -235,7 +229,6 @@ static int put_zstd(hid_t dset, const struct trace_array *a, int jobs, int64_t s
     struct packer p = {.a = a, .data = data, .elem = dtype_size(a->type)};
     int64_t n = (a->rows + a->chunk_rows - 1) / a->chunk_rows;
     int rc = 0;
-
     p.chunk = (size_t)(a->chunk_rows * a->row_bytes);
     p.bound = chunk_bound(p.chunk);
     TRY(mem_alloc(&p.packed, n, p.bound, "packed chunks", err));
@@ -260,7 +253,6 @@ static int put_hdf5(hid_t dset, const struct trace_array *a, int64_t slice, cons
     hsize_t start[3] = {(hsize_t)slice, 0, 0};
     hsize_t count[3] = {1, (hsize_t)a->rows, (hsize_t)a->dims[2]};
     int rc = 0;
-
     h5_lock();
     hid_t space = H5Dget_space(dset), mem = H5Screate_simple(a->ndim, count, NULL);
     hid_t type = H5Dget_type(dset);
@@ -307,7 +299,6 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
     struct trace_array *a = &aw->a;
     hid_t props = H5I_INVALID_HID, type = H5I_INVALID_HID;
     int rc = 0;
-
     if (!trace_call_array(&w->meta, &w->call, i, a))
         return err_set(err, ERR_RUN, "size of '%s' overflows", a->name);
     a->storage = i < TRACE_SINKS ? w->form.storage : TRACE_CONTIGUOUS;
@@ -342,7 +333,6 @@ static int create_call_group(struct trace_writer *w, const struct trace_call *c,
     char name[32];
     hid_t step = H5I_INVALID_HID, branch = H5I_INVALID_HID, aux = H5I_INVALID_HID;
     int rc = 0;
-
     snprintf(name, sizeof name, "step-%03d", c->step);
     TRY(h5_enter_group(w->calls, name, &step, err));
     TRY(h5_enter_group(step, c->branch, &branch, err));
@@ -402,7 +392,6 @@ static int call_failed(struct trace_writer *w, int rc, struct err *err)
 int trace_begin_call(struct trace_writer *w, const struct trace_call *c, struct err *err)
 {
     int rc = 0;
-
     if (w->failed || w->in_call)
         return err_set(err, ERR_RUN, "%s: a call begins %s", w->part.path,
                        w->failed ? "after a failure" : "inside another one");
@@ -434,7 +423,6 @@ static int put_rows(struct trace_writer *w, int i, int64_t slice, int64_t row0, 
 {
     struct array_writer *aw = &w->out[i];
     struct trace_array *a = &aw->a;
-
     if (!w->in_call || !a->present)
         return err_set(err, ERR_RUN, "'%s' is not announced for this call",
                        a->name ? a->name : "?");
@@ -457,7 +445,6 @@ int trace_put_head(struct trace_writer *w, enum trace_what what, int head, int64
     struct trace_shape s = trace_shape(&w->meta, what);
     void *buf = NULL;
     int rc = 0;
-
     if (n < 0 || w->form.storage != TRACE_CONTIGUOUS)
         FAIL(err, ERR_RUN, "'%s' head %d: %lld rows", trace_what_name(what), head, (long long)n);
     TRY(mem_alloc(&buf, n * s.dim, dtype_size(s.dtype), "rows to write", err));
@@ -475,7 +462,6 @@ int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_
     int64_t elem = (int64_t)dtype_size(s.dtype);
     char *buf = NULL;
     int rc = 0;
-
     if (n < 0 || ld < s.heads * s.dim || w->form.storage != TRACE_CONTIGUOUS)
         FAIL(err, ERR_RUN, "'%s': %lld rows with stride %lld, expected at least %lld",
              trace_what_name(what), (long long)n, (long long)ld, (long long)(s.heads * s.dim));
@@ -504,7 +490,6 @@ int trace_put_values(struct trace_writer *w, int which, const float *x, struct e
 {
     const struct trace_array *a = &w->out[which].a;
     int rc = 0;
-
     for (int64_t s = 0; s < a->slices && rc == 0; s++)
         rc = put_rows(w, which, s, 0, a->rows,
                       x + s * a->rows * (a->row_bytes / (int64_t)sizeof *x), err);
@@ -517,7 +502,6 @@ int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *da
 {
     struct array_writer *aw = &w->out[i];
     int rc = put_rows(w, i, slice, 0, aw->a.rows, data, err);
-
     if (rc == 0 && aw->a.storage != TRACE_CONTIGUOUS)
         rc = write_chunks(aw->dset, &aw->a, w->form.jobs, slice, data, err);
     return call_failed(w, rc, err);
@@ -531,7 +515,6 @@ static int write_sums(hid_t group, const struct trace_array *a, struct err *err)
     uint8_t *raw = NULL;
     int64_t dims[2] = {a->slices, 16};
     int rc = 0;
-
     TRY(mem_alloc(&raw, a->slices, 16, "checksums", err));
     for (int64_t s = 0; s < a->slices; s++)
         sum_to_bytes(a->sums[s], raw + 16 * s);
@@ -557,7 +540,6 @@ static int finish_array(struct trace_writer *w, struct array_writer *aw, struct 
 int trace_end_call(struct trace_writer *w, struct err *err)
 {
     int rc = 0;
-
     if (!w->in_call || w->failed)
         return err_set(err, ERR_RUN, "%s: a call ends that did not begin", w->part.path);
     h5_lock();
@@ -584,7 +566,6 @@ int trace_put_run(struct trace_writer *w, enum trace_run which, int64_t n, const
     struct row_sample rows = {.at = data, .n = n, .group = w->meta.row_group};
     int64_t want = trace_run_length(&w->meta, which);
     int rc = 0;
-
     trace_run_array(which, n, &fresh);
     if (n == 0)
         return 0;
@@ -643,7 +624,6 @@ int trace_commit(struct trace_writer **wp, struct err *err)
 {
     struct trace_writer *w = *wp;
     int rc = 0;
-
     if (w->meta.row_group != 0 && !w->run_arrays[TRACE_ROWS].present)
         FAIL(err, ERR_RUN, "%s: the positions of its rows are missing", w->part.path);
     if (w->failed || w->in_call)

@@ -219,26 +219,16 @@ static int write_file(const struct search *s, const char *path, struct err *err)
     int rc = 0;
     jw_init(&w, &b, 2);
     jw_obj(&w);
-    jw_kstr(&w, "method", run->method->name);
-    jw_kstr(&w, "name", "inside");
-    jw_kstr(&w, "per", "head");
-    jw_kstr(&w, "lacuna", lacuna_version());
-    jw_kstr(&w, "model", s->c->m->name);
-    jw_kint(&w, "seed", (int64_t)s->c->how->seed);
-    jw_kstr(&w, "precision", s->c->how->precision == PREC_F64 ? "f64" : "f32");
-    jw_kstr(&w, "permute", "none");
-    jw_kint(&w, "windows", s->n);
-    jw_kint(&w, "tokens", s->c->tokens);
-    jw_key(&w, "params");
-    jw_obj(&w);
+    jw_members(&w, JW_STR("method", run->method->name), JW_STR("name", "inside"),
+               JW_STR("per", "head"), JW_STR("lacuna", lacuna_version()),
+               JW_STR("model", s->c->m->name), JW_INT("seed", (int64_t)s->c->how->seed),
+               JW_STR("precision", s->c->how->precision == PREC_F64 ? "f64" : "f32"),
+               JW_STR("permute", "none"), JW_INT("windows", s->n), JW_INT("tokens", s->c->tokens));
+    jw_kobj(&w, "params");
     opt_json(run->method->params.table, run->params, &w);
     jw_obj_end(&w);
-    jw_key(&w, "traces");
-    jw_arr(&w);
-    jw_obj(&w);
-    jw_kstr(&w, "path", s->c->text);
-    jw_kstr(&w, "id", s->id);
-    jw_obj_end(&w);
+    jw_karr(&w, "traces");
+    jw_row(&w, JW_STR("path", s->c->text), JW_STR("id", s->id));
     jw_arr_end(&w);
     jw_key(&w, "heads");
     jw_value(&w, json_object_get(run->calib_doc, "heads"));

@@ -34,12 +34,8 @@ static int print_plan(const struct eval_opts *o, const struct eval_count *t, int
         return 0;
     }
     jw_init(&w, &b, 2);
-    jw_obj(&w);
-    jw_kint(&w, "records", t->all);
-    jw_kint(&w, "records_done", t->all - t->todo);
-    jw_kint(&w, "records_to_do", t->todo);
-    jw_kint(&w, "memory_bytes", memory);
-    jw_obj_end(&w);
+    jw_row(&w, JW_INT("records", t->all), JW_INT("records_done", t->all - t->todo),
+           JW_INT("records_to_do", t->todo), JW_INT("memory_bytes", memory));
     printf("%s\n", buf_str(&b));
     int rc = buf_check(&b, "plan", err);
     buf_free(&b);
@@ -64,13 +60,8 @@ static int print_result(const struct eval_opts *o, const struct eval_count *t, s
                  (long long)t->ok, (long long)t->skip, (long long)t->error, before);
     } else {
         jw_init(&w, &b, 2);
-        jw_obj(&w);
-        jw_kstr(&w, "directory", o->out);
-        jw_kint(&w, "ok", t->ok);
-        jw_kint(&w, "skip", t->skip);
-        jw_kint(&w, "error", t->error);
-        jw_kint(&w, "already_done", before);
-        jw_obj_end(&w);
+        jw_row(&w, JW_STR("directory", o->out), JW_INT("ok", t->ok), JW_INT("skip", t->skip),
+               JW_INT("error", t->error), JW_INT("already_done", before));
         printf("%s\n", buf_str(&b));
         buf_free(&b);
     }

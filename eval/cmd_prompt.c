@@ -60,17 +60,15 @@ static int task_line(const struct prompt_spec *s, const struct prompt *p, struct
     jw_init(&w, b, 0);
     jw_obj(&w);
     jw_kstr(&w, "prompt", buf_str(&p->text));
-    jw_key(&w, "answers");
-    jw_arr(&w);
+    jw_karr(&w, "answers");
     for (int64_t i = 0; i < p->answers.n; i++) {
         const char *a = p->answers.items[i];
         jw_str(&w, a[0] == ' ' ? a + 1 : a);
     }
     jw_arr_end(&w);
-    jw_kstr(&w, "metric", names ? "contains_all" : "exact");
-    jw_kint(&w, "max_new_tokens", p->max_new);
-    jw_key(&w, "stop");
-    jw_arr(&w);
+    jw_members(&w, JW_STR("metric", names ? "contains_all" : "exact"),
+               JW_INT("max_new_tokens", p->max_new));
+    jw_karr(&w, "stop");
     for (int64_t i = 0; i < p->stop.n; i++)
         jw_str(&w, p->stop.items[i]);
     jw_arr_end(&w);

@@ -185,8 +185,7 @@ static int describe(struct head_work *w, struct err *err)
     snprintf(r->method, sizeof r->method, "%s", a->run->method->name);
     snprintf(r->precision, sizeof r->precision, "%s",
              a->how->precision == PREC_F64 ? "f64" : "f32");
-    r->params = strdup(a->run->canonical);
-    return r->params ? 0 : err_set(err, ERR_NOMEM, "record: out of memory");
+    return mem_dup(&r->params, a->run->canonical, "record", err);
 }
 
 static bool layer_may_stay(const struct layer_job *j)

@@ -110,14 +110,9 @@ int predictions_add(struct predictions *p, const struct record *r, const char *p
     buf_reset(&p->key);
     record_key(r, &p->key);
     jw_init(&w, &p->line, 0);
-    jw_obj(&w);
-    jw_kstr(&w, "task", r->task);
-    jw_kstr(&w, "method", r->method);
-    jw_kstr(&w, "params", r->params);
-    jw_kstr(&w, "prompt", prompt_id);
-    jw_kstr(&w, "prediction", text);
-    jw_kstr(&w, "key", buf_str(&p->key));
-    jw_obj_end(&w);
+    jw_row(&w, JW_STR("task", r->task), JW_STR("method", r->method), JW_STR("params", r->params),
+           JW_STR("prompt", prompt_id), JW_STR("prediction", text),
+           JW_STR("key", buf_str(&p->key)));
     seal_put(&p->line, 0);
     buf_puts(&p->line, "\n");
     TRY(buf_check(&p->key, p->path, err));

@@ -249,10 +249,7 @@ static int print_json(const struct figure *f, const char *output, struct err *er
     struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 0);
-    jw_obj(&w);
-    jw_kstr(&w, "figure", f->listed.name);
-    jw_kstr(&w, "output", output);
-    jw_obj_end(&w);
+    jw_row(&w, JW_STR("figure", f->listed.name), JW_STR("output", output));
     int rc = buf_check(&b, "JSON", err);
     if (!rc && printf("%s\n", buf_str(&b)) < 0)
         rc = err_sys(err, ERR_IO, "standard output");

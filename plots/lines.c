@@ -358,7 +358,6 @@ static int draw(const struct figure *f, const struct figure_args *a, enum series
 {
     struct chart c;
     int rc = 0;
-
     chart_init(&c, f, a);
     c.facets_from = has_points(&c) ? SERIES_MOST : 0;
     TRY(marks_parse(a->marks, &c.marks, err));

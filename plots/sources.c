@@ -83,7 +83,6 @@ int points_of_values(struct chart *c, struct err *err)
     double scale = metric_scale(c->metric, &unit), unused;
     struct buf name = {0};
     int rc = 0;
-
     TRY(chart_regroup(c, c->f->keys, c->metric, KEY_COUNT, c->f->flags, err));
     chart_metric_label(c->metric, &name, &unused);
     TRY(buf_check(&name, "name", err));
@@ -319,7 +318,6 @@ int points_of_curve(struct chart *c, struct err *err)
     struct axis x = {.key = KEY_COUNT};
     struct buf name = {0}, keys = {0};
     int rc = 0;
-
     TRY(choose_x(c, &x, err));
     /* A time belongs to one length: over several a line leads from length to length. */
     bool by_length = x.metric && (strstr(x.x, "speedup") || strstr(x.x, "time_"));
@@ -358,7 +356,6 @@ static int find_names(struct chart *c, struct str_list *names, char over[32], st
 {
     struct buf pattern = {0};
     int rc = 0;
-
     buf_printf(&pattern, "%s@*=*", c->metric);
     TRY(buf_check(&pattern, "metric", err));
     TRY(recset_metrics(c->a->set, buf_str(&pattern), names, err));
@@ -382,7 +379,6 @@ int points_of_names(struct chart *c, struct err *err)
     struct str_list names = {0};
     char over[32];
     int rc = 0;
-
     TRY(chart_regroup(c, c->f->keys, NULL, KEY_COUNT, c->f->flags, err));
     TRY(find_names(c, &names, over, err));
     struct chart_panel *p =
@@ -548,7 +544,6 @@ int points_of_pairs(struct chart *c, struct err *err)
     double scale, rho;
     int64_t n, kept = 0;
     int rc = 0;
-
     TRY(metric_list(c->metric, &c->metrics, err));
     if (c->metrics.n != 2)
         FAIL(err, ERR_USAGE,

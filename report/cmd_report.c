@@ -80,12 +80,8 @@ static int print_json(const struct report *r, struct err *err)
     struct jw w;
     buf_printf(&page, "%s/index.html", r->dir);
     jw_init(&w, &b, 0);
-    jw_obj(&w);
-    jw_kstr(&w, "page", buf_str(&page));
-    jw_kint(&w, "cells", r->set.n);
-    jw_kint(&w, "tables", r->n_tables);
-    jw_kint(&w, "figures", r->n_figures);
-    jw_obj_end(&w);
+    jw_row(&w, JW_STR("page", buf_str(&page)), JW_INT("cells", r->set.n),
+           JW_INT("tables", r->n_tables), JW_INT("figures", r->n_figures));
     int rc = buf_check(&b, "JSON", err);
     puts(rc ? "" : buf_str(&b));
     buf_free(&b);

@@ -169,8 +169,7 @@ static int put_all_values(struct explorer *e, struct err *err)
     int rc = 0;
     TRY(mem_alloc(&sum, cells, sizeof *sum, "values of heads", err));
     TRY(mem_alloc(&n, cells, sizeof *n, "values of heads", err));
-    jw_key(&e->w, "values");
-    jw_arr(&e->w);
+    jw_karr(&e->w, "values");
     for (int64_t i = 0; i < e->n_s; i++) {
         jw_arr(&e->w);
         for (int64_t k = 0; k < e->metrics.n; k++)
@@ -186,21 +185,17 @@ out:
 
 static void put_metrics(struct explorer *e)
 {
-    jw_key(&e->w, "metrics");
-    jw_arr(&e->w);
+    jw_karr(&e->w, "metrics");
     for (int64_t i = 0; i < e->metrics.n; i++) {
         const char *name = e->metrics.items[i], *unit;
         const struct metric_def *m = metric_def_find(name);
         double scale = metric_scale(name, &unit);
-        jw_obj(&e->w);
-        jw_kstr(&e->w, "name", name);
-        jw_kstr(&e->w, "label", strchr(name, '@') ? name : metric_label(name));
-        jw_kstr(&e->w, "definition", m ? m->definition : "no definition is known");
-        jw_kstr(&e->w, "unit", scale != 1 || !m || strcmp(m->unit, "1") != 0 ? unit : "");
-        jw_knum(&e->w, "scale", scale);
-        jw_kbool(&e->w, "percent", metric_percent(name));
-        jw_kbool(&e->w, "log", metric_axis(name) == AXIS_LOG);
-        jw_obj_end(&e->w);
+        jw_row(&e->w, JW_STR("name", name),
+               JW_STR("label", strchr(name, '@') ? name : metric_label(name)),
+               JW_STR("definition", m ? m->definition : "no definition is known"),
+               JW_STR("unit", scale != 1 || !m || strcmp(m->unit, "1") != 0 ? unit : ""),
+               JW_NUM("scale", scale), JW_BOOL("percent", metric_percent(name)),
+               JW_BOOL("log", metric_axis(name) == AXIS_LOG));
     }
     jw_arr_end(&e->w);
 }
@@ -228,22 +223,17 @@ static void put_setting(struct explorer *e, const struct setting *s)
     style_shade(style_of(e->r->app->methods, r->method), (int)k, (int)of, 0.6, color);
     buf_printf(&name, "%s%s%s", scope, scope[0] ? ": " : "", r->method);
     buf_printf(&name, "%s%s", r->params && r->params[0] ? " " : "", r->params ? r->params : "");
-    jw_obj(&e->w);
-    jw_kstr(&e->w, "name", buf_str(&name));
-    jw_kstr(&e->w, "method", r->method);
-    jw_kstr(&e->w, "color", color);
-    jw_kbool(&e->w, "bound", strcmp(r->method, "dense") == 0 || record_is_bound(r));
-    jw_kbool(&e->w, "full", keeps_all(e, s));
-    jw_kint(&e->w, "scope", s->scope);
-    jw_obj_end(&e->w);
+    jw_row(&e->w, JW_STR("name", buf_str(&name)), JW_STR("method", r->method),
+           JW_STR("color", color),
+           JW_BOOL("bound", strcmp(r->method, "dense") == 0 || record_is_bound(r)),
+           JW_BOOL("full", keeps_all(e, s)), JW_INT("scope", s->scope));
     e->json.failed |= name.failed;
     buf_free(&name);
 }
 
 static void put_numbers(struct explorer *e, const char *key, const int64_t *x, int64_t n)
 {
-    jw_key(&e->w, key);
-    jw_arr(&e->w);
+    jw_karr(&e->w, key);
     for (int64_t i = 0; i < n; i++)
         jw_int(&e->w, x[i]);
     jw_arr_end(&e->w);
@@ -428,8 +418,8 @@ static void put_maps(struct explorer *e, const struct view *v, const struct buf 
     struct buf path = {0};
     size_t bytes = 0;
     shell_word(v->path, &path);
-    jw_kstr(&e->w, "trace", buf_str(&path));
-    jw_kstr(&e->w, "scale", "largest weight of a cell, 1e-6 (dark) to 1 (yellow)");
+    jw_members(&e->w, JW_STR("trace", buf_str(&path)),
+               JW_STR("scale", "largest weight of a cell, 1e-6 (dark) to 1 (yellow)"));
     for (int64_t i = 0; i < n && bytes + png[i].len < MAPS_MOST; i++)
         if (png[i].len) {
             put_key(e, e->layers[i / e->n_heads], e->heads[i % e->n_heads]);
@@ -531,8 +521,7 @@ static int put_masks(struct explorer *e, const struct dumps *d, int64_t setting,
         TRY(draw_mask(d->file[file], m->cell, side, &png, err));
         if (!open) {
             snprintf(key, sizeof key, "%lld", (long long)setting);
-            jw_key(&e->w, key);
-            jw_obj(&e->w);
+            jw_kobj(&e->w, key);
             open = true;
         }
         put_key(e, layer, head);
@@ -561,8 +550,7 @@ static int masks(struct explorer *e, const struct view *views, struct err *err)
             log_warn("no masks for the explorer: %s", err->msg);
             err_clear(err);
         }
-    jw_key(&e->w, "masks");
-    jw_obj(&e->w);
+    jw_kobj(&e->w, "masks");
     for (int drawn = 0; drawn < 2; drawn++, side = side_for(n)) /* first how many there are */
         for (int64_t s = 0; s < e->n_s; s++)
             TRY(put_masks(e, &d, s, &views[e->s[s].scope], side, &n, &bytes, err));
@@ -582,8 +570,7 @@ static int put_pictures(struct explorer *e, struct err *err)
     struct view views[SCOPES_MOST] = {0};
     bool drawn = e->r->figures;
     int rc = 0;
-    jw_key(&e->w, "maps");
-    jw_arr(&e->w);
+    jw_karr(&e->w, "maps");
     for (int i = 0; i < e->scopes.n && drawn; i++) {
         views[i] = view_of(e, i);
         jw_obj(&e->w);
@@ -593,13 +580,16 @@ static int put_pictures(struct explorer *e, struct err *err)
     }
     jw_arr_end(&e->w);
     TRY(masks(e, views, err));
-    jw_kstr(&e->w, "no_map",
-            drawn ? "not on this page: the trace is not there, has no such head, or there is no "
-                    "room for its map"
-                  : "the report was made with --no-figures");
-    jw_kstr(&e->w, "no_mask",
+    jw_members(
+        &e->w,
+        JW_STR("no_map",
+               drawn ? "not on this page: the trace is not there, has no such head, or there is no "
+                       "room for its map"
+                     : "the report was made with --no-figures"),
+        JW_STR(
+            "no_mask",
             drawn ? "not on this page: replay with --dump-masks M.h5, then report with --masks M.h5"
-                  : "the report was made with --no-figures");
+                  : "the report was made with --no-figures"));
 out:
     return rc;
 }
@@ -614,8 +604,7 @@ static int put_data(struct explorer *e, struct err *err)
     put_numbers(e, "layers", e->layers, e->n_layers);
     put_numbers(e, "heads", e->heads, e->n_heads);
     put_metrics(e);
-    jw_key(&e->w, "settings");
-    jw_arr(&e->w);
+    jw_karr(&e->w, "settings");
     for (int64_t i = 0; i < e->n_s; i++)
         put_setting(e, &e->s[i]);
     jw_arr_end(&e->w);

@@ -193,14 +193,8 @@ static int print_list(const struct session *s, struct err *err)
         const char *caption = json_str_or(r->item, "caption", ""), *state = state_here(s, r);
         const char *why = json_str_or(r->absent, "*", "");
         if (s->o.c.json) {
-            jw_obj(&w);
-            jw_kstr(&w, "id", r->id);
-            jw_kstr(&w, "caption", caption);
-            jw_kstr(&w, "needs", r->needs);
-            jw_kstr(&w, "state", state);
-            jw_kstr(&w, "reason", why);
-            jw_kbool(&w, "files", takes_files(r));
-            jw_obj_end(&w);
+            jw_row(&w, JW_STR("id", r->id), JW_STR("caption", caption), JW_STR("needs", r->needs),
+                   JW_STR("state", state), JW_STR("reason", why), JW_BOOL("files", takes_files(r)));
         } else {
             bool again = strncmp(why, state, strlen(state)) == 0; /* "needs eval with the files" */
             buf_printf(&b, "%-22s %-4s %s%s%s", r->id, r->needs[0] ? r->needs : "-",

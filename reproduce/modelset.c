@@ -416,8 +416,8 @@ int model_set_chat(struct model_set *s, const struct paper_data *d, const char *
             continue;
         if (find)
             TRY(find_chat(m, d, err));
-        else if (!(m->chat = strdup(chat)))
-            FAIL(err, ERR_NOMEM, "chat: out of memory");
+        else
+            TRY(mem_dup(&m->chat, chat, "chat", err));
     }
 out:
     return rc;

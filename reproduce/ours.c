@@ -5,6 +5,7 @@
 #include "reproduce/page.h"
 
 #include "analyze/query.h"
+#include "core/mem.h"
 #include "core/fileio.h"
 #include "core/sealed.h"
 
@@ -196,8 +197,7 @@ static int set_reason(struct page_cell *c, const char *text, struct err *err)
 {
     if (c->reason || !text)
         return 0;
-    c->reason = strdup(text);
-    return c->reason ? 0 : err_set(err, ERR_NOMEM, "cell: out of memory");
+    return mem_dup(&c->reason, text, "cell", err);
 }
 
 /* ---- what calibrations found ----------------------------------------------------------------- */

@@ -580,8 +580,7 @@ out:
 
 static void put_list(struct jw *w, const char *key, const char *const *items, int64_t n)
 {
-    jw_key(w, key);
-    jw_arr(w);
+    jw_karr(w, key);
     for (int64_t i = 0; i < n; i++)
         jw_str(w, items[i]);
     jw_arr_end(w);
@@ -603,16 +602,14 @@ static void json_source(const struct page *p, const struct page_cell *c, struct 
     jw_kstr(w, "metric", c->metric[0]);
     if (c->stat)
         jw_kstr(w, "stat", c->stat);
-    if (c->metric[1] && isfinite(c->value[1])) {
-        jw_knum(w, "second", c->value[1]);
-        jw_kstr(w, "second_metric", c->metric[1]);
-    }
+    if (c->metric[1] && isfinite(c->value[1]))
+        jw_members(w, JW_NUM("second", c->value[1]), JW_STR("second_metric", c->metric[1]));
     if (pairs) {
         jw_key(w, "pairs");
         jw_value(w, pairs);
     }
-    jw_kstr(w, "job", p->recipe->jobs[c->job].name);
-    jw_kstr(w, "where", c->stat ? buf_str(&where) : NULL);
+    jw_members(w, JW_STR("job", p->recipe->jobs[c->job].name),
+               JW_STR("where", c->stat ? buf_str(&where) : NULL));
     put_list(w, "folders", c->jobs, c->n_jobs);
     w->b->failed |= where.failed;
     buf_free(&where);
@@ -621,24 +618,18 @@ static void json_source(const struct page *p, const struct page_cell *c, struct 
 static void json_cell(const struct page *p, const struct page_cell *c, struct jw *w)
 {
     jw_obj(w);
-    jw_kstr(w, "row", c->row->path);
-    jw_kstr(w, "column", c->column->path);
-    jw_kstr(w, "printed", c->printed);
-    jw_kstr(w, "ours", c->ours);
-    jw_kstr(w, "state", cell_state_names[c->state]);
+    jw_members(w, JW_STR("row", c->row->path), JW_STR("column", c->column->path),
+               JW_STR("printed", c->printed), JW_STR("ours", c->ours),
+               JW_STR("state", cell_state_names[c->state]));
     if (c->reason)
         jw_kstr(w, "reason", c->reason);
     if (c->ours) {
-        jw_knum(w, "value", c->value[0]);
-        jw_knum(w, "sd", c->stats.sd);
-        jw_knum(w, "lo", c->stats.lo);
-        jw_knum(w, "hi", c->stats.hi);
-        jw_kint(w, "units", c->stats.units);
-        jw_kint(w, "calls", c->stats.calls);
-        jw_kstr(w, "of", c->stats.of);
-        jw_kstr(w, "letters", c->letters);
-        jw_kstr(w, "model", p->plan->models->m[c->model].name);
-        jw_kstr(w, "weights", p->plan->models->m[c->model].id);
+        jw_members(w, JW_NUM("value", c->value[0]), JW_NUM("sd", c->stats.sd),
+                   JW_NUM("lo", c->stats.lo), JW_NUM("hi", c->stats.hi),
+                   JW_INT("units", c->stats.units), JW_INT("calls", c->stats.calls),
+                   JW_STR("of", c->stats.of), JW_STR("letters", c->letters),
+                   JW_STR("model", p->plan->models->m[c->model].name),
+                   JW_STR("weights", p->plan->models->m[c->model].id));
         json_source(p, c, w);
     }
     jw_obj_end(w);
@@ -646,25 +637,12 @@ static void json_cell(const struct page *p, const struct page_cell *c, struct jw
 
 static void json_claim(const struct claim_row *r, struct jw *w)
 {
-    jw_obj(w);
-    jw_kstr(w, "id", r->id);
-    jw_kstr(w, "text", r->text);
-    jw_kstr(w, "model", r->model);
-    jw_kstr(w, "printed", r->printed);
-    jw_kstr(w, "metric", r->metric);
-    jw_kstr(w, "a", r->a);
-    jw_knum(w, "a_mean", r->mean[0]);
-    jw_kstr(w, "b", r->b);
-    jw_knum(w, "b_mean", r->mean[1]);
-    jw_kstr(w, "test", r->test);
-    jw_knum(w, "value", r->value.value);
-    jw_knum(w, "lo", r->value.lo);
-    jw_knum(w, "hi", r->value.hi);
-    jw_kint(w, "n", r->value.n);
-    jw_kstr(w, "of", r->of);
-    jw_kstr(w, "answer", claim_state_names[r->state]);
-    jw_kstr(w, "why", r->why);
-    jw_obj_end(w);
+    jw_row(w, JW_STR("id", r->id), JW_STR("text", r->text), JW_STR("model", r->model),
+           JW_STR("printed", r->printed), JW_STR("metric", r->metric), JW_STR("a", r->a),
+           JW_NUM("a_mean", r->mean[0]), JW_STR("b", r->b), JW_NUM("b_mean", r->mean[1]),
+           JW_STR("test", r->test), JW_NUM("value", r->value.value), JW_NUM("lo", r->value.lo),
+           JW_NUM("hi", r->value.hi), JW_INT("n", r->value.n), JW_STR("of", r->of),
+           JW_STR("answer", claim_state_names[r->state]), JW_STR("why", r->why));
 }
 
 int page_json(const struct page *p, struct buf *b, struct err *err)
@@ -674,23 +652,17 @@ int page_json(const struct page *p, struct buf *b, struct err *err)
     put_command(p, &command);
     jw_init(&w, b, 1);
     jw_obj(&w);
-    jw_kint(&w, "page", 1);
-    jw_kstr(&w, "id", p->recipe->id);
-    jw_kstr(&w, "title", buf_str(&p->title));
-    jw_kstr(&w, "caption", caption_of(p));
-    jw_kbool(&w, "quick", p->quick);
-    jw_kbool(&w, "failed", p->failed);
-    jw_kstr(&w, "version", lacuna_version());
-    jw_kstr(&w, "command", buf_str(&command));
-    jw_key(&w, "claims");
-    jw_arr(&w);
+    jw_members(&w, JW_INT("page", 1), JW_STR("id", p->recipe->id),
+               JW_STR("title", buf_str(&p->title)), JW_STR("caption", caption_of(p)),
+               JW_BOOL("quick", p->quick), JW_BOOL("failed", p->failed),
+               JW_STR("version", lacuna_version()), JW_STR("command", buf_str(&command)));
+    jw_karr(&w, "claims");
     for (int64_t i = 0; i < p->n_claims; i++)
         json_claim(&p->claims[i], &w);
     jw_arr_end(&w);
     put_texts(&w, "notes", &p->notes);
     put_texts(&w, "commands", &p->made_by);
-    jw_key(&w, "cells");
-    jw_arr(&w);
+    jw_karr(&w, "cells");
     for (const struct page_cell *c = NULL; (c = next_cell(p, c));)
         if (has_line(c))
             json_cell(p, c, &w);

@@ -380,7 +380,6 @@ int accel_tiles_make(const struct mask *masks, int64_t n, bool gathered, int64_t
                       .n_cols = ceil_div(masks->nk, TILE)};
     const struct mask *m = masks;
     int rc = 0;
-
     memset(t, 0, sizeof *t);
     TRY(mem_zalloc(&g.map, g.n_cols * TILE * 2, sizeof *g.map, "tiles of a mask", err));
     TRY(mem_zalloc(&g.seen, g.n_cols, 1, "tiles of a mask", err));
@@ -633,7 +632,6 @@ static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
 {
     int64_t all[2] = {0, 0};
     int rc = 0;
-
     m->n_parts = tiles && !m->on_device ? parts_of(m) : 1;
     TRY(mem_zalloc(&m->parts, m->n * m->n_parts, sizeof *m->parts, "tiles", err));
     TRY(mem_zalloc(&m->counts, m->n, sizeof *m->counts, "tiles", err));
@@ -790,7 +788,6 @@ static int attend_section(const struct accel *a, struct accel_session *s, int jo
     struct accel_tiles j = {0};
     double begin = clock_ns();
     int rc = 0;
-
     if (m->on_device) {
         l->made = m->how;
         return a->attend_call(s, m->call, l, r, err);
@@ -875,7 +872,6 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
     bool on_device = accel_on_device(call);
     int64_t unit_q = on_device ? first->choice.keep_on_device->bq : 0;
     int64_t unit_k = on_device ? first->choice.keep_on_device->bk : 0;
-
     for (int h = 0; !on_device && h < call->n; h++)
         common_unit(first[h].masks, first[h].n_masks, &unit_q, &unit_k);
     int64_t bq = unit_q, bk = unit_k;

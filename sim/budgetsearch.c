@@ -167,7 +167,6 @@ static int close_in(struct search *s, struct err *err)
     int64_t at = s->q->start < 0 ? 0 : s->q->start > last ? last : s->q->start;
     struct bracket b = {.low = -1, .high = s->q->count};
     struct point p;
-
     for (int step = 0; s->evals < BUDGET_EVALS && !contradicts(s); step++) {
         int rc = probe(s, at, &p, err);
         if (rc)
@@ -245,7 +244,6 @@ int budget_search(const struct budget_question *q, struct budget_answer *a, stru
     struct search s = {.q = q, .direction = q->direction};
     bool scanned = false;
     int rc = s.direction ? 0 : learn_direction(&s, err);
-
     rc = rc ? rc : close_in(&s, err);
     if (!rc && contradicts(&s)) {
         scanned = true;
@@ -349,7 +347,6 @@ static int measure(const struct method_run *run, const struct head_in *in,
                             .measure = counts ? MEASURE_MASK : MEASURE_ALL};
     struct record rec;
     int rc;
-
     record_init(&rec);
     TRY(sim_run(&cell, &rec, err));
     if (rec.status != RECORD_OK) {
@@ -381,7 +378,6 @@ static int trial_call(struct hunt *t, const struct budget_item *i, int64_t call,
     struct sim_head head = {0};
     void *params = NULL;
     int rc = 0;
-
     TRY(head_load(trace, call, i->head, &t->r->load, &head, err));
     TRY(method_params_for_head(run, i->layer, head.in.head, head.in.x.nk, &params, err));
     TRY(budget_set(t->range, run->target, m, t->at, params, NULL, err));
@@ -407,7 +403,6 @@ static int trial_item(void *ctx, int64_t item, int worker, struct err *err)
     struct branch_carry own[BRANCHES] = {0};
     struct carry *shared = NULL;
     int n = 0, rc = 0;
-
     TRY(mem_zalloc(&shared, 1, sizeof *shared, "state of a search", err));
     for (int64_t c = 0; c < trace_calls(trace); c++) {
         const struct trace_call *call = trace_call(trace, c);
@@ -489,7 +484,6 @@ static int seek(struct hunt *h, const void *params, int64_t nk, struct budget_fo
     struct buf text = {0};
     void *scratch = NULL;
     int rc = 0;
-
     TRY(budget_range(t, m, nk, &range, err));
     h->range = &range;
     struct budget_question q = {.count = range.count,
@@ -546,7 +540,6 @@ int budget_resolve_head(const struct method_run *run, const struct head_in *in,
 {
     struct hunt h = {.run = run, .in = in, .device = device, .seed = seed};
     int rc = 0;
-
     memset(f, 0, sizeof *f);
     TRY(method_params_copy(run->method, params, &h.params, err));
     TRY(seek(&h, params, in->x.nk, f, err));
@@ -636,7 +629,6 @@ static int open_group(struct replay *r, struct budget_book *b, int64_t k, const 
     struct budget_found f = {0};
     char key[96];
     int rc = 0;
-
     group_key(k, s->trace, &name, key);
     if (strmap_get(&b->index, key) >= 0)
         return 0;
@@ -660,7 +652,6 @@ int budget_book_open(struct replay *r, int jobs, struct budget_book **out, struc
 {
     struct budget_book *b = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&b, 1, sizeof *b, "found parameters", err));
     pthread_mutex_init(&b->lock, NULL);
     for (int64_t k = 0; k < r->n_runs; k++)
@@ -700,7 +691,6 @@ int budget_resolve(struct replay *r, const struct series *s, int64_t k, const st
     const struct method_run *run = r->runs + k;
     struct sim_device own;
     int rc = 0;
-
     if (!is_shared(run))
         return budget_resolve_head(run, in, search_device(r, &own), r->seed, params, f, err);
     memset(f, 0, sizeof *f);

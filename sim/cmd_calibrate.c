@@ -117,7 +117,6 @@ int calibrate_plan(struct calibrate *c, const struct call_select *sel, const cha
     bool model = c->per == CALIBRATE_MODEL, by_head = c->per == CALIBRATE_HEAD;
     struct call_filter f = {0};
     int rc = 0;
-
     TRY(same_model(c, err));
     TRY(parse_segments(c, segments, err));
     TRY(call_filter_init(&f, sel, m, err));
@@ -206,10 +205,7 @@ int journal_add(struct journal *j, int64_t job, const char *text, const char *sk
     struct buf line = {0};
     struct jw w;
     jw_init(&w, &line, 0);
-    jw_obj(&w);
-    jw_kint(&w, "job", job);
-    jw_kstr(&w, text ? "found" : "skip", text ? text : skip);
-    jw_obj_end(&w);
+    jw_row(&w, JW_INT("job", job), JW_STR(text ? "found" : "skip", text ? text : skip));
     seal_put(&line, 0);
     buf_puts(&line, "\n");
     int rc = write_line(j, &line, err);
@@ -271,12 +267,10 @@ int journal_open(const char *path, const char *identity, journal_sink *sink, voi
     struct buf b = {0};
     size_t end = 0;
     int rc = 0;
-
     TRY(mem_zalloc(&j, 1, sizeof *j, "journal", err));
     pthread_mutex_init(&j->lock, NULL);
     j->fd = -1;
-    if (!(j->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(mem_dup(&j->path, path, path, err));
     TRY(io_append_open(path, &j->fd, err));
     TRY(buf_read_file(&b, path, JOURNAL_MOST, err));
     TRY(take_lines(j, identity, &b, sink, ctx, &end, err));
@@ -356,8 +350,7 @@ static void job_name(const struct calibrate *c, const struct calibrate_job *j, c
 /* A copy of a text of a job's result. */
 static int keep(char **to, const char *text, struct err *err)
 {
-    *to = strdup(text);
-    return *to ? 0 : err_set(err, ERR_NOMEM, "calibration: out of memory");
+    return mem_dup(to, text, "calibration", err);
 }
 
 static int search(const struct calibrate *c, struct calibrate_job *j, const struct head_in *samples,
@@ -367,7 +360,6 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
     struct buf b = {0};
     struct jw w;
     int rc;
-
     for (int64_t s = 0; s < j->n; s++)
         if (!attn_is_plain(&samples[s].x))
             return keep(&j->skip, "searches know no window, chunk, cap, bias or sink", err);
@@ -414,7 +406,6 @@ static int run_job(void *ctx, int64_t item, int worker, struct err *err)
     struct head_in *samples = NULL;
     char label[64];
     int rc = 0;
-
     job_name(c, j, label);
     if (j->text || j->skip)
         goto out; /* the journal had it */
@@ -440,16 +431,14 @@ out:
 /* What the search ran with, as members of an object. */
 static void write_settings(const struct calibrate *c, struct jw *w)
 {
-    jw_kstr(w, "per", calibrate_pers[c->per]);
-    jw_kstr(w, "lacuna", lacuna_version());
-    jw_kstr(w, "model", trace_meta(c->traces[0])->name);
-    jw_kint(w, "seed", (int64_t)c->load.seed);
-    jw_kstr(w, "precision", c->load.precision == PREC_F64 ? "f64" : "f32");
-    jw_kstr(w, "permute", c->load.permute ? c->load.permute : "none");
+    jw_members(w, JW_STR("per", calibrate_pers[c->per]), JW_STR("lacuna", lacuna_version()),
+               JW_STR("model", trace_meta(c->traces[0])->name),
+               JW_INT("seed", (int64_t)c->load.seed),
+               JW_STR("precision", c->load.precision == PREC_F64 ? "f64" : "f32"),
+               JW_STR("permute", c->load.permute ? c->load.permute : "none"));
     if (c->device.accel)
         jw_kstr(w, "backend", c->device.accel->name);
-    jw_key(w, "params");
-    jw_obj(w);
+    jw_kobj(w, "params");
     opt_json(c->run->method->params.table, c->run->params, w);
     jw_obj_end(w);
 }
@@ -462,13 +451,11 @@ static int identity_text(const struct calibrate *c, struct buf *b, struct err *e
     jw_obj(&w);
     jw_kstr(&w, "method", c->run->method->name);
     write_settings(c, &w);
-    jw_key(&w, "segments");
-    jw_arr(&w);
+    jw_karr(&w, "segments");
     for (int64_t i = 0; i < c->n_segments; i++)
         jw_int(&w, c->segments[i]);
     jw_arr_end(&w);
-    jw_key(&w, "samples");
-    jw_arr(&w);
+    jw_karr(&w, "samples");
     for (int64_t i = 0; i < c->n_jobs; i++)
         for (int64_t s = 0; s < c->jobs[i].n; s++) {
             const struct calibrate_sample *at = &c->jobs[i].samples[s];
@@ -499,7 +486,6 @@ int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct
     double total = 0;
     int64_t todo = 0;
     int rc = 0;
-
     TRY(identity_text(c, &id, err));
     if (journal)
         TRY(journal_open(journal, buf_str(&id), take, c, &x.journal, err));
@@ -535,14 +521,9 @@ int64_t calibrate_skipped(const struct calibrate *c)
 
 static void write_traces(const struct calibrate *c, struct jw *w)
 {
-    jw_key(w, "traces");
-    jw_arr(w);
-    for (int64_t t = 0; t < c->n_traces; t++) {
-        jw_obj(w);
-        jw_kstr(w, "path", trace_path(c->traces[t]));
-        jw_kstr(w, "id", trace_id(c->traces[t]));
-        jw_obj_end(w);
-    }
+    jw_karr(w, "traces");
+    for (int64_t t = 0; t < c->n_traces; t++)
+        jw_row(w, JW_STR("path", trace_path(c->traces[t])), JW_STR("id", trace_id(c->traces[t])));
     jw_arr_end(w);
 }
 
@@ -560,8 +541,7 @@ static void write_lengths(const struct calibrate *c, const struct calibrate_job 
 {
     if (!c->n_segments)
         return;
-    jw_key(w, "tokens");
-    jw_arr(w);
+    jw_karr(w, "tokens");
     jw_int(w, j->from);
     if (j->below < INT64_MAX)
         jw_int(w, j->below);
@@ -577,8 +557,8 @@ static void write_head(const struct calibrate *c, const struct calibrate_job *j,
     const char *key;
     json_t *v;
     jw_obj(w);
-    jw_kint(w, "layer", at->layer);
-    jw_kint(w, "head", trace_head_number(trace_meta(c->traces[0]), at->head));
+    jw_members(w, JW_INT("layer", at->layer),
+               JW_INT("head", trace_head_number(trace_meta(c->traces[0]), at->head)));
     write_lengths(c, j, w);
     json_object_foreach((json_t *)(uintptr_t)params, key, v)
     {
@@ -592,8 +572,7 @@ static void write_head(const struct calibrate *c, const struct calibrate_job *j,
 
 static void write_heads(const struct calibrate *c, struct jw *w)
 {
-    jw_key(w, "heads");
-    jw_arr(w);
+    jw_karr(w, "heads");
     for (int64_t i = 0; i < c->n_jobs; i++) {
         const struct calibrate_job *j = &c->jobs[i];
         json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
@@ -613,14 +592,12 @@ static void write_grids(const struct calibrate *c, struct jw *w)
         json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
         const json_t *grid = json_object_get(v, "grid");
         if (grid && !any) {
-            jw_key(w, "grids");
-            jw_arr(w);
+            jw_karr(w, "grids");
             any = true;
         }
         if (grid) {
             jw_obj(w);
-            jw_kint(w, "layer", j->layer);
-            jw_kint(w, "head", job_head(c, j));
+            jw_members(w, JW_INT("layer", j->layer), JW_INT("head", job_head(c, j)));
             write_lengths(c, j, w);
             jw_key(w, "grid");
             jw_value(w, grid);
@@ -785,22 +762,16 @@ static int print_plan(const struct calibrate *c, const struct calibrate_opts *o,
     int jobs = cmd_jobs(&o->c), rc = 0;
     double rate, passes = c->run->method->search.passes;
     char read[24], memory[24], time[48] = "of unknown time";
-
     jobs = jobs > c->n_jobs ? (int)c->n_jobs : jobs;
     TRY(attn_rate(c->load.precision, &rate, err));
     bool known = passes > 0 && !c->device.accel;
     double seconds = known ? passes * 2 * cost.flop / rate / jobs : NAN;
     jw_init(&w, &b, 2);
-    jw_obj(&w);
-    jw_kstr(&w, "method", c->run->method->name);
-    jw_kstr(&w, "backend", c->device.accel ? c->device.accel->name : "cpu");
-    jw_kint(&w, "heads", c->n_jobs);
-    jw_kint(&w, "samples_per_head", cost.samples);
-    jw_kint(&w, "bytes_to_read", cost.bytes);
-    jw_kint(&w, "memory_bytes_per_thread", cost.memory);
-    jw_kint(&w, "threads", jobs);
-    jw_knum(&w, "estimated_seconds", seconds);
-    jw_obj_end(&w);
+    jw_row(&w, JW_STR("method", c->run->method->name),
+           JW_STR("backend", c->device.accel ? c->device.accel->name : "cpu"),
+           JW_INT("heads", c->n_jobs), JW_INT("samples_per_head", cost.samples),
+           JW_INT("bytes_to_read", cost.bytes), JW_INT("memory_bytes_per_thread", cost.memory),
+           JW_INT("threads", jobs), JW_NUM("estimated_seconds", seconds));
     TRY(buf_check(&b, "plan", err));
     bytes_text((double)cost.bytes, read);
     bytes_text((double)cost.memory, memory);
@@ -832,7 +803,6 @@ static int write_result(const struct calibrate *c, const struct calibrate_opts *
     struct jw w;
     int64_t skipped = calibrate_skipped(c);
     int rc = 0;
-
     report_skips(c);
     if (skipped == c->n_jobs)
         FAIL(err, ERR_RUN, "no head could be calibrated: %s", c->jobs[0].skip);
@@ -849,12 +819,8 @@ static int write_result(const struct calibrate *c, const struct calibrate_opts *
         goto out;
     }
     jw_init(&w, &summary, 2);
-    jw_obj(&w);
-    jw_kstr(&w, "file", o->out);
-    jw_kstr(&w, "method", c->run->method->name);
-    jw_kint(&w, "heads", c->n_jobs - skipped);
-    jw_kint(&w, "skipped", skipped);
-    jw_obj_end(&w);
+    jw_row(&w, JW_STR("file", o->out), JW_STR("method", c->run->method->name),
+           JW_INT("heads", c->n_jobs - skipped), JW_INT("skipped", skipped));
     TRY(buf_check(&summary, "summary", err));
     printf("%s\n", buf_str(&summary));
 out:
@@ -885,7 +851,6 @@ static int open_backend(const struct app *app, const struct calibrate_opts *o, s
     struct shard shard;
     char why[160] = "";
     int rc = 0;
-
     if (o->backend == 0)
         return 0;
     if (!app->accel)
@@ -911,7 +876,6 @@ static int run(const struct app *app, void *opts, struct str_list *args, struct 
     struct buf name = {0}, journal = {0};
     int64_t n_runs = 0;
     int rc = 0;
-
     if (args->n == 0)
         FAIL(err, ERR_USAGE,
              "calibrate: no method given (lacuna calibrate METHOD T.h5... -o FILE)");

@@ -173,21 +173,15 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     double rate = 1;
     struct buf b = {0};
     struct jw w;
-
     TRY(attn_rate(r->load.precision, &rate, err));
     double seconds = t.flop / rate / jobs;
     jw_init(&w, &b, 2);
     jw_obj(&w);
-    jw_kint(&w, "cells", t.cells);
-    jw_kint(&w, "cells_done", t.cells - t.todo);
-    jw_kint(&w, "cells_to_do", t.todo);
-    jw_kint(&w, "cells_searched", t.searches);
-    jw_kint(&w, "bytes_to_read", t.bytes);
-    jw_kint(&w, "memory_bytes_per_thread", t.memory);
-    jw_kint(&w, "threads", jobs);
-    jw_knum(&w, "estimated_seconds", seconds);
-    jw_kint(&w, "shard", shard->index);
-    jw_kint(&w, "shards", shard->count);
+    jw_members(&w, JW_INT("cells", t.cells), JW_INT("cells_done", t.cells - t.todo),
+               JW_INT("cells_to_do", t.todo), JW_INT("cells_searched", t.searches),
+               JW_INT("bytes_to_read", t.bytes), JW_INT("memory_bytes_per_thread", t.memory),
+               JW_INT("threads", jobs), JW_NUM("estimated_seconds", seconds),
+               JW_INT("shard", shard->index), JW_INT("shards", shard->count));
     if (r->device.accel)
         jw_kint(&w, "local_rank", shard->local);
     jw_obj_end(&w);
@@ -216,13 +210,9 @@ static int print_result(const struct replay *r, const struct replay_opts *o, int
                  (long long)before);
     } else {
         jw_init(&w, &b, 2);
-        jw_obj(&w);
-        jw_kstr(&w, "directory", o->out);
-        jw_kint(&w, "ok", r->done_ok);
-        jw_kint(&w, "skip", r->done_skip);
-        jw_kint(&w, "error", r->done_error);
-        jw_kint(&w, "already_done", before);
-        jw_obj_end(&w);
+        jw_row(&w, JW_STR("directory", o->out), JW_INT("ok", r->done_ok),
+               JW_INT("skip", r->done_skip), JW_INT("error", r->done_error),
+               JW_INT("already_done", before));
         printf("%s\n", buf_str(&b));
         buf_free(&b);
     }
@@ -248,7 +238,6 @@ static int begin_outputs(const struct app *app, const struct replay_opts *o, str
 {
     int rc = 0;
     char path[4096], name[96];
-
     for (int t = 0; t < r->n_traces; t++) {
         if ((o->dump_masks || o->dump_outputs) && trace_meta(r->traces[t])->row_group)
             FAIL(err, ERR_USAGE,
@@ -372,7 +361,6 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     struct manifest *manifest = NULL;
     struct call_select sel = {o->layers, o->heads, o->steps, o->branch};
     int64_t before = 0;
-
     TRY(shard_from_env(o->shard, &shard, err));
     shard_warn_bound("replay");
     TRY(open_backend(app, o, r, &shard, err));
@@ -413,7 +401,6 @@ static int run(const struct app *app, void *opts, struct str_list *paths, struct
     struct replay_opts *o = opts;
     struct replay r = {0};
     int rc = 0;
-
     TRY(permute_check(o->permute, err));
     r.seed = (uint64_t)o->c.seed;
     r.load.precision = o->precision == 0 ? PREC_F64 : PREC_F32;

@@ -42,7 +42,6 @@ static int below(void *self, struct map_below *b, struct err *err)
     int64_t n = BELOW_UNITS * (int64_t)b->n_c;
     struct accel_map map = {.n_c = b->n_c, .c = b->c, .sums = b->sums};
     int rc = 0;
-
     TRY(mem_zalloc(&map.units, n, sizeof *map.units, "counts", err));
     TRY(mem_zalloc(&map.pairs, n, sizeof *map.pairs, "counts", err));
     TRY(d->accel->map(d->session, &m->in->x, m->data, &map, err));
@@ -60,7 +59,6 @@ static int dense(void *self, int64_t row0, int64_t row1, double *out, double *ls
     const struct sim_device *d = m->device;
     const struct attn_in *x = &m->in->x;
     int rc = 0;
-
     if (!m->ref_lse || (out && !m->ref_out)) {
         if (!m->ref_lse)
             TRY(mem_alloc(&m->ref_lse, x->nq, sizeof *lse, "dense log-sum-exp", err));
@@ -195,7 +193,6 @@ static int judge_masks(void *self, const struct mask *masks, int64_t n,
     struct accel_result r;
     double *own = NULL;
     int rc = 0;
-
     if (!mass) /* without it nothing is measured */
         TRY(mem_alloc(&own, head.x->nq, sizeof *own, "kept mass of rows", err));
     if (own)
@@ -218,7 +215,6 @@ static int judge_many(void *self, struct judge_many *masks, char why[160], struc
     const struct sim_device *d = judge->map.device;
     struct accel_head heads[JUDGE_MANY] = {{0}};
     struct accel_result r;
-
     if (!judge->many)
         judge->many = device_numbers(JUDGE_MANY);
     const struct accel_call call = {
@@ -249,7 +245,6 @@ static int choose(void *self, const char *method, const union method_rule *rule,
                               .why = "the back end does not select"};
     const struct accel_call call = {.n = 1, .group = 1, .heads = &head, .data = m->data};
     int rc = 0;
-
     if (d->accel->select_call)
         TRY(d->accel->select_call(d->session, &call, err));
     if (head.answer == ACCEL_NO_SELECT) {
@@ -354,7 +349,6 @@ static int add_ceilings(const struct sim_device *d, const char *dir, bool again,
     struct err damaged = {0}; /* such a file is as good as none */
     char path[4096];
     int rc = 0;
-
     if (!d->accel->ceilings || !uuid)
         return 0;
     if (snprintf(path, sizeof path, "%s/ceilings-%s.json", dir, uuid) >= (int)sizeof path)
@@ -391,7 +385,6 @@ int attn_rate(enum precision prec, double *flop_per_s, struct err *err)
     struct attn_ops ops = {0};
     struct mask full;
     double ns = 0;
-
     TRY(mem_zalloc(&x, N * D, sizeof *x, "rate probe", err));
     TRY(mem_alloc(&out, N * D, sizeof *out, "rate probe", err));
     TRY(mem_alloc(&lse, N, sizeof *lse, "rate probe", err));

@@ -308,8 +308,7 @@ static int head_identity(const struct replay *r, const struct series *s, int64_t
     rec->d = m->head_dim;
     rec->causal = trace_causal(m, &c->score);
     rec->timestep = c->timestep;
-    rec->params = strdup(run->canonical);
-    return rec->params ? 0 : err_set(err, ERR_NOMEM, "record: out of memory");
+    return mem_dup(&rec->params, run->canonical, "record", err);
 }
 
 /* Identity of the record of head i of a call, or with i = n of the call itself; *done: there is
@@ -326,8 +325,7 @@ static int find_record(const struct replay *r, const struct call_group *g, int64
     TRY(head_identity(r, series_of(r, g, i < g->n ? i : 0), call, run, rec, err));
     if (i == g->n) {
         record_of_call(rec);
-        if (!(rec->heads = strdup(g->heads)))
-            FAIL(err, ERR_NOMEM, "record: out of memory");
+        TRY(mem_dup(&rec->heads, g->heads, "record", err));
     }
     TRY(record_file_holds(r->records, rec, done, err));
 out:

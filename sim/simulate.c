@@ -47,7 +47,6 @@ static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv,
     bool own = run->arith.kind != ARITH_SOFTMAX; /* not exact softmax over its mask */
     const double *ref, *ref_lse;
     int rc = 0;
-
     *tiles_pv = -1;
     double t = run_clock(run);
     if (own)
@@ -75,7 +74,6 @@ static int run_chunk(struct run *run, int64_t row0, int64_t row1, struct err *er
     struct mask m = {0};
     double tiles_pv = -1, t = run_clock(run);
     int rc = 0;
-
     TRY(run->method->select(run->state, row0, row1, &m, err));
     mask_within(&m, &run->in->x.reach);
     run->ns_select += run_clock(run) - t;
@@ -100,7 +98,6 @@ static int run_groups(struct run *run, int64_t step, struct err *err)
     int64_t n = row_sample_groups(s);
     struct metrics_acc all = run->acc;
     int rc = 0;
-
     TRY(mem_zalloc(&run->part, n, sizeof *run->part, "sums of groups of rows", err));
     run->n_part = n;
     for (int64_t g = 0; g < n && rc == 0; g++) {
@@ -124,7 +121,6 @@ static int run_chunks(struct run *run, struct err *err)
     const struct attn_in *x = &run->in->x;
     int64_t step = run_chunk_rows(run), rows = MIN(step, x->nq);
     int rc = 0;
-
     if (run->cell->measure != MEASURE_MASK) {
         TRY(mem_alloc(&run->out, rows * x->dv, sizeof(double), "method output", err));
         TRY(mem_alloc(&run->lse, rows, sizeof(double), "method log-sum-exp", err));
@@ -196,7 +192,6 @@ static int record_score(struct run *run, struct record *r, struct err *err)
     const double *lse;
     double sum = 0;
     int rc = 0;
-
     if (x->reach.back)
         record_note(r, "window_left=%lld", (long long)x->reach.back - 1);
     if (x->reach.ahead)
@@ -330,7 +325,6 @@ void run_end(struct run *run)
 static int run_method(const struct sim_cell *cell, struct record *r, struct err *err)
 {
     struct run run = {.cell = cell, .method = cell->method, .in = cell->in};
-
     if (cell->measure == MEASURE_ALL) /* errors of the output are taken against dense attention */
         exact_expect_out(cell->in->exact);
     int rc = run_start(&run, err);
@@ -360,7 +354,6 @@ int run_reorder(const struct sim_cell *cell, struct sim_head *h, bool *moved, st
     const struct head_in *in = cell->in;
     const char *order =
         cell->method->params.order ? cell->method->params.order(cell->params) : NULL;
-
     *moved = order && strcmp(order, "none") != 0 && !(in->order && strcmp(in->order, order) == 0);
     if (!*moved)
         return 0;

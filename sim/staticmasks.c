@@ -181,7 +181,6 @@ int static_masks_take(struct static_masks *s, const char *key, const struct stat
 {
     struct entry *e;
     int rc = 0;
-
     pthread_mutex_lock(&s->lock);
     while ((e = entry_of(s, key)) && !e->made)
         pthread_cond_wait(&s->changed, &s->lock);

@@ -154,18 +154,14 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
     TRY(trace_extent(t, &e, err));
     jw_init(&f.w, &b, 2);
     jw_obj(&f.w);
-    jw_kstr(&f.w, "trace", path);
-    jw_kint(&f.w, "objects", e.objects);
-    jw_kint(&f.w, "bytes", e.bytes);
-    jw_key(&f.w, "bad");
-    jw_arr(&f.w);
+    jw_members(&f.w, JW_STR("trace", path), JW_INT("objects", e.objects), JW_INT("bytes", e.bytes));
+    jw_karr(&f.w, "bad");
     TRY(trace_verify(t, jobs, found, &f, &bad, err));
     /* Numbers of damaged payload would only repeat the finding. */
     if (bad == 0)
         TRY(trace_check_attention(t, jobs, check, found, &f, &differs, &rows, err));
     jw_arr_end(&f.w);
-    jw_kint(&f.w, "rows_recomputed", rows);
-    jw_kbool(&f.w, "ok", bad + differs == 0);
+    jw_members(&f.w, JW_INT("rows_recomputed", rows), JW_BOOL("ok", bad + differs == 0));
     jw_obj_end(&f.w);
     TRY(buf_check(&b, "findings", err));
     if (f.json)
@@ -212,13 +208,9 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
     TRY(trace_extent(made, &after, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
-        jw_obj(&w);
-        jw_kstr(&w, "trace", o->output);
-        jw_kstr(&w, "content_id", trace_id(made));
-        jw_kstr(&w, "storage", trace_storage_name(trace_storage(made)));
-        jw_kint(&w, "bytes_before", before.stored);
-        jw_kint(&w, "bytes_after", after.stored);
-        jw_obj_end(&w);
+        jw_row(&w, JW_STR("trace", o->output), JW_STR("content_id", trace_id(made)),
+               JW_STR("storage", trace_storage_name(trace_storage(made))),
+               JW_INT("bytes_before", before.stored), JW_INT("bytes_after", after.stored));
         TRY(buf_check(&b, "result", err));
         print_json(&b);
     } else {
@@ -283,11 +275,7 @@ static int export_tensors(const struct trace_opts *o, const char *path, struct e
     TRY(trace_export(t, &s, o->output, o->common.force, o->common.dry_run, &n, &bytes, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
-        jw_obj(&w);
-        jw_kstr(&w, "output", o->output);
-        jw_kint(&w, "tensors", n);
-        jw_kint(&w, "bytes", bytes);
-        jw_obj_end(&w);
+        jw_row(&w, JW_STR("output", o->output), JW_INT("tensors", n), JW_INT("bytes", bytes));
         TRY(buf_check(&b, "result", err));
         print_json(&b);
     } else {
@@ -325,8 +313,7 @@ static int report_derived(const struct trace_opts *o, const struct derived *d, s
         jw_kstr(&w, "trace", o->output);
         if (made)
             jw_kstr(&w, "content_id", trace_id(made));
-        jw_kint(&w, "calls", d->calls);
-        jw_kint(&w, "bytes", d->bytes);
+        jw_members(&w, JW_INT("calls", d->calls), JW_INT("bytes", d->bytes));
         trace_meta_json(m, &w);
         jw_obj_end(&w);
         TRY(buf_check(&b, "result", err));

@@ -188,16 +188,10 @@ int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
 static void json_call(const struct trace_call *c, struct jw *w)
 {
     jw_obj(w);
-    jw_kint(w, "order", c->order);
-    jw_kint(w, "step", c->step);
-    jw_kstr(w, "branch", c->branch);
-    jw_kint(w, "layer", c->layer);
-    jw_kstr(w, "block", c->block);
-    jw_knum(w, "timestep", c->timestep);
-    jw_knum(w, "sigma", c->sigma);
-    jw_kbool(w, "out", c->has_out);
-    jw_kbool(w, "lse", c->has_lse);
-    jw_kbool(w, "map", c->has_map);
+    jw_members(w, JW_INT("order", c->order), JW_INT("step", c->step), JW_STR("branch", c->branch),
+               JW_INT("layer", c->layer), JW_STR("block", c->block),
+               JW_NUM("timestep", c->timestep), JW_NUM("sigma", c->sigma),
+               JW_BOOL("out", c->has_out), JW_BOOL("lse", c->has_lse), JW_BOOL("map", c->has_map));
     if (c->has_col_sum)
         jw_kbool(w, "col_sum", true);
     for (int i = 0; i < AUX_COUNT; i++)
@@ -214,15 +208,12 @@ int trace_info_json(const struct trace *t, struct jw *w, struct err *err)
     if (rc)
         return rc;
     jw_obj(w);
-    jw_kstr(w, "trace", trace_path(t));
-    jw_kstr(w, "content_id", trace_id(t));
-    jw_kstr(w, "storage", trace_storage_name(trace_storage(t)));
-    jw_kint(w, "file_bytes", e.stored);
-    jw_kint(w, "objects", e.objects);
-    jw_kint(w, "payload_bytes", e.bytes);
+    jw_members(w, JW_STR("trace", trace_path(t)), JW_STR("content_id", trace_id(t)),
+               JW_STR("storage", trace_storage_name(trace_storage(t))),
+               JW_INT("file_bytes", e.stored), JW_INT("objects", e.objects),
+               JW_INT("payload_bytes", e.bytes));
     trace_meta_json(trace_meta(t), w);
-    jw_key(w, "calls");
-    jw_arr(w);
+    jw_karr(w, "calls");
     for (int64_t i = 0; i < trace_calls(t); i++)
         json_call(trace_call(t, i), w);
     jw_arr_end(w);

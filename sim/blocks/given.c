@@ -51,7 +51,6 @@ static int check_group(const struct mask *m, int64_t g, int64_t n, struct err *e
 int given_lists(struct given *g, int64_t *ptr, int32_t *col, int64_t n, struct err *err)
 {
     struct mask *m = &g->whole;
-
     free(m->ptr);
     free(m->col);
     m->ptr = ptr;
@@ -122,7 +121,6 @@ int given_select(struct given *g, int64_t row0, int64_t row1, struct mask *out, 
     const struct mask *m = &g->whole;
     uint8_t *keep = NULL;
     int rc = 0;
-
     if (m->form != MASK_LISTS) {
         *out = *m;
         out->row0 = row0;

@@ -56,7 +56,6 @@ static int on_cpu(struct judging *j, const struct mask *m, struct err *err)
     int64_t rows = m->row1 - m->row0;
     const double *ref, *ref_lse;
     int rc = 0;
-
     TRY(make_rows(j, rows, err));
     TRY(exact_attend(j->exact, m, j->out, j->lse, err));
     TRY(exact_out(j->exact, m->row0, m->row1, &ref, err));
@@ -104,7 +103,6 @@ int judge_end(struct judging *j, const struct accel_filter *filter, struct err *
     const struct judge *by = j->exact->judge;
     char why[160] = "";
     int rc = 0;
-
     if (!by)
         return 0;
     rc = by->masks(by->self, j->masks, j->n, filter, j->mass, &j->sum, why, err);

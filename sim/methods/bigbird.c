@@ -72,7 +72,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     int rc = 0;
-
     if (in->x.causal && p->preset != PRESET_SAMPLE)
         return method_skip(ctx, "bidirectional; preset=sample is the causal form");
     if (!in->x.causal && p->preset == PRESET_SAMPLE)
@@ -144,7 +143,6 @@ static int add_row(struct state *s, struct mask *m, int64_t g, int64_t a, struct
 {
     int64_t list[RANDOM_MOST + 5], n, kept = 0;
     int rc = 0;
-
     if (a == 0 || a == s->n - 1) {
         s->gathered += s->n;
         return mask_lists_add_run(m, g, 0, (int32_t)s->n, err);
@@ -194,7 +192,6 @@ static int select_sample(struct state *s, int64_t row0, int64_t row1, struct mas
 {
     int64_t draw[RANDOM_MOST], r = 0, block = -1;
     int rc = 0;
-
     if (s->random == 0) {
         int64_t share = MAX(1, s->share);
         mask_band(m, s->x.nq, s->x.nk, row0, row1, true, (struct band){share, share, s->x.nq});
@@ -218,7 +215,6 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     struct state *s = state;
     int64_t block = s->params->block;
     int rc = 0;
-
     if (s->params->preset == PRESET_SAMPLE)
         return select_sample(s, row0, row1, out, err);
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, false, block, block, err));

@@ -113,7 +113,6 @@ static int report(void *state, struct record *r, struct err *err)
     struct state *s = state;
     struct map_below *b = NULL;
     int rc = 0;
-
     if (!s->params->map)
         return 0;
     TRY(mem_zalloc(&b, 1, sizeof *b, "map statistics", err));

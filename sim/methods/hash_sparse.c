@@ -186,7 +186,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     int rc = 0;
-
     if (p->proj_dir == AXES && p->buckets / 2 > in->x.d)
         return method_skip(ctx, "proj_dir=axes has no %lld unit vectors in a head of dimension %d",
                            (long long)p->buckets / 2, in->x.d);

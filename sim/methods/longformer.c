@@ -60,7 +60,6 @@ static int parse_global(const char *text, int64_t **list, int64_t *count, struct
     char *copy = strdup(text), *end;
     int rc;
     long long g = strtoll(text, &end, 10);
-
     *list = NULL;
     *count = 0;
     if (!copy)
@@ -96,7 +95,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct state *s = state;
     int64_t *list = NULL, count = 0;
     int rc = 0;
-
     s->params = params;
     s->x = in->x;
     TRY(mem_zalloc(&s->global, in->x.nk, sizeof *s->global, "global tokens", err));
@@ -143,7 +141,6 @@ static int longformer_row(const struct state *s, struct mask *m, int64_t i, cons
 {
     int64_t at = i + s->x.nk - s->x.nq, limit = mask_limit(m, i), lo, hi, k = 0, g = i - m->row0;
     int rc = 0;
-
     if (at >= 0 && at < s->x.nk && s->global[at])
         return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
     if (at < 0)
@@ -171,7 +168,6 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     const struct state *s = state;
     int64_t *globals = NULL, n = 0;
     int rc = 0;
-
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec_bq = out->exec_bk = 1;
     TRY(mem_alloc(&globals, s->x.nk, sizeof *globals, "global tokens", err));

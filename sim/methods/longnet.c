@@ -257,7 +257,6 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     struct rows *w = NULL;
     int64_t sum = 0, max = 0;
     int rc = 0;
-
     TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
     out->exec_bq = out->exec_bk = 1;
     TRY(mem_zalloc(&w, 1, sizeof *w, "branches of rows", err));
@@ -386,7 +385,6 @@ static int attend_places(struct state *s, const struct own_branch *b, int64_t st
     struct mask full;
     int64_t first = start + b->phase, shift = x->nk - x->nq;
     int rc = 0;
-
     in.nq = t1 - t0;
     in.nk = n;
     TRY(strided_rows(x->q, x->d, first + b->r * t0 - shift, b->r, in.nq, &w->q, &w->q_cap, &in.q,
@@ -413,7 +411,6 @@ static int attend_segment(struct state *s, const struct own_branch *b, int64_t s
     int64_t n = x->causal ? t1 : places_below(b, MIN(b->w, x->nk - start));
     int64_t zeros = padding_of(s, b, start);
     int rc = 0;
-
     if (t1 == t0)
         return 0;
     TRY(attend_places(s, b, start, t0, t1, n, err));
@@ -450,7 +447,6 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     const struct attn_in *x = &s->in.x;
     int64_t p0 = MAX(0, m->row0 + x->nk - x->nq), p1 = m->row1 + x->nk - x->nq;
     int rc = 0;
-
     memset(out, 0, (size_t)((m->row1 - m->row0) * x->dv) * sizeof *out);
     for (int64_t r = 0; r < m->row1 - m->row0; r++)
         lse[r] = -INFINITY;
@@ -486,7 +482,6 @@ static int report(void *state, struct record *r, struct err *err)
     const struct attn_in *x = &s->in.x;
     double allowed = (double)pairs_allowed(x->nq, x->nk, x->causal);
     double sd = s->rows > 1 ? sqrt(s->est_m2 / (double)(s->rows - 1)) : 0;
-
     return RECORD_ALL(
         r, err, {"pairs_exec", s->weights.sum}, {"density_exec", (double)s->weights.sum / allowed},
         {"weight_max", s->weights.max}, {"mass_est_mean", s->est_mean}, {"mass_est_sd", sd});

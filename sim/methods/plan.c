@@ -334,7 +334,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct state *s = state;
     char id[HASH_TEXT_MAX];
     int rc = 0;
-
     if (!f) {
         TRY(read_plan(p, id, &s->own, err));
         f = s->own;

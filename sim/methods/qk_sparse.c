@@ -152,7 +152,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     int rc = p->select == MASS ? method_all_rows(ctx, in, "select=mass") : 0;
-
     if (rc)
         return rc;
     s->params = p;

@@ -66,7 +66,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-
     if (p->pattern == FIXED && (in->x.nk - in->x.nq) % p->block)
         return method_skip(
             ctx, "pattern=fixed: the %lld keys before the queries are not a multiple of block=%lld",

@@ -68,7 +68,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-
     if (p->dilate != DILATE_NONE && reach_any(&in->x.reach))
         return method_skip(ctx, "dilate=%s cannot combine a window or chunk of the model",
                            dilates[p->dilate]);

@@ -24,7 +24,6 @@ static const struct kind {
     {"clock", "the clock steps a day", clock_steps},
     {"kills", "SIGKILL at a system call", kills},
     {"cuts", "the power goes", power_cuts},
-    {"flips", "a byte of a file changes", flips},
 };
 #define N_KINDS (sizeof all_kinds / sizeof *all_kinds)
 

@@ -130,6 +130,5 @@ void each_allocation_fails(const struct step *s, struct tally *t);
 void clock_steps(const struct step *s, struct tally *t);
 void kills(const struct step *s, struct tally *t);
 void power_cuts(const struct step *s, struct tally *t); /* powercut.c */
-void flips(const struct step *s, struct tally *t);      /* flips.c; prints its rows */
 
 #endif

@@ -29,13 +29,12 @@ if [ "$mode" = short ]; then
     job 1-calls "$fault" calls clock --tries 4
     job 2-memory "$fault" memory --tries 4
     job 3-kills "$fault" kills --tries 2
-    job 4-cuts "$fault" cuts flips --tries 4
+    job 4-cuts "$fault" cuts --tries 4
 else
     job 2-memory "$fault" memory --tries 5000
     job 4-kills "$fault" kills
     job 1-calls "$fault" calls clock
     job 5-cuts "$fault" cuts
-    job 6-flips "$fault" flips
     [ -x "$build-san/lacuna" ] && job 3-san "$san $driver" memory --tries 40
     job 7-flips "$build/tests/check" test_flips
 fi >"$logs/jobs"

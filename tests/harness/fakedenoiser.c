@@ -126,7 +126,6 @@ static int dev_begin(struct denoiser *d, const float *x, const float *frequencie
     const int64_t *p = s->patch;
     int64_t values = s->in_channels * p[0] * p[1] * p[2], at = 0;
     float *rows = room(d->n * values), *tmp = room((s->n_text + 1) * d->dim);
-
     ck_assert_int_eq(d->next, 0);
     linear(d->outer, WAN_TIME1, frequencies, 1, s->freq, d->dim, tmp);
     nn_silu(tmp, d->dim);
@@ -214,7 +213,6 @@ static int attend_own(struct denoiser *d, const struct denoiser_sink *sink, stru
     struct decoder_operands there = {a->q, a->k, a->v, s->head_dim, stays};
     struct decoder_rows rows = {q, kv->k, kv->v};
     bool stayed = false;
-
     for (int h = 0; h < s->heads; h++)
         nn_take_head(a->q, d->n, s->heads, s->head_dim, h, q + h * size);
     int rc = sink->attend(sink->ctx, &there, &rows, a->o, &stayed, e);
@@ -232,7 +230,6 @@ static int self_attention(struct denoiser *d, float **w, const float *mod, struc
     int64_t dim = d->dim;
     struct nn_kv kv = {0};
     int rc = 0;
-
     modulate(d, mod, mod + dim, a->x);
     linear(w, WAN_Q1, a->x, d->n, dim, dim, a->q);
     linear(w, WAN_K1, a->x, d->n, dim, dim, a->k);
@@ -263,7 +260,6 @@ static void cross_attention(struct denoiser *d, float **w, struct scratch *a)
     const struct denoiser_shape *s = &d->s;
     int64_t dim = d->dim;
     OWN(nn_kv_free) struct nn_kv kv = {0};
-
     memcpy(a->x, d->h, (size_t)(d->n * dim) * sizeof *a->x);
     if (w[WAN_NORM2])
         nn_layer_norm(d->h, d->n, dim, w[WAN_NORM2], w[WAN_NORM2_B], s->eps, a->x);
@@ -291,7 +287,6 @@ static int dev_layer(struct denoiser *d, int layer, const struct denoiser_sink *
                         room(d->n * d->s.ffn),
                         calloc((size_t)(d->n * d->s.heads), sizeof(double))};
     int rc = 0;
-
     ck_assert_int_eq(layer, d->next++);
     if (d->layers++ == fake_denoiser_fails)
         FAIL(e, ERR_RUN, "the device is lost");
@@ -324,7 +319,6 @@ static int dev_end(struct denoiser *d, float *v, struct err *e)
     const int64_t *p = s->patch, c = s->out_channels;
     int64_t values = c * p[0] * p[1] * p[2], at = 0;
     float *rows = room(d->n * values), *x = room(d->n * d->dim), *mod = room(2 * d->dim);
-
     ck_assert_int_eq(d->next, s->layers);
     d->next = 0;
     for (int64_t i = 0; i < 2 * d->dim; i++)

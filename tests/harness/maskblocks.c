@@ -28,7 +28,6 @@ int mask_sets(const struct maskfile *f, struct mask_set **sets, int64_t *n, stru
 {
     int64_t cap = 0, at;
     int rc = 0;
-
     *sets = NULL;
     *n = 0;
     for (int64_t i = 0; i < maskfile_cells(f); i++) {
@@ -80,7 +79,6 @@ int mask_blocks(const struct maskfile *f, const struct mask_set *s, int bq, int 
     int64_t groups = ceil_div(s->nq, bq), at = 0, allowed = 0;
     struct mask m = {0};
     int rc = 0;
-
     *ptr = NULL;
     *col = NULL;
     TRY(mem_alloc(ptr, s->heads * groups + 1, sizeof **ptr, "block lists", err));

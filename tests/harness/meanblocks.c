@@ -63,7 +63,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     struct meanblocks_state *s = state;
     int rc = 0, d = in->x.d;
-
     if (in->x.nq != in->x.nk)
         return method_skip(ctx, "needs as many queries as keys");
     s->params = params;
@@ -87,7 +86,6 @@ static int select_block(struct meanblocks_state *s, struct mask *m, int64_t g, s
     int64_t a = m->row0 / BLOCK + g, end = (a + 1) * BLOCK, n = s->x.causal ? a + 1 : s->nb;
     struct prefix top;
     int rc = 0;
-
     mean_rows(s->x.q, a * BLOCK, end < s->x.nq ? end : s->x.nq, s->x.d, s->qbar);
     for (int64_t b = 0; b < n; b++) {
         s->rank[b] = 0;
@@ -109,7 +107,6 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct meanblocks_state *s = state;
     int rc = 0;
-
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, BLOCK, BLOCK, err));
     for (int64_t g = 0; g < out->ngroups; g++)
         TRY(select_block(s, out, g, err));

@@ -26,7 +26,6 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
     struct accel_head *h = c->heads;
     struct accel_outs o;
     struct mask m = {0};
-
     ck_assert_int_eq(c->n, 1);
     s->data = c->data;
     ck_assert_ptr_nonnull(h->mass);

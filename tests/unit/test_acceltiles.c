@@ -127,7 +127,6 @@ static void compare_as(const struct mask *masks, int64_t n, bool gathered)
     OWN(free_at) uint8_t *map = malloc((size_t)(nq * nk)), *row = malloc((size_t)nk);
     OWN(accel_tiles_free) struct accel_tiles t;
     char why[160] = "";
-
     MUST(accel_tiles_make(masks, n, gathered, 1 << 30, &t, why, ERR));
     for (int64_t c = 0; c < n; c++)
         for (int64_t i = masks[c].row0; i < masks[c].row1; i++) {
@@ -276,7 +275,6 @@ TEST(bits_only_where_needed)
     struct shape fine = {512, 512, 16, 16, 0.5, 0};
     struct mask m[2];
     struct accel_lists h;
-
     mask_full(m, 512, 512, 0, 512, false);
     ck_assert_ptr_null(asked(m, 1).ptr);
     random_lists(&blocks, false, 0, 256, 1, m);

@@ -40,7 +40,6 @@ TEST_N(masks_of_the_video_model, 2 * N_GOLDEN)
 {
     const struct golden *g = _i < N_GOLDEN ? &deep[_i] : &shallow[_i - N_GOLDEN];
     bool first = _i < N_GOLDEN, lists = g->second >= 0;
-
     HEAD(h, golden_video, first ? 3 : 0, first ? 5 : 0, first ? 0 : 1, PREC_F64);
     RUN(r, g->text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), g->pairs);

@@ -99,7 +99,6 @@ TEST_N(static_masks, 10)
     const int64_t *want = clean ? statics[_i / 2].clean : statics[_i / 2].official;
     struct chip_rule r = rule(statics[_i / 2].top, statics[_i / 2].lv, clean);
     int64_t fewest = INT64_MAX, most = 0, sparse = 0;
-
     chip_shape_of(&statics[_i / 2].g, BOX, &s);
     ck_assert(chip_cube_fits(&s, &r));
     MUST(chip_static(&s, &r, &m, ERR));
@@ -124,7 +123,6 @@ TEST(cubes_hold_the_neighbouring_voxels)
     OWN(slice_mask_free) struct slice_mask m;
     OWN(free_at) int64_t *perm;
     struct chip_rule r = rule(0.1, 3, true);
-
     chip_shape_of(&g, BOX, &s);
     MUST(permute_make("voxel:4x6x8", &g, s.n, 0, &perm, ERR));
     MUST(chip_static(&s, &r, &m, ERR));
@@ -158,7 +156,6 @@ TEST(windows_and_random_keys)
     struct chip_shape s;
     struct slice_mask m, again;
     struct chip_rule r = rule(0.1, 0, true);
-
     chip_shape_of(&g, BOX, &s);
     r.local_1d = 0.2; /* 307 of 1536 tokens: 153 to either side of the group's middle */
     MUST(chip_static(&s, &r, &m, ERR));
@@ -240,7 +237,6 @@ TEST_N(masks_follow_explicit_column_sums, 2)
     int64_t selected, n = 1556, total = 0;
     OWN(free_at) double *p = calloc((size_t)n, sizeof *p), *mass = calloc((size_t)n, sizeof *mass);
     OWN(free_at) double *lse = calloc((size_t)n, sizeof *lse);
-
     HEAD(raw, random_video, 4, SMALL);
     HEAD(h, sim_head_reorder, &raw.in, "voxel:4x6x8", 0);
     for (int64_t i = 0; i < n; i++)
@@ -291,7 +287,6 @@ TEST(padding_keys_are_real_in_the_official_profile)
     OWN(slice_mask_free) struct slice_mask a, b;
     int64_t before, same;
     struct chip_rule r = rule(0.1, 1, false), without = r;
-
     HEAD(h, random_video, 4, SMALL);
     chip_shape_of(&(struct geometry){SMALL}, BOX, &s);
     r.redraw = without.redraw = 0.01;
@@ -313,7 +308,6 @@ TEST(steps_follow_the_schedule)
 {
     OWN(carry_end) struct carry carry = {0};
     double made = NAN;
-
     HEAD(h, random_video, 5, HALF);
     for (int t = 0; t < 10; t++) {
         bool full = t < 2 || t % 4 == 0;
@@ -341,7 +335,6 @@ TEST(a_device_chooses)
     OWN(carry_end) struct carry carry = {0};
     OWN(mask_free) struct mask choice = {0}, m = {0};
     int64_t selected = 77;
-
     HEAD(h, random_video, 8, SMALL);
     int64_t n = h.in.x.nq;
     MUST(mask_lists_init(&choice, n, n, 0, n, false, CHIP_ROWS, 1, ERR));
@@ -390,7 +383,6 @@ TEST_N(constant_inputs_are_exact_with_the_delta, 5)
                                         SMALL_RULE ":recompute=0", SMALL_RULE ":norm=exact"};
     OWN(carry_end) struct carry with = {0}, without = {0};
     char text[160];
-
     HEAD(h, random_video, 7, HALF);
     snprintf(text, sizeof text, "%s:delta=0", rules[_i]);
     for (int t = 0; t < 7; t++) {
@@ -480,7 +472,6 @@ TEST(delta_by_explicit_attention)
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
     OWN(free_at) double *p = calloc((size_t)n, sizeof *p);
     double worst = 0;
-
     for (int t = 0; t < 3; t++) {
         MUST(random_video(30 + (uint64_t)t, SMALL, &h[t], ERR));
         MUST(sim_head_reorder(&h[t].in, "voxel:4x6x8", 0, &v[t], ERR));

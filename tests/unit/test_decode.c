@@ -49,7 +49,6 @@ TEST(rows_from_the_cache)
     struct lockstep a, b;
     double nll[MORE];
     bool top1[MORE];
-
     assert_ok(method_runs_parse(sim_methods, "streaming:sink=2:window=9", &runs, &n_runs, &err),
               &err);
     assert_ok(mem_zalloc(&how.dense_head, 48, sizeof *how.dense_head, "heads", &err), &err);
@@ -98,7 +97,6 @@ TEST(greedy)
     OWN(decode_close) struct decode d;
     OWN(str_list_free) struct str_list stop = {0};
     OWN(buf_free) struct buf text = {0}, want = {0};
-
     assert_ok(lockstep_open(&l, &m.llm, NULL, 0, N + 40, true, DT_F32, 2, NULL, &err), &err);
     lockstep_reset(&l);
     assert_ok(lockstep_prefill(&l, ids.v, N, &err), &err);
@@ -129,7 +127,6 @@ TEST(ids_of_prompts)
     OWN(id_list_free) struct id_list plain = {0}, chat = {0}, answer = {0};
     const char special[] = "<|endoftext|>";
     bool again;
-
     ck_assert_int_eq(m.bos, 0);
     ck_assert_str_eq(m.domain, "source");
     assert_ok(prompt_ids(&m, NULL, special, strlen(special), &plain, &err), &err);

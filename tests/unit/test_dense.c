@@ -36,7 +36,6 @@ TEST_N(dense_is_exact, 4)
 {
     bool causal = _i & 1;
     int64_t nq = _i & 2 ? 77 : 130;
-
     HEAD(h, random_head, 3, nq, 130, 24, causal, 1, PREC_F64);
     RUN(r, "dense", &h.in);
     static const char *const ones[] = {"density_elem", "density_tile", "cra_min",  "cra_p1",
@@ -64,7 +63,6 @@ static void brute_below(const struct sim_head *h, int height, int width, double 
     const struct attn_in *x = &h->in.x;
     OWN(free_at) double *p = NULL;
     int64_t units = 0, below = 0, pairs = 0, pairs_below = 0;
-
     MUST(mem_alloc(&p, x->nq * x->nk, sizeof *p, "P", ERR));
     MUST(exact_probs(h->in.exact, 0, x->nq, p, ERR));
     for (int64_t r = 0; r < x->nq; r += height)
@@ -99,7 +97,6 @@ TEST_N(below_equals_its_definition, 8)
 {
     static const int64_t shapes[][2] = {{150, 150}, {77, 150}, {33, 290}, {1, 1}};
     bool causal = _i & 1;
-
     HEAD(h, random_head, 17 + (uint64_t)_i, shapes[_i / 2][0], shapes[_i / 2][1], 16, causal, 1.7,
          PREC_F64);
     RUN(r, "dense:c=2+0.5+0.01+0.1", &h.in);
@@ -272,7 +269,6 @@ TEST(similarity_by_hand)
     int64_t left_out;
     static const float same[] = {1, 0, 2, 0, 3, 0, 4, 0}, turn[] = {1, 0, 0, 1, -1, 0, 0, -1};
     static const float zero[] = {1, 0, 0, 0, 3, 0, 5, 0, 1, 1};
-
     MUST(map_similarity(same, 4, 2, 4, false, &mean, &left_out, ERR));
     ck_assert_double_eq_tol(mean, 1, 1e-15);
     MUST(map_similarity(turn, 4, 2, 4, false, &mean, &left_out, ERR));

@@ -36,7 +36,6 @@ TEST_N(slices_follow_an_explicit_map, 6)
     double p[N * N];
     int width = widths[_i % 3], M = _i < 3 ? 32 : 48;
     char text[80];
-
     HEAD(h, random_head, 3, N, N, 16, false, 1.6, PREC_F64);
     MUST(exact_probs(h.in.exact, 0, N, p, ERR));
     snprintf(text, sizeof text, "fg-attn:refresh=1:tau=4:M=%d:width=%d", M, width);
@@ -249,7 +248,6 @@ TEST(masks_are_made_on_refresh_steps_and_reused)
 {
     OWN(carry_end) struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=4";
-
     HEAD(h, random_head, 12, 96, 96, 16, false, 1.6, PREC_F64);
     STEP(r, text, &h, 0, &carry);
     HAS(&r, 0, "refresh dense_call density_elem mask_age", 1, 1, 1, NONE);
@@ -267,7 +265,6 @@ TEST(dense_layers_and_steps_shift_the_schedule)
 {
     OWN(carry_end) struct carry carry = {0};
     const char *text = "fg-attn:M=16:tau=3:refresh=3:dense_steps=2:dense_layers=1";
-
     HEAD(h, random_head, 14, 64, 64, 16, false, 1.6, PREC_F64);
     h.in.layer = 1;
     for (int t = 0; t < 7; t++) {

@@ -168,7 +168,6 @@ static void assert_weighted(const char *text, const struct own_hashed *c, bool c
     OWN(hyper_plan_free) struct hyper_plan p;
     OWN(conform_result_free) struct conform_result res;
     OWN(sim_head_free) struct sim_head h;
-
     conform_head(NORMAL, N, N, causal, PREC_F64, &h);
     build(&p, c, &h.in);
     conform_run(text, &h.in, NULL, 5, &res);
@@ -235,7 +234,6 @@ TEST_N(masks_of_the_shipped_video_model, 4)
 {
     enum { N = 384 };
     char text[160];
-
     HEAD(h, golden_video, 3, video[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "hyperattention:min_len=0:samples=0:proj_dir=axes:%s",
              video[_i].text);

@@ -51,7 +51,6 @@ static struct maskfile *make_file(void)
     static char path[512];
     struct maskfile *f = NULL;
     struct mask m;
-
     snprintf(path, sizeof path, "%s/masks.h5", test_tmpdir());
     MUST(maskfile_create(path, true, &f, ERR));
     for (int h = 0; h < HEADS; h++) {
@@ -74,7 +73,6 @@ TEST(sets_are_heads_of_one_setting)
     OWN(maskfile_close) struct maskfile *f = make_file();
     OWN(free_at) struct mask_set *s;
     int64_t n;
-
     MUST(mask_sets(f, &s, &n, ERR));
     ck_assert_int_eq(n, 3);
     ck_assert_str_eq(s[0].method, "xattention");
@@ -103,7 +101,6 @@ static void check_set(const struct maskfile *f, const struct mask_set *s, int bq
     int64_t *ptr, groups = ceil_div(N, bq), allowed = 0;
     OWN(free_at) int32_t *col;
     double share;
-
     MUST(mask_blocks(f, s, bq, bk, &ptr, &col, &share, ERR));
     for (int h = 0; h < s->heads; h++) {
         OWN(mask_free) struct mask m;
@@ -129,7 +126,6 @@ TEST_N(blocks_with_a_kept_pair, 3)
     OWN(maskfile_close) struct maskfile *f = make_file();
     OWN(free_at) struct mask_set *s;
     int64_t n;
-
     MUST(mask_sets(f, &s, &n, ERR));
     for (int64_t i = 0; i < n; i++) {
         s[i].heads = 2;

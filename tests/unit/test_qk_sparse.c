@@ -57,7 +57,6 @@ TEST(random_tokens)
     static uint8_t bits[N * N];
     struct record r;
     double kept[2];
-
     HEAD(h, random_head, 3, N, N, 4, false, 1, PREC_F32);
     for (int head = 0; head < 2; head++) {
         h.in.head = head; /* of one kv head */

@@ -53,7 +53,6 @@ TEST_EACH(kept_blocks, counts)
     struct radial_rule r = rule(counts[_i].F, counts[_i].T, counts[_i].B, counts[_i].decay,
                                 counts[_i].wan, counts[_i].text);
     OWN(free_at) int32_t *cols = calloc((size_t)counts[_i].side, sizeof *cols);
-
     MUST(radial_map(&r, &m, ERR));
     ck_assert_int_eq(m.rows, counts[_i].side);
     ck_assert_int_eq(m.cols, counts[_i].side);

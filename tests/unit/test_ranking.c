@@ -161,38 +161,6 @@ static const struct tabled tabled[] = {
      .cells =
          "0 method:sale n:8 won:.9375 p:.0078125 p_holm:.015625 difference:-.035 verdict:better;"
          "1 won:.0625 verdict:worse"},
-    /* Layer 0 is sale's on three of four heads, layer 1 minference's on all; xattention misses
-     * there. Differences of layer 0: -0.1, -0.11, -0.12, 0.17; p_holm of 3 + 2 comparisons. */
-    {"every layer has its winner",
-     "sale@density_elem=0.3 head=0..2 density_elem=.3 err_l1_rel=.1;"
-     "sale@density_elem=0.3 head=3 density_elem=.3 err_l1_rel=.4;"
-     "sale@density_elem=0.3 layer=1 head=0..3 density_elem=.3 err_l1_rel=.4;"
-     "minference:bq=64@density_elem=0.3 layer=0..1 head=0..3 density_elem=.3 err_l1_rel=.2+.01i;"
-     "xattention@density_elem=0.3 head=0..3 density_elem=.3 err_l1_rel=.3;"
-     "xattention@density_elem=0.3 layer=1 head=0..3 density_elem=.6 err_l1_rel=.3 "
-     "note=budget=coarse",
-     "ranking", .req = {.per = "layer"}, .rows = 2,
-     .cells = "0 layer:0 method:sale second:minference:bq=64 n:4 won:.75 difference:-.105;"
-              "1 method:minference params:bq=64 second:sale won:1 p:.125 p_holm:.625",
-     .notes = {"which it misses by more than 2 % (in some layers)"}},
-    /* Eight samples are paired, and the two calls of one sample are one value. */
-    {"every head is paired by sample",
-#define SAMPLE(x)                                                                                  \
-    "sale@density_elem=0.3 trace=" x " step=0..1 density_elem=.3 err_l1_rel=.20" x ";"             \
-    "xattention@density_elem=0.3 trace=" x " step=0..1 density_elem=.3 err_l1_rel=.30" x "+.02i;"  \
-    "sale@density_elem=0.3 trace=" x " head=1 step=0..1 density_elem=.3 err_l1_rel=.30" x "+.02i;" \
-    "xattention@density_elem=0.3 trace=" x " head=1 step=0..1 density_elem=.3 err_l1_rel=.20" x    \
-    ";"
-     SAMPLE("0") SAMPLE("1") SAMPLE("2") SAMPLE("3") SAMPLE("4") SAMPLE("5") SAMPLE("6")
-         SAMPLE("7"),
-     "ranking", .req = {.per = "head"}, .rows = 2,
-     .cells = "0 method:sale n:8 difference:-.11 p:.0078125 p_holm:.03125 verdict:better;"
-              "1 method:xattention head:1"},
-    {"one sample is no test",
-     "sale@density_elem=0.3 layer=0..1 head=0..3 density_elem=.3 err_l1_rel=.1;"
-     "xattention@density_elem=0.3 layer=0..1 head=0..3 density_elem=.3 err_l1_rel=.2",
-     "ranking", .req = {.per = "head"}, .rows = 8, .cells = "7 verdict:open",
-     .notes = {"with 1 sample no test can tell"}},
     /* Log-log between the two neighbours, nothing beyond the ends: sale has sqrt(0.4 0.1) at
      * sqrt(0.1 0.4). */
     {"curves are compared where they meet",
@@ -213,8 +181,6 @@ static const struct tabled tabled[] = {
     {"what is ranked by has a better side", "sale:tau=0.1 density_elem=.1", "ranking",
      .req = {.at = "density_elem=0.1", .by = "pairs_allowed"}, .notes = {"better and a worse"},
      .fails = ERR_USAGE},
-    {"winners are of layers or heads", "sale:tau=0.1 density_elem=.1", "ranking",
-     .req = {.at = "density_elem=0.1", .per = "step"}, .notes = {"--per step"}, .fails = ERR_USAGE},
     {"parameters are keys, with their defaults",
      "sale:tau=0.1 density_elem=.1; sale:tau=0.1 layer=1 density_elem=.2;"
      "sale:bits=16:tau=0.1 layer=1 density_elem=.4; sale density_elem=.3",

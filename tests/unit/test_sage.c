@@ -129,7 +129,6 @@ TEST(smoothing_is_an_identity)
     struct sim_head h;
     double a[GN * GD], b[GN * GD], la[GN], lb[GN];
     const char *base = "sageattention:version=1:accum=f32";
-
     grid_head(&h, 0, 0);
     outputs("sageattention:version=1:accum=f32:smooth_k=0", &h, a, la);
     outputs("sageattention:version=1:accum=f32:smooth_k=1", &h, b, lb);

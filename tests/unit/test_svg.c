@@ -40,7 +40,6 @@ TEST_EACH(widths_and_masks_without_text, wan)
     struct svg_band b = {SVG_WAN, T,    F,     0,
                          false,   true, false, svg_half_width(SVG_WAN, frames, F, false)};
     struct svg_count c;
-
     ck_assert_double_eq_tol(frames, wan[_i].frames, 5.1e-7);
     ck_assert_int_eq(b.width, wan[_i].width);
     ck_assert_int_eq(b.width % 128, 0);
@@ -80,7 +79,6 @@ TEST_EACH(widths_and_masks_with_text, text)
     struct svg_band b = {f,     text[_i].T, F,     text[_i].valid,
                          false, false,      false, svg_half_width(f, frames, F, false)};
     struct svg_count c;
-
     ck_assert_int_eq(n, text[_i].n);
     ck_assert_double_eq_tol(frames, text[_i].frames, 5.1e-7);
     ck_assert_int_eq(b.width, text[_i].width);
@@ -210,7 +208,6 @@ TEST(temporal_positions)
     struct svg_band front = {SVG_COG, 3, 4, 2, true, false, false, 0};
     struct geometry g = {3, 2, 2, 2, 2};
     int64_t *perm;
-
     for (int i = 0; i < 6; i++)
         ck_assert_int_eq(svg_band_position(&b, i), want[i]);
     MUST(permute_make("time", &g, 14, 0, &perm, ERR));

@@ -28,7 +28,6 @@ TEST(kmeans_by_hand)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
     struct kmeans m = line_of(start, 4, 2);
-
     MUST(kmeans_run(&m, x, 1, 1e-4, ERR));
     ck_assert_int_eq(m.iterations, 1);
     ck_assert_double_eq(m.shift, 0.5);
@@ -311,7 +310,6 @@ TEST_N(masks_follow_the_clusters, 2)
     struct svg2_cut cut = {.top_p = 0.5, .min_share = 0.10, .dtype = DT_F32};
     int64_t video = 192, text = _i ? 11 : 0, n = video + text, pairs = 0;
     OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
-
     HEAD(h, random_video, 3, 4, 6, 8, text, 2);
     h.in.head = 5;
     h.in.kv_head = 2;
@@ -481,7 +479,6 @@ TEST(a_device_clusters)
     OWN(mask_free) struct mask m = {0}, choice = {0};
     struct accel_own own = {0};
     struct err err = {0};
-
     HEAD(h, random_video, 3, 4, 6, 8, 0, 0);
     h.in.src_dtype = DT_BF16;
     int64_t video = h.in.x.nq;
@@ -531,7 +528,6 @@ TEST(operands_on_a_device_are_bf16)
     struct accel_own own = {0};
     int64_t n = 192;
     OWN(record_free) struct record r;
-
     HEAD(h, random_video, 12, 4, 6, 8, 0, 0);
     OWN(free_at) uint8_t *here = run_bits(RULE, &h.in);
     h.in.x.on_device = &there;
@@ -563,7 +559,6 @@ static int64_t replay_fixture(const char *text, const char *other, const char *b
     struct replay r = {.load = {.precision = PREC_F64}, .seed = 1};
     struct call_select sel = {.branch = branch};
     int64_t n;
-
     snprintf(path, sizeof path, "%s/video-%d-%d.h5", test_tmpdir(), (int)getpid(), times);
     snprintf(file, sizeof file, "%s/records-%d-%d.jsonl", test_tmpdir(), (int)getpid(), times++);
     MUST(fixture_write(path, &m, calls, ERR));
@@ -627,7 +622,6 @@ TEST(other_methods_keep_their_branches_apart)
     const char *clusters = "svg2:preset=none:qc=3:kc=4:cold=1";
     int64_t n = replay_fixture(mask, NULL, NULL, 12, &alone), reused = 0;
     int64_t both = replay_fixture(clusters, mask, NULL, 12, &joined);
-
     ck_assert_int_eq(n, 24);
     ck_assert_int_eq(both, 48);
     for (int64_t i = 0; i < n; i++) {

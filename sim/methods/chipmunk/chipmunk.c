@@ -202,7 +202,6 @@ static int chip_group(void *ctx, const struct map_group *g, struct err *err)
     struct chip_run *run = ctx;
     int64_t fixed = slice_mask_count(run->mask, g->index);
     int rc = 0;
-
     if (run->rule->top_keys == 1)
         keep_range(run->mask, g->index, 0, run->shape->n);
     else if (run->top > 0 && chip_sparse_group(run->shape, run->rule, fixed))
@@ -238,7 +237,6 @@ int chip_mask(const struct chip_shape *s, const struct chip_rule *r, const struc
     struct chip_run run = {
         .shape = s, .rule = r, .mask = out, .stream = stream, .top = chip_top_keys(r, s->n)};
     int rc = 0;
-
     TRY(chip_static(s, r, out, err));
     TRY(prefix_work_new(&run.work, err));
     TRY(map_groups(in->exact, raised, CHIP_ROWS, chip_group, &run, err));
@@ -375,7 +373,6 @@ static int validate(void *params, struct err *err)
     const struct params *p = params;
     int64_t list[MOST_STEPS];
     int n, rc = 0;
-
     if (!p->full_steps)
         return 0;
     if (p->full_every != INT64_MIN)
@@ -396,7 +393,6 @@ static int resolve(const struct params *p, const struct method_ctx *ctx, const s
     int64_t box[3];
     const char *steps = p->full_steps;
     int rc = 0;
-
     s->params = p;
     s->in = *in;
     s->kind = p->kind ? p->kind : in->geom.text + in->n_padding > 0 ? KIND_HUNYUAN : KIND_WAN;
@@ -516,7 +512,6 @@ static int keep_delta(const struct state *s, struct chip_carry *c, struct err *e
     double *out = NULL, *lse = NULL;
     struct mask m = {0};
     int rc = 0;
-
     c->delta_step = -1;
     TRY(mem_alloc(&out, all, sizeof *out, "stored difference", err));
     TRY(mem_alloc(&lse, c->n, sizeof *lse, "normalisers", err));
@@ -566,7 +561,6 @@ static int prepare_full(struct state *s, struct method_ctx *ctx, struct chip_car
     bool makes = step == 1 || (step > 1 && s->params->recompute);
     bool missing =
         makes ? !s->exact_norm && c && c->lse_step != before : step > 0 && c && c->made != 1;
-
     s->call = CALL_FULL;
     if (!c)
         return 0;
@@ -612,7 +606,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct state *s = state;
     struct chip_carry *c;
     int rc = 0;
-
     TRY(resolve(params, ctx, in, s, err));
     if ((rc = check_head(ctx, s)) != 0)
         goto out;
@@ -634,7 +627,6 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct state *s = state;
     int rc = 0;
-
     if (s->pending)
         TRY(make_mask(s, err));
     if (s->call == CALL_SPARSE) {
@@ -673,7 +665,6 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     int64_t dv = s->in.x.dv, rows = m->row1 - m->row0;
     const double *dense, *dense_lse;
     int rc = 0;
-
     if (s->call != CALL_SPARSE) {
         TRY(exact_out(s->in.exact, m->row0, m->row1, &dense, err));
         TRY(exact_lse(s->in.exact, m->row0, m->row1, &dense_lse, err));
@@ -711,7 +702,6 @@ static int report_mask(const struct state *s, struct record *r, struct err *err)
     const struct chip_carry *c = s->carry;
     double density, share, pairs = (double)s->shape.n * (double)s->shape.n;
     int rc = 0;
-
     TRY(slice_mask_density(&c->mask, &density, err));
     TRY(RECORD_ALL(r, err, {"mask_density_elem", density},
                    {"mask_units", slice_mask_total(&c->mask)}));
@@ -731,7 +721,6 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     const struct state *s = state;
     const struct chip_rule *r = &s->rule;
     const int64_t *grid = s->shape.grid;
-
     rule->data = &s->given;
     rule->of.chip =
         (struct chip_rule_numbers){.n = s->shape.n,
@@ -790,7 +779,6 @@ static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
     int rc = 0;
-
     record_note(r, "kind=%s", kinds[s->kind]);
     TRY(RECORD_ALL(r, err, {"dense_call", s->call != CALL_SPARSE}, {"refresh", s->made}));
     if (s->call != CALL_SPARSE)

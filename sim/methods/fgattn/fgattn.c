@@ -76,7 +76,6 @@ static void force(struct slice_mask *m, const struct head_in *in, int64_t g)
 {
     int64_t r0 = g * m->height, r1 = MIN(r0 + m->height, m->nq), visible = slice_mask_visible(m, g);
     int64_t shift = m->nk - m->nq, t0, t1;
-
     fg_text_keys(in, &t0, &t1);
     if (m->causal)
         set_range(m, g, MAX(0, r0 + shift) / m->width, visible);
@@ -129,7 +128,6 @@ int fg_cached_mask(const struct fg_params *p, const struct head_in *in, double c
     const struct attn_in *x = &in->x;
     struct cached_run run = {.mask = out, .in = in, .stats = stats, .c = c, .n = fg_n(p, in)};
     int rc = 0;
-
     *stats = (struct fg_stats){0, INFINITY, INT64_MAX};
     TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
     TRY(map_groups(in->exact, lse, p->M, cached_group, &run, err));
@@ -213,7 +211,6 @@ static int pooled_group(const struct fg_params *p, const struct head_in *in, str
     int64_t n;
     struct prefix top;
     int rc = 0;
-
     TRY(fg_pooled_values(p, in, m, g, keys, value, &n, err));
     if (p->pool == FG_POOL_TOPK) {
         TRY(prefix_topk(work, value, n, fg_topk_units(p, in), &top, err));
@@ -239,7 +236,6 @@ static int fg_pooled_mask(const struct fg_params *p, const struct head_in *in,
     double *keys = NULL, *value = NULL;
     struct prefix_work *work = NULL;
     int rc = 0;
-
     TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
     TRY(mem_alloc(&keys, x->nk, sizeof *keys, "pooled scores", err));
     TRY(mem_alloc(&value, out->units, sizeof *value, "pooled values", err));
@@ -293,7 +289,6 @@ static int fg_given_mask(const struct fg_params *p, const struct head_in *in,
                          struct err *err)
 {
     int rc = 0;
-
     TRY(slice_mask_take(out, c, p->M, p->width, GATHERED, err));
     out->exec_bk = GATHERED;
     *keys_min = INT64_MAX;
@@ -393,7 +388,6 @@ static int validate(void *params, struct err *err)
 {
     struct fg_params *p = params;
     int rc = 0;
-
     if (p->M % 16)
         FAIL(err, ERR_USAGE, "M=%lld is not a multiple of 16", (long long)p->M);
     if (p->width != 1 && (p->width < 8 || (p->width & (p->width - 1))))
@@ -578,7 +572,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct state *s = state;
     const struct fg_params *p = params;
     int rc = 0;
-
     s->params = p;
     s->in = *in;
     if (in->layer < p->dense_layers || in->step < p->dense_steps) {
@@ -765,7 +758,6 @@ static int report(void *state, struct record *r, struct err *err)
 {
     struct state *s = state;
     int rc = 0;
-
     TRY(make_fresh(s, err));
     TRY(record_metric(r, "dense_call", runs_dense(s), err));
     if (s->params->mode == FG_CACHED)

@@ -78,7 +78,6 @@ static int sort_rows(const struct hyper_plan *p, const float *x, int64_t r0, int
     int64_t bins = (int64_t)1 << p->rule.projs, n = r1 - r0, *start = NULL;
     uint32_t *rank = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&rank, n, sizeof *rank, "ranks", err));
     TRY(mem_zalloc(&start, bins + 1, sizeof *start, "bins", err));
     for (int64_t i = 0; i < n; i++) {
@@ -135,7 +134,6 @@ static int hash_square(const struct hyper_plan *p, const struct attn_in *x, int6
     int64_t nq = at->q1 - at->q0, nk = at->k1 - at->k0, b = p->rule.block;
     int32_t *order = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&s->block_of, nq, sizeof *s->block_of, "blocks of queries", err));
     TRY(mem_alloc(&s->keys, nk, sizeof *s->keys, "keys by block", err));
     TRY(mem_alloc(&order, nq, sizeof *order, "sorted queries", err));
@@ -293,7 +291,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct state *s = state;
     struct own_hashed rule;
     int rc = 0;
-
     if (in->x.causal && in->x.nq != in->x.nk)
         return method_skip(ctx, "causal heads need as many queries as keys");
     if (p->proj_dir == AXES && p->projs > in->x.d)
@@ -519,7 +516,6 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     struct mask ones = {0};
     int64_t dv = s->in->x.dv;
     int rc = 0;
-
     TRY(buffers(s, err));
     TRY(make_mask(s, false, m->row0, m->row1, &ones, err));
     TRY(exact_attend(s->in->exact, &ones, out, lse, err));

@@ -463,7 +463,6 @@ static int judge_mask(struct minf_head *h, const struct head_in *in, double *mas
     int64_t rows = in->x.nq;
     struct judging j;
     int rc = 0;
-
     judge_begin(&j, in->exact, mass);
     for (int64_t r = 0; r < rows; r += CHUNK) {
         struct mask m = {0};

@@ -59,7 +59,6 @@ static int entry_of(struct maskset *s, const char *name, size_t len, struct mask
     struct mask_arrays a = {.call = {-1, -1, ""}, .head = -1};
     size_t n = 0;
     int rc = 0;
-
     snprintf(a.label, sizeof a.label, "%.*s", (int)len, name);
     for (int64_t i = 0; i < s->n; i++)
         if (strcmp(s->arrays[i].label, a.label) == 0) {
@@ -83,7 +82,6 @@ static int add_array(struct maskset *s, const struct array_at *at, bool only, st
     int role = role_of(word), rc = 0;
     size_t len = (size_t)(word - at->name);
     struct mask_arrays *a = NULL;
-
     if (role < 0 && !only) {
         log_debug("%s: array '%s' is no part of a mask", s->path, at->name);
         return 0;
@@ -126,7 +124,6 @@ static int mask_arrays_list(struct maskset *s, struct err *err)
 {
     int64_t n = array_file_count(s->file);
     int rc = 0;
-
     for (int64_t i = 0; i < n; i++)
         TRY(add_array(s, array_file_at(s->file, i), n == 1, err));
     if (s->n == 0)
@@ -172,7 +169,6 @@ static int find_head(const struct array_at *a, int tail, const struct head_in *i
     int lead = a->ndim - tail;
     char text[160];
     int64_t size = 1, heads = lead > 0 ? a->shape[lead - 1] : 1;
-
     array_shape_text(a, text);
     if (lead < 0 || lead > 2 || (lead == 2 && a->shape[0] != 1))
         return err_set(err, ERR_INPUT, "shape %s, expected %s%d dimensions behind the heads", text,
@@ -193,7 +189,6 @@ static int get_unit(const struct maskset *s, const struct mask_arrays *a,
 {
     int64_t size[2] = {0};
     int rc;
-
     *bq = how->bq;
     *bk = how->bk;
     if (!a->blocksize)
@@ -284,7 +279,6 @@ static int from_csr(const struct maskset *s, const struct mask_arrays *a, int64_
     int64_t *ptr = NULL, n = a->indices->count;
     int32_t *col = NULL;
     int rc = 0;
-
     TRY(need_unit(a->indptr, bq, err));
     TRY(given_init(g, &in->x, bq, bk, err));
     int64_t want = g->whole.ngroups + 1;
@@ -328,7 +322,6 @@ static int flex_open(const struct maskset *s, const struct array_at *count,
     char text[160];
     int64_t first;
     int rc = 0;
-
     if (!count)
         return 0;
     array_shape_text(index, text);
@@ -379,7 +372,6 @@ static int from_flex(const struct maskset *s, const struct mask_arrays *a, int64
     int64_t *ptr = NULL, n = 0, cap = 0;
     int32_t *col = NULL;
     int rc = 0;
-
     TRY(need_unit(a->count, bq, err));
     TRY(given_init(g, &in->x, bq, bk, err));
     int64_t rows = g->whole.ngroups, cols = ceil_div(in->x.nk, bk);
@@ -438,7 +430,6 @@ static int mask_arrays_find(struct maskset *s, const struct mask_lookup *how,
     const struct mask_arrays *a = NULL;
     int64_t bq, bk;
     int rc = best_entry(s, in, &a, err);
-
     if (!rc && !a)
         return no_mask(s, ctx, in);
     if (!rc)
@@ -465,7 +456,6 @@ static int open_file(struct maskset *s, struct err *err)
 {
     bool dump = false;
     int rc = 0;
-
     TRY(h5_signature(s->path, &dump, err));
     s->kind = dump ? MASKSET_DUMP : MASKSET_ARRAYS;
     if (!dump) {
@@ -484,7 +474,6 @@ int maskset_open(const char *path, struct maskset **out, struct err *err)
 {
     struct maskset *s = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&s, 1, sizeof *s, "masks", err));
     if (!(s->path = strdup(path)))
         FAIL(err, ERR_NOMEM, "%s: out of memory", path);
@@ -522,7 +511,6 @@ static int maskset_setting(const struct maskset *s, int64_t pick, int *setting, 
     const struct mask_index *x = &s->index;
     struct buf list = {0};
     int rc;
-
     *setting = pick == INT64_MIN ? 0 : (int)pick;
     if (pick == INT64_MIN ? x->n_settings == 1 : pick < x->n_settings)
         return 0;
@@ -547,7 +535,6 @@ static int find_entry(const struct maskset *s, const struct mask_lookup *how,
     const struct mask_entry *first =
         mask_index_find(x, in->step, in->branch, in->layer, in->head, how->setting);
     const struct mask_entry *end = x->entries + x->n, *e = first;
-
     if (!first)
         return no_mask(s, ctx, in);
     while (in->trace && e < end && mask_entry_same(e, first) && strcmp(e->trace, in->trace) != 0)
@@ -642,7 +629,6 @@ static int content_id(const char *path, char text[17], struct err *err)
     char full[HASH_TEXT_MAX], *data = NULL;
     int64_t size = 0;
     int fd = -1, rc = 0;
-
     TRY(io_open(path, &fd, &size, err));
     TRY(hash_new(&h, err));
     TRY(mem_alloc(&data, STEP, 1, path, err));
@@ -677,7 +663,6 @@ static int identify_dump(struct params *p, const struct maskset *s, struct err *
     const struct mask_index *x = &s->index;
     const char *order = NULL;
     int setting, rc = maskset_setting(s, p->pick, &setting, err);
-
     for (int64_t i = 0; i < x->n && !rc; i++) {
         const struct mask_entry *e = &x->entries[i];
         if (e->setting != setting)
@@ -714,7 +699,6 @@ static int identify(void *params, struct err *err)
     struct maskset *s = NULL;
     char id[17];
     int rc = 0;
-
     TRY(content_id(p->file, id, err));
     TRY(maskset_open(p->file, &s, err));
     TRY(check_kind(p, s->kind, err));
@@ -817,7 +801,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     int rc = 0;
-
     s->set = ctx->session;
     if (!s->set) {
         TRY(maskset_open(p->file, &s->own, err));

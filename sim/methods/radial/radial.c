@@ -145,7 +145,6 @@ static bool pair_block(const struct frame_pair *p, int64_t r, int64_t c)
     int64_t k0 = MAX(0, r * B - p->row), k1 = MIN(p->F, (r + 1) * B - p->row);
     int64_t l0 = MAX(0, c * B - p->col), l1 = MIN(p->F, (c + 1) * B - p->col);
     int64_t high = 0, nonzero = 0;
-
     if (k0 >= k1 || l0 >= l1 || l1 - 1 < k0 - p->reach || l0 > k1 - 1 + p->reach)
         return false;
     if (l0 >= k1 - 1 - p->reach && l1 - 1 <= k0 + p->reach)
@@ -165,7 +164,6 @@ static void add_pair(const struct radial_rule *r, int64_t i, int64_t j, struct b
     struct frame_pair p = {r->F, B, i * r->F % B, j * r->F % B,
                            all ? r->F : (int64_t)floor(radial_width(r, llabs(i - j)))};
     int64_t row0 = i * r->F / B, col0 = j * r->F / B;
-
     if (!all && !radial_frames_kept(r, llabs(i - j)))
         return;
     for (int64_t a = 0; a < MIN(blocks, map->rows - row0); a++)
@@ -283,7 +281,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     int rc = 0;
-
     if ((rc = check_head(ctx, in)) != 0)
         goto out;
     resolve(p, in, s);
@@ -313,7 +310,6 @@ static int paper_row(const struct state *s, int64_t i, struct mask *m, struct er
     const struct radial_rule *r = &s->rule;
     int64_t g = i - m->row0, video = r->F * r->T, lo, hi;
     int rc = 0;
-
     if (i >= video)
         return mask_lists_add_run(m, g, 0, (int32_t)s->x.nk, err);
     for (int64_t j = 0; j < r->T; j++) {
@@ -361,7 +357,6 @@ static int report(void *state, struct record *r, struct err *err)
     const struct state *s = state;
     int rc = 0;
     int64_t side = ceil_div(s->x.nq + s->n_padding, s->rule.block);
-
     record_note(r, "kind=%s", kinds[s->kind]);
     record_note(r, "preset=%s", presets[s->preset]);
     TRY(record_metric(r, "dense_call", s->dense, err));

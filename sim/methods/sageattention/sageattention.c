@@ -86,7 +86,6 @@ void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r)
     bool v1 = p->version == SAGE_1, paper = p->profile == 1;
     /* Version 1 is one kernel of 128 x 64 tiles on every device. */
     enum sage_arch arch = v1 ? SAGE_SM80 : (enum sage_arch)p->arch;
-
     *r = (struct sage_rules){
         .bq = arch == SAGE_SM90 ? 64 : 128,
         .bk = arch == SAGE_SM90 ? 128 : 64,
@@ -137,7 +136,6 @@ static int quantise_qk(struct sage *s, struct err *err)
     float *q = NULL;
     double scale = x->scale * LOG2E;
     int rc = 0;
-
     TRY(mem_zalloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
     TRY(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
     TRY(mem_alloc(&q, x->nq * x->d, sizeof *q, "smoothed queries", err));
@@ -171,7 +169,6 @@ static int quantise_v(struct sage *s, struct err *err)
     const struct sage_rules *r = &s->rules;
     int64_t n = x->nk * x->dv;
     int rc = 0;
-
     TRY(mem_alloc(&s->v, n, sizeof *s->v, "quantised values", err));
     TRY(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
     TRY(mem_alloc(&s->v_mean, x->dv, sizeof *s->v_mean, "value mean", err));

@@ -120,7 +120,6 @@ int sample_scores_run(struct sample_scores *s, const struct sample_config *c, st
     int rc = 0;
     double *p = NULL;
     int64_t end[SAMPLE_MAX_CHUNKS + 1], shift = c->nk - c->nq;
-
     sample_ends(c, end);
     TRY(mem_alloc(&p, PIECE * c->nk, sizeof *p, "sampled rows", err));
     for (int i = 0; i < c->chunks; i++)

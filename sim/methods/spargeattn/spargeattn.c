@@ -178,7 +178,6 @@ static int smooth(struct sparge *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int rc = 0;
-
     s->q = x->q;
     TRY(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
     TRY(mem_zalloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
@@ -212,7 +211,6 @@ static int quantise(struct sparge *s, struct err *err)
     struct quant_groups gq = {QUANT_BLOCK, false, s->rules.bq, 0};
     struct quant_groups gk = {QUANT_BLOCK, true, s->rules.bk, 0};
     int rc = 0;
-
     TRY(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, QUANT_RHA_EPS, err));
     TRY(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, QUANT_RHA_EPS, err));
     TRY(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "quantised values", err));
@@ -251,7 +249,6 @@ static void size_head(struct sparge *s)
 {
     const struct attn_in *x = &s->in.x;
     const struct sparge_rules *r = &s->rules;
-
     s->map = !r->map_input ? DT_F32 : s->in.src_dtype == DT_BF16 ? DT_BF16 : DT_F16;
     s->nq_blocks = ceil_div(x->nq, r->bq);
     s->nk_blocks = ceil_div(x->nk, r->bk);
@@ -281,7 +278,6 @@ static int sparge_make(struct sparge *s, struct err *err)
     const struct attn_in *x = &s->in.x;
     const struct sparge_rules *r = &s->rules;
     int rc = 0;
-
     s->ready = true;
     TRY(smooth(s, err));
     TRY(blocks_make(&s->qb, r, s->q, x->nq, x->d, r->bq, s->map, err));
@@ -784,7 +780,6 @@ static int input_init(struct input *in, const struct sparge_params *p,
     int rc = 0;
     const double *dense;
     struct sparge_params open = *p;
-
     memset(in, 0, sizeof *in);
     open.sink = false;
     open.dense = false;
@@ -893,7 +888,6 @@ static int make_mask(const struct sparge *s, int jobs, struct mask *m, struct er
     const struct attn_in *x = &s->in.x;
     struct lists l = {.s = s, .jobs = s->nq_blocks * s->nk_blocks > FEW ? jobs : 1};
     int rc = 0;
-
     TRY(mem_zalloc(&l.rows, l.jobs, sizeof *l.rows, "block rows", err));
     for (int i = 0; i < l.jobs; i++)
         TRY(sparge_row_new(s->nk_blocks, l.rows + i, err));
@@ -918,7 +912,6 @@ static int run_judged(struct input *in, int c, struct sums *t, struct err *err)
     struct accel_filter f;
     char why[160];
     int rc = 0;
-
     judge_begin(&j, s->in.exact, NULL);
     TRY(make_mask(s, judge_of(s->in.exact)->jobs, &m, err));
     t->kept += (double)m.ptr[m.ngroups];
@@ -960,7 +953,6 @@ static int search_theta(struct input *in, struct sparge_point *point, struct err
     const struct sparge_params *p = in->p;
     bool grid = p->search == SPARGE_GRID;
     int rc = 0;
-
     in->bound = p->l1;
     if (grid)
         TRY(grid_tau(evaluate, in, p->l1, &point->tau, &point->sparsity, err));
@@ -1020,7 +1012,6 @@ static int search_head(const struct sparge_params *p, const struct head_in *samp
     int64_t n_all = 0, n_fresh = 0;
     struct input in = {0};
     int rc = 0;
-
     *sparse = true;
     TRY(mem_alloc(&all, (int64_t)n * THETAS, sizeof *all, "calibration points", err));
     TRY(mem_alloc(&points, (int64_t)n * THETAS, sizeof *points, "calibration points", err));
@@ -1050,7 +1041,6 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
     const struct sparge_params *p = params;
     struct sparge_point head = {0};
     bool sparse;
-
     if (p->select == SPARGE_TOPK)
         return err_set(err, ERR_USAGE, "calibrate searches tau: it needs select=cdf");
     if (!p->judge)
@@ -1175,7 +1165,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct sparge_params *p = params;
     struct sparge *s = state;
-
     if (in->x.causal && in->x.nq != in->x.nk)
         return method_skip(ctx, "causal needs nq == nk");
     if (in->x.d > BLOCKPOOL_MAX_D)
@@ -1210,7 +1199,6 @@ static int choose_rows(struct sparge *s, struct mask *out, struct err *err)
 {
     int32_t *col = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&col, s->nk_blocks, sizeof *col, "block list", err));
     for (int64_t g = 0; g < out->ngroups; g++) {
         double mass;
@@ -1232,7 +1220,6 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct sparge *s = state;
     int rc = 0;
-
     if (!s->ready)
         TRY(sparge_make(s, err));
     if (s->given.ptr) {
@@ -1344,7 +1331,6 @@ static int report(void *state, struct record *r, struct err *err)
                         ? (kept + pv) / (2 * tiles_all)
                         : kept / (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, causal);
     int rc = 0;
-
     TRY(RECORD_ALL(r, err, {"density_native", native}, {"dead_rows", s->dead_rows},
                    {"judged_q", share_similar(&s->qb)}, {"judged_k", share_similar(&s->kb)}));
     if (s->cut_rows)

@@ -108,7 +108,6 @@ static int64_t trial_positions(const struct svg_band *b, int64_t x, struct span 
     int64_t video = b->T * b->F, n = svg_band_tokens(b), v0 = video_start(b);
     int64_t blocks = ceil_div(video, SVG_BLOCK), count;
     bool text = x < v0 || x >= v0 + video;
-
     if (b->family == SVG_COG && b->temporal)
         return text ? 0 : trial_band(b, x, blocks, v0, n, out);
     if (text)
@@ -185,7 +184,6 @@ int svg_band_mask(const struct svg_band *b, int64_t row0, int64_t row1, struct m
     int64_t n = svg_band_tokens(b);
     struct span *s = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&s, svg_band_max_spans(b), sizeof *s, "band of a row", err));
     TRY(mask_lists_init(m, n, n, row0, row1, false, 1, 1, err));
     for (int64_t i = row0; i < row1; i++) {
@@ -218,7 +216,6 @@ int svg_band_count(const struct svg_band *b, int64_t padding, struct svg_count *
     uint8_t *hit = NULL;
     struct span s[3], pad = {(int32_t)n, (int32_t)all};
     int rc = 0;
-
     *c = (struct svg_count){0};
     TRY(mem_alloc(&hit, tiles, 1, "tiles of a row", err));
     for (int64_t x = 0; x < all; x++) {
@@ -274,7 +271,6 @@ static int classify_exact(const struct head_in *in, const struct svg_band trial[
     double *out = NULL, *lse = NULL;
     int64_t step = rows ? 1 : STRETCH;
     int rc = 0;
-
     TRY(mem_alloc(&out, step * in->x.dv, sizeof *out, "trial output", err));
     TRY(mem_alloc(&lse, step, sizeof *lse, "trial normaliser", err));
     for (int64_t r = 0; r < n_rows; r += step) {
@@ -357,7 +353,6 @@ static int classify_bf16(const struct head_in *in, const struct svg_band trial[2
     struct rounded w = {0};
     struct span all = {0, (int32_t)x->nk};
     int rc = 0;
-
     TRY(rounded_init(&w, x, trial, err));
     for (int64_t r = 0; r < n_rows; r++) {
         int64_t row = rows ? rows[r] : r;
@@ -383,7 +378,6 @@ int svg_classify(const struct head_in *in, const struct svg_band trial[2], const
 {
     double sum[2] = {0}, pairs = 0;
     int rc = 0;
-
     n_rows = rows ? n_rows : in->x.nq;
     double n = (double)(n_rows * in->x.dv);
     if (bf16)
@@ -485,7 +479,6 @@ static int make_band(const struct params *p, const struct head_in *in, enum svg_
                     : !isnan(s->preset->target) ? s->preset->target
                     : family == SVG_WAN         ? 0.3
                                                 : 0.25;
-
     s->width_frames = svg_width_frames(target, text, n, F);
     if (isnan(s->width_frames))
         return err_set(err, ERR_INPUT,
@@ -510,7 +503,6 @@ static void sample_size(const struct state *s, int64_t *n, int64_t *limit)
     const struct params *p = s->params;
     bool everywhere = p->profile == PROFILE_PLAIN || s->band.family == SVG_COG;
     struct err none = {0};
-
     *n = s->preset->rows;
     if (p->rows)
         parse_rows(p->rows, n, &none); /* validate has read it */
@@ -525,7 +517,6 @@ static int sample_rows(const struct state *s, int64_t **rows, int64_t *n, struct
     uint64_t stream = call_stream(STREAM_ROWS, s->in);
     int64_t limit;
     int rc = 0;
-
     *rows = NULL;
     sample_size(s, n, &limit);
     if (*n == 0)
@@ -555,7 +546,6 @@ static int classify(struct state *s, struct err *err)
     struct svg_class exact;
     int64_t *rows = NULL, n;
     int rc = 0;
-
     if (s->dense || s->classified)
         return 0;
     trial_bands(s, trial);
@@ -583,7 +573,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct state *s = state;
     struct svg_warmup warm;
     int rc = 0;
-
     if ((rc = svg_check_head(ctx, family, in)) != 0)
         goto out;
     if ((rc = svg_warmup(
@@ -611,7 +600,6 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     struct state *s = state;
     const struct svg_band *b = &s->band;
     int rc = classify(s, err);
-
     if (rc)
         return rc;
     if (!s->dense && (b->temporal || !wan_like(b->family)))
@@ -633,7 +621,6 @@ static int report_band(const struct state *s, struct record *r, struct err *err)
     struct tile_count tiles = {SVG_BLOCK, SVG_BLOCK, 0, side * side, side * side};
     struct svg_count c;
     int rc = 0;
-
     TRY(svg_band_count(&s->band, 0, &c, err));
     tiles.kept = c.tiles;
     TRY(tile_count_report(&tiles, r, err));
@@ -664,7 +651,6 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     const struct state *s = state;
     struct svg_band trial[2];
     int64_t rows, limit;
-
     sample_size(s, &rows, &limit);
     if (s->bf16 || rows == 0)
         return method_refuses(why, "the GPU side has sampled rows with arith=f32");
@@ -691,7 +677,6 @@ static int count_pairs(struct state *s, struct err *err)
     struct span *spans = NULL;
     int64_t *rows = NULL;
     int rc = 0;
-
     trial_bands(s, trial);
     TRY(sample_rows(s, &rows, &s->class.rows, err));
     TRY(mem_alloc(&spans, svg_band_max_spans(&trial[1]), sizeof *spans, "trial mask", err));
@@ -739,7 +724,6 @@ static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
     int rc = 0;
-
     record_note(r, "family=%s", svg_families[s->band.family]);
     record_note(r, "preset=%s", svg_preset_name(s->preset));
     TRY(record_metric(r, "dense_call", s->dense, err));

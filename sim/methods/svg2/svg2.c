@@ -222,7 +222,6 @@ int kmeans_run(struct kmeans *m, const float *x, int64_t most, double tol, struc
 {
     struct scratch w = {0};
     int rc = 0;
-
     TRY(scratch_init(&w, m, err));
     for (int64_t i = 0; i < m->n; i++)
         w.token_sq[i] = token_square(x + i * m->d, m->d, m->bf16_norms);
@@ -395,7 +394,6 @@ int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double sca
     uint8_t *out = NULL;
     int64_t k = keys->k;
     int rc = 0;
-
     TRY(mem_zalloc(&out, queries->k * k, 1, "cluster map", err));
     TRY(mem_alloc(&weight, k, sizeof *weight, "cluster weights", err));
     TRY(mem_alloc(&order, k, sizeof *order, "sorted clusters", err));
@@ -454,7 +452,6 @@ static int keep_centroids(struct state *s, struct carry *slot, struct err *err)
     struct svg2_carry *c = NULL;
     int64_t nq = s->queries.k * s->queries.d, nk = s->keys.k * s->keys.d;
     int rc = 0;
-
     TRY(mem_zalloc(&c, 1, sizeof *c, "state between steps", err));
     TRY(mem_alloc(&c->queries, nq, sizeof *c->queries, "query centroids", err));
     TRY(mem_alloc(&c->keys, nk, sizeof *c->keys, "key centroids", err));
@@ -482,7 +479,6 @@ static int cluster_side(const struct state *s, const float *x, int64_t k, int si
     enum dtype t = tensor_dtype(p, &s->in);
     int d = s->in.x.d, rc = 0;
     float *own = NULL;
-
     TRY(kmeans_init(m, s->video, k, d, t, err));
     m->bf16_norms = p->emulate == 1;
     if (s->in.src_dtype != t) {
@@ -505,7 +501,6 @@ static int cluster(struct state *s, struct err *err)
 {
     const struct head_in *in = &s->in;
     int rc = 0;
-
     TRY(cluster_side(s, in->x.q, s->qc, 0, &s->queries, err));
     TRY(cluster_side(s, in->x.k, s->params->kc, 1, &s->keys, err));
     s->clustered = true;
@@ -544,7 +539,6 @@ static void plan_clusters(struct state *s, const struct method_ctx *ctx,
     const struct params *p = s->params;
     const struct head_in *in = &s->in;
     int64_t heads = in->n_heads > 0 ? in->n_heads : 1;
-
     s->seed = ctx->seed;
     s->cold = !before;
     s->given = (struct svg2_given){
@@ -562,7 +556,6 @@ static void plan_clusters(struct state *s, const struct method_ctx *ctx,
 static int prepare_clusters(struct state *s, struct method_ctx *ctx, int64_t first, struct err *err)
 {
     const struct svg2_carry *before;
-
     s->slot = s->params->share_branches && ctx->shared ? ctx->shared : ctx->carry;
     before = last_call(s, s->slot);
     if (!before && s->in.step != first && !s->params->cold) {
@@ -583,7 +576,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct state *s = state;
     struct svg_warmup w;
     int rc = 0;
-
     s->in = *in;
     s->params = p;
     s->family = svg_family(p->family, p->preset, in);
@@ -706,7 +698,6 @@ static int report_map(const struct state *s, struct record *r, struct err *err)
     double padding = (double)s->in.n_padding, all = (double)s->in.x.nk + padding;
     double q = (double)(s->qc - empty_clusters(&s->queries));
     double k = (double)(s->keys.k - empty_clusters(&s->keys));
-
     return RECORD_ALL(r, err,
                       {"density_native", ((double)t.pairs + padding * padding) / (all * all)},
                       {"map_density", (double)t.cluster_pairs / (q * k)}, {"pairs_exec", t.exec},
@@ -724,7 +715,6 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     const struct state *s = state;
     const struct params *p = s->params;
     bool warm = s->given.centroids[0] != NULL;
-
     if (s->dense)
         return method_refuses(why, "a dense call has nothing to choose");
     if (s->cut.bf16_sums || s->cut.dtype != DT_BF16)
@@ -769,7 +759,6 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     const struct svg2_own *head = own->data;
     int64_t bytes = (int64_t)sizeof *head + (s->qc + kc) * d * 4 + 2 * s->video * 4 + map;
     int rc = 0;
-
     if (own->bytes < bytes)
         FAIL(err, ERR_RUN, "the device gave %lld bytes of clusters, expected %lld",
              (long long)own->bytes, (long long)bytes);
@@ -815,7 +804,6 @@ static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
     int rc = 0;
-
     record_note(r, "family=%s", svg_families[s->family]);
     record_note(r, "preset=%s", svg_preset_name(s->preset));
     TRY(record_metric(r, "dense_call", s->dense, err));

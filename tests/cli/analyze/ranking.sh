@@ -14,9 +14,7 @@ for h in 0 1 2 3 4 5 6; do
     cell xattention tau=0.8 $h 0.4 0.1 >>r/records.jsonl
 done
 "$LACUNA" analyze r --table ranking
-"$LACUNA" analyze r --table ranking --per layer
-"$LACUNA" analyze r --table ranking --per head -f csv | tail -n 2
-"$LACUNA" analyze r --per head; echo "exit $?"
+"$LACUNA" analyze r --by err_l1_rel; echo "exit $?"
 "$LACUNA" analyze r --table ranking --at density_elem=0.2 --where 'tau>0'
 "$LACUNA" analyze r --where 'method=xattention,tau=0.5..0.8' --group tau,target --columns density_elem --format csv | cut -d, -f1-3 | tr -d '\r'
 "$LACUNA" analyze r --group method --pivot target --columns density_elem --format csv | tr -d '\r'

@@ -81,8 +81,6 @@ for dir in text video 'video hilbert' equal inside clips sampled decode 'both bo
         check "$@"
     done
 done
-check equal --table ranking --per layer
-check equal --table ranking --per head
 for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
     case " $made " in
     *" $t "*) ;;
