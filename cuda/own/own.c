@@ -16,12 +16,11 @@ bool own_fits(int sm, const struct attn_problem *p, const struct own_rule *r, ch
     const struct attn_kernel *k;
     struct err e = {0};
     int rc = attn_kernel_find(p, sm, NULL, &k, &e);
-    if (rc == 0 && (p->d == 64 || p->d == 128))
+    if (!rc && p->d != 64 && p->d != 128)
+        rc = err_set(&e, ERR_RUN, "own arithmetic has no CUDA kernel for head dim %d", p->d);
+    if (!rc)
         return !kind->fits || kind->fits(p, r, why);
-    if (rc)
-        snprintf(why, 160, "%.150s", e.msg);
-    else
-        snprintf(why, 160, "own arithmetic has CUDA kernels for head dim 64 and 128, not %d", p->d);
+    snprintf(why, 160, "%.150s", e.msg);
     return false;
 }
 
