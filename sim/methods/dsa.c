@@ -46,7 +46,7 @@ static const struct opt options[] = {
  * together. */
 struct index {
     char trace[40]; /* the call: "" is none that another head could have */
-    int step, layer, users;
+    int step, layer, emulate, users;
     int64_t nq, nk, topk, words;
     struct operand of[OPERANDS];
     pthread_mutex_t lock;
@@ -175,6 +175,7 @@ static int index_new(struct method_ctx *ctx, const struct params *p, const struc
     TRY(mem_zalloc(&x, 1, sizeof *x, "the index of a layer", err));
     *x = (struct index){.step = in->step,
                         .layer = layer,
+                        .emulate = p->emulate,
                         .nq = in->x.nq,
                         .nk = in->x.nk,
                         .topk = p->topk,
@@ -201,7 +202,7 @@ static bool is_of(const struct index *x, const struct params *p, const struct he
 {
     return x && in->trace && *in->trace && strncmp(x->trace, in->trace, sizeof x->trace - 1) == 0 &&
            x->step == in->step && x->layer == layer && x->nq == in->x.nq && x->nk == in->x.nk &&
-           x->topk == p->topk;
+           x->topk == p->topk && x->emulate == p->emulate;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
