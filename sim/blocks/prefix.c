@@ -260,3 +260,16 @@ int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, st
     }
     return 0;
 }
+
+const int32_t *prefix_list(struct prefix_work *w, const struct prefix *p, const double *x,
+                           int64_t n, int64_t *count)
+{
+    int32_t *at = (int32_t *)w->values; /* 2 n + 2 of eight bytes */
+    int64_t m = 0;
+    for (int64_t j = 0; j < n; j++) {
+        at[m] = (int32_t)j;
+        m += prefix_has(p, x[j], j);
+    }
+    *count = m;
+    return at;
+}

@@ -77,18 +77,18 @@ void ranked_free(struct ranked *r)
 int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, int64_t end,
                struct mask *m, int64_t g, struct err *err)
 {
-    struct prefix top = {.cut = -INFINITY};
-    int64_t kept = 0;
+    struct prefix top;
+    int64_t kept = 0, from = best < n ? n : 0; /* all of [from, end) stay */
     int rc = 0;
 
-    if (best < n)
+    if (best < n) {
         TRY(prefix_topk(r->work, score, n, best, &top, err));
-    for (int64_t j = 0; j < end; j++)
-        if (j >= n || best >= n || prefix_has(&top, score[j], j)) {
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
-            kept++;
-        }
-    r->kept += kept;
+        const int32_t *unit = prefix_list(r->work, &top, score, n, &kept);
+        TRY(mask_lists_add_all(m, g, unit, kept, err));
+    }
+    if (from < end)
+        TRY(mask_lists_add_run(m, g, (int32_t)from, (int32_t)end, err));
+    r->kept += kept + end - from;
     r->seen += end;
 out:
     return rc;

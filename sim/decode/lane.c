@@ -52,9 +52,9 @@ int heavy_keys(const struct step *s, struct row_work *w, int32_t *at, struct err
     const double *score = s->score + s->first;
     int64_t all = s->limit - s->first, n = 0;
     int rc = prefix_topk(w->prefix, score, all, DECODE_HOT, &p, err);
-    for (int64_t j = 0; j < all && !rc; j++)
-        if (prefix_has(&p, score[j], j))
-            at[n++] = (int32_t)(s->first + j);
+    const int32_t *list = rc ? NULL : prefix_list(w->prefix, &p, score, all, &n);
+    for (int64_t e = 0; e < n; e++)
+        at[e] = (int32_t)s->first + list[e];
     return rc;
 }
 

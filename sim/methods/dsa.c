@@ -253,15 +253,14 @@ static void score_row(const struct index *x, int64_t i, int64_t limit, double *s
 static int rank_row(struct state *s, int64_t i, struct err *err)
 {
     struct index *x = s->index;
-    int64_t limit = attn_limit(&s->in->x, i);
-    double *score = s->rank.score;
+    int64_t limit = attn_limit(&s->in->x, i), n;
     struct prefix top;
     int rc = 0;
-    score_row(x, i, limit, score);
-    TRY(prefix_topk(s->rank.work, score, limit, x->topk, &top, err));
-    for (int64_t j = 0; j < limit; j++)
-        if (prefix_has(&top, score[j], j))
-            x->bits[i * x->words + j / 64] |= 1ull << (j % 64);
+    score_row(x, i, limit, s->rank.score);
+    TRY(prefix_topk(s->rank.work, s->rank.score, limit, x->topk, &top, err));
+    const int32_t *key = prefix_list(s->rank.work, &top, s->rank.score, limit, &n);
+    for (int64_t e = 0; e < n; e++)
+        x->bits[i * x->words + key[e] / 64] |= 1ull << (key[e] % 64);
 out:
     return rc;
 }
@@ -297,9 +296,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
         return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
     s->scores += limit;
     TRY(claim_row(s, i, true, err));
-    for (int64_t j = 0; j < limit; j++)
-        if (x->bits[i * x->words + j / 64] >> (j % 64) & 1)
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
+    TRY(mask_lists_add_bits(m, g, x->bits + i * x->words, x->words, err));
 out:
     return rc;
 }

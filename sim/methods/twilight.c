@@ -126,22 +126,23 @@ static int select_keys(struct state *s, int64_t i, int64_t end, struct row *r, s
     const struct attn_in *x = &s->in->x;
     int64_t limit = attn_limit(x, i), unit = p->select == QUEST ? p->page : 1;
     int64_t units = ceil_div(limit, unit), best = ceil_div(p->budget, unit);
-    const double *rank = NULL;
-    struct prefix top = {0};
+    const int32_t *list = NULL;
+    struct prefix top;
     int rc = 0;
 
     r->n = r->at = 0;
     if (p->select != ALL && best < units) {
         if (p->select == QUEST)
             key_pages_bounds(&s->pages, x->q + i * x->d, limit);
-        rank = p->select == QUEST ? s->pages.bound : key_labels_scores(&s->labels, i, end);
+        const double *rank =
+            p->select == QUEST ? s->pages.bound : key_labels_scores(&s->labels, i, end);
         s->computed += units;
         TRY(prefix_topk(s->work, rank, units, best, &top, err));
+        list = prefix_list(s->work, &top, rank, units, &units);
     }
-    for (int64_t u = 0; u < units; u++)
-        for (int64_t j = u * unit; j < MIN((u + 1) * unit, limit); j++)
-            if (!rank || prefix_has(&top, rank[u], u))
-                r->key[r->n++] = (int32_t)j;
+    for (int64_t e = 0; e < units; e++)
+        for (int64_t u = list ? list[e] : e, j = u * unit; j < MIN((u + 1) * unit, limit); j++)
+            r->key[r->n++] = (int32_t)j;
 out:
     return rc;
 }
@@ -206,11 +207,13 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
         top = (struct prefix){
             .cut = bisected_threshold(r->mass, r->n, r->key[0] == 0 ? r->mass[0] : 0, p->p),
             .last = -1};
-    for (int64_t e = 0; e < r->n; e++)
-        if (prefix_has(&top, r->mass[e], e)) {
-            TRY(mask_lists_add(m, i - m->row0, r->key[e], err));
-            s->kept++;
-        }
+    int64_t kept = 0;
+    for (int64_t e = 0; e < r->n; e++) {
+        r->key[kept] = r->key[e];
+        kept += prefix_has(&top, r->mass[e], e);
+    }
+    TRY(mask_lists_add_all(m, i - m->row0, r->key, kept, err));
+    s->kept += kept;
     s->rows++;
     s->selected += r->n;
 out:
