@@ -67,8 +67,7 @@ static const struct opt options[] = {
             "text, md, csv, tex, json or html; without it the suffix of -o decides.",
             .short_name = 'f'),
     OPT_STR(struct analyze_opts, output, NULL, "FILE",
-            "Write to FILE, replacing it, instead of standard output.", .flags = OPT_IDENTITY_NOT,
-            .short_name = 'o'),
+            "Write to FILE, replacing it, instead of standard output.", .short_name = 'o'),
     MODEL_OPTS(struct analyze_opts),
     OPT_AS("config", OPT_STR, struct analyze_opts, model.config, NULL,
            .help = "config.json of a language model: predict the time to its first token, too.",
@@ -156,33 +155,6 @@ static void say_plan(const struct table_def *def, const struct recset *set,
                 def->listed.name, f->name, output ? output : "standard output", (long long)set->n,
                 (long long)set->n_ok, (long long)set->n_skip, (long long)set->n_error);
 }
-
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_analyze = {
-    .name = "analyze",
-    .usage = "analyze DIR... [--table NAME] [--group KEYS] [--format text|md|csv|tex|json|html] "
-             "[-o FILE]",
-    .summary = "make tables from the records of replays",
-    .run = run,
-    .options = options,
-    .details =
-        "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as one\n"
-        "set. text, md, tex and html show medians and the worst cells of a few columns, and say\n"
-        "below the table what they leave out. --wide shows every column with mean and standard\n"
-        "deviation, or with median and quartiles where a mean with its deviation would leave\n"
-        "the values that a metric can take. csv and json have all of mean, deviation, n,\n"
-        "minimum, median and maximum. Every cell has the same weight. Cells that differ in\n"
-        "model, length, token order, backend, precision or seed are never averaged unless\n"
-        "--group asks for it.\n"
-        "\n"
-        "Examples:\n"
-        "  lacuna analyze out\n"
-        "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
-        "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
-        "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
-        "  lacuna analyze out --sort err_l1_rel --best method\n",
-};
 
 /* ---- --explain: a cell of a page of `lacuna reproduce` -------------------------------------- */
 
@@ -285,7 +257,6 @@ static int explain_print(const struct str_list *dirs, const char *what, bool jso
     struct jw w;
     json_t *page = NULL;
     int rc = 0;
-
     TRY(split(what, &n, err));
     if (dirs->n != 1)
         FAIL(err, ERR_USAGE, "--explain wants one DIR, that of lacuna reproduce -o");
@@ -345,67 +316,86 @@ static int name_fitting(const struct recset *set, struct err *err)
     return err->code;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *dirs, struct err *err)
 {
-    struct analyze_opts o = {0};
-    struct str_list dirs = {0}, notes = {0};
+    struct analyze_opts *o = opts;
+    struct str_list notes = {0};
     struct recset set = {0};
     struct table t = {0};
     const struct table_def *def;
     const struct table_format *f;
     const char *unknown = NULL;
-    bool done;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_analyze, &o, argc, argv, &dirs, &done, err));
-    if (done)
-        goto out;
-    if (o.explain) {
-        TRY(explain_print(&dirs, o.explain, o.common.json, err));
+    if (o->explain) {
+        TRY(explain_print(dirs, o->explain, o->common.json, err));
         goto out;
     }
-    if (o.table && !table_def_find(o.table, err)) {
+    if (o->table && !table_def_find(o->table, err)) {
         rc = err->code;
         goto out;
     }
-    TRY(choose_format(&o, &f, &unknown, err));
-    TRY(check_output(o.output, &dirs, err));
+    TRY(choose_format(o, &f, &unknown, err));
+    TRY(check_output(o->output, dirs, err));
     if (unknown)
-        warn_suffix(o.output, unknown);
-    TRY(recset_load(&dirs, &set, err));
-    TRY(model_apply(&set, &o.model, false, &notes, err));
-    TRY(recset_where(&o.where, &set, err));
-    def = o.table       ? table_def_find(o.table, err)
-          : o.model.gpu ? table_def_find("model", err)
-                        : table_of_set(&set);
-    if (!o.model.gpu && strcmp(def->listed.name, "model") == 0)
+        warn_suffix(o->output, unknown);
+    TRY(recset_load(dirs, &set, err));
+    TRY(model_apply(&set, &o->model, false, &notes, err));
+    TRY(recset_where(&o->where, &set, err));
+    def = o->table       ? table_def_find(o->table, err)
+          : o->model.gpu ? table_def_find("model", err)
+                         : table_of_set(&set);
+    if (!o->model.gpu && strcmp(def->listed.name, "model") == 0)
         FAIL(err, ERR_USAGE, "--table model predicts for a GPU: add --gpu NAME (lacuna list gpus)");
-    if ((o.at || o.by || o.per) && strcmp(def->listed.name, "ranking") != 0)
+    if ((o->at || o->by || o->per) && strcmp(def->listed.name, "ranking") != 0)
         FAIL(err, ERR_USAGE, "--at, --by and --per are of another table: add --table ranking");
-    if (o.common.dry_run) {
-        say_plan(def, &set, f, o.output);
+    if (o->common.dry_run) {
+        say_plan(def, &set, f, o->output);
         goto out;
     }
-    if (o.beside && !o.columns && !(o.columns = strdup(BESIDE)))
+    if (o->beside && !o->columns && !(o->columns = strdup(BESIDE)))
         FAIL(err, ERR_NOMEM, "--beside: out of memory");
-    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, o.per, 0};
-    struct row_opts rows = {o.sort, o.best, o.top};
+    struct table_request req = {o->group, o->columns, o->pivot, o->at, o->by, o->per, 0};
+    struct row_opts rows = {o->sort, o->best, o->top};
     rc = table_build(def, &set, &req, &t, err);
-    if (rc == ERR_INPUT && o.table && !table_has_data(def, &set))
+    if (rc == ERR_INPUT && o->table && !table_has_data(def, &set))
         rc = name_fitting(&set, err);
     if (rc)
         goto out;
-    for (int64_t i = 0; i < o.where.n; i++)
-        table_note(&t, "only records with %s", o.where.items[i]);
+    for (int64_t i = 0; i < o->where.n; i++)
+        table_note(&t, "only records with %s", o->where.items[i]);
     for (int64_t i = 0; i < notes.n; i++)
         table_note(&t, "%s", notes.items[i]);
     TRY(table_choose_rows(&t, &rows, err));
-    TRY(write_table(&t, f, &o, err));
+    TRY(write_table(&t, f, o, err));
 out:
     table_free(&t);
     recset_free(&set);
-    str_list_free(&dirs);
     str_list_free(&notes);
-    opt_free(options, &o);
     return rc;
 }
+
+const struct command cmd_analyze = {
+    .name = "analyze",
+    .usage = "analyze DIR... [--table NAME] [--group KEYS] [--format text|md|csv|tex|json|html] "
+             "[-o FILE]",
+    .summary = "make tables from the records of replays",
+    .run = run,
+    .options = options,
+    .size = sizeof(struct analyze_opts),
+    .details =
+        "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as one\n"
+        "set. text, md, tex and html show medians and the worst cells of a few columns, and say\n"
+        "below the table what they leave out. --wide shows every column with mean and standard\n"
+        "deviation, or with median and quartiles where a mean with its deviation would leave\n"
+        "the values that a metric can take. csv and json have all of mean, deviation, n,\n"
+        "minimum, median and maximum. Every cell has the same weight. Cells that differ in\n"
+        "model, length, token order, backend, precision or seed are never averaged unless\n"
+        "--group asks for it.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna analyze out\n"
+        "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
+        "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
+        "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
+        "  lacuna analyze out --sort err_l1_rel --best method\n",
+};

@@ -47,36 +47,9 @@ static const struct opt options[] = {
             "given."),
     OPT_LIST(struct choose_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
     MODEL_OPTS(struct choose_opts),
-    OPT_STR(struct choose_opts, output, NULL, "FILE", "Plan to write (JSON).",
-            .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
+    OPT_STR(struct choose_opts, output, NULL, "FILE", "Plan to write (JSON).", .short_name = 'o'),
     COMMON_OPTS,
     {0},
-};
-
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_choose = {
-    .name = "choose",
-    .usage = "choose DIR... --limit METRIC<=X -o PLAN.json",
-    .summary = "choose the cheapest setting within limits per head, layer or model",
-    .run = run,
-    .options = options,
-    .details =
-        "DIR are -o directories of `lacuna replay`. A setting is chosen for a head (layer,\n"
-        "model) if it has an ok record of every call there and its records satisfy all limits;\n"
-        "of these the one with the smallest mean cost, on ties the smaller err_l1_rel. Where\n"
-        "none does, the head stays dense. The plan is replayed by -m plan:file=PLAN.json, best\n"
-        "on traces other than those it was made from: `analyze --table plan` shows what it\n"
-        "gains on both.\n"
-        "\n"
-        "Examples:\n"
-        "  lacuna choose out --limit 'err_l1_rel<=0.02' -o plan.json\n"
-        "  lacuna choose out -l 'cra_p1>=0.9' -l 'err_l1_rel<=0.05' --per layer -o plan.json\n"
-        "  lacuna choose out --duo full_attention_heads.tsv --sparsity 0.5 -o plan.json\n"
-        "\n"
-        "A plan's masks are those of its replay: `replay -m plan:file=PLAN.json --dump-masks "
-        "M.h5`,\n"
-        "then `lacuna mask export M.h5` for FlexAttention and FlashInfer.\n",
 };
 
 static int fill_request(const struct choose_opts *o, struct choose_request *req, struct err *err)
@@ -123,37 +96,31 @@ static int make_plan(const struct choose_opts *o, const struct choose_request *r
     return o->duo ? duo_plan(set, &duo, w, sum, err) : choose_plan(set, req, w, sum, err);
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *in, struct err *err)
 {
-    struct choose_opts o = {0};
-    struct str_list in = {0};
+    struct choose_opts *o = opts;
     struct choose_request req;
     struct choose_summary sum;
     struct recset set = {0};
     struct buf b = {0};
     struct jw w;
-    bool done;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_choose, &o, argc, argv, &in, &done, err));
-    if (done)
-        goto out;
-    TRY(check_output(&o, &in, err));
-    TRY(fill_request(&o, &req, err));
-    TRY(recset_load(&in, &set, err));
-    if (!o.model.gpu && strstr(req.cost, "_model"))
+    TRY(check_output(o, in, err));
+    TRY(fill_request(o, &req, err));
+    TRY(recset_load(in, &set, err));
+    if (!o->model.gpu && strstr(req.cost, "_model"))
         FAIL(err, ERR_USAGE, "--cost %s is predicted for a GPU: add --gpu NAME (lacuna list gpus)",
              req.cost);
-    TRY(model_apply(&set, &o.model, true, NULL, err));
-    TRY(recset_where(&o.where, &set, err));
+    TRY(model_apply(&set, &o->model, true, NULL, err));
+    TRY(recset_where(&o->where, &set, err));
     jw_init(&w, &b, 2);
-    TRY(make_plan(&o, &req, &set, &w, &sum, err));
+    TRY(make_plan(o, &req, &set, &w, &sum, err));
     seal_put(&b, 0);
     buf_puts(&b, "\n");
     TRY(buf_check(&b, "plan", err));
-    if (!o.common.dry_run)
-        TRY(file_write_atomic(o.output, b.data, b.len, err));
-    if (o.common.json)
+    if (!o->common.dry_run)
+        TRY(file_write_atomic(o->output, b.data, b.len, err));
+    if (o->common.json)
         printf("{\"heads\": %lld, \"dense\": %lld}\n", (long long)sum.heads, (long long)sum.dense);
     else if (isnan(sum.cost))
         log_info("%lld heads, %lld of them dense", (long long)sum.heads, (long long)sum.dense);
@@ -163,7 +130,30 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
 out:
     recset_free(&set);
     buf_free(&b);
-    str_list_free(&in);
-    opt_free(options, &o);
     return rc;
 }
+
+const struct command cmd_choose = {
+    .name = "choose",
+    .usage = "choose DIR... --limit METRIC<=X -o PLAN.json",
+    .summary = "choose the cheapest setting within limits per head, layer or model",
+    .run = run,
+    .options = options,
+    .size = sizeof(struct choose_opts),
+    .details =
+        "DIR are -o directories of `lacuna replay`. A setting is chosen for a head (layer,\n"
+        "model) if it has an ok record of every call there and its records satisfy all limits;\n"
+        "of these the one with the smallest mean cost, on ties the smaller err_l1_rel. Where\n"
+        "none does, the head stays dense. The plan is replayed by -m plan:file=PLAN.json, best\n"
+        "on traces other than those it was made from: `analyze --table plan` shows what it\n"
+        "gains on both.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna choose out --limit 'err_l1_rel<=0.02' -o plan.json\n"
+        "  lacuna choose out -l 'cra_p1>=0.9' -l 'err_l1_rel<=0.05' --per layer -o plan.json\n"
+        "  lacuna choose out --duo full_attention_heads.tsv --sparsity 0.5 -o plan.json\n"
+        "\n"
+        "A plan's masks are those of its replay: `replay -m plan:file=PLAN.json --dump-masks "
+        "M.h5`,\n"
+        "then `lacuna mask export M.h5` for FlexAttention and FlashInfer.\n",
+};

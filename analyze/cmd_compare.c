@@ -35,26 +35,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_compare = {
-    .name = "compare",
-    .usage = "compare A B [--rtol X] [--atol X]",
-    .summary = "compare the records of two replays; exit 1 where they differ",
-    .run = run,
-    .options = options,
-    .details =
-        "A and B are -o directories of `lacuna replay`, or .jsonl files. Cells are matched by\n"
-        "their identity (trace, run, step, branch, layer, head, method, parameters, seed,\n"
-        "backend, precision, token order). Two values agree when |a - b| <= atol + rtol *\n"
-        "max(|a|, |b|). Host times, GPU times and speeds are left out. Without differences\n"
-        "nothing but the counts is printed and the exit code is 0.\n"
-        "\n"
-        "Examples:\n"
-        "  lacuna compare out-a out-b\n"
-        "  lacuna compare cpu gpu --ignore backend,precision --rtol 1e-3\n",
-};
-
 static int load_side(const char *path, struct recset *out, struct err *err)
 {
     struct str_list one = {0};
@@ -79,40 +59,51 @@ static int print_table(const struct table *t, const struct cmp_opts *o, struct e
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct cmp_opts o = {0};
-    struct str_list rest = {0};
+    struct cmp_opts *o = opts;
     struct recset a = {0}, b = {0};
     struct table t = {0};
     struct compare_result res;
-    bool done;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_compare, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n != 2)
-        FAIL(err, ERR_USAGE, "compare takes two directories, %lld given", (long long)rest.n);
-    TRY(load_side(rest.items[0], &a, err));
-    TRY(load_side(rest.items[1], &b, err));
-    TRY(recset_where(&o.where, &a, err));
-    TRY(recset_where(&o.where, &b, err));
-    if (o.common.dry_run) {
+    if (rest->n != 2)
+        FAIL(err, ERR_USAGE, "compare takes two directories, %lld given", (long long)rest->n);
+    TRY(load_side(rest->items[0], &a, err));
+    TRY(load_side(rest->items[1], &b, err));
+    TRY(recset_where(&o->where, &a, err));
+    TRY(recset_where(&o->where, &b, err));
+    if (o->common.dry_run) {
         fprintf(stderr, "would compare %lld with %lld records\n", (long long)a.n, (long long)b.n);
         goto out;
     }
-    struct compare_opts c = {o.rtol, o.atol, o.ignore, o.metrics, o.most};
+    struct compare_opts c = {o->rtol, o->atol, o->ignore, o->metrics, o->most};
     TRY(compare_sets(&a, &b, &c, &res, &t, err));
-    TRY(print_table(&t, &o, err));
+    TRY(print_table(&t, o, err));
     if (compare_differences(&res))
-        FAIL(err, ERR_CHECK, "%s and %s differ in %lld places", rest.items[0], rest.items[1],
+        FAIL(err, ERR_CHECK, "%s and %s differ in %lld places", rest->items[0], rest->items[1],
              (long long)compare_differences(&res));
 out:
     table_free(&t);
     recset_free(&a);
     recset_free(&b);
-    str_list_free(&rest);
-    opt_free(options, &o);
     return rc;
 }
+
+const struct command cmd_compare = {
+    .name = "compare",
+    .usage = "compare A B [--rtol X] [--atol X]",
+    .summary = "compare the records of two replays; exit 1 where they differ",
+    .run = run,
+    .options = options,
+    .size = sizeof(struct cmp_opts),
+    .details =
+        "A and B are -o directories of `lacuna replay`, or .jsonl files. Cells are matched by\n"
+        "their identity (trace, run, step, branch, layer, head, method, parameters, seed,\n"
+        "backend, precision, token order). Two values agree when |a - b| <= atol + rtol *\n"
+        "max(|a|, |b|). Host times, GPU times and speeds are left out. Without differences\n"
+        "nothing but the counts is printed and the exit code is 0.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna compare out-a out-b\n"
+        "  lacuna compare cpu gpu --ignore backend,precision --rtol 1e-3\n",
+};

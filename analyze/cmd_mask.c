@@ -25,7 +25,7 @@ struct mask_opts {
 
 static const struct opt options[] = {
     OPT_STR(struct mask_opts, output, NULL, "FILE", "export: a .safetensors file.",
-            .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
+            .short_name = 'o'),
     OPT_ENUM(struct mask_opts, format, "blockmask", formats,
              "export: dense booleans, the lists of a FlexAttention BlockMask, FlashInfer's BSR."),
     OPT_STR(struct mask_opts, unit, NULL, "QxK",
@@ -77,7 +77,6 @@ static int choose(const struct mask_opts *o, const char *path, struct chosen *c,
 {
     struct wanted w = {0};
     int rc = 0;
-
     TRY(index_list_parse(o->layers, -1, "--layers", &w.layers, &w.n_layers, err));
     TRY(index_list_parse(o->heads, -1, "--heads", &w.heads, &w.n_heads, err));
     TRY(index_list_parse(o->steps, -1, "--steps", &w.steps, &w.n_steps, err));
@@ -205,7 +204,6 @@ static int list(const struct mask_opts *o, const char *path, struct err *err)
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(choose(o, path, &c, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
@@ -282,7 +280,6 @@ static int export(const struct mask_opts *o, const char *path, struct err *err)
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(check_output(o, path, err));
     if (o->unit)
         TRY(parse_unit(o->unit, &how, err));
@@ -321,37 +318,27 @@ out:
 
 /* ---- command --------------------------------------------------------------------------------- */
 
-extern const struct command cmd_mask;
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     static const char *const actions[] = {"list", "export"};
-    struct mask_opts o = {0};
-    struct str_list rest = {0};
+    struct mask_opts *o = opts;
     struct names all = {0};
-    bool done = false;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_mask, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
     names_add(&all, actions[0]);
     names_add(&all, actions[1]);
-    if (rest.n < 1)
+    if (rest->n < 1)
         FAIL(err, ERR_USAGE, "mask: one of list, export was expected");
-    bool is_list = strcmp(rest.items[0], actions[0]) == 0;
-    if (!is_list && strcmp(rest.items[0], actions[1]) != 0) {
-        rc = names_unknown(&all, "action", rest.items[0], err);
+    bool is_list = strcmp(rest->items[0], actions[0]) == 0;
+    if (!is_list && strcmp(rest->items[0], actions[1]) != 0) {
+        rc = names_unknown(&all, "action", rest->items[0], err);
         err_prefix(err, "mask");
         goto out;
     }
-    if (rest.n != 2)
+    if (rest->n != 2)
         FAIL(err, ERR_USAGE, "mask %s: one file of dumped masks was expected, found %lld",
-             rest.items[0], (long long)rest.n - 1);
-    rc = is_list ? list(&o, rest.items[1], err) : export(&o, rest.items[1], err);
+             rest->items[0], (long long)rest->n - 1);
+    rc = is_list ? list(o, rest->items[1], err) : export(o, rest->items[1], err);
 out:
-    opt_free(options, &o);
-    str_list_free(&rest);
     return rc;
 }
 
@@ -362,6 +349,7 @@ const struct command cmd_mask = {
     .summary = "List dumped masks and export them to other libraries",
     .run = run,
     .options = options,
+    .size = sizeof(struct mask_opts),
     .details =
         "M.h5 is the file of `lacuna replay --dump-masks`. list says which settings have masks\n"
         "of which steps, layers and heads; --cells and --json name every mask. export writes\n"

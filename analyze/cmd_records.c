@@ -245,30 +245,24 @@ static int find_action(const struct str_list *rest, bool *repair, struct err *er
                                  name);
 }
 
-extern const struct command cmd_records;
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct records_opts o = {0};
-    struct str_list rest = {0}, files = {0};
+    struct records_opts *o = opts;
+    struct str_list files = {0};
     struct buf b = {0};
     struct jw w;
-    bool done, repair;
+    bool repair;
     int64_t damaged = 0;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_records, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    TRY(find_action(&rest, &repair, err));
-    for (int64_t i = 1; i < rest.n; i++)
-        TRY(records_files(rest.items[i], &files, err));
+    TRY(find_action(rest, &repair, err));
+    for (int64_t i = 1; i < rest->n; i++)
+        TRY(records_files(rest->items[i], &files, err));
     jw_init(&w, &b, 2);
     jw_arr(&w);
-    TRY(each_file(&files, repair, &o, &w, &damaged, err));
+    TRY(each_file(&files, repair, o, &w, &damaged, err));
     jw_arr_end(&w);
     TRY(buf_check(&b, "result", err));
-    if (o.common.json)
+    if (o->common.json)
         puts(buf_str(&b));
     if (damaged && !repair)
         FAIL(err, ERR_CHECK,
@@ -276,8 +270,6 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
              "rest",
              (long long)damaged, damaged == 1 ? "" : "s");
 out:
-    opt_free(options, &o);
-    str_list_free(&rest);
     str_list_free(&files);
     buf_free(&b);
     return rc;
@@ -290,6 +282,7 @@ const struct command cmd_records = {
     .summary = "find and take out damaged lines of records",
     .run = run,
     .options = options,
+    .size = sizeof(struct records_opts),
     .details =
         "DIR is the -o directory of `lacuna replay`, or a .jsonl file; check reads - as well.\n"
         "check names every line that is no record, whose checksum does not fit or that is\n"

@@ -14,29 +14,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-struct status_opts {
-    struct common_opts common;
-};
-
 static const struct opt options[] = {COMMON_OPTS, {0}};
-
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_status = {
-    .name = "status",
-    .usage = "status DIR...",
-    .summary = "say how far the replay into a directory is",
-    .run = run,
-    .options = options,
-    .details =
-        "DIR is the -o directory of `lacuna replay`. One line per shard: done, running or\n"
-        "stopped, and the cells with a record of all cells. A shard of this host is stopped if\n"
-        "its process is gone. Shards that were not started are named on standard error.\n"
-        "\n"
-        "Examples:\n"
-        "  lacuna status out\n"
-        "  lacuna status out --json\n",
-};
 
 struct shard_state {
     const char *state;              /* "done", "running", "stopped", ...; may be of the manifest */
@@ -117,7 +95,6 @@ static int one_shard(const char *manifest, struct jw *w, struct err *err)
     struct buf records = {0};
     json_t *m = NULL;
     int rc = 0;
-
     TRY(seal_json_file(manifest, (size_t)64 << 20, &m, err));
     records_name(manifest, &records);
     TRY(buf_check(&records, "path", err));
@@ -137,7 +114,6 @@ static int one_directory(const char *dir, struct jw *w, struct err *err)
 {
     struct str_list found = {0};
     int rc = 0;
-
     TRY(input_files(dir, "manifest*.json", &found, err));
     if (found.n == 0)
         FAIL(err, ERR_INPUT, "%s: holds no manifest*.json: pass the -o directory of a replay", dir);
@@ -148,32 +124,41 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *dirs, struct err *err)
 {
-    struct status_opts o = {0};
-    struct str_list dirs = {0};
+    const struct common_opts *o = opts;
     struct buf b = {0};
     struct jw w;
-    bool done;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_status, &o, argc, argv, &dirs, &done, err));
-    if (done)
-        goto out;
-    if (dirs.n == 0)
+    if (dirs->n == 0)
         FAIL(err, ERR_USAGE, "no directory given: pass the -o directory of a replay");
     jw_init(&w, &b, 1);
     jw_arr(&w);
-    for (int64_t i = 0; i < dirs.n; i++)
-        TRY(one_directory(dirs.items[i], o.common.json ? &w : NULL, err));
+    for (int64_t i = 0; i < dirs->n; i++)
+        TRY(one_directory(dirs->items[i], o->json ? &w : NULL, err));
     jw_arr_end(&w);
-    TRY(shards_warn_absent(&dirs, "", err));
+    TRY(shards_warn_absent(dirs, "", err));
     TRY(buf_check(&b, "status", err));
-    if (o.common.json)
+    if (o->json)
         printf("%s\n", buf_str(&b));
 out:
     buf_free(&b);
-    str_list_free(&dirs);
-    opt_free(options, &o);
     return rc;
 }
+
+const struct command cmd_status = {
+    .name = "status",
+    .usage = "status DIR...",
+    .summary = "say how far the replay into a directory is",
+    .run = run,
+    .options = options,
+    .size = sizeof(struct common_opts),
+    .details =
+        "DIR is the -o directory of `lacuna replay`. One line per shard: done, running or\n"
+        "stopped, and the cells with a record of all cells. A shard of this host is stopped if\n"
+        "its process is gone. Shards that were not started are named on standard error.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna status out\n"
+        "  lacuna status out --json\n",
+};

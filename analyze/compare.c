@@ -175,7 +175,6 @@ static int compare_metric(struct walk *w, const struct record *a, const char *na
 {
     char tx[32], ty[32];
     double diff = NAN, rel = NAN;
-
     w->res->metrics++;
     if (x && y && isfinite(*x) && isfinite(*y)) {
         double size = fmax(fabs(*x), fabs(*y));
@@ -281,7 +280,6 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
     const struct record **x = NULL, **y = NULL;
     struct walk w = {.o = o, .res = res, .t = out};
     int rc = 0;
-
     *res = (struct compare_result){0};
     table_init(out, "compare", "Differences between two sets of records");
     TRY(add_columns(out, err));

@@ -77,7 +77,6 @@ static int read_row(struct reader *r, struct csv *c, int64_t *cap_rows, struct e
     int64_t n = 0, cap = 0, line = r->line;
     bool last = false;
     int rc = 0;
-
     while (!last) {
         TRY(read_field(r, &field, &last, err));
         TRY(check_field(r, field, line, err));
@@ -102,7 +101,6 @@ int csv_read(const char *path, struct csv *out, struct err *err)
     struct buf text = {0};
     int64_t cap = 0;
     int rc = 0;
-
     TRY(buf_read_file(&text, path, CSV_MOST, err));
     if (text.len == 0)
         FAIL(err, ERR_INPUT, "%s: empty, a header was expected", path);

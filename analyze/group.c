@@ -197,7 +197,6 @@ static int make_groups(const struct recset *set, const enum group_key *keys, int
     struct finder f = {0};
     int64_t *to = NULL;
     int rc = 0;
-
     memcpy(gs.keys, keys, (size_t)n_keys * sizeof *keys);
     TRY(finder_make(set->r, set->n, keys, n_keys, &f, err));
     for (int64_t i = 0; i < set->n; i++) {
@@ -278,7 +277,6 @@ static int join_calls(struct grouping *gs, const enum group_key *keys, int n_key
     const struct recset *set = gs->set;
     struct call_join *j = NULL;
     int rc = 0;
-
     if (!set->n_calls || tells_heads_apart(keys, n_keys, gs->flags))
         return 0;
     TRY(mem_zalloc(&j, 1, sizeof *j, "calls", err));

@@ -91,7 +91,6 @@ static enum kind kind_of(const char *path)
 {
     char head[8] = "";
     struct stat st;
-
     if (stat(path, &st) != 0)
         return UNKNOWN;
     if (S_ISDIR(st.st_mode))
@@ -109,7 +108,6 @@ static enum kind kind_of(const char *path)
 static int refuse(const char *path, enum wanted_input want, enum kind have, struct err *err)
 {
     const char *is = kinds[have], *more = have == MASKS ? " (plot mask draws these)" : "";
-
     if (want == WANT_TRACE)
         return err_set(err, ERR_INPUT,
                        "%s %s%s, and a trace is wanted: pass the .h5 file of lacuna capture or "

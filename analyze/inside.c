@@ -40,7 +40,6 @@ int inside_points(const struct recset *set, const char *replay, const char *insi
     struct stats s, t;
     int64_t count = 0;
     int rc = 0;
-
     alone.calls = NULL;
     alone.n_calls = 0;
     TRY(grouping_make(&alone, keys, 3, 0, on_side, &heads, &a, err));
@@ -111,7 +110,6 @@ static int put_row(struct table *t, const struct recset *set, const char *replay
     int64_t n, most = 0;
     double rho;
     int rc = 0;
-
     TRY(table_row(t, err));
     TRY(table_text(t, 0, replay, err));
     for (int64_t i = 0; i < inside->n; i++) {
@@ -134,7 +132,6 @@ int build_inside(const struct table_def *def, const struct recset *set,
 {
     struct str_list replay = {0}, inside = {0};
     int rc = 0;
-
     if (req->group || req->pivot)
         FAIL(err, ERR_USAGE, "--group and --pivot do not apply to this table");
     TRY(present(set, RECORD_OF_HEAD, REPLAY_METRICS, &replay, err));

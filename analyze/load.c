@@ -246,7 +246,6 @@ int recset_load(const struct str_list *paths, struct recset *out, struct err *er
 {
     struct loader l = {0};
     int rc = 0;
-
     if (paths->n == 0)
         FAIL(err, ERR_USAGE, "no directory with records given: pass the -o directory of a replay");
     TRY(record_pool_new(&l.s.pool, err));

@@ -28,105 +28,114 @@ struct call {
     const struct record *of; /* any of its records */
     int64_t heads, kv, full; /* query heads, KV heads, heads that keep everything */
     const char *lists;       /* NULL: all keep everything */
-    struct work_counts w[2]; /* of the lists; bits and gathered keys */
-    char kernel[MODEL_NAME]; /* that a GPU ran, as kernels.json names them; "": unknown */
-    char arith[MODEL_NAME];  /* "filter-": the arithmetic of the kernel, where it is not softmax */
+    struct work_counts w, gathered;
+    char kernel[MODEL_NAME]; /* that a GPU ran, or would run */
     bool chosen;             /* its masks are chosen for it */
     const char *why;         /* it cannot be predicted */
 };
 
 /* ---- work of a call ------------------------------------------------------------------------- */
 
-static int64_t keys_of_stage(const struct record *r, const char *lists)
+static double keys_of_stage(const struct call *c)
 {
-    return r->d == 64 && strncmp(lists, "128", 3) == 0 ? 192 : 128;
+    return c->of->d == 64 && strncmp(c->lists, "128", 3) == 0 ? 192 : 128;
 }
 
-static bool read_work(const struct record *r, const char *lists, struct work_counts *w)
+static bool add_work(const struct record *r, const char *lists, struct work_counts *sum)
 {
-    int64_t n[WORK_COUNTS];
+    double n[WORK_COUNTS];
+    struct work_counts w;
     for (int i = 0; i < WORK_COUNTS; i++) {
         char name[METRIC_NAME];
         snprintf(name, sizeof name, "work_%s@%s", work_names[i], lists);
-        double x = record_get(r, name);
-        if (isnan(x))
+        n[i] = record_get(r, name);
+        if (isnan(n[i]))
             return false;
-        n[i] = (int64_t)x;
     }
-    memcpy(w, n, sizeof n);
+    memcpy(&w, n, sizeof w);
+    work_counts_join(sum, &w);
     return true;
 }
 
-/* A note, without what a kernel's name begins with if it computes in bf16. */
-static bool note(const struct record *r, const char *key, const char *after, char text[MODEL_NAME])
+/* A note of the record; "": it has none. */
+static const char *note(const struct record *r, const char *key, char text[MODEL_NAME])
 {
-    static const char *const plain[] = {"bf16-", "portable-"};
-    size_t len = 0, skip = 0;
+    size_t len = 0;
     const char *value = record_note_value(r, key, &len);
-    for (int i = 0; i < 2 && value; i++)
-        if (strncmp(value, plain[i], strlen(plain[i])) == 0)
-            skip = strlen(plain[i]);
-    if (value)
-        snprintf(text, MODEL_NAME, "%.*s%s", (int)(len - skip), value + skip, after);
-    return value;
+    snprintf(text, MODEL_NAME, "%.*s", (int)len, value ? value : "");
+    return text;
 }
 
 static void add_record(struct call *c, const struct record *r)
 {
-    static const char *const lists[] = {"128x128", "128x64", "64x64", "bits"};
+    static const char *const all[] = {"128x128", "128x64", "64x64", "bits"};
     const struct method *m = method_find(metric_def_known_methods(), r->method, NULL);
     bool whole = r->scope == RECORD_OF_CALL;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
-    char text[MODEL_NAME];
-    bool known = note(r, "select_kind", "", text);
-    struct work_counts w;
+    char kind[MODEL_NAME];
+    note(r, "select_kind", kind);
     c->heads += heads;
     c->kv +=
         whole ? (int64_t)record_get(r, "call_heads_kv") : !c->of || c->of->kv_head != r->kv_head;
     c->of = r;
-    c->chosen |= known ? strcmp(text, "own") == 0 || strcmp(text, "mixed") == 0
-                       : record_get(r, "cost_select_flops") > 0;
-    bool full = record_get(r, "density_elem") == 1 || (known && strcmp(text, "none") == 0);
-    note(r, "arith", "-", c->arith);
+    c->chosen |= kind[0] ? strcmp(kind, "own") == 0 || strcmp(kind, "mixed") == 0
+                         : record_get(r, "cost_select_flops") > 0;
     if (r->status != RECORD_OK)
         c->why = "a head was skipped or failed";
-    else if (note(r, "rows", "", text))
+    else if (record_note_value(r, "rows", &(size_t){0}))
         c->why = "the records are of sampled rows";
-    else if (!note(r, "kernel", "", c->kernel) && m && m->arith.kind == ARITH_KERNEL)
+    else if (!note(r, "kernel", c->kernel)[0] && m && m->arith.kind == ARITH_KERNEL)
         c->why = "only a replay on a GPU names the kernel of the method's own arithmetic";
     for (int i = 0; i < 4 && !c->why; i++) {
-        if (!read_work(r, lists[i], &w))
+        if (!add_work(r, all[i], &c->w))
             continue;
-        if (c->lists && c->lists != lists[i])
+        if (c->lists && c->lists != all[i])
             c->why = "its heads have masks of different units";
-        c->lists = lists[i];
-        work_counts_join(c->w, &w);
-        if (i == 3 && read_work(r, "gather", &w))
-            work_counts_join(c->w + 1, &w);
+        c->lists = all[i];
+        add_work(r, "gather", &c->gathered);
         return;
     }
-    if (!c->why && !full && !strstr(c->kernel, "-dense"))
-        c->why = "the records have no work_* counts: replay again";
     c->full += heads;
+    if (!c->why && record_get(r, "density_elem") != 1 && strcmp(kind, "none") != 0 &&
+        !strstr(c->kernel, "-dense"))
+        c->why = "the records have no work_* counts: replay again";
 }
 
-/* The call of records at[0..n), n > 0. Heads that keep everything count in the lists of the others.
- */
+/* What runs the call: the kernel that a GPU ran, else by its arithmetic and lists. */
+static void choose_kernel(struct call *c)
+{
+    char arith[MODEL_NAME];
+    const char *lists = c->lists ? c->lists : "dense";
+    note(c->of, "arith", arith);
+    if (strcmp(lists, "bits") == 0 && c->gathered.stages < 0.7 * c->w.stages)
+        lists = "gather";
+    else if (arith[0] && strcmp(lists, "64x64") == 0)
+        lists = "64x128";
+    if (!c->kernel[0])
+        snprintf(c->kernel, MODEL_NAME, "%.15s%shd%d-%s", arith, arith[0] ? "-" : "", c->of->d,
+                 lists);
+}
+
+static bool gathers(const struct call *c)
+{
+    return strstr(c->kernel, "gather");
+}
+
+/* The call of records at[0..n), n > 0, in these lists or NULL. */
 static struct call call_of(const struct record *r, const int64_t *at, int64_t n, const char *lists)
 {
     struct call c = {.lists = lists};
     struct work_counts w;
-    int64_t i = 0;
-    do
+    for (int64_t i = 0; i < n; i++)
         add_record(&c, r + at[i]);
-    while (++i < n);
     if (c.lists && c.full) {
-        work_of_dense(c.of->n_q, c.of->n_k, c.of->causal, 128, keys_of_stage(c.of, c.lists), c.full,
+        work_of_dense(c.of->n_q, c.of->n_k, c.of->causal, 128, (int64_t)keys_of_stage(&c), c.full,
                       &w);
         w.masked = strcmp(c.lists, "bits") == 0 ? 0 : w.masked;
-        work_counts_join(c.w, &w);
-        work_counts_join(c.w + 1, &w);
+        work_counts_join(&c.w, &w);
+        work_counts_join(&c.gathered, &w);
     }
+    choose_kernel(&c);
     return c;
 }
 
@@ -137,126 +146,98 @@ struct prediction {
     double select; /* ns; NAN: not known */
 };
 
-static bool has_bits(const struct call *c)
-{
-    return c->lists && strcmp(c->lists, "bits") == 0;
-}
-
-/* Does it gather keys? As a replay decides, where no GPU ran the call. */
-static bool gathers(const struct call *c)
-{
-    return has_bits(c) && (c->kernel[0] ? strstr(c->kernel, "gather") != NULL
-                                        : (double)c->w[1].stages < 0.7 * (double)c->w[0].stages);
-}
-
 /* ns of choosing and planning. The part that grows with the keys moves bytes, that with their
  * square multiplies: both scale from the GPU of the measurement. */
 static double select_ns(const struct gpu_model *g, const struct call *c, double ghz)
 {
     double n = (double)c->of->n_k / 32768, part = n * (double)c->heads * c->of->d / (32 * 128);
     double bytes = part * g->select_copy / g->copy;
-    double products = part * n * g->select_rate / (g->sms * g->bf16 * ghz);
-    double plan = gathers(c) ? g->plan_gather : has_bits(c) ? g->plan_bits : g->plan_lists;
+    double products = part * n * g->select_rate / (g->multiprocessors * g->tensor_bf16 * ghz);
+    double plan = gathers(c)                                  ? g->plan_gather
+                  : c->lists && strcmp(c->lists, "bits") == 0 ? g->plan_bits
+                                                              : g->plan_lists;
     if (!c->chosen)
         return 0;
     for (const struct kernel_model *s = g->select; s < g->select + g->n_select; s++)
         if (strcmp(s->name, c->of->method) == 0)
-            return 1e3 * g->choosing * (plan + s->us[0] + bytes * s->us[1] + products * s->us[2]);
+            return 1e3 * g->choosing * (plan + s->fixed + bytes * s->linear + products * s->square);
     return g->choosing > 0 ? NAN : 0;
 }
 
-/* The kernel of a call: the one that a GPU ran, else by its arithmetic and lists. */
-static const struct kernel_model *kernel_of(const struct gpu_model *g, const struct call *c,
-                                            char name[MODEL_NAME])
+static void of_dense(const struct call *c, const struct kernel_model *k, struct work_counts *w)
 {
-    const char *lists = gathers(c) ? "gather" : c->lists ? c->lists : "dense";
-    if (c->arith[0] && strcmp(lists, "64x64") == 0)
-        lists = "64x128";
-    if (c->kernel[0])
-        snprintf(name, MODEL_NAME, "%s", c->kernel);
-    else
-        snprintf(name, MODEL_NAME, "%.15shd%d-%.8s", c->arith, c->of->d, lists);
-    return kernel_model_find(g, name);
-}
-
-/* Attention, of all pairs or of the call's; bytes: q, k, v and outputs. */
-static int launch(const struct gpu_model *g, const struct call *c, const struct kernel_model *k,
-                  bool dense, struct gpu_launch *out, struct err *err)
-{
-    const struct record *r = c->of;
-    double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k), keys = k->bn;
-    struct work_counts w = c->w[gathers(c)];
-    if (dense || !c->lists)
-        work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads, &w);
-    else
-        keys = (double)keys_of_stage(r, c->lists);
-    return gpu_model_launch(g, k, &w, keys, bytes, out, err);
+    work_of_dense(c->of->n_q, c->of->n_k, c->of->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads,
+                  w);
 }
 
 /* ERR_INPUT: it cannot be predicted. */
 static int predict(struct gpu_model *g, const struct call *c, struct prediction *p, struct err *err)
 {
-    char name[MODEL_NAME], all[MODEL_NAME];
-    double measured = record_get(c->of, "time_dense_ns");
+    const struct record *r = c->of;
+    char all[MODEL_NAME];
+    double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k); /* q, k, v, outputs */
+    double measured = record_get(r, "time_dense_ns"), keys;
+    struct work_counts w;
     int rc = 0;
-    snprintf(all, sizeof all, "hd%d-dense", c->of->d);
-    const struct kernel_model *dense = kernel_model_find(g, all), *k = kernel_of(g, c, name);
+    snprintf(all, sizeof all, "hd%d-dense", r->d);
+    const struct kernel_model *dense = kernel_model_find(g, all);
+    const struct kernel_model *k = kernel_model_find(g, c->kernel);
     if (c->why)
         FAIL(err, ERR_INPUT, "%s", c->why);
     if (!dense || !k)
-        FAIL(err, ERR_INPUT, "no kernel %s is described for %s", dense ? name : all, g->name);
+        FAIL(err, ERR_INPUT, "no kernel %s is described for %s", dense ? c->kernel : all, g->name);
     if (g->by_dense && isnan(measured))
         FAIL(err, ERR_INPUT,
              "no dense attention was timed beside it (--clock dense wants records of calls)");
-    g->tune = 1;
-    TRY(launch(g, c, dense, true, &p->dense, err));
-    if (g->by_dense) {
-        g->tune = p->dense.ns / measured;
-        TRY(launch(g, c, dense, true, &p->dense, err));
+    of_dense(c, dense, &w);
+    for (int i = 0; i <= g->by_dense; i++) {
+        g->tune = i ? p->dense.ns / measured : 1;
+        TRY(gpu_model_launch(g, dense, &w, dense->bn, bytes, &p->dense, err));
     }
-    TRY(launch(g, c, k, false, &p->attend, err));
+    if (!c->lists)
+        of_dense(c, k, &w);
+    else
+        w = gathers(c) ? c->gathered : c->w;
+    keys = c->lists ? keys_of_stage(c) : k->bn;
+    TRY(gpu_model_launch(g, k, &w, keys, bytes, &p->attend, err));
     p->select = select_ns(g, c, p->dense.ghz);
 out:
     return rc;
 }
 
-/* A lower bound of the time to the first token: linear layers at 0.9 of the tensor cores' rate, and
- * the attention of all layers. */
-static double first_token_ns(const struct model *m, const struct gpu_model *g,
-                             const struct prediction *p, int64_t tokens)
-{
-    double linear = 2 * (double)tokens * m->weights / (0.9 * g->sms * g->bf16 * p->dense.ghz);
-    return m->layers > 0 ? m->layers * (p->attend.ns + p->select + linear) : NAN;
-}
-
-/* part: of the call that is the record's. */
+/* part: of the call that is the record's. To the first token, a lower bound: linear layers at 0.9
+ * of the tensor cores' rate, and the attention of all layers. */
 static int put(struct recset *set, struct record *r, const struct model *m,
                const struct gpu_model *g, const struct prediction *p, double part, struct err *err)
 {
-    double total = p->attend.ns + p->select;
-    double quotient = p->attend.ns / record_get(r, "time_attend_ns");
-    const struct named_value all[] = {{"time_attend_ns_model", part * p->attend.ns},
-                                      {"time_dense_ns_model", part * p->dense.ns},
-                                      {"time_select_ns_model", part * p->select},
-                                      {"time_total_ns_model", part * total},
-                                      {"speedup_model", p->dense.ns / total},
-                                      {"clock_model", p->attend.ghz},
-                                      {"ttft_ns_model", first_token_ns(m, g, p, r->n_q)},
-                                      {"model_quotient", quotient},
-                                      {"model_error", fabs(quotient - 1)}};
-    enum { NUMBERS = sizeof all / sizeof *all, MOST = NUMBERS + BOUNDS };
-    struct named_value v[MOST];
-    char names[MOST][METRIC_NAME];
+    double total = p->attend.ns + p->select, ops = 2 * (double)r->n_q * m->weights;
+    double linear = ops / (0.9 * g->multiprocessors * g->tensor_bf16 * p->dense.ghz);
+    double cycles = r->scope == RECORD_OF_CALL ? record_get(r, "counter_cycles") : NAN;
+    double quotient =
+        isnan(cycles) ? p->attend.ns / record_get(r, "time_attend_ns") : p->attend.cycles / cycles;
+    struct named_value v[] = {[BOUND_TENSOR] = {"bound_model@tensor", 0},
+                              [BOUND_SOFTMAX] = {"bound_model@softmax", 0},
+                              [BOUND_CHAIN] = {"bound_model@chain", 0},
+                              [BOUND_ROW] = {"bound_model@row", 0},
+                              [BOUND_WAVES] = {"bound_model@waves", 0},
+                              [BOUND_MEMORY] = {"bound_model@memory", 0},
+                              {"time_attend_ns_model", part * p->attend.ns},
+                              {"time_dense_ns_model", part * p->dense.ns},
+                              {"time_select_ns_model", part * p->select},
+                              {"time_total_ns_model", part * total},
+                              {"speedup_model", p->dense.ns / total},
+                              {"clock_model", p->attend.ghz},
+                              {"ttft_ns_model", m->layers > 0 ? m->layers * (total + linear) : NAN},
+                              {"model_quotient", quotient},
+                              {"model_error", fabs(quotient - 1)}};
+    char names[sizeof v / sizeof *v][METRIC_NAME];
     int n = 0;
-    for (int i = 0; i < MOST; i++) {
-        int bound = i - NUMBERS;
-        double value = bound < 0 ? all[i].value : (int)p->attend.bound == bound;
-        if (isnan(value))
-            continue;
-        snprintf(names[n], METRIC_NAME, "%s%s%s%s", bound < 0 ? all[i].name : "bound_model@",
-                 bound < 0 ? "" : gpu_bounds[bound], m->n > 1 ? "@" : "", m->n > 1 ? g->name : "");
-        v[n] = (struct named_value){names[n], value};
-        n++;
+    v[p->attend.bound].value = 1;
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        snprintf(names[n], METRIC_NAME, "%s%s%s", v[i].name, m->n > 1 ? "@" : "",
+                 m->n > 1 ? g->name : "");
+        v[n] = (struct named_value){names[n], v[i].value};
+        n += !isnan(v[n].value);
     }
     return record_pool_extend(set->pool, r, v, n, err);
 }
@@ -265,8 +246,8 @@ static int put(struct recset *set, struct record *r, const struct model *m,
 static double part_of(const struct call *c, const struct record *r, const int64_t *at, int64_t n)
 {
     struct call own = call_of(r, at, 1, c->lists);
-    double all = (double)(2 * c->w->stages + c->w->half + c->w->rows);
-    double mine = (double)(2 * own.w->stages + own.w->half + own.w->rows);
+    double all = 2 * c->w.stages + c->w.half + c->w.rows;
+    double mine = 2 * own.w.stages + own.w.half + own.w.rows;
     return c->lists && all > 0 ? mine / all : 1.0 / (double)n;
 }
 
@@ -279,15 +260,14 @@ static int apply(struct recset *set, struct record *r, const int64_t *at, int64_
     int rc = 0;
     for (struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
         rc = predict(g, &c, &p, err);
+        m->left_out += rc == ERR_INPUT;
         if (rc == ERR_INPUT) {
             m->why = *err;
             err_clear(err);
-            m->left_out++;
             rc = 0;
             continue;
         }
-        if (rc)
-            goto out;
+        TRY(rc);
         m->predicted++;
         m->unpriced += isnan(p.select);
         for (int64_t k = 0; k < n; k++)
@@ -301,19 +281,19 @@ out:
 
 static int read_config(const char *path, struct model *m, struct err *err)
 {
-    double hidden, inner, heads, kv, d;
+    static const char *const keys[] = {"num_hidden_layers", "hidden_size", "intermediate_size",
+                                       "num_attention_heads"};
+    double x[4];
     json_t *o = NULL;
     int rc = 0;
     TRY(json_read_foreign(path, (size_t)1 << 20, &o, err));
-    TRY(jget_num(o, "num_hidden_layers", path, &m->layers, err));
-    TRY(jget_num(o, "hidden_size", path, &hidden, err));
-    TRY(jget_num(o, "intermediate_size", path, &inner, err));
-    TRY(jget_num(o, "num_attention_heads", path, &heads, err));
-    kv = heads;
-    d = hidden / heads;
+    for (int i = 0; i < 4; i++)
+        TRY(jget_num(o, keys[i], path, x + i, err));
+    double kv = x[3], d = x[1] / x[3];
     TRY(jget_num_opt(o, "num_key_value_heads", path, &kv, err));
     TRY(jget_num_opt(o, "head_dim", path, &d, err));
-    m->weights = hidden * (2 * heads * d + 2 * kv * d + 3 * inner);
+    m->layers = x[0];
+    m->weights = x[1] * (2 * x[3] * d + 2 * kv * d + 3 * x[2]);
 out:
     json_decref(o);
     return rc;
@@ -348,14 +328,14 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
 {
     char text[320];
     for (const struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
-        bool known = g->by_dense || g->ghz > 0 || (g->in_burst ? g->burst.f0 : g->sustained.f0) > 0;
-        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s%s; kernels %s%s%s",
-                 g->name,
-                 known         ? q->clock
-                 : g->in_burst ? "boost"
-                               : "rated",
-                 known ? "" : " (its states are not measured)",
-                 g->sm == 90 ? "measured on an H200" : "by structure alone, 5 to 20 % off",
+        double state = g->in_burst ? g->burst_clock : g->sustained_clock;
+        const char *clock = g->by_dense || g->ghz > 0 || state > 0 ? q->clock
+                            : g->in_burst ? "boost (its states are not measured)"
+                                          : "rated (its states are not measured)";
+        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s; kernels %s%s%s",
+                 g->name, clock,
+                 g->architecture == 90 ? "measured on an H200"
+                                       : "by structure alone, 5 to 20 % off",
                  q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
         str_list_add(notes, text);
     }
@@ -369,7 +349,6 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
         str_list_add(notes,
                      "time to first token: linear layers and attention alone, a lower bound");
 }
-
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err)
 {

@@ -87,7 +87,6 @@ bool record_param(const struct record *r, const char *name, struct buf *b)
     const char *note = record_note_value(r, "found", &len);
     const struct method *m = method_named(r->method);
     const struct opt *o = m && *name != '@' ? opt_find(m->params.table, name) : NULL;
-
     if (note) {
         snprintf(found, sizeof found, "%.*s", (int)len, note);
         if (append_value(params_value(found, name), b))

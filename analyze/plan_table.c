@@ -309,7 +309,6 @@ int build_plan(const struct table_def *def, const struct recset *set,
     struct grouping gs = {0};
     bool others = false;
     int rc = 0;
-
     if (req->group || req->pivot || req->columns)
         FAIL(err, ERR_USAGE, "its rows and columns are fixed: --where chooses what is compared");
     if (!has_plan(set))

@@ -224,7 +224,6 @@ static int fill_by_curve(struct ranking *k, struct contestant *c, const struct p
     struct curve_point *p = NULL;
     bool *member = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&p, k->n_settings, sizeof *p, "curve", err));
     TRY(mem_zalloc(&member, k->n_settings, sizeof *member, "curve", err));
     for (int64_t i = 0; i < k->n_settings; i++) {
@@ -750,7 +749,6 @@ int build_ranking(const struct table_def *def, const struct recset *set,
     struct ranking k = {.set = set, .by = req->by ? req->by : "err_l1_rel"};
     struct place at = {.curves = true};
     int rc = 0;
-
     TRY(parse_request(req, set, &k, &at, err));
     TRY(group_settings(&k, err));
     TRY(make_columns(&k, out, err));

@@ -59,7 +59,6 @@ static struct estimate estimate_of(const struct recset *set, const struct group 
 {
     struct estimate e = {0, 0, 0};
     char name[64];
-
     snprintf(name, sizeof name, "%s" SUFFIX, metric);
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &set->r[g->at[i]];
@@ -81,7 +80,6 @@ static int sampled_metrics(const struct recset *set, const char *patterns, struc
 {
     struct str_list all = {0};
     int rc = 0;
-
     TRY(recset_metrics(set, "*" SUFFIX, &all, err));
     for (int64_t i = 0; i < all.n; i++) {
         size_t len = strlen(all.items[i]) - strlen(SUFFIX);
@@ -121,7 +119,6 @@ static int put_estimate(struct table *t, int64_t col, const char *metric, const 
     bool positive = share || (def && def->axis == AXIS_LOG) || strncmp(metric, "density_", 8) == 0;
     double low = e->value - e->half, high = e->value + e->half;
     int rc = table_text(t, col + METRIC_COL, metric, err);
-
     table_num(t, col + VALUE_COL, e->value);
     table_num(t, col + HALF_COL, e->half);
     table_num(t, col + LOW_COL, positive && low < 0 ? 0 : low);
@@ -137,7 +134,6 @@ int build_sample(const struct table_def *def, const struct recset *set,
     struct grouping gs = {0};
     struct str_list metrics = {0};
     int n = 0, rc = 0;
-
     if (req->group || req->pivot)
         FAIL(err, ERR_USAGE, "--group and --pivot do not apply to this table");
     if (req->columns)

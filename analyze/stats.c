@@ -120,7 +120,6 @@ static int signed_rank_test(const double *d, int64_t n, struct signed_rank *out,
     double *size = NULL, *rank = NULL;
     int64_t *order = NULL, *at = NULL, m = 0;
     int rc = 0;
-
     *out = (struct signed_rank){.p = 1};
     TRY(mem_alloc(&size, n, sizeof *size, "signed-rank test", err));
     TRY(mem_alloc(&rank, n, sizeof *rank, "signed-rank test", err));

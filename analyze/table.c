@@ -233,7 +233,6 @@ int table_choose_rows(struct table *t, const struct row_opts *o, struct err *err
 {
     int64_t *rows = NULL, n = t->n_rows, all = n, col;
     int rc = 0;
-
     if (!o->sort && !o->best && !o->top)
         return 0;
     if (o->best && !o->sort)

@@ -518,7 +518,6 @@ static int choose_keys(const struct table_def *def, const struct recset *set,
 {
     enum group_key own[KEYS_MAX];
     int n_own, rc = 0;
-
     if (req->group)
         return keys_parse(req->group, "--group", keys, n, err);
     TRY(keys_parse(def->keys, def->listed.name, own, &n_own, err));
@@ -640,7 +639,6 @@ static int put_group(struct table *t, const struct grouping *gs, const struct gr
     struct stats s;
     int64_t col = n_keys + gs->has_sparse;
     int rc = 0;
-
     TRY(table_row(t, err));
     TRY(table_put_keys(t, g->first, keys, n_keys, err));
     if (gs->has_sparse)
@@ -778,7 +776,6 @@ static int build_pivot(const struct recset *set, const enum group_key *keys, int
     struct grouping gs = {0}, by = {0};
     struct stats s;
     int n = pivot_keys(keys, n_keys, pivot, all), rc = 0;
-
     all[n] = pivot;
     if (n == 0)
         FAIL(err, ERR_USAGE, "--pivot %s: no other key is left for the rows", key_name(pivot));
@@ -854,7 +851,6 @@ static int build_of(const struct table_def *def, const struct recset *set,
     unsigned group_flags = (def->flags & TABLE_PER_HEAD ? GROUP_PER_HEAD : 0) |
                            (def->flags & TABLE_SPLIT_STEPS ? GROUP_SPLIT_STEPS : 0);
     int n_keys, n_pivot, rc = 0;
-
     TRY(filter_make(def, metrics, &filter, err));
     TRY(choose_keys(def, set, req, keys, &n_keys, err));
     if (req->pivot) {
@@ -888,7 +884,6 @@ static int build_groups(const struct table_def *def, const struct recset *set,
     struct str_list metrics = {0};
     char first[64];
     int rc = 0;
-
     first_metric(def, first);
     if ((def->flags & (TABLE_HAVING | TABLE_FIRST) || *def->where) && !table_has_data(def, set))
         FAIL(err, ERR_INPUT, "no ok record has a metric %s%s%s", first, *def->where ? " with " : "",
@@ -917,7 +912,6 @@ static int build_status(const struct table_def *def, const struct recset *set,
     struct grouping gs = {0};
     struct recset all = {0};
     int n, rc = 0;
-
     if (req->columns || req->pivot)
         FAIL(err, ERR_USAGE, "--columns and --pivot do not apply to this table, it counts cells");
     TRY(recset_all(set, &all, err));

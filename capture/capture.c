@@ -54,7 +54,6 @@ double capture_rate(int jobs)
     int64_t rows = (int64_t)threads * NN_LINEAR_ROWS;
     float *x = NULL, *w = NULL, *y = NULL;
     double rate = 1e9;
-
     if (mem_zalloc(&x, rows * N, sizeof *x, "rate probe", NULL) == 0 &&
         mem_zalloc(&w, N * N, sizeof *w, "rate probe", NULL) == 0 &&
         mem_alloc(&y, rows * N, sizeof *y, "rate probe", NULL) == 0)

@@ -135,7 +135,6 @@ static int check_prompts(const struct capture_opts *o, struct err *err)
     struct strmap names = {0};
     struct buf path = {0};
     int rc = 0;
-
     if (n > 3 && strcmp(o->out + n - 3, ".h5") == 0)
         FAIL(
             err, ERR_USAGE,
@@ -172,7 +171,6 @@ static int capture_each(const struct app *app, const struct capture_opts *o, str
     struct capture_opts one = *o;
     struct buf path = {0};
     int rc = 0;
-
     TRY(check_prompts(o, err));
     if (o->c.json)
         puts("[");
@@ -191,7 +189,26 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
+{
+    struct capture_opts *o = opts;
+    int rc = 0;
+    if (rest->n)
+        FAIL(err, ERR_USAGE, "capture: unexpected argument '%s'", rest->items[0]);
+    if (!o->model)
+        FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
+    TRY(foreign_refuse(o->model, err));
+    bool video = wan_config_is(o->model);
+    TRY(check_options(app, o, video, err));
+    mem_return_large_blocks();
+    o->video.who = "capture";
+    o->video.model = o->model;
+    o->video.seed = (uint64_t)o->c.seed;
+    o->prompt = o->prompts.n == 1 ? o->prompts.items[0] : NULL;
+    TRY(o->prompts.n > 1 ? capture_each(app, o, err) : capture_one(app, o, video, err));
+out:
+    return rc;
+}
 
 const struct command cmd_capture = {
     "capture",
@@ -201,6 +218,7 @@ const struct command cmd_capture = {
     "run a model and store q, k, v and pooled attention maps of its layers",
     run,
     options,
+    sizeof(struct capture_opts),
     "The model runs in float32 on the CPU, weights one layer at a time. q and k are stored after\n"
     "normalisation and position encoding. The file appears under its name when it is complete.\n"
     "--device cuda runs the model on a GPU: linear layers to float32 accuracy, attention with\n"
@@ -210,32 +228,3 @@ const struct command cmd_capture = {
     "  lacuna capture --model datasets/models/video-dit --size 16x128x192 --steps 50 \\\n"
     "      --capture-steps 0,15,30 -o clip.h5\n",
 };
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
-{
-    struct capture_opts o = {0};
-    struct str_list rest = {0};
-    bool done = false;
-    int rc = 0;
-
-    TRY(cmd_begin(&cmd_capture, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n)
-        FAIL(err, ERR_USAGE, "capture: unexpected argument '%s'", rest.items[0]);
-    if (!o.model)
-        FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
-    TRY(foreign_refuse(o.model, err));
-    bool video = wan_config_is(o.model);
-    TRY(check_options(app, &o, video, err));
-    mem_return_large_blocks();
-    o.video.who = "capture";
-    o.video.model = o.model;
-    o.video.seed = (uint64_t)o.c.seed;
-    o.prompt = o.prompts.n == 1 ? o.prompts.items[0] : NULL;
-    TRY(o.prompts.n > 1 ? capture_each(app, &o, err) : capture_one(app, &o, video, err));
-out:
-    opt_free(options, &o);
-    str_list_free(&rest);
-    return rc;
-}

@@ -87,7 +87,6 @@ static int one_call(const struct import_opts *o, struct import_job *j, const str
                     const struct trace_call *defaults, struct err *err)
 {
     int rc = 0;
-
     if (!o->q || !o->k || !o->v)
         return err_set(err, ERR_USAGE, "import: --q, --k and --v belong together%s",
                        f ? "" : " (or give --safetensors)");
@@ -109,7 +108,6 @@ static int find_calls(const struct import_opts *o, struct import_job *j, const s
 {
     struct trace_call c;
     int rc = import_call_defaults(j, &c, err);
-
     if (rc)
         return rc;
     if (o->q || o->k || o->v || !f)
@@ -139,7 +137,6 @@ static int print_result(const struct import_opts *o, const struct import_job *j,
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(trace_open(o->output, &t, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
@@ -180,7 +177,6 @@ static int check_outputs(const struct import_opts *o, struct err *err)
     struct err first = {0};
     int64_t bad = 0, rows = 0, outputs = 0;
     int rc = 0;
-
     TRY(trace_open(o->output, &t, err));
     for (int64_t i = 0; i < trace_calls(t); i++)
         outputs += trace_call(t, i)->has_out;
@@ -203,8 +199,6 @@ out:
     trace_close(&t);
     return rc;
 }
-
-extern const struct command cmd_import;
 
 /* Was --causal or --no-causal given? The table cannot tell the default from --no-causal. */
 static bool gave_causal(int argc, char **argv)
@@ -265,25 +259,17 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct import_opts o = {0};
-    struct str_list rest = {0};
-    bool done = false;
+    struct import_opts *o = opts;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_import, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n > 0)
+    if (rest->n > 0)
         FAIL(err, ERR_USAGE,
              "import: '%s' is not expected; files are given by --q, --k, --v or "
              "--safetensors",
-             rest.items[0]);
-    TRY(import(&o, gave_causal(argc, argv), err));
+             rest->items[0]);
+    TRY(import(o, gave_causal(app->argc, app->argv), err));
 out:
-    opt_free(options, &o);
-    str_list_free(&rest);
     return rc;
 }
 
@@ -294,6 +280,7 @@ const struct command cmd_import = {
     .summary = "Make a trace from tensors that another program saved",
     .run = run,
     .options = options,
+    .size = sizeof(struct import_opts),
     .details =
         "Shapes are [head][token][dim], with a batch of one in front or, for one head, without "
         "the\n"

@@ -52,7 +52,6 @@ static int sum_head(void *ctx, int64_t i, int worker, struct err *err)
     struct attn_ops ops = {0};
     float *q = NULL;
     int rc = 0;
-
     (void)worker;
     TRY(mem_alloc(&q, j->n * d, sizeof *q, "queries", err));
     take_stored(c->keys.dtype, j->q, j->n, h->model_heads, d, head, q);
@@ -77,7 +76,6 @@ int column_sums_add(struct column_sums *c, int64_t t0, int64_t n, const float *q
 {
     int64_t d = c->keys.dim, P = c->keys.tokens;
     struct sum_job j = {c, t0, n, window, q};
-
     for (int h = 0; h < c->keys.heads; h++)
         take_stored(c->keys.dtype, k, n, (int)c->keys.heads, (int)d, h, c->k + (h * P + t0) * d);
     if (t0 == 0)
@@ -90,7 +88,6 @@ int column_sums_put(const struct column_sums *c, struct trace_writer *w, struct 
     int64_t n = c->heads->n * c->keys.tokens;
     float *x = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&x, n, sizeof *x, "sums of columns", err));
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)c->sum[i];

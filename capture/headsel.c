@@ -22,7 +22,6 @@ static void choose_kv(struct head_select *s)
 {
     int group = s->model_heads / s->model_kv, at = 0;
     bool even = true;
-
     for (int i = 0; i < s->n; i++) {
         int kv = s->head[i] / group;
         if (s->n_kv == 0 || s->kv[s->n_kv - 1] != kv)
@@ -46,7 +45,6 @@ int head_select_parse(const char *list, int heads, int kv_heads, struct head_sel
 {
     int64_t *index = NULL, n = -1;
     int rc = 0;
-
     memset(s, 0, sizeof *s);
     s->model_heads = heads;
     s->model_kv = kv_heads;
@@ -89,7 +87,6 @@ int head_select_meta(const struct head_select *s, struct trace_meta *m, struct e
 {
     const struct trace_meta of = *m;
     int *id = NULL, rc = 0;
-
     m->heads = s->n;
     m->kv_heads = s->n_kv;
     if (s->all)
@@ -111,7 +108,6 @@ int head_select_stored(const char *list, const struct trace_meta *m, struct head
 {
     int64_t *number = NULL, n = -1;
     int rc = 0;
-
     if (!m->head_ids[0] || strcmp(list, "all") == 0)
         return head_select_parse(list, m->heads, m->kv_heads, s, err);
     memset(s, 0, sizeof *s);
@@ -144,7 +140,6 @@ int head_select_put(const struct head_select *s, struct trace_writer *w, enum tr
     const int *head = query ? s->head : s->kv;
     float *rows = NULL;
     int rc = 0;
-
     if (s->all)
         return trace_put(w, what, tok0, n, x, (int64_t)total * dim, err);
     TRY(mem_alloc(&rows, n * dim, sizeof *rows, "rows of a head", err));

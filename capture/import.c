@@ -24,7 +24,6 @@ static int set_shape(struct source *s, int ndim, const int64_t *shape, enum sour
 {
     char text[128] = "";
     size_t used = 0;
-
     for (int i = 0; i < ndim && used < sizeof text - 24; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", i ? ", " : "",
                                  (long long)shape[i]);
@@ -63,7 +62,6 @@ static void source_free(struct source *s)
 int source_npy(struct source *s, const char *path, enum source_layout layout, struct err *err)
 {
     int rc = 0;
-
     memset(s, 0, sizeof *s);
     snprintf(s->name, sizeof s->name, "%s", path);
     TRY(npy_open(path, true, &s->npy, err));
@@ -90,7 +88,6 @@ static int load_whole(struct source *s, struct err *err)
 {
     int64_t count = s->heads * s->tokens * s->dim; /* the file is at least that large */
     int rc = 0;
-
     TRY(mem_alloc(&s->whole, count, sizeof *s->whole, s->name, err));
     rc = s->npy ? npy_read_f32(s->npy, s->whole, err)
                 : st_read_f32(s->st, s->tensor, 0, count, s->whole, err);
@@ -107,7 +104,6 @@ static int source_head(struct source *s, int64_t head, float *dst, struct err *e
 {
     int64_t n = s->tokens * s->dim;
     int rc = 0;
-
     if (!s->whole && (s->token_major || (s->npy && s->npy->fortran)))
         TRY(load_whole(s, err));
     if (!s->whole && s->npy)
@@ -156,7 +152,6 @@ int import_facts(struct import_job *j, const char *text, struct err *err)
     json_t *o = NULL, *v;
     const char *key;
     int rc = 0;
-
     if (!(j->facts = json_object()) || !(j->unread = json_object()))
         FAIL(err, ERR_NOMEM, "--meta: out of memory");
     if (text && text[0] == '{')
@@ -214,7 +209,6 @@ static int take_text(struct import_job *j, const struct st_file *f, const char *
 {
     const char *value;
     int rc = fact(j, f, key, &value, err);
-
     if (rc || !value)
         return rc;
     if (strlen(value) >= size)
@@ -230,7 +224,6 @@ static int take_number(struct import_job *j, const struct st_file *f, const char
 {
     const char *value;
     int rc = fact(j, f, key, &value, err);
-
     if (rc || !value)
         return rc;
     return num_fills(value, out) ? 0 : bad_value(j, key, value, "a number", err);
@@ -241,7 +234,6 @@ static int take_count(struct import_job *j, const struct st_file *f, const char 
 {
     double x = (double)*out;
     int rc = take_number(j, f, key, &x, err);
-
     if (rc)
         return rc;
     if (x < 0 || x > (double)most || x != floor(x))
@@ -266,7 +258,6 @@ static int take_flag(struct import_job *j, const struct st_file *f, const char *
 {
     const char *value;
     int rc = fact(j, f, key, &value, err);
-
     if (rc || !value)
         return rc;
     if (!flag_text(value))
@@ -282,7 +273,6 @@ static int take_grid(struct import_job *j, const struct st_file *f, struct err *
     const char *value;
     long long t, h, w;
     int used = 0, rc = fact(j, f, "grid", &value, err);
-
     if (rc || !value)
         return rc;
     if (sscanf(value, "%9lldx%9lldx%9lld%n", &t, &h, &w, &used) != 3 || value[used] || t < 1 ||
@@ -354,7 +344,6 @@ int import_call_defaults(struct import_job *j, struct trace_call *c, struct err 
 {
     int64_t step = 0, layer = 0;
     int rc = 0;
-
     *c = (struct trace_call){.branch = "main", .timestep = NAN, .sigma = NAN};
     TRY(take_text(j, NULL, "branch", c->branch, sizeof c->branch, err));
     TRY(take_count(j, NULL, "step", 999999, &step, err));
@@ -373,7 +362,6 @@ static int meta_tokens(struct import_job *j, const struct st_file *f, int64_t n,
     const char *p;
     int64_t count = 0;
     int rc = fact(j, f, "tokens", &p, err);
-
     if (rc || !p || j->tokens)
         return rc;
     TRY(mem_alloc(&j->tokens, n, sizeof *j->tokens, "tokens", err));
@@ -434,7 +422,6 @@ static int take_values(const struct st_file *f, const char *prefix, size_t len, 
 {
     char name[300];
     int rc = 0;
-
     snprintf(name, sizeof name, "%.*s%s", (int)len, prefix, what);
     *t = f ? st_find(f, name) : NULL;
     if (!*t)
@@ -478,7 +465,6 @@ int import_call_score(struct import_job *j, const struct st_file *f, const char 
     const struct st_tensor *sinks, *alibi, *rel, *bias, *sum;
     int64_t heads = c->q.heads, distances = 2 * c->k.tokens - 1, pairs = c->q.tokens * c->k.tokens;
     int rc = 0;
-
     TRY(take_score(j, f, prefix, len, s, err));
     TRY(take_values(f, prefix, len, "sinks", &sinks, &c->sinks, err));
     TRY(take_values(f, prefix, len, "alibi", &alibi, &c->alibi, err));
@@ -515,7 +501,6 @@ static int parse_prefix(const char *prefix, size_t len, const char *path, struct
 {
     struct call_name name = {.step = c->step, .layer = c->layer};
     size_t n = 0;
-
     memcpy(name.branch, c->branch, sizeof name.branch);
     const char *word = call_name_parse(prefix, len, &name, NULL, &n);
     if (word)
@@ -533,7 +518,6 @@ static int find_part(const struct st_file *f, const char *path, const char *pref
                      struct err *err)
 {
     char name[300];
-
     snprintf(name, sizeof name, "%.*s%s", (int)len, prefix, what);
     const struct st_tensor *t = st_find(f, name);
     if (!t && optional)
@@ -549,7 +533,6 @@ static int add_call(struct import_job *j, const struct st_file *f, const char *p
                     const struct trace_call *defaults, struct err *err)
 {
     int rc = mem_grow(&j->calls, &j->cap_calls, j->n_calls + 1, sizeof *j->calls, "calls", err);
-
     if (rc)
         return rc;
     struct import_call *c = &j->calls[j->n_calls];
@@ -579,7 +562,6 @@ static int read_doubles(const struct st_file *f, const char *path, const char *n
     const struct st_tensor *t = st_find(f, name);
     float *x = NULL;
     int rc = 0;
-
     if (!t)
         return 0;
     if (t->ndim != 1 || t->count < 1)
@@ -605,7 +587,6 @@ static int read_text(struct import_job *j, const struct st_file *f, const char *
     int64_t n = j->calls[0].k.tokens, *ids = NULL;
     const struct st_tensor *tokens = st_find(f, "tokens"), *nll = st_find(f, "nll");
     int rc = 0;
-
     if (tokens && tokens->count != n)
         log_warn("%s: %lld tokens for %lld keys: not stored", path, (long long)tokens->count,
                  (long long)n);
@@ -637,7 +618,6 @@ static int read_rows(struct import_job *j, const struct st_file *f, const char *
     const struct st_tensor *rows = st_find(f, "rows");
     int64_t *at = NULL, n = j->calls[0].q.tokens;
     int rc = 0;
-
     if (!rows && j->meta.row_group)
         FAIL(err, ERR_INPUT, "%s: '__metadata__' has row_group, but there is no tensor 'rows'",
              path);
@@ -680,7 +660,6 @@ int import_safetensors(struct import_job *j, const struct st_file *f, const char
                        struct err *err)
 {
     int rc = 0;
-
     for (int64_t i = 0; i < st_count(f); i++) {
         const char *name = st_at(f, i)->name;
         size_t len = strlen(name);
@@ -746,7 +725,6 @@ out:
 static int choose_dtype(struct import_job *j, enum dtype dtype, struct err *err)
 {
     enum dtype found = j->calls[0].q.dtype;
-
     if (dtype != DT_NONE) {
         j->meta.dtype = dtype;
         return 0;
@@ -776,7 +754,6 @@ int import_shapes(struct import_job *j, enum dtype dtype, struct err *err)
     struct trace_meta *m = &j->meta;
     struct import_call *c = j->calls;
     int rc = 0;
-
     if (c->q.heads > 65536 || c->k.heads > 65536 || c->q.dim > 65536 || c->v.dim > 65536)
         FAIL(err, ERR_INPUT, "%s: %lld heads of dim %lld are more than a trace holds", c->q.name,
              (long long)c->q.heads, (long long)c->q.dim);
@@ -828,7 +805,6 @@ static int put_source(struct import_job *j, struct trace_writer *w, struct sourc
     struct nonfinite bad = {0};
     float *x = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&x, s->tokens * s->dim, sizeof *x, s->name, err));
     for (int64_t h = 0; h < s->heads; h++) {
         if (interrupted())
@@ -891,7 +867,6 @@ static int map_head(void *ctx, int64_t head, int worker, struct err *err)
     struct trace_meta *t = &m->j->meta;
     float *q = NULL, *k = NULL;
     int rc = 0;
-
     (void)worker;
     TRY(stored_head(&m->c->q, head, t->dtype, &q, err));
     TRY(stored_head(&m->c->k, head / (t->heads / t->kv_heads), t->dtype, &k, err));
@@ -920,7 +895,6 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
 {
     struct map_work maps = {j, c, w, progress};
     int rc = 0;
-
     c->call.has_out = c->out.heads > 0;
     c->call.has_map = j->meta.pool > 0;
     TRY(trace_begin_call(w, &c->call, err));
@@ -962,7 +936,6 @@ int import_write(struct import_job *j, const char *path, int jobs, bool force, s
     struct progress *progress = NULL;
     int64_t items = j->n_calls * (1 + (j->meta.pool > 0 ? j->meta.heads : 0));
     int rc = 0;
-
     TRY(trace_create(path, &j->meta, j->n_calls, force, &w, err));
     progress = progress_start("import", (double)items, items);
     if (j->tokens)

@@ -76,7 +76,6 @@ static int run_expert(struct llm_experts *e, const struct llm_config *c, const s
 {
     int64_t d = c->hidden, f = c->expert_ffn, m = 0, at = expert * d * f;
     int rc = 0;
-
     for (int64_t i = 0; i < n; i++)
         if (e->logits[i * c->experts + expert] > 0) {
             memcpy(e->in + m * d, x + i * d, (size_t)d * sizeof *x);
@@ -137,7 +136,6 @@ int llm_work_init(struct llm_work *s, const struct llm_config *c, int64_t chunk,
                   struct err *err)
 {
     int rc = 0;
-
     *s = (struct llm_work){.c = c, .jobs = jobs, .chunk = chunk, .round = DT_F32};
     s->qdim = (int64_t)c->heads * c->head_dim;
     s->kvdim = (int64_t)c->kv_heads * c->head_dim;
@@ -169,7 +167,6 @@ int llm_project(struct llm_work *s, const struct llm_layer *layer, const float *
     const struct llm_config *c = s->c;
     float *const *w = layer->t;
     int rc = 0;
-
     nn_rms_norm(h, n, c->hidden, w[LLM_NORM1], c->eps, s->x);
     TRY(nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, s->jobs, q, err));
     TRY(nn_linear(s->x, n, c->hidden, w[LLM_K], w[LLM_K_B], s->kvdim, s->jobs, s->k, err));
@@ -205,7 +202,6 @@ static int feed_forward(struct llm_work *s, const struct llm_layer *layer, int64
     const struct llm_config *c = s->c;
     float *const *w = layer->t;
     int rc = 0;
-
     nn_rms_norm(h, n, c->hidden, w[LLM_NORM2], c->eps, s->x);
     if (llm_has_experts(c, layer->number)) {
         TRY(llm_experts_run(&s->experts, c, layer, s->x, n, s->jobs, err));
@@ -229,7 +225,6 @@ int llm_finish(struct llm_work *s, const struct llm_layer *layer, const float *o
     int64_t hidden = s->c->hidden;
     float *const *w = layer->t;
     int rc = 0;
-
     TRY(nn_linear(o, n, s->qdim, w[LLM_O], w[LLM_O_B], hidden, s->jobs, s->x, err));
     add(s->c, h, s->x, n, w[LLM_POST1]);
     TRY(feed_forward(s, layer, n, h, err));
@@ -244,7 +239,6 @@ int llm_layer_run(struct llm_work *s, int layer, const struct llm_layer *w, int6
     const struct llm_config *c = s->c;
     int64_t step = s->chunk;
     int rc = 0;
-
     for (int64_t t = 0; t < n; t += step) {
         if (interrupted())
             FAIL(err, ERR_INTERRUPTED, "interrupted");

@@ -228,7 +228,6 @@ static int read_scaling(const json_t *o, const json_t *s, const struct family *f
 {
     const char *type = NULL;
     int rc = 0;
-
     TRY(jget_str_opt(s, "type", path, &type, err));
     TRY(jget_str_opt(s, "rope_type", path, &type, err));
     type = type ? type : "default";
@@ -271,7 +270,6 @@ static int find_scaling(const json_t *o, const char *path, const json_t **out, s
     const json_t *v[] = {json_object_get(o, "rope_parameters"), json_object_get(o, "rope_scaling")};
     const char *key;
     json_t *value;
-
     for (int i = 0; i < 2; i++)
         v[i] = v[i] && json_is_null(v[i]) ? NULL : v[i];
     if (v[0] && v[1] && json_object_size(v[1]) && !json_equal(v[0], v[1]))
@@ -300,7 +298,6 @@ static int read_rope(const json_t *o, const struct family *f, const char *path,
     const json_t *scaling = NULL;
     double partial = f->partial > 0 ? f->partial : 1;
     int rc = 0;
-
     c->rope = (struct rope_config){.theta = f->theta > 0 ? f->theta : 10000,
                                    .factor = 1,
                                    .beta_fast = 32,
@@ -363,7 +360,6 @@ static int read_window(const json_t *o, const struct family *f, const char *path
     bool use = f->window == WINDOW_EVERYWHERE || (f->window == WINDOW_IF_GIVEN && given);
     int64_t window = DEFAULT_WINDOW, full_layers = 28;
     int rc = 0;
-
     if (f->window == WINDOW_BY_LAYER || f->window == WINDOW_IF_USED)
         TRY(jget_bool_opt(o, "use_sliding_window", path, &use, err));
     if (!use || (given && json_is_null(given)))
@@ -399,7 +395,6 @@ static int read_flags(const json_t *o, const struct family *f, const char *path,
     const char *act = "silu", *dtype = NULL, *older = NULL;
     bool bias = f->naming == NAMES_INTERNLM2;
     int rc = 0;
-
     if (f->bias_keys)
         TRY(jget_bool_opt(o, "attention_bias", path, &bias, err));
     c->qkv_bias = f->qkv_bias_key;
@@ -444,7 +439,6 @@ static int read_experts(const json_t *o, const struct family *f, const char *pat
     bool qwen = f->experts == QWEN_EXPERTS;
     int64_t n = qwen ? 128 : 8, used = qwen ? 8 : 2, step = 1;
     int rc = 0;
-
     if (f->experts == NO_EXPERTS)
         return 0;
     c->expert_ffn = qwen ? 768 : c->ffn;
@@ -511,7 +505,6 @@ static int read_shape(const json_t *o, const struct family *f, const char *path,
 {
     int64_t layers, heads, kv, d;
     int rc = 0;
-
     TRY(jget_size(o, "num_hidden_layers", path, LLM_LAYERS_MAX, &layers, err));
     TRY(jget_size(o, "num_attention_heads", path, 4096, &heads, err));
     TRY(jget_size(o, "hidden_size", path, 1 << 20, &c->hidden, err));
@@ -559,7 +552,6 @@ int llm_config_read(const char *model, struct llm_config *c, struct err *err)
     json_t *o = NULL;
     const struct family *f = NULL;
     int rc = 0;
-
     memset(c, 0, sizeof *c);
     TRY(checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, err));
     if (!o)

@@ -47,7 +47,6 @@ int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, i
     const struct llm_config *c = &m->c;
     double *inv_freq = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary table", err));
     struct decoder_shape shape = {.tokens = n,
                                   .hidden = c->hidden,
@@ -79,7 +78,6 @@ static int embed(struct device_run *r, struct err *err)
     int64_t d = r->m->c.hidden, n = r->run->n;
     float *h = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&h, EMBED_ROWS * d, sizeof *h, "embeddings", err));
     for (int64_t t = 0; t < n; t += EMBED_ROWS) {
         int64_t rows = n - t < EMBED_ROWS ? n - t : EMBED_ROWS;
@@ -112,7 +110,6 @@ static int run_layer(struct device_run *r, struct err *err)
     int64_t n = r->run->n;
     bool maps = r->run->pool > 0 && wanted(hooks->wants_map, hooks->ctx, r->layer);
     int rc = 0;
-
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     TRY(llm_raw_load(r->m, r->layer, &r->w, err));
@@ -155,7 +152,6 @@ int llm_forward_device(struct llm_model *m, const struct llm_run *run,
     struct device_run r = {.m = m, .run = run, .hooks = hooks, .on = run->device};
     int layers = run->layers > 0 && run->layers < m->c.layers ? run->layers : m->c.layers;
     int rc = 0;
-
     TRY(llm_device_open(m, run->device, run->local_rank, run->n, 0, 0, &r.d, err));
     TRY(embed(&r, err));
     for (r.layer = 0; r.layer < layers; r.layer++) {

@@ -70,7 +70,6 @@ static int state_init(struct state *s, struct err *err)
     const struct llm_config *c = &s->m->c;
     int64_t r = s->chunk, qdim = (int64_t)c->heads * c->head_dim;
     int rc = 0;
-
     TRY(llm_work_init(&s->work, c, r, s->run->jobs, err));
     TRY(mem_alloc(&s->h, s->run->n * c->hidden, sizeof(float), "hidden state", err));
     TRY(mem_alloc(&s->q, r * qdim, sizeof(float), "queries", err));
@@ -90,7 +89,6 @@ static int run_chunk(struct state *s, int layer, int64_t t0, int64_t n, struct a
     double scale = 1 / sqrt(c->head_dim);
     float *h = s->h + t0 * c->hidden;
     int rc = 0;
-
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     TRY(llm_project(&s->work, &s->w, h, t0, n, &s->kv, s->q, err));
@@ -112,7 +110,6 @@ static int run_layer(struct state *s, int layer, struct err *err)
     int64_t n = s->run->n;
     bool maps = s->run->pool > 0 && (!hooks->wants_map || hooks->wants_map(hooks->ctx, layer));
     int rc = 0;
-
     TRY(llm_layer_load(s->m, layer, &s->w, err));
     if (maps)
         TRY(attnmap_init(&map, s->m->c.heads, n, n, s->run->pool, err));
@@ -155,7 +152,6 @@ static int vocab_chunk(struct state *s, int64_t v0, int64_t nv, float *w, float 
     const struct llm_config *c = &s->m->c;
     const struct llm_run *run = s->run;
     int rc = 0;
-
     TRY(st_read_f32(s->m->file, s->m->head, v0 * c->hidden, nv * c->hidden, w, err));
     for (int64_t r = 0; run->nll && r < run->n - 1; r += LOGIT_ROWS) {
         int64_t n = run->n - 1 - r < LOGIT_ROWS ? run->n - 1 - r : LOGIT_ROWS;
@@ -177,7 +173,6 @@ static int likelihoods(struct state *s, struct err *err)
     float *w = NULL, *logits = NULL;
     struct tally t = {0};
     int rc = 0;
-
     TRY(llm_final_norm(s->m, n, s->h, err));
     TRY(mem_alloc(&w, VOCAB_CHUNK * c->hidden, sizeof *w, "output weights", err));
     TRY(mem_alloc(&logits, LOGIT_ROWS * VOCAB_CHUNK, sizeof *logits, "logits", err));
@@ -219,7 +214,6 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
     static const struct llm_hooks none = {0};
     struct state s = {.m = m, .run = run, .hooks = hooks ? hooks : &none};
     int rc = 0;
-
     TRY(llm_check_tokens(&m->c, run->tokens, run->n, err));
     const char *lacks = llm_device_lacks(&m->c, run->n);
     if (run->device && lacks[0])
@@ -253,7 +247,6 @@ static int check_tied(struct llm_model *m, const char *model, const char *name, 
     const int64_t chunk = 65536;
     float *a = NULL, *b = NULL;
     int rc = 0;
-
     if (!head || head->count != m->embed->count)
         return 0;
     TRY(mem_alloc(&a, chunk, sizeof *a, name, err));
@@ -286,7 +279,6 @@ static int find_ends(struct llm_model *m, const char *model, struct err *err)
     const char *const *name = names[m->c.naming];
     int64_t shape[2] = {m->c.vocab, m->c.hidden};
     int rc = 0;
-
     TRY(llm_tensor_require(m, name[0], 2, shape, &m->embed, err));
     m->head = m->embed;
     if (m->c.tied)
@@ -320,7 +312,6 @@ int llm_open(const char *model, struct llm_model *m, struct err *err)
 {
     bool *used = NULL;
     int rc = 0;
-
     memset(m, 0, sizeof *m);
     TRY(llm_config_read(model, &m->c, err));
     TRY(checkpoint_weights(model, &m->file, err));

@@ -145,7 +145,6 @@ static void split_qkv(const struct llm_config *c, int i, struct part *p, int64_t
     int64_t q = dim_size(c, QDIM), kv = dim_size(c, KVDIM), d = c->head_dim;
     int64_t group = c->heads / c->kv_heads, width = (group + 2) * d;
     int which = i == LLM_Q || i == LLM_Q_B ? 0 : i == LLM_K || i == LLM_K_B ? 1 : 2;
-
     *rows = q + 2 * kv;
     if (c->packing == PACK_QKV) {
         p->first = which == 0 ? 0 : which == 1 ? q : q + kv;
@@ -180,7 +179,6 @@ static int find(const struct llm_model *m, int layer, int i, int expert, struct 
     char name[256], form[160];
     bool vector = specs[i].cols == NONE;
     int64_t rows = dim_size(c, specs[i].rows), cols = vector ? 1 : dim_size(c, specs[i].cols);
-
     *p = (struct part){.cols = cols, .count = rows, .blocks = 1};
     if (c->packing != PACK_NONE && i >= LLM_Q && i <= LLM_V_B)
         split_qkv(c, i, p, &rows);
@@ -227,7 +225,6 @@ static int order_rows(const struct llm_config *c, int i, void *data, size_t widt
     int heads = of_q ? c->heads : of_k ? c->kv_heads : 0, d = c->head_dim;
     char *head = NULL;
     int rc = 0;
-
     if (!c->paired_rows || heads == 0)
         return 0;
     TRY(mem_alloc(&head, d, width, "a head's weights", err));
@@ -283,7 +280,6 @@ static int raw_part(const struct llm_model *m, const struct part *p, struct deco
     int64_t block = p->count * p->cols;
     char *data = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&data, p->blocks * block, dtype_size(dtype), p->t->name, err));
     for (int64_t b = 0; b < p->blocks; b++) {
         int64_t at = (p->first + b * p->stride) * p->cols;

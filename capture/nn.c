@@ -172,7 +172,6 @@ static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
     struct attn_ops ops = {0};
     struct mask m;
     int rc = 0;
-
     /* A chunk of rows is a head of its own whose last query stands at its absolute position. */
     int64_t nk = j->causal ? r0 + n + j->nk - j->nq : j->nk;
     TRY(mem_alloc(&q, n * d, sizeof *q, "queries of a head", err));
@@ -259,7 +258,6 @@ static int map_item(void *ctx, int64_t item, int worker, struct err *err)
     float *q = NULL;
     struct attn_ops ops = {0};
     int rc = 0;
-
     /* These rows against the keys up to their end are a head of their own. */
     int64_t nk = j->causal ? b + j->nk - j->n : j->nk;
     TRY(mem_alloc(&q, (b - a) * d, sizeof *q, "queries of a cell row", err));
@@ -299,7 +297,6 @@ int raw_tensor_read(const struct st_file *file, const struct st_tensor *t,
     int64_t rows = t->ndim ? t->shape[0] : 1;
     void *data = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&data, t->count, dtype_size(type), t->name, err));
     if (stored)
         TRY(st_read_raw(file, t, 0, t->count, data, err));

@@ -77,7 +77,6 @@ static int regex_compile(const char *pattern, const char *where, struct regex **
 {
     struct regex *r = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&r, 1, sizeof *r, "regular expression", err));
     r->pattern = strdup(pattern);
     if (!r->pattern)
@@ -172,7 +171,6 @@ static int read_replace(const json_t *v, const char *where, struct norm_step *s,
     const json_t *pattern = json_object_get(v, "pattern");
     const char *regex = NULL;
     int rc = 0;
-
     TRY(norm_text(v, "content", where, &s->with, err));
     TRY(jget_str_opt(pattern, "Regex", where, &regex, err));
     s->kind = regex ? REPLACE_REGEX : REPLACE;
@@ -188,7 +186,6 @@ static int read_norm_steps(const json_t *v, const char *where, int depth, struct
 {
     const char *type;
     int rc = 0;
-
     TRY(jget_str(v, "type", where, &type, err));
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(v, "normalizers");
@@ -228,7 +225,6 @@ int normalizer_read(const json_t *v, const char *where, struct normalizer **out,
 {
     struct normalizer *n = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&n, 1, sizeof *n, "normalizer", err));
     if (v && !json_is_null(v))
         TRY(read_norm_steps(v, where, 0, n, err));
@@ -288,7 +284,6 @@ int normalizer_run(const struct normalizer *n, const char *text, size_t len, str
 {
     struct buf in = {0};
     int rc = 0;
-
     buf_reset(out);
     buf_put(out, text, len);
     for (int64_t i = 0; i < n->n; i++) {
@@ -459,7 +454,6 @@ static int read_split(const json_t *v, const char *where, struct pretokenizer *t
     size_t b = 0;
     struct step *s = add_step(t, SPLIT, err);
     int rc = 0;
-
     if (!s)
         return ERR_NOMEM;
     TRY(jget_bool_opt(v, "invert", where, &s->invert, err));
@@ -483,7 +477,6 @@ static int read_byte_level(const json_t *v, const char *where, struct pretokeniz
 {
     bool prefix = true, use_regex = true;
     int rc = 0;
-
     TRY(jget_bool_opt(v, "add_prefix_space", where, &prefix, err));
     TRY(jget_bool_opt(v, "use_regex", where, &use_regex, err));
     if (prefix && !add_step(t, PREFIX_SPACE, err))
@@ -503,7 +496,6 @@ static int read_metaspace(const json_t *v, const char *where, struct pretokenize
     bool prefix = true, split = true;
     struct step *s = add_step(t, METASPACE, err);
     int rc = 0;
-
     if (!s)
         return ERR_NOMEM;
     TRY(jget_str_opt(v, "replacement", where, &text, err));
@@ -537,7 +529,6 @@ static int read_steps(const json_t *v, const char *where, int depth, struct pret
     const char *type;
     bool single = false;
     int rc = 0;
-
     TRY(jget_str(v, "type", where, &type, err));
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(v, "pretokenizers");
@@ -584,7 +575,6 @@ int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **
 {
     struct pretokenizer *t = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&t, 1, sizeof *t, "pre-tokenizer", err));
     if (v && !json_is_null(v))
         TRY(read_steps(v, where, 0, t, err));
@@ -618,7 +608,6 @@ void pretokenizer_doubt(struct pretokenizer *t, const char *text, size_t len)
     char version[32] = "?";
     utf8proc_int32_t c = 0;
     struct err ignored = {0};
-
     if (!t->unassigned || regex_find(t->unassigned, text, len, 0, &at, &end, &ignored) <= 0)
         return;
     utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(len - at), &c);
@@ -674,7 +663,6 @@ static int find_cuts(const struct step *t, const char *s, size_t len, struct cut
 {
     size_t at = 0, from = 0, lo, hi;
     int rc = 0, found;
-
     c->n = 0;
     while (from < len) {
         found = t->regex ? regex_find(t->regex, s, len, from, &lo, &hi, err)
@@ -723,7 +711,6 @@ static int run_split(const struct step *t, const struct pieces *in, struct piece
 {
     struct cuts c = {0};
     int rc = 0;
-
     for (int64_t i = 0; i < in->n; i++) {
         size_t len;
         const char *s = piece(in, i, &len);
@@ -743,7 +730,6 @@ static int run_prefix_space(const struct pieces *in, struct pieces *out, struct 
 {
     struct buf b = {0};
     int rc = 0;
-
     out->at_start = in->at_start;
     for (int64_t i = 0; i < in->n; i++) {
         size_t len;
@@ -766,7 +752,6 @@ static int run_metaspace(const struct step *t, const struct pieces *in, struct p
     size_t k = strlen(t->text);
     struct buf b = {0};
     int rc = 0;
-
     out->at_start = in->at_start;
     for (int64_t i = 0; i < in->n; i++) {
         size_t len;
@@ -793,7 +778,6 @@ int pretokenizer_run(const struct pretokenizer *t, struct pieces *p, struct err 
 {
     struct pieces out = {0};
     int rc = 0;
-
     for (int64_t i = 0; i < t->n; i++) {
         const struct step *s = t->steps + i;
         if (s->kind == BYTES)

@@ -68,7 +68,6 @@ static int encode_prompt(struct text_run *r, const struct buf *text, struct err 
     int32_t *ids = NULL;
     int64_t n = 0;
     int rc = 0;
-
     TRY(tokenizer_open(r->o->model, &tok, err));
     rc = tokenizer_encode(tok, buf_str(text), text->len, &has_bos, &ids, &n, err);
     if (rc) {
@@ -96,7 +95,6 @@ static int parse_tokens(struct text_run *r, const char *path, const struct buf *
     char *end;
     int64_t cap = r->n, id;
     int rc = 0;
-
     while (*(p += strspn(p, " \t\r\n,")) != '\0') {
         errno = 0;
         id = strtoll(p, &end, 10);
@@ -117,7 +115,6 @@ static int load_tokens(struct text_run *r, struct err *err)
     const char *path = o->tokens_file ? o->tokens_file : o->prompt;
     struct buf text = {0};
     int rc = 0;
-
     if (!path)
         FAIL(err, ERR_USAGE, "capture: --prompt FILE is missing");
     if (o->tokens_file && o->prompt)
@@ -169,7 +166,6 @@ static int encode_more(struct text_run *r, const struct buf *text, struct err *e
     int32_t *ids = NULL;
     int64_t n = 0, cap = r->n;
     int rc = 0;
-
     TRY(tokenizer_open(r->o->model, &tok, err));
     TRY(tokenizer_encode_plain(tok, buf_str(text), text->len, &ids, &n, err));
     TRY(mem_grow(&r->tokens, &cap, r->n + n, sizeof *r->tokens, "tokens", err));
@@ -188,7 +184,6 @@ static int read_continuation(struct text_run *r, struct err *err)
     struct buf text = {0};
     char id[HASH_TEXT_MAX];
     int rc = 0;
-
     TRY(read_prompt(path, &text, err));
     hash_text(hash_bytes(buf_str(&text), text.len), id);
     snprintf(r->generated_by, sizeof r->generated_by, "forced:%s", id);
@@ -208,7 +203,6 @@ static int generate(struct text_run *r, struct err *err)
 {
     int64_t cap = r->n, made = 0, most = r->o->generate;
     int rc = 0;
-
     TRY(mem_grow(&r->tokens, &cap, r->n + most, sizeof *r->tokens, "tokens", err));
     TRY(r->app->continue_text(r->o->model, r->device, cmd_jobs(&r->o->c), r->tokens, r->n, most,
                               r->tokens + r->n, &made, err));
@@ -243,7 +237,6 @@ static int sample_rows(struct text_run *r, struct err *err)
     int64_t groups;
     int32_t *at = NULL;
     int rc = 0;
-
     if (r->o->maps != INT64_MIN && r->o->maps > 0)
         FAIL(err, ERR_USAGE, "capture: --maps are of all rows, and --rows stores a sample");
     TRY(row_sample_parse(r->o->rows, "capture: --rows", &groups, &m->row_group, err));
@@ -259,7 +252,6 @@ static int fill_meta(struct text_run *r, struct err *err)
     const struct llm_config *c = &r->model.c;
     struct trace_meta *m = &r->meta;
     int rc;
-
     checkpoint_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "%s", c->architecture);
     if (c->naming == NAMES_GGUF)
@@ -343,7 +335,6 @@ static int put_queries(struct text_run *r, int64_t t0, int64_t n, const float *q
 {
     const struct trace_meta *m = &r->meta;
     int rc = 0;
-
     if (!r->rows.at)
         return put_span(r, (struct row_span){0, m->n_q, m->n_k - m->n_q}, t0, n, q, err);
     for (int64_t g = 0; g < row_sample_groups(&r->rows); g++)
@@ -358,7 +349,6 @@ static int put_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q,
     struct text_run *r = ctx;
     int d = r->model.c.head_dim, rc = 0;
     char text[64];
-
     if (r->wanted[layer]) {
         TRY(put_queries(r, t0, n, q, err));
         TRY(head_select_put(&r->heads, r->writer, TRACE_K, t0, n, k, d, err));
@@ -407,7 +397,6 @@ static int run_model(struct text_run *r, struct err *err)
                           .device = r->device};
     struct llm_hooks hooks = {r, begin_layer, put_rows, end_layer, wants_layer, wants_layer};
     int rc = 0;
-
     if (r->device)
         run.device_seconds = &r->device_seconds;
     if (r->n > 1 && r->o->nll) {
@@ -485,7 +474,6 @@ static int open_run(struct text_run *r, struct err *err)
     const struct capture_opts *o = r->o;
     bool dry = o->c.dry_run, given = o->prompt || o->tokens_file;
     int rc = 0;
-
     if (!dry || has_weights(o->model)) {
         TRY(llm_open(o->model, &r->model, err));
     } else {
@@ -516,7 +504,6 @@ int text_capture(const struct app *app, const struct capture_opts *o, struct err
         .app = app, .o = o, .device = o->device ? app->decoder : NULL, .device_seconds = NAN};
     double begin = clock_s();
     int rc = 0;
-
     TRY(check_generate(o, err));
     TRY(open_run(&r, err));
     TRY(choose_layers(&r, err));

@@ -143,7 +143,6 @@ static int read_vocab(const json_t *model, const char *where, struct bpe *b, str
     const char *token;
     json_t *v;
     int rc = 0;
-
     if (!json_is_object(vocab))
         FAIL(err, ERR_INPUT, "%s: model: \"vocab\" must be an object from token to id", where);
     TRY(count_ids(vocab, where, &b->n_tokens, err));
@@ -200,7 +199,6 @@ static int merge_parts(const json_t *v, const char *where, size_t i, struct buf 
                        struct buf *right, struct err *err)
 {
     const char *text = json_string_value(v), *space = text ? strchr(text, ' ') : NULL;
-
     buf_reset(left);
     buf_reset(right);
     if (space && !strchr(space + 1, ' ')) {
@@ -246,7 +244,6 @@ static int read_merges(const json_t *model, const char *where, struct bpe *b, st
     struct buf left = {0}, right = {0}, both = {0};
     size_t n = json_array_size(list);
     int rc = 0;
-
     if (!json_is_array(list) || n > INT32_MAX / 4)
         FAIL(err, ERR_INPUT, "%s: model: \"merges\" must be an array", where);
     for (b->merge_cap = 16; b->merge_cap < 2 * n; b->merge_cap *= 2)
@@ -276,7 +273,6 @@ static int read_options(const json_t *model, const char *where, struct bpe *b, s
     const char *type = "BPE", *text = NULL;
     double dropout = 0;
     int rc = 0;
-
     TRY(jget_str_opt(model, "type", where, &type, err));
     if (strcmp(type, "BPE") != 0)
         FAIL(err, ERR_INPUT, "%s: model type %.60s is not supported; supported: BPE", where, type);
@@ -305,7 +301,6 @@ static int bpe_read(const json_t *model, const char *where, struct bpe **out, st
     struct bpe *b = NULL;
     const char *unknown = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&b, 1, sizeof *b, "tokenizer", err));
     if (!json_is_object(model))
         FAIL(err, ERR_INPUT, "%s: \"model\" must be an object", where);
@@ -408,7 +403,6 @@ static int split_symbols(struct bpe *b, const char *piece, size_t len, int64_t *
 {
     bool pending = false; /* the symbol before is a fused unknown one */
     int rc = 0;
-
     *n = 0;
     b->n_heap = 0;
     for (size_t at = 0; at < len;) {
@@ -436,7 +430,6 @@ static int merge_symbols(struct bpe *b, int64_t n, struct err *err)
 {
     struct symbol *s = b->symbols;
     int rc = 0;
-
     for (int64_t i = 0; i + 1 < n; i++)
         TRY(push_pair(b, (int32_t)i, err));
     while (b->n_heap > 0) {
@@ -481,7 +474,6 @@ static int bpe_encode(struct bpe *b, const char *piece, size_t len, struct ids *
     int64_t n = 0;
     int32_t id = -1;
     int rc = 0;
-
     if (len > INT32_MAX / 4)
         FAIL(err, ERR_INPUT, "a piece of %zu bytes of text is too long", len);
     if (b->ignore_merges)
@@ -572,7 +564,6 @@ static int read_added(const json_t *v, const char *where, const struct normalize
     bool special = !json_is_object(v);
     struct buf b = {0};
     int rc = 0;
-
     if (!special) {
         TRY(jget_bool_opt(v, "special", where, &special, err));
         t->normalized = !special;
@@ -603,7 +594,6 @@ static int add_token(struct added_tokens *a, const json_t *v, int64_t id, bool r
     const char *text = jtext(v);
     struct added t = {0};
     int rc = 0;
-
     if (!text)
         TRY(jget_str(v, "content", where, &text, err));
     int64_t at = strmap_get(&a->place, text);
@@ -647,7 +637,6 @@ static int added_read(const json_t *list, const char *where, const struct bpe *b
     struct added_tokens *a = NULL;
     int64_t id;
     int rc = 0;
-
     TRY(mem_zalloc(&a, 1, sizeof *a, "added tokens", err));
     a->max_id = -1;
     if (list && !json_is_null(list) && !json_is_array(list))
@@ -770,7 +759,6 @@ static int added_split(const struct added_tokens *a, bool normalized, const char
 {
     size_t done = 0, at = 0;
     int rc = 0;
-
     out->n = 0;
     while (at < len) {
         const struct added *t = match_at(a, normalized, text, len, at);
@@ -842,7 +830,6 @@ static int template_ids(const struct tokenizer *t, const json_t *processor, cons
     const json_t *token = json_object_get(json_object_get(processor, "special_tokens"), name);
     const json_t *list = json_object_get(token, "ids");
     int rc = 0;
-
     if (!json_is_array(list))
         FAIL(err, ERR_INPUT, "%s: post_processor: special token \"%.60s\" has no \"ids\"", where,
              name);
@@ -864,7 +851,6 @@ static int read_template(struct tokenizer *t, const json_t *v, const char *where
     const json_t *list = json_object_get(v, "single");
     bool text_seen = false;
     int rc = 0;
-
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *e = json_array_get(list, i), *special = json_object_get(e, "SpecialToken");
         const char *name;
@@ -894,7 +880,6 @@ static int read_processor(struct tokenizer *t, const json_t *v, const char *wher
 {
     const char *type;
     int rc = 0;
-
     if (!v || json_is_null(v))
         return 0;
     TRY(jget_str(v, "type", where, &type, err));
@@ -949,7 +934,6 @@ static int declare_by_id(struct tokenizer *t, const json_t *tokens, const char *
     json_t *v;
     int64_t n = 0;
     int rc = 0;
-
     TRY(mem_alloc(&list, (int64_t)json_object_size(tokens), sizeof *list, "added tokens", err));
     json_object_foreach((json_t *)(uintptr_t)tokens, key, v)
     {
@@ -993,7 +977,6 @@ static int declare_named(struct tokenizer *t, const json_t *config, const char *
     const char *key;
     json_t *v;
     int rc = 0;
-
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
         TRY(declare(t, json_object_get(config, named[i]), -1, named[i], where, err));
     json_object_foreach((json_t *)(uintptr_t)config, key, v)
@@ -1031,7 +1014,6 @@ static int declare_added(struct tokenizer *t, const json_t *tokens, const json_t
     const char *text, *other;
     char id[32];
     int rc = 0;
-
     json_object_foreach((json_t *)(uintptr_t)tokens, text, v)
     {
         bool special = is_special(config, text);
@@ -1065,7 +1047,6 @@ static int check_flag(const struct tokenizer *t, const json_t *config, const cha
     bool add = false;
     int rc = jget_bool_opt(config, flag, where, &add, err);
     int32_t says = add && text ? token_id(t, text) : -1, does = ids->n > 0 ? ids->v[0] : -1;
-
     if (!rc && given && !json_is_null(given) && says != does)
         log_warn("%s: %s is %s, but the template of tokenizer.json adds %s: as in transformers 5, "
                  "the template decides (transformers 4 followed the flag)",
@@ -1085,7 +1066,6 @@ static int read_files(struct tokenizer *t, const char *model, struct err *err)
     json_t *config = NULL, *map = NULL, *added = NULL;
     bool split = false;
     int rc = 0;
-
     TRY(checkpoint_json(model, "tokenizer_config.json", MAX_FILE, path, &config, err));
     config = config ? config : json_object();
     const json_t *by_id = json_object_get(config, "added_tokens_decoder");
@@ -1136,7 +1116,6 @@ static int read_tokenizer(struct tokenizer *t, const char *model, struct err *er
     char path[CHECKPOINT_PATH];
     json_t *o = NULL;
     int rc = 0;
-
     TRY(checkpoint_json(model, "tokenizer.json", MAX_FILE, path, &o, err));
     if (!o)
         FAIL(err, ERR_INPUT,
@@ -1158,7 +1137,6 @@ int tokenizer_open(const char *model, struct tokenizer **out, struct err *err)
 {
     struct tokenizer *t = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
     TRY(read_tokenizer(t, model, err));
     TRY(read_files(t, model, err));
@@ -1194,7 +1172,6 @@ static int encode_plain(const struct tokenizer *t, struct work *w, const char *s
                         bool at_start, struct err *err)
 {
     int rc = 0;
-
     pieces_reset(&w->pieces);
     w->pieces.at_start = at_start;
     TRY(pieces_add(&w->pieces, s, len, err));
@@ -1224,7 +1201,6 @@ static int encode_stretch(const struct tokenizer *t, struct work *w, const char 
                           bool at_start, struct err *err)
 {
     int rc = 0;
-
     TRY(normalizer_run(t->norm, s, len, &w->normal, err));
     TRY(added_split(t->added, true, buf_str(&w->normal), w->normal.len, &w->inner, err));
     for (int64_t i = 0; i < w->inner.n; i++) {
@@ -1253,7 +1229,6 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
     struct work w = {0};
     int64_t bad = utf8_invalid(text, len);
     int rc = 0;
-
     if (bad >= 0)
         FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
     pretokenizer_doubt(t->pre, text, len);
@@ -1284,7 +1259,6 @@ int tokenizer_encode_plain(const struct tokenizer *t, const char *text, size_t l
     struct work w = {0};
     int64_t bad = utf8_invalid(text, len);
     int rc = 0;
-
     if (bad >= 0)
         FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
     pretokenizer_doubt(t->pre, text, len);
@@ -1353,7 +1327,6 @@ void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, 
     struct buf b = {0};
     int64_t bad;
     size_t at = 0;
-
     all_bytes(t, ids, n, unknown, &b);
     while (at < b.len && (bad = utf8_invalid(b.data + at, b.len - at)) >= 0) {
         buf_put(out, b.data + at, (size_t)bad);

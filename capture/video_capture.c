@@ -47,7 +47,6 @@ static int prepare(struct video_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
     int rc = 0;
-
     TRY(wan_open(o->model, CACHE_BYTES, &r->model, err));
     TRY(video_input_open(&r->model.c, &o->video, &r->in, err));
     TRY(capture_choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
@@ -73,7 +72,6 @@ static int fill_meta(struct video_run *r, struct err *err)
     struct trace_meta *m = &r->meta;
     char id[HASH_TEXT_MAX];
     int rc;
-
     checkpoint_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "WanTransformer3DModel");
     m->layers = c->layers;
@@ -136,7 +134,6 @@ static int take_rows(void *ctx, int layer, const float *q, const float *k, const
     bool store = wants_layer(r, layer);
     char text[64];
     int rc = 0;
-
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     snprintf(text, sizeof text, "step %d %s layer %d", r->call.step, r->call.branch, layer);
@@ -161,7 +158,6 @@ static int take_map(void *ctx, int layer, const struct attnmap *map, struct err 
 {
     struct video_run *r = ctx;
     int rc = 0;
-
     (void)layer;
     for (int i = 0; i < r->heads.n; i++) {
         int64_t at = r->heads.head[i] * map->cells_q * map->cells_k;
@@ -260,7 +256,6 @@ static int run_model(struct video_run *r, struct err *err)
     int64_t calls = r->n_steps * r->in.branches * r->n_layers;
     int64_t layers = (r->last_step + 1) * r->in.branches * r->model.c.layers;
     int rc = 0;
-
     TRY(video_input_noise(&r->model.c, &r->o->video, &r->in, err));
     if (r->device)
         TRY(open_device(r, err));
@@ -323,7 +318,6 @@ int video_capture(const struct capture_opts *o, const struct denoiser_accel *dev
     struct video_run r = {.o = o, .device = device, .device_seconds = NAN};
     double begin = clock_s();
     int rc = 0;
-
     TRY(prepare(&r, err));
     TRY(fill_meta(&r, err));
     count_flop(&r);

@@ -117,7 +117,6 @@ static int load_text(const struct wan_config *c, const char *path, int64_t index
     struct array a = {0};
     int64_t dim = c->text_dim;
     int rc = 0;
-
     TRY(array_load(path, "text", &a, err));
     if (a.ndim < 2 || a.ndim > 3 || a.shape[a.ndim - 1] != dim || a.count == 0)
         FAIL(err, ERR_INPUT,
@@ -143,7 +142,6 @@ static int load_texts(const struct wan_config *c, const struct video_ask *a, str
     int64_t n = 0;
     bool there;
     int rc = 0;
-
     snprintf(path, sizeof path, "%s/prompts.safetensors", a->model);
     TRY(io_exists(path, &there, err));
     if (!a->text && !there)
@@ -175,7 +173,6 @@ int video_input_open(const struct wan_config *c, const struct video_ask *a, stru
                      struct err *err)
 {
     int rc = 0;
-
     TRY(parse_size(c, a, in, err));
     TRY(load_texts(c, a, in, err));
     if (c->out_channels != c->in_channels)
@@ -201,7 +198,6 @@ int video_input_noise(const struct wan_config *c, const struct video_ask *ask,
 {
     struct array a = {0};
     int rc = 0;
-
     TRY(mem_alloc(&in->x, in->size, sizeof(float), "latent", err));
     if (!ask->noise) {
         for (int64_t i = 0; i < in->size; i++)
@@ -257,7 +253,6 @@ int frames_write(const char *dir, const float *x, int64_t t, int64_t h, int64_t 
     unsigned char *rgb = NULL;
     char path[4096];
     int rc = 0;
-
     TRY(make_dirs(dir, err));
     TRY(mem_alloc(&rgb, 3 * h * w, 1, "frame", err));
     for (int64_t f = 0; f < t; f++) {

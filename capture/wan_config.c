@@ -71,7 +71,6 @@ int wan_config_read(const char *dir, struct wan_config *c, struct err *err)
     const char *name = NULL;
     int64_t layers, heads, head_dim;
     int rc = 0;
-
     memset(c, 0, sizeof *c);
     TRY(read_config(dir, path, sizeof path, &o, err));
     TRY(jget_str(o, "_class_name", path, &name, err));
@@ -153,7 +152,6 @@ static void read_class(const char *dir, const char *name, char class[128])
     json_t *o = NULL;
     const char *text = NULL;
     struct err ignored = {0};
-
     class[0] = '\0';
     snprintf(path, sizeof path, "%s/%s", dir, name);
     if (json_read_foreign(path, MAX_CONFIG, &o, &ignored) == 0 &&
@@ -166,7 +164,6 @@ static int refuse(const char *dir, const char *class, struct err *err)
 {
     const struct family *f = find_family(class);
     char what[160];
-
     if (strcmp(class, "WanModel") == 0)
         return err_set(err, ERR_INPUT,
                        "%s: this is Wan in the layout of its own repository (WanModel); capture "
@@ -186,7 +183,6 @@ static int refuse(const char *dir, const char *class, struct err *err)
 int foreign_refuse(const char *dir, struct err *err)
 {
     char class[128], of_pipeline[128], below[4096];
-
     read_class(dir, "config.json", class);
     if (class[0])
         return strcmp(class, WAN_CLASS) == 0 ? 0 : refuse(dir, class, err);

@@ -46,7 +46,6 @@ static int put_weights(const struct wan_model *m, struct wan_device *dev, struct
 {
     struct decoder_tensor outer[WAN_OUTER_TENSORS] = {0}, block[WAN_BLOCK_TENSORS] = {0};
     int rc = 0;
-
     TRY(wan_raw_outer(m, outer, err));
     TRY(dev->on->put_outer(dev->d, outer, err));
     for (int i = 0; i < m->c.layers; i++) {
@@ -70,7 +69,6 @@ static int open_on(const struct wan_model *m, const struct wan_device_ask *ask,
     double *inv_freq = NULL;
     int64_t grid[3];
     int rc = 0;
-
     TRY(wan_grid(c, ask->size[0], ask->size[1], ask->size[2], grid, err));
     TRY(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary frequencies", err));
     TRY(mem_alloc(&dev->freq, c->freq_dim, sizeof *dev->freq, "timestep frequencies", err));
@@ -104,7 +102,6 @@ int wan_device_open(struct wan_model *m, const struct wan_device_ask *ask, struc
 {
     struct wan_device *dev = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&dev, 1, sizeof *dev, "device", err));
     dev->on = ask->on;
     rc = open_on(m, ask, dev, err);
@@ -152,7 +149,6 @@ static int take_rows(void *ctx, int64_t tok0, int64_t n, const float *q, const f
     struct wan_device *dev = r->dev;
     const float *from[3] = {q, k, v};
     int64_t dim = r->m->c.dim;
-
     for (int i = 0; i < 3; i++)
         memcpy(dev->rows[i] + tok0 * dim, from[i], (size_t)(n * dim) * sizeof *q);
     if (tok0 + n < dev->tokens)
@@ -169,7 +165,6 @@ static int attend(void *ctx, const struct decoder_operands *there, const struct 
     const struct layer_attention *own = r->m->attention;
     int64_t n = r->dev->tokens;
     struct nn_kv kv = {n, c->heads, c->head_dim, rows->k, rows->v, {0}};
-
     own->there(own->ctx, there, n);
     int rc = own->attend(own->ctx, r->layer, rows->q, n, &kv, n, out, err);
     *stayed = rc == 0 && own->stayed(own->ctx);
@@ -198,7 +193,6 @@ static int run_layer(struct device_run *r, struct err *err)
     const struct layer_attention *own = r->m->attention;
     bool maps = wan_wants_maps(hooks, r->layer) && !own;
     int rc = 0;
-
     r->wanted = wan_wants(hooks, r->layer) && hooks->rows;
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
@@ -230,7 +224,6 @@ int wan_device_forward(struct wan_model *m, const struct wan_input *in,
     struct wan_device *dev = m->device;
     struct device_run r = {m, dev, hooks, 0, false};
     int rc = 0;
-
     if (in->t != dev->size[0] || in->h != dev->size[1] || in->w != dev->size[2] ||
         in->n_text != dev->n_text)
         FAIL(err, ERR_RUN,

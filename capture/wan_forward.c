@@ -96,7 +96,6 @@ static int state_init(struct state *s, struct err *err)
     float **tokens[] = {&s->h, &s->y, &s->q, &s->k, &s->v, &s->o};
     float **texts[] = {&s->text, &s->k2, &s->v2};
     int rc = 0;
-
     for (size_t i = 0; i < 6; i++)
         TRY(mem_alloc(tokens[i], nd, sizeof(float), "activations", err));
     for (size_t i = 0; i < 3; i++)
@@ -201,7 +200,6 @@ static int condition(struct state *s, struct err *err)
     const struct wan_config *c = &s->m->c;
     float **w = s->m->outer, *freq = NULL, *tmp = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&freq, c->freq_dim, sizeof *freq, "timestep frequencies", err));
     TRY(mem_alloc(&tmp, (s->in->n_text + 1) * c->dim, sizeof *tmp, "conditioning", err));
     wan_timestep(c, s->in->timestep, freq);
@@ -258,7 +256,6 @@ static int patchify(struct state *s, struct err *err)
     int64_t size = patch_size(c, c->in_channels);
     float *rows = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
     TRY(each_rows(s, s->n, gather_rows, &rows, err));
     TRY(nn_linear(rows, s->n, size, s->m->outer[WAN_PATCH], s->m->outer[WAN_PATCH_B], c->dim,
@@ -348,7 +345,6 @@ static int attend_text(struct state *s, struct err *err)
     int64_t nt = s->in->n_text;
     struct nn_kv kv = {0};
     int rc = 0;
-
     TRY(nn_kv_init(&kv, nt, c->heads, c->head_dim, err));
     nn_kv_put(&kv, 0, nt, s->k2, s->v2);
     TRY(attend_exact(s, &kv, NULL, err));
@@ -365,7 +361,6 @@ static int attend_mapped(struct state *s, const struct nn_kv *kv, int layer,
     struct attnmap map = {0};
     double *lse = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&lse, s->n * c->heads, sizeof *lse, "log-sum-exp", err));
     TRY(attend_exact(s, kv, lse, err));
     TRY(attnmap_init(&map, c->heads, s->n, s->n, hooks->pool, err));
@@ -385,7 +380,6 @@ static int attend_self(struct state *s, int layer, const struct wan_hooks *hooks
     const struct layer_attention *own = s->m->attention;
     struct nn_kv kv = {0};
     int rc = 0;
-
     TRY(nn_kv_init(&kv, s->n, c->heads, c->head_dim, err));
     nn_kv_put(&kv, 0, s->n, s->k, s->v);
     if (own)
@@ -405,7 +399,6 @@ static int self_attention(struct state *s, const struct wan_block *b, int layer,
     const struct wan_config *c = &s->m->c;
     int64_t d = c->dim;
     int rc = 0;
-
     TRY(modulate(s, mod, mod + d, err));
     TRY(nn_linear(s->y, s->n, d, b->t[WAN_Q1], b->t[WAN_Q1_B], d, s->jobs, s->q, err));
     TRY(nn_linear(s->y, s->n, d, b->t[WAN_K1], b->t[WAN_K1_B], d, s->jobs, s->k, err));
@@ -426,7 +419,6 @@ static int cross_attention(struct state *s, const struct wan_block *b, struct er
     int64_t d = c->dim, nt = s->in->n_text;
     const float *x = s->h;
     int rc = 0;
-
     if (c->cross_attn_norm) {
         TRY(each_rows(s, s->n, norm2_rows, b, err));
         x = s->y;
@@ -449,7 +441,6 @@ static int feed_forward(struct state *s, const struct wan_block *b, const float 
     const struct wan_config *c = &s->m->c;
     int64_t d = c->dim;
     int rc = 0;
-
     TRY(modulate(s, mod + 3 * d, mod + 4 * d, err));
     for (int64_t r = 0; r < s->n; r += s->ffn_rows) {
         int64_t n = s->n - r < s->ffn_rows ? s->n - r : s->ffn_rows;
@@ -470,7 +461,6 @@ static int run_blocks(struct state *s, const struct wan_hooks *hooks, struct err
     struct wan_block scratch = {0};
     float *mod = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&mod, d6, sizeof *mod, "modulation", err));
     for (int layer = 0; layer < s->m->c.layers; layer++) {
         const struct wan_block *b;
@@ -513,7 +503,6 @@ static int unpatchify(struct state *s, float *v, struct err *err)
     int64_t d = c->dim, size = patch_size(c, c->out_channels);
     float *rows = NULL, *mod = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&mod, 2 * d, sizeof *mod, "modulation", err));
     TRY(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
     for (int64_t i = 0; i < 2 * d; i++)
@@ -534,7 +523,6 @@ int wan_forward(struct wan_model *m, const struct wan_input *in, int jobs,
     struct state s = {.m = m, .in = in, .jobs = jobs};
     double *inv_freq = NULL;
     int rc = 0;
-
     if (m->device)
         return wan_device_forward(m, in, hooks, v, err);
     TRY(wan_grid(&m->c, in->t, in->h, in->w, s.grid, err));

@@ -215,7 +215,6 @@ int wan_open(const char *dir, int64_t cache_bytes, struct wan_model *m, struct e
 {
     const struct st_tensor *t;
     int rc = 0;
-
     memset(m, 0, sizeof *m);
     TRY(wan_config_read(dir, &m->c, err));
     TRY(st_open_dir(dir, "diffusion_pytorch_model", &m->file, err));

@@ -77,6 +77,7 @@ struct accel_time {
 struct accel_counters {
     double tensor_pipe_pct; /* of the cycles in which a multiprocessor worked */
     double dram_read_bytes, dram_write_bytes;
+    double cycles; /* in which the multiprocessor that worked longest did */
     char why[160];
 };
 

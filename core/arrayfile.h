@@ -1,6 +1,6 @@
 /*
- * arrayfile.h - named arrays of whole numbers in files of other programs: .npy, .npz, .safetensors
- * and the datasets in the root group of an HDF5 file. The file's first bytes say which it is.
+ * arrayfile.h - named arrays of whole numbers in files of other programs: .npy, .npz, .safetensors.
+ * The file's first bytes say which it is.
  */
 #ifndef LACUNA_ARRAYFILE_H
 #define LACUNA_ARRAYFILE_H
@@ -23,8 +23,6 @@ struct array_at {
 
 struct array_file;
 
-/* Is it an HDF5 file that lacuna wrote itself (any attribute `format` of the root group)? That is
- * ERR_INPUT with its kind: other readers have to read it. */
 int array_file_open(const char *path, struct array_file **out, struct err *err);
 void array_file_close(struct array_file **f);
 

@@ -116,7 +116,6 @@ int budget_parse(const char *text, const char *who, struct budget_target **list,
     char *copy = strdup(text), *save = NULL;
     int64_t cap = 0;
     int rc = 0;
-
     *list = NULL;
     *n = 0;
     if (!copy)
@@ -226,7 +225,6 @@ int budget_range(const struct budget_target *t, const struct method *m, int64_t 
     const struct budget_param *b = t->of;
     const struct opt *o = next_param(m, &list);
     double lo = b->lo, hi = b->hi;
-
     if (lo == 0 && hi == 0) {
         lo = o->min;
         hi = o->max;

@@ -24,7 +24,6 @@ static int json_of_gguf(const char *path, const char *name, json_t **out, struct
     bool config = strcmp(name, "config.json") == 0, tokenizer = strcmp(name, "tokenizer.json") == 0;
     struct gguf g;
     int rc;
-
     if (!config && !tokenizer && strcmp(name, "tokenizer_config.json") != 0)
         return 0;
     if ((rc = gguf_read(path, &g, err)))
@@ -45,7 +44,6 @@ int checkpoint_json(const char *model, const char *name, size_t max, char *where
 {
     bool there;
     int rc = 0;
-
     *out = NULL;
     if (checkpoint_is_gguf(model)) {
         snprintf(where, CHECKPOINT_PATH, "%s", model);
@@ -94,7 +92,6 @@ static void cut_type(char *name)
     static const char *const floats[] = {"f16", "f32", "bf16", "fp16", "fp32"};
     char *end = strrchr(name, '.');
     bool type;
-
     if (end && strcasecmp(end, ".gguf") == 0)
         *end = '\0';
     end = name + strlen(name);
@@ -128,7 +125,6 @@ void checkpoint_name(const char *model, char *name, size_t size)
     json_t *o = NULL;
     struct err ignored = {0};
     bool gguf = checkpoint_is_gguf(model);
-
     if (checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, &ignored) == 0) {
         given = jtext(json_object_get(o, "_name_or_path"));
         class = jtext(json_array_get(json_object_get(o, "architectures"), 0));
@@ -164,7 +160,6 @@ void checkpoint_types(const struct st_file *weights, char *text, size_t size)
     struct share all[32];
     int n = 0;
     size_t at = 0;
-
     for (int64_t i = 0; i < st_count(weights); i++) {
         const char *type = st_at(weights, i)->dtype_text;
         int k = 0;

@@ -79,7 +79,7 @@ int app_run(const struct app *app, struct err *err)
     if (!c)
         return ERR_USAGE;
     json_watch_memory();
-    int rc = c->run(app, argc, argc ? app->argv + 2 : NULL, err);
+    int rc = cmd_run(c, app, argc, argc ? app->argv + 2 : NULL, err);
     bool verdict = rc == 0 || rc == ERR_CHECK || rc == ERR_USAGE || rc == ERR_INPUT;
     if (verdict && mem_check_short(NULL) != 0) {
         err_clear(err); /* reached without something */
@@ -141,7 +141,6 @@ static int put_group(const struct command *cmd, enum group g, const char *title,
 static void print_help(const struct command *cmd, enum help_level level)
 {
     struct buf b = {0};
-
     put_usage(cmd, &b);
     buf_puts(&b, "\n");
     cmd_summary(cmd, &b);
@@ -159,24 +158,28 @@ static void print_help(const struct command *cmd, enum help_level level)
     buf_free(&b);
 }
 
-int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struct str_list *rest,
-              bool *done, struct err *err)
+int cmd_run(const struct command *cmd, const struct app *app, int argc, char **argv,
+            struct err *err)
 {
-    struct common_opts *c = obj;
+    struct str_list args = {0};
+    struct common_opts *c = NULL;
     int rc = 0;
-
-    *done = false;
-    TRY(opt_defaults(cmd->options, obj, err));
-    TRY(opt_parse_argv(cmd->options, obj, cmd->name, argc, argv, rest, err));
+    TRY(mem_zalloc(&c, 1, cmd->size, "options", err));
+    TRY(opt_defaults(cmd->options, c, err));
+    TRY(opt_parse_argv(cmd->options, c, cmd->name, argc, argv, &args, err));
     if (c->help != HELP_NO) {
         print_help(cmd, (enum help_level)c->help);
-        *done = true;
         goto out;
     }
-    TRY(opt_check_required(cmd->options, obj, cmd->name, "--", err));
+    TRY(opt_check_required(cmd->options, c, cmd->name, "--", err));
     log_set_level(c->quiet ? LOG_WARN : c->verbose ? LOG_DEBUG : LOG_INFO);
     progress_set_mode((enum progress_mode)c->progress);
+    rc = cmd->run(app, c, &args, err);
 out:
+    if (c)
+        opt_free(cmd->options, c);
+    free(c);
+    str_list_free(&args);
     return rc;
 }
 

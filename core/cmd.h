@@ -16,11 +16,12 @@ struct command {
     const char *name;
     const char *usage;   /* "NAME ARGUMENT..."; several forms on lines of their own */
     const char *summary; /* one line, imperative, no full stop */
-    /* argv[0] is the first word after the command's name. Results go to stdout, everything else to
-     * stderr. Returns 0 or a negative code with err set. */
-    int (*run)(const struct app *app, int argc, char **argv, struct err *err);
-    const struct opt *options; /* for help, man page and completion; NULL = none */
-    const char *details;       /* text below the options in --help: arguments, examples */
+    /* `opts` is a struct of `options`, `args` the words that are none. Results go to stdout,
+     * everything else to stderr. Returns 0 or a negative code with err set. */
+    int (*run)(const struct app *app, void *opts, struct str_list *args, struct err *err);
+    const struct opt *options;
+    size_t size;         /* bytes of the struct of the options */
+    const char *details; /* text below the options in --help: arguments, examples */
 };
 
 /* An entry of a registry of another folder (tables, figures); core sees its texts only. */
@@ -75,33 +76,28 @@ extern const char *const progress_mode_names[], *const help_level_names[];
 
 /* Table entries for a `struct common_opts` at offset 0; put at the end of a command's table. */
 #define COMMON_OPTS                                                                                \
-    OPT_BOOL(struct common_opts, json, "0", "Print JSON on stdout, and nothing else there.",       \
-             .flags = OPT_IDENTITY_NOT),                                                           \
+    OPT_BOOL(struct common_opts, json, "0", "Print JSON on stdout, and nothing else there."),      \
         OPT_BOOL(struct common_opts, quiet, "0", "Only warnings and errors on stderr.",            \
-                 .flags = OPT_IDENTITY_NOT, .short_name = 'q'),                                    \
-        OPT_BOOL(struct common_opts, verbose, "0", "More detail on stderr.",                       \
-                 .flags = OPT_IDENTITY_NOT, .short_name = 'v'),                                    \
-        OPT_AS("dry-run", OPT_BOOL, struct common_opts, dry_run, "0", .flags = OPT_IDENTITY_NOT,   \
+                 .short_name = 'q'),                                                               \
+        OPT_BOOL(struct common_opts, verbose, "0", "More detail on stderr.", .short_name = 'v'),   \
+        OPT_AS("dry-run", OPT_BOOL, struct common_opts, dry_run, "0",                              \
                .help = "Say what would be done, with sizes, and do nothing."),                     \
-        OPT_BOOL(struct common_opts, force, "0", "Overwrite or redo what is already there.",       \
-                 .flags = OPT_IDENTITY_NOT),                                                       \
+        OPT_BOOL(struct common_opts, force, "0", "Overwrite or redo what is already there."),      \
         OPT_INT(struct common_opts, jobs, "0", 0, 4096, "threads",                                 \
                 "Worker threads; 0 = all processors, shared among processes of mpirun.",           \
-                .flags = OPT_IDENTITY_NOT, .short_name = 'j', .arg = "N"),                         \
+                .short_name = 'j', .arg = "N"),                                                    \
         OPT_INT(struct common_opts, seed, "0", 0, 9e15, "",                                        \
                 "Seed of everything random, up to 9e15.", .arg = "N"),                             \
-        OPT_ENUM(struct common_opts, progress, "auto", progress_mode_names, "Progress on stderr.", \
-                 .flags = OPT_IDENTITY_NOT),                                                       \
+        OPT_ENUM(struct common_opts, progress, "auto", progress_mode_names,                        \
+                 "Progress on stderr."),                                                           \
         OPT_ENUM(struct common_opts, help, "no", help_level_names,                                 \
-                 "Show this help; --help=all: with every option.", .flags = OPT_IDENTITY_NOT,      \
-                 .short_name = 'h', .bare = "short")
+                 "Show this help; --help=all: with every option.", .short_name = 'h',              \
+                 .bare = "short")
 
-/* Start a command: read options from argv, check required ones, set the log level. --help prints
- * and sets *done. `obj` begins with struct common_opts. Even after an error the caller frees obj
- * with opt_free(cmd->options, obj), and `rest` (the words that are not options) with str_list_free.
- */
-int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struct str_list *rest,
-              bool *done, struct err *err);
+/* Run a command: read options from argv, whose first word is the one after the command's name,
+ * check required ones, set the log level, run. --help prints and does no more. */
+int cmd_run(const struct command *cmd, const struct app *app, int argc, char **argv,
+            struct err *err);
 
 /* Jobs to use: --jobs or the processors (shard_cpus). */
 int cmd_jobs(const struct common_opts *c);

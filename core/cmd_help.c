@@ -22,8 +22,6 @@ static const struct opt help_options[] = {
     {0},
 };
 
-extern const struct command cmd_help;
-
 static void print_overview(const struct app *app)
 {
     struct buf b = {0};
@@ -46,7 +44,7 @@ static int help_of(const struct app *app, const char *name, struct err *err)
     static char flag[] = "--help";
     char *argv[] = {flag, NULL};
     const struct command *c = app_command(app, name, err);
-    return c ? c->run(app, 1, argv, err) : ERR_USAGE;
+    return c ? cmd_run(c, app, 1, argv, err) : ERR_USAGE;
 }
 
 /* ---- completion ----------------------------------------------------------------------------- */
@@ -180,27 +178,19 @@ static void complete(const struct app *app, const struct str_list *line)
 
 /* ---- command -------------------------------------------------------------------------------- */
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct help_opts o = {0};
-    struct str_list rest = {0};
-    bool done;
+    struct help_opts *o = opts;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_help, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (o.complete)
-        complete(app, &rest);
-    else if (rest.n > 1)
-        FAIL(err, ERR_USAGE, "help: takes one command, found '%s' as well", rest.items[1]);
-    else if (rest.n == 1)
-        rc = help_of(app, rest.items[0], err);
+    if (o->complete)
+        complete(app, rest);
+    else if (rest->n > 1)
+        FAIL(err, ERR_USAGE, "help: takes one command, found '%s' as well", rest->items[1]);
+    else if (rest->n == 1)
+        rc = help_of(app, rest->items[0], err);
     else
         print_overview(app);
 out:
-    opt_free(help_options, &o);
-    str_list_free(&rest);
     return rc;
 }
 
@@ -210,4 +200,5 @@ const struct command cmd_help = {
     .summary = "Show the commands, or the help of one",
     .run = run,
     .options = help_options,
+    .size = sizeof(struct help_opts),
 };

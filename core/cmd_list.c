@@ -16,10 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct list_opts {
-    struct common_opts common;
-};
-
 static const struct opt list_options[] = {
     COMMON_OPTS,
     {0},
@@ -335,7 +331,6 @@ static int keep_named(const struct topic *t, json_t *list, const struct str_list
     size_t n = json_array_size(list);
     const char **names = NULL;
     bool *keep = NULL;
-
     TRY(mem_zalloc(&names, (int64_t)n + 1, sizeof *names, "names", err));
     TRY(mem_zalloc(&keep, (int64_t)n + 1, sizeof *keep, "names", err));
     for (size_t i = 0; i < n; i++)
@@ -385,7 +380,6 @@ static int print_topic(const struct app *app, const struct topic *t, const struc
     json_t *list = NULL;
     struct buf json = {0}, text = {0};
     struct jw w;
-
     jw_init(&w, &json, 0);
     jw_arr(&w);
     TRY(t->list(app, &w, err));
@@ -424,29 +418,16 @@ static int find_topic(const char *name, const struct topic **out, struct err *er
     return unknown("topic", name, names, err);
 }
 
-extern const struct command cmd_list;
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct list_opts o = {0};
-    struct str_list rest = {0}, names;
     const struct topic *t = NULL;
-    bool done;
-    int rc = 0;
-
-    TRY(cmd_begin(&cmd_list, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n == 0)
-        FAIL(err, ERR_USAGE,
-             "list: one of methods, metrics, tables, figures, kernels, gpus was expected");
-    TRY(find_topic(rest.items[0], &t, err));
-    names = (struct str_list){.n = rest.n - 1, .items = rest.items + 1};
-    TRY(print_topic(app, t, &o.common, &names, err));
-out:
-    opt_free(list_options, &o);
-    str_list_free(&rest);
-    return rc;
+    if (rest->n == 0)
+        return err_set(
+            err, ERR_USAGE,
+            "list: one of methods, metrics, tables, figures, kernels, gpus was expected");
+    int rc = find_topic(rest->items[0], &t, err);
+    const struct str_list names = {.n = rest->n - 1, .items = rest->items + 1};
+    return rc ? rc : print_topic(app, t, opts, &names, err);
 }
 
 const struct command cmd_list = {
@@ -455,6 +436,7 @@ const struct command cmd_list = {
     .summary = "Show what there is to choose from",
     .run = run,
     .options = list_options,
+    .size = sizeof(struct common_opts),
     .details = "-v adds everything known about each entry: parameters with defaults, ranges and\n"
                "units, the paper, the formula. With names, those entries alone, in full.\n"
                "\n"

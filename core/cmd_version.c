@@ -12,8 +12,6 @@ static const struct opt version_options[] = {
     {0},
 };
 
-extern const struct command cmd_version;
-
 static void print_version(const struct app *app, bool as_json)
 {
     struct buf b = {0};
@@ -35,21 +33,12 @@ static void print_version(const struct app *app, bool as_json)
     buf_free(&b);
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *args, struct err *err)
 {
-    struct common_opts o = {0};
-    struct str_list rest = {0};
-    bool done;
-    int rc = 0;
-    TRY(cmd_begin(&cmd_version, &o, argc, argv, &rest, &done, err));
-    if (!done && rest.n)
-        FAIL(err, ERR_USAGE, "version: takes no argument, found '%s'", rest.items[0]);
-    if (!done)
-        print_version(app, o.json);
-out:
-    opt_free(version_options, &o);
-    str_list_free(&rest);
-    return rc;
+    if (args->n)
+        return err_set(err, ERR_USAGE, "version: takes no argument, found '%s'", args->items[0]);
+    print_version(app, ((struct common_opts *)opts)->json);
+    return 0;
 }
 
 const struct command cmd_version = {
@@ -58,4 +47,5 @@ const struct command cmd_version = {
     .summary = "Print the version and how it was built",
     .run = run,
     .options = version_options,
+    .size = sizeof(struct common_opts),
 };

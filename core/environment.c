@@ -89,7 +89,6 @@ int datadir_find(const char *below, struct buf *path, struct err *err)
     struct buf tried = {0};
     bool found = false;
     int rc = 0;
-
     if (env && env[0]) {
         TRY(try_place(env, "", below, path, &tried, &found, err));
     } else {

@@ -648,7 +648,6 @@ int io_line(struct io_lines *l, enum io_line *kind, const char **text, size_t *l
 {
     const char *newline;
     int rc = 0;
-
     l->at = l->next;
     if (l->skip)
         TRY(skip_rest(l, err));

@@ -137,7 +137,6 @@ static int array(struct reader *r, const char *key, int depth, json_t **out, str
     uint64_t type = 0;
     int64_t n = 0;
     int rc = 0;
-
     TRY(number(r, 4, &type, err));
     if (type >= V_TYPES || depth == DEPTH_MAX)
         FAIL(err, ERR_INPUT, "%s: %s: an array of type %llu", r->path, key,
@@ -160,7 +159,6 @@ static int value(struct reader *r, uint32_t type, const char *key, int depth, js
 {
     uint64_t bits = 0;
     int rc = 0;
-
     if (type >= V_TYPES)
         FAIL(err, ERR_INPUT, "%s: %s: a value of unknown type %u", r->path, key, type);
     if (type == V_ARRAY)
@@ -187,7 +185,6 @@ static int pair(struct reader *r, json_t *meta, struct err *err)
     json_t *v = NULL;
     uint64_t type = 0;
     int rc = 0;
-
     TRY(text(r, err));
     key = strdup(buf_str(&r->text));
     if (!key)
@@ -211,7 +208,6 @@ static int shape(struct reader *r, struct st_tensor *t, struct err *err)
 {
     uint64_t n = 0, d = 0;
     int rc = 0;
-
     TRY(number(r, 4, &n, err));
     if (n < 1 || n > 4)
         FAIL(err, ERR_INPUT, "%s: tensor '%s' has %llu dimensions, 1 to 4 were expected", r->path,
@@ -234,7 +230,6 @@ static int type_of(struct reader *r, struct st_tensor *t, struct err *err)
     const struct gguf_type *type;
     uint64_t n = 0;
     int rc = 0;
-
     TRY(number(r, 4, &n, err));
     type = gguf_type((uint32_t)n);
     if (!type || type->dtype == DT_NONE)
@@ -259,7 +254,6 @@ static int tensor(struct reader *r, struct gguf *g, struct err *err)
     struct st_tensor *t;
     uint64_t offset = 0;
     int rc = 0;
-
     TRY(mem_grow(&g->tensors, &g->cap, g->n + 1, sizeof *g->tensors, "tensors", err));
     t = memset(&g->tensors[g->n], 0, sizeof *t);
     TRY(text(r, err));
@@ -285,7 +279,6 @@ static int preamble(struct reader *r, int64_t *tensors, int64_t *pairs, struct e
     uint64_t version = 0;
     char magic[4] = "";
     int rc = 0;
-
     if (r->size >= 4)
         TRY(take(r, magic, 4, err));
     if (memcmp(magic, "GGUF", 4) != 0)
@@ -309,7 +302,6 @@ static int header(struct reader *r, struct gguf *g, struct err *err)
 {
     int64_t tensors = 0, pairs = 0, align = 32, parts = 1;
     int rc = 0;
-
     if (!(g->meta = json_object()))
         FAIL(err, ERR_NOMEM, "%s: metadata", r->path);
     TRY(preamble(r, &tensors, &pairs, err));
@@ -338,7 +330,6 @@ int gguf_read(const char *path, struct gguf *g, struct err *err)
 {
     struct reader *r = NULL;
     int rc = 0;
-
     memset(g, 0, sizeof *g);
     TRY(mem_zalloc(&r, 1, sizeof *r, path, err));
     r->path = path;

@@ -124,7 +124,6 @@ static int attention(const struct source *s, struct err *err)
     int64_t hidden = whole(s, "embedding_length"), heads = whole(s, "attention.head_count");
     int64_t d = whole(s, "attention.key_length"), v = whole(s, "attention.value_length");
     int64_t rotated = whole(s, "rope.dimension_count"), window;
-
     if (d < 0)
         d = heads > 0 ? hidden / heads : 0;
     if (v >= 0 && v != d)
@@ -165,7 +164,6 @@ static int put_factors(const struct source *s, const char *name, json_t *o, cons
     float *x = NULL;
     json_t *list = json_array();
     int rc = 0;
-
     if (!t || t->count > 4096)
         FAIL(err, ERR_INPUT, "%s: the tensor %s is missing or too large", s->path, name);
     TRY(st_adopt(s->path, t, 1, &f, err));
@@ -189,7 +187,6 @@ static int channel_scaling(const struct source *s, json_t *o, struct err *err)
 {
     bool llama3 = gguf_tensor(s->g, "rope_freqs.weight") != NULL;
     int rc = 0;
-
     json_object_set_new(o, "rope_type", json_string("longrope"));
     TRY(put_factors(s, llama3 ? "rope_freqs.weight" : "rope_factors_short.weight", o,
                     "short_factor", err));
@@ -212,7 +209,6 @@ static int scaling(const struct source *s, struct err *err)
                       strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0;
     json_t *o = json_object();
     int rc = 0;
-
     number_to(s, "rope.scaling.original_context_length", s->out,
               "original_max_position_embeddings");
     number_to(s, "rope.scale_linear", o, "factor");
@@ -277,7 +273,6 @@ int gguf_config(const char *path, const struct gguf *g, json_t **out, struct err
 {
     struct source s = {.path = path, .g = g, .out = json_object()};
     int rc = 0;
-
     TRY(find_class(&s, err));
     TRY(copy_keys(&s, err));
     TRY(attention(&s, err));

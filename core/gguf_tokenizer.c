@@ -89,7 +89,6 @@ static int find_pre(struct source *s, struct err *err)
     const char *name = json_is_string(v) ? json_string_value(v) : "default";
     struct buf all = {0};
     int rc = 0;
-
     for (size_t i = 0; i < sizeof pres / sizeof *pres && !s->pre; i++) {
         if (strcmp(name, pres[i].name) == 0)
             s->pre = &pres[i];
@@ -113,7 +112,6 @@ static int read_source(struct source *s, struct err *err)
 {
     const char *model = NULL;
     int rc = 0;
-
     TRY(jget_str(s->meta, "tokenizer.ggml.model", s->path, &model, err));
     s->tokens = get(s, "tokens");
     s->types = get(s, "token_type");
@@ -183,7 +181,6 @@ static int add_joins(const char *text, struct join j, const json_t *vocab, struc
     size_t len = strlen(text);
     char *left = strdup(text);
     int rc = 0;
-
     if (!left)
         FAIL(err, ERR_NOMEM, "merges");
     for (size_t i = 0; i < len; i++)
@@ -213,7 +210,6 @@ static int score_merges(const struct source *s, const json_t *vocab, json_t *mer
     struct join *list = NULL;
     int64_t n = 0, cap = 0;
     int rc = 0;
-
     if (json_array_size(scores) != json_array_size(s->tokens))
         FAIL(err, ERR_INPUT, "%s: tokenizer.ggml.scores must have a number for each of the tokens",
              s->path);
@@ -243,7 +239,6 @@ static int read_model(const struct source *s, json_t *out, struct err *err)
     const char *text = json_is_integer(unknown) ? token(s, json_integer_value(unknown)) : NULL;
     bool spm = !s->pre;
     int rc = 0;
-
     TRY(read_vocab(s, vocab, err));
     if (spm) {
         merges = json_array();
@@ -274,7 +269,6 @@ static void put_steps(const struct source *s, json_t *out)
 {
     json_t *norm = json_array(), *cut = json_array();
     const struct pre *p = s->pre;
-
     if (p && p->nfc)
         json_array_append_new(norm, json_pack("{s:s}", "type", "NFC"));
     if (!p && flag(s, "add_space_prefix", true))
@@ -302,7 +296,6 @@ static void put_added(const struct source *s, json_t *out)
     const json_t *arch = json_object_get(s->meta, "general.architecture");
     bool phi = !s->pre && json_is_string(arch) && strcmp(json_string_value(arch), "phi3") == 0;
     json_t *list = json_array();
-
     for (size_t i = 0; i < json_array_size(s->tokens); i++) {
         int k = kind(s, i);
         const char *text = token(s, (int64_t)i);
@@ -323,7 +316,6 @@ static int put_end(const struct source *s, const char *wants, bool otherwise, co
 {
     const json_t *id = get(s, key);
     const char *text;
-
     if (!flag(s, wants, otherwise))
         return 0;
     text = json_is_integer(id) ? token(s, json_integer_value(id)) : NULL;
@@ -339,7 +331,6 @@ static int put_template(const struct source *s, json_t *out, struct err *err)
 {
     json_t *single = json_array(), *special = json_object();
     int rc = 0;
-
     if (s->pre && s->pre->bos && !flag(s, "add_bos_token", true))
         log_warn("%s: tokenizer.ggml.add_bos_token is false, but a text of tokenizer.ggml.pre %s "
                  "begins with a beginning-of-text token: the flag decides, as in llama.cpp; --bos "
@@ -362,7 +353,6 @@ int gguf_tokenizer(const char *path, const struct gguf *g, json_t **out, struct 
     struct source s = {.path = path, .meta = g->meta};
     json_t *o = json_object();
     int rc = 0;
-
     TRY(read_source(&s, err));
     TRY(read_model(&s, o, err));
     put_steps(&s, o);

@@ -1,24 +1,20 @@
 /*
  * gpumodel.h - how long attention takes on a GPU that is not at hand: a launch is arithmetic over
- * six integers of a mask (sim/work.h) and the measured cycles of a stage. doc/cost-model.md has the
- * formulas, their source and their errors.
- *
- * GPUs are files of datasets/gpus, kernels are in datasets/kernels.json.
+ * six integers of a mask (sim/work.h), a GPU (datasets/gpus) and the measured cycles of a stage
+ * (datasets/kernels.json). doc/cost-model.md has the formulas, their source and their errors.
  */
 #ifndef LACUNA_GPUMODEL_H
 #define LACUNA_GPUMODEL_H
 
 #include "core/json.h"
 
-/* Work of a launch, of all its heads. A row of tiles has 128 query rows, a stage 128 keys, of
- * kernels for 64 channels and blocks of 128 rows 192. */
+/* Work of a launch, of all its heads, in whole numbers: rows of tiles with a key, of 128 queries;
+ * stages that a whole tile wants, of 128 keys, or 192 of 64 channels and blocks of 128 rows; of
+ * these masked ones: with keys at the end of a row that a query of the tile does not see, of bits
+ * tiles that lack an allowed pair; stages that one of the two 64-row blocks of a tile wants; stages
+ * of the longest and the shortest row, half ones too. */
 struct work_counts {
-    int64_t rows;              /* of tiles, with a key */
-    int64_t stages;            /* that the whole tile wants */
-    int64_t masked;            /* of block lists those at the end of a row with keys that a query of
-                                * the tile does not see; of bits tiles that lack an allowed pair */
-    int64_t half;              /* that one of the two 64-row blocks of the tile wants */
-    int64_t longest, shortest; /* stages of a row, half ones too */
+    double rows, stages, masked, half, longest, shortest;
 };
 #define WORK_COUNTS 6
 extern const char *const work_names[WORK_COUNTS]; /* "rows", ... in this order */
@@ -28,56 +24,67 @@ void work_counts_join(struct work_counts *a, const struct work_counts *more);
 void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, int64_t heads,
                    struct work_counts *w);
 
-#define MODEL_NAME 40
-#define MODEL_ENTRIES 48
+/* ---- files ---------------------------------------------------------------------------------- */
 
-/* An entry of kernels.json. Numbers stand in the order of gpumodel.c's names. */
+/* The keys of the files, as members of structs; keys behind NEEDS may be absent. Of a GPU: rates
+ * per cycle and multiprocessor, GB/s, GHz. A state of the clock: GHz where the tensor cores work in
+ * 97 % of the cycles, and their power then over that of all else. */
+#define GPU_NEEDS                                                                                  \
+    architecture, multiprocessors, peak_bf16, tensor_bf16, exp2, fp32, clock_rated, clock_boost,   \
+        memory
+#define GPU_MAY                                                                                    \
+    tensor_int8, tensor_fp8, copy, sustained_clock, sustained_power, burst_clock, burst_power
+
+/* Of a kernel: channels; first and last architecture; queries, keys of a stage. In stages: a masked
+ * one more, start and end of a row; a stage that half of the rows want over half of one. Cycles of
+ * a stage, or its structure: the share that is hidden, instructions a score. Rows are never cut; Q
+ * K is in int8, P V in fp8. */
+#define KERNEL_NEEDS d, sm, sm_last, bm, bn, masked, item
+#define KERNEL_MAY half, s, hide, instructions, whole, qk_int8, pv_fp8
+
+/* Of all: us of a launch, and of one that combines pieces; cycles until the first product and from
+ * the last; stages that cut rows take beyond the mean at most; us of planning by lists; GB/s and
+ * operations per ns where choosing was measured. us of choosing by a method with 32 heads of 128
+ * channels: fixed, per 32K keys, per its square. */
+#define LAUNCH_NEEDS                                                                               \
+    launch_us, combine_us, start_cycles, cut_stages, plan_lists, plan_bits, plan_gather,           \
+        select_copy, select_rate
+#define SELECT_NEEDS fixed, linear, square
+
+#define MODEL_NAME 40
+#define MODEL_ENTRIES 64
+
 struct kernel_model {
-    char name[MODEL_NAME]; /* pattern: "hd128-dense", "hd128-*"; or a method */
+    char name[MODEL_NAME]; /* of a kernel: a pattern ("hd128-*"); or a method */
     union {
         double number[14];
         struct {
-            double d, first_sm, last_sm, bm, bn; /* channels; GPUs; query rows, keys of a stage */
-            double masked, item; /* in stages: more for a masked one; start and end of a row */
-            double half;         /* a stage that half of the rows want, over half of one */
-            double s;            /* cycles of a stage; 0: by its structure, */
-            double hide, instructions;    /* the share that is hidden, instructions a score */
-            double whole;                 /* rows are not cut */
-            double int8_scores, fp8_mass; /* Q K in int8, P V in fp8; 0: in bf16 */
+            double KERNEL_NEEDS, KERNEL_MAY;
         };
-        double us[3]; /* of choosing: fixed, per 32K keys, per its square */
+        struct {
+            double SELECT_NEEDS;
+        };
     };
 };
 
-/* A GPU and the kernels that are described for it. Rates are per cycle and multiprocessor, of
- * memory GB/s; clocks are in GHz. */
 struct gpu_model {
     char name[24];
     union {
         double number[16];
         struct {
-            double sm, sms, peak, bf16, exp2, fp32, rated, boost, memory; /* all have these */
-            double int8, fp8, copy;
-            struct gpu_clock { /* a state: f0 GHz where the tensor cores work in 97 % of the cycles,
-                                * their power then over that of all else */
-                double f0, power;
-            } sustained, burst;
+            double GPU_NEEDS, GPU_MAY;
         };
     };
-
-    struct kernel_model k[MODEL_ENTRIES];
-    struct kernel_model select[MODEL_ENTRIES]; /* at 32 heads of 128 channels, where measured */
-    int n_kernels, n_select;
     union {
-        double shared[8];
+        double shared[9];
         struct {
-            double launch_us, combine_us, cut_stages;  /* of all kernels */
-            double plan_lists, plan_bits, plan_gather; /* us */
-            double select_copy, select_rate; /* of the measurement: GB/s, operations in a ns */
+            double LAUNCH_NEEDS;
         };
     };
+    struct kernel_model k[MODEL_ENTRIES], select[MODEL_ENTRIES];
+    int n_kernels, n_select;
 
-    /* What is asked (gpu_model_clock). Without a measured state: the rated or boost clock. */
+    /* gpu_model_clock. Without a measured state: the rated or boost clock. */
     bool in_burst, by_dense; /* after a pause; as dense attention took its measured time */
     double ghz, tune;        /* above 0: that clock; factor on the clock of a state */
 
@@ -88,7 +95,7 @@ struct gpu_model {
 };
 
 /* A GPU of datasets/gpus by name, or a file (a name with '/' or ".json"), at its sustained clock. A
- * number without a source is ERR_INPUT, an unknown name ERR_USAGE with those that there are. */
+ * number without a source is ERR_INPUT, an unknown name ERR_USAGE. */
 int gpu_model_load(const char *name, struct gpu_model *g, struct err *err);
 
 /* All GPUs of datasets/gpus, as entries of `lacuna list gpus`. */
@@ -97,24 +104,17 @@ int gpu_models_list(struct jw *w, struct err *err);
 /* "sustained", "burst", "dense" or a number of GHz. ERR_USAGE. */
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err);
 
-/* What if: "select=0", "balance=1", "half=1", "sms=160", "copy=3000" (GB/s), "exp=2" and "tensor=2"
- * (times as fast); several are separated by commas. ERR_USAGE. */
+/* What if: "select=0,sms=160,exp=2" (doc/cost-model.md). ERR_USAGE. */
 int gpu_model_change(struct gpu_model *g, const char *text, struct err *err);
 
-/* The first kernel for the GPU whose pattern fits; NULL: none is described. */
+/* ---- prediction ----------------------------------------------------------------------------- */
+
+/* The first kernel for the GPU whose pattern fits a name without what it begins with if it computes
+ * in bf16; NULL: none is described. */
 const struct kernel_model *kernel_model_find(const struct gpu_model *g, const char *name);
 
 /* What decides how long a launch takes. */
-enum gpu_bound {
-    BOUND_TENSOR,
-    BOUND_SOFTMAX,
-    BOUND_CHAIN,
-    BOUND_ROW,
-    BOUND_WAVES,
-    BOUND_MEMORY,
-    BOUNDS
-};
-extern const char *const gpu_bounds[BOUNDS]; /* "tensor", ... */
+enum gpu_bound { BOUND_TENSOR, BOUND_SOFTMAX, BOUND_CHAIN, BOUND_ROW, BOUND_WAVES, BOUND_MEMORY };
 
 struct gpu_launch {
     double mean, cycles, ghz, ns; /* mean of the multiprocessors; of the last one */

@@ -83,7 +83,6 @@ int h5_fail(struct err *err, int code, const char *fmt, ...)
     struct reason why = last_reason;
     char text[400];
     va_list ap;
-
     last_reason = (struct reason){0};
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
@@ -195,7 +194,6 @@ static int put_attr(hid_t loc, const char *name, hid_t type, const void *value, 
     char buf[128];
     int rc = 0;
     hid_t space = H5Screate(H5S_SCALAR), attr = H5I_INVALID_HID;
-
     attr = H5Acreate2(loc, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
     if (attr < 0 || H5Awrite(attr, type, value) < 0)
         rc = h5_fail(err, ERR_IO, "%s: writing attribute '%s'", h5_where(loc, buf), name);
@@ -249,7 +247,6 @@ static int open_attr(hid_t loc, const char *name, H5T_class_t class, const char 
     char buf[128];
     int rc = 0;
     hid_t space = H5I_INVALID_HID;
-
     *attr = *type = H5I_INVALID_HID;
     htri_t there = H5Aexists(loc, name);
     if (there == 0)
@@ -275,7 +272,6 @@ static int get_number(hid_t loc, const char *name, H5T_class_t class, const char
     char buf[128];
     hid_t attr, type;
     int rc = open_attr(loc, name, class, class_name, &attr, &type, err);
-
     if (rc)
         goto out;
     if (H5Tget_size(type) > 8)
@@ -303,7 +299,6 @@ int h5_get_str(hid_t loc, const char *name, char *out, size_t cap, struct err *e
     char buf[128], *text = NULL;
     hid_t attr, type;
     int rc = open_attr(loc, name, H5T_STRING, "string", &attr, &type, err);
-
     if (rc)
         goto out;
     size_t size = H5Tget_size(type);
@@ -351,7 +346,6 @@ int h5_get_field(hid_t loc, const struct h5_field *f, void *obj, struct err *err
     char buf[128], what[UTF8_FAULT_MAX];
     int64_t x = 0;
     int rc;
-
     if (f->kind == H5_TEXT) {
         rc = h5_get_str(loc, f->name, p, f->size, err);
         const char *fault = rc ? NULL : utf8_fault(p, what);
@@ -393,7 +387,6 @@ int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err)
 {
     char buf[128];
     hid_t props = H5Pcreate(H5P_GROUP_CREATE);
-
     H5Pset_obj_track_times(props, 0);
     /* Attributes and links stay in the object header, which has a checksum: the heaps that HDF5
      * uses otherwise have none, and the library can crash on a damaged one. The limits are never
@@ -426,7 +419,6 @@ int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
 {
     char bucket[24], name[24];
     hid_t group = H5I_INVALID_HID;
-
     numbered_names(index, bucket, name);
     int rc = h5_enter_group(parent, bucket, &group, err);
     if (rc == 0)
@@ -439,7 +431,6 @@ int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
 {
     char bucket[24], name[24];
     hid_t group = H5I_INVALID_HID;
-
     numbered_names(index, bucket, name);
     int rc = h5_open_group(parent, bucket, &group, err);
     if (rc == 0)
@@ -469,7 +460,6 @@ static int admit(hid_t loc, const char *name, haddr_t at, struct err *err)
     struct err why = {0};
     struct h5guard *guard = h5guard_of(loc);
     int rc = guard ? h5guard_admit(guard, at, &why) : 0;
-
     return rc ? err_set(err, rc, "%s: '%s': %s", h5_where(loc, buf), name, why.msg) : 0;
 }
 
@@ -530,7 +520,6 @@ int h5_names(hid_t group, char ***names, int64_t *n, struct err *err)
     int rc = 0;
     int64_t count = 0;
     H5G_info_t info;
-
     if (H5Gget_info(group, &info) < 0)
         return h5_fail(err, ERR_INPUT, "%s: listing the group", h5_where(group, buf));
     if (info.nlinks > 1000000)
@@ -586,7 +575,6 @@ static int info_storage(hid_t dset, hid_t props, const char *name, struct h5_inf
 {
     hsize_t chunk[H5_MAX_DIMS];
     H5D_layout_t layout = H5Pget_layout(props);
-
     if (layout == H5D_CONTIGUOUS) {
         if (H5Pget_external_count(props) != 0)
             return err_set(err, ERR_INPUT, "%s: stored in another file", name);
@@ -608,7 +596,6 @@ static int info_storage(hid_t dset, hid_t props, const char *name, struct h5_inf
 static int info_shape(hid_t space, const char *name, struct h5_info *out, struct err *err)
 {
     hsize_t dims[H5_MAX_DIMS];
-
     out->ndim = H5Sget_simple_extent_ndims(space);
     if (out->ndim < 1 || out->ndim > H5_MAX_DIMS)
         return err_set(err, ERR_INPUT, "%s: rank %d, expected 1 to %d", name, out->ndim,
@@ -622,39 +609,25 @@ static int info_shape(hid_t space, const char *name, struct h5_info *out, struct
     return 0;
 }
 
-int h5_dataset_shape(hid_t dset, struct h5_info *out, struct err *err)
-{
-    char name[128];
-    int rc = 0;
-    hid_t space = H5Dget_space(dset), props = H5Dget_create_plist(dset);
-
-    memset(out, 0, sizeof *out);
-    h5_where(dset, name);
-    if (space < 0 || props < 0) {
-        rc = h5_fail(err, ERR_INPUT, "%s", name);
-        goto out;
-    }
-    TRY(info_shape(space, name, out, err));
-    rc = info_storage(dset, props, name, out, err);
-out:
-    h5_close(props);
-    h5_close(space);
-    return rc;
-}
-
 int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err)
 {
     char name[128];
     int rc = 0;
     hid_t have = H5Dget_type(dset), want = h5_type(type);
-
+    hid_t space = H5Dget_space(dset), props = H5Dget_create_plist(dset);
+    memset(out, 0, sizeof *out);
     h5_where(dset, name);
-    if (have < 0 || want < 0)
+    if (have < 0 || want < 0 || space < 0 || props < 0) {
         rc = h5_fail(err, ERR_INPUT, "%s", name);
-    else if (H5Tequal(have, want) <= 0)
-        rc = err_set(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
-    else
-        rc = h5_dataset_shape(dset, out, err);
+        goto out;
+    }
+    if (H5Tequal(have, want) <= 0)
+        FAIL(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
+    TRY(info_shape(space, name, out, err));
+    rc = info_storage(dset, props, name, out, err);
+out:
+    h5_close(props);
+    h5_close(space);
     h5_close(want);
     h5_close(have);
     return rc;
@@ -664,7 +637,6 @@ hid_t h5_dataset_props(int ndim, const int64_t *chunk)
 {
     hsize_t c[H5_MAX_DIMS];
     hid_t props = H5Pcreate(H5P_DATASET_CREATE);
-
     H5Pset_obj_track_times(props, 0);
     H5Pset_fill_time(props, H5D_FILL_TIME_NEVER);
     if (!chunk) {
@@ -683,7 +655,6 @@ int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const i
 {
     char buf[128];
     hsize_t d[H5_MAX_DIMS];
-
     for (int i = 0; i < ndim; i++)
         d[i] = (hsize_t)dims[i];
     hid_t space = H5Screate_simple(ndim, d, NULL);
@@ -701,7 +672,6 @@ int h5_put_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
     char buf[128];
     int rc = 0;
     hid_t t = h5_type(type), props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
-
     TRY(h5_create_dataset(loc, name, t, ndim, dims, props, &dset, err));
     if (H5Dwrite(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
         rc = h5_fail(err, ERR_IO, "%s: writing '%s'", h5_where(loc, buf), name);
@@ -719,7 +689,6 @@ int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
     int rc = 0;
     struct h5_info info = {0};
     hid_t t = h5_type(type), dset = H5I_INVALID_HID;
-
     TRY(h5_open_dataset(loc, name, &dset, err));
     TRY(h5_dataset_info(dset, type, &info, err));
     if (info.ndim != ndim || info.chunked)

@@ -119,9 +119,6 @@ struct h5_info {
  * shuffle, deflate and zstd. */
 int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err);
 
-/* The same for elements of any type. */
-int h5_dataset_shape(hid_t dset, struct h5_info *out, struct err *err);
-
 /* Creation properties of a dataset without times: contiguous, allocated at once, never filled when
  * chunk is NULL, otherwise chunked. */
 hid_t h5_dataset_props(int ndim, const int64_t *chunk);
@@ -165,8 +162,8 @@ void h5_part_abort(struct h5_part *p); /* accepts a zeroed struct */
  * file, a newer major version, a damaged file, a structure that lacuna does not read. */
 int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err);
 
-/* The same for a file of another program: without the checks of format and version. */
-int h5_open_foreign(const char *path, hid_t *out, struct err *err);
+/* Does a regular file begin as HDF5 does? */
+int h5_signature(const char *path, bool *is_hdf5, struct err *err);
 
 /* Another descriptor of a file that h5_open_file opened: the same file, whatever has that name by
  * now. The caller closes it. */

@@ -106,7 +106,6 @@ int chunk_unpack(const void *src, size_t packed, enum chunk_codec codec, uint32_
 {
     void *plain = skip & 1 ? dst : scratch;
     size_t got = packed;
-
     if (skip & 2) {
         if (packed == size)
             memcpy(plain, src, size);

@@ -66,7 +66,6 @@ int h5_part_create(struct h5_part *p, const char *path, const char *format, int6
 {
     int rc = 0;
     char tool[64], part[NAME_MAX + 1];
-
     *p = (struct h5_part){.file = H5I_INVALID_HID};
     h5_lock();
     TRY(refuse_existing(path, force, err));
@@ -96,7 +95,6 @@ out:
 int h5_part_commit(struct h5_part *p, struct err *err)
 {
     int rc = 0;
-
     h5_lock();
     if ((rc = mem_check_short(err)) != 0 || (rc = h5_check_closed(err)) != 0) {
         err_prefix(err, "%s", p->path);
@@ -188,7 +186,6 @@ static int open_guarded(const char *path, hid_t *out, struct err *err)
     struct h5guard *guard = NULL;
     struct err why = {0};
     int fd = -1, rc = open_hdf5(path, &fd, err);
-
     if (rc)
         return rc;
     if ((rc = h5guard_open(fd, &guard, &why)) != 0)
@@ -237,7 +234,6 @@ out:
 int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err)
 {
     hid_t file = H5I_INVALID_HID;
-
     h5_lock();
     int rc = open_guarded(path, &file, err);
     if (rc == 0)
@@ -250,18 +246,20 @@ int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out
     return rc;
 }
 
-int h5_open_foreign(const char *path, hid_t *out, struct err *err)
+int h5_signature(const char *path, bool *is_hdf5, struct err *err)
 {
-    h5_lock();
-    int rc = open_guarded(path, out, err);
-    h5_unlock();
-    return rc;
+    int64_t size;
+    int fd, rc = io_open(path, &fd, &size, err);
+    if (rc)
+        return rc;
+    *is_hdf5 = has_magic(fd, 0);
+    close(fd);
+    return 0;
 }
 
 int h5_file_descriptor(hid_t file, int *out, struct err *err)
 {
     struct h5guard *guard = h5guard_of(file);
-
     *out = guard ? fcntl(*h5guard_fd(guard), F_DUPFD_CLOEXEC, 0) : -1;
     return *out < 0 ? err_sys(err, ERR_IO, "descriptor of a file") : 0;
 }

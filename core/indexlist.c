@@ -49,7 +49,6 @@ int index_list_parse(const char *text, int64_t n, const char *what, int64_t **ou
     int rc = 0;
     int64_t *list = NULL, used = 0, cap = 0, kept = 0;
     char all[32];
-
     if (strcmp(text, "all") == 0 && n < 0) {
         *out = NULL;
         *count = -1;

@@ -163,7 +163,6 @@ int json_read_foreign_text(const char *text, size_t len, const char *name, json_
     const char *end = text + len, *s = text;
     struct buf b = {0};
     int rc = 0;
-
     if (len >= 3 && memcmp(s, BOM, 3) == 0)
         s += 3;
     while (s < end) {
@@ -230,7 +229,6 @@ static int look_up(const json_t *o, const char *key, const char *where, bool opt
 {
     static const char *const want[] = {"an integer", "a number", "a string", "a boolean"};
     const json_t *v = json_object_get(o, key);
-
     *out = NULL;
     if (!json_is_object(o))
         return err_set(err, ERR_INPUT, "%s: an object with key \"%s\" was expected, found %s",

@@ -230,7 +230,6 @@ static void put_all(const struct manifest *m, struct jw *w, const char *status, 
     const char *key;
     json_t *v;
     char *cwd = getcwd(NULL, 0);
-
     jw_obj(w);
     jw_kstr(w, "program", "lacuna");
     jw_kstr(w, "version", lacuna_version());
@@ -281,7 +280,6 @@ int manifest_start_as(const char *dir, const char *name, int argc, char **argv,
     int rc = 0;
     struct buf path = {0};
     struct manifest *m = calloc(1, sizeof *m);
-
     if (!m)
         return err_set(err, ERR_NOMEM, "%s: out of memory", dir);
     buf_printf(&path, "%s/%s", dir, name);

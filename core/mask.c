@@ -483,7 +483,6 @@ static void count_group(const struct mask *m, int64_t g, struct mask_counts *c)
     int64_t first = mask_first(m, r0), limit = mask_limit(m, r1 - 1), kept = 0;
     struct head_shape shape = shape_of(m);
     int64_t e = m->ptr[g];
-
     if (!reach_any(&m->reach)) { /* units that all rows see whole */
         kept = list_below(m->col + e, m->ptr[g + 1] - e, mask_limit(m, r0) / m->bk);
         c->pairs_kept += kept * rows * m->bk;

@@ -170,7 +170,6 @@ static bool is_size(int64_t n)
 static int get_geometry(hid_t group, struct mask *m, struct err *err)
 {
     int rc = 0, form = 0, exec = 0;
-
     memset(m, 0, sizeof *m);
     TRY(get_name(group, "form", form_names, 3, &form, err));
     TRY(get_name(group, "exec", exec_names, 3, &exec, err));
@@ -211,7 +210,6 @@ int maskfile_create(const char *path, bool force, struct maskfile **out, struct 
 {
     struct maskfile *f = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
     TRY(cellfile_create(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, MASKFILE_VERSION_MINOR,
                         force, &f->out, err));
@@ -280,7 +278,6 @@ static int new_cell(struct maskfile *f, const struct record *r, const char *orde
 {
     struct open_cell *c = NULL;
     int rc = 0;
-
     TRY(h5_cell_new(r, sizeof *c, &c, err));
     c->next = f->open;
     f->open = *out = c;
@@ -313,7 +310,6 @@ static int add_full(struct maskfile *f, struct open_cell *c, int64_t row0, int64
     int32_t *all = NULL;
     int64_t units = (c->m.nk + c->m.bk - 1) / c->m.bk;
     int rc = 0;
-
     if (row0 % c->m.bq != 0)
         return err_set(err, ERR_RUN, "rows from %lld do not start a group of %lld", (long long)row0,
                        (long long)c->m.bq);
@@ -354,7 +350,6 @@ static int become_lists(struct maskfile *f, struct open_cell *c, const struct ma
 static int add_range(struct maskfile *f, struct open_cell *c, const struct mask *m, struct err *err)
 {
     int rc = 0;
-
     if (m->row0 != c->next_row || m->nq != c->m.nq || m->nk != c->m.nk || m->causal != c->m.causal)
         FAIL(err, ERR_RUN, "rows %lld..%lld of a mask come after row %lld", (long long)m->row0,
              (long long)m->row1, (long long)c->next_row);
@@ -391,7 +386,6 @@ int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
     struct buf key = {0};
     struct open_cell *c = NULL;
     int rc = 0;
-
     h5_lock();
     TRY(mask_check(m, err));
     record_key(r, &key);
@@ -451,7 +445,6 @@ int maskfile_open(const char *path, struct maskfile **out, struct err *err)
     struct maskfile *f = NULL;
     struct stat st;
     int rc = 0;
-
     h5_lock();
     TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
     f->file = f->cells = H5I_INVALID_HID;
@@ -519,7 +512,6 @@ int maskfile_cell(const struct maskfile *f, int64_t i, struct record *id, struct
     struct mask m;
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
-
     h5_lock();
     record_init(id);
     TRY(open_stored(f, i, &group, err));
@@ -540,7 +532,6 @@ int maskfile_order(const struct maskfile *f, int64_t i, char order[MASKFILE_ORDE
 {
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
-
     h5_lock();
     TRY(open_stored(f, i, &group, err));
     /* Files of version 1.0 have the replay's order alone. */
@@ -560,7 +551,6 @@ static int read_list(const struct maskfile *f, hid_t group, const char *name, en
     void *data = NULL;
     hid_t dset = H5I_INVALID_HID, t = h5_type(type);
     int rc = 0;
-
     TRY(h5_open_dataset(group, name, &dset, err));
     TRY(h5_dataset_info(dset, type, &info, err));
     if (info.nfilters > 0)
@@ -587,7 +577,6 @@ static int check_hash(hid_t group, const struct mask *m, struct err *err)
     struct hash_state *h = NULL;
     char want[HASH_TEXT_MAX], have[HASH_TEXT_MAX];
     int rc = 0;
-
     TRY(h5_get_str(group, "xxh3", want, sizeof want, err));
     TRY(hash_new(&h, err));
     hash_update(h, m->col, (size_t)m->col_cap * sizeof *m->col);
@@ -604,7 +593,6 @@ static int read_lists(const struct maskfile *f, hid_t group, struct mask *m, str
 {
     int64_t n = 0;
     int rc = 0;
-
     TRY(read_list(f, group, "row_ptr", DT_I64, &m->ptr, &n, err));
     if (n != (m->nq + m->bq - 1) / m->bq + 1)
         FAIL(err, ERR_INPUT, "row_ptr has %lld entries for %lld rows in groups of %lld",
@@ -631,7 +619,6 @@ int maskfile_read(const struct maskfile *f, int64_t i, struct mask *out, struct 
     struct mask m = {0};
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
-
     h5_lock();
     TRY(open_stored(f, i, &group, err));
     TRY(get_geometry(group, &m, err));
@@ -660,7 +647,6 @@ static int find_setting(struct mask_index *x, struct strmap *known, const struct
     struct mask_setting s = {0};
     struct buf text = {0};
     int rc = 0;
-
     memcpy(s.method, id->method, sizeof s.method);
     s.params = id->params;
     mask_setting_text(&s, &text);
@@ -687,7 +673,6 @@ static int add_entry(const struct maskfile *f, struct mask_index *x, struct strm
     struct mask_entry e = {.cell = cell};
     struct record id;
     int rc = maskfile_cell(f, cell, &id, err);
-
     if (rc)
         return rc;
     TRY(find_setting(x, known, &id, &e.setting, err));
@@ -736,7 +721,6 @@ int mask_index_make(const struct maskfile *f, struct mask_index *out, struct err
     struct strmap known = {0};
     int64_t n = maskfile_cells(f);
     int rc = 0;
-
     for (int64_t i = 0; i < n; i++) {
         TRY(mem_grow(&x.entries, &x.cap, i + 1, sizeof *x.entries, "index of masks", err));
         TRY(add_entry(f, &x, &known, i, err));
@@ -765,7 +749,6 @@ const struct mask_entry *mask_index_find(const struct mask_index *x, int step, c
 {
     struct mask_entry want = {.step = step, .layer = layer, .head = head, .setting = setting};
     int64_t lo = 0, hi = x->n;
-
     strncpy(want.branch, branch, sizeof want.branch - 1);
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;

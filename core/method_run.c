@@ -158,7 +158,6 @@ static int apply_settings(struct method_run *run, struct err *err)
     struct err why = {0};
     json_t *v;
     int rc = 0;
-
     if (!settings)
         return 0;
     snprintf(where, sizeof where, "%s: params", run->calib);
@@ -223,7 +222,6 @@ static int params_with(const struct method_run *run, const json_t *entry, int64_
     int rc = 0;
     void *params = NULL;
     char where[512];
-
     TRY(method_params_copy(m, run->params, &params, err));
     if (entry) {
         snprintf(where, sizeof where, "%s: layer %lld head %lld", run->calib, (long long)layer,
@@ -269,7 +267,6 @@ static int calib_validate(struct method_run *run, struct err *err)
     void *before = NULL;
     bool any = false, same;
     int rc = 0;
-
     TRY(method_params_copy(m, run->params, &before, err));
     TRY(m->params.validate(run->params, err));
     for (const struct opt *o = m->params.table; o->type != OPT_END; o++)
@@ -309,7 +306,6 @@ static int check_place(const json_t *heads, int64_t i, const char *at, struct st
     int64_t layer = 0, head = 0, from, below, lo, hi, n = 0;
     char key[48];
     int rc = 0;
-
     TRY(jget_int(e, "layer", at, &layer, err));
     TRY(jget_int(e, "head", at, &head, err));
     if (layer < 0 || layer > INT32_MAX || head < 0 || head > INT32_MAX)
@@ -338,7 +334,6 @@ static int calib_check(const struct method_run *run, struct err *err)
     size_t i;
     json_t *e;
     int rc = 0;
-
     TRY(mem_alloc(&before, (int64_t)json_array_size(heads), sizeof *before, "calibration", err));
     json_array_foreach(heads, i, e)
     {
@@ -418,7 +413,6 @@ int method_calib_note(const struct method_run *run, const char *trace_id, struct
     json_t *t;
     bool own = false;
     int rc = 0;
-
     if (!run->calib_doc)
         return 0;
     TRY(jget_str_opt(run->calib_doc, "per", run->calib, &per, err));
@@ -446,7 +440,6 @@ static int calib_load(struct method_run *run, const char *path, char id[HASH_TEX
     int rc = 0;
     struct buf file = {0};
     char text[HASH_TEXT_MAX];
-
     TRY(mem_zalloc(&run->given, opt_count(run->method->params.table), sizeof *run->given,
                    "parameters given", err));
     if (!(run->calib = strdup(path)))
@@ -535,7 +528,6 @@ static int expand_range(const struct spec *s, const struct opt *o, const char *t
     bool pa, pb, is_log;
     int64_t n = 0;
     char *stop = NULL;
-
     *is_range = dots && (o->type == OPT_INT || o->type == OPT_NUM || o->type == OPT_SHARE);
     if (!*is_range)
         return 0;
@@ -720,7 +712,6 @@ static int give(const struct spec *s, const struct opt *o, const char *value,
     const struct opt *table = s->method->params.table;
     struct buf of_file = {0}, now = {0};
     int rc = 0;
-
     opt_value_text(o, run->params, &of_file);
     TRY(opt_set(table, run->params, s->who, o->name, value, err));
     if (!run->calib)
@@ -815,7 +806,6 @@ static int make_run(const struct spec *s, const int64_t *pick, const struct budg
     struct buf canonical = {0};
     char calib_id[HASH_TEXT_MAX] = "";
     int rc = 0;
-
     *run = (struct method_run){.method = m};
     TRY(mem_zalloc(&run->params, 1, m->params.size, "method parameters", err));
     TRY(opt_defaults(m->params.table, run->params, err));
@@ -957,7 +947,6 @@ int method_setting_parse(const struct method *const *methods, const char *text, 
     struct spec s = {.way_out = way_out};
     const int64_t pick[MOST_KEYS] = {0};
     int rc = 0;
-
     *run = NULL;
     TRY(spec_parse(&s, methods, text, err));
     bool sweep = false;

@@ -3,8 +3,8 @@
  *
  * "\x93NUMPY", two version bytes, the header's length (u16 in 1.0, u32 later, little-endian) and
  * the header: a Python dict literal with exactly the keys descr, fortran_order and shape, padded
- * with spaces and ended by a newline. Only plain numbers are read. The grammar refuses pickled
- * objects, records and sub-arrays; nothing is ever evaluated. The data must end where the file
+ * with spaces and ended by a newline. Only plain numbers are read: pickled objects, records and
+ * sub-arrays are refused, and nothing is ever evaluated. The data must end where the file
  * ends, so a file with several arrays is refused and not silently read in part.
  *
  * A stored member of an archive is read where it lies; a deflated one is unpacked into memory.
@@ -14,6 +14,7 @@
 #include "core/buf.h"
 #include "core/fileio.h"
 #include "core/intmath.h"
+#include "core/json.h"
 #include "core/mem.h"
 
 #include <fcntl.h>
@@ -25,66 +26,27 @@
 
 #define HEADER_MAX 10000 /* numpy's own limit for untrusted files */
 
-/* ---- the dict literal ----------------------------------------------------------------------- */
+/* ---- header --------------------------------------------------------------------------------- */
 
-struct parser {
-    const char *path, *p, *end;
-    bool v2_as_bf16;
-    struct npy *out;
-};
-
-static void skip_space(struct parser *s)
+/* The dict literal as JSON: quotes, brackets, truth values, no comma before a closing bracket, no L
+ * of old integers. */
+static void put_json(const char *text, int64_t n, struct buf *b)
 {
-    while (s->p < s->end && (*s->p == ' ' || *s->p == '\t'))
-        s->p++;
-}
-
-/* Skip space and take `c` if it comes next. */
-static bool take(struct parser *s, char c)
-{
-    skip_space(s);
-    if (s->p == s->end || *s->p != c)
-        return false;
-    s->p++;
-    return true;
-}
-
-/* "found ..." for messages. */
-static const char *found(struct parser *s, char text[24])
-{
-    skip_space(s);
-    if (s->p == s->end)
-        return "found the end of the header";
-    unsigned char c = (unsigned char)*s->p;
-    snprintf(text, 24, c > 32 && c < 127 ? "found '%c'" : "found byte 0x%02x", c);
-    return text;
-}
-
-static int expect(struct parser *s, char c, const char *where, struct err *err)
-{
-    char text[24], want[4] = {'\'', c, '\''};
-    if (take(s, c))
-        return 0;
-    return err_set(err, ERR_INPUT, "%s: npy header: expected %s %s, %s", s->path,
-                   c == '\n' ? "a newline" : want, where, found(s, text));
-}
-
-/* A quoted string without escapes into text[32]. */
-static int parse_string(struct parser *s, const char *what, char text[32], struct err *err)
-{
-    char f[24], quote = take(s, '\'') ? '\'' : take(s, '"') ? '"' : 0;
-    int n = 0;
-    if (!quote)
-        return err_set(err, ERR_INPUT, "%s: npy header: %s must be a string, %s", s->path, what,
-                       found(s, f));
-    while (s->p < s->end && *s->p != quote && *s->p != '\\' && *s->p >= ' ' && n < 31)
-        text[n++] = *s->p++;
-    text[n] = '\0';
-    if (s->p == s->end || *s->p != quote)
-        return err_set(err, ERR_INPUT, "%s: npy header: %s is not a plain string: '%s' then %s",
-                       s->path, what, text, found(s, f));
-    s->p++;
-    return 0;
+    bool quoted = false;
+    for (const char *p = text, *end = text + n; p < end; p++) {
+        char c = *p == '\'' ? '"' : *p;
+        const char *next = p + 1;
+        quoted ^= c == '"';
+        if (!quoted && c == ',') {
+            while (next < end && *next == ' ')
+                next++;
+            c = next < end && strchr(")]}", *next) ? ' ' : c;
+        } else if (!quoted) {
+            c = c == '(' ? '[' : c == ')' ? ']' : c == 'T' || c == 'F' ? (char)(c | 32) : c;
+            c = c == 'L' && p > text && p[-1] >= '0' && p[-1] <= '9' ? ' ' : c;
+        }
+        buf_put(b, &c, 1);
+    }
 }
 
 static enum dtype descr_type(char kind, char size)
@@ -101,147 +63,74 @@ static enum dtype descr_type(char kind, char size)
     return DT_NONE;
 }
 
-static int parse_descr(struct parser *s, struct err *err)
+static int read_descr(struct npy *a, const json_t *v, bool v2_as_bf16, struct err *err)
 {
-    char d[32] = "";
-    skip_space(s);
-    if (s->p < s->end && (*s->p == '[' || *s->p == '('))
+    const char *d = json_string_value(v);
+    if (!d)
         return err_set(
             err, ERR_INPUT,
-            "%s: npy descr is a record or sub-array; expected one number type like '<f4'", s->path);
-    int rc = parse_string(s, "descr", d, err);
-    if (rc)
-        return rc;
+            "%s: npy descr is a record or sub-array; expected one number type like '<f4'", a->path);
     if (strchr(d, 'O'))
-        return err_set(err, ERR_INPUT, "%s: npy descr '%s': pickled Python objects are not read",
-                       s->path, d);
+        return err_set(err, ERR_INPUT, "%s: npy descr '%.40s': pickled Python objects are not read",
+                       a->path, d);
     bool plain = strlen(d) == 3 && strchr("<>|=", d[0]);
-    s->out->dtype = plain ? descr_type(d[1], d[2]) : DT_NONE;
+    a->dtype = plain ? descr_type(d[1], d[2]) : DT_NONE;
     if (!strcmp(d, "<V2") || !strcmp(d, "|V2")) {
-        if (!s->v2_as_bf16)
+        if (!v2_as_bf16)
             return err_set(err, ERR_INPUT,
                            "%s: npy descr '%s' is two raw bytes; to be read as bfloat16 this must "
                            "be asked for",
-                           s->path, d);
-        s->out->dtype = DT_BF16;
+                           a->path, d);
+        a->dtype = DT_BF16;
     }
-    if (s->out->dtype == DT_NONE)
+    if (a->dtype == DT_NONE)
         return err_set(err, ERR_INPUT,
-                       "%s: npy descr '%s': expected one of < > | = and then b1, f2, f4, f8, i1, "
-                       "i2, i4, i8, u1, u2, u4 or u8",
-                       s->path, d);
-    s->out->swap = d[0] == '>' && dtype_size(s->out->dtype) > 1;
+                       "%s: npy descr '%.40s': expected one of < > | = and then b1, f2, f4, f8, "
+                       "i1, i2, i4, i8, u1, u2, u4 or u8",
+                       a->path, d);
+    a->swap = d[0] == '>' && dtype_size(a->dtype) > 1;
     return 0;
 }
 
-static int parse_bool(struct parser *s, struct err *err)
+static int read_shape(struct npy *a, const json_t *shape, struct err *err)
 {
-    skip_space(s);
-    size_t left = (size_t)(s->end - s->p);
-    bool yes = left >= 4 && !memcmp(s->p, "True", 4), no = left >= 5 && !memcmp(s->p, "False", 5);
-    const char *end = s->p + (yes ? 4 : no ? 5 : 0);
-    if ((!yes && !no) || (end < s->end && *end != ',' && *end != ' ' && *end != '}'))
-        return err_set(err, ERR_INPUT, "%s: npy fortran_order must be True or False", s->path);
-    s->p = end;
-    s->out->fortran = yes;
+    if (json_array_size(shape) > NPY_MAX_DIMS)
+        return err_set(err, ERR_INPUT, "%s: npy shape has more than %d dimensions", a->path,
+                       NPY_MAX_DIMS);
+    a->ndim = (int)json_array_size(shape);
+    for (int i = 0; i < a->ndim; i++) {
+        const json_t *n = json_array_get(shape, (size_t)i);
+        a->shape[i] = json_integer_value(n);
+        if (!json_is_integer(n) || a->shape[i] < 0)
+            return err_set(err, ERR_INPUT, "%s: npy shape must be non-negative integers", a->path);
+    }
     return 0;
 }
 
-/* A Python integer literal: decimal digits, an old file's L behind them. */
-static int parse_dim(struct parser *s, int64_t *out, struct err *err)
+static int read_dict(struct npy *a, const char *text, int64_t n, bool v2_as_bf16, struct err *err)
 {
-    char text[24];
-    int64_t x = 0;
-    bool fits = true;
-    skip_space(s);
-    const char *start = s->p;
-    while (s->p < s->end && *s->p >= '0' && *s->p <= '9') {
-        fits = fits && mul_ok(x, 10, &x) && add_ok(x, *s->p - '0', &x);
-        s->p++;
-    }
-    if (s->p == start)
-        return err_set(err, ERR_INPUT, "%s: npy shape must be non-negative integers, %s", s->path,
-                       found(s, text));
-    if (s->p - start > 1 && *start == '0')
-        return err_set(err, ERR_INPUT, "%s: npy shape has a number with leading zeros", s->path);
-    if (!fits)
-        return err_set(err, ERR_INPUT, "%s: npy shape: a dimension is beyond 64 bits", s->path);
-    if (s->p < s->end && *s->p == 'L')
-        s->p++;
-    *out = x;
-    return 0;
-}
-
-static int parse_shape(struct parser *s, struct err *err)
-{
-    int rc = expect(s, '(', "before the shape", err);
-    struct npy *a = s->out;
-    bool comma = true;
-    while (!rc && !take(s, ')')) {
-        if (!comma)
-            return expect(s, ',', "or ')' in the shape", err);
-        if (a->ndim == NPY_MAX_DIMS)
-            return err_set(err, ERR_INPUT, "%s: npy shape has more than %d dimensions", s->path,
-                           NPY_MAX_DIMS);
-        rc = parse_dim(s, &a->shape[a->ndim], err);
-        a->ndim++;
-        comma = take(s, ',');
-    }
-    if (!rc && a->ndim == 1 && !comma)
-        return err_set(err, ERR_INPUT,
-                       "%s: npy shape (%lld) is a number, not a tuple: expected (%lld,)", s->path,
-                       (long long)a->shape[0], (long long)a->shape[0]);
-    return rc;
-}
-
-static int parse_pair(struct parser *s, unsigned *seen, struct err *err)
-{
-    static const char *const keys[] = {"descr", "fortran_order", "shape"};
-    char key[32];
-    int rc = parse_string(s, "a key", key, err), k = 0;
-    if (rc)
-        return rc;
-    while (k < 3 && strcmp(key, keys[k]) != 0)
-        k++;
-    if (k == 3)
-        return err_set(err, ERR_INPUT,
-                       "%s: npy header has the unknown key '%s'; expected descr, fortran_order, "
-                       "shape",
-                       s->path, key);
-    if (*seen & 1u << k)
-        return err_set(err, ERR_INPUT, "%s: npy header has the key '%s' twice", s->path, key);
-    *seen |= 1u << k;
-    rc = expect(s, ':', "after a key", err);
-    if (rc)
-        return rc;
-    return k == 0 ? parse_descr(s, err) : k == 1 ? parse_bool(s, err) : parse_shape(s, err);
-}
-
-static int parse_dict(struct parser *s, struct err *err)
-{
+    struct buf b = {0};
+    json_error_t why;
+    json_t *o = NULL;
     int rc = 0;
-    unsigned seen = 0;
-    bool comma = true;
-
-    TRY(expect(s, '{', "at its beginning", err));
-    while (!take(s, '}')) {
-        if (!comma)
-            TRY(expect(s, ',', "or '}' between keys", err));
-        TRY(parse_pair(s, &seen, err));
-        comma = take(s, ',');
-    }
-    for (int k = 0; k < 3; k++)
-        if (!(seen & 1u << k))
-            FAIL(err, ERR_INPUT, "%s: npy header lacks the key '%s'", s->path,
-                 k == 0   ? "descr"
-                 : k == 1 ? "fortran_order"
-                          : "shape");
-    while (s->p < s->end && *s->p == ' ')
-        s->p++;
-    TRY(expect(s, '\n', "after the dict and its padding", err));
-    if (s->p != s->end)
-        FAIL(err, ERR_INPUT, "%s: npy header goes on after its newline", s->path);
+    put_json(text, n, &b);
+    TRY(buf_check(&b, a->path, err));
+    o = json_loadb(buf_str(&b), b.len, JSON_REJECT_DUPLICATES, &why);
+    TRY(mem_check_short(err));
+    const json_t *descr = json_object_get(o, "descr"), *shape = json_object_get(o, "shape");
+    const json_t *fortran = json_object_get(o, "fortran_order");
+    if (!o || !descr || !json_is_boolean(fortran) || !json_is_array(shape) ||
+        json_object_size(o) != 3)
+        FAIL(err, ERR_INPUT,
+             "%s: the npy header is not {'descr': TYPE, 'fortran_order': True or False, 'shape': "
+             "(N, ...)}: %s",
+             a->path, o ? "a key is missing, of another type or unknown" : why.text);
+    a->fortran = json_is_true(fortran);
+    TRY(read_descr(a, descr, v2_as_bf16, err));
+    TRY(read_shape(a, shape, err));
 out:
+    json_decref(o);
+    buf_free(&b);
     return rc;
 }
 
@@ -305,12 +194,10 @@ static int open_header(struct npy *a, int64_t base, bool v2_as_bf16, struct err 
     char *header = NULL;
     int64_t start = 0, len = 0;
     int rc = 0;
-
     TRY(read_prefix(a, base, &start, &len, err));
     TRY(mem_alloc(&header, len, 1, a->path, err));
     TRY(io_read_at(a->fd, a->path, a->file_size, base + start, header, len, err));
-    struct parser s = {a->path, header, header + len, v2_as_bf16, a};
-    TRY(parse_dict(&s, err));
+    TRY(read_dict(a, header, len, v2_as_bf16, err));
     a->data_offset = base + start + len;
     TRY(check_size(a, a->file_size, err));
 out:
@@ -324,7 +211,6 @@ static int open_fd(int fd, const char *name, int64_t begin, int64_t end, bool v2
 {
     int rc = 0;
     struct npy *a = NULL;
-
     TRY(mem_zalloc(&a, 1, sizeof *a, name, err));
     a->fd = fd;
     fd = -1;
@@ -397,7 +283,6 @@ int npy_write(const char *path, enum dtype t, int ndim, const int64_t *shape, co
     struct io_part part = {0};
     int64_t bytes = (int64_t)dtype_size(t);
     bool ok = type_descr(t) && ndim >= 0 && ndim <= NPY_MAX_DIMS;
-
     for (int i = 0; ok && i < ndim; i++)
         ok = mul_ok(bytes, shape[i], &bytes);
     if (!ok)
@@ -441,7 +326,6 @@ static int read_floats(const struct npy *a, int64_t first, int64_t count, float 
 {
     int rc = 0;
     char *raw = NULL;
-
     if (dtype_to_f32(a->dtype, NULL, dst, 0) != 0)
         FAIL(err, ERR_INPUT, "%s: npy elements of type %s cannot be read as float32", a->path,
              dtype_name(a->dtype));
@@ -503,7 +387,6 @@ int npy_read_f32(const struct npy *a, float *dst, struct err *err)
     int rc = 0;
     float *x = NULL;
     struct walk w = {0};
-
     if (!a->fortran)
         return read_floats(a, 0, a->count, dst, err);
     TRY(mem_alloc(&x, MIN(a->count, CHUNK), sizeof *x, a->path, err));
@@ -568,7 +451,6 @@ static int read_end64(struct npz *z, int64_t at, struct err *err)
     unsigned char locator[LOCATOR_BYTES] = {0}, end[END64_BYTES] = {0};
     int64_t most = at - LOCATOR_BYTES - END64_BYTES;
     int rc = 0;
-
     if (most >= 0)
         TRY(io_read_at(z->fd, z->path, z->file_size, at - LOCATOR_BYTES, locator, LOCATOR_BYTES,
                        err));
@@ -591,7 +473,6 @@ static int find_directory(struct npz *z, struct err *err)
     int64_t n = MIN(z->file_size, END_BYTES + COMMENT_MAX), i = n - END_BYTES, last;
     unsigned char *tail = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&tail, n, 1, z->path, err));
     TRY(io_read_at(z->fd, z->path, z->file_size, z->file_size - n, tail, n, err));
     while (i >= 0 && (memcmp(tail + i, "PK\5\6", 4) != 0 ||
@@ -624,7 +505,6 @@ out:
 static bool read_zip64(const unsigned char *extra, int64_t n, int64_t *wanted[3])
 {
     bool all = *wanted[0] != 0xffffffff && *wanted[1] != 0xffffffff && *wanted[2] != 0xffffffff;
-
     for (int64_t at = 0, stop; !all && at + 4 <= n; at = stop) {
         int64_t id = (int64_t)little_endian(extra + at, 2), p = at + 4;
         stop = p + (int64_t)little_endian(extra + at + 2, 2);
@@ -701,7 +581,6 @@ int npz_open(const char *path, struct npz **out, struct err *err)
     unsigned char *p = NULL;
     int64_t at = 0, used = 0;
     int rc = 0;
-
     TRY(mem_zalloc(&z, 1, sizeof *z, path, err));
     z->fd = -1;
     if (!(z->path = strdup(path)))
@@ -775,7 +654,6 @@ static int read_member(const struct npz *z, const struct member *m, int64_t begi
     unsigned char *in = NULL, *out = NULL;
     z_stream s = {0};
     int rc = 0, code = Z_OK;
-
     if (inflateInit2(&s, -MAX_WBITS) != Z_OK)
         return err_set(err, ERR_NOMEM, "%s: out of memory", z->path);
     TRY(mem_alloc(&in, STEP, 1, z->path, err));
@@ -815,7 +693,6 @@ int npz_array(const struct npz *z, int64_t i, struct npy **out, struct err *err)
     unsigned char local[LOCAL_BYTES];
     char name[NAME_BYTES + 512];
     int rc = 0, fd = -1;
-
     snprintf(name, sizeof name, "%.500s: %s", z->path, m->name);
     TRY(io_read_at(z->fd, z->path, z->file_size, m->header, local, LOCAL_BYTES, err));
     int64_t begin = m->header + LOCAL_BYTES + (int64_t)little_endian(local + 26, 2) +

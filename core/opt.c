@@ -67,7 +67,6 @@ static bool parse_int(const struct opt *o, const char *s, int64_t *out)
     char last = n && is_tokens(o) ? s[n - 1] : '\0';
     int64_t scale = last == 'K' ? 1 << 10 : last == 'M' ? 1 << 20 : 1;
     char digits[32];
-
     if (scale == 1)
         return whole_number(s, out) && *out != INT64_MIN;
     snprintf(digits, sizeof digits, "%.*s", (int)(n - 1), s);
@@ -582,7 +581,6 @@ int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *
 {
     struct opt alone[2] = {*o, {.type = OPT_END}};
     union opt_value v = {0};
-
     alone[0].offset = 0;
     int rc = opt_defaults(alone, &v, err);
     if (rc == 0)

@@ -53,7 +53,6 @@ static int long_option(struct line *l, const char *word, struct err *err)
     const char *eq = strchr(word, '=');
     size_t len = eq ? (size_t)(eq - word) : strlen(word);
     const struct opt *o;
-
     snprintf(name, sizeof name, "%.*s", (int)(len < sizeof name ? len : sizeof name - 1), word);
     snprintf(label, sizeof label, "%s: --%s", l->who, name);
     if (!eq && strncmp(name, "no-", 3) == 0 && !opt_find(l->table, name)) {

@@ -264,7 +264,6 @@ int permute_make(const char *name, const struct geometry *g, int64_t n, uint64_t
     struct parsed p;
     int64_t video = 0, *out = NULL, front = 0;
     int rc = 0;
-
     TRY(parse(name, &p, err));
     if (p.order != ORDER_NONE) {
         if (g->t < 1 || g->h < 1 || g->w < 1)

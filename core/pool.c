@@ -165,7 +165,6 @@ int pool_run(int jobs, int64_t n, pool_fn *fn, void *ctx, struct err *err)
 {
     struct pool p = {.fn = fn, .ctx = ctx, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct worker *workers = NULL;
-
     if (jobs > n)
         jobs = (int)n;
     if (jobs > 1 && !(workers = calloc((size_t)jobs, sizeof *workers)))

@@ -154,7 +154,6 @@ static void draw_if_due(struct progress *p, const char *current)
     enum progress_mode mode = (enum progress_mode)atomic_load(&mode_now);
     double t = clock_s();
     bool quiet = log_get_level() < LOG_INFO;
-
     if (mode == PROGRESS_JSON) {
         if (t - p->last >= 1 || p->items_done >= p->items) {
             draw_json(p, t, current);

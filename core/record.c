@@ -304,7 +304,6 @@ static void json_field(const struct record *r, const struct field *f, struct jw 
 {
     const void *at = (const char *)r + f->offset;
     const char *text = f->type == F_TEXT || f->type == F_MODEL ? *(const char *const *)at : NULL;
-
     jw_key(w, f->key);
     switch (f->type) {
     case F_ARRAY:
@@ -392,7 +391,6 @@ static int parse_field(const json_t *o, const struct field *f, const char *where
     void *at = (char *)r + f->offset;
     int64_t v = -1;
     int rc;
-
     if (f->type == F_NUMBER)
         return jget_num_opt(o, f->key, where, at, err);
     if (f->type == F_BOOL)
@@ -492,7 +490,6 @@ int record_parse(const char *line, size_t len, const char *where, struct record 
     json_t *o = NULL;
     struct record r;
     int rc = 0;
-
     record_init(&r);
     len -= len && line[len - 1] == '\n';
     /* A byte order mark is named by seal_json. */
@@ -842,7 +839,6 @@ static bool scan_members(struct scan *s)
             return false;
     return s->p == s->end;
 }
-
 /* False: the line is none that is read here, and *r is as record_init leaves it. */
 static bool scan_line(struct record_pool *p, const char *line, size_t len, struct record *r)
 {

@@ -41,7 +41,6 @@ int record_lines(const char *path, struct record_pool *pool, record_line_fn *fn,
     struct io_lines lines = {0};
     enum io_line kind;
     int rc = 0;
-
     TRY(io_lines_open(&lines, path, RECORD_LINE_MAX, RECORD_FILE_MAX, err));
     for (;;) {
         struct record r = {0};
@@ -180,7 +179,6 @@ int records_read(const char *path, struct record_pool *pool, record_sink *sink, 
     struct str_list files = {0};
     int64_t torn;
     int rc = 0;
-
     TRY(records_files(path, &files, err));
     for (int64_t i = 0; i < files.n; i++) {
         TRY(records_each(files.items[i], pool, sink, ctx, &torn, err));

@@ -80,7 +80,6 @@ int row_sample_draw(int64_t n_k, int64_t groups, int64_t group, uint64_t seed, i
 {
     int64_t all = ceil_div(n_k, group);
     int rc = 0;
-
     *at = NULL;
     *n = 0;
     if (groups >= all)

@@ -45,6 +45,10 @@ struct oracle_rule {
     int64_t forced_n;          /* ORACLE_SINK, ORACLE_WINDOW: keys */
 };
 
+/* Own, of a choice by mass for each query block: how many blocks rounding may have decided, an
+ * int32_t. Their running sum passes alpha within ORACLE_TIE (1 + |largest score|). */
+#define ORACLE_TIE 1e-6
+
 /* Hash-sparse attention (arXiv 2306.01160, section 3): pairs of equal bucket. */
 struct hash_rule {
     int64_t buckets;

@@ -150,7 +150,6 @@ static int parse_entry(const json_t *e, const char *path, const char *name, stru
     static const char *const keys[] = {"dtype", "shape", "data_offsets"};
     int rc = 0;
     int64_t end = 0;
-
     if (!json_is_object(e))
         FAIL(err, ERR_INPUT, "%s: tensor '%s': its entry must be an object", path, name);
     for (int i = 0; i < 3; i++)
@@ -221,7 +220,6 @@ static int read_header(struct shard *s, json_t **out, struct err *err)
     int rc = 0;
     char *text = NULL;
     int64_t len = 0;
-
     TRY(read_header_size(s, &len, err));
     TRY(mem_alloc(&text, len + 1, 1, s->path, err));
     TRY(read_at(s, 8, text, len, err));
@@ -289,7 +287,6 @@ static int add_tensors(struct st_file *f, int shard, const json_t *header, struc
     json_t *e;
     int64_t first = f->n;
     void *it;
-
     for (it = json_object_iter((json_t *)header); it;
          it = json_object_iter_next((json_t *)header, it)) {
         struct st_tensor t = {.shard = shard};
@@ -315,7 +312,6 @@ static int add_file(struct st_file *f, const char *path, struct err *err)
     int rc = 0;
     json_t *header = NULL;
     int k = (int)f->n_shards;
-
     f->shards[k].fd = -1;
     f->n_shards++;
     TRY(open_shard(&f->shards[k], path, err));
@@ -485,7 +481,6 @@ static int read_blocks(const struct st_file *f, const struct st_tensor *t, int64
     int64_t end = (first + n + k->count - 1) / k->count, step = CHUNK / k->count;
     uint8_t *raw = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&raw, step, (size_t)k->bytes, t->name, err));
     for (int64_t b = first / k->count; b < end; b += step) {
         int64_t m = end - b < step ? end - b : step;
@@ -521,7 +516,6 @@ int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t firs
 {
     int rc = 0;
     void *raw = NULL;
-
     if (t->dtype == DT_F32)
         return st_read_raw(f, t, first, n, dst, err);
     if (dtype_to_f32(t->dtype, &rc, dst, 0) != 0)
@@ -544,7 +538,6 @@ int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t firs
     int rc = 0;
     unsigned char *raw = NULL;
     size_t size = dtype_size(t->dtype);
-
     if (!dtype_is_integer(t->dtype) || t->dtype == DT_U64)
         FAIL(err, ERR_INPUT, "%s: tensor '%s': expected an integer type, found %s", f->path,
              t->name, t->dtype_text);
@@ -566,7 +559,6 @@ int st_content_id(const struct st_file *f, char text[40], struct err *err)
     struct hash_state *h = NULL;
     char *raw = NULL;
     const int64_t step = 4 << 20;
-
     TRY(hash_new(&h, err));
     TRY(mem_alloc(&raw, step, 1, f->path, err));
     for (int64_t i = 0; i < f->n; i++) {
@@ -628,7 +620,6 @@ static int shard_names(const char *index, const json_t *map, const char ***names
     int rc = 0;
     const char **list = NULL;
     int64_t total = (int64_t)json_object_size(map), kept = 0, i = 0;
-
     TRY(mem_alloc(&list, total, sizeof *list, index, err));
     for (void *it = json_object_iter((json_t *)map); it;
          it = json_object_iter_next((json_t *)map, it)) {
@@ -683,7 +674,6 @@ static int open_index(const char *dir, const char *index, struct st_file **out, 
     const char **names = NULL;
     int64_t n = 0;
     struct buf path = {0};
-
     TRY(json_read_foreign(index, INDEX_MAX, &doc, err));
     const json_t *map = json_object_get(doc, "weight_map");
     if (!json_is_object(map))
@@ -750,7 +740,6 @@ int st_adopt(const char *path, const struct st_tensor *tensors, int64_t n, struc
 {
     struct st_file *f = NULL;
     int rc = 0;
-
     TRY(new_file(path, 1, &f, err));
     f->n_shards = 1;
     f->shards[0].fd = -1;
@@ -791,7 +780,6 @@ int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struc
 {
     struct st_file *f = NULL;
     int rc = 0;
-
     if (n == 1 && is_index(paths[0]))
         return open_index_path(paths[0], out, err);
     if (n > SHARDS_MAX)
@@ -816,7 +804,6 @@ int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct 
     struct buf index = {0}, single = {0};
     /* diffusers looks for the index first, transformers for the file. */
     bool sharded, whole, index_first = strcmp(stem, "model") != 0;
-
     buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
     buf_printf(&single, "%s/%s.safetensors", dir, stem);
     TRY(buf_check(&index, dir, err));
@@ -873,7 +860,6 @@ static int out_header(const char *path, const struct st_out **order, int64_t n, 
 {
     int64_t at = 0, bytes = 0;
     struct jw w;
-
     buf_put(b, "\0\0\0\0\0\0\0\0", 8);
     jw_init(&w, b, 0);
     jw_obj(&w);
@@ -944,7 +930,6 @@ int st_write_meta(const char *path, const struct st_out *tensors, int64_t n, con
     struct buf header = {0};
     struct io_part part = {0};
     int64_t bytes;
-
     TRY(out_order(path, tensors, n, &order, err));
     TRY(out_header(path, order, n, meta, &header, err));
     TRY(io_part_open(&part, path, err));

@@ -110,7 +110,6 @@ static int array_index(int64_t *index, int64_t *count, struct err *err)
     int64_t id, min = 0, max = 0, step = 1, n = 0;
     bool has_id, has_min, has_max, has_step, has_count;
     int rc = 0;
-
     *index = 0;
     *count = 1;
     TRY(env_number("SLURM_ARRAY_TASK_ID", &id, &has_id, err));
@@ -160,7 +159,6 @@ int shard_from_env(const char *opt, struct shard *out, struct err *err)
     int rc = 0;
     struct shard s = {0, 1, 0};
     int64_t rank, size, index, count;
-
     TRY(local_rank(&s.local, err));
     if (opt && opt[0]) {
         TRY(parse_option(opt, &s, err));

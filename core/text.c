@@ -195,7 +195,6 @@ bool words_have(const char *list, char by, const char *name, size_t len)
 static const char *word(const char *p, struct buf *b)
 {
     char quote = 0;
-
     for (; *p && (quote || !strchr(" \t\n", *p)); p++) {
         if (!quote && (*p == '\'' || *p == '"')) {
             quote = *p;
@@ -214,7 +213,6 @@ int words_split(const char *text, struct str_list *out, struct err *err)
 {
     struct buf b = {0};
     int rc = 0;
-
     for (const char *p = text + strspn(text, " \t\n"); *p; p += strspn(p, " \t\n")) {
         buf_reset(&b);
         p = word(p, &b);

@@ -28,8 +28,9 @@ static bool session_supports(const struct accel_session *s, const struct attn_in
         snprintf(why, 160, "%.150s", e.msg);
         return false;
     }
-    if (x->d != x->dv) {
-        snprintf(why, 160, "the kernels want values as wide as keys, found %d and %d", x->dv, x->d);
+    if (x->dv != attn_dv(x->d)) {
+        snprintf(why, 160, "the kernels for head dim %d want values of %d channels, found %d", x->d,
+                 attn_dv(x->d), x->dv);
         return false;
     }
     bool fine = *bq % 64 || *bk % 64;

@@ -24,6 +24,7 @@ static const char *metrics[] = {
     "pct_of_peak_sustained_active",
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
+    "sm__cycles_active.max",
 };
 #define METRICS (sizeof metrics / sizeof *metrics)
 
@@ -248,7 +249,7 @@ int counters_measure(struct counters *c, struct gpu *g,
     double values[METRICS];
     int rc = 0;
 
-    v->tensor_pipe_pct = v->dram_read_bytes = v->dram_write_bytes = NAN;
+    v->tensor_pipe_pct = v->dram_read_bytes = v->dram_write_bytes = v->cycles = NAN;
     TRY(launch(g, job, err));
     TRY(gpu_sync(g, err));
     if (!begin_range(c, v->why))
@@ -260,6 +261,7 @@ int counters_measure(struct counters *c, struct gpu *g,
     v->tensor_pipe_pct = values[0];
     v->dram_read_bytes = values[1];
     v->dram_write_bytes = values[2];
+    v->cycles = values[3];
 out:
     return rc;
 }

@@ -165,7 +165,7 @@ static bool is_copy(const struct accel_call *c, int i)
 static int put_tensors(struct accel_session *s, const struct accel_call *c, struct err *err)
 {
     const struct attn_problem *p = &s->call.problem;
-    int64_t q = p->nq * p->d, k = p->nk * p->d, v = p->nk * c->heads->x->dv;
+    int64_t q = p->nq * p->d, k = p->nk * p->d, v = p->nk * attn_dv(p->d);
     int64_t most = MAX(q, MAX(k, v));
     char *at_q, *at_k, *at_v;
     float *scaled = NULL;
@@ -175,7 +175,7 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
     TRY(take(&s->gpu, p->heads, q * 2, &at_q, err));
     TRY(take(&s->gpu, p->kv_heads, k * 2, &at_k, err));
     TRY(take(&s->gpu, p->kv_heads, v * 2, &at_v, err));
-    TRY(take(&s->gpu, p->heads, q * 2, &s->call.x.out, err));
+    TRY(take(&s->gpu, p->heads, p->nq * attn_dv(p->d) * 2, &s->call.x.out, err));
     TRY(take(&s->gpu, p->heads, p->nq * 4, &s->call.x.lse, err));
     TRY(mem_alloc(&staging, most, 2, "operands in bf16", err));
     TRY(mem_alloc(&scaled, v, sizeof *scaled, "scaled values", err));

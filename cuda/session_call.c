@@ -40,10 +40,11 @@ struct attn_tensors run_tensors(const struct session_call *c, const struct attn_
                                 struct head_run r)
 {
     const struct attn_problem *p = &c->problem;
-    int64_t q = r.first * p->nq * p->d * 2, rows = r.first * p->nq;
-    int64_t k = r.first / (p->heads / p->kv_heads) * p->nk * p->d * 2;
-    return (struct attn_tensors){(const char *)x->q + q, (const char *)x->k + k,
-                                 (const char *)x->v + k, (char *)x->out + q, x->lse + rows};
+    int64_t rows = r.first * p->nq, keys = r.first / (p->heads / p->kv_heads) * p->nk;
+    int64_t d = p->d * 2, dv = attn_dv(p->d) * 2;
+    return (struct attn_tensors){(const char *)x->q + rows * d, (const char *)x->k + keys * d,
+                                 (const char *)x->v + keys * dv, (char *)x->out + rows * dv,
+                                 x->lse + rows};
 }
 
 int session_bring_call(struct accel_session *s, const struct accel_call *call, struct err *err)
@@ -821,7 +822,7 @@ static int make_added(struct attend *a, struct err *err)
 {
     const struct session_call *c = &a->s->call;
     int first = a->lists.first, count = a->lists.count;
-    int64_t n = c->problem.nq * c->problem.d;
+    int64_t n = c->problem.nq * attn_dv(c->problem.d);
     const float **added = NULL;
     int *exp = NULL, rc = 0;
     if (!a->adds)
@@ -985,7 +986,8 @@ static int fetch_head(struct attend *a, int h, struct err *err)
     const struct session_call *c = &a->s->call;
     const struct attn_problem *p = &c->problem;
     double unit = ldexp(1, c->v_exp[h / (p->heads / p->kv_heads)]);
-    int64_t n = p->nq * p->d;
+    int dv = attn_dv(p->d);
+    int64_t n = p->nq * dv;
     const struct accel_operands *o = r->x->on_device;
     const char *from = (const char *)a->x.out + h * n * 2;
     uint16_t *out = NULL;
@@ -993,8 +995,7 @@ static int fetch_head(struct attend *a, int h, struct err *err)
     int rc = 0;
 
     if (accel_keeps_output(r->x))
-        TRY(ops_head_rows(&a->s->gpu, from, 1, p->nq, p->d, p->d, (float)unit, o->out, o->stride,
-                          err));
+        TRY(ops_head_rows(&a->s->gpu, from, 1, p->nq, dv, dv, (float)unit, o->out, o->stride, err));
     if (r->out) {
         TRY(mem_alloc(&out, n, sizeof *out, "output", err));
         TRY(gpu_get(&a->s->gpu, out, from, n * 2, err));
@@ -1039,15 +1040,16 @@ static int measure(struct attend *a, struct err *err)
 {
     const struct session_call *c = &a->s->call;
     struct attn_problem p = c->problem;
-    int size = p.heads / p.kv_heads, first = own_head(a), end = a->lists.first + a->lists.count;
+    int dv = attn_dv(p.d), size = p.heads / p.kv_heads, first = own_head(a),
+        end = a->lists.first + a->lists.count;
     int64_t row = first * p.nq, ref_row = (first - c->copies) * p.nq;
-    struct metrics_dense ref = {c->dense.out + ref_row * p.d, c->dense.lse + ref_row, NULL};
+    struct metrics_dense ref = {c->dense.out + ref_row * dv, c->dense.lse + ref_row, NULL};
     struct accel_sums *sums = NULL;
     double *mass = NULL;
     int rc = 0;
 
     TRY(run_whole(a, err));
-    struct metrics_outputs o = {(const char *)a->x.out + row * p.d * 2, a->x.lse + row,
+    struct metrics_outputs o = {(const char *)a->x.out + row * dv * 2, a->x.lse + row,
                                 a->whole_lse + row, keeps_all(a)};
     p.heads = end - first;
     TRY(mem_alloc(&sums, p.heads, sizeof *sums, "sums of errors", err));
@@ -1186,7 +1188,7 @@ static int attend_lists(struct attend *a, struct accel_result *r, struct stopwat
     TRY(take_lists(a, err));
     stopwatch_lap(watch, "tiles");
     a->x = s->call.x;
-    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * p->d * 2, &a->x.out, err));
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * attn_dv(p->d) * 2, &a->x.out, err));
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a->x.lse, err));
     TRY(make_jobs(a, r, err));
     TRY(make_added(a, err));
@@ -1252,7 +1254,7 @@ int session_attend_call(struct accel_session *s, const struct accel_call *call,
     session_lock(s);
     r->select = r->build = r->plan = r->quant = r->attend = r->dense = r->total = none;
     r->host_plan_ns = r->balance = 0;
-    r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
+    r->counters = (struct accel_counters){NAN, NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
     int rc = attend_locked(s, call, l, r, err);
     session_unlock(s);

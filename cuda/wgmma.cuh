@@ -18,17 +18,23 @@
  * constraints that bind them. */
 #define D_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define D_32 D_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define D_64                                                                                       \
-    D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
-         "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define D_48 D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define D_64 D_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define D_96                                                                                       \
     D_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
          "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define D_128                                                                                      \
+    D_96                                                                                           \
+        ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
+        "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
+        "%125, %126, %127"
 #define BIND_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define BIND_16(i) BIND_4(i), BIND_4(i + 4), BIND_4(i + 8), BIND_4(i + 12)
 #define BIND_32 BIND_16(0), BIND_16(16)
-#define BIND_64 BIND_32, BIND_16(32), BIND_16(48)
+#define BIND_48 BIND_32, BIND_16(32)
+#define BIND_64 BIND_48, BIND_16(48)
 #define BIND_96 BIND_64, BIND_16(64), BIND_16(80)
+#define BIND_128 BIND_96, BIND_16(96), BIND_16(112)
 
 /* The instruction of n columns, with `count` accumulators; `rest` are the operands behind them,
  * `add` the number of the one that says whether to add. */
@@ -61,6 +67,10 @@ template <> struct wgmma<64> {
     WGMMA_RS(64, 32, "%32, %33, %34, %35", 36, 37)
 };
 
+template <> struct wgmma<96> {
+    WGMMA_RS(96, 48, "%48, %49, %50, %51", 52, 53)
+};
+
 template <> struct wgmma<128> {
     WGMMA_SS(128, 64, 64, 65, 66)
     WGMMA_RS(128, 64, "%64, %65, %66, %67", 68, 69)
@@ -68,6 +78,10 @@ template <> struct wgmma<128> {
 
 template <> struct wgmma<192> {
     WGMMA_SS(192, 96, 96, 97, 98)
+};
+
+template <> struct wgmma<256> {
+    WGMMA_RS(256, 128, "%128, %129, %130, %131", 132, 133)
 };
 
 template <int N> DEVICE void wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b, int add)

@@ -50,7 +50,6 @@ static int make_windows(struct search *s, const int32_t *ids, int64_t n, struct 
     const struct llm_config *m = &c->m->llm.c;
     int64_t bos = c->m->bos >= 0, step = c->tokens - bos;
     int rc = 0;
-
     for (; s->n < CALIB_INSIDE_WINDOWS && (s->n + 1) * step <= n; s->n++) {
         struct window *w = s->w + s->n;
         TRY(mem_alloc(&w->ids, c->tokens, sizeof *w->ids, "token ids", err));
@@ -74,7 +73,6 @@ static int read_windows(struct search *s, struct err *err)
     int32_t *ids = NULL;
     int64_t n = 0;
     int rc = 0;
-
     TRY(buf_read_file(&text, s->c->text, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), s->id);
     TRY(tokenizer_encode_plain(s->c->m->tok, buf_str(&text), text.len, &ids, &n, err));
@@ -123,7 +121,6 @@ static int search_samples(struct search *s, struct head_in *in, int head, struct
     struct buf b = {0};
     struct jw w;
     int rc;
-
     if (!attn_is_plain(&in[0].x))
         return 0; /* searches know no window; the layer keeps the settings of all heads */
     jw_init(&w, &b, 0);
@@ -147,7 +144,6 @@ static int search_head(void *ctx, int64_t head, int worker, struct err *err)
     struct exact exact[CALIB_INSIDE_WINDOWS] = {0};
     float *q[CALIB_INSIDE_WINDOWS] = {0};
     int rc = 0;
-
     if (s->c->how->dense_head[(int64_t)s->layer * c->heads + head])
         return 0;
     if (interrupted())
@@ -192,7 +188,6 @@ static int run_layer(struct search *s, struct layer_attn *attn, struct err *err)
     const struct calib_inside *c = s->c;
     int64_t n = c->tokens, hidden = c->m->llm.c.hidden, step = s->work.chunk;
     int rc = 0;
-
     TRY(llm_layer_load(&c->m->llm, s->layer, &s->weights, err));
     for (int i = 0; i < s->n; i++)
         for (int64_t t = 0; t < n; t += step)
@@ -222,7 +217,6 @@ static int write_file(const struct search *s, const char *path, struct err *err)
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     jw_init(&w, &b, 2);
     jw_obj(&w);
     jw_kstr(&w, "method", run->method->name);
@@ -310,7 +304,6 @@ static int search_layers(struct search *s, struct err *err)
                            .seed = c->how->seed};
     struct layer_attn attn = {0};
     int rc = 0;
-
     TRY(layer_attn_init(&attn, &s->run, &how, &shape, c->m->name, c->jobs, err));
     for (s->layer = 0; s->layer < shape.layers; s->layer++)
         TRY(run_layer(s, &attn, err));
@@ -329,7 +322,6 @@ static int open_search(struct search *s, const struct calib_inside *c, const str
     const struct llm_config *m = &c->m->llm.c;
     int64_t chunk = c->tokens < 2048 ? c->tokens : 2048;
     int rc = 0;
-
     s->c = c;
     s->run = (struct method_run){.method = run->method,
                                  .params = run->params,
@@ -357,7 +349,6 @@ int calib_inside(const struct calib_inside *c, const struct method *const *metho
     char path[4096];
     int64_t n = 0;
     int rc = 0;
-
     if (c->tokens > c->m->llm.c.max_positions)
         FAIL(err, ERR_USAGE, "--calibrate-tokens %lld is more than the model's context of %lld",
              (long long)c->tokens, (long long)c->m->llm.c.max_positions);

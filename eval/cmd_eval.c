@@ -22,36 +22,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_eval = {
-    "eval",
-    "eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
-    "eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
-    "run a model with a method as its attention and measure what that costs in quality",
-    run,
-    eval_options,
-    "Exact attention and all methods go through the model layer by layer together, so that every\n"
-    "number is a comparison within one run. One JSON line per task cell and setting is appended "
-    "to\n"
-    "DIR/records.jsonl (scope model); cells that are already there are not done again.\n\n"
-    "Tasks:\n"
-    "  FILE                 likelihoods of a text\n"
-    "  FILE.jsonl           questions, a JSON line each: prompt, answers, metric (doc/eval.md)\n"
-    "  needle               one key and value in a long text; the value is asked for\n"
-    "  multi:n=8            n of them; one is asked for\n"
-    "  kv                   nothing but keys and values\n"
-    "  chain:h=4            every value leads to the next key\n"
-    "  copy:lines=12:cue=3  the first lines of a passage again; it goes on as before\n"
-    "  track:h=4            names that have one value (English)\n\n"
-    "Examples:\n"
-    "  lacuna eval --model datasets/models/code-lm -m streaming -m sale --task core/mask.c -o out\n"
-    "  lacuna eval --model DIR -m spargeattn:tau=0.5,0.9 --dense-layers 0 --task t.txt -n 4K -o "
-    "out\n"
-    "  lacuna eval --model DIR -m sale --task needle --tokens 2K,8K --depth 0,0.5,1 --trials 5 -o "
-    "out\n",
-};
-
 static int print_plan(const struct eval_opts *o, const struct eval_count *t, int64_t memory,
                       struct err *err)
 {
@@ -125,7 +95,6 @@ static int open_records(const struct app *app, const struct eval_opts *o, const 
 {
     char path[4096], name[96];
     int rc = 0;
-
     TRY(make_dirs(o->out, err));
     shard_path(o, shard, "records", path, sizeof path);
     TRY((o->c.force ? record_file_reopen : record_file_open)(path, records, err));
@@ -229,7 +198,6 @@ static int find_search(const struct method_run *run, const char *dir, const char
     char found[sizeof s->found];
     size_t len;
     int rc = 0;
-
     for (int64_t i = 0; i < n; i++) {
         bool counts = r[i].status == RECORD_OK && is_of(run, model, r + i);
         const char *note = counts ? record_note_value(r + i, "found", &len) : NULL;
@@ -262,7 +230,6 @@ static int replace_run(const struct method *const *methods, const char *found,
     struct buf text = {0};
     int64_t n = 0;
     int rc = 0;
-
     /* Records are data: they set what was searched and nothing else. */
     TRY(budget_apply(run->target, run->method, found, run->params, err));
     buf_puts(&text, run->method->name);
@@ -293,7 +260,6 @@ static int found_params_take(const struct method *const *methods, const char *di
     struct record *r = NULL;
     int64_t n_r = 0, taken = 0;
     int rc = 0;
-
     TRY(records_load(dir, &r, &n_r, err));
     for (int64_t i = 0; i < n; i++) {
         struct search_seen s = {0};
@@ -358,7 +324,6 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     struct sim_device device = {0};
     struct manifest *manifest = NULL;
     int rc = 0;
-
     v.ask.who = "eval";
     v.ask.model = o->model;
     v.ask.seed = (uint64_t)o->c.seed;
@@ -421,7 +386,6 @@ static int run_language(const struct app *app, const struct eval_opts *o, struct
     struct manifest *manifest = NULL;
     char path[4096];
     int rc = 0;
-
     TRY(gemm_ready(err));
     if (o->c.dry_run) {
         TRY(peek_records(o, &r->shard, &r->records, err));
@@ -523,7 +487,6 @@ static int calibrate_runs(const struct app *app, const struct eval_opts *o,
                              .dir = o->out,
                              .jobs = r->jobs};
     int searched = 0, rc = 0;
-
     if (!o->calibrate_inside || o->c.dry_run)
         return 0;
     TRY(refuse_task_text(o, err));
@@ -551,7 +514,6 @@ static int eval_language(const struct app *app, struct eval_opts *o, struct meth
     struct eval_model m = {0};
     struct stopwatch watch = {.since = clock_ns()};
     int rc = 0;
-
     TRY(eval_check_kind(o, false, err));
     TRY(eval_model_open(&m, o->model, o->bos, err));
     stopwatch_lap(&watch, "model");
@@ -590,38 +552,59 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct eval_opts o = {0};
+    struct eval_opts *o = opts;
     struct method_run *runs = NULL;
-    struct str_list rest = {0};
     int64_t n_all = 0, n_runs = 0;
-    bool done = false;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_eval, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n)
-        FAIL(err, ERR_USAGE, "eval: unexpected argument '%s'", rest.items[0]);
-    if (!o.model)
+    if (rest->n)
+        FAIL(err, ERR_USAGE, "eval: unexpected argument '%s'", rest->items[0]);
+    if (!o->model)
         FAIL(err, ERR_USAGE, "eval: --model DIR is missing");
-    if (!o.out && !o.c.dry_run)
+    if (!o->out && !o->c.dry_run)
         FAIL(err, ERR_USAGE, "eval: -o DIR is missing");
-    TRY(foreign_refuse(o.model, err));
+    TRY(foreign_refuse(o->model, err));
     mem_return_large_blocks();
-    TRY(eval_methods(app->methods, &o, &runs, &n_all, &n_runs, err));
-    for (int64_t i = 0; i < n_runs && !o.c.dry_run; i++)
+    TRY(eval_methods(app->methods, o, &runs, &n_all, &n_runs, err));
+    for (int64_t i = 0; i < n_runs && !o->c.dry_run; i++)
         TRY(method_run_open(runs + i, err));
-    if (wan_config_is(o.model))
-        TRY(eval_video(app, &o, runs, n_runs, err));
+    if (wan_config_is(o->model))
+        TRY(eval_video(app, o, runs, n_runs, err));
     else
-        TRY(eval_language(app, &o, runs, n_runs, err));
+        TRY(eval_language(app, o, runs, n_runs, err));
 out:
     method_runs_free(runs, n_all);
-    free(o.ask.tokens);
-    free(o.ask.depths);
-    opt_free(eval_options, &o);
-    str_list_free(&rest);
+    free(o->ask.tokens);
+    free(o->ask.depths);
     return rc;
 }
+
+const struct command cmd_eval = {
+    "eval",
+    "eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
+    "eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
+    "run a model with a method as its attention and measure what that costs in quality",
+    run,
+    eval_options,
+    sizeof(struct eval_opts),
+    "Exact attention and all methods go through the model layer by layer together, so that every\n"
+    "number is a comparison within one run. One JSON line per task cell and setting is appended "
+    "to\n"
+    "DIR/records.jsonl (scope model); cells that are already there are not done again.\n\n"
+    "Tasks:\n"
+    "  FILE                 likelihoods of a text\n"
+    "  FILE.jsonl           questions, a JSON line each: prompt, answers, metric (doc/eval.md)\n"
+    "  needle               one key and value in a long text; the value is asked for\n"
+    "  multi:n=8            n of them; one is asked for\n"
+    "  kv                   nothing but keys and values\n"
+    "  chain:h=4            every value leads to the next key\n"
+    "  copy:lines=12:cue=3  the first lines of a passage again; it goes on as before\n"
+    "  track:h=4            names that have one value (English)\n\n"
+    "Examples:\n"
+    "  lacuna eval --model datasets/models/code-lm -m streaming -m sale --task core/mask.c -o out\n"
+    "  lacuna eval --model DIR -m spargeattn:tau=0.5,0.9 --dense-layers 0 --task t.txt -n 4K -o "
+    "out\n"
+    "  lacuna eval --model DIR -m sale --task needle --tokens 2K,8K --depth 0,0.5,1 --trials 5 -o "
+    "out\n",
+};

@@ -45,21 +45,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_prompt = {
-    "prompt",
-    "prompt TASK[:key=value] [--tokens N] [--depth D] [--sample S] [-o FILE]",
-    "write a generated prompt: needle, multi, kv, chain, copy, track",
-    run,
-    options,
-    "The same prompts as `lacuna eval` asks, a function of task, length, depth, sample and seed.\n"
-    "--json writes prompt and answer as a line of a task file that eval reads.\n\n"
-    "Examples:\n"
-    "  lacuna prompt needle --tokens 16K --depth 0.5 -o needle.txt\n"
-    "  lacuna prompt kv:domain=en --model DIR --tokens 8K --json >> kv.jsonl\n",
-};
-
 /* Append the prompt as one JSON line of a task file, graded as `lacuna eval` grades it. ERR_USAGE
  * for chain and copy, which task files cannot grade. */
 static int task_line(const struct prompt_spec *s, const struct prompt *p, struct buf *b,
@@ -67,7 +52,6 @@ static int task_line(const struct prompt_spec *s, const struct prompt *p, struct
 {
     struct jw w;
     bool names = s->kind == PROMPT_TRACK;
-
     if (s->kind == PROMPT_CHAIN || s->kind == PROMPT_COPY)
         return err_set(err, ERR_USAGE,
                        "prompt: --json: a task file cannot say how %s is graded; give the task to "
@@ -111,7 +95,6 @@ static int write_prompt(const struct prompt_opts *o, const struct prompt_spec *s
     struct buf line = {0};
     const struct buf *text = &p->text;
     int rc = 0;
-
     if (o->c.json)
         TRY(task_line(s, p, &line, err));
     else if (o->chat)
@@ -137,7 +120,6 @@ static int make(const struct prompt_opts *o, const char *task, struct err *err)
     int64_t *tokens = NULL, n = 0;
     char hash[40];
     int rc = 0;
-
     TRY(tokens_parse(o->tokens, "--tokens", &tokens, &n, err));
     if (n != 1)
         FAIL(err, ERR_USAGE, "prompt: one length was expected, found --tokens %s", o->tokens);
@@ -169,24 +151,30 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct prompt_opts o;
-    struct str_list rest = {0};
-    bool done = false;
+    struct prompt_opts *o = opts;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_prompt, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n != 1)
+    if (rest->n != 1)
         FAIL(err, ERR_USAGE,
              "prompt: one task was expected (needle, multi, kv, chain, copy, "
              "track), found %lld arguments",
-             (long long)rest.n);
-    TRY(make(&o, rest.items[0], err));
+             (long long)rest->n);
+    TRY(make(o, rest->items[0], err));
 out:
-    opt_free(options, &o);
-    str_list_free(&rest);
     return rc;
 }
+
+const struct command cmd_prompt = {
+    "prompt",
+    "prompt TASK[:key=value] [--tokens N] [--depth D] [--sample S] [-o FILE]",
+    "write a generated prompt: needle, multi, kv, chain, copy, track",
+    run,
+    options,
+    sizeof(struct prompt_opts),
+    "The same prompts as `lacuna eval` asks, a function of task, length, depth, sample and seed.\n"
+    "--json writes prompt and answer as a line of a task file that eval reads.\n\n"
+    "Examples:\n"
+    "  lacuna prompt needle --tokens 16K --depth 0.5 -o needle.txt\n"
+    "  lacuna prompt kv:domain=en --model DIR --tokens 8K --json >> kv.jsonl\n",
+};

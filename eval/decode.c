@@ -36,7 +36,6 @@ static int64_t vocab(const struct decode *d)
 int decode_open(struct decode *d, struct lockstep *l, int stream, struct err *err)
 {
     int rc = 0;
-
     *d = (struct decode){.l = l, .stream = stream, .pos = l->n};
     TRY(mem_alloc(&d->first, vocab(d), sizeof *d->first, "logits", err));
     TRY(mem_alloc(&d->logits, vocab(d), sizeof *d->logits, "logits", err));
@@ -102,7 +101,6 @@ int decode_score(struct decode *d, const int32_t *ids, int64_t m, double *nll, b
     int64_t hidden = d->l->model->c.hidden;
     float *logits = NULL;
     int rc = 0;
-
     if (m == 0)
         return 0;
     nll[0] = logits_nll(d->logits, vocab(d), ids[0], top1);
@@ -151,7 +149,6 @@ static int append_chat(const struct eval_model *m, const char *text, size_t len,
     int32_t *ids = NULL;
     int64_t n = 0;
     int rc = 0;
-
     if (len == 0)
         return 0;
     TRY(tokenizer_encode(m->tok, text, len, &added, &ids, &n, err));
@@ -171,7 +168,6 @@ int prompt_ids(const struct eval_model *m, const char *chat, const char *text, s
     int32_t *ids = NULL;
     int64_t n = 0;
     int rc = 0;
-
     id_list_free(out);
     if (m->bos >= 0)
         TRY(append(out, &m->bos, 1, err));
@@ -195,7 +191,6 @@ int answer_ids(const struct eval_model *m, const char *chat, const char *prompt_
     int32_t *ids = NULL;
     int64_t n = 0, same = 0;
     int rc = 0;
-
     id_list_free(answer);
     *retokenised = false;
     TRY(tokenizer_encode_plain(m->tok, answer_text, strlen(answer_text), &ids, &n, err));
@@ -245,7 +240,6 @@ int generate(struct decode *d, const struct eval_model *m, int64_t max_new,
 {
     struct id_list ids = {0};
     int rc = 0;
-
     buf_reset(out);
     buf_puts(out, "");
     for (int64_t i = 0; i < max_new; i++) {
@@ -281,7 +275,6 @@ int decode_greedy(const char *dir, const struct decoder_accel *on, int jobs, con
     struct lockstep l = {0};
     struct decode d = {0};
     int rc = 0;
-
     *made = 0;
     TRY(llm_open(dir, &m.llm, err));
     TRY(eval_model_ends(&m, err));

@@ -194,7 +194,6 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
 {
     int64_t kept = 0;
     int rc = 0;
-
     if (o->methods.n == 0)
         FAIL(err, ERR_USAGE, "eval: no method given (-m NAME; see `lacuna list methods`)");
     for (int64_t i = 0; i < o->methods.n; i++)
@@ -273,7 +272,6 @@ int eval_how_options(const struct eval_opts *o, const struct attn_shape *c, enum
 {
     int64_t *layers = NULL, n = 0;
     int rc = 0;
-
     how->dense_below = o->dense_below;
     how->prefill_chunk = o->prefill_chunk;
     how->decode_method = o->decode == 1;
@@ -299,7 +297,6 @@ int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n,
 {
     int64_t cap = 0;
     int rc = 0;
-
     for (const char *p = text; p && *p;) {
         char *end;
         errno = 0;
@@ -322,7 +319,6 @@ static int depths_parse(const char *text, double **list, int64_t *n, struct err 
 {
     int64_t cap = 0;
     int rc = 0;
-
     for (const char *p = text; p && *p;) {
         const char *end;
         double x;

@@ -22,7 +22,6 @@ static int find_bos(struct eval_model *m, int mode, struct err *err)
     int32_t *ids = NULL;
     int64_t n = 0;
     int rc = 0;
-
     TRY(tokenizer_encode(m->tok, "", 0, &added, &ids, &n, err));
     if (n > 1)
         FAIL(err, ERR_INPUT,
@@ -55,7 +54,6 @@ static int read_eot(struct eval_model *m, const char *file, struct err *err)
     char path[CHECKPOINT_PATH];
     json_t *o = NULL;
     int rc = 0;
-
     TRY(checkpoint_json(m->dir, file, MAX_CONFIG, path, &o, err));
     const json_t *eos = json_object_get(o, "eos_token_id");
     add_eot(m, eos);
@@ -78,7 +76,6 @@ static int read_domain(struct eval_model *m, struct err *err)
     const char *domain = "en";
     json_t *o = NULL;
     int rc = 0;
-
     TRY(checkpoint_json(m->dir, "eval.json", MAX_CONFIG, path, &o, err));
     if (o) {
         TRY(jget_str_opt(o, "domain", path, &domain, err));
@@ -105,7 +102,6 @@ struct attn_shape eval_model_shape(const struct eval_model *m)
 int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct err *err)
 {
     int rc = 0;
-
     memset(m, 0, sizeof *m);
     m->dir = dir;
     checkpoint_name(dir, m->name, sizeof m->name);

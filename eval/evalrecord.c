@@ -73,7 +73,6 @@ int eval_identity(const struct eval_subject *m, const struct eval_how *how, cons
 {
     struct buf setting = {0};
     int rc = 0;
-
     record_of_model(r);
     snprintf(r->trace, sizeof r->trace, "%s", m->weights);
     record_text(r, &r->model, "%s", m->name);
@@ -127,7 +126,6 @@ int eval_record_densities(const struct layer_attn *a, struct record *r, struct e
     double elem = 0, exec = 0, sparse = 0, sparse_calls = 0;
     int64_t heads = (int64_t)c->layers * c->heads, dense = 0;
     int rc = 0;
-
     for (int l = 0; l < c->layers; l++) {
         double layer = 0;
         for (int64_t i = (int64_t)l * c->heads; i < (int64_t)(l + 1) * c->heads; i++) {
@@ -239,7 +237,6 @@ int eval_record_clip_times(const struct clip_times *t, const struct layer_attn *
     struct attention_ns at =
         a ? mean_of(eval_attention_ns(a), steps) : (struct attention_ns){own, own, 0};
     int rc = 0;
-
     TRY(record_metric(r, "time_linear_ns", linear, err));
     TRY(record_metric(r, "time_product_ns", product, err));
     TRY(record_metric(r, "time_other_ns", linear - product, err));
@@ -257,7 +254,6 @@ int eval_record_layers(const struct lockstep *l, int stream, struct record *r, s
     const struct stream *s = l->s + stream;
     const struct layer_attn *a = s->attn;
     int layers = l->model->c.layers, rc = 0;
-
     if (!a)
         return record_metric(r, "density_elem", 1, err);
     TRY(eval_record_densities(a, r, err));

@@ -90,7 +90,6 @@ static int cell_records(const struct eval_run *r, const struct eval_task *t, int
     struct eval_subject m = {r->m->name, r->m->weights, eval_model_shape(r->m)};
     struct buf name = {0};
     int rc = 0;
-
     *c = (struct cell_records){.n = r->n_runs + 1};
     TRY(mem_zalloc(&c->rec, c->n, sizeof *c->rec, "records", err));
     TRY(mem_zalloc(&c->done, c->n, sizeof *c->done, "records", err));
@@ -113,7 +112,6 @@ static int assign_cells(struct eval_run *r, struct err *err)
     double *cost = NULL;
     int64_t n = 0, at = 0;
     int rc = 0;
-
     for (int i = 0; i < r->n_tasks; i++)
         n += r->tasks[i].cells;
     free(r->owner);
@@ -156,7 +154,6 @@ int eval_plan(struct eval_run *r, struct err *err)
 {
     struct cell_records c = {0};
     int rc = 0;
-
     r->count = (struct eval_count){0};
     TRY(assign_cells(r, err));
     for (int i = 0; i < r->n_tasks; i++)
@@ -227,7 +224,6 @@ static int dump_nll(const struct eval_run *r, const struct cell_run *run, struct
     int64_t streams = run->l->n_streams, n = run->scores[0].n, shape[2] = {streams, n};
     float *x = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&x, streams * n, sizeof *x, "likelihoods", err));
     for (int64_t i = 0; i < streams; i++)
         for (int64_t k = 0; k < n; k++)
@@ -246,7 +242,6 @@ static int do_cell(struct eval_run *r, struct eval_task *t, int64_t cell, struct
     struct cell_run run = {.m = r->m, .l = l};
     bool any = false;
     int rc = 0;
-
     TRY(cell_records(r, t, cell, &c, err));
     for (int i = 0; i < c.n; i++)
         any = any || !c.done[i];
@@ -284,7 +279,6 @@ static int do_task(struct eval_run *r, struct eval_task *t, struct layer_attn *a
     struct buf name = {0};
     double since = clock_ns();
     int rc = 0;
-
     TRY(lockstep_open(&l, (struct llm_model *)(uintptr_t)&r->m->llm, attn, r->n_runs, t->cap,
                       t->decodes, r->how.round, r->jobs, r->on, err));
     log_debug("the model was made ready in %.3f s", 1e-9 * (clock_ns() - since));
@@ -314,7 +308,6 @@ int eval_execute(struct eval_run *r, struct err *err)
     int64_t cells = 0;
     int rc = 0, synced;
     struct err own = {0};
-
     TRY(mem_zalloc(&attn, r->n_runs, sizeof *attn, "settings", err));
     TRY(mem_zalloc(&r->tally, r->n_runs, sizeof *r->tally, "settings", err));
     for (int i = 0; i < r->n_runs; i++)

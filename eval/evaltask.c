@@ -49,7 +49,6 @@ static int read_text(struct text_state *s, const struct eval_model *m, struct er
     bool has_bos = false;
     int32_t *ids = NULL;
     int rc = 0;
-
     TRY(buf_read_file(&text, s->path, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), s->hash);
     rc = tokenizer_encode(m->tok, buf_str(&text), text.len, &has_bos, &ids, &s->n, err);
@@ -79,7 +78,6 @@ static int plan_windows(struct text_state *s, const struct eval_task *t, struct 
     int bos = t->m->bos >= 0;
     int64_t all = s->n + bos, at, limit = t->m->llm.c.max_positions;
     int rc = 0;
-
     if (t->o->n_tokens > 1)
         FAIL(err, ERR_USAGE, "%s: a text takes one --tokens, found %lld lengths", s->path,
              (long long)t->o->n_tokens);
@@ -175,7 +173,6 @@ static int run_text(struct eval_task *t, int64_t cell, struct cell_run *c, struc
     int bos = t->m->bos >= 0, rc = 0;
     double bytes = 0, words = 0;
     int32_t *ids = NULL;
-
     TRY(mem_alloc(&ids, s->window, sizeof *ids, "token ids", err));
     ids[0] = t->m->bos;
     for (int64_t i = 0; i < s->windows; i++) {
@@ -215,7 +212,6 @@ static int text_task_open(const char *path, struct eval_task *t, struct err *err
 {
     struct text_state *s = NULL;
     int rc = 0;
-
     t->kind = &text_kind;
     TRY(mem_zalloc(&s, 1, sizeof *s, "task", err));
     t->state = s;
@@ -241,7 +237,6 @@ int eval_task_open(const char *text, const struct eval_model *m, const struct ta
 {
     bool there;
     int rc = 0;
-
     *out = (struct eval_task){.m = m, .o = o};
     TRY(io_exists(text, &there, err));
     if (prompt_is_task(text))

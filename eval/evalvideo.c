@@ -29,7 +29,6 @@ int video_eval_open(struct video_eval *v, struct err *err)
 {
     const struct wan_config *c = &v->model.c;
     int rc = 0;
-
     TRY(wan_open(v->ask.model, CACHE_BYTES, &v->model, err));
     TRY(video_input_open(c, &v->ask, &v->in, err));
     TRY(st_content_id(v->model.file, v->weights, err));
@@ -82,7 +81,6 @@ static int task_name(struct video_eval *v, struct buf *b, struct err *err)
     const struct video_input *in = &v->in;
     int64_t text = in->n_text * v->model.c.text_dim;
     int rc = 0;
-
     buf_printf(b, "video:size=%lldx%lldx%lld:steps=%lld:shift=%.15g:guidance=%.15g",
                (long long)in->t, (long long)in->h, (long long)in->w, (long long)v->ask.steps,
                v->ask.shift, v->ask.guidance);
@@ -105,7 +103,6 @@ static int make_records(struct video_eval *v, struct record *rec, bool *done, st
     struct eval_subject m = {v->name, v->weights, v->shape};
     struct buf name = {0};
     int rc = 0;
-
     TRY(task_name(v, &name, err));
     v->count = (struct eval_count){.all = v->n_runs + 1};
     for (int i = 0; i <= v->n_runs; i++) {
@@ -161,7 +158,6 @@ static int open_streams(struct video_work *w, struct err *err)
     struct video_eval *e = w->e;
     struct record *rec = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&w->s, e->n_runs + 1, sizeof *w->s, "streams", err));
     TRY(mem_zalloc(&w->done, e->n_runs + 1, sizeof *w->done, "streams", err));
     TRY(mem_zalloc(&rec, e->n_runs + 1, sizeof *rec, "records", err));
@@ -204,7 +200,6 @@ static int evaluate(struct video_work *w, struct video_stream *s, int64_t step, 
     struct layer_attention own = layer_attn_own(&s->attn);
     struct wan_input in = {s->x, e->in.t,     e->in.h, e->in.w, 1000 * e->in.sigma[step],
                            text, e->in.n_text};
-
     if (interrupted())
         return err_set(err, ERR_INTERRUPTED,
                        "interrupted; a clip has no record before its last step");
@@ -288,7 +283,6 @@ static int compare_step(struct video_work *w, struct video_stream *s, int64_t st
     double attn_ns = eval_attention_ns(&s->attn).method - before->attn_ns;
     double l2, cosine, v_l2, v_cosine;
     int rc = 0;
-
     vector_compare(s->x, dense->x, n, &l2, &cosine);
     vector_compare(s->v, dense->v, n, &v_l2, &v_cosine);
     TRY(put_step(&s->rec, "x_l2", step, l2, err));
@@ -348,7 +342,6 @@ static int compare_clips(struct video_work *w, struct video_stream *s, struct er
     struct clip_size size = {e->in.t, e->in.h, e->in.w};
     struct clip_diff d;
     int rc = 0;
-
     if (e->model.c.out_channels != 3)
         return 0;
     TRY(clip_compare(s->x, w->s->x, size, e->jobs, &d, err));
@@ -377,7 +370,6 @@ static int save_pictures(const struct video_work *w, int i, struct err *err)
     struct clip_size size = {e->in.t, e->in.h, e->in.w};
     char path[4096];
     int rc = 0;
-
     if (i == 0)
         snprintf(path, sizeof path, "%s/dense", e->frames);
     else
@@ -398,7 +390,6 @@ static int finish(struct video_work *w, int i, struct err *err)
     struct video_eval *e = w->e;
     struct video_stream *s = w->s + i;
     int rc = 0;
-
     if (s->runs) {
         s->rec.status = RECORD_OK;
         TRY(compare_clips(w, s, err));
@@ -427,7 +418,6 @@ int video_eval_plan(struct video_eval *v, struct err *err)
     struct record *rec = NULL;
     bool *done = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&rec, v->n_runs + 1, sizeof *rec, "records", err));
     TRY(mem_zalloc(&done, v->n_runs + 1, sizeof *done, "records", err));
     for (int i = 0; i <= v->n_runs; i++)
@@ -453,7 +443,6 @@ int video_eval_run(struct video_eval *v, struct err *err)
     struct video_work w = {.e = v, .times = {.steps = v->ask.steps, .branches = v->in.branches}};
     struct err own = {0};
     int rc = 0, synced;
-
     TRY(mem_zalloc(&v->tally, v->n_runs, sizeof *v->tally, "settings", err));
     TRY(open_streams(&w, err));
     if (v->count.todo == 0)

@@ -22,7 +22,6 @@ static int cell_name(const struct eval_task *t, int64_t i, struct buf *b, struct
 {
     const struct file_state *s = t->state;
     const struct question *q = s->f.q + i;
-
     buf_printf(b, "file:file=%s", s->name);
     if (q->group[0]) {
         buf_puts(b, ":group=");
@@ -71,7 +70,6 @@ static int question_prompt(const struct eval_task *t, const struct question *q, 
     const char *at = t->o->chat ? strstr(t->o->chat, "{prompt}") : NULL;
     int64_t front, n, keep;
     int rc = 0;
-
     *cut = 0;
     TRY(answer_room(t, q, room, err));
     TRY(prompt_ids(t->m, t->o->chat, q->prompt.data, q->prompt.len, out, err));
@@ -123,7 +121,6 @@ static int grade_choice(struct decode *d, const struct question *q, const struct
     bool right = false, right_norm = false;
     int32_t *ids = NULL;
     int rc = 0;
-
     for (int64_t i = 0; i < q->choices.n; i++) {
         const char *text = q->choices.items[i];
         bool answer = strcmp(text, q->answers.items[0]) == 0;
@@ -180,7 +177,6 @@ static int grade(struct cell_run *c, int stream, const struct question *q, int64
     struct record *r = c->rec + stream;
     struct decode d = {0};
     int rc = 0;
-
     TRY(decode_open(&d, c->l, stream, err));
     rc = q->metric == TEXT_CHOICE ? grade_choice(&d, q, c->m, r, err)
                                   : grade_text(&d, q, c->m, c->predicted + stream, r, err);
@@ -202,7 +198,6 @@ static int run_cell(struct eval_task *t, int64_t cell, struct cell_run *c, struc
     struct id_list ids = {0};
     int64_t cut, room;
     int rc = 0;
-
     TRY(question_prompt(t, q, &ids, &cut, &room, err));
     hash_text(hash_bytes(q->prompt.data, q->prompt.len), c->prompt_id);
     TRY(lockstep_prefill(c->l, ids.v, ids.n, err));
@@ -242,7 +237,6 @@ static int plan_room(struct eval_task *t, struct err *err)
     struct id_list ids = {0};
     int64_t cut, room;
     int rc = 0;
-
     for (int64_t i = 0; i < s->f.n; i++) {
         TRY(question_prompt(t, s->f.q + i, &ids, &cut, &room, err));
         t->cap = ids.n + room > t->cap ? ids.n + room : t->cap;
@@ -259,7 +253,6 @@ int file_task_open(const char *path, struct eval_task *t, struct err *err)
     struct buf name = {0};
     int64_t context = t->m->llm.c.max_positions;
     int rc = 0;
-
     t->kind = &file_kind;
     TRY(mem_zalloc(&s, 1, sizeof *s, "task", err));
     t->state = s;

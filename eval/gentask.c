@@ -44,7 +44,6 @@ static int open_wrong(struct grade *g, int64_t n, struct err *err)
     const struct prompt *p = g->prompt;
     bool again;
     int rc = 0;
-
     TRY(mem_zalloc(&g->wrong, p->wrong.n, sizeof *g->wrong, "answers", err));
     for (int64_t i = 0; i < p->wrong.n; i++) {
         struct id_list *w = g->wrong + g->n_wrong, prompt = {g->ids.v, n};
@@ -84,7 +83,6 @@ static int grade_open(struct grade *g, struct err *err)
     enum prompt_kind kind = g->spec->kind;
     struct buf covered = {0};
     int rc = 0;
-
     TRY(prompt_ids(g->m, g->chat, p->text.data, p->text.len, &g->ids, err));
     int64_t n = g->ids.n;
     if (kind == PROMPT_CHAIN || kind == PROMPT_TRACK)
@@ -215,7 +213,6 @@ static int first_nll(struct grading *x, double *mean, struct err *err)
     const struct llm_config *c = &g->m->llm.c;
     float *logits = NULL, *h = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&logits, c->vocab, sizeof *logits, "logits", err));
     TRY(mem_alloc(&h, g->first_n * c->hidden, sizeof *h, "hidden state", err));
     TRY(lockstep_hidden(x->c->l, x->d.stream, g->first_at - 1, g->first_n, h, err));
@@ -237,7 +234,6 @@ static int grade_copy(struct grading *x, struct err *err)
     double *nll = NULL, sum = 0, again = 0, first;
     bool *top1 = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&nll, n, sizeof *nll, "likelihoods", err));
     TRY(mem_alloc(&top1, n, sizeof *top1, "likelihoods", err));
     rc = decode_score(&x->d, g->answer.v, n, nll, top1, err);
@@ -268,7 +264,6 @@ static int chain_turn(struct grading *x, struct buf *text, struct err *err)
     const struct tokenizer *tok = x->g->m->tok;
     struct buf piece = {0};
     int rc = 0;
-
     buf_reset(text);
     for (int i = 0; i < 24; i++) {
         int32_t id = decode_likeliest(&x->d);
@@ -294,7 +289,6 @@ static int grade_chain(struct grading *x, struct err *err)
     int64_t hops = 0;
     int32_t *ids = NULL;
     int rc = 0;
-
     for (int64_t i = 0; i < p->answers.n; i++) {
         char link[64];
         int64_t n = 0;
@@ -345,7 +339,6 @@ static int grade_stream(const struct grade *g, struct cell_run *c, int stream, s
 {
     struct grading x = {g, c, c->rec + stream, c->predicted + stream, {0}};
     int rc = 0;
-
     TRY(decode_open(&x.d, c->l, stream, err));
     switch (g->spec->kind) {
     case PROMPT_CHAIN:
@@ -389,7 +382,6 @@ static int choose_lengths(struct gen_state *s, const struct eval_task *t, struct
 {
     int64_t limit = t->m->llm.c.max_positions, cap = 0;
     int rc = 0;
-
     for (int64_t i = 0; i < t->o->n_tokens; i++) {
         if (t->o->tokens[i] > limit)
             FAIL(err, ERR_USAGE, "task %s: --tokens %lld is more than the model's context of %lld",
@@ -412,7 +404,6 @@ static int choose_depths(struct gen_state *s, const struct task_opts *o, struct 
 {
     const double *from = o->n_depths ? o->depths : default_depths;
     int rc = 0;
-
     s->n_depths = o->n_depths ? o->n_depths : 5;
     if (!prompt_has_depth(&s->spec))
         s->n_depths = 1;
@@ -436,7 +427,6 @@ static int cell_name(const struct eval_task *t, int64_t i, struct buf *b, struct
     const struct gen_state *s = t->state;
     int64_t tokens, sample;
     double depth;
-
     cell_of(s, i, &tokens, &depth, &sample);
     prompt_spec_text(&s->spec, b);
     if (s->file.n) {
@@ -486,7 +476,6 @@ static int question_ids(const struct cell_run *c, const char *chat, const struct
     struct id_list front = {0};
     struct buf text = {0};
     int rc = 0;
-
     if (chat)
         buf_put(&text, chat, (size_t)(strstr(chat, hole) - chat) + strlen(hole));
     TRY(buf_check(&text, "chat text", err));
@@ -507,7 +496,6 @@ static int run_cell(struct eval_task *t, int64_t cell, struct cell_run *c, struc
     int64_t tokens, sample;
     double depth;
     int rc = 0;
-
     cell_of(s, cell, &tokens, &depth, &sample);
     TRY(eval_prompt_make(t->m, &s->spec, s->file.n ? &s->file : NULL, t->o->chat, tokens, depth,
                          sample, t->o->seed, &p, err));
@@ -556,7 +544,6 @@ int gen_task_open(const char *text, struct eval_task *t, struct err *err)
 {
     struct gen_state *s = NULL;
     int rc = 0;
-
     t->kind = &gen_kind;
     TRY(mem_zalloc(&s, 1, sizeof *s, "task", err));
     t->state = s;

@@ -78,7 +78,6 @@ int lines_read(struct lines *l, const char *path, char hash[40], struct err *err
 {
     struct buf text = {0};
     int rc = 0;
-
     TRY(buf_read_file(&text, path, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), hash);
     for (size_t at = 0; at < text.len;) {
@@ -151,7 +150,6 @@ static void add_statement(struct haystack *h, const char *p, const char *a, cons
 static void add_function(struct haystack *h)
 {
     char f1[16], f2[16], t[16], p[16], a[16], i[16];
-
     draw_word(&h->d, 0, f1);
     draw_word(&h->d, 0, f2);
     draw_word(&h->d, 0, t);
@@ -265,7 +263,6 @@ static void add_head(struct source *s)
 {
     struct haystack *h = s->h;
     const char *a = DRAW(h, nouns), *b = DRAW(h, nouns), *folder = DRAW(h, folders);
-
     snprintf(s->prefix, sizeof s->prefix, "%s_%s", a, b);
     for (size_t i = 0; i < sizeof s->prefix; i++)
         s->upper[i] = (char)toupper(s->prefix[i]);
@@ -418,7 +415,6 @@ void haystack_free(struct haystack *h)
 int haystack_need(struct haystack *h, int64_t n, struct err *err)
 {
     int rc = 0;
-
     while (h->lines.n < n && !rc) {
         if (h->file) {
             size_t len;

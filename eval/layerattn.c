@@ -130,7 +130,6 @@ static int take_rows(void *ctx, const struct mask *m, const double *out, const d
     const struct layer_attn *a = w->j->a;
     int64_t end = method_rows(w->j), n = (m->row1 < end ? m->row1 : end) - m->row0;
     int rc = 0;
-
     put_rows(w, m->row0, m->row1 - m->row0, out);
     if (a->decoding)
         return 0;
@@ -152,7 +151,6 @@ static int dense_rows(struct head_work *w, int64_t row0, struct err *err)
     double *out = NULL, *lse = NULL;
     struct mask m;
     int rc = 0;
-
     TRY(mem_alloc(&out, STEP * j->kv->d, sizeof *out, "output of a head", err));
     TRY(mem_alloc(&lse, STEP, sizeof *lse, "log-sum-exp of a head", err));
     for (int64_t r = row0; r < j->nq; r += STEP) {
@@ -174,7 +172,6 @@ static int describe(struct head_work *w, struct err *err)
 {
     const struct layer_attn *a = w->j->a;
     struct record *r = &w->rec;
-
     record_text(r, &r->model, "%s", a->model);
     r->ordinal = w->j->ordinal + w->head;
     r->layer = w->in.layer;
@@ -253,7 +250,6 @@ static int head_open(struct head_work *w, const struct layer_job *j, int head, s
     int d = c->head_dim, kv_head = head / (c->heads / c->kv_heads), rc = 0;
     int64_t at = kv_head * j->kv->n * d;
     const float *q = j->q;
-
     *w = (struct head_work){.j = j, .sum = j->sums + head, .head = head};
     record_init(&w->rec);
     if (a->there) {
@@ -336,7 +332,6 @@ static int method_begin(struct head_work *w, struct err *err)
     struct carry *mine =
         a->carry ? a->carry + (int64_t)a->branch * a->shape.layers * a->shape.heads + at : w->fresh;
     int rc = 0;
-
     w->ctx = (struct method_ctx){.seed = a->how->seed,
                                  .carry = steps ? mine : NULL,
                                  .shared = !shares     ? NULL
@@ -388,7 +383,6 @@ static void add_density(const struct head_work *w, bool is_dense)
     int64_t at = (int64_t)w->j->layer * a->shape.heads + w->head, nq = w->j->nq, nk = w->j->nk;
     struct head_shape shape = attn_shape(&w->in.x);
     double elem = 1, exec = 1, share = w->j->share;
-
     if (!is_dense && w->j->dense_rows > 0) {
         double last = (double)pairs_within(&shape, method_rows(w->j), nq, 0, nk);
         elem = (w->sum->kept + last) / (double)attn_pairs(&w->in.x);
@@ -437,7 +431,6 @@ static int dense_on_device(struct head_work *w, bool *done, struct err *err)
     struct accel_result r;
     char why[160];
     int rc = 0;
-
     if (!x->on_device)
         return 0;
     if (on->accel->copies)
@@ -509,7 +502,6 @@ static int head_attend(void *ctx, int64_t head, int worker, struct err *err)
     struct head_work w = {0};
     bool is_dense = head_is_dense(j, (int)head);
     int rc = 0;
-
     TRY(head_open(&w, j, (int)head, err));
     if (!is_dense)
         TRY(run_method(&w, err));
@@ -623,7 +615,6 @@ static int call_attend(struct layer_job *j, struct err *err)
 {
     struct layer_call c = {.j = j, .device = *j->a->how->device};
     int rc = 0;
-
     c.device.calls = true;
     record_init(&c.of_call);
     TRY(find_heads(&c, err));
@@ -673,7 +664,6 @@ int layer_attn_init(struct layer_attn *a, const struct method_run *run, const st
                     const struct attn_shape *shape, const char *model, int jobs, struct err *err)
 {
     int rc = 0;
-
     *a = (struct layer_attn){.run = run, .how = how, .shape = *shape, .model = model, .jobs = jobs};
     a->timestep = a->exact_ns = NAN;
     for (int i = 0; i < LAYER_SUMS; i++)
@@ -781,7 +771,6 @@ static int attend_in_chunks(const struct layer_job *whole, int64_t step, struct 
     struct head_shape all = {nq, whole->nk, c->causal, whole->kv->reach};
     double pairs = (double)pairs_within(&all, 0, nq, 0, whole->nk);
     int rc = 0;
-
     for (int64_t r = 0; r < nq; r += step) {
         int64_t end = r + step < nq ? r + step : nq, dense = whole->dense_rows - (nq - end);
         struct layer_job j = *whole;
@@ -814,7 +803,6 @@ int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const st
                           .share = 1,
                           .kv = kv,
                           .out = out};
-
     a->stayed = false;
     if (a->there && layer_attn_is_dense(a, layer, nk))
         return err_set(err, ERR_RUN, "a layer that attends exactly was not left to the device");

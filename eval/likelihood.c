@@ -72,7 +72,6 @@ static int tally_rows(void *ctx, int64_t row, int worker, struct err *err)
     struct tally *t = s->t + row * s->n_streams;
     const float *a = s->logits + row * s->nv;
     double shrink = tally_row(t, a, s, s->tokens[row]);
-
     for (int k = 1; k < s->n_streams; k++) {
         const float *b = a + (int64_t)k * ROWS * s->nv;
         double cross = 0;
@@ -99,7 +98,6 @@ static int score_slice(struct work *k, const int32_t *tokens, int64_t from, int6
     const struct llm_model *m = k->l->model;
     int64_t hidden = m->c.hidden;
     int rc = 0;
-
     TRY(st_read_f32(m->file, m->head, v0 * hidden, nv * hidden, k->w, err));
     /* The row at i predicts the token at i + 1. */
     for (int64_t r = from - 1; r < n - 1; r += ROWS) {
@@ -124,7 +122,6 @@ static int add_from_device(struct lockstep *l, const int32_t *tokens, int64_t fr
     int64_t n = l->n - from;
     struct decoder_score *all = NULL, **out = NULL;
     bool *wants = NULL;
-
     TRY(mem_alloc(&all, streams * n, sizeof *all, "likelihoods", err));
     TRY(mem_alloc(&out, streams, sizeof *out, "likelihoods", err));
     TRY(mem_zalloc(&wants, streams, sizeof *wants, "streams", err));
@@ -162,7 +159,6 @@ static int put_scores(const struct work *k, const int32_t *tokens, int64_t from,
                       struct scores *scores, struct err *err)
 {
     int streams = k->l->n_streams, rc = 0;
-
     for (int i = 0; i < streams; i++) {
         struct scores *s = scores + i;
         if (k->out[i])
@@ -192,7 +188,6 @@ int likelihood_add(struct lockstep *l, const int32_t *tokens, int64_t from, stru
     int64_t n = l->n, slice = c->vocab < VOCAB_SLICE ? c->vocab : VOCAB_SLICE;
     struct work k = {.l = l};
     int rc = 0;
-
     if (from < 1 || from >= n)
         return 0;
     if (l->device)
@@ -274,7 +269,6 @@ static int put_positions(const struct scores *s, const struct scores *dense, int
     static const int64_t first[] = {0, 256, 1024, 4096, 8192, 16384};
     int64_t a = 0, b;
     int rc = 0;
-
     for (int i = 1; a <= last; i++, a = b) {
         b = i < (int)(sizeof first / sizeof *first) ? first[i] : 2 * a;
         struct sums t = add_up(s, dense, a, b);
@@ -300,7 +294,6 @@ int likelihood_record(const struct scores *s, const struct scores *dense, struct
     double n = (double)t.n, *kl = NULL;
     int64_t last = 0;
     int rc = 0;
-
     if (s->n == 0 || s->n != dense->n)
         FAIL(err, ERR_RUN, "%lld tokens were scored, and %lld by exact attention", (long long)s->n,
              (long long)dense->n);

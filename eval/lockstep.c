@@ -62,7 +62,6 @@ static int stream_init(struct lockstep *l, struct stream *s, struct layer_attn *
     const struct llm_config *c = &l->model->c;
     double **sums[] = {&s->attn_err, &s->attn_ref, &s->resid_err, &s->resid_ref};
     int rc = 0;
-
     s->attn = attn;
     TRY(mem_alloc(&s->last, c->hidden, sizeof(float), "hidden state", err));
     if (!l->device)
@@ -83,7 +82,6 @@ int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *at
     const struct llm_config *c = &m->c;
     int64_t qdim = (int64_t)c->heads * c->head_dim;
     int rc = 0;
-
     *l = (struct lockstep){
         .model = m, .jobs = jobs, .n_streams = n_methods + 1, .cap = cap, .keep = keep};
     m->c.rope.tokens = cap; /* frequencies that grow with the prompt are those of the longest */
@@ -193,7 +191,6 @@ static int prefill_layer(struct lockstep *l, int layer, struct err *err)
     int64_t hidden = l->model->c.hidden;
     struct llm_layer *w;
     int rc = 0;
-
     TRY(load(l, layer, &w, err));
     TRY(stream_layer(l, dense, layer, w, 0, l->n, l->dense_o, dense->h, err));
     for (struct stream *s = l->s + 1; s < l->s + l->n_streams; s++) {
@@ -218,7 +215,6 @@ int lockstep_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struc
     const struct llm_config *c = &l->model->c;
     int64_t last;
     int rc = 0;
-
     TRY(llm_check_tokens(c, tokens, n, err));
     if (n > l->cap)
         FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)l->cap);
@@ -255,7 +251,6 @@ static int rows_here(struct lockstep *l, int stream, const int32_t *tokens, int6
     bool one_by_one = s->attn && s->attn->how->decode_method;
     int64_t step = one_by_one ? 1 : m;
     int rc = 0;
-
     if (s->attn) {
         s->attn->decoding = true;
         s->attn->dense_rows = 0;

@@ -32,7 +32,6 @@ static int open_decoder(struct lockstep *l, const struct layer_attn *attn, struc
     const struct lockstep_on *on = dev->on;
     int layers = l->model->c.layers;
     struct err own = {0};
-
     if (may_keep(l, attn)) {
         int rc = llm_device_open(l->model, on->decoder, on->local_rank, l->cap, l->n_streams,
                                  layers, &dev->d, &own);
@@ -67,7 +66,6 @@ int lockstep_device_open(struct lockstep *l, const struct layer_attn *attn,
 {
     struct lockstep_device *dev;
     int rc = 0;
-
     TRY(mem_zalloc(&l->device, 1, sizeof *l->device, "device", err));
     dev = l->device;
     dev->on = on;
@@ -138,7 +136,6 @@ static int attend(struct lockstep *l, struct stream *s, int layer, const struct 
     struct layer_attn *a = s->attn;
     struct nn_kv kv = {l->n, c->kv_heads, c->head_dim, rows->k, rows->v, {0}};
     int rc = 0;
-
     if (attends_exactly(l, s, layer)) {
         if (a)
             layer_attn_count_dense(a, layer);
@@ -162,7 +159,6 @@ static int stream_layer(struct lockstep *l, int i, int layer, struct err *err)
     struct err own = {0};
     double since = clock_ns(), then;
     int rc = 0;
-
     TRY(states(l)->project(dev->d, i, wanted ? &rows : NULL, &operands, err));
     if (wanted)
         round_rows(l, &rows);
@@ -206,7 +202,6 @@ static int run_layer(struct lockstep *l, int layer, struct err *err)
     struct lockstep_device *dev = l->device;
     double ns = 0;
     int rc = 0;
-
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     TRY(load(l, layer, err));
@@ -225,7 +220,6 @@ int lockstep_device_prefill(struct lockstep *l, const int32_t *tokens, int64_t n
     struct lockstep_device *dev = l->device;
     double ns = 0, since = clock_ns();
     int rc = 0;
-
     dev->project_ns = dev->methods_ns = dev->finish_ns = 0;
     TRY(states(l)->begin(dev->d, tokens, n, err));
     for (int layer = 0; layer < l->model->c.layers; layer++) {

@@ -34,7 +34,6 @@ static int kept_lines(const char *path, const struct record_file *records, struc
     char where[4200];
     struct err damage = {0};
     int rc = 0;
-
     TRY(io_lines_open(&l, path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
     for (;;) {
         TRY(io_line(&l, &kind, &text, &len, err));
@@ -71,7 +70,6 @@ int predictions_open(const char *path, const struct record_file *records, bool f
     struct buf keep = {0};
     bool there;
     int rc = 0;
-
     TRY(mem_zalloc(&p, 1, sizeof *p, "predictions", err));
     p->fd = -1;
     snprintf(p->path, sizeof p->path, "%s", path);
@@ -108,7 +106,6 @@ int predictions_add(struct predictions *p, const struct record *r, const char *p
 {
     struct jw w;
     int rc = 0;
-
     buf_reset(&p->line);
     buf_reset(&p->key);
     record_key(r, &p->key);

@@ -99,7 +99,6 @@ int prompt_spec_parse(const char *text, const char *domain, struct prompt_spec *
     size_t len = strcspn(text, ":");
     int kind = find_kind(text, len), rc = 0;
     char word[64];
-
     if (kind < 0) {
         snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), text);
         for (int i = 0; names[i]; i++)
@@ -232,7 +231,6 @@ static int draw_chain(struct maker *m, struct err *err)
 {
     char next[40];
     int rc = 0;
-
     TRY(mem_grow(&m->items, &m->cap_items, m->s->items, sizeof *m->items, "items", err));
     memset(m->items, 0, (size_t)m->s->items * sizeof *m->items);
     draw_key(m, m->items[0].key);
@@ -259,7 +257,6 @@ static int draw_track(struct maker *m, struct err *err)
     double *places = NULL;
     char word[16];
     int rc = 0;
-
     TRY(mem_alloc(&places, n, sizeof *places, "places", err));
     TRY(mem_grow(&m->items, &m->cap_items, n, sizeof *m->items, "items", err));
     memset(m->items, 0, (size_t)n * sizeof *m->items);
@@ -376,7 +373,6 @@ static int lay_out(struct maker *m, int64_t lines, struct buf *b, size_t *questi
 {
     int64_t at = 0;
     int rc = 0;
-
     buf_reset(b);
     if (m->s->domain == DOMAIN_EN && m->s->kind != PROMPT_COPY && m->s->kind != PROMPT_TRACK)
         buf_puts(b, first_line);
@@ -421,7 +417,6 @@ static int put_answers(struct maker *m, struct prompt *p, uint64_t seed, int64_t
     int64_t asked = m->s->kind == PROMPT_KV ? asked_line(m, p->lines) : 0;
     struct buf b = {0};
     char value[40];
-
     str_list_add(&p->stop, domain_is_c(m->s->domain) ? "*/" : "\n");
     if (m->s->domain == DOMAIN_EN)
         str_list_add(&p->stop, ".");
@@ -459,7 +454,6 @@ static int fit_lines(struct maker *m, int64_t room, prompt_count_fn *count, void
     int64_t lo = 0, hi = 1, ids = 0;
     size_t question;
     int rc = 0;
-
     for (;; hi *= 2) {
         TRY(lay_out(m, hi, b, &question, err));
         TRY(count(ctx, b->data, b->len, &ids, err));
@@ -484,7 +478,6 @@ int prompt_make(const struct prompt_spec *s, const struct lines *file, int64_t t
     struct maker m = {.s = s, .depth = depth};
     int64_t least = s->kind == PROMPT_COPY ? s->lines : 1;
     int rc = 0;
-
     memset(out, 0, sizeof *out);
     haystack_init(&m.h, s->domain, file, seed, sample);
     m.keys = draws_of(seed, draw_tasks[s->kind], DRAW_KEYS, sample);

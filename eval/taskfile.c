@@ -136,7 +136,6 @@ static int get_prompt(struct question *q, const json_t *o, const char *tmpl, con
 {
     const char *prompt = NULL, *input = NULL, *prefix = "";
     int rc = 0;
-
     if (tmpl)
         return fill(tmpl, o, where, &q->prompt, err);
     TRY(jget_str_opt(o, "prompt", where, &prompt, err));
@@ -161,7 +160,6 @@ static int get_metric(struct question *q, const json_t *o, const struct line_def
     struct names all = {0};
     struct buf list = {0};
     int rc = 0;
-
     TRY(jget_str_opt(o, "metric", where, &name, err));
     TRY(jget_str_opt(o, "dataset", where, &dataset, err));
     q->max_new = d->max_new;
@@ -233,7 +231,6 @@ static int parse_question(const json_t *o, const struct line_defaults *d, const 
     static const char *const answers[] = {"answers", "outputs", "answer", NULL};
     const char *group = NULL, *key;
     int rc = 0;
-
     if (!json_is_object(o))
         FAIL(err, ERR_INPUT, "%s: not a JSON object, such as {\"prompt\": ..., \"answers\": ...}",
              where);
@@ -279,7 +276,6 @@ int taskfile_read(struct taskfile *f, const char *path, const struct line_defaul
     char where[4200];
     json_t *o = NULL;
     int rc = 0;
-
     TRY(hash_new(&h, err));
     TRY(io_lines_open(&l, path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
     for (;;) {

@@ -206,7 +206,6 @@ static void add_sentence(struct sentences *x, const char *text, size_t len, stru
     struct buf piece = {0};
     struct str_list list = {0};
     struct err none = {0};
-
     if (len == 0)
         return;
     buf_put(&piece, text, len);
@@ -283,7 +282,6 @@ static double score_rouge_l(const char *prediction, const char *answer, bool *fa
     bool *in = NULL;
     double score = 0;
     int64_t common = 0;
-
     split_sentences(prediction, &p, &words, failed);
     split_sentences(answer, &r, &words, failed);
     if (*failed || !p.n || !r.n || mem_zalloc(&in, words.n, sizeof *in, "words", NULL))
@@ -563,7 +561,6 @@ int text_score(const struct text_case *c, const char *prediction, double *score,
     struct buf text = {0};
     double best = 0, sum = 0;
     bool failed = false;
-
     if (c->first_line) {
         prediction += strspn(prediction, "\n");
         buf_put(&text, prediction, strcspn(prediction, "\n"));

@@ -215,7 +215,6 @@ static int compare_structure(const double *x, const double *ref, struct clip_siz
     int64_t n = CHANNELS * s.t, workers = jobs < 1 ? 1 : jobs < n ? jobs : n;
     double sum = 0, sum_box = 0;
     int rc = 0;
-
     out->ssim = out->ssim_box11 = NAN;
     if (s.h < WINDOW || s.w < WINDOW)
         return 0;
@@ -244,7 +243,6 @@ int clip_compare(const float *x, const float *ref, struct clip_size size, int jo
 {
     double *a = NULL, *b = NULL;
     int rc = 0;
-
     TRY(to_unit(x, size, &a, err));
     TRY(to_unit(ref, size, &b, err));
     compare_pixels(a, b, size, out);
@@ -271,7 +269,6 @@ int clip_strip(const char *path, const float *x, const float *ref, struct clip_s
     int64_t width = COLUMNS * s.w;
     unsigned char *rgb = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&rgb, ROWS * s.h * width * CHANNELS, 1, "strip", err));
     for (int64_t i = 0; i < s.h; i++)
         for (int64_t j = 0; j < width; j++)

@@ -54,7 +54,6 @@ int bars_of_key(struct chart *c, struct err *err)
     bool by_task = strcmp(x, "task") == 0;
     struct buf keys = {0};
     int rc = 0;
-
     if (!by_task && strcmp(x, "layer") != 0)
         FAIL(err, ERR_USAGE, "--x %s: bars stand by layer or by task", x);
     buf_printf(&keys, "%s,%s", c->f->keys, x);
@@ -434,7 +433,6 @@ int draw_bars(const struct figure *f, const struct figure_args *a, struct err *e
 {
     struct chart c;
     int rc = 0;
-
     chart_init(&c, f, a);
     TRY(marks_parse(a->marks, &c.marks, err));
     TRY(f->points(&c, err));
@@ -450,8 +448,7 @@ out:
     return rc;
 }
 
-/* ---- times ------------------------------------------------------------------------------------
- */
+/* ---- times ----------------------------------------------------------------------------------- */
 
 /* Times of different kinds never share a figure: the first kind that the records have. */
 enum { OF_GPU, OF_HOST, OF_CLIPS, KINDS };
@@ -663,7 +660,6 @@ static int render(struct stacks *f, struct err *err)
     struct chart *c = &f->c;
     int rows = c->l.n, without = (int)c->g.gs.n - rows, rc = 0;
     char x_name[32];
-
     buf_printf(&c->says, "%s, %s", subject(f), kinds[f->kind].what);
     if (without)
         buf_printf(&c->says, "; %d setting%s without times left out", without,
@@ -693,7 +689,6 @@ int draw_stacks(const struct figure *figure, const struct figure_args *a, struct
 {
     struct stacks f = {.kind = 0};
     int rc = 0;
-
     chart_init(&f.c, figure, a);
     TRY(chart_regroup(&f.c, figure->keys, NULL, KEY_COUNT, figure->flags, err));
     f.kind = find_kind(&f.c.g.gs);

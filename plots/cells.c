@@ -120,7 +120,6 @@ int cells_from_mask(const struct mask *m, const struct cells_span *span, int64_t
     struct cells_span all = {0, m->nq, 0, m->nk};
     struct span *spans = NULL;
     int rc = 0;
-
     TRY(cells_new(span ? span : &all, tokens, &c, err));
     TRY(mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err));
     for (int64_t i = 0; i < c.rows * c.cols; i++)
@@ -145,7 +144,6 @@ int map_stored(const struct trace *t, int64_t call, int head, bool mean, int64_t
     int64_t rows, cols, n;
     float *map = NULL;
     int rc = 0;
-
     if (m->pool <= 0 || !trace_call(t, call)->has_map)
         FAIL(err, ERR_INPUT,
              "%s: layer %d has no pooled maps: capture or import with --maps, or let them be "
@@ -237,7 +235,6 @@ static int fill(const struct head *h, bool mean, struct cells *c, struct err *er
     int64_t block = MAX(8, MIN(ATTN_ROWS, (4 << 20) / MAX(h->in.nk, 1)));
     double *p = NULL, *lse = NULL, *row = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&p, block * h->in.nk, sizeof *p, "rows of probabilities", err));
     TRY(mem_alloc(&lse, block, sizeof *lse, "rows of probabilities", err));
     TRY(mem_alloc(&row, c->cols, sizeof *row, "cells of a map", err));
@@ -267,7 +264,6 @@ int map_compute(const struct trace *t, int64_t call, int head, const struct cell
     struct cells c = {0};
     struct row_sample sample;
     int rc = 0;
-
     if (trace_rows(t, &sample))
         FAIL(err, ERR_INPUT, "%s holds a sample of query rows; maps are of all rows",
              trace_path(t));

@@ -86,7 +86,6 @@ int chart_regroup(struct chart *c, const char *keys, const char *metric, enum gr
     struct chart_groups *g = &c->g;
     enum group_key scope[KEYS_MAX], setting[KEYS_MAX], own[KEYS_MAX];
     int n, n_own = 0, rc = 0;
-
     chart_groups_free(g);
     TRY(figure_cells(a, -1, -1, &g->cells, err));
     TRY(recset_scope(a->set, scope, &n, err));

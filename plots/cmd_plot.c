@@ -30,7 +30,7 @@ static const char *const map_names[] = {"auto", "computed", "stored", NULL}; /* 
 #define ROW(key, kind, field, ...) OPT_AS(key, kind, struct plot_opts, field, NULL, __VA_ARGS__)
 #define TEXT(key, what, text) ROW(#key, OPT_STR, a.key, .arg = what, .help = text)
 static const struct opt options[] = {
-    ROW("output", OPT_STR, a.output, .short_name = 'o', .arg = "FILE", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
+    ROW("output", OPT_STR, a.output, .short_name = 'o', .arg = "FILE", .flags = OPT_REQUIRED,
         .help = "Figure to write or replace: .png, .svg, .pdf, .eps or .tex (cairolatex: fig.tex for "
                 "\\input, and fig.pdf); script, data and caption (fig.txt) are kept beside it."),
     TEXT(layers, "LIST", "Layers: 0,4-7 or all."),
@@ -69,33 +69,6 @@ static const struct opt options[] = {
     {0},
 };
 /* clang-format on */
-
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_plot = {
-    .name = "plot",
-    .usage = "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf|eps|tex [--layers LIST] [--heads LIST] "
-             "[--metrics LIST]",
-    .summary = "draw a figure with gnuplot",
-    .run = run,
-    .options = options,
-    .details =
-        "`lacuna list figures -v` says of every figure what it takes and which of these options "
-        "it\n"
-        "reads; `lacuna plot FIGURE` refuses the others. Beside\n"
-        "fig.png stand fig.gp and its data: `gnuplot fig.gp` there draws the same picture, to be\n"
-        "restyled at will; and fig.txt, a caption. Needs gnuplot (package gnuplot-nox).\n"
-        "\n"
-        "Examples:\n"
-        "  lacuna plot heatmap t.h5 --layers 5 -o maps.png\n"
-        "  lacuna plot heatmap t.h5 --layers 5 --heads 0 --rows 1000-1400 --keys 0-1400 -o "
-        "zoom.pdf\n"
-        "  lacuna plot pareto out --style paper --width 6.9in -o pareto.pdf\n"
-        "  lacuna plot overlay t.h5 --masks m.h5 --layers 5 --heads 0 -o overlay.png\n"
-        "  lacuna plot layerhead out --metrics cra_min --method 'sale,spargeattn' -o recall.png\n"
-        "  lacuna plot curves out --method sale --x tau --metrics cra_mean -o tau.pdf\n"
-        "  lacuna plot sweep out --method sampleattention --x alpha_c --y alpha_s -o grid.png\n",
-};
 
 static int parse_size(const char *text, double per_unit, struct figure_args *a, struct err *err)
 {
@@ -287,40 +260,35 @@ static int print_json(const struct figure *f, const char *output, struct err *er
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct plot_opts o = {0};
-    struct str_list rest = {0}, paths = {0};
+    struct plot_opts *o = opts;
+    struct str_list paths = {0};
     struct inputs in = {0};
-    struct figure_args *a = &o.a;
+    struct figure_args *a = &o->a;
     struct buf made_by = {0};
     const struct figure *f;
-    bool done;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_plot, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n == 0)
+    if (rest->n == 0)
         FAIL(err, ERR_USAGE, "no figure named; `lacuna list figures` lists them");
-    f = figure_find(rest.items[0], err);
+    f = figure_find(rest->items[0], err);
     if (!f) {
         rc = err->code;
         goto out;
     }
-    for (int64_t i = 1; i < rest.n; i++)
-        str_list_add(&paths, rest.items[i]);
-    TRY(check_uses(f, &o, err));
-    TRY(fill_args(&o, err));
-    TRY(open_inputs(f, &o, &paths, &in, err));
-    if (o.common.dry_run) {
+    for (int64_t i = 1; i < rest->n; i++)
+        str_list_add(&paths, rest->items[i]);
+    TRY(check_uses(f, o, err));
+    TRY(fill_args(o, err));
+    TRY(open_inputs(f, o, &paths, &in, err));
+    if (o->common.dry_run) {
         text_printf(stderr, "would draw %s to %s\n", f->listed.name, a->output);
         goto out;
     }
     command_line(app, &made_by);
     a->made_by = buf_str(&made_by);
-    if (o.masks)
-        str_list_add(&paths, o.masks);
+    if (o->masks)
+        str_list_add(&paths, o->masks);
     a->inputs = &paths;
     a->methods = app->methods;
     a->app = app;
@@ -331,13 +299,37 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     a->masks = in.masks;
     TRY(figure_draw(f, a, err));
     log_info("%s", a->output);
-    if (o.common.json)
+    if (o->common.json)
         TRY(print_json(f, a->output, err));
 out:
     close_inputs(&in);
     buf_free(&made_by);
-    str_list_free(&rest);
     str_list_free(&paths);
-    opt_free(options, &o);
     return rc;
 }
+
+const struct command cmd_plot = {
+    .name = "plot",
+    .usage = "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf|eps|tex [--layers LIST] [--heads LIST] "
+             "[--metrics LIST]",
+    .summary = "draw a figure with gnuplot",
+    .run = run,
+    .options = options,
+    .size = sizeof(struct plot_opts),
+    .details =
+        "`lacuna list figures -v` says of every figure what it takes and which of these options "
+        "it\n"
+        "reads; `lacuna plot FIGURE` refuses the others. Beside\n"
+        "fig.png stand fig.gp and its data: `gnuplot fig.gp` there draws the same picture, to be\n"
+        "restyled at will; and fig.txt, a caption. Needs gnuplot (package gnuplot-nox).\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna plot heatmap t.h5 --layers 5 -o maps.png\n"
+        "  lacuna plot heatmap t.h5 --layers 5 --heads 0 --rows 1000-1400 --keys 0-1400 -o "
+        "zoom.pdf\n"
+        "  lacuna plot pareto out --style paper --width 6.9in -o pareto.pdf\n"
+        "  lacuna plot overlay t.h5 --masks m.h5 --layers 5 --heads 0 -o overlay.png\n"
+        "  lacuna plot layerhead out --metrics cra_min --method 'sale,spargeattn' -o recall.png\n"
+        "  lacuna plot curves out --method sale --x tau --metrics cra_mean -o tau.pdf\n"
+        "  lacuna plot sweep out --method sampleattention --x alpha_c --y alpha_s -o grid.png\n",
+};

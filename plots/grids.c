@@ -503,7 +503,6 @@ static int render(struct chart *c, struct err *err)
     struct buf bar = {0};
     double low, high, scale;
     int rc = 0;
-
     colour_range(c, &low, &high);
     chart_metric_label(c->metric, &bar, &scale);
     struct canvas_wish w = {.title = buf_str(&c->title),
@@ -536,7 +535,6 @@ int draw_grid(const struct figure *f, const struct figure_args *a, struct err *e
 {
     struct chart c;
     int rc = 0;
-
     chart_init(&c, f, a);
     TRY(f->points(&c, err));
     TRY(make_titles(&c, err));

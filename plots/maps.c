@@ -691,7 +691,6 @@ static int map_draw(struct map_figure *f, struct err *err)
     double low = isnan(a->low) ? f->shares ? 0 : 1e-6 : a->low, high = isnan(a->high) ? 1 : a->high;
     int64_t most;
     int rc = 0;
-
     TRY(lay_out(f, &most, err));
     TRY(read_cells(f, most, err));
     round_panels(f);
@@ -932,7 +931,6 @@ static int list_masks(const struct figure_args *a, bool over, struct mask_list *
     struct figure_cells chosen = {0};
     struct record id;
     int rc = 0;
-
     TRY(figure_cells(a, -1, -1, &chosen, err));
     for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
         TRY(maskfile_cell(a->masks, i, &id, err));
@@ -1039,7 +1037,6 @@ int draw_masks(const struct figure *figure, const struct figure_args *a, struct 
     struct mask_list *l = NULL;
     struct buf shared = {0};
     int rc = 0;
-
     if (over)
         TRY(check_scale(a, err));
     TRY(mem_zalloc(&l, 1, sizeof *l, "masks", err));

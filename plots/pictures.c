@@ -16,8 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- order ------------------------------------------------------------------------------------
- */
+/* ---- order ----------------------------------------------------------------------------------- */
 
 #define BLOCK 4          /* tokens of one colour, as in the paper */
 #define TOKENS_MOST 1024 /* more cannot be told apart */
@@ -58,7 +57,6 @@ static int write_order(const struct geometry *g, const char *name, struct buf *b
     struct geometry video = {.t = g->t, .h = g->h, .w = g->w};
     int64_t n = g->t * g->h * g->w, *perm = NULL;
     int rc = 0;
-
     TRY(permute_make(name, &video, n, 0, &perm, err));
     buf_printf(b, "# %s: column, row, block of %d tokens, way to the next token\n", name, BLOCK);
     for (int64_t i = 0; i < n; i++) {
@@ -98,7 +96,6 @@ static int render_orders(const struct figure_args *a, const struct geometry *g,
     double last = (double)((g->t * g->h * g->w - 1) / BLOCK), high = last > 0 ? last : 1;
     double x = (double)(g->t * (g->w + 1) - 1), y = (double)g->h;
     int rc = 0;
-
     snprintf(title, sizeof title, "Token orders of %lld x %lld x %lld tokens", (long long)g->t,
              (long long)g->h, (long long)g->w);
     struct canvas_wish w = {.title = title,
@@ -138,7 +135,6 @@ int draw_order(const struct figure *figure, const struct figure_args *a, struct 
     const struct geometry g = {.t = m->grid_t, .h = m->grid_h, .w = m->grid_w};
     struct buf data = {0};
     int rc = 0;
-
     (void)figure;
     TRY(check_grid(a, &g, err));
     for (int i = 0; i < ORDERS; i++)
@@ -149,8 +145,7 @@ out:
     return rc;
 }
 
-/* ---- frames -----------------------------------------------------------------------------------
- */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 #define STRIP_ROWS 3
 #define STRIP_FRAMES 5
@@ -253,7 +248,6 @@ static int render_frames(const struct figure_args *a, const struct frames *f, st
                                   .exact = true};
     struct buf *s = &c.gp.script;
     int rc = 0;
-
     TRY(canvas_open(a, &w, &c, err));
     for (int i = 0; i < f->n; i++)
         buf_put(&pixels, f->row[i], (size_t)f->width * f->height * 3);

@@ -24,35 +24,14 @@ struct report_opts {
 
 static const struct opt options[] = {
     OPT_STR(struct report_opts, output, NULL, "REPORTDIR",
-            "Directory of the report; the page is REPORTDIR/index.html.",
-            .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .short_name = 'o'),
+            "Directory of the report; the page is REPORTDIR/index.html.", .flags = OPT_REQUIRED,
+            .short_name = 'o'),
     OPT_STR(struct report_opts, title, "Sparse attention report", "TEXT", "Title of the page."),
     OPT_LIST(struct report_opts, masks, NULL, "M.h5",
              "File of dumped masks, shown beside the maps (repeatable)."),
     OPT_BOOL(struct report_opts, figures, "1", "Draw figures; --no-figures leaves them out."),
     COMMON_OPTS,
     {0},
-};
-
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_report = {
-    .name = "report",
-    .usage = "report DIR... [T.h5...] -o REPORTDIR",
-    .summary = "write one HTML page with the tables and figures of replays",
-    .run = run,
-    .options = options,
-    .details =
-        "DIR are -o directories of `lacuna replay`, or directories of traces. Traces given, and\n"
-        "those that the manifests of the directories name and that are still there, give maps;\n"
-        "masks dumped by these replays stand beside them. The page holds its pictures itself and\n"
-        "fetches nothing; beside it lie the tables (csv with every digit; tex as on the page),\n"
-        "the figures with their gnuplot scripts and data, and a manifest. Without gnuplot the\n"
-        "page has tables only and the exit code is 4.\n"
-        "\n"
-        "Examples:\n"
-        "  lacuna report out -o report\n"
-        "  lacuna report run-a run-b trace.h5 --masks masks.h5 -o report\n",
 };
 
 /* .jsonl files and directories with some hold records, other files and directories traces. */
@@ -78,7 +57,6 @@ int report_build(struct report *r, int argc, char **argv, struct err *err)
 {
     struct manifest *m = NULL;
     int rc = 0;
-
     TRY(make_dirs(r->dir, err));
     TRY(report_findings(r, err));
     TRY(report_tables(r, err));
@@ -115,31 +93,25 @@ static int print_json(const struct report *r, struct err *err)
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct report_opts o = {0};
+    struct report_opts *o = opts;
     struct report r = {.app = app};
-    struct str_list rest = {0};
-    bool done;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_report, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    r.dir = o.output;
-    r.title = o.title;
-    r.figures = o.figures;
-    TRY(sort_inputs(&rest, &r, err));
-    for (int64_t i = 0; i < o.masks.n; i++) {
-        if (access(o.masks.items[i], R_OK) != 0)
-            FAIL(err, ERR_INPUT, "--masks: %s: %s", o.masks.items[i], strerror(errno));
-        str_list_add(&r.masks, o.masks.items[i]);
+    r.dir = o->output;
+    r.title = o->title;
+    r.figures = o->figures;
+    TRY(sort_inputs(rest, &r, err));
+    for (int64_t i = 0; i < o->masks.n; i++) {
+        if (access(o->masks.items[i], R_OK) != 0)
+            FAIL(err, ERR_INPUT, "--masks: %s: %s", o->masks.items[i], strerror(errno));
+        str_list_add(&r.masks, o->masks.items[i]);
     }
     if (r.records.n == 0 && r.traces.n)
         TRY(input_check(r.traces.items[0], WANT_RECORDS, err));
     TRY(recset_load(&r.records, &r.set, err));
     TRY(report_find_inputs(&r, err));
-    if (o.common.dry_run) {
+    if (o->common.dry_run) {
         text_printf(stderr,
                     "would write %s/index.html from %lld records, %lld traces, %lld mask files\n",
                     r.dir, (long long)r.set.n, (long long)r.traces.n, (long long)r.masks.n);
@@ -147,7 +119,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     }
     TRY(report_build(&r, app->argc, app->argv, err));
     log_info("%s/index.html: %d tables, %d figures", r.dir, r.n_tables, r.n_figures);
-    if (o.common.json)
+    if (o->common.json)
         TRY(print_json(&r, err));
     if (r.no_gnuplot)
         FAIL(err, ERR_MACHINE,
@@ -156,7 +128,25 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
              r.dir, r.dir);
 out:
     report_free(&r);
-    str_list_free(&rest);
-    opt_free(options, &o);
     return rc;
 }
+
+const struct command cmd_report = {
+    .name = "report",
+    .usage = "report DIR... [T.h5...] -o REPORTDIR",
+    .summary = "write one HTML page with the tables and figures of replays",
+    .run = run,
+    .options = options,
+    .size = sizeof(struct report_opts),
+    .details =
+        "DIR are -o directories of `lacuna replay`, or directories of traces. Traces given, and\n"
+        "those that the manifests of the directories name and that are still there, give maps;\n"
+        "masks dumped by these replays stand beside them. The page holds its pictures itself and\n"
+        "fetches nothing; beside it lie the tables (csv with every digit; tex as on the page),\n"
+        "the figures with their gnuplot scripts and data, and a manifest. Without gnuplot the\n"
+        "page has tables only and the exit code is 4.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna report out -o report\n"
+        "  lacuna report run-a run-b trace.h5 --masks masks.h5 -o report\n",
+};

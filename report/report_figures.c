@@ -131,7 +131,6 @@ static int draw(struct report *r, const struct item *it, struct err *err)
     struct str_list inputs = {0};
     struct buf path = {0}, command = {0};
     int rc = 0;
-
     if (interrupted())
         return err_set(err, ERR_INTERRUPTED, "interrupted");
     list_inputs(r, &inputs);

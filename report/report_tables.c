@@ -101,7 +101,6 @@ int report_tables(struct report *r, struct err *err)
     struct table t;
     struct buf path = {0};
     int rc = 0;
-
     buf_printf(&path, "%s/tables", r->dir);
     TRY(make_dirs(buf_str(&path), err));
     buf_puts(&r->tables, "<h2 id=\"tables\">Tables</h2>\n");

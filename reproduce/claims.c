@@ -86,8 +86,7 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
     return 0;
 }
 
-/* ---- members ---------------------------------------------------------------------------------
- */
+/* ---- members --------------------------------------------------------------------------------- */
 
 void members_free(struct members *m)
 {
@@ -391,8 +390,7 @@ out:
     return rc;
 }
 
-/* ---- answers ---------------------------------------------------------------------------------
- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 enum claim_state claim_above(const struct claim_estimate *e, double tie, int64_t least)
 {
@@ -710,8 +708,7 @@ out:
     return rc;
 }
 
-/* ---- printed numbers --------------------------------------------------------------------------
- */
+/* ---- printed numbers ------------------------------------------------------------------------- */
 
 /* The numbers of one row or column of the table, by member. */
 struct line {
@@ -926,8 +923,7 @@ void claim_on_printed(const struct page *p, const struct claim *c, struct printe
     }
 }
 
-/* ---- all claims of a page --------------------------------------------------------------------
- */
+/* ---- all claims of a page -------------------------------------------------------------------- */
 
 /* Half a unit of the last digit that the paper prints for a metric, in the metric's own scale. */
 static double tie_of(const struct page *p, const char *metric)

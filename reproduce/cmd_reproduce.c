@@ -67,35 +67,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_reproduce = {
-    "reproduce",
-    "reproduce PAPER[:ITEM]... -o DIR [--quick]\n"
-    "reproduce --list",
-    "make the tables and figures of the papers again",
-    run,
-    options,
-    "PAPER is spargeattn, sampleattention, sale or fg-attn; an item is a table (spargeattn:9) or "
-    "a\n"
-    "figure (spargeattn:f14, sale:fp16). Prompts, captures, calibrations and replays are jobs "
-    "that\n"
-    "make runs where they are missing and that stay in DIR/jobs. DIR/pages has each\n"
-    "table in the paper's layout, every printed number beside ours, with letters for what differs\n"
-    "and a sentence for each of the paper's claims; DIR/index.html leads there.\n"
-    "Kill it at any time: the same command continues. What is there is not written again.\n"
-    "--dry-run prints the plan and its cost. `lacuna analyze DIR --explain\n"
-    "TABLE:ROW:COLUMN` prints what is behind a number.\n"
-    "\n"
-    "Exit status 1: a job failed; the pages say which numbers lack it.\n"
-    "\n"
-    "Examples:\n"
-    "  lacuna reproduce spargeattn:9 fg-attn:2 --quick -o out/papers\n"
-    "  lacuna reproduce sampleattention --model ~/models/Llama-3.1-8B --lengths paper \\\n"
-    "      --backend cuda --disk 60 -o out/llama\n"
-    "  lacuna reproduce --list\n",
-};
-
 struct session {
     const struct app *app;
     struct reproduce_opts o;
@@ -107,8 +78,7 @@ struct session {
     struct plan plan;
 };
 
-/* ---- which tables ------------------------------------------------------------------------------
- */
+/* ---- which tables ---------------------------------------------------------------------------- */
 
 /* Is the table one of "PAPER" or "PAPER:ITEM"? */
 static bool is_of(const char *id, const char *item)
@@ -249,8 +219,7 @@ static int print_list(const struct session *s, struct err *err)
     return print(&b, err);
 }
 
-/* ---- running -----------------------------------------------------------------------------------
- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 /* Work in DIR/jobs, so that every path in a command is short and free of odd characters. */
 static int enter(struct session *s, struct err *err)
@@ -453,26 +422,46 @@ static void close_session(struct session *s)
         recipe_free(&s->recipes[i]);
     free(s->recipes);
     paper_data_free(&s->data);
-    opt_free(options, &s->o);
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *items, struct err *err)
 {
-    struct session s = {.app = app};
-    struct str_list items = {0};
-    bool done = false;
+    struct session s = {.app = app, .o = *(struct reproduce_opts *)opts};
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_reproduce, &s.o, argc, argv, &items, &done, err));
-    if (done)
-        goto out;
-    if (!s.o.list && items.n == 0)
+    if (!s.o.list && items->n == 0)
         FAIL(err, ERR_USAGE, "reproduce: which table? (lacuna reproduce --list names them)");
     if (!s.o.list && !s.o.output)
         FAIL(err, ERR_USAGE, "reproduce: -o DIR is missing");
-    TRY(reproduce(&s, &items, err));
+    TRY(reproduce(&s, items, err));
 out:
     close_session(&s);
-    str_list_free(&items);
     return rc;
 }
+
+const struct command cmd_reproduce = {
+    "reproduce",
+    "reproduce PAPER[:ITEM]... -o DIR [--quick]\n"
+    "reproduce --list",
+    "make the tables and figures of the papers again",
+    run,
+    options,
+    sizeof(struct reproduce_opts),
+    "PAPER is spargeattn, sampleattention, sale or fg-attn; an item is a table (spargeattn:9) or "
+    "a\n"
+    "figure (spargeattn:f14, sale:fp16). Prompts, captures, calibrations and replays are jobs "
+    "that\n"
+    "make runs where they are missing and that stay in DIR/jobs. DIR/pages has each\n"
+    "table in the paper's layout, every printed number beside ours, with letters for what differs\n"
+    "and a sentence for each of the paper's claims; DIR/index.html leads there.\n"
+    "Kill it at any time: the same command continues. What is there is not written again.\n"
+    "--dry-run prints the plan and its cost. `lacuna analyze DIR --explain\n"
+    "TABLE:ROW:COLUMN` prints what is behind a number.\n"
+    "\n"
+    "Exit status 1: a job failed; the pages say which numbers lack it.\n"
+    "\n"
+    "Examples:\n"
+    "  lacuna reproduce spargeattn:9 fg-attn:2 --quick -o out/papers\n"
+    "  lacuna reproduce sampleattention --model ~/models/Llama-3.1-8B --lengths paper \\\n"
+    "      --backend cuda --disk 60 -o out/llama\n"
+    "  lacuna reproduce --list\n",
+};

@@ -307,8 +307,7 @@ out:
     return rc;
 }
 
-/* ---- intervals --------------------------------------------------------------------------------
- */
+/* ---- intervals ------------------------------------------------------------------------------- */
 
 #define RESAMPLES 10000
 
@@ -420,8 +419,7 @@ out:
     return rc;
 }
 
-/* ---- statistics of a cell ---------------------------------------------------------------------
- */
+/* ---- statistics of a cell -------------------------------------------------------------------- */
 
 /* The expression over sums of its metrics' unit means: over all layers and heads of the model. */
 static int sum_over_layers(const struct evidence *e, const struct choice *c, const char *metric,

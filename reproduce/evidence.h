@@ -50,8 +50,7 @@ bool evidence_key(const struct evidence *e, const struct proof *p, const char *k
 /* Do two texts of a condition and of a value agree, of the variable or key of this name? */
 bool value_fits(const char *key, const char *have, const char *want);
 
-/* ---- statistics of values --------------------------------------------------------------------
- */
+/* ---- statistics of values -------------------------------------------------------------------- */
 
 #define CLAIM_MEMBERS 32
 
@@ -90,8 +89,7 @@ double claim_mean(const struct claim_sample *s, int g);
 int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests,
                    struct claim_estimate *out, struct err *err);
 
-/* ---- numbers of records -----------------------------------------------------------------------
- */
+/* ---- numbers of records ---------------------------------------------------------------------- */
 
 /* Which records count. */
 struct choice {

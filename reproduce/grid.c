@@ -335,8 +335,7 @@ static void place_models(struct page *p, struct page_block *b)
     }
 }
 
-/* ---- our lengths ------------------------------------------------------------------------------
- */
+/* ---- our lengths ----------------------------------------------------------------------------- */
 
 static double entry_length(const struct grid_entry *e)
 {
@@ -484,8 +483,7 @@ out:
     return rc;
 }
 
-/* ---- cells ------------------------------------------------------------------------------------
- */
+/* ---- cells ----------------------------------------------------------------------------------- */
 
 static const json_t *find_rule(const struct page *p, const struct page_cell *c)
 {
@@ -510,7 +508,6 @@ int grid_make(struct page *p, struct err *err)
     size_t i;
     json_t *o;
     int rc = 0;
-
     TRY(mem_zalloc(&p->blocks, (int64_t)json_array_size(blocks) + 1, sizeof *p->blocks, "blocks",
                    err));
     json_array_foreach(blocks, i, o)

@@ -186,7 +186,6 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
     const struct recipe_job *j = &r->jobs[job];
     size_t n = json_array_size(j->each), at[STEP_VARS] = {0};
     int rc = 0;
-
     if (n > STEP_VARS)
         FAIL(err, ERR_INPUT, "%s: job '%s' repeats over more than %d variables", buf_str(&r->path),
              j->name, STEP_VARS);

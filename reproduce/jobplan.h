@@ -82,8 +82,7 @@ void step_text(const struct step *s, struct buf *b);
 /* Does it ask questions of a file that was not given? */
 bool step_lacks_file(const struct step *s);
 
-/* ---- jobs (stepjobs.c) -----------------------------------------------------------------------
- */
+/* ---- jobs (stepjobs.c) ----------------------------------------------------------------------- */
 
 /* The dataset that a step asks questions of. */
 int step_find_task(struct plan *p, struct step *s, struct err *err);
@@ -134,8 +133,7 @@ struct make_opts {
  * other error or an interrupt no process is left. */
 int jobs_run(struct plan *p, const struct make_opts *o, struct err *err);
 
-/* ---- turns (turns.c) --------------------------------------------------------------------------
- */
+/* ---- turns (turns.c) ------------------------------------------------------------------------- */
 
 /* Mark the steps of the next turn (`now`), whose traces take `room` bytes at once; room 0: all.
  * *any = false: no step is left. */

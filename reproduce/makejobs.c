@@ -24,8 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- what is missing -------------------------------------------------------------------------
- */
+/* ---- what is missing ------------------------------------------------------------------------- */
 
 /* Does a missing step read it, or a drawing that is postponed? */
 static bool is_read(const struct plan *p, int i, bool postponed)
@@ -84,8 +83,7 @@ static enum phase phase_of(const struct plan *p, const struct step *s)
     return step_job(p, s)->kind == DO_DRAW ? DRAWINGS : step_timed(p, s) ? TIMED : SIDE_BY_SIDE;
 }
 
-/* ---- the Makefile ----------------------------------------------------------------------------
- */
+/* ---- the Makefile ---------------------------------------------------------------------------- */
 
 static void put_dollars(const char *s, struct buf *b)
 {
@@ -177,8 +175,7 @@ out:
     return rc;
 }
 
-/* ---- make ------------------------------------------------------------------------------------
- */
+/* ---- make ------------------------------------------------------------------------------------ */
 
 /* Settings of another make, which must not change this one. */
 static bool is_setting(const char *variable)
@@ -270,8 +267,7 @@ static int lock_jobs(int *fd, struct err *err)
     return 0;
 }
 
-/* ---- failures --------------------------------------------------------------------------------
- */
+/* ---- failures -------------------------------------------------------------------------------- */
 
 /* The last error of a job's output. */
 static void last_error(const char *id, char why[300])
@@ -315,8 +311,7 @@ static void find_failures(struct plan *p)
     }
 }
 
-/* ---- what drawings show ------------------------------------------------------------------------
- */
+/* ---- what drawings show ---------------------------------------------------------------------- */
 
 /* The job of the calibration that a method's text names by its folder; NULL: none. */
 static const char *calibration_of(const struct plan *p, const struct step *s, const char *text)
@@ -443,8 +438,7 @@ out:
     return rc;
 }
 
-/* ---- phases ----------------------------------------------------------------------------------
- */
+/* ---- phases ---------------------------------------------------------------------------------- */
 
 /* Is it of a phase, with inputs that are there, or, side by side, are made on the way? */
 static bool is_goal(const struct plan *p, int i, enum phase phase)

@@ -57,7 +57,6 @@ static int identify(struct model_use *m, struct err *err)
     struct hash_state *h = NULL;
     bool gguf = checkpoint_is_gguf(m->dir);
     int n = gguf ? 0 : scandir(m->dir, &files, is_weight, alphasort), rc = 0;
-
     if (n < 0)
         return err_sys(err, ERR_INPUT, "--model %s", m->dir);
     TRY(hash_new(&h, err));
@@ -95,7 +94,6 @@ static int read_config(struct model_use *m, const char *model, struct err *err)
     char path[CHECKPOINT_PATH];
     json_t *o = NULL;
     int rc = 0;
-
     TRY(checkpoint_json(model, "config.json", (size_t)16 << 20, path, &o, err));
     if (!o)
         FAIL(err, ERR_INPUT, "%s does not exist", path);
@@ -300,8 +298,7 @@ void model_set_free(struct model_set *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- models that are not here -----------------------------------------------------------------
- */
+/* ---- models that are not here ---------------------------------------------------------------- */
 
 /* Is it a model that lacuna runs, in a role, among those that `fills` names (NULL: any)? */
 static bool is_candidate(const json_t *o, const char *role, const json_t *fills)
@@ -356,8 +353,7 @@ int model_set_of_papers(const struct recipe *r, const struct paper_data *d, stru
     return 0;
 }
 
-/* ---- chat ------------------------------------------------------------------------------------
- */
+/* ---- chat ------------------------------------------------------------------------------------ */
 
 /* The template of a checkpoint's tokenizer, in its configuration or in a file; empty: it has none.
  */
@@ -427,8 +423,7 @@ out:
     return rc;
 }
 
-/* ---- files of benchmarks ----------------------------------------------------------------------
- */
+/* ---- files of benchmarks --------------------------------------------------------------------- */
 
 #define LINE_MAX_BYTES ((size_t)256 << 20)
 #define FILE_MAX_BYTES ((int64_t)16 << 30)

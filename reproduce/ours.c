@@ -22,8 +22,7 @@ int printed_digits(const char *value)
     return dot ? (int)strspn(dot + 1, "0123456789") : 0;
 }
 
-/* ---- what a cell is of ------------------------------------------------------------------------
- */
+/* ---- what a cell is of ----------------------------------------------------------------------- */
 
 /* Replace {row} and {col}. */
 static void expand(const char *text, const char *row, const char *column, char *out, size_t size)
@@ -201,8 +200,7 @@ static int set_reason(struct page_cell *c, const char *text, struct err *err)
     return c->reason ? 0 : err_set(err, ERR_NOMEM, "cell: out of memory");
 }
 
-/* ---- what calibrations found ------------------------------------------------------------------
- */
+/* ---- what calibrations found ----------------------------------------------------------------- */
 
 const json_t *setting_rule(const struct recipe *r, const char *name)
 {
@@ -293,7 +291,6 @@ static int put_setting(struct page *p, struct page_cell *c, const char **reason,
     int64_t prompts = 0;
     size_t i;
     json_t *job;
-
     *reason = NULL;
     json_array_foreach(json_object_get(what, "jobs"), i, job)
     {
@@ -326,8 +323,7 @@ out:
     return rc;
 }
 
-/* ---- why there is no number -------------------------------------------------------------------
- */
+/* ---- why there is no number ------------------------------------------------------------------ */
 
 /* Why a printed number can have no partner here, as the recipe says it; NULL: it says nothing. */
 static const char *absent_reason(const struct page *p, const struct page_cell *c)
@@ -448,7 +444,6 @@ static int put_value(struct page *p, struct page_cell *c, struct err *err)
     struct buf text = {0};
     bool has[CELL_PARTS] = {false};
     int n = 0, rc = 0, digits = digits_of(p, c);
-
     c->stat = json_str_or(extra, "stat", json_str_or(c->rule, "stat", "mean"));
     for (int k = 0; k < CELL_PARTS; k++) {
         struct sample_stats s;

@@ -160,8 +160,7 @@ int page_html(const struct page *p, struct buf *b, struct err *err);
 int page_csv(const struct page *p, struct buf *b, struct err *err);
 int page_json(const struct page *p, struct buf *b, struct err *err);
 
-/* ---- files, from the folder DIR/jobs ------------------------------------------------
- */
+/* ---- files, from the folder DIR/jobs --------------------------------------------------------- */
 
 /* Write the page of a recipe and its drawings, as far as they changed. */
 int output_page(const struct plan *p, int recipe, const struct paper_data *d, bool *changed,

@@ -321,8 +321,7 @@ static void free_tables(struct page_tables *t)
     free(t->t);
 }
 
-/* ---- Markdown and HTML -----------------------------------------------------------------------
- */
+/* ---- Markdown and HTML ----------------------------------------------------------------------- */
 
 enum part { TITLE, PARAGRAPH, NOTE, COMMAND, PARTS };
 
@@ -433,8 +432,7 @@ int page_html(const struct page *p, struct buf *b, struct err *err)
     return put_page(p, true, b, err);
 }
 
-/* ---- LaTeX -----------------------------------------------------------------------------------
- */
+/* ---- LaTeX ----------------------------------------------------------------------------------- */
 
 /* Signs that fonts without Unicode lack. */
 static void put_signs(const char *s, struct buf *b)
@@ -516,8 +514,7 @@ out:
     return rc;
 }
 
-/* ---- CSV and JSON ----------------------------------------------------------------------------
- */
+/* ---- CSV and JSON ---------------------------------------------------------------------------- */
 
 /* What programs read: cells with a number, or a reason why there is none. */
 static bool has_line(const struct page_cell *c)

@@ -114,7 +114,6 @@ int paper_data_load(struct paper_data *d, struct err *err)
 {
     json_t *models = NULL, *tasks = NULL;
     int rc = 0;
-
     TRY(datadir_find("paper", &d->dir, err));
     TRY(read_json(d, "layouts.json", &d->layouts, err));
     TRY(check_items(d, "tables", err));

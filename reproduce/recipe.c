@@ -37,8 +37,7 @@ const json_t *recipe_variable(const struct recipe *r, bool quick, const char *na
     return v ? v : json_object_get(r->each, name);
 }
 
-/* ---- lengths ---------------------------------------------------------------------------------
- */
+/* ---- lengths --------------------------------------------------------------------------------- */
 
 /* The length nearest to the paper's, by their ratio. */
 static const char *nearest(const struct str_list *lengths, const char *paper)
@@ -284,7 +283,6 @@ static void take_lists(struct recipe *r)
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err)
 {
     int rc = 0;
-
     buf_puts(&r->path, path);
     TRY(json_read_file(path, (size_t)1 << 20, &r->doc, err));
     TRY(recipe_check_form(r->doc, path, err));

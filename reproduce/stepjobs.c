@@ -50,8 +50,7 @@ void step_output(const struct plan *p, const struct step *s, struct buf *path)
         buf_printf(path, "%s/%s", s->id, job_output_name(step_job(p, s)->kind));
 }
 
-/* ---- templates -------------------------------------------------------------------------------
- */
+/* ---- templates ------------------------------------------------------------------------------- */
 
 /* The one output of a job that a template names. */
 static int put_output(const struct plan *p, const struct step *s, int job, struct buf *out,
@@ -161,8 +160,7 @@ out:
     return rc;
 }
 
-/* ---- commands --------------------------------------------------------------------------------
- */
+/* ---- commands -------------------------------------------------------------------------------- */
 
 /* A command under construction; every word enters the job's hash. */
 struct making {

@@ -705,29 +705,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_calibrate = {
-    "calibrate",
-    "calibrate METHOD[:key=value]... T.h5... -o CALIB.json",
-    "search a method's parameters per layer and head",
-    run,
-    options,
-    "Every (layer, head) of the traces is searched on its own, over all captured inputs of it\n"
-    "(or, with --per layer, the heads of a layer together, with --per model all heads),\n"
-    "with the method's search options: `lacuna list methods METHOD` shows them, with defaults and\n"
-    "ranges. All traces must be of one model.\n"
-    "The result is applied by a replay with METHOD:calib=CALIB.json, under the settings given "
-    "here.\n"
-    "A parameter given beside calib= wins over these settings and over the values of heads; the\n"
-    "records then name both, as in calib=...:tau=0.9. Heads that the file lacks have its settings\n"
-    "alone. It holds for traces of this model, replayed in this token order; others are refused."
-    "\n\n"
-    "Examples:\n"
-    "  lacuna calibrate spargeattn:l1=0.08:l2=0.09 a.h5 b.h5 -o sparge.json\n"
-    "  lacuna replay t.h5 -m spargeattn:calib=sparge.json -o out\n",
-};
-
 /* ---- arguments ------------------------------------------------------------------------------ */
 
 static int parse_method(const struct app *app, const char *text, struct method_run **runs,
@@ -926,48 +903,43 @@ out:
     return rc;
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *args, struct err *err)
 {
-    struct calibrate_opts o;
+    struct calibrate_opts *o = opts;
     struct calibrate c = {0};
-    struct str_list args = {0};
     struct method_run *runs = NULL;
     struct buf name = {0}, journal = {0};
     int64_t n_runs = 0;
-    bool done = false;
     int rc = 0;
 
-    TRY(cmd_begin(&cmd_calibrate, &o, argc, argv, &args, &done, err));
-    if (done)
-        goto out;
-    if (args.n == 0)
+    if (args->n == 0)
         FAIL(err, ERR_USAGE,
              "calibrate: no method given (lacuna calibrate METHOD T.h5... -o FILE)");
-    TRY(parse_method(app, args.items[0], &runs, &n_runs, err));
+    TRY(parse_method(app, args->items[0], &runs, &n_runs, err));
     c.run = &runs[0];
-    c.per = (enum calibrate_per)o.per;
-    c.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;
-    c.load.seed = (uint64_t)o.c.seed;
-    c.load.allow_nonfinite = o.allow_nonfinite;
-    TRY(choose_order(&c, &o, err));
-    TRY(check_output(&o, &args, &journal, err));
-    if (args.n < 2)
+    c.per = (enum calibrate_per)o->per;
+    c.load.precision = o->precision == 0 ? PREC_F64 : PREC_F32;
+    c.load.seed = (uint64_t)o->c.seed;
+    c.load.allow_nonfinite = o->allow_nonfinite;
+    TRY(choose_order(&c, o, err));
+    TRY(check_output(o, args, &journal, err));
+    if (args->n < 2)
         FAIL(err, ERR_USAGE, "calibrate: no trace given (lacuna calibrate METHOD T.h5... -o FILE)");
-    TRY(traces_open(args.items + 1, args.n - 1, &c.traces, &c.n_traces, err));
+    TRY(traces_open(args->items + 1, args->n - 1, &c.traces, &c.n_traces, err));
     TRY(traces_whole(c.traces, c.n_traces, "the searches need all rows of a head", err));
-    TRY(calibrate_plan(&c, &(struct call_select){o.layers, o.heads, o.steps, o.branch}, o.segments,
-                       err));
-    TRY(open_backend(app, &o, &c, err));
-    if (o.c.dry_run) {
-        TRY(print_plan(&c, &o, err));
+    TRY(calibrate_plan(&c, &(struct call_select){o->layers, o->heads, o->steps, o->branch},
+                       o->segments, err));
+    TRY(open_backend(app, o, &c, err));
+    if (o->c.dry_run) {
+        TRY(print_plan(&c, o, err));
         goto out;
     }
-    TRY(name_result(&o, &name, err));
+    TRY(name_result(o, &name, err));
     c.name = buf_str(&name);
-    if (o.c.force)
+    if (o->c.force)
         unlink(buf_str(&journal));
-    TRY(calibrate_execute(&c, buf_str(&journal), cmd_jobs(&o.c), err));
-    TRY(write_result(&c, &o, err));
+    TRY(calibrate_execute(&c, buf_str(&journal), cmd_jobs(&o->c), err));
+    TRY(write_result(&c, o, err));
     unlink(buf_str(&journal));
 out:
     if (c.device.accel)
@@ -977,7 +949,27 @@ out:
     buf_free(&journal);
     traces_close(&c.traces, c.n_traces);
     method_runs_free(runs, n_runs);
-    opt_free(options, &o);
-    str_list_free(&args);
     return rc;
 }
+
+const struct command cmd_calibrate = {
+    "calibrate",
+    "calibrate METHOD[:key=value]... T.h5... -o CALIB.json",
+    "search a method's parameters per layer and head",
+    run,
+    options,
+    sizeof(struct calibrate_opts),
+    "Every (layer, head) of the traces is searched on its own, over all captured inputs of it\n"
+    "(or, with --per layer, the heads of a layer together, with --per model all heads),\n"
+    "with the method's search options: `lacuna list methods METHOD` shows them, with defaults and\n"
+    "ranges. All traces must be of one model.\n"
+    "The result is applied by a replay with METHOD:calib=CALIB.json, under the settings given "
+    "here.\n"
+    "A parameter given beside calib= wins over these settings and over the values of heads; the\n"
+    "records then name both, as in calib=...:tau=0.9. Heads that the file lacks have its settings\n"
+    "alone. It holds for traces of this model, replayed in this token order; others are refused."
+    "\n\n"
+    "Examples:\n"
+    "  lacuna calibrate spargeattn:l1=0.08:l2=0.09 a.h5 b.h5 -o sparge.json\n"
+    "  lacuna replay t.h5 -m spargeattn:calib=sparge.json -o out\n",
+};

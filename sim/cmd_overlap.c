@@ -366,29 +366,6 @@ out:
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
-
-const struct command cmd_overlap = {
-    .name = "overlap",
-    .usage = "overlap T.h5 M.h5... -o DIR\n"
-             "overlap TRACES M.h5... -o DIR",
-    .summary = "compare dumped masks pair by pair: shared pairs, shared attention mass",
-    .run = run,
-    .options = options,
-    .details =
-        "M.h5 are files of `lacuna replay T.h5 -m A -m B -o DIR --dump-masks M.h5`; TRACES is a\n"
-        "directory of traces. For every head\n"
-        "and every two masks of it a record is written, with method `overlap` and the settings as\n"
-        "parameters a and b: overlap_iou (of kept pairs), overlap_a_in_b (share of a's mass that "
-        "b\n"
-        "keeps too), overlap_only_a (share of all mass that a alone keeps), and the same for b.\n"
-        "\n"
-        "Examples:\n"
-        "  lacuna overlap t.h5 m.h5 -o shared\n"
-        "  lacuna analyze shared --columns 'overlap_*'\n"
-        "  lacuna analyze shared --group a --pivot b --columns overlap_iou\n",
-};
-
 static int open_inputs(struct overlap *o, const struct str_list *paths, struct err *err)
 {
     int rc = 0;
@@ -449,28 +426,43 @@ out:
     return manifest_end(&manifest, rc, err);
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *args, struct err *err)
 {
-    struct overlap_opts opt;
+    const struct overlap_opts *opt = opts;
     struct overlap o = {0};
-    struct str_list paths = {0};
-    bool done = false;
     int rc = 0;
 
-    TRY(cmd_begin(&cmd_overlap, &opt, argc, argv, &paths, &done, err));
-    if (done)
-        goto out;
-    if (!opt.out && !opt.c.dry_run)
+    if (!opt->out && !opt->c.dry_run)
         FAIL(err, ERR_USAGE, "overlap: -o DIR is missing");
-    o.load.precision = opt.precision == 0 ? PREC_F64 : PREC_F32;
-    TRY(open_inputs(&o, &paths, err));
-    if (opt.c.dry_run)
+    o.load.precision = opt->precision == 0 ? PREC_F64 : PREC_F32;
+    TRY(open_inputs(&o, args, err));
+    if (opt->c.dry_run)
         printf("%lld heads with %lld masks\n", (long long)o.n_heads, (long long)o.n);
     else
-        TRY(execute(app, &o, &opt, err));
+        TRY(execute(app, &o, opt, err));
 out:
     close_inputs(&o);
-    str_list_free(&paths);
-    opt_free(options, &opt);
     return rc;
 }
+
+const struct command cmd_overlap = {
+    .name = "overlap",
+    .usage = "overlap T.h5 M.h5... -o DIR\n"
+             "overlap TRACES M.h5... -o DIR",
+    .summary = "compare dumped masks pair by pair: shared pairs, shared attention mass",
+    .run = run,
+    .options = options,
+    .size = sizeof(struct overlap_opts),
+    .details =
+        "M.h5 are files of `lacuna replay T.h5 -m A -m B -o DIR --dump-masks M.h5`; TRACES is a\n"
+        "directory of traces. For every head\n"
+        "and every two masks of it a record is written, with method `overlap` and the settings as\n"
+        "parameters a and b: overlap_iou (of kept pairs), overlap_a_in_b (share of a's mass that "
+        "b\n"
+        "keeps too), overlap_only_a (share of all mass that a alone keeps), and the same for b.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna overlap t.h5 m.h5 -o shared\n"
+        "  lacuna analyze shared --columns 'overlap_*'\n"
+        "  lacuna analyze shared --group a --pivot b --columns overlap_iou\n",
+};

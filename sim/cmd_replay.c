@@ -408,7 +408,36 @@ out:
     return rc ? rc : o->c.dry_run ? 0 : print_result(r, o, before, err);
 }
 
-static int run(const struct app *app, int argc, char **argv, struct err *err);
+static int run(const struct app *app, void *opts, struct str_list *paths, struct err *err)
+{
+    struct replay_opts *o = opts;
+    struct replay r = {0};
+    int rc = 0;
+
+    TRY(permute_check(o->permute, err));
+    r.seed = (uint64_t)o->c.seed;
+    r.load.precision = o->precision == 0 ? PREC_F64 : PREC_F32;
+    r.load.permute = o->permute;
+    r.load.seed = r.seed;
+    r.load.allow_nonfinite = o->allow_nonfinite;
+    if (o->methods.n == 0)
+        FAIL(err, ERR_USAGE, "replay: no method given (-m NAME; see `lacuna list methods`)");
+    TRY(method_runs_parse_all(app->methods, o->methods.items, o->methods.n, &r.runs, &r.n_runs,
+                              err));
+    if (paths->n == 0)
+        FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
+    TRY(traces_open(paths->items, paths->n, &r.traces, &r.n_traces, err));
+    r.decode = o->phase == 1;
+    TRY((r.decode ? traces_decode : traces_prefill)(r.traces, r.n_traces, err));
+    TRY(replay_run(app, o, &r, err));
+out:
+    if (r.device.accel)
+        r.device.accel->close(&r.device.session);
+    static_masks_free(&r.device.statics);
+    method_runs_free(r.runs, r.n_runs);
+    replay_free(&r);
+    return rc;
+}
 
 const struct command cmd_replay = {
     "replay",
@@ -416,6 +445,7 @@ const struct command cmd_replay = {
     "run sparse-attention methods over captured heads",
     run,
     options,
+    sizeof(struct replay_opts),
     "Every (step, branch, layer, head) of the traces is replayed with every method. One JSON line "
     "per\n"
     "cell is appended to DIR/records.jsonl with all metrics against exact dense attention; cells "
@@ -431,40 +461,3 @@ const struct command cmd_replay = {
     "  lacuna replay t.h5 -m sale:tau=0.001,0.004,0.016 --layers 2-5 -o out\n"
     "  lacuna replay t.h5 -m xattention@density_elem=0.1,0.2,0.3 -m 'sale@cra_p1>=0.95' -o out\n",
 };
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
-{
-    struct replay_opts o;
-    struct replay r = {0};
-    struct str_list paths = {0};
-    bool done = false;
-    int rc = 0;
-
-    TRY(cmd_begin(&cmd_replay, &o, argc, argv, &paths, &done, err));
-    if (done)
-        goto out;
-    TRY(permute_check(o.permute, err));
-    r.seed = (uint64_t)o.c.seed;
-    r.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;
-    r.load.permute = o.permute;
-    r.load.seed = r.seed;
-    r.load.allow_nonfinite = o.allow_nonfinite;
-    if (o.methods.n == 0)
-        FAIL(err, ERR_USAGE, "replay: no method given (-m NAME; see `lacuna list methods`)");
-    TRY(method_runs_parse_all(app->methods, o.methods.items, o.methods.n, &r.runs, &r.n_runs, err));
-    if (paths.n == 0)
-        FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
-    TRY(traces_open(paths.items, paths.n, &r.traces, &r.n_traces, err));
-    r.decode = o.phase == 1;
-    TRY((r.decode ? traces_decode : traces_prefill)(r.traces, r.n_traces, err));
-    TRY(replay_run(app, &o, &r, err));
-out:
-    if (r.device.accel)
-        r.device.accel->close(&r.device.session);
-    static_masks_free(&r.device.statics);
-    method_runs_free(r.runs, r.n_runs);
-    replay_free(&r);
-    opt_free(options, &o);
-    str_list_free(&paths);
-    return rc;
-}

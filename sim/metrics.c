@@ -165,10 +165,10 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
 {
     struct mask_tally t = {0};
     int rc = mask_tally_add(&t, lists, err);
-    t.work = (struct mask_work){0};
-    rc = rc ? rc : work_add(&t.work, lists, u, err);
     if (rc)
         return rc;
+    if (u->tile_rows)
+        work_add_tiles(&t.work, u->tile_rows, ceil_div(lists->nq, ACCEL_TILE));
     t.counts.pairs_kept = u->pairs;
     t.counts.tiles_kept = u->units;
     t.counts.pairs_exec = pairs_exec_of(lists, u);
@@ -185,7 +185,7 @@ int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err)
     TRY(mask_count(m, &one.counts, err));
     TRY(mask_tiles_kept(m, 64, 64, &one.kept64, &one.allowed64, err));
     TRY(mask_tiles_kept(m, 128, 128, &one.kept128, &one.allowed128, err));
-    TRY(work_add(&one.work, m, NULL, err));
+    TRY(work_add(&one.work, m, err));
     mask_tally_join(t, &one);
 out:
     return rc;

@@ -66,7 +66,8 @@ void metrics_add_tally(struct metrics_acc *a, const struct mask_tally *t);
  * in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);
 
-/* The same for a mask that stays on a device: lists has its unit and exec, and no entries. */
+/* The same for a mask that stays on a device: lists has its unit and exec, and entries where u has
+ * no rows of tiles. */
 int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const struct accel_units *u,
                       double tiles_pv, struct err *err);
 

@@ -440,12 +440,15 @@ out:
     return rc;
 }
 
-/* What is known of a mask that stays on the device. */
+/* What is known of a mask that stays on the device: its units where the kernels take them as block
+ * lists. */
 static int describe_units(struct head *h, struct err *err)
 {
     const struct attn_in *x = &h->run.in->x;
     struct choice *c = &h->choice;
     const struct accel_units *u = &c->units;
+    if (!u->tile_rows)
+        return lists_of(x, u, &c->lists, err);
     int rc = mask_lists_init(&c->lists, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err);
     mask_lists_finish(&c->lists);
     return rc;
@@ -761,7 +764,7 @@ static int record_counters(const struct accel_counters *c, struct record *r, str
         return 0;
     return RECORD_ALL(r, err, {"tensor_pipe_pct", c->tensor_pipe_pct},
                       {"dram_read_bytes", c->dram_read_bytes},
-                      {"dram_write_bytes", c->dram_write_bytes});
+                      {"dram_write_bytes", c->dram_write_bytes}, {"counter_cycles", c->cycles});
 }
 
 /* A total from q, k, v to the outputs, of all of `heads` heads. select NULL: nothing to choose;

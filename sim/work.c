@@ -19,14 +19,11 @@ struct counter {
     struct span *spans;         /* room for those of a row */
 };
 
-/* ---- a row of tiles ------------------------------------------------------------------------- */
-
 static void add_row(struct work_counts *c, int64_t whole, int64_t half, int64_t masked)
 {
     int64_t all = whole + half;
-    struct work_counts row = {1, whole, MIN(masked, all), half, all, all};
     if (all)
-        work_counts_join(c, &row);
+        work_counts_join(c, &(struct work_counts){1, whole, MIN(masked, all), half, all, all});
 }
 
 /* Count the row in the bitmaps and clear them. seen: keys that its first row sees; limit: the last
@@ -46,26 +43,25 @@ static void count_row(struct mask_work *w, struct counter *c, int64_t seen, int6
             keys += __builtin_popcountll(a | b);
             any |= (a | b) != 0;
             lacks |= c->missing[i] != 0;
-            c->any[0][i] = c->any[1][i] = c->missing[i] = 0;
         }
         tiles += any;
         late_tiles += any && (t + 1) * TILE > seen;
         partial += any && lacks;
         beyond = any && (2 * t + 1) * 64 >= limit;
     }
-    int64_t half = own[0] / 2 + own[1] / 2;
+    memset(c->any[0], 0, (size_t)(3 * c->words) * sizeof *c->missing);
+    int64_t half = own[0] / 2 + own[1] / 2, pairs = ceil_div(blocks, 2);
     add_row(&w->of[WORK_128x128], tiles, 0, late_tiles);
-    add_row(&w->of[WORK_128x64], ceil_div(blocks, 2), 0, ceil_div(late, 2));
-    add_row(&w->of[WORK_64x64], ceil_div(blocks, 2) - half, half, ceil_div(late, 2));
+    add_row(&w->of[WORK_128x64], pairs, 0, ceil_div(late, 2));
+    add_row(&w->of[WORK_64x64], pairs - half, half, ceil_div(late, 2));
     add_row(&w->of[WORK_WIDE_128x128], ceil_div(2 * tiles - beyond, 3), 0,
             ceil_div(2 * late_tiles, 3));
     add_row(&w->of[WORK_WIDE_128x64], ceil_div(blocks, 3), 0, ceil_div(late, 3));
-    add_row(&w->of[WORK_BITS], tiles, 0, partial);
-    add_row(&w->of[WORK_GATHER], ceil_div(keys, TILE), 0, 0);
+    work_add_tiles(w, &(struct accel_tile_row){tiles, partial, keys}, 1);
 }
 
-/* Rows [from, to) of one half of a tile. */
-static void add_rows(struct counter *c, const struct mask *m, int64_t from, int64_t to)
+/* Mark rows [from, to), of one half of a tile. */
+static void mark_rows(struct counter *c, const struct mask *m, int64_t from, int64_t to)
 {
     while (from < to) {
         int64_t end = from + 1, next = mask_first(m, from);
@@ -82,39 +78,21 @@ static void add_rows(struct counter *c, const struct mask *m, int64_t from, int6
     }
 }
 
-/* The same of a map of units that are whole blocks; what is missing does not count then. */
-static void add_mapped(struct counter *c, const struct mask *m, const struct accel_units *u,
-                       int64_t from, int64_t to)
-{
-    const uint32_t *map = u->map + from / u->bq * u->words;
-    int64_t limit = mask_limit(m, to - 1);
-    for (int64_t w = 0; w < u->words; w++)
-        for (uint32_t left = map[w]; left; left &= left - 1) {
-            int64_t key = (w * 32 + __builtin_ctz(left)) * u->bk;
-            mask_mark_run(c->any[from / 64 % 2], key, MIN(key + u->bk, limit));
-        }
-}
-
-/* ---- masks ---------------------------------------------------------------------------------- */
-
-static int count(struct mask_work *w, const struct mask *m, const struct accel_units *u,
-                 struct err *err)
+int work_add(struct mask_work *w, const struct mask *m, struct err *err)
 {
     struct counter c = {.words = ceil_div(m->nk, TILE) * 2};
+    bool full = m->form == MASK_FULL, lists = m->form == MASK_LISTS;
     int rc = 0;
+    w->unit_q = gcd(lists ? m->bq : !full, w->unit_q);
+    w->unit_k = gcd(lists ? m->bk : !full, w->unit_k);
     TRY(mem_zalloc(&c.any[0], 3 * c.words, sizeof *c.missing, "work of a mask", err));
-    TRY(mem_zalloc(&c.spans, u ? 1 : mask_max_spans(m), sizeof *c.spans, "mask spans", err));
+    TRY(mem_zalloc(&c.spans, mask_max_spans(m), sizeof *c.spans, "mask spans", err));
     c.any[1] = c.any[0] + c.words;
     c.missing = c.any[1] + c.words;
     for (int64_t row = m->row0; row < m->row1; row += TILE) {
-        int64_t end = MIN(row + TILE, m->row1);
-        for (int64_t from = row; from < end; from += TILE / 2) {
-            int64_t to = MIN(from + TILE / 2, end);
-            if (u)
-                add_mapped(&c, m, u, from, to);
-            else
-                add_rows(&c, m, from, to);
-        }
+        int64_t middle = MIN(row + TILE / 2, m->row1), end = MIN(row + TILE, m->row1);
+        mark_rows(&c, m, row, middle);
+        mark_rows(&c, m, middle, end);
         count_row(w, &c, mask_limit(m, row), mask_limit(m, end - 1));
     }
 out:
@@ -123,52 +101,38 @@ out:
     return rc;
 }
 
-int work_add(struct mask_work *w, const struct mask *m, const struct accel_units *u,
-             struct err *err)
+void work_add_tiles(struct mask_work *w, const struct accel_tile_row *t, int64_t rows)
 {
-    bool full = !u && m->form == MASK_FULL, band = !u && m->form == MASK_BAND;
-    w->unit_q = gcd(full ? 0 : band ? 1 : u ? u->bq : m->bq, w->unit_q);
-    w->unit_k = gcd(full ? 0 : band ? 1 : u ? u->bk : m->bk, w->unit_k);
-    if (!u || (u->map && !u->tile_rows))
-        return count(w, m, u, err);
-    w->lost |= !u->tile_rows;
-    for (int64_t i = 0; u->tile_rows && i < ceil_div(m->nq, TILE); i++) {
-        const struct accel_tile_row *t = u->tile_rows + i;
-        add_row(&w->of[WORK_BITS], t->tiles, 0, t->partial);
-        add_row(&w->of[WORK_GATHER], ceil_div(t->keys, TILE), 0, 0);
+    for (int64_t i = 0; i < rows; i++) {
+        add_row(&w->of[WORK_BITS], t[i].tiles, 0, t[i].partial);
+        add_row(&w->of[WORK_GATHER], ceil_div(t[i].keys, TILE), 0, 0);
     }
-    return 0;
 }
 
 void work_join(struct mask_work *w, const struct mask_work *more)
 {
     w->unit_q = gcd(more->unit_q, w->unit_q);
     w->unit_k = gcd(more->unit_k, w->unit_k);
-    w->lost |= more->lost;
     for (int i = 0; i < WORK_LISTS; i++)
         work_counts_join(w->of + i, more->of + i);
 }
 
 int work_record(const struct mask_work *w, int64_t d, struct record *r, struct err *err)
 {
-    static const char *const names[WORK_LISTS] = {
-        [WORK_128x128] = "128x128",    [WORK_128x64] = "128x64", [WORK_WIDE_128x128] = "128x128",
-        [WORK_WIDE_128x64] = "128x64", [WORK_64x64] = "64x64",   [WORK_BITS] = "bits",
-        [WORK_GATHER] = "gather"};
+    static const char *const lists[WORK_LISTS] = {"128x128", "128x64", "128x128", "128x64",
+                                                  "64x64",   "bits",   "gather"};
     bool bits = w->unit_q % 64 || w->unit_k % 64;
     int first = bits              ? WORK_BITS
                 : w->unit_q % 128 ? WORK_64x64
-                : w->unit_k % 128 ? d == 64 ? WORK_WIDE_128x64 : WORK_128x64
-                : d == 64         ? WORK_WIDE_128x128
-                                  : WORK_128x128;
+                                  : (w->unit_k % 128 != 0) + (d == 64 ? WORK_WIDE_128x128 : 0);
     int rc = 0;
-    for (int i = first; i <= first + bits && w->unit_q && !w->lost; i++) {
-        int64_t n[WORK_COUNTS];
+    for (int i = first; i <= first + bits && w->unit_q; i++) {
+        double n[WORK_COUNTS];
         memcpy(n, w->of + i, sizeof n);
         for (int k = 0; k < WORK_COUNTS; k++) {
             char name[METRIC_NAME];
-            snprintf(name, sizeof name, "work_%s@%s", work_names[k], names[i]);
-            TRY(record_metric(r, name, (double)n[k], err));
+            snprintf(name, sizeof name, "work_%s@%s", work_names[k], lists[i]);
+            TRY(record_metric(r, name, n[k], err));
         }
     }
 out:

@@ -14,9 +14,9 @@
 enum work_lists {
     WORK_128x128,
     WORK_128x64,
-    WORK_64x64,
     WORK_WIDE_128x128, /* stages of 192 keys, as kernels of 64 channels have them */
     WORK_WIDE_128x64,
+    WORK_64x64,
     WORK_BITS,
     WORK_GATHER,
     WORK_LISTS
@@ -25,14 +25,14 @@ enum work_lists {
 /* Zeroed: nothing counted. */
 struct mask_work {
     int64_t unit_q, unit_k; /* of which all masks are made; 0: every pair is kept */
-    bool lost;              /* of some mask nothing is known */
     struct work_counts of[WORK_LISTS];
 };
 
-/* Add a mask whose first row is a multiple of 128. u: the units of a mask on a device, which has
- * the geometry of m; NULL: those of m. */
-int work_add(struct mask_work *w, const struct mask *m, const struct accel_units *u,
-             struct err *err);
+/* Add a mask whose first row is a multiple of 128. */
+int work_add(struct mask_work *w, const struct mask *m, struct err *err);
+
+/* Add rows of tiles to bits and gathered keys. */
+void work_add_tiles(struct mask_work *w, const struct accel_tile_row *t, int64_t rows);
 
 /* Add other rows, or another head. */
 void work_join(struct mask_work *w, const struct mask_work *more);

@@ -162,7 +162,7 @@ $(FUZZ): $(FUZZ_OBJ) $(LIB)
 	$(call say,LINK,$@)
 	$(Q)$(LINK) $^ $(LIBS) $(LDLIBS)
 
-.PHONY: fuzzers run-fuzzers fuzz check-fuzz fuzz-long fuzz-bundle
+.PHONY: fuzzers run-fuzzers fuzz check-fuzz fuzz-bundle
 fuzzers: $(FUZZ)
 
 run-fuzzers: fuzzers
@@ -177,15 +177,6 @@ fuzz:
 check-fuzz:
 	$(SAN_BUILD) run-fuzzers FUZZ_ARGS='--seed 1 --cases 3000 --seconds 2'
 
-# N inputs in all, over all fuzzers and processors, with a table at the end; FUZZ_BIN=file is a program
-# that fuzz-bundle made: it needs no package of the machine that runs it, only this folder's data.
-N    ?= 1000000
-SEED ?= 1
-JOBS ?= $(shell nproc)
-FUZZ_BIN ?= $(FUZZ)
-fuzz-long: $(if $(wildcard $(FUZZ_BIN)),,fuzzers)
-	@$(FUZZ_BIN) long --inputs $(N) --seed $(SEED) --jobs $(JOBS)
-
 # With everything but libc and libm inside (no reader multiplies matrices: no BLAS); SAN=address,undefined puts the sanitizers in as well.
 fuzz-bundle: $(BUILD)/fuzz-bundle/fuzz
 $(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
@@ -196,9 +187,8 @@ $(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
 	$(Q)strip -g $@
 
 # Commands under faults: system calls and allocations that fail, kills, power cuts, changed bytes.
-# A short run that is the same every time, and a long one with the fuzzers (tests/fault/torture.sh).
-TORTURE_SEED ?= $(SEED)
-FUZZ_INPUTS  ?= 1000000
+# A short run that is the same every time, and a long one (tests/fault/torture.sh).
+TORTURE_SEED ?= 1
 FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/shim.c,$(wildcard tests/fault/*.c)))
 $(BUILD)/tests/fault/fault: $(FAULT_OBJ) $(LIB) $(BUILD)/tests/fault/shim.so
 	$(call say,LINK,$@)
@@ -217,8 +207,8 @@ check-fault: all $(BUILD)/tests/fault/fault
 	@BUILD=$(BUILD) sh tests/fault/torture.sh short 1
 
 torture: all tests $(BUILD)/tests/fault/fault
-	$(SAN_BUILD) all fuzzers
-	@BUILD=$(BUILD) FUZZ_INPUTS=$(FUZZ_INPUTS) sh tests/fault/torture.sh long $(TORTURE_SEED)
+	$(SAN_BUILD) all
+	@BUILD=$(BUILD) sh tests/fault/torture.sh long $(TORTURE_SEED)
 
 # Every header compiles alone; those of the GPU where its toolkit is.
 HEADERS = $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/fault tests/harness)) \

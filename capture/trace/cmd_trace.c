@@ -31,7 +31,7 @@ static const char *const kv_forms[] = {"keep", "fp8", NULL};
 static const struct opt options[] = {
     OPT_STR(struct trace_opts, output, NULL, "PATH",
             "the new trace; of export a directory for .npy files, or one file NAME.safetensors.",
-            .only = MAKERS, .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
+            .only = MAKERS, .short_name = 'o'),
     OPT_BOOL(struct trace_opts, gzip, "0",
              "deflate instead of zstd: slower, but every HDF5 reads it.", .only = "pack"),
     OPT_BOOL(struct trace_opts, unpack, "0", "back to the contiguous form.", .only = "pack"),
@@ -77,7 +77,6 @@ static int info(const struct trace_opts *o, const char *path, struct err *err)
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(trace_open(path, &t, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
@@ -109,7 +108,6 @@ static void found(void *ctx, const char *object, int head, const char *what)
     struct findings *f = ctx;
     char where[24] = "";
     struct err err = {0};
-
     f->metadata |= head < 0;
     if (head >= 0 && strmap_put(&f->objects, object, 0, &err) != 0)
         f->failed = true;
@@ -151,7 +149,6 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
     int64_t bad = 0, differs = 0, rows = 0;
     int64_t check = 16;
     int rc = 0, jobs = cmd_jobs(&o->common);
-
     TRY(rows_to_check(o, &check, err));
     TRY(trace_open_damaged(path, &t, err));
     TRY(trace_extent(t, &e, err));
@@ -207,7 +204,6 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     TRY(trace_open(o->output, &made, err));
     if (o->kv == KV_KEEP && strcmp(trace_id(made), trace_id(t)) != 0)
         FAIL(err, ERR_RUN, "%s has content %s, expected %s", o->output, trace_id(made),
@@ -222,7 +218,6 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
         jw_kstr(&w, "storage", trace_storage_name(trace_storage(made)));
         jw_kint(&w, "bytes_before", before.stored);
         jw_kint(&w, "bytes_after", after.stored);
-        TRY(trace_sizes_json(made, &w, err));
         jw_obj_end(&w);
         TRY(buf_check(&b, "result", err));
         print_json(&b);
@@ -231,9 +226,6 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
                     trace_storage_name(trace_storage(made)), (double)before.stored / 1e6,
                     (double)after.stored / 1e6, (double)before.stored / (double)after.stored,
                     trace_id(made));
-        TRY(trace_sizes_text(made, &b, err));
-        TRY(buf_check(&b, "sizes", err));
-        text_printf(stdout, "%s", buf_str(&b));
         if (o->kv == KV_FP8)
             log_info("what fp8 does to every metric: lacuna replay of both traces with the same "
                      "methods, then lacuna compare DIR DIR --ignore trace");
@@ -250,7 +242,6 @@ static int pack(const struct trace_opts *o, const char *path, struct err *err)
     enum trace_storage form = o->unpack ? TRACE_CONTIGUOUS : o->gzip ? TRACE_GZIP : TRACE_ZSTD;
     struct trace_extent e;
     int rc = 0;
-
     if (!o->output)
         return err_set(err, ERR_USAGE, "trace pack: the new file is missing (-o FILE)");
     if (o->gzip && o->unpack)
@@ -284,7 +275,6 @@ static int export_tensors(const struct trace_opts *o, const char *path, struct e
     struct jw w;
     int64_t n = 0, bytes = 0;
     int rc = 0;
-
     if (!o->output)
         return err_set(err, ERR_USAGE,
                        "trace export: the target is missing (-o DIR or -o FILE.safetensors)");
@@ -327,7 +317,6 @@ static int report_derived(const struct trace_opts *o, const struct derived *d, s
     struct buf b = {0};
     struct jw w;
     int rc = 0;
-
     if (!o->common.dry_run)
         TRY(trace_open(o->output, &made, err));
     if (o->common.json) {
@@ -373,7 +362,6 @@ static int derive(const struct trace_opts *o, const char *name, char *const *pat
     struct trace **t = NULL;
     struct derived made;
     int rc = 0;
-
     if (!o->output)
         return err_set(err, ERR_USAGE, "trace %s: the new file is missing (-o FILE)", name);
     TRY(mem_zalloc(&t, n, sizeof *t, "traces", err));
@@ -432,7 +420,6 @@ static int run_each(const struct trace_opts *o, const struct action *a,
 {
     bool array = o->common.json && files->n > 1;
     int first = 0;
-
     if (array)
         puts("[");
     for (int64_t i = 0; i < files->n; i++) {
@@ -487,7 +474,6 @@ static int run_into(const struct trace_opts *o, const struct action *a,
     struct strmap names = {0};
     struct buf out = {0};
     int rc = 0;
-
     if (!o->output || ends_with(o->output, ".h5") || ends_with(o->output, ".safetensors"))
         FAIL(err, ERR_USAGE,
              "trace %s: of %lld traces each gets a file in a directory (-o DIR)%s%s", a->name,
@@ -519,42 +505,33 @@ out:
     return rc;
 }
 
-extern const struct command cmd_trace;
-
-static int run(const struct app *app, int argc, char **argv, struct err *err)
+static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
-    struct trace_opts o = {0};
-    struct str_list rest = {0}, files = {0};
+    struct trace_opts *o = opts;
+    struct str_list files = {0};
     const struct action *a = NULL;
     char who[32];
-    bool done = false;
     int rc = 0;
-
-    TRY(cmd_begin(&cmd_trace, &o, argc, argv, &rest, &done, err));
-    if (done)
-        goto out;
-    if (rest.n < 1)
+    if (rest->n < 1)
         FAIL(err, ERR_USAGE,
              "trace: one of info, verify, pack, export, subset, join, map was expected");
-    TRY(find_action(rest.items[0], &a, err));
+    TRY(find_action(rest->items[0], &a, err));
     snprintf(who, sizeof who, "trace %s", a->name);
-    TRY(opt_check_uses(options, &o, who, (const char *const[]){a->name, NULL}, err));
+    TRY(opt_check_uses(options, o, who, (const char *const[]){a->name, NULL}, err));
     bool join = !a->run, each = a->run == info || a->run == verify;
-    TRY(trace_list(rest.items + 1, rest.n - 1, &files, err));
+    TRY(trace_list(rest->items + 1, rest->n - 1, &files, err));
     if (files.n < 1 + join)
         FAIL(err, ERR_USAGE, "trace %s: %s expected, found %lld", a->name,
              join ? "at least two traces were" : "a trace was", (long long)files.n);
     if (join)
-        TRY(derive(&o, a->name, files.items, files.n, 0, err));
+        TRY(derive(o, a->name, files.items, files.n, 0, err));
     else if (each)
-        TRY(run_each(&o, a, &files, err));
+        TRY(run_each(o, a, &files, err));
     else if (files.n > 1)
-        TRY(run_into(&o, a, &files, err));
+        TRY(run_into(o, a, &files, err));
     else
-        TRY(a->run(&o, files.items[0], err));
+        TRY(a->run(o, files.items[0], err));
 out:
-    opt_free(options, &o);
-    str_list_free(&rest);
     str_list_free(&files);
     return rc;
 }
@@ -572,6 +549,7 @@ const struct command cmd_trace = {
     .summary = "Look into, check, pack, export, cut and join traces",
     .run = run,
     .options = options,
+    .size = sizeof(struct trace_opts),
     .details =
         "info says what the trace holds. verify recomputes every checksum, and, where outputs are\n"
         "stored, some of their rows from q, k and v; it names what is wrong and exits with 1. "

@@ -124,7 +124,6 @@ static void add_key(struct rows *r, const struct trace_meta *m, int64_t i, int64
 {
     const float *q = r->q + i * m->head_dim;
     double *acc = r->acc + i * m->v_dim, s = 0;
-
     for (int d = 0; d < m->head_dim; d++)
         s += (double)q[d] * k[d];
     s = modified(&r->x.mods, s * r->x.scale, r->row[i] + r->x.nk - r->x.nq, j);
@@ -161,7 +160,6 @@ static int run_rows(const struct check *c, int64_t call, int head, struct rows *
     const struct trace_meta *m = trace_meta(c->t);
     const struct trace_call *info = trace_call(c->t, call);
     int kv = head / (m->heads / m->kv_heads), rc = 0;
-
     for (int64_t i = 0; i < r->n; i++) {
         TRY(trace_read(c->t, call, TRACE_Q, head, r->at[i], 1, r->q + i * m->head_dim, err));
         if (info->has_out)
@@ -191,7 +189,6 @@ static void compare(const struct check *c, int64_t call, const struct rows *r, c
     const struct trace_call *info = trace_call(c->t, call);
     bool exact = strcmp(m->compute, "float32") == 0 || strcmp(m->compute, "float64") == 0;
     double slack = (exact ? 1e-5 : 0x1p-8) * r->v_max, lse_slack = exact ? 1e-3 : 2e-2;
-
     what[0] = '\0';
     for (int64_t i = 0; i < r->n; i++) {
         double lse = r->max[i] + log(r->sum[i]);
@@ -226,7 +223,6 @@ static int check_columns(const struct check *c, int64_t call, int head, char wha
     struct attn_ops ops = {0};
     struct attn_in in;
     int rc = 0;
-
     TRY(mem_alloc(&q, n * d, sizeof *q, "queries", err));
     TRY(mem_alloc(&k, n * d, sizeof *k, "keys", err));
     TRY(mem_alloc(&have, n, sizeof *have, "sums of columns", err));
@@ -276,7 +272,6 @@ static int check_head(void *ctx, int64_t item, int worker, struct err *err)
     struct rows r = {0};
     char what[200] = "", object[128];
     bool columns = info->has_col_sum && m->n_q == m->n_k;
-
     if (!info->has_out && !info->has_lse && !columns)
         return 0;
     if (info->has_out || info->has_lse)
@@ -304,7 +299,6 @@ int trace_check_attention(const struct trace *t, int jobs, int64_t rows, trace_b
     struct check c = {.t = t, .rows = rows, .bad = bad, .ctx = ctx};
     int64_t items = trace_calls(t) * trace_meta(t)->heads;
     int rc = 0;
-
     pthread_mutex_init(&c.lock, NULL);
     if (rows > 0 && trace_meta(t)->decode_from)
         TRY(gemm_ready(err));

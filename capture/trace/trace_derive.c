@@ -67,7 +67,6 @@ static int check_alike(const struct trace *a, const struct trace *b, struct err 
     struct buf p = {0}, q = {0};
     char field[80];
     int rc;
-
     y.causal = x.causal;
     y.text_valid = x.text_valid;
     content_meta(&x, &p);
@@ -177,7 +176,6 @@ static int set_steps(struct derive *d, const struct trace *t, struct err *err)
     struct trace_decode all = trace_decode(m);
     const char *text = d->o->steps;
     char *end = NULL;
-
     if (all.from == 0 || strcmp(text, "all") == 0)
         return 0;
     long long a = strtoll(text, &end, 10), b = *end == ':' ? strtoll(end + 1, &end, 10) : -1;
@@ -202,7 +200,6 @@ static int set_tokens(struct derive *d, const struct trace *t, struct err *err)
 {
     struct trace_meta *m = &d->meta;
     int64_t n = d->o->tokens;
-
     if (n == 0 || n == m->n_k)
         return 0;
     if (!all_causal(d) || m->n_q != m->n_k)
@@ -225,7 +222,6 @@ static int set_rows(struct derive *d, const struct trace *t, struct err *err)
     int64_t groups, n = m->n_q;
     int32_t *at = NULL;
     int rc = 0;
-
     if (!d->o->rows)
         return 0;
     if (!all_causal(d) || m->n_q != m->n_k || m->grid_t > 0)
@@ -283,7 +279,6 @@ static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err 
 {
     struct wanted w = {0};
     int rc = 0;
-
     d->meta = *trace_meta(t[0]);
     for (int64_t i = 1; i < n; i++)
         TRY(check_alike(t[0], t[i], err));
@@ -365,7 +360,6 @@ static int copy_array(struct derive *d, const struct piece *p, int j, struct err
     const struct trace_array *from = &p->t->calls[p->call].arr[j];
     struct trace_array to;
     int rc = 0;
-
     trace_call_array(&d->meta, &p->out, j, &to);
     for (int64_t i = 0; i < to.slices; i++) {
         if (interrupted())
@@ -402,7 +396,6 @@ int trace_map_head(struct trace_writer *w, int head, const struct attn_in *in, i
     float *sum = NULL, *max = NULL;
     double *lse = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&lse, in->nq, sizeof *lse, "lse", err));
     TRY(mem_alloc(&sum, cells, sizeof *sum, "map", err));
     TRY(mem_alloc(&max, cells, sizeof *max, "map", err));
@@ -427,7 +420,6 @@ static int map_head(void *ctx, int64_t i, int worker, struct err *err)
     struct attn_in in;
     float *rel = NULL, *q = NULL, *k = NULL;
     int rc = 0;
-
     (void)worker;
     TRY(trace_attn(m->p->t, m->p->call, head, &in, &rel, err));
     in.nq = t->n_q;
@@ -451,7 +443,6 @@ static int write_call(struct derive *d, const struct piece *p, struct err *err)
 {
     struct map_work maps = {d, p};
     int rc = 0;
-
     TRY(trace_begin_call(d->w, &p->out, err));
     for (int j = 0; j < CALL_ARRAYS; j++) {
         bool map = j == TRACE_MAP_SUM || j == TRACE_MAP_MAX;
@@ -497,7 +488,6 @@ static int write_all(struct derive *d, struct trace *const *t, int64_t n, const 
     int64_t items = d->n * (1 + (d->o->maps > 0 ? d->meta.heads : 0)), bytes = 65536;
     struct trace_form form = {.jobs = 1, .force = d->o->force, .copy = d->o->maps == 0};
     int rc = 0;
-
     for (int64_t i = 0; i < d->n; i++)
         bytes += trace_call_size(&d->meta, &d->pieces[i].out);
     form.need_bytes = bytes;
@@ -518,7 +508,6 @@ int trace_derive(struct trace *const *t, int64_t n, const struct derive_options 
 {
     struct derive d = {.o = o};
     int rc = 0;
-
     for (int64_t i = 0; i < n; i++) {
         struct trace_ignored lost = trace_ignored(t[i]);
         if (lost.n)

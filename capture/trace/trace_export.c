@@ -74,7 +74,6 @@ static int export_metadata(const struct trace *t, const struct head_select *head
     struct trace_meta selected = *trace_meta(t);
     const struct trace_meta *m = &selected;
     json_t *o = json_object();
-
     if (!o)
         return err_set(err, ERR_NOMEM, "metadata");
     int rc = head_select_meta(heads, &selected, err);
@@ -176,7 +175,6 @@ static int add_item(struct plan *p, int64_t call, int tensor, struct err *err)
     const struct trace_meta *m = trace_meta(p->t);
     const struct trace_call *c = trace_call(p->t, call);
     int rc = mem_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items, "tensors to export", err);
-
     if (rc)
         return rc;
     struct item *it = &p->items[p->n++];
@@ -207,7 +205,6 @@ static int make_plan(struct plan *p, const struct trace_selection *s, struct err
 {
     const struct trace_meta *m = trace_meta(p->t);
     int rc = 0;
-
     TRY(parse_tensors(s->tensors, p->want, err));
     TRY(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
     TRY(head_select_stored(s->heads, m, &p->heads, err));
@@ -244,7 +241,6 @@ static void free_plan(struct plan *p)
 static int load(const struct plan *p, struct item *it, struct err *err)
 {
     int rc = 0;
-
     TRY(mem_alloc(&it->data, it->bytes, 1, it->name, err));
     for (int64_t i = 0; i < it->shape[0]; i++) {
         void *dst = (char *)it->data + i * it->slice_bytes;
@@ -287,7 +283,6 @@ static int add_values(struct plan *p, int64_t call, int which, int ndim, const i
     char name[96];
     float *x = NULL;
     int rc = 0;
-
     part_name(trace_call(p->t, call),
               which < TRACE_AUX ? names[which - TRACE_SINKS]
                                 : trace_aux_name((enum trace_aux)(which - TRACE_AUX)),
@@ -313,7 +308,6 @@ static int add_scores(struct plan *p, struct err *err)
     const struct trace_meta *m = trace_meta(p->t);
     int64_t tensors = p->n, last = -1;
     int rc = 0;
-
     for (int64_t i = 0; i < tensors; i++) {
         int64_t call = p->items[i].call;
         const struct trace_score *s = &trace_call(p->t, call)->score;
@@ -356,7 +350,6 @@ static int add_tokens(struct plan *p, struct err *err)
     double *times = NULL, *sigmas = NULL;
     int64_t n = 0;
     int rc = 0;
-
     TRY(trace_read_run(p->t, TRACE_TOKENS, &ids, &n, err));
     if (n)
         TRY(add_loaded(p, "tokens", DT_I32, 1, &n, ids, err));
@@ -385,7 +378,6 @@ static int write_one_npy(struct plan *p, const char *path, bool force, struct er
 {
     struct item *it = p->items;
     int rc = 0;
-
     if (p->n != 1)
         FAIL(err, ERR_USAGE,
              "%s: one .npy file cannot hold %lld tensors; give a directory, a "
@@ -417,7 +409,6 @@ static int write_npy(struct plan *p, const char *dir, bool force, struct err *er
 {
     struct buf path = {0};
     int rc = 0;
-
     warn_of_scores(p);
     TRY(make_dirs(dir, err));
     for (int64_t i = 0; i < p->n; i++) {
@@ -441,7 +432,6 @@ static int write_safetensors(struct plan *p, const char *path, bool force, struc
     struct st_out *out = NULL;
     json_t *meta = NULL;
     int rc = 0;
-
     TRY(refuse_existing(path, force, err));
     TRY(add_scores(p, err));
     TRY(add_tokens(p, err));
@@ -468,7 +458,6 @@ int trace_export(const struct trace *t, const struct trace_selection *s, const c
     struct plan p = {.t = t};
     const char *end = strrchr(out, '.');
     int rc = 0;
-
     TRY(make_plan(&p, s, err));
     *n = p.n;
     *bytes = 0;

@@ -30,7 +30,6 @@ static int read_slice(struct copy *c, int64_t call, const struct trace_array *a,
 {
     int64_t bytes = a->rows * a->row_bytes;
     int rc = mem_grow(&c->buf, &c->cap, bytes, 1, "head to copy", err);
-
     if (rc == 0)
         rc = trace_read_slice(c->t, call, a, slice, c->buf, err);
     if (rc == 0)
@@ -45,7 +44,6 @@ static int round_fp8(struct copy *c, const struct trace_array *a, int64_t slice,
     int64_t n = a->rows * a->row_bytes / (int64_t)dtype_size(a->type);
     float *x = NULL, top = 0;
     int exponent, rc = 0;
-
     TRY(mem_alloc(&x, n, sizeof *x, "values to round", err));
     dtype_to_f32(a->type, c->buf, x, n);
     for (int64_t i = 0; i < n; i++) {
@@ -69,7 +67,6 @@ static int copy_call(struct copy *c, int64_t i, struct err *err)
     const struct trace_entry *e = &c->t->calls[i];
     struct trace_call call = e->call;
     int rc = 0;
-
     if (c->fp8)
         call.has_out = call.has_lse = call.has_map = call.has_col_sum = false;
     TRY(trace_begin_call(c->w, &call, err));
@@ -94,7 +91,6 @@ static int pack(const struct trace *t, const struct trace_meta *meta, const char
     struct trace_extent extent;
     struct trace_ignored lost = trace_ignored(t);
     int rc = 0;
-
     if (lost.n)
         log_warn("%s: not copied, as this lacuna does not know them: %lld names, %s%s", path,
                  (long long)lost.n, lost.first, lost.n > 1 ? ", ..." : "");
@@ -135,7 +131,6 @@ int trace_pack_fp8(const struct trace *t, const char *path, enum trace_storage s
     struct trace_form form = {.storage = s, .jobs = jobs, .force = force};
     struct trace_meta meta = t->meta;
     size_t n = strlen(meta.compute);
-
     if (strstr(meta.compute, FP8_MARK))
         return err_set(err, ERR_USAGE, "%s has keys and values of fp8 already", trace_path(t));
     if (n + sizeof FP8_MARK > sizeof meta.compute)

@@ -13,11 +13,6 @@
 int trace_info_text(const struct trace *t, struct buf *b, struct err *err);
 int trace_info_json(const struct trace *t, struct jw *w, struct err *err);
 
-/* A table of the trace's tensors: bytes as they are and in the file, per token and head, per layer
- * (call) and per head of one; as a key "tensors" of the open JSON object. */
-int trace_sizes_text(const struct trace *t, struct buf *b, struct err *err);
-int trace_sizes_json(const struct trace *t, struct jw *w, struct err *err);
-
 /* Which tensors to export; NULL lists mean all. */
 struct trace_selection {
     const char *layers, *heads, *steps; /* index lists */

@@ -67,7 +67,6 @@ static int hash_slice(struct verify *v, const struct item *it, struct hash128 *o
     struct hash_state *h = NULL;
     void *buf = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&buf, step, (size_t)a->row_bytes, "block to verify", err));
     TRY(hash_new(&h, err));
     for (int64_t row = 0; row < a->rows; row += step) {
@@ -92,7 +91,6 @@ static int verify_item(void *ctx, int64_t i, int worker, struct err *err)
     struct err why = {0};
     char path[DATASET_PATH_MAX], text[HASH_TEXT_MAX], want[HASH_TEXT_MAX];
     int rc = hash_slice(v, it, &have, &why);
-
     (void)worker;
     trace_dataset_path(v->t, it->call, a, path);
     if (rc == ERR_INPUT) {
@@ -133,7 +131,6 @@ int trace_verify(const struct trace *t, int jobs, trace_bad_fn *bad, void *ctx, 
     struct verify v = {.t = t, .bad = bad, .ctx = ctx};
     struct trace_extent extent;
     int rc = 0;
-
     pthread_mutex_init(&v.lock, NULL);
     if (strcmp(t->id, t->stored_id) != 0)
         report(&v, "/", -1,

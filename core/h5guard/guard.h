@@ -14,6 +14,8 @@
 #define GUARD_MAX_RANK 32
 #define GUARD_MAX_DEPTH 8           /* nesting of datatypes, of committed types, of B-trees */
 #define GUARD_CLAIM_MAX (64u << 20) /* bytes of one structure */
+#define GUARD_PAGE 8192             /* bytes that are read at a time */
+#define GUARD_PAGES 8               /* that are kept */
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
@@ -59,10 +61,9 @@ struct guard_type {
     int class; /* of the file format: 0 integer, 1 float, 3 string, ... */
     int64_t size;
     bool indirect; /* contains references or variable-length parts */
-    bool text;     /* a variable-length string */
 };
 
-/* An object header or a global heap collection that was met. */
+/* An object header that was met. */
 struct guard_object {
     uint64_t at;
     enum guard_state state;
@@ -70,29 +71,28 @@ struct guard_object {
     struct guard_type type;
 };
 
-struct guard_page;
+/* Bytes of the file that were read last; number 0: none yet, else that of the page and 1. */
+struct guard_page {
+    uint64_t number;
+    uint8_t data[GUARD_PAGE];
+};
 
 struct guard_claim {
     uint64_t at;
     size_t n;
+    uint8_t data[];
 };
 
 struct h5guard {
     int fd;
-    uint64_t size, end;        /* of the file; of what the superblock says */
-    unsigned leaf_k, node_k;   /* symbol table nodes, B-trees of groups */
-    unsigned chunk_k;          /* B-trees of chunks */
-    uint64_t btree, heap;      /* the symbol table that was checked last */
-    struct guard_page **pages; /* open addressing, 2^page_bits slots */
-    int64_t n_pages;
-    int page_bits;
-    struct guard_object *objects; /* the same */
-    int64_t n_objects;
-    int object_bits;
-    struct guard_claim *claims; /* of the admission in progress */
+    uint64_t size, end;      /* of the file; of what the superblock says */
+    unsigned leaf_k, node_k; /* symbol table nodes, B-trees of groups */
+    unsigned chunk_k;        /* B-trees of chunks */
+    uint64_t btree, heap;    /* the symbol table that was checked last */
+    struct guard_page pages[GUARD_PAGES];
+    void *claimed, *objects;     /* trees (search.h) of claims and objects, owned */
+    struct guard_claim **claims; /* in the order in which they were made */
     int64_t n_claims, cap_claims;
-    void **copies; /* contiguous copies of claimed bytes that cross pages; until its end */
-    int64_t n_copies, cap_copies;
     int depth; /* of admissions in each other */
 };
 
@@ -101,13 +101,9 @@ int guard_peek(struct h5guard *g, const char *what, uint64_t at, size_t n, void 
                struct err *err);
 
 /* Claim n bytes at `at` for a structure: they must lie inside the file and belong to no other one.
- * The cursor is good until the outermost admission ends. */
+ * The cursor is good until the claim is given back. */
 int guard_claim(struct h5guard *g, const char *what, uint64_t at, uint64_t n, struct guard_cur *out,
                 struct err *err);
-
-/* Bytes that were claimed before, once more. */
-int guard_copy(struct h5guard *g, const char *what, uint64_t at, size_t n, struct guard_cur *out,
-               struct err *err);
 
 /* As guard_claim, and the last four bytes are the checksum of those before; `out` is without it. */
 int guard_claim_summed(struct h5guard *g, const char *what, uint64_t at, uint64_t n,
@@ -116,7 +112,7 @@ int guard_claim_summed(struct h5guard *g, const char *what, uint64_t at, uint64_
 /* Give claims back, those from number `first` on: their bytes read as zero again. */
 void guard_unclaim(struct h5guard *g, int64_t first);
 
-/* The entry of an address, made when there is none; NULL: no memory. Good until the next call. */
+/* The entry of an address, made when there is none; NULL: no memory. */
 struct guard_object *guard_object(struct h5guard *g, uint64_t at);
 
 /* Is [at, at + n) inside the file? */
@@ -135,9 +131,7 @@ int guard_foreign(const char *what, uint64_t at, struct err *err, const char *fm
 struct guard_space {
     bool null;
     int rank;
-    int64_t dims[GUARD_MAX_RANK];
-    uint64_t max[GUARD_MAX_RANK]; /* GUARD_NOWHERE = unlimited */
-    int64_t count;                /* elements */
+    int64_t count; /* elements */
 };
 
 /* Each decodes the body of one message. */
@@ -163,7 +157,7 @@ struct guard_dataset {
     int n_filters;
 };
 
-/* Layout message and, of chunked datasets, the index of the chunks (IV.A.2.i, VII, VIII). */
+/* Layout message and, of chunked datasets, the index of the chunks (IV.A.2.i, III.A.1). */
 int guard_check_layout(struct h5guard *g, struct guard_cur *c, const struct guard_dataset *d,
                        struct err *err);
 
@@ -173,16 +167,12 @@ struct guard_chunks {
     int ndims;                        /* rank + 1: the last is the size of an element */
     uint32_t dim[GUARD_MAX_RANK + 1]; /* of a chunk */
     uint64_t bytes;                   /* of a chunk */
-    uint64_t count;      /* chunks that the dataspace has room for, up to its maximum */
-    unsigned size_bytes; /* width of a stored size in the indices of layout 4 */
 };
 
 /* One stored chunk: n bytes at `at`, found in the index structure `what` at `where`. */
 int guard_check_chunk(struct h5guard *g, const struct guard_chunks *ch, uint64_t at, uint64_t n,
                       const char *what, uint64_t where, struct err *err);
 
-int guard_extensible_array(struct h5guard *g, const struct guard_chunks *ch,
-                           struct guard_cur *layout, struct err *err);
 int guard_chunk_btree1(struct h5guard *g, const struct guard_chunks *ch, uint64_t at,
                        struct err *err);
 
@@ -190,16 +180,6 @@ int guard_chunk_btree1(struct h5guard *g, const struct guard_chunks *ch, uint64_
 
 /* Symbol table: B-tree of version 1, local heap, symbol table nodes (III.A.1, III.B, III.D). */
 int guard_check_symbols(struct h5guard *g, uint64_t btree, uint64_t heap, struct err *err);
-
-/* A B-tree of version 2 (III.A.2): `visit` gets every record. `n` receives their number. */
-struct guard_records {
-    int type;       /* as stored: 5 and 6 links, 8 and 9 attributes, 10 and 11 chunks */
-    unsigned bytes; /* of a record */
-    int (*visit)(struct h5guard *g, struct guard_cur *rec, void *ctx, struct err *err);
-    void *ctx;
-};
-int guard_btree2(struct h5guard *g, uint64_t at, const struct guard_records *r, uint64_t *n,
-                 struct err *err);
 
 /* Dense links or attributes: fractal heap and B-trees over it; corder = GUARD_NOWHERE: none. */
 int guard_check_dense(struct h5guard *g, bool links, uint64_t heap, uint64_t names, uint64_t corder,

@@ -13,6 +13,14 @@
 
 #define TREE "B-tree of version 2"
 
+/* `visit` gets every record. */
+struct records {
+    int type;       /* as stored: 5 and 6 links, 8 and 9 attributes */
+    unsigned bytes; /* of a record */
+    int (*visit)(struct h5guard *g, struct guard_cur *rec, void *ctx, struct err *err);
+    void *ctx;
+};
+
 /* What a level can hold; level 0 are the leaves. */
 struct level {
     uint64_t max, max_below; /* records of a node; of a node and all below it */
@@ -20,7 +28,7 @@ struct level {
 };
 
 struct tree {
-    const struct guard_records *r;
+    const struct records *r;
     size_t node, count_bytes; /* bytes of a node; width of a node's number of records */
     struct level level[GUARD_MAX_DEPTH + 1];
     uint64_t n; /* records met */
@@ -43,7 +51,6 @@ static size_t width(uint64_t max)
 static bool fill_levels(struct tree *t, unsigned depth)
 {
     struct level *l = t->level;
-
     l[0].max = l[0].max_below = (t->node - NODE_FRAME) / t->r->bytes;
     t->count_bytes = width(l[0].max);
     for (unsigned d = 1; d <= depth; d++) {
@@ -66,7 +73,6 @@ static int walk_children(struct h5guard *g, struct tree *t, struct guard_cur *c,
                          uint64_t n, struct err *err)
 {
     int rc = 0;
-
     for (uint64_t i = 0; i <= n && rc == 0; i++) {
         uint64_t at = guard_take(c, 8), count = guard_take(c, t->count_bytes);
         uint64_t all = depth > 1 ? guard_take(c, t->level[depth - 1].below_bytes) : count;
@@ -82,7 +88,6 @@ static int walk_node(struct h5guard *g, struct tree *t, uint64_t at, unsigned de
     size_t records = (size_t)n * t->r->bytes, sum = 6 + records;
     uint64_t before = t->n;
     struct guard_cur c;
-
     if (n < 1 || n > t->level[depth].max)
         return guard_bad(TREE, at, err, "a node of %llu records", (unsigned long long)n);
     int rc = guard_claim(g, TREE, at, t->node, &c, err);
@@ -110,13 +115,13 @@ static int walk_node(struct h5guard *g, struct tree *t, uint64_t at, unsigned de
     return rc;
 }
 
-int guard_btree2(struct h5guard *g, uint64_t at, const struct guard_records *r, uint64_t *n,
-                 struct err *err)
+/* *n: number of records. */
+static int btree2(struct h5guard *g, uint64_t at, const struct records *r, uint64_t *n,
+                  struct err *err)
 {
     struct tree t = {.r = r};
     struct guard_cur c;
     int rc = guard_claim_summed(g, TREE, at, 38, &c, err);
-
     if (rc)
         return rc;
     const uint8_t *head = guard_bytes(&c, 6);
@@ -170,7 +175,6 @@ static int direct_block(struct h5guard *g, struct heap *h, uint64_t at, uint64_t
 {
     struct guard_cur c;
     int rc = guard_claim(g, "direct block of a fractal heap", at, size, &c, err);
-
     if (rc == 0)
         rc = mem_grow(&h->v, &h->cap, h->n + 1, sizeof *h->v, "blocks of a heap", err);
     if (rc)
@@ -207,7 +211,6 @@ static int indirect_block(struct h5guard *g, struct heap *h, uint64_t at, uint64
     uint64_t children = 0, n = rows * h->width;
     struct guard_cur c;
     int rc = guard_claim_summed(g, what, at, 13 + h->offset_bytes + 8 * n + 4, &c, err);
-
     if (rc)
         return rc;
     const uint8_t *head = guard_bytes(&c, 5);
@@ -265,7 +268,6 @@ static int open_heap(struct h5guard *g, struct heap *h, size_t id_bytes, struct 
     struct guard_cur c;
     uint8_t raw[9];
     int rc = guard_peek(g, HEAP, h->at, sizeof raw, raw, err);
-
     if (rc)
         return rc;
     if (memcmp(raw, "FRHP", 4) != 0 || raw[4] != 0 || raw[5] != id_bytes || raw[6] != 0)
@@ -300,7 +302,6 @@ static int open_heap(struct h5guard *g, struct heap *h, size_t id_bytes, struct 
 static const struct block *find_block(const struct heap *h, uint64_t offset)
 {
     int64_t lo = 0, hi = h->n;
-
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
         if (h->v[mid].offset <= offset)
@@ -318,7 +319,6 @@ static int find_object(struct h5guard *g, const struct heap *h, struct guard_cur
     unsigned flags = (unsigned)guard_take(&id, 1);
     uint64_t offset = guard_take(&id, h->offset_bytes), n = guard_take(&id, h->length_bytes);
     const struct block *b = find_block(h, offset);
-
     if (flags & 0x30)
         return guard_foreign(HEAP, id.at, err, "objects outside the blocks of a heap");
     if (flags || !b || n == 0 || n > h->max_object || offset > h->used ||
@@ -343,7 +343,6 @@ static int visit(struct h5guard *g, struct guard_cur *rec, void *ctx, struct err
 {
     const struct dense *d = ctx;
     struct guard_cur object;
-
     guard_bytes(rec, d->skip);
     struct guard_cur id = guard_part(rec, d->links ? 7 : 8);
     if (!d->links && guard_take(rec, 1) & 2)
@@ -358,20 +357,18 @@ int guard_check_dense(struct h5guard *g, bool links, uint64_t heap, uint64_t nam
                       struct err *err)
 {
     struct dense d = {.heap.at = heap, .links = links, .decode = true, .skip = links ? 4 : 0};
-    struct guard_records r = {
-        .type = links ? 5 : 8, .bytes = links ? 11 : 17, .visit = visit, .ctx = &d};
+    struct records r = {.type = links ? 5 : 8, .bytes = links ? 11 : 17, .visit = visit, .ctx = &d};
     uint64_t n = 0, ordered = 0;
     int rc = 0;
-
     TRY(open_heap(g, &d.heap, links ? 7 : 8, err));
-    TRY(guard_btree2(g, names, &r, &n, err));
+    TRY(btree2(g, names, &r, &n, err));
     if (corder == GUARD_NOWHERE)
         goto out;
     d.decode = false;
     d.skip = links ? 8 : 0;
     r.type = links ? 6 : 9;
     r.bytes = links ? 15 : 13;
-    TRY(guard_btree2(g, corder, &r, &ordered, err));
+    TRY(btree2(g, corder, &r, &ordered, err));
     if (n != ordered)
         rc = guard_bad(TREE, corder, err, "%llu records in creation order, %llu by name",
                        (unsigned long long)ordered, (unsigned long long)n);

@@ -39,7 +39,6 @@ static H5FD_t *open_file(const char *name, unsigned flags, hid_t fapl, haddr_t m
 {
     const struct driver_info *info = H5Pget_driver_info(fapl);
     struct driver_file *f = info && !(flags & H5F_ACC_RDWR) ? calloc(1, sizeof *f) : NULL;
-
     if (f)
         f->guard = info->guard;
     return (H5FD_t *)f;
@@ -50,7 +49,6 @@ static herr_t close_file(H5FD_t *file)
 {
     struct driver_file *f = (struct driver_file *)file;
     struct guarded **p = &open_files;
-
     last_loc = H5I_INVALID_HID;
     while (*p && (*p)->guard != f->guard)
         p = &(*p)->next;
@@ -145,7 +143,6 @@ hid_t h5guard_hdf5(struct h5guard *g)
     struct driver_info info = {.guard = g};
     struct guarded *entry = calloc(1, sizeof *entry);
     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), file = H5I_INVALID_HID;
-
     H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG);
     if (entry && H5Pset_driver(fapl, driver_id(), &info) >= 0)
         file = H5Fopen("guarded", H5F_ACC_RDONLY, fapl);
@@ -166,7 +163,6 @@ struct h5guard *h5guard_of(hid_t loc)
 {
     const struct guarded *p = open_files;
     void *handle = NULL;
-
     if (loc >= 0 && loc == last_loc)
         return last_guard;
     hid_t file = H5Iget_file_id(loc);

@@ -25,7 +25,6 @@ static int check_free(struct h5guard *g, uint64_t head, const struct names *h, u
                       struct err *err)
 {
     uint64_t steps = 0, at = head;
-
     while (at != 1) {
         struct guard_cur c = {.p = h->p, .n = (size_t)h->n, .i = (size_t)at};
         if (at > h->n || h->n - at < 16 || ++steps > h->n / 16)
@@ -44,7 +43,6 @@ static int open_heap(struct h5guard *g, uint64_t at, struct names *out, struct e
 {
     struct guard_cur c, data;
     int rc = guard_claim(g, HEAP, at, 32, &c, err);
-
     if (rc)
         return rc;
     const uint8_t *magic = guard_bytes(&c, 4);
@@ -67,7 +65,6 @@ static int check_entry(struct h5guard *g, struct guard_cur *c, const struct name
 {
     uint64_t where = c->at + c->i, name = guard_take(c, 8), at = guard_take(c, 8);
     unsigned kind = (unsigned)guard_take(c, 4);
-
     guard_bytes(c, 4);
     struct guard_cur cached = guard_part(c, 16);
     if (!is_name(h, name) || h->p[name] == 0)
@@ -83,7 +80,6 @@ static int check_node(struct h5guard *g, uint64_t at, const struct names *h, str
 {
     struct guard_cur c;
     int rc = guard_claim(g, NODE, at, 8 + 2 * (uint64_t)g->leaf_k * 40, &c, err);
-
     if (rc)
         return rc;
     const uint8_t *magic = guard_bytes(&c, 4);
@@ -139,7 +135,6 @@ static int walk(struct h5guard *g, const struct tree *t, uint64_t at, int level,
 {
     struct guard_cur c, key;
     int rc = guard_claim(g, TREE, at, 24 + t->two_k * 8 + (t->two_k + 1) * t->key, &c, err);
-
     if (rc)
         return rc;
     const uint8_t *magic = guard_bytes(&c, 4);
@@ -167,7 +162,6 @@ int guard_check_symbols(struct h5guard *g, uint64_t btree, uint64_t heap, struct
     struct names names = {0};
     struct tree t = {.names = &names, .two_k = 2 * g->node_k, .key = 8};
     int rc = open_heap(g, heap, &names, err);
-
     g->btree = btree;
     g->heap = heap;
     return rc ? rc : walk(g, &t, btree, -1, err);

@@ -61,7 +61,6 @@ static int add_message(struct header *h, unsigned type, unsigned flags, struct g
 {
     bool shareable = type == MSG_SPACE || type == MSG_TYPE || type == MSG_OLD_FILL ||
                      type == MSG_FILL || type == MSG_FILTERS || type == MSG_ATTRIBUTE;
-
     if ((flags & FLAG_WAS_UNKNOWN) || ((flags & FLAG_SHAREABLE) && !shareable) ||
         ((flags & FLAG_SHARED) && (flags & FLAG_DONT_SHARE)))
         return guard_bad(WHAT, body.at, err, "message of type %u has flags 0x%x", type, flags);
@@ -81,7 +80,6 @@ static int add_message(struct header *h, unsigned type, unsigned flags, struct g
 static int read_block(struct header *h, struct guard_cur *c, struct err *err)
 {
     size_t head = h->version == 1 ? 8 : h->ordered ? 6 : 4;
-
     while (c->n - c->i >= head) {
         unsigned type = (unsigned)guard_take(c, h->version == 1 ? 2 : 1);
         size_t size = (size_t)guard_take(c, 2);
@@ -103,7 +101,6 @@ static int follow(struct header *h, struct guard_cur c, struct err *err)
 {
     uint64_t at = guard_take(&c, 8), n = guard_take(&c, 8);
     struct guard_cur block = {0};
-
     if (c.over)
         return guard_bad(WHAT, h->at, err, "a continuation is cut off");
     if (n < 8)
@@ -124,7 +121,6 @@ static int read_old(struct header *h, struct err *err)
     uint8_t raw[16];
     struct guard_cur c = {.p = raw, .at = h->at, .n = sizeof raw};
     int rc = guard_peek(h->g, WHAT, h->at, sizeof raw, raw, err);
-
     if (rc)
         return rc;
     guard_bytes(&c, 2);
@@ -156,7 +152,6 @@ static int read_new(struct header *h, const uint8_t raw[16], struct err *err)
     uint8_t bytes[8];
     struct guard_cur c = {.p = bytes, .n = width};
     int rc;
-
     if (raw[4] != 2 || (flags & 0xc0))
         return guard_bad(WHAT, h->at, err, "version %u, flags 0x%x", raw[4], flags);
     h->version = 2;
@@ -221,7 +216,6 @@ static int kind_of(const struct header *h, enum kind *kind, struct err *err)
 {
     bool group = h->seen[MSG_SYMBOLS] || h->seen[MSG_LINK_INFO];
     bool dataset = h->seen[MSG_SPACE] && h->seen[MSG_TYPE];
-
     if (group && h->seen[MSG_TYPE])
         return guard_bad(WHAT, h->at, err, "it is a group and a dataset");
     if (!group && !h->seen[MSG_TYPE])
@@ -251,7 +245,6 @@ static int check_index(const struct header *h, const struct message *m, struct e
     struct guard_cur c = m->body;
     bool links = m->type == MSG_LINK_INFO;
     unsigned version = (unsigned)guard_take(&c, 1), flags = (unsigned)guard_take(&c, 1);
-
     if (flags & 1)
         guard_bytes(&c, links ? 8 : 2); /* largest creation index */
     uint64_t heap = guard_take(&c, 8), names = guard_take(&c, 8);
@@ -273,7 +266,6 @@ static int check_small(const struct header *h, const struct message *m, struct e
     size_t len = 0;
     unsigned flags;
     bool ok = true;
-
     switch (m->type) {
     case MSG_GROUP_INFO:
         ok = guard_take(&c, 1) == 0;
@@ -302,7 +294,6 @@ static int check_message(const struct header *h, const struct message *m, struct
 {
     struct guard_cur c = m->body;
     uint64_t btree, heap;
-
     switch (m->type) {
     case MSG_LINK_INFO:
     case MSG_ATTRIBUTE_INFO:
@@ -333,7 +324,6 @@ static int check_dataset(const struct header *h, const struct guard_type *type, 
     struct guard_space space;
     struct guard_dataset d = {.type = type, .space = &space};
     int rc = 0;
-
     if (!layout)
         return guard_bad(WHAT, h->at, err, "a dataset without a layout");
     TRY(guard_decode_space(h->g, &c, &space, err));
@@ -360,7 +350,6 @@ static int check_header(struct header *h, struct guard_object *out, struct err *
     enum kind kind = GROUP;
     const struct message *type = find(h, MSG_TYPE);
     int rc = 0;
-
     TRY(kind_of(h, &kind, err));
     TRY(check_rules(h, kind, err));
     if (type) {
@@ -383,7 +372,6 @@ static int read_object(struct h5guard *g, struct guard_object *out, struct err *
     struct header h = {.g = g, .at = out->at};
     uint8_t raw[16];
     int rc = 0;
-
     TRY(guard_peek(g, WHAT, out->at, sizeof raw, raw, err));
     if (memcmp(raw, "OHDR", 4) == 0)
         TRY(read_new(&h, raw, err));
@@ -399,7 +387,6 @@ int guard_admit(struct h5guard *g, uint64_t at, struct guard_object *out, struct
 {
     struct guard_object *o = guard_object(g, at);
     int64_t before = g->n_claims;
-
     if (!o)
         return err_set(err, ERR_NOMEM, "metadata");
     *out = *o;
@@ -414,15 +401,7 @@ int guard_admit(struct h5guard *g, uint64_t at, struct guard_object *out, struct
     if (rc)
         guard_unclaim(g, before);
     out->state = rc ? GUARD_UNKNOWN : GUARD_ADMITTED;
-    if ((o = guard_object(g, at)) != NULL)
-        *o = *out;
-    else
-        rc = rc ? rc : err_set(err, ERR_NOMEM, "metadata");
-    if (g->depth == 0) {
-        for (int64_t i = 0; i < g->n_copies; i++)
-            free(g->copies[i]);
-        g->n_copies = g->n_claims = 0;
-    }
+    *o = *out;
     return rc;
 }
 

@@ -48,7 +48,6 @@ static int read_old(struct h5guard *g, struct super *s, struct err *err)
 {
     struct guard_cur c;
     int rc = guard_claim(g, WHAT, 0, 96, &c, err);
-
     if (rc)
         return rc;
     guard_bytes(&c, 9);
@@ -80,7 +79,6 @@ static int read_new(struct h5guard *g, struct super *s, struct err *err)
 {
     struct guard_cur c;
     int rc = guard_claim_summed(g, WHAT, 0, 48, &c, err);
-
     if (rc)
         return rc;
     guard_bytes(&c, 9);
@@ -102,7 +100,6 @@ static int check_super(struct h5guard *g, struct super *s, struct err *err)
 {
     uint8_t head[12];
     int rc = guard_peek(g, WHAT, 0, sizeof head, head, err);
-
     if (rc)
         return rc;
     if (memcmp(head, signature, sizeof signature) != 0)
@@ -137,7 +134,6 @@ int h5guard_open(int fd, struct h5guard **out, struct err *err)
     struct super s = {0};
     struct stat st;
     int rc = 0;
-
     if (!g) {
         close(fd);
         return err_set(err, ERR_NOMEM, "metadata");

@@ -25,15 +25,15 @@ static DEVICE uint32_t pair_f16(float lo, float hi)
 }
 
 /* Combine the pieces of split rows: O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i, pieces in
- * slot order. A thread has four channels of a query row, a block 256 / (D / 4) rows. */
+ * slot order. A thread has four channels of a query row. */
 template <int D>
 __global__ void combine_pieces(const int3 *splits, const float *piece_out, const float2 *piece_ml,
                                int bm, int q_blocks, int nq, bool half, uint16_t *out, float *lse)
 {
     int3 s = splits[blockIdx.x];
-    int in_tile = blockIdx.y * (4 * COMBINE_THREADS / D) + threadIdx.x / (D / 4);
+    int thread = blockIdx.y * COMBINE_THREADS + threadIdx.x, in_tile = thread / (D / 4);
     int head = s.x / q_blocks, row = (s.x - head * q_blocks) * bm + in_tile;
-    int channel = threadIdx.x % (D / 4) * 4;
+    int channel = thread % (D / 4) * 4;
     float m = -INFINITY, l = 0;
     float4 sum = make_float4(0, 0, 0, 0);
     size_t at = (size_t)s.y * bm + in_tile;
@@ -73,8 +73,8 @@ __global__ void fill_empty(const int *rows, int bm, int q_blocks, int nq, int d,
     int head = rows[blockIdx.x] / q_blocks, block = rows[blockIdx.x] % q_blocks;
     for (int i = 0; i < bm && block * bm + i < nq; i++) {
         size_t at = (size_t)head * nq + block * bm + i;
-        if ((int)threadIdx.x < d)
-            out[at * d + threadIdx.x] = 0;
+        for (int c = threadIdx.x; c < d; c += blockDim.x)
+            out[at * d + c] = 0;
         if (threadIdx.x == 0)
             lse[at] = -INFINITY;
     }
@@ -90,7 +90,9 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             T::D,
             lists,
             {T::BM, T::BN, T::UNITS},
-            T::BYTES ? ATTN_INT8 : ATTN_BF16,
+            !T::BYTES       ? ATTN_BF16
+            : T::BY_CHANNEL ? ATTN_INT8
+                            : ATTN_INT8_F16,
             90,
             T::THREADS,
             (int)sizeof(attn_smem<T>),
@@ -100,10 +102,13 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
 #define HOPPER(shape, d, lists, suffix, summary)                                                   \
     entry<shape##d>("bf16-hd" #d "-" suffix, "head dim " #d ", " summary, lists)
 
-#define HOPPER_LISTS(d)                                                                            \
-    HOPPER(list, d, ATTN_128x128, "128x128", "lists of 128 x 128 blocks"),                         \
+#define HOPPER_ALL(d, dense_summary)                                                               \
+    HOPPER(dense, d, ATTN_DENSE, "dense", dense_summary),                                          \
+        HOPPER(list, d, ATTN_128x128, "128x128", "lists of 128 x 128 blocks"),                     \
         HOPPER(half, d, ATTN_128x64, "128x64", "lists of 128 x 64 blocks"),                        \
-        HOPPER(pair, d, ATTN_64x64, "64x64", "lists of 64 x 64 blocks")
+        HOPPER(pair, d, ATTN_64x64, "64x64", "lists of 64 x 64 blocks"),                           \
+        HOPPER(bits, d, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),                 \
+        HOPPER(gather, d, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits")
 
 #define HALF(d, rows, threads)                                                                     \
     {                                                                                              \
@@ -136,18 +141,19 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
         PORTABLE_BF16(d, ATTN_GATHER, 128, 2, "gather", "lists of keys for 128 rows, with bits")
 
 const struct attn_kernel attn_kernels[] = {
-    HOPPER(dense, 128, ATTN_DENSE, "dense", "dense, tiles 128 x 128"),
-    HOPPER_LISTS(128),
-    HOPPER(dense, 64, ATTN_DENSE, "dense", "dense, tiles 192 x 128"),
-    HOPPER_LISTS(64),
-    HOPPER(bits, 128, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
-    HOPPER(bits, 64, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
-    HOPPER(gather, 128, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
-    HOPPER(gather, 64, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
+    HOPPER_ALL(128, "dense, tiles 128 x 128"),
+    HOPPER_ALL(64, "dense, tiles 192 x 128"),
+    HOPPER_ALL(96, "dense, tiles 128 x 128"),
+    HOPPER_ALL(192, "values of 128, dense, tiles 128 x 128"),
+    HOPPER_ALL(256, "dense, tiles 128 x 64"),
     entry<dense8_128>("int8-hd128-dense", "head dim 128, dense, INT8 and e4m3, tiles 192 x 128",
                       ATTN_DENSE),
     entry<dense8_64>("int8-hd64-dense", "head dim 64, dense, INT8 and e4m3, tiles 192 x 128",
                      ATTN_DENSE),
+    entry<dense8f_128>("int8-f16-hd128-dense",
+                       "head dim 128, dense, INT8 and float16, tiles 192 x 128", ATTN_DENSE),
+    entry<dense8f_64>("int8-f16-hd64-dense",
+                      "head dim 64, dense, INT8 and float16, tiles 192 x 128", ATTN_DENSE),
     HALF(128, 128, 384),
     HALF(64, 192, 512),
     PORTABLE_ALL(128),
@@ -214,14 +220,14 @@ static int make_maps(struct attn_job *job, struct err *err)
         FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
     memset(m, 0, sizeof *m);
     TRY(tensor_map(&m->q, job->x.q, words, p->nq, p->heads, t->bm, err));
-    TRY(tensor_map(&m->o, job->x.out, p->d, p->nq, p->heads, OUT_ROWS, err));
+    TRY(tensor_map(&m->o, job->x.out, attn_dv(p->d), p->nq, p->heads, OUT_ROWS, err));
     for (int i = 0; i < BOX_HEIGHTS && unit << i <= block; i++) {
         TRY(tensor_map(m->k + i, job->x.k, words, p->nk, p->kv_heads, unit << i, err));
         if (element == ATTN_INT8)
             TRY(tensor_map_boxes(m->v + i, job->x.v, ceil_div(p->nk, 128) * 64, p->d, p->kv_heads,
                                  channels, err));
         else
-            TRY(tensor_map(m->v + i, job->x.v, p->d, p->nk, p->kv_heads, unit << i, err));
+            TRY(tensor_map(m->v + i, job->x.v, attn_dv(p->d), p->nk, p->kv_heads, unit << i, err));
     }
 out:
     return rc;
@@ -280,7 +286,7 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     TRY(put_lists(g, plan, job, a, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));
-    TRY(gpu_alloc(g, slot_rows * p->d * 4, &a->piece_out, err));
+    TRY(gpu_alloc(g, slot_rows * attn_dv(p->d) * 4, &a->piece_out, err));
     TRY(gpu_alloc(g, slot_rows * 8, &a->piece_ml, err));
     a->lse = job->x.lse;
     a->q = job->x.q;
@@ -336,13 +342,13 @@ int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
     const attn_args *a = (const attn_args *)job->args;
     uint16_t *out = (uint16_t *)job->x.out;
     bool half = job->kernel->element == ATTN_F16;
-    int bm = job->kernel->tile.bm, d = job->problem.d;
+    int bm = job->kernel->tile.bm, d = attn_dv(job->problem.d);
 
     if (job->grid)
         job->kernel->launch(job->grid, g->stream, job->maps, job->args);
     CU_LAUNCHED(err);
     if (job->n_splits) {
-        auto combine = d == 128 ? combine_pieces<128> : combine_pieces<64>;
+        auto combine = BY_HEAD_DIM(d, combine_pieces);
         dim3 grid(job->n_splits, bm * d / (4 * COMBINE_THREADS));
         combine<<<grid, COMBINE_THREADS, 0, g->stream>>>((const int3 *)job->splits, a->piece_out,
                                                          a->piece_ml, bm, a->q_blocks, a->nq, half,

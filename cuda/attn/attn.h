@@ -40,8 +40,8 @@ int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
 int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
                     const struct attn_kernel **out, struct err *err);
 
-/* Device side of a launch. q, k, v, out are [heads][n][d] of the kernel's element, lse float
- * [heads][nq] in natural log; an empty row gets out 0 and lse -inf. */
+/* Device side of a launch. q, k, v, out are as in struct attn_problem, of the kernel's element, lse
+ * float [heads][nq] in natural log; an empty row gets out 0 and lse -inf. */
 struct attn_tensors {
     const void *q, *k, *v;
     void *out;
@@ -77,8 +77,8 @@ void attn_job_free(struct attn_job *job);
  * Tensors: q int8 [heads][nq][d], k int8 [kv_heads][nk][d], v e4m3 [kv_heads][d][padded] with
  * zeros from nk on; of each 16 keys, place attn8_place(r) has key r.
  *
- * ATTN_INT8_F16 (SageAttention 1, arXiv 2410.02367): P and v [kv_heads][nk][d] in float16, as are
- * the sums of a tile's P V; l sums the rounded P. */
+ * ATTN_INT8_F16 (SageAttention 1, arXiv 2410.02367): P and v [kv_heads][nk][d] in float16, k_scale
+ * of 64 keys. Dense: sums in fp32. Lists: sums of a tile's P V in float16, l sums the rounded P. */
 struct attn8_scales {
     const float *q; /* [heads][nq], equal for rows r and r + 8 of every 16 */
     const float *k; /* [kv_heads][padded]: of a token; in every tile, tokens with equal t % 8 / 2

@@ -1,11 +1,11 @@
 /*
- * attn8.cu - dense attention with INT8 Q K^T and e4m3 P V on Hopper (attn.h says what it computes),
- * and what the kernels over lists (attn_filter.cuh) share with it.
+ * attn8.cu - dense attention with INT8 Q K^T and P V in e4m3 or float16 on Hopper (attn.h says what
+ * it computes), and what the kernels over lists (attn_filter.cuh) share with it.
  *
  * Tile: 192 query rows against 128 keys, by a producer warpgroup and three consumer warpgroups.
  * Registers: 32 and 160 a thread: 64 sums, 64 scores whose place the sums of a stage's P V take, 16
- *   packed probabilities.
- * Shared memory: 224 KB, of which four stages of keys and values are 128.
+ *   packed probabilities; with float16 these take the place of the scores.
+ * Shared memory: 224 KB, of which four stages of keys and values are 128; float16 has two in 96.
  * Why this shape: with products at twice the rate of bf16, the chain of a stage (scores, maximum,
  *   exponentials, packing, P V, sums) is twice as long as its products. Two warpgroups cannot hide
  *   it from each other, however it is overlapped; three that go through it in turn come nearer.
@@ -20,6 +20,8 @@
 
 ATTN_LAUNCH(dense8_128)
 ATTN_LAUNCH(dense8_64)
+ATTN_LAUNCH(dense8f_128)
+ATTN_LAUNCH(dense8f_64)
 
 /* Four groups of keys of a tile may have scales; sums are those of the tensor cores. */
 bool attn8_takes(const struct own_quantised *r, enum attn_element element, int keys)

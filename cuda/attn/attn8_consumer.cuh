@@ -1,6 +1,6 @@
 /*
- * attn8_consumer.cuh - a consumer warpgroup of the attention with INT8 scores and e4m3 P V
- * (attn8.cu): products and softmax of its 64 rows of a tile, stage after stage.
+ * attn8_consumer.cuh - a consumer warpgroup of the attention with INT8 scores and P V in e4m3 or
+ * float16 (attn8.cu): products and softmax of its 64 rows of a tile, stage after stage.
  */
 #ifndef LACUNA_ATTN8_CONSUMER_CUH
 #define LACUNA_ATTN8_CONSUMER_CUH
@@ -57,11 +57,13 @@ template <class T> struct consumer8 : tile_rows<T> {
         wgmma_commit();
     }
 
-    /* What the scores of a unit are multiplied by, in log2 units: all keys of a thread have one
+    /* What the scores of SCALED keys are multiplied by, in log2 units: all of a thread have one
      * scale. */
-    DEVICE float scale_of(int unit) const
+    DEVICE float scale_of(int part) const
     {
-        return q_scale * __int_as_float(sm.keys[kv.at][T::SCALES + 4 * unit + (lane() & 3)]);
+        int4 four = warp_load((const int4 *)&sm.keys[kv.at][T::SCALES + 4 * part]);
+        int even = lane() & 2 ? four.z : four.x, odd = lane() & 2 ? four.w : four.y;
+        return q_scale * __int_as_float(lane() & 1 ? odd : even);
     }
 
     /* The scores are there; returns the keys. */
@@ -90,8 +92,8 @@ template <class T> struct consumer8 : tile_rows<T> {
 
     /* Scores [FROM, TO) become floats in log2 units, -inf where a row does not see the key; key0:
      * the first of theirs. */
-    template <int FROM, int TO>
-    DEVICE void mask_scores(int (&s)[BN / 2], float scale, int key0) const
+    template <int FROM, int TO, int N>
+    DEVICE void mask_scores(int (&s)[N], float scale, int key0) const
     {
         int end[2];
 #pragma unroll
@@ -107,8 +109,8 @@ template <class T> struct consumer8 : tile_rows<T> {
 
     /* Largest of the thread's scores [FROM, TO), in log2 units. Integers are compared before they
      * are converted: an instruction compares three. */
-    template <bool FLOATS, int FROM, int TO>
-    static DEVICE void tops(const int (&s)[BN / 2], float scale, float (&top)[2])
+    template <bool FLOATS, int FROM, int TO, int N>
+    static DEVICE void tops(const int (&s)[N], float scale, float (&top)[2])
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -139,7 +141,7 @@ template <class T> struct consumer8 : tile_rows<T> {
     template <bool FLOATS>
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
-        if (FLOATS || __any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
+        if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
             tops_of_lanes(top);
             m[0] = fmaxf(m[0], top[0]);
             m[1] = fmaxf(m[1], top[1]);
@@ -161,9 +163,9 @@ template <class T> struct consumer8 : tile_rows<T> {
      * 127 127 128 < 2^22, so that its sum with the bits of SHIFT = 1.5 2^23 is the float SHIFT +
      * score exactly: an addition in place of a conversion, of which a multiprocessor does an eighth
      * as many. shift: what of SHIFT base does not hold. */
-    template <bool FLOATS, int FROM, int TO>
-    static DEVICE void exponentials(int (&s)[BN / 2], const float (&base)[2], float scale,
-                                    float shift, float (&sum)[2])
+    template <bool FLOATS, int FROM, int TO, int N>
+    static DEVICE void exponentials(int (&s)[N], const float (&base)[2], float scale, float shift,
+                                    float (&sum)[2])
     {
         sum[0] = sum[1] = 0;
 #pragma unroll
@@ -203,6 +205,8 @@ template <class T> struct consumer8 : tile_rows<T> {
 
     template <bool MASKED> DEVICE void step(int key0)
     {
+        if constexpr (!T::BY_CHANNEL)
+            return step_f16<MASKED>(key0);
         int s[BN / 2];
         float top[2], c[2];
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
@@ -221,6 +225,78 @@ template <class T> struct consumer8 : tile_rows<T> {
         pack<0, BN / 2>(s, p);
         add_values(p, c);
         kv.next();
+    }
+
+    /* With P and values in float16, half of the keys at a time: registers do not hold the packed P
+     * of all beside their scores. */
+    template <bool MASKED> DEVICE void step_f16(int key0)
+    {
+        int s[BN / 4];
+        uint32_t p[BN / 8];
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        issue_half_scores(s, 0);
+        wgmma_wait<0>();
+        hold(s);
+        soften_half<MASKED>(s, p, scale_of(0), key0);
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        add_half_values(p, 0);
+        issue_half_scores(s, 1);
+        float scale = scale_of(1);
+        wgmma_wait<0>();
+        hold(s);
+        hold(o);
+        arrive(&sm.k_empty[kv.at]);
+        soften_half<MASKED>(s, p, scale, key0 + BN / 2);
+        add_half_values(p, 1);
+        wgmma_wait<0>();
+        hold(o);
+        arrive(&sm.v_empty[kv.at]);
+        kv.next();
+    }
+
+    DEVICE void issue_half_scores(int (&s)[BN / 4], int half)
+    {
+        uint64_t qd = operand<D>(sm.q[q.at] + w * 64 * D);
+        uint64_t kd = operand<D>(sm.k[kv.at] + half * (BN / 2 * D));
+        hold(s);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < D / 32; i++)
+            wgmma_s8(s, qd + 2 * i, kd + 2 * i, i > 0);
+        wgmma_commit();
+    }
+
+    /* Scores of the keys from key0 on become the operand of P V; l and o follow the maxima. */
+    template <bool MASKED>
+    DEVICE void soften_half(int (&s)[BN / 4], uint32_t (&p)[BN / 8], float scale, int key0)
+    {
+        float top[2], c[2], base[2], sum[2];
+        if (MASKED)
+            mask_scores<0, BN / 4>(s, scale, key0);
+        tops<MASKED, 0, BN / 4>(s, scale, top);
+        raise<true>(top, 1, c, base);
+        exponentials<MASKED, 0, BN / 4>(s, base, scale, SHIFT, sum);
+        l[0] = fmaf(l[0], c[0], sum[0]);
+        l[1] = fmaf(l[1], c[1], sum[1]);
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++)
+            p[i] = pack_f16(__int_as_float(s[2 * i]), __int_as_float(s[2 * i + 1]));
+        if (__any_sync(~0u, c[0] != 1 || c[1] != 1))
+            rows::rescale(c);
+    }
+
+    /* o += P V of half of the stage, begun. */
+    DEVICE void add_half_values(const uint32_t (&p)[BN / 8], int half)
+    {
+        uint32_t at = smem_addr(sm.v[kv.at]) + half * (BN / 2 * 128);
+        asm volatile("" : "+r"(at));
+        uint64_t vd = descriptor(desc_low(at, BN * 128));
+        hold(o);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < BN / 32; i++)
+            wgmma_f16(o, p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3], vd + i * 2048 / 16, 1);
+        wgmma_commit();
     }
 
     /* o = o c + P V. */

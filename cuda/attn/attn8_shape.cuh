@@ -8,15 +8,15 @@
 #include "cuda/attn/attn_shape.cuh"
 
 /* Rows of queries and keys are D bytes; values are E4M3, a channel of a unit being UNIT bytes, or
- * of 16 bits. The last words of a stage's positions are the scales of its keys, four for each unit.
- */
+ * of 16 bits. The last words of a stage's positions are the scales of its keys, four for SCALED
+ * keys, that are loaded together. */
 template <int D_, int BN_, int WG_, int STAGES_, list_kind KIND_ = BLOCKS_ALL, int UNIT_ = BN_,
-          bool E4M3_ = true>
+          bool E4M3_ = true, int SCALED_ = UNIT_>
 struct shape8 : shape<D_, BN_, WG_, STAGES_, KIND_, UNIT_, UNIT_> {
     using base = shape<D_, BN_, WG_, STAGES_, KIND_, UNIT_, UNIT_>;
     static constexpr bool BYTES = true, BY_CHANNEL = E4M3_, ASCENDS = true;
-    static constexpr int IN_PANELS = 1, SCALES = base::POSITIONS,
-                         POSITIONS = SCALES + 4 * base::UNITS;
+    static constexpr int IN_PANELS = 1, SCALED = SCALED_, SCALES = (base::POSITIONS + 3) / 4 * 4,
+                         POSITIONS = SCALES + 4 * (BN_ / SCALED_);
     static constexpr int Q_BYTES = base::BM * D_, K_BYTES = BN_ * D_,
                          V_BYTES = base::V_BYTES / (E4M3_ ? 2 : 1);
 };
@@ -24,6 +24,8 @@ struct shape8 : shape<D_, BN_, WG_, STAGES_, KIND_, UNIT_, UNIT_> {
 /*                             D   BN  WG ST               UNIT */
 using dense8_128 = shape8<128, 128, 3, 4>;
 using dense8_64 = shape8<64, 128, 3, 8>;
+using dense8f_128 = shape8<128, 128, 3, 2, BLOCKS_ALL, 128, false, 64>;
+using dense8f_64 = shape8<64, 128, 3, 6, BLOCKS_ALL, 128, false, 64>;
 using filter8_128_wide = shape8<128, 128, 2, 4, BLOCKS_FILTER>;
 using filter8_128_tall = shape8<128, 128, 2, 4, BLOCKS_FILTER, 64>;
 using filter8_64_wide = shape8<64, 128, 2, 8, BLOCKS_FILTER>;

@@ -17,7 +17,7 @@ struct attn_args {
     unsigned *ticket;    /* 0 before a launch, 0 again after it */
     const int32_t *cols; /* NULL: dense */
     float *lse;          /* [heads][nq], natural log, -inf for an empty row */
-    float *piece_out;    /* [slots][rows of a tile][D]: not normalised */
+    float *piece_out;    /* [slots][rows of a tile][dv]: not normalised */
     float2 *piece_ml;    /* [slots][rows of a tile]: reference in log2 units, sum */
     int n_items;
     int nq, nk;
@@ -44,6 +44,9 @@ struct filter_args {
     int keep_sum;     /* skipped tiles count in the normaliser */
     unsigned *computed; /* [rows of tiles][2 warpgroups][4 scopes] P V computed */
 };
+
+/* The instance of a function template for a head dimension of attn_sm90.cuh's kernels. */
+#define BY_HEAD_DIM(d, f) ((d) == 64 ? f<64> : (d) == 96 ? f<96> : (d) == 128 ? f<128> : f<256>)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 

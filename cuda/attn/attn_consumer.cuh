@@ -170,8 +170,8 @@ template <class T> struct consumer : tile_rows<T> {
         uint64_t vd = descriptor(uniform(v_desc(stage)));
 #pragma unroll
         for (int kk = 0; kk < BN / 16; kk++)
-            wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
-                        vd + kk * 2048 / 16, !FRESH || kk > 0);
+            wgmma_rs<T::DV>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
+                            vd + kk * 2048 / 16, !FRESH || kk > 0);
         wgmma_commit();
     }
 
@@ -197,14 +197,22 @@ template <class T> struct consumer : tile_rows<T> {
     }
 
     /* Load the thread's bits of a stage, bit i for score i; the load is in flight while the
-     * products run. */
-    DEVICE uint2 load_bits(int block) const
+     * products run. A stage of half a block has half of each word. */
+    DEVICE uint2 load_bits(int bits) const
     {
         uint2 kept = make_uint2(0, 0);
-        asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %2, 0;\n"
-                     "@p ld.global.nc.v2.u32 {%0, %1}, [%3];\n}"
-                     : "+r"(kept.x), "+r"(kept.y)
-                     : "r"(block), "l"(a.words + ((int64_t)block * 256 + w * 128 + t())));
+        const int64_t word = (int64_t)(bits / T::PER_BLOCK) * 256 + w * 128 + t();
+        const uint32_t *from = (const uint32_t *)(a.words + word) + bits % T::PER_BLOCK;
+        if (T::PER_BLOCK == 1)
+            asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %2, 0;\n"
+                         "@p ld.global.nc.v2.u32 {%0, %1}, [%3];\n}"
+                         : "+r"(kept.x), "+r"(kept.y)
+                         : "r"(bits), "l"(from));
+        else
+            asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n"
+                         "@p ld.global.nc.u32 %0, [%2];\n}"
+                         : "+r"(kept.x)
+                         : "r"(bits), "l"(from));
         return kept;
     }
 
@@ -328,7 +336,7 @@ template <class T> struct consumer : tile_rows<T> {
         kv = ahead;
         multiply<PENDING, OWED>(s, before, -1, [&] {
             if (OWED) {
-                rows::template put_outputs<T::OUT_EARLY, D / 16>();
+                rows::template put_outputs<T::OUT_EARLY, T::DV / 16>();
                 rows::send_rows(owed_tile);
             }
         });
@@ -583,7 +591,7 @@ template <class T> struct consumer : tile_rows<T> {
         owed_tile = was;
         if (!owed) {
             if (PREVIOUS && T::DEFERS)
-                rows::template put_outputs<T::OUT_EARLY, D / 16>();
+                rows::template put_outputs<T::OUT_EARLY, T::DV / 16>();
             if (PREVIOUS)
                 rows::send_outputs(was, was_slot);
             rows::clear_outputs();

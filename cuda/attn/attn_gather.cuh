@@ -14,7 +14,7 @@
 #define PRODUCER_BARRIER 8
 
 template <class T> struct gatherer {
-    static constexpr int CHUNKS = T::D / 8, ROWS = 32 / CHUNKS; /* rows of a warp at a time */
+    static constexpr int KEYS = T::BN / 4; /* rows of a warp */
 
     attn_smem<T> &sm;
     const attn_args &a;
@@ -23,33 +23,38 @@ template <class T> struct gatherer {
     ring<T::STAGES> k, v;
     int key_v, head_v; /* key and head of the values that are still to be copied */
 
-    /* A warp copies 32 rows of x. `key` is the number of the lane's row; -1 gives zeros. */
-    DEVICE void copy_rows(uint8_t *tile, const void *x, int head, int key)
+    /* A warp copies its rows of x, of D channels. `key` is the number of the lane's row; -1 gives
+     * zeros, as do channels from D on. */
+    template <int D> DEVICE void copy_rows(uint8_t *tile, const void *x, int head, int key)
     {
+        constexpr int PANELS = (D + 63) / 64, ROWS = 4 / PANELS, CHUNKS = 32 / ROWS;
+        constexpr int STEP = ROWS > 1 ? 16 : 8;
         int chunk = threadIdx.x % CHUNKS, first = (threadIdx.x & 31) / CHUNKS;
-        int row = (threadIdx.x & ~31) + first;
-        const char *src = (const char *)x + (size_t)head * a.nk * (T::D * 2) + chunk * 16;
+        int row = threadIdx.x / 32 * KEYS + first;
+        const char *src = (const char *)x + (size_t)head * a.nk * (D * 2) + chunk * 16;
         uint32_t dst = smem_addr(tile) + chunk / 8 * (T::BN * 128) + row * 128;
         uint32_t place = ((chunk ^ row) & 7) * 16;
 #pragma unroll 1
-        for (int j = 0; j < 32; j += 16, dst += 16 * 128)
+        for (int j = 0; j < KEYS; j += STEP, dst += STEP * 128)
 #pragma unroll
-            for (int i = 0; i < 16; i += ROWS) {
+            for (int i = 0; i < STEP; i += ROWS) {
                 int k = __shfl_sync(~0u, key, first + j + i);
-                cp_async(dst + i * 128 + (place ^ (i & 7) * 16),
-                         src + (size_t)max(k, 0) * (T::D * 2), k >= 0);
+                if (chunk < 8 * PANELS) /* three panels leave 8 lanes without one */
+                    cp_async(dst + i * 128 + (place ^ (i & 7) * 16),
+                             src + (size_t)max(k, 0) * (D * 2), k >= 0 && chunk < D / 8);
             }
     }
 
-    DEVICE int lane_key(int entry) const
+    /* Lanes from KEYS on repeat those of the first. */
+    DEVICE int lane_key(int unit) const
     {
-        return __ldg(a.keys + (size_t)entry * T::BN + threadIdx.x);
+        return __ldg(a.keys + (size_t)unit * T::BN + threadIdx.x / 32 * KEYS + threadIdx.x % KEYS);
     }
 
     DEVICE void copy_values()
     {
         mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
-        copy_rows(sm.v[v.at], a.v, head_v, key_v);
+        copy_rows<T::DV>(sm.v[v.at], a.v, head_v, key_v);
         cp_async_arrive(smem_addr(&sm.v_full[v.at]));
         v.next();
     }
@@ -63,7 +68,7 @@ template <class T> struct gatherer {
         uint32_t bar = smem_addr(&sm.q_full[q.at]);
         mbar_expect(bar, T::Q_BYTES);
 #pragma unroll
-        for (int p = 0; p < T::PANELS; p++)
+        for (int p = 0; p < T::IN_PANELS; p++)
             tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, mq, bar, p * 64, block * T::BM, head,
                      L2_EVICT_FIRST);
     }
@@ -83,18 +88,18 @@ template <class T> struct gatherer {
             q.next();
             for (int e = item.z - 1; e >= item.y; e--) {
                 int next = lane_key(max(e - 1, item.y)); /* on its way while rows are copied */
-                int bits = __ldg(a.bits + e);
+                int bits = __ldg(a.bits + e / T::PER_BLOCK);
                 mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
                 uint32_t full = smem_addr(&sm.k_full[k.at]);
                 if (threadIdx.x == 0) {
                     sm.keys[k.at][0] = 0;
-                    sm.keys[k.at][1] = bits;
+                    sm.keys[k.at][1] = bits_of_unit<T>(bits, e);
                     mbar_arrive(full);
                     if (bits >= 0)
                         bulk_prefetch(a.words + (size_t)bits * 256, 2048);
                 }
                 __syncwarp();
-                copy_rows(sm.k[k.at], a.k, head / a.group, key);
+                copy_rows<T::D>(sm.k[k.at], a.k, head / a.group, key);
                 cp_async_arrive(full);
                 k.next();
                 if (pending)

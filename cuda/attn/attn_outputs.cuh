@@ -8,14 +8,14 @@
 #include "cuda/attn/attn_shape.cuh"
 
 template <class T> struct tile_rows {
-    static constexpr int D = T::D;
+    static constexpr int DV = T::DV;
 
     attn_smem<T> &sm;
     const attn_args &a;
     const CUtensorMap *mo;
     int w;            /* warpgroup, from 0 */
     int tile, slot;   /* of the item: its place_of() and w of its entry */
-    float o[D / 2];   /* outputs, not normalised */
+    float o[DV / 2];  /* outputs, not normalised */
     float m[2], l[2]; /* references and sums of the thread's two rows */
     float inv[2];     /* factors of the outputs of an item that is done */
 
@@ -42,14 +42,14 @@ template <class T> struct tile_rows {
     DEVICE void rescale(const float (&c)[2])
     {
 #pragma unroll
-        for (int i = 0; i < D / 2; i++)
+        for (int i = 0; i < DV / 2; i++)
             o[i] *= c[i >> 1 & 1];
     }
 
     DEVICE void clear_outputs()
     {
 #pragma unroll
-        for (int i = 0; i < D / 2; i++)
+        for (int i = 0; i < DV / 2; i++)
             o[i] = 0;
     }
 
@@ -82,22 +82,28 @@ template <class T> struct tile_rows {
      * row are not normalised and go from o to the piece's slot. */
     DEVICE void send_outputs(int of_tile, int of_slot)
     {
-        if (of_slot >= 0)
+        if (of_slot >= 0) {
             store_piece(of_slot);
-        else
-            send_rows(of_tile);
+            return;
+        }
+        send_rows(of_tile);
+        if (T::BUFFERED < DV / 16) { /* the other half of the panels */
+            await_output_buffer();
+            put_outputs<T::BUFFERED, DV / 16>();
+            send_rows(of_tile, T::OUT_PANELS);
+        }
     }
 
     DEVICE void store_piece(int of_slot)
     {
         int in_tile = w * 64 + warp() * 16 + (lane() >> 2);
         asm volatile("" : "+r"(in_tile));
-        float *dst = a.piece_out + ((size_t)of_slot * T::BM + in_tile) * D + 2 * (lane() & 3);
+        float *dst = a.piece_out + ((size_t)of_slot * T::BM + in_tile) * DV + 2 * (lane() & 3);
 #pragma unroll
         for (int r = 0; r < 2; r++)
 #pragma unroll
-            for (int j = 0; j < D / 8; j++)
-                *(float2 *)(dst + 8 * r * D + 8 * j) =
+            for (int j = 0; j < DV / 8; j++)
+                *(float2 *)(dst + 8 * r * DV + 8 * j) =
                     make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
     }
 
@@ -117,7 +123,7 @@ template <class T> struct tile_rows {
 #pragma unroll
         for (int j = FROM; j < TO; j++) {
             int e = 8 * j, chunk = (j % 4 * 2 + (lane() >> 4)) ^ (row & 7);
-            stmatrix_x4(base + j / 4 * (64 * 128) + row * 128 + chunk * 16,
+            stmatrix_x4(base + j / 4 % T::OUT_PANELS * (64 * 128) + row * 128 + chunk * 16,
                         pack_pair(o[e] * inv[0], o[e + 1] * inv[0]),
                         pack_pair(o[e + 2] * inv[1], o[e + 3] * inv[1]),
                         pack_pair(o[e + 4] * inv[0], o[e + 5] * inv[0]),
@@ -125,15 +131,16 @@ template <class T> struct tile_rows {
         }
     }
 
-    /* A warp stores its rows by itself. */
-    DEVICE void send_rows(int of_tile)
+    /* A warp stores its rows by itself: the panels in the buffer, of which `first` is the first. */
+    DEVICE void send_rows(int of_tile, int first = 0)
     {
         async_proxy_fence();
         __syncwarp();
 #pragma unroll
-        for (int panel = 0; panel < T::PANELS; panel++)
-            warp_tma_store(mo, smem_addr(sm.o[w]) + warp() * OUT_ROWS * 128 + panel * (64 * 128),
-                           panel * 64, first_row(of_tile) + warp() * OUT_ROWS, head_of(of_tile));
+        for (int i = 0; i < T::OUT_PANELS; i++)
+            warp_tma_store(mo, smem_addr(sm.o[w]) + warp() * OUT_ROWS * 128 + i * (64 * 128),
+                           (first + i) * 64, first_row(of_tile) + warp() * OUT_ROWS,
+                           head_of(of_tile));
         warp_tma_commit();
     }
 
@@ -141,7 +148,7 @@ template <class T> struct tile_rows {
     {
         close_rows();
         await_output_buffer();
-        put_outputs<0, D / 16>();
+        put_outputs<0, T::BUFFERED>();
         send_outputs(tile, slot);
     }
 };

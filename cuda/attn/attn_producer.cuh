@@ -68,24 +68,26 @@ template <class T> struct producer {
 
     /* First key of the lane's unit; in a pair list the low two bits say which rows want it. The
      * lane after the last unit gets the block of the stage's bits; with a filter, as many lanes as
-     * there are units get the units' entries; with BYTES, four more lanes for each unit get the
-     * scales of its keys. */
+     * there are units get the units' entries; with BYTES, four more lanes for SCALED keys get their
+     * scales. */
     DEVICE int first_key(const span &s) const
     {
         int unit = s.beg + lane();
-        int scale = lane() - T::SCALES, scaled = s.beg + scale / 4; /* and its unit */
-        if (T::BYTES && scale >= 0 && lane() < T::POSITIONS)
-            return scaled < s.end
-                       ? __float_as_int(__ldg(a.scales.k + (int64_t)head_k * a.scales.padded +
-                                              unit_key<T>(a, scaled) + 2 * (scale % 4)))
-                       : 0;
+        if (T::BYTES && lane() >= T::SCALES && lane() < T::POSITIONS) {
+            int scale = lane() - T::SCALES, key = scale / 4 * T::SCALED;
+            unit = s.beg + key / T::UNIT;
+            return unit < s.end ? __float_as_int(
+                                      __ldg(a.scales.k + (int64_t)head_k * a.scales.padded +
+                                            unit_key<T>(a, unit) + key % T::UNIT + 2 * (scale % 4)))
+                                : 0;
+        }
         if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
             return unit - UNITS < s.end ? __ldg(a.cols + unit - UNITS) : 0;
         if (T::BITS && lane() == UNITS) {
-            int bits = __ldg(a.bits + s.beg);
+            int bits = __ldg(a.bits + s.beg / PER_BLOCK);
             if (bits >= 0) /* two stages before they are read */
                 bulk_prefetch(a.words + (size_t)bits * 256, 2048);
-            return bits;
+            return bits_of_unit<T>(bits, s.beg);
         }
         return unit < s.end && lane() < UNITS ? unit_key<T>(a, unit) : NO_KEY;
     }

@@ -28,15 +28,17 @@ enum list_kind {
 /* BLOCK: keys of a list's block. UNIT: keys that are copied at once. A stage may hold the last
  * units of a block and the first of the next, so its width need not follow that of the block. */
 template <int D_, int BN_, int WG_, int STAGES_, list_kind KIND_, int BLOCK_ = BN_, int UNIT_ = BN_,
-          bool TURNS_ = true>
+          bool TURNS_ = true, int DV_ = D_>
 struct shape {
-    static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_;
-    static constexpr int QBUFS = 2; /* queries of this item and the next */
+    static constexpr int D = D_, DV = DV_, BN = BN_, WG = WG_, STAGES = STAGES_;
+    static constexpr int QBUFS = D > 128 ? 1 : 2; /* queries of this item, and of the next */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* arrivals that empty a buffer, one per warp */
-    static constexpr int BM = 64 * WG, PANELS = D / 64, THREADS = 128 * (WG + 1);
-    static constexpr int IN_PANELS = PANELS; /* of 128 bytes, of a query or a key */
+    static constexpr int BM = 64 * WG, THREADS = 128 * (WG + 1);
+    /* Of 128 bytes: of a query or a key, of a value, in the buffer of outputs. */
+    static constexpr int IN_PANELS = (D + 63) / 64, PANELS = (DV + 63) / 64;
+    static constexpr int OUT_PANELS = D > 128 ? PANELS / 2 : PANELS;
     static constexpr int BLOCK = BLOCK_, UNIT = UNIT_;
     static constexpr int UNITS = BN / UNIT, PER_BLOCK = BLOCK / UNIT;
     static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
@@ -44,37 +46,45 @@ struct shape {
     static constexpr bool ASCENDS = FILTER;          /* lists are walked from their beginning */
     static constexpr bool BYTES = false;             /* operands of 8 bits (attn8_shape.cuh), */
     static constexpr bool BY_CHANNEL = false;        /* values among them, */
-    static constexpr int SCALES = 0;                 /* where their scales lie among positions */
+    static constexpr int SCALES = 0, SCALED = UNIT;  /* where scales lie among positions, the keys
+                                                      * that have four of them */
     static constexpr bool CLIPS = true;              /* some scores may not count (whole_tiles) */
     static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
     /* Producer warps. A second warp copies values in two cases: if warpgroups skip stages, because
      * they then return keys and values in different orders; and if a stage takes many copies. */
-    static constexpr int PRODUCERS = KIND == BLOCKS_PAIR || (D == 128 && UNITS > 1) ? 2 : 1;
+    static constexpr int PRODUCERS = KIND == BLOCKS_PAIR || (IN_PANELS > 1 && UNITS > 1) ? 2 : 1;
     static constexpr int Q_ARRIVALS =
         ARRIVALS + PRODUCERS - 1; /* arrivals that empty a buffer of queries and its item */
-    static constexpr bool LANES =
-        UNITS > 1 && PER_BLOCK == 1; /* one lane per unit issues the copy */
+    static constexpr bool LANES = /* one lane per unit issues the copy */
+        PER_BLOCK == 1 && (UNITS > 1 || KIND == BLOCKS_PAIR);
     /* How many of a thread's BN/2 exponentials of a stage come before the end of the P V that runs
-     * beside them. With D = 128, 20 to 28 make no difference, and 16 and 32 cost 3 to 5 %. In pair
-     * lists 8 is 4 % faster than 24 at 10 % of the blocks, and 6 % slower where both rows of a pair
-     * want all blocks. */
-    static constexpr int EARLY = KIND == BLOCKS_PAIR ? 8 : BN == 192 ? 30 : 24;
+     * beside them. With D = 128, 20 to 28 make no difference, and 16 and 32 cost 3 to 5 %; with 96,
+     * 40 is 1.5 % faster than 24. In pair lists 8 is 4 % faster than 24 at 10 % of the blocks, and
+     * 6 % slower where both rows of a pair want all blocks. */
+    static constexpr int EARLY = KIND == BLOCKS_PAIR ? 8
+                                 : BN == 64          ? 12
+                                 : BN == 192         ? 30
+                                 : D == 96           ? 40
+                                                     : 24;
     /* Three warpgroups have no registers to compute scores again, so every stage looks for the
      * maximum. They have none for the operands of the next turn either. */
     static constexpr bool CHECKED = WG == 3;
     /* Outputs of an item leave beside the second stage of the next item. With D = 64, where the
      * exponentials determine the time of a stage, this costs 4 %. */
-    static constexpr bool DEFERS = D == 128 && (KIND == BLOCKS_ALL || KIND == BLOCKS_LIST);
-    /* How many of the D/16 slices (16 columns each) of a warp's outputs go to their buffer beside
+    static constexpr bool DEFERS =
+        OUT_PANELS == 2 && D <= 128 && (KIND == BLOCKS_ALL || KIND == BLOCKS_LIST);
+    /* How many of the DV/16 slices (16 columns each) of a warp's outputs go to their buffer beside
      * the first stage already; both stages have a little time to spare. At 10 % of the blocks, none
      * or all of them is 0.4 to 0.7 % slower. */
-    static constexpr int OUT_EARLY = DEFERS ? 6 : D / 16;
+    static constexpr int BUFFERED = OUT_PANELS < PANELS ? 4 * OUT_PANELS : DV / 16;
+    static constexpr int OUT_EARLY = DEFERS ? 3 * DV / 64 : BUFFERED;
     static constexpr int POSITIONS = FILTER ? 2 * UNITS : UNITS + BITS;
-    static constexpr int Q_BYTES = BM * D * 2, K_BYTES = BN * D * 2, V_BYTES = BN * D * 2;
+    static constexpr int Q_BYTES = BM * IN_PANELS * 128, K_BYTES = BN * IN_PANELS * 128,
+                         V_BYTES = BN * PANELS * 128;
     /* setmaxnreg moves registers between warpgroups; the launch has 168 per thread for three
      * warpgroups, 128 for four. */
-    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : GATHER ? 56 : 40;
-    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : GATHER ? 224 : 232;
+    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : !GATHER ? 40 : D > 128 ? 72 : 56;
+    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : (504 - REGS_PRODUCER) / 2;
 };
 
 /* The same shape for launches in which every score of every stage counts: full attention over tiles
@@ -89,11 +99,11 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t q[T::QBUFS][T::Q_BYTES];
     alignas(1024) uint8_t k[T::STAGES][T::K_BYTES];
     alignas(1024) uint8_t v[T::STAGES][T::V_BYTES];
-    alignas(1024) uint8_t o[T::WG][64 * T::D * 2];
+    alignas(1024) uint8_t o[T::WG][T::OUT_PANELS * 64 * 128];
     int4 work[T::QBUFS]; /* the item of each query buffer, with its place_of() as x; -1: no more
                           * items */
     int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of BLOCKS_PAIR;
-                                        * then the number of the block of bits (-1: none), or with
+                                        * then the unit's bits (bits_of_unit()), or with
                                         * BLOCKS_FILTER each unit's entry (0: none) */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
@@ -126,6 +136,12 @@ template <class T> DEVICE int unit_key(const attn_args &a, int unit)
     if (T::KIND == BLOCKS_PAIR)
         return (entry & 0x3fffffff) * 64 | (int)((uint32_t)entry >> 30);
     return entry * T::BLOCK + unit % T::PER_BLOCK * T::UNIT;
+}
+
+/* A unit's part of its block of bits: number `block` in memory, negative for none. */
+template <class T> DEVICE int bits_of_unit(int block, int unit)
+{
+    return block < 0 ? block : block * T::PER_BLOCK + unit % T::PER_BLOCK;
 }
 
 /* Start of the units that a stage lacks; no key has this index. */
@@ -178,6 +194,24 @@ using bits128 = shape<128, 128, 2, 2, BLOCKS_BITS>;
 using bits64 = shape<64, 128, 2, 4, BLOCKS_BITS>;
 using gather128 = shape<128, 128, 2, 2, BLOCKS_GATHER>;
 using gather64 = shape<64, 128, 2, 4, BLOCKS_GATHER>;
+using dense96 = shape<96, 128, 2, 2, BLOCKS_ALL>;
+using list96 = shape<96, 128, 2, 2, BLOCKS_LIST, 128, 128>;
+using half96 = shape<96, 128, 2, 2, BLOCKS_LIST, 64, 64>;
+using pair96 = shape<96, 128, 2, 2, BLOCKS_PAIR, 64, 64, false>;
+using bits96 = shape<96, 128, 2, 2, BLOCKS_BITS>;
+using gather96 = shape<96, 128, 2, 2, BLOCKS_GATHER>;
+using dense192 = shape<192, 128, 2, 2, BLOCKS_ALL, 128, 128, true, 128>;
+using list192 = shape<192, 128, 2, 2, BLOCKS_LIST, 128, 128, true, 128>;
+using half192 = shape<192, 128, 2, 2, BLOCKS_LIST, 64, 64, true, 128>;
+using pair192 = shape<192, 128, 2, 2, BLOCKS_PAIR, 64, 64, false, 128>;
+using bits192 = shape<192, 128, 2, 2, BLOCKS_BITS, 128, 128, true, 128>;
+using gather192 = shape<192, 128, 2, 2, BLOCKS_GATHER, 128, 128, true, 128>;
+using dense256 = shape<256, 64, 2, 2, BLOCKS_ALL>;
+using list256 = shape<256, 64, 2, 2, BLOCKS_LIST, 128, 64>;
+using half256 = shape<256, 64, 2, 2, BLOCKS_LIST, 64, 64>;
+using pair256 = shape<256, 64, 2, 2, BLOCKS_PAIR, 64, 64, false>;
+using bits256 = shape<256, 64, 2, 2, BLOCKS_BITS, 128, 64>;
+using gather256 = shape<256, 64, 2, 2, BLOCKS_GATHER, 128, 64>;
 
 /* Launch the kernel of a shape (struct attn_kernel); a file per head dimension has the code. */
 template <class T>

@@ -6,13 +6,15 @@
  * over all keys, all keys up to the diagonal, the key blocks of a list per query block, or of such
  * blocks the pairs whose bit is set. The CPU reference is attn_rows (core/attention.h).
  *
- * Tile: WG x 64 query rows against BN keys, D channels; the shapes are in attn_shape.cuh.
+ * Tile: WG x 64 query rows against BN keys, D channels, DV of values; the shapes are in
+ *   attn_shape.cuh.
  * Threads: a producer warpgroup, of which one warp or two issue TMA copies, and WG consumer
  *   warpgroups.
- * Registers: 40/232 per producer and consumer thread, 56/224 when gathering, 32/160 with three
- *   consumer warpgroups, moved by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed
- *   probabilities and D/2 outputs.
- * Shared memory: up to 224 KB: queries, STAGES of keys and of values, and the outgoing tile.
+ * Registers: 40/232 per producer and consumer thread, 56/224 when gathering (72/216 above 128
+ *   channels), 32/160 with three consumer warpgroups, moved by setmaxnreg: a consumer holds BN/2
+ *   scores, BN/4 packed probabilities and DV/2 outputs.
+ * Shared memory: up to 224 KB: queries, STAGES of keys and of values, and the outgoing tile, of
+ *   which half has room above 128 channels, beside the queries of one item.
  * Why this shape: 128 rows per CTA keep L2 traffic at 128 FLOP per byte, and two warpgroups that
  *   take turns at the tensor cores hide one's softmax under the other's products.
  *
@@ -104,7 +106,7 @@ void attn_launch(int grid, cudaStream_t stream, const void *maps, const void *ar
 {
     const attn_args *a = (const attn_args *)args;
     if constexpr (T::UNITS == 1 && !T::BYTES && (T::KIND == BLOCKS_ALL || T::KIND == BLOCKS_LIST))
-        if (!a->causal && a->nk % T::BN == 0) {
+        if (!a->causal && a->nk % T::BLOCK == 0) {
             attn_start<whole_tiles<T>>(grid, stream, maps, args);
             return;
         }
@@ -114,5 +116,15 @@ void attn_launch(int grid, cudaStream_t stream, const void *maps, const void *ar
 #define ATTN_LAUNCH(shape)                                                                         \
     template void attn_launch<shape>(int grid, cudaStream_t stream, const void *maps,              \
                                      const void *args);
+
+/* The kernels for a head dimension, in a file of their own: dense, lists of blocks, and lists for
+ * masks that are not made of blocks. */
+#define ATTN_LAUNCHES(d)                                                                           \
+    ATTN_LAUNCH(dense##d)                                                                          \
+    ATTN_LAUNCH(list##d)                                                                           \
+    ATTN_LAUNCH(half##d)                                                                           \
+    ATTN_LAUNCH(pair##d)                                                                           \
+    ATTN_LAUNCH(bits##d)                                                                           \
+    ATTN_LAUNCH(gather##d)
 
 #endif

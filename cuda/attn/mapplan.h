@@ -94,8 +94,9 @@ struct plan_counts {
 struct row_plan {
     int64_t rows, section; /* rows of tiles; those of a section (attn_section_rows) */
     int sms, per_stage;    /* per_stage: units of a stage */
-    const int64_t *at;     /* [rows + 1] first unit of each; NULL: row r has units[r] from r * room
-                            * on */
+    const int64_t *at;     /* [rows + 1] first entry of each, of per_entry units; NULL: row r has
+                            * units[r] from r * room on */
+    int per_entry;
     int32_t *units;
     int64_t room;
     unsigned long long *key;   /* [rows] by which rows are ordered */

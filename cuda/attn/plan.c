@@ -57,8 +57,7 @@ static void dense_items(const struct attn_problem *p, struct attn_plan *plan)
         }
 }
 
-/* Units of a block. */
-static int32_t units_per_block(const struct attn_problem *p, const struct attn_tile *t)
+int attn_units_per_block(const struct attn_problem *p, const struct attn_tile *t)
 {
     return attn_block_keys(p->lists, t) * t->units / t->bn;
 }
@@ -78,7 +77,7 @@ static int32_t masked_units(const struct attn_problem *p, const struct attn_plan
         int64_t blocks = last / keys - (first < 0 ? 0 : first / keys) + 1;
         most = blocks > most ? (int)blocks : most;
     }
-    return most * units_per_block(p, &plan->tile);
+    return most * attn_units_per_block(p, &plan->tile);
 }
 
 /* Where pairs of lists are put together: blocks that either row wants, a bit each, and room for the
@@ -208,7 +207,7 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
                       struct attn_plan *plan, struct err *err)
 {
     int64_t n = csr->ptr[(int64_t)p->heads * plan->q_blocks];
-    int32_t units = units_per_block(p, &plan->tile);
+    int32_t units = attn_units_per_block(p, &plan->tile);
     bool col = csr->col && !csr->on_device;
     if (col) {
         int rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
@@ -312,7 +311,7 @@ static int by_order(const void *x, const void *y)
 
 int64_t attn_section_rows(const struct attn_problem *p, int32_t q_blocks)
 {
-    int64_t kv = SECTION_BYTES / (p->nk * p->d * 4);
+    int64_t kv = SECTION_BYTES / (p->nk * (p->d + attn_dv(p->d)) * 2);
     kv = kv < 1 || (p->lists == ATTN_DENSE && !p->causal) ? 1 : kv;
     return kv * (p->heads / p->kv_heads) * q_blocks;
 }

@@ -31,7 +31,8 @@ enum attn_lists {
     ATTN_64x128,
 };
 
-/* The problem: attention of q [heads][nq][d] over k, v [kv_heads][nk][d]. */
+/* The problem: attention of q [heads][nq][d] over k [kv_heads][nk][d] and v [kv_heads][nk][dv], dv
+ * = attn_dv(d). */
 struct attn_problem {
     int heads, kv_heads, d;
     int64_t nq, nk;
@@ -39,6 +40,13 @@ struct attn_problem {
     bool causal; /* key j is seen by row i iff j <= i + nk - nq */
     enum attn_lists lists;
 };
+
+/* Channels of values and outputs for queries and keys of d: fewer where d is that of multi-head
+ * latent attention (DeepSeek-V2, arXiv 2405.04434: 128 and 64 with positions). */
+static inline int attn_dv(int d)
+{
+    return d == 192 ? 128 : d;
+}
 
 /* Block lists of all heads: row r = head * ceil(nq / rows of a block) + block has the key blocks
  * col[ptr[r] .. ptr[r + 1]), ascending, unique, each with a pair that is allowed. ATTN_BITS: bits,
@@ -208,6 +216,7 @@ int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *til
 /* Rows and keys of a list's block; dense: those of `tile`. */
 int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile);
 int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile);
+int attn_units_per_block(const struct attn_problem *p, const struct attn_tile *tile);
 
 /* ---- work of a metrics pass ----------------------------------------------------------------- */
 

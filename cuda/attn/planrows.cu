@@ -17,7 +17,7 @@
 
 static __device__ __forceinline__ int units_of(const row_plan &r, int64_t row)
 {
-    return r.at ? (int)(r.at[row + 1] - r.at[row]) : r.units[row];
+    return r.at ? r.per_entry * (int)(r.at[row + 1] - r.at[row]) : r.units[row];
 }
 
 static __device__ __forceinline__ int stages_of(const row_plan &r, int64_t row)
@@ -99,7 +99,8 @@ static __device__ int first_late(const row_plan &r, int some)
 static __device__ void write_row(const row_plan &r, int row, attn_line line, attn_cut cut,
                                  attn_item *to, int item, int slot, int split)
 {
-    int units = units_of(r, row), beg = (int)(r.at ? r.at[row] : row * r.room), end = units;
+    int units = units_of(r, row), end = units;
+    int beg = (int)(r.at ? r.per_entry * r.at[row] : row * r.room);
     for (int k = 0; k < cut.pieces; k++) {
         int from = (int)attn_piece_begin(line, cut, cut.pieces - 1 - k, units, r.per_stage);
         to[item + k] = {row, beg + from, beg + end, cut.pieces > 1 ? slot + k : -1};
@@ -257,6 +258,7 @@ int row_plan_make(struct gpu *g, const struct attn_problem *p, const struct attn
     TRY(row_plan_init(g, (int64_t)p->heads * plan->q_blocks, tile->units, r, err));
     r->section = attn_section_rows(p, plan->q_blocks);
     r->at = at;
+    r->per_entry = attn_units_per_block(p, tile);
     TRY(row_plan_launch(g, r, err));
     TRY(row_plan_fetch(g, r, plan, err));
 out:

@@ -33,6 +33,7 @@ struct oracle_args : head_args {
     float *mass;  /* [tiles][per_tile][mass_pitch] of units */
     int64_t mass_pitch;
     int in_shared; /* the keys of a row fit into shared memory */
+    int32_t *ties; /* [heads] what core/rules.h says; NULL: not counted */
 };
 
 /* Keys that row i sees: [0, limit). */
@@ -320,10 +321,14 @@ static __device__ __forceinline__ void rank_keys(const uint32_t *keys, double sp
     r->at_high.count = found_count + equal;
 }
 
-/* What is kept: the keys >= from but for KEY_NONE, and the first m of those equal to `tie`. */
+/* What is kept: the keys >= from but for KEY_NONE, and the first m of those equal to `tie`. at: the
+ * smallest key that is kept, or of which some are, KEY_NONE if all or none are; off: how far what
+ * is left out is from what is spare, with or without one key more. */
 struct key_cut {
     uint32_t from, tie;
     int m;
+    uint32_t at;
+    double off;
 };
 
 /* Leave out as much as `spare`, in number or in mass, the smallest first, equal ones from the back.
@@ -334,9 +339,9 @@ static __device__ __forceinline__ key_cut find_cut(const key_list<MASS> &list, d
 {
     key_range r = {0, high, {0, 0}, all};
     if (spare < 0)
-        return {0, KEY_NONE, 0};
+        return {0, KEY_NONE, 0, KEY_NONE, -spare};
     if (spares<MASS>(all, spare))
-        return {KEY_NONE, KEY_NONE, 0};
+        return {KEY_NONE, KEY_NONE, 0, KEY_NONE, spare - all.mass};
     if (MASS) { /* all values below this one together have no more than half of what is spare */
         r.low = __float_as_uint((float)(spare / all.count / 2));
         r.at_low = list.below(r.low);
@@ -353,12 +358,31 @@ static __device__ __forceinline__ key_cut find_cut(const key_list<MASS> &list, d
         }
     }
     int equal = r.at_high.count - r.at_low.count;
-    if (equal <= 1)
-        return {r.low, KEY_NONE, 0};
     double value = MASS ? (double)__uint_as_float(r.low) : 1, out = 0;
-    if (value > 0)
-        out = floor((spare - (MASS ? r.at_low.mass : r.at_low.count)) / value);
-    return {r.high, r.low, equal - (int)fmin(out, MASS ? equal - 1.0 : equal)};
+    double left = spare - (MASS ? r.at_low.mass : r.at_low.count);
+    if (equal > 1 && value > 0)
+        out = fmin(floor(left / value), MASS ? equal - 1.0 : equal);
+    double off = fmin(fabs(left - out * value), fabs((out + 1) * value - left));
+    if (equal <= 1)
+        return {r.low, KEY_NONE, 0, r.low, off};
+    return {r.high, r.low, equal - (int)out, r.low, off};
+}
+
+/* The choice of a query block of the head whose mass is `all`. */
+static __device__ __forceinline__ void count_tie(const oracle_args &a, int64_t head,
+                                                 const key_list<true> &list, const key_cut &cut,
+                                                 double all, float top)
+{
+    double near = ORACLE_TIE * (1 + fabs((double)top * a.scale_log2 * M_LN2));
+    bool tie = cut.off < near * all;
+    if (!tie && cut.at != KEY_NONE) { /* keys as large as the last one */
+        float value = __uint_as_float(cut.at), by = (float)near * value;
+        tie = list.below(__float_as_uint(value + by) + 1).count -
+                  list.below(__float_as_uint(fmaxf(value - by, 0))).count >
+              1;
+    }
+    if (threadIdx.x == 0 && tie)
+        atomicAdd(a.ties + head, 1);
 }
 
 /* Bits of the kept keys, and of the units [lo, hi). `seen` ties lie before the list; returns those
@@ -469,6 +493,7 @@ static __device__ __forceinline__ void choose_mass(const oracle_args &a, int64_t
     key_cut cut = find_cut<true>(list, (1 - a.rule.alpha) * (all.mass + given), all,
                                  __float_as_uint(1.0f) + 1, few);
     write_kept(a, row, list, cut, lo, hi);
+    count_tie(a, row / a.nq, list, cut, all.mass + given, top);
 }
 
 /* Shared memory of a thread block: few collected keys, and the keys of a row if they fit. */
@@ -543,6 +568,8 @@ static __global__ void __launch_bounds__(WIDE) oracle_choose_units(const oracle_
     key_cut cut =
         find_cut<true>(list, spare, all, __float_as_uint(2.0f * ORACLE_TILE) + 1, key_memory);
     write_kept(a, row, list, cut, lo, hi);
+    const float2 *norm = a.norm + blockIdx.x / a.per_tile * ORACLE_TILE + block * a.bq;
+    count_tie(a, row / a.groups, list, cut, (double)(r1 - r0), norm[r1 - r0 - 1].x);
 }
 
 /* ---- one choice for a head ------------------------------------------------------------------ */
@@ -673,8 +700,10 @@ out:
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const oracle_state *s = (const oracle_state *)job->state;
-    return s->at_once ? launch_heads(g, s, err)
-                      : launch_tiles(g, s, 0, s->heads * s->row_tiles, err);
+    if (s->at_once)
+        return launch_heads(g, s, err);
+    int rc = s->ties ? gpu_zero(g, s->ties, s->heads * 4LL, err) : 0;
+    return rc ? rc : launch_tiles(g, s, 0, s->heads * s->row_tiles, err);
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
@@ -737,6 +766,11 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->in_shared = 4 * (KEY_FEW + s->mass_pitch) <= SHARED_BYTES;
     s->tiles = tiles_at_once(g, *s);
     TRY(take(g, err, &s->score, (int64_t)s->tiles * ORACLE_TILE * s->pitch));
+    if (r->by == ORACLE_MASS && !r->head_wide) {
+        TRY(take(g, err, &s->ties, s->heads));
+        job->lists.own = s->ties;
+        job->lists.own_bytes = sizeof *s->ties;
+    }
     if (r->bq == 1 && r->bk == 1 && !r->head_wide)
         return 0;
     masses = (int64_t)s->tiles * s->per_tile * s->mass_pitch;

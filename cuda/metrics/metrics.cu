@@ -128,7 +128,7 @@ static int ref_results(struct gpu *g, const struct attn_problem *p, bool keep_ou
     int64_t n = p->heads * p->nq;
     int rc = 0;
     if (keep_out)
-        TRY(gpu_alloc(g, n * p->d * 4, &r->out, err));
+        TRY(gpu_alloc(g, n * attn_dv(p->d) * 4, &r->out, err));
     TRY(gpu_alloc(g, n * 8, &r->lse, err));
     TRY(gpu_alloc(g, n * 8, &r->norm, err));
 out:
@@ -174,6 +174,7 @@ int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *e
     const attn_args *a = (const attn_args *)r->job.args;
     int nq = (int)r->job.problem.nq, n = nq * r->job.problem.heads;
     unsigned blocks = ((unsigned)n * ROW_LANES + 255) / 256;
+    auto finish = BY_HEAD_DIM(attn_dv(r->job.problem.d), finish_reference);
     finish_args f = {(const int2 *)r->rows,
                      a->piece_out,
                      a->piece_ml,
@@ -186,10 +187,7 @@ int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *e
                      (float2 *)r->norm};
 
     TRY(attn_job_launch(g, &r->job, err));
-    if (r->job.problem.d == 128)
-        finish_reference<128><<<blocks, 256, 0, g->stream>>>(f);
-    else
-        finish_reference<64><<<blocks, 256, 0, g->stream>>>(f);
+    finish<<<blocks, 256, 0, g->stream>>>(f);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -217,19 +215,23 @@ int metrics_norms_into(struct gpu *g, const float *lse, int64_t n, void *norm, s
 
 /* ---- second pass ---------------------------------------------------------------------------- */
 
+/* The kinds that a replay asks for. Maps are of captures, slices of fg-attn's choice. */
+#define PASSES(d)                                                                                  \
+    pass_entry<pass_shape<d, METRICS_SIGNS>>(ATTN_BF16),                                           \
+        pass_entry<pass_shape<d, METRICS_SUMS>>(ATTN_BF16),                                        \
+        pass_entry<pass_shape<d, METRICS_LEVELS>>(ATTN_BF16),                                      \
+        pass_entry<pass_shape<d, METRICS_TOPS>>(ATTN_BF16)
+
 static const metrics_kernel metrics_kernels[] = {
-    pass_entry<pass_shape<128, METRICS_SIGNS>>(ATTN_BF16),
-    pass_entry<pass_shape<128, METRICS_SUMS>>(ATTN_BF16),
+    PASSES(128),
+    PASSES(64),
+    PASSES(96),
+    PASSES(192),
+    PASSES(256),
     pass_entry<pass_shape<128, METRICS_MAPS>>(ATTN_BF16),
-    pass_entry<pass_shape<128, METRICS_LEVELS>>(ATTN_BF16),
-    pass_entry<pass_shape<128, METRICS_TOPS>>(ATTN_BF16),
+    pass_entry<pass_shape<64, METRICS_MAPS>>(ATTN_BF16),
     pass_entry<pass_shape<128, METRICS_SLICES>>(ATTN_BF16),
     pass_entry<pass_shape<64, METRICS_SLICES>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_SIGNS>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_SUMS>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_MAPS>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_LEVELS>>(ATTN_BF16),
-    pass_entry<pass_shape<64, METRICS_TOPS>>(ATTN_BF16),
     {},
 };
 

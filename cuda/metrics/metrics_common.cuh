@@ -78,15 +78,18 @@ template <int N, int M> DEVICE void fold(float (&v)[M], int bit)
 /* ---- shapes --------------------------------------------------------------------------------- */
 
 template <int D_, metrics_kind KIND_> struct pass_shape {
-    static constexpr int D = D_, WG = 4, BM = METRICS_BM, BN = METRICS_BN, STAGES = 4;
+    static constexpr int D = D_, WG = 4, BM = METRICS_BM, BN = METRICS_BN;
+    static constexpr int STAGES = D > 192   ? 1
+                                  : D > 128 ? 2
+                                            : 4; /* of keys; what shared memory has room for */
     static constexpr metrics_kind KIND = KIND_;
     static constexpr bool SCORES = KIND == METRICS_SIGNS || KIND == METRICS_SLICES;
     static constexpr bool SIGNS = SCORES || KIND == METRICS_SUMS;
     static constexpr bool MAPS = KIND == METRICS_MAPS, TOPS = KIND == METRICS_TOPS;
     static constexpr bool LEVELS = KIND == METRICS_LEVELS || TOPS;
     static constexpr bool EXPS = !SCORES && !TOPS;
-    static constexpr int PANELS = D / 64, THREADS = 128 * WG + 96;
-    static constexpr int Q_BYTES = BM * D * 2, K_BYTES = BN * D * 2;
+    static constexpr int PANELS = (D + 63) / 64, THREADS = 128 * WG + 96;
+    static constexpr int Q_BYTES = BM * PANELS * 128, K_BYTES = BN * PANELS * 128;
     static constexpr int SLOTS = LEVELS ? 3 : 4; /* tiles that wait to be put together */
 };
 

@@ -4,6 +4,8 @@
  */
 #include "cuda/metrics/metrics.h"
 
+#include "cuda/attn/attn_args.h"
+
 #include <cuda_bf16.h>
 #include <math.h>
 #include <stdlib.h>
@@ -190,6 +192,7 @@ int metrics_compare(struct gpu *g, const struct attn_problem *p, const struct me
                       NULL};
     double *device_sums = NULL, *v = NULL;
     dim3 grid((unsigned)blocks, (unsigned)p->heads);
+    auto compare = BY_HEAD_DIM(attn_dv(p->d), compare_rows);
     int rc = 0;
 
     if (mass)
@@ -197,10 +200,7 @@ int metrics_compare(struct gpu *g, const struct attn_problem *p, const struct me
     TRY(gpu_alloc(g, p->heads * blocks * SUM_FIELDS * 8, &a.parts, err));
     TRY(gpu_alloc(g, p->heads * SUM_FIELDS * 8, &device_sums, err));
     TRY(mem_alloc(&v, p->heads * SUM_FIELDS, sizeof *v, "sums of errors", err));
-    if (p->d == 128)
-        compare_rows<128><<<grid, THREADS, 0, g->stream>>>(a);
-    else
-        compare_rows<64><<<grid, THREADS, 0, g->stream>>>(a);
+    compare<<<grid, THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     add_parts<<<(unsigned)p->heads, SUM_FIELDS, 0, g->stream>>>(a.parts, (int)blocks, device_sums);
     CU_LAUNCHED(err);

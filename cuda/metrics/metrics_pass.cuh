@@ -42,7 +42,7 @@ DEVICE void pass_load_tile(const CUtensorMap *map, uint8_t *to, uint64_t *full, 
                            uint64_t policy)
 {
     uint32_t bar = smem_addr(full);
-    mbar_expect(bar, ROWS * T::D * 2);
+    mbar_expect(bar, ROWS * T::PANELS * 128);
 #pragma unroll
     for (int p = 0; p < T::PANELS; p++)
         tma_load(smem_addr(to) + p * ROWS * 128, map, bar, p * 64, row, 0, policy);
@@ -59,7 +59,7 @@ DEVICE void pass_produce(pass_smem<T> &sm, const metrics_args &a, const CUtensor
     unsigned ticket = atomicAdd(a.ticket, 1u);
     while (ticket < (unsigned)a.n_items) {
         int4 item = __ldg(a.items + ticket);
-        int early = min(item.y + 2, item.z) - 1;
+        int early = min(item.y + (T::STAGES > 1 ? 2 : 1), item.z) - 1;
         for (int i = item.y; i < item.z; i++) {
             mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
             pass_load_tile<T, T::BN>(mk, sm.k[k.at], &sm.k_full[k.at], i * T::BN, L2_EVICT_LAST);

@@ -15,9 +15,13 @@ bool own_fits(int sm, const struct attn_problem *p, const struct own_rule *r, ch
     const struct own_kind *kind = kinds[r->kind];
     const struct attn_kernel *k;
     struct err e = {0};
-    if (attn_kernel_find(p, sm, NULL, &k, &e) == 0)
+    int rc = attn_kernel_find(p, sm, NULL, &k, &e);
+    if (rc == 0 && (p->d == 64 || p->d == 128))
         return !kind->fits || kind->fits(p, r, why);
-    snprintf(why, 160, "%.150s", e.msg);
+    if (rc)
+        snprintf(why, 160, "%.150s", e.msg);
+    else
+        snprintf(why, 160, "own arithmetic has CUDA kernels for head dim 64 and 128, not %d", p->d);
     return false;
 }
 

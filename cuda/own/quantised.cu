@@ -12,7 +12,7 @@
  *
  * 4 d N_q N_k operations per head, half when causal, of which the scores run at the integer rate.
  *
- * What Hopper's 8-bit kernel can do (cuda/attn/attn8.cu) goes there.
+ * What Hopper's 8-bit kernels can do (cuda/attn/attn8.cu) goes there.
  */
 #include "core/clock.h"
 #include "cuda/own/own.h"
@@ -290,47 +290,13 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-/* The means of k or v over its tokens. */
 template <int D>
-static int launch_means(struct gpu *g, const quantised_args &a, const __nv_bfloat16 *x,
-                        enum dtype as, float *mean, struct err *err)
+static int launch_statistics(struct gpu *g, const quantised_args &a, token_statistic first,
+                             token_statistic second, struct err *err)
 {
+    dim3 grid((unsigned)a.chunks, (unsigned)a.kv_heads, first == second ? 1 : 2);
     int rc = 0;
-    sum_tokens<D><<<dim3((unsigned)a.chunks, (unsigned)a.kv_heads), 256, 0, g->stream>>>(a, x);
-    CU_LAUNCHED(err);
-    mean_tokens<<<a.kv_heads, D, 0, g->stream>>>(a, as, mean);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
-template <int D>
-static int launch_tokens(struct gpu *g, const quantised_args &a, bool find, struct err *err)
-{
-    dim3 q((unsigned)((a.nq + QUANT_ROWS - 1) / QUANT_ROWS), (unsigned)a.heads);
-    dim3 k((unsigned)(a.padded / QUANT_ROWS), (unsigned)a.kv_heads);
-    int rc = 0;
-    quantise_tokens<D, false><<<q, 256, 0, g->stream>>>(a, find);
-    CU_LAUNCHED(err);
-    quantise_tokens<D, true><<<k, 256, 0, g->stream>>>(a, find);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
-template <int D> static int launch_values(struct gpu *g, const quantised_args &a, struct err *err)
-{
-    dim3 chunks((unsigned)a.chunks, (unsigned)a.kv_heads);
-    dim3 lines((unsigned)(a.padded / 128), (unsigned)a.kv_heads);
-    int rc = 0;
-    TRY(gpu_zero(g, a.v_max, a.kv_heads * (int64_t)D * 4, err));
-    if (a.rule.e4m3)
-        find_value_maxima<D><<<chunks, 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    if (a.vt)
-        transpose_values<D><<<lines, 256, 0, g->stream>>>(a);
-    else
-        quantise_values<D><<<chunks, 256, 0, g->stream>>>(a);
+    find_statistics<D><<<grid, 256, 0, g->stream>>>(a, first, second);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -338,18 +304,25 @@ out:
 
 template <int D> static int launch_quant(struct gpu *g, const quantised_args &a, struct err *err)
 {
+    const struct own_quantised *r = &a.rule;
+    token_statistic of_values = r->smooth_v ? SUM_VALUES : MAX_VALUES;
+    bool values = r->smooth_v || r->e4m3;
+    int3 n = blocks_of<D>(a);
+    unsigned tokens = (unsigned)(n.x * a.heads + n.y * a.kv_heads), all = tokens + n.z * a.kv_heads;
     int rc = 0;
-    if (a.rule.smooth_k)
-        TRY(launch_means<D>(g, a, a.k, a.rule.mean_as, a.k_mean, err));
-    if (a.rule.smooth_v)
-        TRY(launch_means<D>(g, a, a.v, DT_F32, a.v_mean, err));
-    if (a.rule.gran == OWN_BY_TENSOR) {
+    if (r->smooth_k || values)
+        TRY(launch_statistics<D>(g, a, r->smooth_k ? SUM_KEYS : of_values,
+                                 values ? of_values : SUM_KEYS, err));
+    if (r->smooth_v && r->e4m3)
+        TRY(launch_statistics<D>(g, a, MAX_VALUES, MAX_VALUES, err));
+    if (r->gran == OWN_BY_TENSOR) {
         TRY(gpu_zero(g, a.q_max, a.heads * 4LL, err));
         TRY(gpu_zero(g, a.k_max, a.kv_heads * 4LL, err));
-        TRY(launch_tokens<D>(g, a, true, err));
+        quantise_operands<D><<<tokens, 256, 0, g->stream>>>(a, true);
+        CU_LAUNCHED(err);
     }
-    TRY(launch_tokens<D>(g, a, false, err));
-    TRY(launch_values<D>(g, a, err));
+    quantise_operands<D><<<all, 256, 0, g->stream>>>(a, false);
+    CU_LAUNCHED(err);
 out:
     return rc;
 }
@@ -381,12 +354,13 @@ static int alloc_operands(struct gpu *g, quantised_args *a, bool bytes, struct e
 {
     int64_t q = a->heads * a->nq, k = a->kv_heads * a->nk, channels = a->kv_heads * (int64_t)a->d;
     int rc = 0;
-    TRY(gpu_alloc(g, channels * a->chunks * 8, &a->part, err));
+    TRY(gpu_alloc(g, 2 * channels * a->chunks * 8, &a->part, err));
+    TRY(gpu_alloc(g, 2 * a->kv_heads * 4LL, &a->arrived, err));
+    TRY(gpu_zero(g, a->arrived, 2 * a->kv_heads * 4LL, err));
     TRY(gpu_alloc(g, channels * 4, &a->k_mean, err));
     TRY(gpu_alloc(g, channels * 4, &a->v_mean, err));
     TRY(gpu_alloc(g, a->heads * 4LL, &a->q_max, err));
     TRY(gpu_alloc(g, a->kv_heads * 4LL, &a->k_max, err));
-    TRY(gpu_alloc(g, channels * 4, &a->v_max, err));
     TRY(gpu_alloc(g, q * a->d, &a->qi, err));
     TRY(gpu_alloc(g, k * a->d, &a->ki, err));
     TRY(gpu_alloc(g, q * 4, &a->q_scale, err));
@@ -397,6 +371,7 @@ static int alloc_operands(struct gpu *g, quantised_args *a, bool bytes, struct e
     else
         TRY(gpu_alloc(g, k * a->d * 2, &a->vh, err));
     TRY(gpu_alloc(g, channels * 4, &a->v_scale, err));
+    TRY(gpu_alloc(g, channels * 4, &a->v_factor, err));
 out:
     return rc;
 }
@@ -427,8 +402,8 @@ static int init_operands(struct gpu *g, const struct attn_problem *p,
     a->causal = p->causal;
     a->chunks = (int)((p->nk + SUM_ROWS - 1) / SUM_ROWS);
     a->scale = (float)p->scale;
-    a->fold = (float)(p->scale * 1.4426950408889634074);
-    a->score_scale = rule->fold_scale ? 1 : a->fold;
+    a->q_factor = rule->fold_scale ? (float)(p->scale * M_LOG2E) : 1;
+    a->score_scale = rule->fold_scale ? 1 : (float)(p->scale * M_LOG2E);
     TRY(alloc_operands(g, a, bytes, err));
     out->x = {a->qi, a->ki, bytes ? (const void *)a->vt : a->vh, a->out, a->lse};
     out->scales = {a->q_scale,
@@ -493,23 +468,24 @@ out:
     return rc;
 }
 
-/* Pairs of the tiles of `rows` x bk that a head multiplies. */
-static int64_t pairs_of(const quantised_args *a, int64_t rows)
+/* Pairs of the tiles of rows x width that a head multiplies. */
+static int64_t pairs_of(const quantised_args *a, int64_t rows, int width)
 {
     int64_t tiles = 0;
     for (int64_t r = 0; r < a->nq; r += rows) {
         int64_t last = (r + rows < a->nq ? r + rows : a->nq) - 1, keys = a->nk;
         if (a->causal && last + 1 + a->nk - a->nq < keys)
             keys = last + 1 + a->nk - a->nq;
-        tiles += keys > 0 ? (keys + a->rule.bk - 1) / a->rule.bk : 0;
+        tiles += keys > 0 ? (keys + width - 1) / width : 0;
     }
-    return tiles * rows * a->rule.bk;
+    return tiles * rows * width;
 }
 
 static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
 {
     const struct attn_problem *p = &job->problem;
     const struct own_quantised *rule = &rules->of.quantised;
+    enum attn_element element = rule->e4m3 ? ATTN_INT8 : ATTN_INT8_F16;
     struct quantised *s = NULL;
     int rc = 0;
 
@@ -519,11 +495,12 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
         if (memcmp(&rules[h].of.quantised, rule, sizeof *rule) != 0)
             FAIL(err, ERR_RUN,
                  "heads of one call with other quantisers: --copies replays them one by one");
-    if (g->sm == 90 && attn8_takes(rule, ATTN_INT8, 128))
-        TRY(attn_kernel_for(p, g->sm, ATTN_INT8, &s->kernel, err));
-    TRY(init_operands(g, p, rule, &job->x, s->kernel, &s->ops, err));
+    if (g->sm == 90 && attn8_takes(rule, element, rule->e4m3 ? 128 : 64))
+        TRY(attn_kernel_for(p, g->sm, element, &s->kernel, err));
+    TRY(init_operands(g, p, rule, &job->x, s->kernel && rule->e4m3, &s->ops, err));
     for (int h = 0; h < p->heads; h++) /* a warpgroup of Hopper's has 64 rows */
-        job->pairs[h] = pairs_of(&args_of(s), s->kernel ? 64 : ROWS);
+        job->pairs[h] = s->kernel ? pairs_of(&args_of(s), 64, s->kernel->tile.bn)
+                                  : pairs_of(&args_of(s), ROWS, rule->bk);
     if (s->kernel)
         TRY(init_job(g, s, job, err));
     if (s->kernel)

@@ -168,9 +168,18 @@ static void tile_exact_block(const struct tile_attn *t, struct tile_exact *w, in
  * ----------------------------- */
 
 #define F16_CHAIN 64
+#define TOGETHER 2 /* tiles at most */
+
+/* A tile whose scores are known. */
+struct tile_scores {
+    int64_t key0, keys;
+    float *s;         /* [bq][bk] in log2 units */
+    int64_t *visible; /* [bq] visible keys */
+    bool *computed;   /* [bq / scope] */
+};
 
 struct tile_quant {
-    float *s;              /* [bq][bk] scores in log2 units */
+    struct tile_scores tile[TOGETHER];
     float *p;              /* [bq][bk] integer dot products, then P */
     float *acc;            /* [bq][dv] one tile's P.V */
     float *q, *k;          /* [bq][d], [bk][d] integers as floats */
@@ -178,18 +187,21 @@ struct tile_quant {
     float *k_scale, *bias; /* [bk] */
     float *m, *l, *o;      /* [bq], [bq], [bq][dv] */
     double *gap;           /* [bq] */
-    int64_t *visible;      /* [bq] visible keys of the tile */
-    bool *computed;        /* [bq / scope] */
 };
 
 static void tile_quant_free(struct tile_quant *w)
 {
     if (!w)
         return;
-    void *all[] = {w->s,    w->p, w->acc, w->q, w->k,   w->q_scale, w->k_scale,
-                   w->bias, w->m, w->l,   w->o, w->gap, w->visible, w->computed};
+    void *all[] = {w->p,    w->acc, w->q, w->k, w->q_scale, w->k_scale,
+                   w->bias, w->m,   w->l, w->o, w->gap};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+    for (int i = 0; i < TOGETHER; i++) {
+        free(w->tile[i].s);
+        free(w->tile[i].visible);
+        free(w->tile[i].computed);
+    }
     free(w);
 }
 
@@ -200,7 +212,13 @@ static int tile_quant_new(const struct tile_attn *t, struct tile_quant **out, st
     int64_t bq = t->bq, bk = t->bk;
 
     TRY(mem_zalloc(&w, 1, sizeof *w, "tile buffers", err));
-    TRY(mem_alloc(&w->s, bq * bk, sizeof *w->s, "score tile", err));
+    for (int i = 0; i < t->together || i == 0; i++) {
+        struct tile_scores *x = w->tile + i;
+        TRY(mem_alloc(&x->s, bq * bk, sizeof *x->s, "score tile", err));
+        TRY(mem_alloc(&x->visible, bq, sizeof *x->visible, "visible keys", err));
+        TRY(mem_alloc(&x->computed, tile_scopes(t, bq), sizeof *x->computed, "computed scopes",
+                      err));
+    }
     TRY(mem_alloc(&w->p, bq * bk, sizeof *w->p, "probability tile", err));
     TRY(mem_alloc(&w->acc, bq * t->dv, sizeof *w->acc, "product tile", err));
     TRY(mem_alloc(&w->q, bq * t->d, sizeof *w->q, "query tile", err));
@@ -212,8 +230,6 @@ static int tile_quant_new(const struct tile_attn *t, struct tile_quant **out, st
     TRY(mem_alloc(&w->l, bq, sizeof *w->l, "row sums", err));
     TRY(mem_alloc(&w->o, bq * t->dv, sizeof *w->o, "output tile", err));
     TRY(mem_alloc(&w->gap, bq, sizeof *w->gap, "row gaps", err));
-    TRY(mem_alloc(&w->visible, bq, sizeof *w->visible, "visible keys", err));
-    TRY(mem_alloc(&w->computed, tile_scopes(t, bq), sizeof *w->computed, "computed scopes", err));
     *out = w;
     return 0;
 out:
@@ -289,8 +305,9 @@ static void load_queries(const struct tile_attn *t, struct tile_quant *w, int64_
 }
 
 static void scores(const struct tile_attn *t, struct tile_quant *w, int64_t row0, int64_t rows,
-                   int64_t key0, int64_t keys)
+                   const struct tile_scores *x)
 {
+    int64_t key0 = x->key0, keys = x->keys;
     for (int64_t i = 0; i < keys * t->d; i++)
         w->k[i] = (float)t->k->q[key0 * t->d + i];
     for (int64_t j = 0; j < keys; j++)
@@ -303,7 +320,7 @@ static void scores(const struct tile_attn *t, struct tile_quant *w, int64_t row0
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < keys; j++) {
             float s = w->p[r * keys + j] * (w->q_scale[r] * w->k_scale[j]);
-            w->s[r * keys + j] = s + w->bias[j];
+            x->s[r * keys + j] = s + w->bias[j];
         }
 }
 
@@ -311,11 +328,11 @@ static void scores(const struct tile_attn *t, struct tile_quant *w, int64_t row0
 
 /* New maxima, gaps, rescaling of l and O. */
 static void update_maxima(const struct tile_attn *t, struct tile_quant *w, int64_t row0,
-                          int64_t rows, int64_t key0, int64_t keys)
+                          int64_t rows, const struct tile_scores *x)
 {
     for (int64_t r = 0; r < rows; r++) {
-        w->visible[r] = tile_visible(t, row0 + r, key0, keys);
-        float top = row_max_f32(w->s + r * keys, w->visible[r]), m = w->m[r];
+        x->visible[r] = tile_visible(t, row0 + r, x->key0, x->keys);
+        float top = row_max_f32(x->s + r * x->keys, x->visible[r]), m = w->m[r];
         w->gap[r] = top == -INFINITY ? -INFINITY : (double)top - m;
         if (top <= m)
             continue;
@@ -330,12 +347,13 @@ static void update_maxima(const struct tile_attn *t, struct tile_quant *w, int64
 }
 
 /* P of one row into the buffer of the P.V product, l updated. */
-static void softmax_row(const struct tile_attn *t, struct tile_quant *w, int64_t r, int64_t keys)
+static void softmax_row(const struct tile_attn *t, struct tile_quant *w, int64_t r,
+                        const struct tile_scores *x)
 {
+    int64_t keys = x->keys, n = w->m[r] == -INFINITY ? 0 : x->visible[r];
     float *p = w->p + r * keys;
-    int64_t n = w->m[r] == -INFINITY ? 0 : w->visible[r];
 
-    exp2_row(w->s + r * keys, n, w->m[r], t->p_offset, t->p_factor, p);
+    exp2_row(x->s + r * keys, n, w->m[r], t->p_offset, t->p_factor, p);
     memset(p + n, 0, (size_t)(keys - n) * sizeof *p);
     float sum = t->l_rounded ? 0 : sum_f32(p, n);
     if (t->p_type == TILE_P_F16)
@@ -386,41 +404,49 @@ static void product(const struct tile_attn *t, struct tile_quant *w, int64_t r0,
 }
 
 /* Which scopes compute P.V. Returns their number. */
-static int64_t quant_vote(const struct tile_attn *t, struct tile_quant *w, int64_t rows,
-                          bool exempt)
+static int64_t quant_vote(const struct tile_attn *t, const struct tile_quant *w, int64_t rows,
+                          bool exempt, const struct tile_scores *x)
 {
     int64_t n = 0;
     for (int64_t g = 0; g * t->scope < rows; g++) {
         double gap = -INFINITY;
         for (int64_t r = g * t->scope; r < rows && r < (g + 1) * t->scope; r++)
             gap = w->gap[r] > gap ? w->gap[r] : gap;
-        w->computed[g] = tile_computes(t, gap, exempt);
-        n += w->computed[g];
+        x->computed[g] = tile_computes(t, gap, exempt);
+        n += x->computed[g];
     }
     return n;
 }
 
-static void attend_tile(const struct tile_attn *t, struct tile_quant *w, int64_t row0, int64_t rows,
-                        int64_t key0, bool exempt, double *tiles_pv)
+/* The scores of the tile from key0 on; the maxima, l and O follow. */
+static void look_at_tile(const struct tile_attn *t, struct tile_quant *w, int64_t row0,
+                         int64_t rows, int64_t key0, bool exempt, struct tile_scores *x,
+                         double *tiles_pv)
 {
-    int64_t keys = t->nk - key0 < t->bk ? t->nk - key0 : t->bk;
-    int64_t scopes = tile_scopes(t, rows);
-
-    scores(t, w, row0, rows, key0, keys);
-    update_maxima(t, w, row0, rows, key0, keys);
-    int64_t n = quant_vote(t, w, rows, exempt);
+    x->key0 = key0;
+    x->keys = t->nk - key0 < t->bk ? t->nk - key0 : t->bk;
+    scores(t, w, row0, rows, x);
+    update_maxima(t, w, row0, rows, x);
+    int64_t n = quant_vote(t, w, rows, exempt, x);
     if (tiles_pv)
-        *tiles_pv += (double)n / (double)scopes;
+        *tiles_pv += (double)n / (double)tile_scopes(t, rows);
+}
+
+/* Its P, relative to the maxima as they are now, and P V. */
+static void take_tile(const struct tile_attn *t, struct tile_quant *w, int64_t rows,
+                      const struct tile_scores *x)
+{
+    int64_t scopes = tile_scopes(t, rows);
     for (int64_t r = 0; r < rows; r++)
-        if (t->keep_denominator || w->computed[r / t->scope])
-            softmax_row(t, w, r, keys);
+        if (t->keep_denominator || x->computed[r / t->scope])
+            softmax_row(t, w, r, x);
     for (int64_t g = 0; g < scopes; g++) {
         int64_t g0 = g;
-        while (g < scopes && w->computed[g])
+        while (g < scopes && x->computed[g])
             g++;
         int64_t r0 = g0 * t->scope, r1 = g * t->scope < rows ? g * t->scope : rows;
         if (r1 > r0)
-            product(t, w, r0, r1 - r0, key0, keys);
+            product(t, w, r0, r1 - r0, x->key0, x->keys);
     }
 }
 
@@ -457,8 +483,14 @@ static void tile_quant_block(const struct tile_attn *t, struct tile_quant *w, in
         w->l[r] = 0;
     }
     memset(w->o, 0, (size_t)(rows * t->dv) * sizeof *w->o);
-    for (int64_t e = 0; e < n; e++)
-        attend_tile(t, w, row0, rows, col[e] * t->bk, e >= n - t->tail, tiles_pv);
+    int64_t at_once = t->together ? t->together : 1;
+    for (int64_t e = 0, k = (n + at_once - 1) % at_once + 1; e < n; e += k, k = at_once) {
+        for (int64_t i = 0; i < k; i++)
+            look_at_tile(t, w, row0, rows, col[e + i] * t->bk, e + i >= n - t->tail, w->tile + i,
+                         tiles_pv);
+        for (int64_t i = 0; i < k; i++)
+            take_tile(t, w, rows, w->tile + i);
+    }
     for (int64_t r = 0; r < rows; r++)
         if (w->m[r] == -INFINITY)
             lse[r] = -INFINITY;

@@ -63,6 +63,8 @@ struct tile_attn {
     enum tile_acc acc;
     int mma_keys;      /* keys of one MMA step: 16 (fp16), 32 (8 bit) */
     bool l_rounded;    /* l sums P after rounding */
+    int together;      /* 2: two tiles are rounded relative to the largest score of both, as by
+                        * GPU kernels; the first of an odd number is alone. 0: each by itself */
     const float *kbar; /* [d] subtracted from K before quantisation, or NULL: the
                         * log-sum-exp gets scale * (q . kbar) back */
 

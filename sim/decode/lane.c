@@ -84,7 +84,7 @@ static int heaviest_mass(const struct step *s, int64_t k, struct row_work *w, do
 static int64_t list_step(const struct attn_in *x, const struct step *s, int64_t kept, int64_t at,
                          struct row_work *w, struct row_sum *r)
 {
-    double top, sum, scale, *z = w->z + at;
+    double top, sum, scale = 0, *z = w->z + at;
     int32_t *keys = w->at + at;
     int64_t n = 0;
     *r = (struct row_sum){.at = at, .rest = 0};

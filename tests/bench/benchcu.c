@@ -12,7 +12,7 @@
  * median over the rounds of their TFLOP/s over its.
  *
  *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--single] [--kernels] [--choices]
- *           [--all] [TEXT]
+ *           [--cycles] [--all] [TEXT]
  *   benchcu [...] --masks FILE [TEXT]                         lists of real masks instead
  *   benchcu [--samples N] --prefill MODEL PROMPT TOKENS      a language model's run instead
  *
@@ -28,7 +28,10 @@
  * --single: single launches as samples.
  * --kernels: under each selection, own arithmetic and plan the times of its kernels, by name.
  * --choices: lines of selections only.
- * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
+ * --cycles: cycles of single launches by hardware counters in the place of ns, which no clock
+ * blurs.
+ * --all also measures the kernels that are no default; TEXT, an extended
+ * regular expression, keeps only lines that it fits.
  */
 #include "tests/bench/benchcu.h"
 #include "tests/bench/benchcu_prefill.h"
@@ -75,11 +78,14 @@ out:
     return rc;
 }
 
-static int run(struct bench *b, bool cupti, struct err *err)
+static int run(struct bench *b, bool cupti, bool cycles, struct err *err)
 {
+    char why[160];
     int rc = 0;
-    TRY(timer_open(cupti, &b->timer, err));
+    TRY(timer_open(cupti && !cycles, &b->timer, err));
     TRY(gpu_open(0, &b->gpu, err));
+    if (cycles && !(b->counters = counters_open(&b->gpu, why)))
+        FAIL(err, ERR_MACHINE, "--cycles: %s", why);
     TRY(ceiling_open(&b->gpu, &b->ceiling, err));
     printf("%s, driver CUDA %d.%d, %d multiprocessors\n", b->gpu.name, b->gpu.driver / 1000,
            b->gpu.driver % 1000 / 10, b->gpu.sms);
@@ -91,10 +97,11 @@ static int run(struct bench *b, bool cupti, struct err *err)
     else
         TRY(bench_all(b, err));
     if (!b->lines && b->only)
-        FAIL(err, ERR_USAGE, "no line contains '%s'", b->only);
+        FAIL(err, ERR_USAGE, "no line fits '%s'", b->only);
     if (!b->lines)
         FAIL(err, ERR_INPUT, "%s: no masks that keep anything", b->masks ? b->masks : "bench");
 out:
+    counters_close(&b->counters);
     blas_close(&b->ceiling.blas);
     timer_close(&b->timer);
     gpu_close(&b->gpu);
@@ -102,8 +109,8 @@ out:
 }
 
 /* What is no option and no text is refused: a misspelt option must not become a filter. */
-static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, char ***prefill,
-                      struct err *err)
+static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, bool *cycles,
+                      char ***prefill, struct err *err)
 {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--samples") == 0 && i + 1 < argc) {
@@ -117,6 +124,9 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, char 
             *prefill = argv + i + 1, i += 3;
         } else if (strcmp(argv[i], "--events") == 0) {
             *cupti = false;
+        } else if (strcmp(argv[i], "--cycles") == 0) {
+            *cycles = true;
+            b->warm_up = 0;
         } else if (strcmp(argv[i], "--cold") == 0) {
             b->warm_up = 0;
             b->single = true;
@@ -132,10 +142,12 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, char 
             return err_set(err, ERR_USAGE,
                            "'%s' is no option, or lacks a value; there are --samples N, "
                            "--raw FILE, --masks FILE, --prefill MODEL PROMPT TOKENS, --events, "
-                           "--cold, --single, --kernels, --choices and --all",
+                           "--cold, --cycles, --single, --kernels, --choices and --all",
                            argv[i]);
         } else {
             b->only = argv[i];
+            if (regcomp(&b->wanted, b->only, REG_EXTENDED | REG_NOSUB))
+                return err_set(err, ERR_USAGE, "'%s' is no regular expression", b->only);
         }
     }
     b->samples = b->samples < 1 ? 1 : b->samples > MAX_SAMPLES ? MAX_SAMPLES : b->samples;
@@ -146,14 +158,14 @@ int main(int argc, char **argv)
 {
     struct bench b = {.samples = 20, .warm_up = 1};
     struct err err = {0};
-    bool cupti = true;
+    bool cupti = true, cycles = false;
     char **prefill = NULL;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
-    int rc = parse_args(argc, argv, &b, &cupti, &prefill, &err);
+    int rc = parse_args(argc, argv, &b, &cupti, &cycles, &prefill, &err);
     if (!rc)
         rc = prefill ? bench_prefill(prefill[0], prefill[1], atoll(prefill[2]), b.samples, &err)
-                     : run(&b, cupti, &err);
+                     : run(&b, cupti, cycles, &err);
     if (rc)
         fprintf(stderr, "benchcu: %s\n", err.msg);
     if (b.raw)

@@ -7,9 +7,11 @@
 
 #include "core/gpumodel.h"
 #include "cuda/ops.h"
+#include "cuda/session.h"
 #include "cuda/timer.h"
 #include "tests/gpu/checkcu_case.h"
 
+#include <regex.h>
 #include <stdio.h>
 
 enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
@@ -17,10 +19,12 @@ enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
 struct bench {
     struct gpu gpu;
     struct timer *timer;
+    struct counters *counters; /* cycles are counted instead of times; or NULL */
     struct ceiling ceiling;
     int samples;
-    double warm_up; /* 1, or 0 for a profiler */
-    const char *only;
+    double warm_up;   /* 1, or 0 for a profiler */
+    const char *only; /* TEXT, or NULL; as a pattern: */
+    regex_t wanted;
     const char *masks; /* file of --masks, or NULL */
     FILE *raw;
     int lines;
@@ -30,7 +34,7 @@ struct bench {
     bool kernels; /* print the time of every kernel of a choice or plan */
 };
 
-struct series { /* samples of one thing, ns per launch */
+struct series { /* samples of one thing, ns per launch, or cycles */
     double ns[MAX_SAMPLES];
     int n;
     int launches; /* of a sample */

@@ -3,11 +3,13 @@
  */
 #include "tests/bench/benchcu.h"
 
+#include <math.h>
 #include <string.h>
 
 bool bench_is_wanted(const struct bench *b, const char *text, const char *kernel)
 {
-    return !b->only || strstr(text, b->only) || strstr(kernel, b->only);
+    return !b->only || !regexec(&b->wanted, text, 0, NULL, 0) ||
+           !regexec(&b->wanted, kernel, 0, NULL, 0);
 }
 
 bool bench_uses(const struct bench *b, const struct attn_kernel *k)
@@ -71,13 +73,12 @@ out:
 struct cu_case bench_case(int d, int64_t n, int heads, int kv, bool causal, enum attn_lists lists,
                           const char *kernel)
 {
-    return (struct cu_case){
-        .problem = {heads, kv, d, n, n, d == 64 ? 0.125 : 0.08838834764831845, causal, lists},
-        .kernel = kernel,
-        .split = true,
-        .seed = 1,
-        .on_device = true,
-        .density = 1};
+    return (struct cu_case){.problem = {heads, kv, d, n, n, 1 / sqrt(d), causal, lists},
+                            .kernel = kernel,
+                            .split = true,
+                            .seed = 1,
+                            .on_device = true,
+                            .density = 1};
 }
 
 static bool is_default(const struct bench *b, const struct attn_problem *p,
@@ -88,18 +89,22 @@ static bool is_default(const struct bench *b, const struct attn_problem *p,
     return attn_kernel_find(p, b->gpu.sm, NULL, &found, &e) == 0 && found == k;
 }
 
+static const int dims[] = {128, 64, 96, 192, 256};
+#define N_DIMS (sizeof dims / sizeof *dims)
+
 int bench_dense(struct bench *b, struct err *err)
 {
     static const int64_t lengths[] = {4096, 8192, 16384, 32768, 65536, 131072};
     char text[96];
     int rc = 0;
-    for (int d = 128; d >= 64; d /= 2)
+    for (size_t n = 0; n < N_DIMS; n++)
         for (int causal = 0; causal < 2; causal++)
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
                 for (const struct attn_kernel *k = attn_kernels; k->name; k++) {
+                    int d = dims[n];
                     struct cu_case c = bench_case(d, lengths[i], causal ? 32 : 16, causal ? 8 : 16,
                                                   causal, ATTN_DENSE, k->name);
-                    if (k->d != d || k->lists != ATTN_DENSE || k->element == ATTN_INT8 ||
+                    if (k->d != d || k->lists != ATTN_DENSE || k->element >= ATTN_INT8 ||
                         (!b->all && !is_default(b, &c.problem, k)))
                         continue;
                     snprintf(text, sizeof text, "hd%d %lldK %s %d/%d", d,
@@ -170,9 +175,9 @@ out:
 int bench_lists(struct bench *b, struct err *err)
 {
     int rc = 0;
-    for (int d = 128; d >= 64 && !rc; d /= 2) {
+    for (size_t n = 0; n < N_DIMS && !rc; n++) {
         struct cu_run dense = {0};
-        rc = list_lines(b, d, &dense, err);
+        rc = list_lines(b, dims[n], &dense, err);
         if (dense.kernel)
             cu_run_free(&b->gpu, &dense);
     }

@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Random lists of all heads, in blocks of bq x bk. */
 static int random_lists(const struct attn_problem *p, double density, int64_t **ptr, int32_t **col,
@@ -50,7 +49,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     int rc = 0;
 
     snprintf(text, sizeof text, "%s 32K %.0f%% pv=%g", k->kernel.name, 100 * density, pv);
-    if (b->only && !strstr(text, b->only))
+    if (!bench_is_wanted(b, text, ""))
         return 0;
     TRY(cu_run_init(&b->gpu, &c, &r, err));
     c.problem.lists = k->kernel.lists;

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* What a replay measures of a head, or a part of it. */
 struct metrics_job {
@@ -132,7 +131,7 @@ static int bench_metrics_case(struct bench *b, const char *text, const struct cu
     struct cu_run r = {0};
     int rc = 0;
 
-    if (b->only && !strstr(text, b->only))
+    if (!bench_is_wanted(b, text, ""))
         return 0;
     TRY(cu_run_init(&b->gpu, c, &r, err));
     TRY(metrics_case(b, text, &r, err));

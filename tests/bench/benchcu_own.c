@@ -9,7 +9,6 @@
 #include "tests/bench/benchcu.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* The rules of the heads of a call; nobody reads q, k and v for them. */
 static int find_rules(const struct method_run *run, const struct attn_problem *p,
@@ -91,7 +90,7 @@ static int bench_setting(struct bench *b, const char *setting, int d, int64_t to
 
     snprintf(text, sizeof text, "hd%d %lldK %s 32/%d %s", d, (long long)(tokens / 1024),
              causal ? "causal" : "full", kv, setting);
-    if (b->only && !strstr(text, b->only))
+    if (!bench_is_wanted(b, text, ""))
         return 0;
     TRY(method_runs_parse(sim_methods, setting, &runs, &n, err));
     TRY(cu_run_init(&b->gpu, &c, &r, err));

@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { HEADS = 8, TOKENS = 32768 };
 
@@ -112,7 +111,7 @@ static int bench_plan(struct bench *b, const struct plan_case *c, struct err *er
     char what[80];
     int rc = 0;
 
-    if (b->only && !strstr(c->name, b->only))
+    if (!bench_is_wanted(b, c->name, ""))
         return 0;
     TRY(put_maps(&b->gpu, c, rows, words, dev, err));
     TRY(tile_rows_init(&b->gpu, &m, &made, err));
@@ -154,7 +153,7 @@ static int bench_blocks(struct bench *b, const struct list_case *c, struct err *
     char what[80];
     int rc = 0;
 
-    if (b->only && !strstr(c->map.name, b->only))
+    if (!bench_is_wanted(b, c->map.name, ""))
         return 0;
     TRY(put_maps(&b->gpu, &c->map, rows, words, dev, err));
     TRY(map_lists_init(&b->gpu, &m, &lists, err));

@@ -17,8 +17,8 @@ static void raw(struct bench *b, const char *name, const char *more, const struc
 {
     if (!b->raw)
         return;
-    fprintf(b->raw, "{\"name\":\"%s\",%s\"flop\":%.17g,\"timer\":\"%s\",\"launches\":%d,\"ns\":[",
-            name, more, flop, timer_name(b->timer), s->launches);
+    fprintf(b->raw, "{\"name\":\"%s\",%s\"flop\":%.17g,\"timer\":\"%s\",\"launches\":%d,\"%s\":[",
+            name, more, flop, timer_name(b->timer), s->launches, b->counters ? "cycles" : "ns");
     for (int i = 0; i < s->n; i++)
         fprintf(b->raw, "%s%.0f", i ? "," : "", s->ns[i]);
     fprintf(b->raw, "]}\n");
@@ -34,9 +34,8 @@ void bench_raw_attn(struct bench *b, const char *name, const char *kernel,
                     const struct work_counts *w, const struct series *s, double flop)
 {
     char more[256];
-    snprintf(more, sizeof more, "\"kernel\":\"%s\",\"work\":[%lld,%lld,%lld,%lld,%lld,%lld],",
-             kernel, (long long)w->rows, (long long)w->stages, (long long)w->half,
-             (long long)w->masked, (long long)w->longest, (long long)w->shortest);
+    snprintf(more, sizeof more, "\"kernel\":\"%s\",\"work\":[%.0f,%.0f,%.0f,%.0f,%.0f,%.0f],",
+             kernel, w->rows, w->stages, w->half, w->masked, w->longest, w->shortest);
     raw(b, name, more, s, flop);
 }
 
@@ -76,7 +75,7 @@ int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const
             TRY(cu_bits_mask(bits, h, 0, p->nq, &m, err));
         else
             TRY(mask_of_lists(p, ptr + h * groups, col, &m, err));
-        TRY(work_add(&all, &m, NULL, err));
+        TRY(work_add(&all, &m, err));
         mask_free(&m);
     }
     *w = all.of[kinds[p->lists][tile->bn == 192]];
@@ -190,6 +189,22 @@ out:
     return rc;
 }
 
+static int count_cycles(struct bench *b, const struct work *work, struct series *cycles,
+                        struct err *err)
+{
+    struct accel_counters v = {0};
+    int rc = 0;
+    *cycles = (struct series){.n = b->samples, .launches = 1};
+    for (int k = 0; k < b->samples; k++) {
+        TRY(counters_measure(b->counters, &b->gpu, work->launch, work->job, &v, err));
+        cycles->ns[k] = v.cycles;
+        if (isnan(v.tensor_pipe_pct))
+            FAIL(err, ERR_MACHINE, "--cycles: %s", v.why);
+    }
+out:
+    return rc;
+}
+
 int bench_turns(struct bench *b, const struct work *works, int n, struct series *product,
                 struct series *times, struct err *err)
 {
@@ -198,6 +213,12 @@ int bench_turns(struct bench *b, const struct work *works, int n, struct series 
 
     memcpy(all, works, (size_t)n * sizeof *works);
     all[n] = product_of(b);
+    for (int i = 0; i < n && b->counters; i++) {
+        TRY(count_cycles(b, all + n, product + i, err));
+        TRY(count_cycles(b, all + i, times + i, err));
+    }
+    if (b->counters)
+        goto out;
     TRY(even_out(b, all, n + 1, err));
     for (int k = 0; k < b->samples; k += rounds)
         TRY(bench_rounds(b, all, n, k, k + rounds, product, times, err));

@@ -194,7 +194,7 @@ static int bench_select(struct bench *b, const char *setting, int64_t tokens, bo
 
     snprintf(text, sizeof text, "hd128 %lldK %s 32/%d %s", (long long)(tokens / 1024),
              causal ? "causal" : "full", kv, setting);
-    if (b->only && !strstr(text, b->only))
+    if (!bench_is_wanted(b, text, ""))
         return 0;
     TRY(method_runs_parse(sim_methods, setting, &runs, &n, err));
     const struct select_method *me = select_find(runs->method->name);

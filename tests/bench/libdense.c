@@ -16,7 +16,8 @@ struct dense {
     struct err err;
 };
 
-/* What a problem's shape and tensors are passed as: bf16, float for lse, [heads][n][d]. */
+/* What a problem's shape and tensors are passed as: bf16, float for lse, [heads][n][d], and of v
+ * and out [heads][n][attn_dv(d)]. */
 struct dense_case {
     int32_t heads, kv_heads, d, causal;
     int64_t n;

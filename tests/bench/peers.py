@@ -46,7 +46,7 @@ class Ours:
     def __init__(self, library, q, k, v, causal):
         self.lib, self.handle = library, ctypes.c_void_p()
         self.lib.dense_open.restype = self.lib.dense_launch.restype = ctypes.c_char_p
-        self.out = torch.empty_like(q)
+        self.out = torch.empty(*q.shape[:3], v.shape[3], device=q.device, dtype=q.dtype)
         lse = torch.empty(q.shape[:3], device=q.device)
         self.tensors = (q, k, v, self.out, lse)
         case = Case(q.shape[1], k.shape[1], q.shape[3], causal, q.shape[2],
@@ -132,9 +132,9 @@ def lines(args, text, runs, matmul, flop, rounds):
             args.raw.flush()
 
 
-def tensors(n, d, heads, kv):
-    make = lambda h: torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16)
-    return make(heads), make(kv), make(kv)
+def tensors(n, d, heads, kv, dv=None):
+    make = lambda h, d: torch.randn(1, h, n, d, device="cuda", dtype=torch.bfloat16)
+    return make(heads, d), make(kv, d), make(kv, dv or d)
 
 
 def flash_attention_3():
@@ -175,14 +175,14 @@ def dense(args, matmul):
     if not fa3:
         print("FlashAttention-3: not installed (flash_attn_3 or xformers); its lines are left out")
     for n in LENGTHS:
-        for d in (128, 64):
+        for d, dv in ((128, 128), (64, 64), (96, 96), (192, 128), (256, 256)):
             for causal in (False, True):
                 heads, kv = (32, 8) if causal else (16, 16)
                 text = f"hd{d} {n // 1024}K {'causal' if causal else 'full'} {heads}/{kv}"
                 if args.only and args.only not in text:
                     continue
-                q, k, v = tensors(n, d, heads, kv)
-                flop = 4 * d * heads * (n * (n + 1) / 2 if causal else n * n)
+                q, k, v = tensors(n, d, heads, kv, dv)
+                flop = 2 * (d + dv) * heads * (n * (n + 1) / 2 if causal else n * n)
                 rounds = max(3, args.samples * 32768 // max(n, 32768))
                 lines(args, text, dense_peers(q, k, v, causal, n, fa3, ours), matmul, flop, rounds)
 

@@ -3,58 +3,54 @@
 
     python3 tests/bench/stages.py [--bench build/gpu/benchcu] [--seconds 80] [--raw FILE] [--csv SET] [--write]
 
-Runs benchcu on some lines and fits s of each kernel in datasets/kernels.json, with half or masked where lists have such
-stages, on a part of them. Prints these, and the errors on the other lines, which the fit has not seen, by kernel. The clock of a
-line is told by the product beside it. --write: the constants go to datasets/kernels.json. --raw: lines that benchcu wrote earlier.
---csv: the lines that were not fitted, as tests/data/model_lines.csv has them. Standard library only; the arithmetic is that of
-core/gpumodel.c, written again.
+Counts the cycles of some lines of benchcu and fits s of each kernel in datasets/kernels.json, with half or masked where lists have
+such stages, on a part of them. Prints these, and the errors on the other lines, which the fit has not seen, by kernel. --write: the
+constants go to datasets/kernels.json. --raw: lines that benchcu wrote earlier. --csv: the lines that were not fitted, as
+tests/data/model_lines.csv has them. Standard library only; the arithmetic is that of core/gpumodel.c, written again.
 """
 import argparse, json, math, os, re, statistics, subprocess, tempfile, time
 
 PATH = os.path.join(os.path.dirname(__file__), "../../datasets/kernels.json")
 FILE = json.load(open(PATH))
 SHARED, KERNELS = FILE["shared"], FILE["kernels"]
-SMS, RATE, PRODUCT = 132, 4096, 0.8995  # multiprocessors, operations a cycle; the product keeps this share of them busy
-FIT = r"4K full|hd\d+ 32K full 16/16|8K causal 32/8 bf16|list \S+ (100|10)% |slices|sink bf16|pv=16|32K full 32/32 sage"
-PARTS = [  # samples and text of benchcu, what matters most first
-    (3, "32K list"), (3, "hd128 32K full 16/16"), (3, "hd64 32K full 16/16"), (3, "4K full 16/16"), (3, "slices 128x1"),
-    (3, "window 4096, sink"), (3, "x128 32K 100% pv=16"), (3, "x128 32K 25% pv=16"), (3, "x64 32K 100% pv=16"),
-    (3, "x64 32K 25% pv=16"), (3, "32K full 32/32 sageattention"), (3, "pair 32K 100% pv=16"), (3, "pair 32K 25% pv=16"),
-    (3, "warp 32K 100% pv=16"), (3, "warp 32K 25% pv=16"), (3, "8K causal 32/8"), (3, "16K causal"), (3, "32K causal 32/8 bf16"),
-    (3, "64x32 25%"), (3, "columns, diagonals"), (3, "16K full"), (3, "x128 32K 25% pv=0"), (3, "x64 32K 25% pv=0"), (2, "128K full")]
+SMS = 132  # multiprocessors
+FIT = r"4K full|hd\d+ 32K full 16/16|list \S+ (100|10|2)% |slices|sink bf16|64x32|columns.*gather|pv=16|32K full 32/32 sage"
+PARTS = [  # options and lines of benchcu, what matters most first
+    ["32K list|hd(64|128) (32K|4K) full 16/16|64x32 25%|slices 128x1|columns, diagonals|window 4096, sink"],
+    ["x(128|64) 32K (100|25)% pv=16|32K full 32/32 sageattention"],
+    ["--all", "(pair|warp) 32K (100|25)% pv=16"],
+    ["hd(64|128) (8K|32K|128K) causal 32/8$|hd(64|128) (16K|64K) full 16/16|x(128|64) 32K 25% pv=0"]]
+BARE = r"(slices|window).*gather"  # a replay looks at the bits of every gathered tile, these lines at few
 
 
 def measure(bench, seconds, raw):
     end = time.time() + seconds
-    for samples, text in PARTS:
+    for words in PARTS:
         if time.time() > end - 4:
-            print("left out, no time:", text)
+            print("left out, no time:", words[-1])
             continue
         part = tempfile.mktemp()
         try:
-            every = ["--all"] if text[:4] in ("pair", "warp") else []
-            subprocess.run([bench, *every, "--samples", str(samples), "--raw", part, text], timeout=max(5, end - time.time()), stdout=subprocess.DEVNULL)
+            subprocess.run([bench, "--cycles", *words[:-1], "--samples", "3", "--raw", part, words[-1]], timeout=max(5, end - time.time()),
+                           stdout=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
-            print("cut, no time:", text)
+            print("cut, no time:", words[-1])
         if os.path.exists(part):
             raw.write(open(part).read())
             os.remove(part)
 
 
 def read(path):
-    """Lines with work: name, kernel, work, product in TFLOP/s, us."""
-    lines, product = {}, None
+    """Lines with work: name, kernel, work, cycles."""
+    lines = {}
     for text in open(path):
         try:
             x = json.loads(text)
         except ValueError:  # of a part that was cut
             continue
-        us = statistics.median(x["ns"]) * 1e-3 if x["ns"] else 0
-        if x["name"] == "matmul":
-            product = x["flop"] / us * 1e-6
-        elif "work" in x:
+        if "work" in x and x["cycles"] and not re.search(BARE, x["name"]):
             kernel = re.sub("^bf16-", "", x["kernel"])
-            lines[x["name"]] = dict(name=x["name"], kernel=kernel, work=x["work"], product=product, us=us)
+            lines[x["name"]] = dict(name=x["name"], kernel=kernel, work=x["work"], cycles=statistics.median(x["cycles"]))
     return list(lines.values())
 
 
@@ -69,50 +65,34 @@ def entry(kernel):
     return None
 
 
-def launch(k, work):
-    """Stages until the last multiprocessor ends, and us besides."""
+def cycles(k, work):
+    """Until the last multiprocessor ends."""
     rows, stages, half, masked, longest, shortest = work
     item = k["item"] + k["masked"] * masked / rows
     whole = stages + k.get("half", 1) / 2 * half
     mean = whole / (stages + half)
     b = (whole + item * rows) / SMS
     e = max(b, longest * mean + item, math.ceil(rows / SMS) * (shortest * mean + item))
-    if e > b + SHARED["cut_stages"] and not k.get("whole"):
-        return b + SHARED["cut_stages"], SHARED["launch_us"] + SHARED["combine_us"]
-    return e, SHARED["launch_us"]
-
-
-def stage(k, x):
-    """Cycles of a stage by one line."""
-    stages, us = launch(k, x["work"])
-    return (x["us"] - us) * 1e3 * clock(x) / stages
-
-
-def clock(x):
-    return x["product"] * 1e3 / (SMS * RATE * PRODUCT)
+    return SHARED["start_cycles"] + k["s"] * (e if k.get("whole") else min(e, b + SHARED["cut_stages"]))
 
 
 def fit(k, lines):
-    """s, and the share of a half or masked stage with which the lines agree best."""
+    """s, and with which costs of a half or masked stage and of a row the lines agree best; those of a row only where rows are short."""
     key = "half" if any(x["work"][2] for x in lines) else "masked" if "bits" in k["name"] else None
+    short = any(sum(x["work"][1:3]) < 12 * x["work"][0] for x in lines)
     best = None
-    least = 200 if key == "half" else 0  # a half stage costs half of one at least
-    for i in range(least, 500) if key and len(lines) > 1 else [None]:
-        t = k if i is None else dict(k, **{key: i / 200})
-        logs = [math.log(stage(t, x)) for x in lines]
-        spread = statistics.pvariance(logs)
-        if best is None or spread < best[0]:
-            best = spread, dict(t, s=round(math.exp(statistics.mean(logs))))
+    for i in range(100 if key == "half" else 0, 200) if key and len(lines) > 1 else [None]:  # half a stage costs half of one at least
+        for item in [j / 20 for j in range(61)] if short and len(lines) > (2 if key else 1) else [k["item"]]:
+            t = dict(k, s=1, item=item, **({key: i / 100} if key and i is not None else {}))
+            logs = [math.log((x["cycles"] - SHARED["start_cycles"]) / (cycles(t, x["work"]) - SHARED["start_cycles"])) for x in lines]
+            spread = statistics.pvariance(logs)
+            if best is None or spread < best[0]:
+                best = spread, dict(t, s=round(math.exp(statistics.mean(logs))))
     return best[1]
 
 
 def errors(ks, lines):
-    return [launch_us(ks[x["kernel"]], x) / x["us"] - 1 for x in lines]
-
-
-def launch_us(k, x):
-    stages, us = launch(k, x["work"])
-    return stages * k["s"] / clock(x) * 1e-3 + us
+    return [cycles(ks[x["kernel"]], x["work"]) / x["cycles"] - 1 for x in lines]
 
 
 def say(what, e):
@@ -149,7 +129,7 @@ def main():
         o.raw = "stages.jsonl"
         with open(o.raw, "w") as f:
             measure(o.bench, o.seconds, f)
-    lines = [x for x in read(o.raw) if x["product"] and entry(x["kernel"])]
+    lines = [x for x in read(o.raw) if entry(x["kernel"])]
     used = [x for x in lines if re.search(FIT, x["name"])]
     others = [x for x in lines if x not in used]
     old, new, fits = {}, {}, {}
@@ -159,13 +139,13 @@ def main():
         if mine:
             new[kernel] = fits[kernel] = dict(fit(k, mine), source="tests/bench/stages.py on an H200")
         print("%-28s s %5d, was %5d  " % (kernel, new[kernel]["s"], k["s"]), ", ".join(
-            "%s %.3g, was %.3g" % (w, new[kernel][w], k[w]) for w in ("half", "masked") if k.get(w)))
+            "%s %.3g, was %.3g" % (w, new[kernel][w], k[w]) for w in ("half", "masked", "item") if k.get(w)))
     for kernel in sorted({x["kernel"] for x in others}):
         say(kernel, errors(new, [x for x in others if x["kernel"] == kernel]))
     say("held out", errors(new, others))
     say("all, constants as they were", errors(old, lines))
     for x in others if o.csv else ():
-        print(",".join(map(str, [o.csv, x["kernel"], *x["work"], round(x["product"], 1), round(x["us"] * 1e-3, 4)])))
+        print(",".join(map(str, [o.csv, x["kernel"], *x["work"], 0, round(x["cycles"])])))
     if o.write:
         write(fits)
 

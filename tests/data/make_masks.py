@@ -1,6 +1,6 @@
 """Writes tests/data/masks/: one mask of 70 x 70 pairs per head, in the forms that the method mask reads.
 
-    python3 tests/data/make_masks.py tests/data/masks      # NumPy, h5py, safetensors
+    python3 tests/data/make_masks.py tests/data/masks      # NumPy, safetensors
 
 Head h keeps the keys 0 <= i - j < 3 + h, key 0, and for every 9th row (i % 9 == 4) all earlier keys. Blocks are those of
 16 x 16 that hold a kept pair. tests/unit/test_outside.c computes the same in C.
@@ -8,7 +8,6 @@ Head h keeps the keys 0 <= i - j < 3 + h, key 0, and for every 9th row (i % 9 ==
 import sys
 import zipfile
 
-import h5py
 import numpy as np
 from safetensors.numpy import save_file
 
@@ -28,9 +27,6 @@ zipfile.ZIP64_LIMIT, zipfile.ZIP_FILECOUNT_LIMIT = 1000, 0  # small: sizes as of
 with zipfile.ZipFile(to + "zip64.npz", "w", zipfile.ZIP_DEFLATED, allowZip64=True) as z:
     with z.open("mask.npy", "w", force_zip64=True) as member:
         np.lib.format.write_array(member, pairs[5])
-with h5py.File(to + "pairs.h5", "w") as f:
-    f.create_dataset("step-000.mask", data=pairs, compression="gzip", chunks=(1, 16, 70))
-    f.create_group("notes")
 
 rows = {}
 for h in range(HEADS):

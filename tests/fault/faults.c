@@ -80,7 +80,6 @@ static void run_case(const struct step *s, struct fault f, struct tally *t)
     struct buf want = {0};
     char what[128], ref[64];
     bool refused = false;
-
     begin_trial(s, "trial");
     run_words(s->words, "trial", f, NULL, &o);
     if (driver.verbose)

@@ -3,7 +3,7 @@
 # at a time, as one table: case, step, tried, failed.
 #
 # short: some cases of every kind, for `make check`. long: every call and every allocation, with the
-# sanitised program and FUZZ_INPUTS inputs of the fuzzers. BUILD is the build folder; its sanitised
+# sanitised program. BUILD is the build folder; its sanitised
 # sister BUILD-san is used where it is built. Failed cases are printed with the command that repeats
 # them. Closes with "N passed, N failed"; exit status 1 if one failed.
 set -u
@@ -38,8 +38,6 @@ else
     job 6-flips "$fault" flips
     [ -x "$build-san/lacuna" ] && job 3-san "$san $driver" memory --tries 40
     job 7-flips "$build/tests/check" test_flips
-    [ -x "$build-san/tests/fuzz/fuzz" ] &&
-        job 8-fuzz "$build-san/tests/fuzz/fuzz" long --seed "$seed" --inputs "${FUZZ_INPUTS:-1000000}" --jobs 1
 fi >"$logs/jobs"
 tr '\n' '\0' <"$logs/jobs" | xargs -0 -P 2 -I{} sh -c '{}'
 
@@ -52,8 +50,6 @@ awk -v seed="$seed" '
     $4 == "tried" { row(FILENAME ~ /san$/ ? "asan" : $1, $2, $3, $9); next }
     /^FAILED/ { print; next }
     / bits flipped: / { row("bits", substr($1, 1, length($1) - 1), $2, $(NF - 1)); next }
-    FILENAME ~ /fuzz$/ && /^(case|all|seed) / { next }
-    FILENAME ~ /fuzz$/ && NF == 4 && $2 ~ /^[0-9]+$/ { row("fuzz", $1, $2, $3); next }
     /^fault: seed|^Running suite|^[0-9]+%: Checks: .*Failures: 0, Errors: 0/ { next }
     /^exit 1$/ { if (!failed) failed = 1; next }
     { print; other = 1 }

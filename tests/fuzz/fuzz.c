@@ -46,7 +46,6 @@ static struct {
     int64_t index;
     int64_t accepted;
     const struct buf *input;
-    struct fuzz_progress *progress;
     char program[400], crash[512], dir[256];
     char wild[512];
 } now;
@@ -221,8 +220,6 @@ static void make_case(const struct fuzz_options *o, const struct fuzz_corpus *c,
 {
     struct fuzz_rng r = {o->seed, (uint64_t)index, 0};
     now.index = index;
-    if (now.progress)
-        now.progress->index = index;
     const struct buf *seed = &c->seeds[fuzz_below(&r, (uint64_t)c->n)];
     uint64_t changes = 1 + fuzz_below(&r, 1 + fuzz_below(&r, 8));
     buf_reset(x);
@@ -266,14 +263,12 @@ static int run_seeds(const struct fuzz_corpus *c)
     for (int64_t i = 0; i < c->n; i++) {
         struct err err = {0};
         now.index = -1 - i;
-        if (now.progress)
-            now.progress->index = now.index;
         if (report(run_case(&c->seeds[i], false)))
-            return FUZZ_NOT_STARTED;
+            return 2;
         if (now.target->run(buf_str(&c->seeds[i]), c->seeds[i].len, &err) != 0) {
             fprintf(stderr, "fuzz_%s: seed %lld is refused: %s\n", now.target->name, (long long)i,
                     err.msg);
-            return FUZZ_NOT_STARTED;
+            return 2;
         }
     }
     return 0;
@@ -293,8 +288,6 @@ static int run_cases(const struct fuzz_options *o, const struct fuzz_corpus *c)
     for (; !bad && i - o->first < o->cases && cpu_s() < o->seconds; i++) {
         make_case(o, c, i, &x);
         bad = report(run_case(&x, false));
-        if (!bad && now.progress)
-            now.progress->tried++;
         if (!bad && (i + 1) % LEAK_EVERY == 0) {
             bad = check_leaks(o, checked, i);
             checked = i + 1;
@@ -302,7 +295,7 @@ static int run_cases(const struct fuzz_options *o, const struct fuzz_corpus *c)
     }
     if (!bad)
         bad = check_leaks(o, checked, i - 1);
-    if (!bad && !now.progress)
+    if (!bad)
         printf("fuzz_%s: %lld cases of seed %llu, %lld inputs accepted, %.1f s\n", now.target->name,
                (long long)(i - o->first), (unsigned long long)o->seed, (long long)now.accepted,
                cpu_s());
@@ -342,21 +335,19 @@ static int run_files(const struct fuzz_options *o)
 
 /* ---- a run ---------------------------------------------------------------------------------- */
 
-int fuzz_run(const struct fuzz_target *t, const struct fuzz_options *o, const char *program,
-             struct fuzz_progress *progress)
+int fuzz_run(const struct fuzz_target *t, const struct fuzz_options *o, const char *program)
 {
     struct fuzz_corpus c = {0};
     struct err err = {0};
     int bad = setup(t, program);
-    now.progress = progress;
     now.seed = o->seed;
     if (bad)
-        return FUZZ_NOT_STARTED;
+        return 2;
     if (o->n_files > 0)
         return run_files(o);
     if (t->seeds(&c, &err) != 0) {
         fprintf(stderr, "fuzz_%s: making seeds: %s\n", t->name, err.msg);
-        return FUZZ_NOT_STARTED;
+        return 2;
     }
     bad = o->only >= 0 ? run_one(o, &c) : run_cases(o, &c);
     for (int64_t i = 0; i < c.n; i++)

@@ -2,7 +2,6 @@
  * fuzz.h - seeded mutation fuzzing of readers.
  *
  *   build/tests/fuzz/fuzz NAME [--seconds S] [--cases N] [--seed N] [--case I] [FILE...]
- *   build/tests/fuzz/fuzz long [--inputs N] [--seed N] [--jobs N] [NAME...]
  *   build/tests/fuzz/fuzz list
  *
  * A target makes small valid inputs, the framework mutates them and gives each to the target, which

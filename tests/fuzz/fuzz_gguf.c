@@ -47,7 +47,6 @@ static int run(const void *data, size_t len, struct err *err)
     int32_t *ids = NULL;
     int64_t n = 0;
     int rc = 0;
-
     TRY(checkpoint_weights(path, &weights, err));
     TRY(check_weights(weights, len, err));
     TRY(tokenizer_open(path, &t, err));

@@ -13,8 +13,8 @@
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
     static const char *const names[] = {
-        "trace-earliest",  "trace-v110",  "trace-ordered",  "trace-vlen", "trace-chunked",
-        "packed-earliest", "packed-v110", "masks-earliest", "masks-v110", "masks-ordered",
+        "trace-earliest",  "trace-ordered",  "trace-vlen",     "trace-chunked",
+        "packed-earliest", "packed-ordered", "masks-earliest", "masks-ordered",
     };
     char path[64];
     int rc = 0;

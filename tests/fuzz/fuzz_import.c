@@ -39,7 +39,6 @@ static int seed_of_rows(struct fuzz_corpus *c, const char *path, struct err *err
     static const char data[2400];
     int32_t at[ROWS];
     json_t *meta = json_object();
-
     for (int i = 0; i < ROWS; i++)
         at[i] = i < 128 ? i : i + 128;
     json_object_set_new(meta, "causal", json_string("true"));
@@ -69,7 +68,6 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     json_t *meta = metadata();
     char path[512];
     int rc;
-
     snprintf(path, sizeof path, "%s/seed", fuzz_dir());
     rc = st_write_meta(path, t, sizeof t / sizeof *t, meta, err);
     if (!rc)
@@ -107,7 +105,6 @@ static int check(struct import_job *j, struct err *err)
     struct trace *t = NULL;
     char path[512];
     int rc = 0;
-
     snprintf(path, sizeof path, "%s/t.h5", fuzz_dir());
     rc = import_write(j, path, 1, true, err);
     if (rc)
@@ -126,7 +123,6 @@ static int run(const void *data, size_t len, struct err *err)
     struct trace_call defaults = {.branch = "main"};
     struct st_file *f = NULL;
     int rc = 0;
-
     TRY(st_open(fuzz_file("x.safetensors", data, len), &f, err));
     TRY(import_metadata(&j, f, err));
     TRY(import_safetensors(&j, f, "x", LAYOUT_HND, &defaults, err));

@@ -69,7 +69,6 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
         TRY(fuzz_add_file(c, path, err));
     }
     TRY(fuzz_add_file(c, "tests/data/h5/masks-earliest.h5", err));
-    TRY(fuzz_add_file(c, "tests/data/h5/masks-v110.h5", err));
     TRY(fuzz_add_file(c, "tests/data/h5/masks-ordered.h5", err));
 out:
     maskfile_abort(&f);

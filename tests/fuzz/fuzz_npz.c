@@ -59,7 +59,6 @@ static int run(const void *data, size_t len, struct err *err)
     struct npy *a = NULL;
     char *x = NULL;
     int rc = 0;
-
     TRY(npz_open(fuzz_file("x.npz", data, len), &z, err));
     for (int64_t i = 0; i < npz_count(z); i++) {
         TRY(npz_array(z, i, &a, err));

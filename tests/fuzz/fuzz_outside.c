@@ -1,7 +1,7 @@
 /*
  * fuzz_outside.c - files of masks from other programs: find the mask of a head, check and count it.
  */
-#include "tests/fuzz/bytes_h5.h"
+#include "tests/fuzz/fuzz.h"
 #include "sim/methods/outside/maskset.h"
 
 #include <stdlib.h>
@@ -11,10 +11,9 @@ enum { N = 70 };
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
-    static const char *const files[] = {"five.npy",         "blocks.npz", "pairs.npz",
-                                        "flex.safetensors", "pairs.h5",   "rows.safetensors"};
+    static const char *const files[] = {"five.npy", "blocks.npz", "pairs.npz", "flex.safetensors",
+                                        "rows.safetensors"};
     int rc = 0;
-    fuzz_h5_setup();
     for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
         char path[100];
         snprintf(path, sizeof path, "tests/data/masks/%s", files[k]);
@@ -38,9 +37,7 @@ static void change_header(struct fuzz_rng *r, struct buf *x)
 
 static void mutate(struct fuzz_rng *r, struct buf *x, const struct fuzz_corpus *c)
 {
-    if (x->len > 8 && memcmp(x->data, "\x89HDF", 4) == 0)
-        fuzz_h5_change(r, x, c, NULL);
-    else if (x->len > 16 && x->data[8] == '{' && fuzz_below(r, 2))
+    if (x->len > 16 && x->data[8] == '{' && fuzz_below(r, 2))
         change_header(r, x);
     else
         fuzz_bytes(r, x, c);
@@ -66,7 +63,6 @@ static int run(const void *data, size_t len, struct err *err)
     struct maskset *s = NULL;
     bool used = false;
     int rc = 0;
-
     TRY(maskset_open(fuzz_file("x", data, len), &s, err));
     for (int k = 0; k < 2 && s->kind == MASKSET_ARRAYS; k++) {
         struct mask_lookup how = {.bq = k ? 16 : 0, .bk = k ? 16 : 0};

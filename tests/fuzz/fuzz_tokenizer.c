@@ -181,7 +181,6 @@ static int run(const void *data, size_t len, struct err *err)
     size_t first = cut ? (size_t)(cut - (const char *)data) : len;
     struct tokenizer *t = NULL;
     int rc = 0;
-
     fuzz_file("tokenizer.json", data, first);
     if (cut)
         fuzz_file("tokenizer_config.json", cut + 1, len - first - 1);

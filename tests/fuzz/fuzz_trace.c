@@ -45,8 +45,10 @@ out:
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
     static const char *const foreign[] = {
-        "trace-earliest.h5",  "trace-v110.h5",  "trace-ordered.h5",
-        "packed-earliest.h5", "packed-v110.h5", "packed-ordered.h5",
+        "trace-earliest.h5",
+        "trace-ordered.h5",
+        "packed-earliest.h5",
+        "packed-ordered.h5",
     };
     struct trace_meta text = fixture_text(DT_BF16, 1, 1, 3), video = fixture_video(DT_F32);
     char path[512];

@@ -1,7 +1,6 @@
 /*
  * fuzzcmd.c - all fuzzers in one program, for a machine that has nothing but this file.
  */
-#include "core/pool.h"
 #include "tests/fuzz/fuzz_run.h"
 
 #include <stdio.h>
@@ -28,7 +27,6 @@ static int usage(void)
 {
     fprintf(stderr, "usage: fuzz NAME [--seconds S] [--cases N] [--first I] [--seed N] [--case I] "
                     "[FILE...]\n"
-                    "       fuzz long [--inputs N] [--seed N] [--jobs N] [NAME...]\n"
                     "       fuzz list\n");
     return 2;
 }
@@ -57,30 +55,7 @@ static int run_named(const char *program, const struct fuzz_target *t, int argc,
             return usage();
         }
     }
-    return fuzz_run(t, &o, program, NULL);
-}
-
-static int run_long(const char *program, int argc, char **argv)
-{
-    const struct fuzz_target *chosen[TARGETS];
-    int64_t inputs = 100000;
-    uint64_t seed = 1;
-    int n = 0, jobs = cpu_count(), i = 0;
-    for (; i < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "--inputs"))
-            inputs = atoll(value);
-        else if (!strcmp(argv[i], "--seed"))
-            seed = strtoull(value, NULL, 10);
-        else if (!strcmp(argv[i], "--jobs"))
-            jobs = atoi(value);
-        else
-            return usage();
-    }
-    for (; i < argc && n < TARGETS; i++)
-        chosen[n++] = find(argv[i]);
-    return n ? fuzz_long(chosen, n, inputs, seed, jobs, program)
-             : fuzz_long(targets, TARGETS, inputs, seed, jobs, program);
+    return fuzz_run(t, &o, program);
 }
 
 int main(int argc, char **argv)
@@ -92,7 +67,5 @@ int main(int argc, char **argv)
             puts(targets[i]->name);
         return 0;
     }
-    if (strcmp(argv[1], "long") == 0)
-        return run_long(argv[0], argc - 2, argv + 2);
     return run_named(argv[0], find(argv[1]), argc - 2, argv + 2);
 }

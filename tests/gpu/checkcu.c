@@ -59,7 +59,7 @@ static int check(struct gpu *g, struct cu_case c)
 
     c.seed = (uint64_t)cu_checks + 1;
     c.once = choice.brief;
-    c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
+    c.problem.scale = 1 / sqrt(c.problem.d);
     int rc = cu_run_init(g, &c, &r, &err);
     if (!rc) {
         rc = cu_run_check(g, &r, &e, &err);
@@ -212,7 +212,7 @@ static int check_metrics_case(struct gpu *g, struct cu_case c, double *worst)
 
     c.seed = (uint64_t)cu_checks + 1;
     c.problem.heads = c.problem.kv_heads = 1;
-    c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
+    c.problem.scale = 1 / sqrt(c.problem.d);
     int rc = cu_run_init(g, &c, &r, &err);
     if (!rc) {
         rc = cu_metrics_check(g, &r, choice.brief, worst, what, &err);
@@ -289,9 +289,17 @@ static int summary(void)
 
 static int check_all(struct gpu *g)
 {
+    static const struct {
+        int d;
+        const char *name;
+    } dims[] = {{128, "metrics-hd128"},
+                {64, "metrics-hd64"},
+                {96, "metrics-hd96"},
+                {192, "metrics-hd192"},
+                {256, "metrics-hd256"}};
     bool lost = false;
     for (const struct attn_kernel *k = attn_kernels; k->name && !lost; k++)
-        lost = k->element != ATTN_INT8 && cu_chosen(&choice, k->name) && check_kernel(g, k);
+        lost = k->element < ATTN_INT8 && cu_chosen(&choice, k->name) && check_kernel(g, k);
     if (!lost)
         lost = check_filters(g, &choice);
     if (!lost && cu_chosen(&choice, "cublas-scores"))
@@ -304,9 +312,8 @@ static int check_all(struct gpu *g)
         check_values(&cuda_accel, &choice);
     if (!lost)
         check_own(&cuda_accel, g, &choice);
-    for (int d = 128; d >= 64 && !lost; d /= 2)
-        lost =
-            cu_chosen(&choice, d == 128 ? "metrics-hd128" : "metrics-hd64") && check_metrics(g, d);
+    for (size_t i = 0; i < sizeof dims / sizeof *dims && !lost; i++)
+        lost = cu_chosen(&choice, dims[i].name) && check_metrics(g, dims[i].d);
     if (!lost && cu_chosen(&choice, "maps"))
         lost = check_maps(g, &choice);
     if (!lost)

@@ -44,7 +44,7 @@ static const double *normal_numbers(int which)
 static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i, float *x)
 {
     enum cu_data data = k->data;
-    int d = k->problem.d;
+    int d = which < 2 ? k->problem.d : attn_dv(k->problem.d);
     bool score = which < 2;
     int64_t nk = k->problem.nk, warp = i / 16 % 4;
     /* DATA_RISING, first channel: early keys gain 61 or 55 in log2 units of a probability, times 0
@@ -82,7 +82,8 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
 int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, float **out,
                    struct err *err)
 {
-    int d = c->problem.d, rc = mem_alloc(out, heads * n * d, sizeof(float), "test data", err);
+    int d = which < 2 ? c->problem.d : attn_dv(c->problem.d);
+    int rc = mem_alloc(out, heads * n * d, sizeof(float), "test data", err);
     for (int64_t i = 0; i < heads * n && !rc; i++)
         fill_token(c, which, i, i % n, *out + i * d);
     return rc;
@@ -139,7 +140,7 @@ static int place(struct gpu *g, const struct cu_run *r, int which, int heads, in
                  float **host, const void **out, struct err *err)
 {
     const struct cu_case *c = &r->c;
-    int64_t count = heads * n * c->problem.d;
+    int64_t count = heads * n * (which < 2 ? c->problem.d : attn_dv(c->problem.d));
     void *dev = NULL;
     int rc = 0;
     if (c->on_device) {
@@ -220,7 +221,7 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
     TRY(place(g, r, 0, p->heads, p->nq, &r->q, &x.q, err));
     TRY(place(g, r, 1, p->kv_heads, p->nk, &r->k, &x.k, err));
     TRY(place(g, r, 2, p->kv_heads, p->nk, &r->v, &x.v, err));
-    TRY(gpu_alloc(g, nq * p->d * 2, &x.out, err));
+    TRY(gpu_alloc(g, nq * attn_dv(p->d) * 2, &x.out, err));
     TRY(gpu_alloc(g, nq * 4, &x.lse, err));
     struct attn_csr csr = {0};
     if (c->given) {
@@ -262,7 +263,7 @@ void cu_run_free(struct gpu *g, struct cu_run *r)
 
 double cu_flop_dense(const struct attn_problem *p)
 {
-    return 4.0 * p->d * p->heads * (double)pairs_allowed(p->nq, p->nk, p->causal);
+    return 2.0 * (p->d + attn_dv(p->d)) * p->heads * (double)pairs_allowed(p->nq, p->nk, p->causal);
 }
 
 double cu_flop_blocks(const struct cu_run *r)
@@ -270,7 +271,7 @@ double cu_flop_blocks(const struct cu_run *r)
     const struct attn_problem *p = &r->c.problem;
     double pairs = attn_block_rows(p->lists, &r->kernel->tile) *
                    (double)attn_block_keys(p->lists, &r->kernel->tile);
-    return 4.0 * p->d * pairs * (double)r->plan.blocks;
+    return 2.0 * (p->d + attn_dv(p->d)) * pairs * (double)r->plan.blocks;
 }
 
 /* ---- comparison ----------------------------------------------------------------------------- */
@@ -297,11 +298,12 @@ static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int
 {
     const struct attn_problem *p = &r->c.problem;
     int bq = p->lists == ATTN_DENSE ? 128 : attn_block_rows(p->lists, NULL), rc = 0;
+    int dv = attn_dv(p->d);
     int64_t row0 = block * bq, row1 = row0 + bq < p->nq ? row0 + bq : p->nq;
     int64_t blocks = (p->nq + bq - 1) / bq;
     bool half = r->kernel->element == ATTN_F16;
     struct mask m = {0};
-    double ref[128 * 128], ref_lse[128];
+    double ref[128 * 256], ref_lse[128];
 
     if (p->lists == ATTN_DENSE) {
         mask_full(&m, p->nq, p->nk, row0, row1, p->causal);
@@ -318,9 +320,9 @@ static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int
     TRY(attn_rows(ops, &m, ref, ref_lse, err));
     for (int64_t i = row0; i < row1; i++) {
         compare_lse(ref_lse[i - row0], lse[head * p->nq + i], e);
-        for (int c = 0; c < p->d; c++) {
-            double want = ref[(i - row0) * p->d + c];
-            uint16_t got = out[(head * p->nq + i) * p->d + c];
+        for (int c = 0; c < dv; c++) {
+            double want = ref[(i - row0) * dv + c];
+            uint16_t got = out[(head * p->nq + i) * dv + c];
             double delta = (half ? f16_to_f32(got) : bf16_to_f32(got)) - want;
             s->delta += delta * delta;
             s->ref += want * want;
@@ -345,10 +347,10 @@ static int compare_all(const struct cu_run *r, const uint16_t *out, const float 
         struct attn_in in = {.nq = p->nq,
                              .nk = p->nk,
                              .d = p->d,
-                             .dv = p->d,
+                             .dv = attn_dv(p->d),
                              .q = r->q + head * p->nq * p->d,
                              .k = r->k + kv * p->nk * p->d,
-                             .v = r->v + kv * p->nk * p->d,
+                             .v = r->v + kv * p->nk * attn_dv(p->d),
                              .scale = p->scale,
                              .causal = p->causal};
         struct attn_ops ops = {0};
@@ -372,10 +374,10 @@ static int launch_and_get(struct gpu *g, const struct cu_run *r, uint16_t *out, 
     const struct attn_problem *p = &r->c.problem;
     int64_t n = p->heads * p->nq;
     int rc = 0;
-    CU(err, cudaMemsetAsync(r->job.x.out, 0xff, (size_t)(n * p->d * 2), g->stream));
+    CU(err, cudaMemsetAsync(r->job.x.out, 0xff, (size_t)(n * attn_dv(p->d) * 2), g->stream));
     CU(err, cudaMemsetAsync(r->job.x.lse, 0xff, (size_t)(n * 4), g->stream));
     TRY(attn_job_launch(g, &r->job, err));
-    TRY(gpu_get(g, out, r->job.x.out, n * p->d * 2, err));
+    TRY(gpu_get(g, out, r->job.x.out, n * attn_dv(p->d) * 2, err));
     TRY(gpu_get(g, lse, r->job.x.lse, n * 4, err));
 out:
     return rc;
@@ -391,11 +393,11 @@ int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct er
 
     memset(e, 0, sizeof *e);
     for (int i = 0; i < (r->c.once ? 1 : 2); i++) {
-        TRY(mem_alloc(&out[i], n * p->d, 2, "outputs", err));
+        TRY(mem_alloc(&out[i], n * attn_dv(p->d), 2, "outputs", err));
         TRY(mem_alloc(&lse[i], n, 4, "outputs", err));
         TRY(launch_and_get(g, r, out[i], lse[i], err));
     }
-    e->same = r->c.once || (memcmp(out[0], out[1], (size_t)(n * p->d * 2)) == 0 &&
+    e->same = r->c.once || (memcmp(out[0], out[1], (size_t)(n * attn_dv(p->d) * 2)) == 0 &&
                             memcmp(lse[0], lse[1], (size_t)n * 4) == 0);
     TRY(compare_all(r, out[0], lse[0], e, err));
 out:

@@ -52,7 +52,7 @@ static int cpu_reference(struct metrics_check *k, struct err *err)
     struct attn_in in = {.nq = p->nq,
                          .nk = p->nk,
                          .d = p->d,
-                         .dv = p->d,
+                         .dv = attn_dv(p->d),
                          .q = k->r->q,
                          .k = k->r->k,
                          .v = k->r->v,
@@ -77,7 +77,7 @@ out:
 
 static int check_reference(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
 {
-    int64_t n = k->p.nq * k->p.d;
+    int64_t n = k->p.nq * attn_dv(k->p.d);
     float *out = NULL;
     double *lse = NULL, delta = 0, size = 0;
     int rc = 0;
@@ -212,7 +212,7 @@ static void sums_agree(struct metrics_check *k, const uint16_t *out, const float
                        const struct accel_sums *s)
 {
     double l1 = 0, l2 = 0, a = 0, rr = 0, oo = 0, dot = 0, most = 0;
-    for (int64_t c = 0; c < k->p.nq * k->p.d; c++) {
+    for (int64_t c = 0; c < k->p.nq * attn_dv(k->p.d); c++) {
         double x = bf16_to_f32(out[c]), y = ref[c];
         l1 += fabs(x - y);
         l2 += (x - y) * (x - y);
@@ -234,7 +234,7 @@ static void sums_agree(struct metrics_check *k, const uint16_t *out, const float
 /* The outputs over the mask, compared as a replay does it. */
 static int check_compare(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
 {
-    int64_t n = k->p.nq * k->p.d;
+    int64_t n = k->p.nq * attn_dv(k->p.d);
     const struct attn_tensors *x = &k->r->job.x;
     const struct metrics_dense dense = {ref->out, ref->lse, ref->norm};
     const struct metrics_outputs o = {x->out, x->lse, x->lse, false};
@@ -348,7 +348,8 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *
     TRY(check_reference(&k, &ref, err));
     TRY(check_compare(&k, &ref, err));
     for (size_t i = brief ? turn : 0; i < (brief ? turn + 1 : n); i++)
-        TRY(check_pass(&k, &ref, asks + i, !brief, err));
+        if (asks[i].n_c || k.p.d == 64 || k.p.d == 128) /* captures alone ask for maps only */
+            TRY(check_pass(&k, &ref, asks + i, !brief, err));
 out:
     snprintf(what, 200, "%s", k.what);
     *worst = fmax(*worst, k.worst);

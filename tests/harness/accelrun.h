@@ -205,7 +205,7 @@ static inline void accel_untimed(const struct accel_call *c, struct accel_result
                                .launches = 1,
                                .sections = r->sections,
                                .kv = c->n / c->group,
-                               .counters = {NAN, NAN, NAN, ""}};
+                               .counters = {NAN, NAN, NAN, NAN, ""}};
 }
 
 #endif

@@ -44,7 +44,7 @@ static inline int capture_run_on(const struct denoiser_accel *device, const char
         argv[argc++] = w;
     app.argc = argc;
     app.argv = argv;
-    return cmd_capture.run(&app, argc, argv, err);
+    return cmd_run(&cmd_capture, &app, argc, argv, err);
 }
 
 static inline int capture_run(const char *model, const char *out, const char *common,

@@ -17,7 +17,6 @@ int h5walk_open(const char *path, hid_t *file, struct err *err)
 {
     struct h5guard *g = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-
     if (fd < 0)
         return err_sys(err, ERR_INPUT, "%s", path);
     int rc = h5guard_open(fd, &g, err);
@@ -37,7 +36,6 @@ struct walk {
 static int open_any(hid_t loc, const char *name, hid_t *out, struct err *err)
 {
     struct err first = {0}, second = {0};
-
     if (h5_open_group(loc, name, out, &first) == 0 || h5_open_dataset(loc, name, out, &second) == 0)
         return 0;
     if (strstr(first.msg, "lacuna does not read") || strstr(first.msg, "the file is damaged") ||
@@ -55,7 +53,6 @@ static int visit_below(struct walk *w, hid_t group, const char *path, int depth,
     int64_t n = 0;
     hid_t object = H5I_INVALID_HID;
     int rc = 0;
-
     TRY(w->visit(w->ctx, group, path, err));
     if (H5Iget_type(group) != H5I_GROUP && H5Iget_type(group) != H5I_FILE)
         return 0;
@@ -87,10 +84,12 @@ int h5walk(hid_t file, int (*visit)(void *ctx, hid_t object, const char *path, s
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Is the value of such a type its own bytes? Strings of variable length are read too. */
+/* Is the value of such a type its own bytes? */
 static bool is_plain(hid_t type)
 {
     H5T_class_t c = H5Tget_class(type);
+    if (H5Tis_variable_str(type) > 0)
+        return false;
     return c == H5T_INTEGER || c == H5T_FLOAT || c == H5T_BITFIELD || c == H5T_OPAQUE ||
            c == H5T_ENUM || c == H5T_STRING;
 }
@@ -104,13 +103,8 @@ static int read_attribute(hid_t object, hsize_t i, struct err *err)
     void *data = n > 0 && size > 0 ? calloc((size_t)n, size + 8) : NULL;
     double number;
     int rc = a < 0 || type < 0 || space < 0 ? h5_fail(err, ERR_INPUT, "attribute") : 0;
-
-    if (data && is_plain(type)) {
-        if (H5Aread(a, type, data) < 0)
-            rc = h5_fail(err, ERR_INPUT, "attribute");
-        else if (H5Tis_variable_str(type) > 0)
-            H5Dvlen_reclaim(type, space, H5P_DEFAULT, data);
-    }
+    if (data && is_plain(type) && H5Aread(a, type, data) < 0)
+        rc = h5_fail(err, ERR_INPUT, "attribute");
     if (n == 1 && (H5Tget_class(type) == H5T_INTEGER || H5Tget_class(type) == H5T_FLOAT) &&
         H5Aread(a, H5T_NATIVE_DOUBLE, &number) < 0)
         rc = h5_fail(err, ERR_INPUT, "attribute as a number");
@@ -127,11 +121,9 @@ int h5walk_elements(hid_t dset, void **data, size_t *n, struct err *err)
     hssize_t count = H5Sget_simple_extent_npoints(space);
     size_t size = H5Tget_size(type);
     int rc = 0;
-
     *data = NULL;
     *n = 0;
-    if (count < 0 || size == 0 || !is_plain(type) || H5Tis_variable_str(type) > 0 ||
-        (uint64_t)count > ELEMENTS / size)
+    if (count < 0 || size == 0 || !is_plain(type) || (uint64_t)count > ELEMENTS / size)
         goto out;
     *n = (size_t)count * size;
     *data = malloc(*n + 1);
@@ -151,7 +143,6 @@ static void look_up_chunks(hid_t dset)
     hid_t props = H5Dget_create_plist(dset), space = H5Dget_space(dset);
     hsize_t chunk[32], dims[32], at[33] = {0}, bytes;
     int rank = H5Sget_simple_extent_dims(space, dims, NULL);
-
     if (props >= 0 && H5Pget_layout(props) == H5D_CHUNKED && H5Pget_chunk(props, 32, chunk) == rank)
         for (int k = 0; k < 4; k++) {
             uint32_t mask = 0;
@@ -175,7 +166,6 @@ int h5walk_read(void *ctx, hid_t object, const char *path, struct err *err)
     void *data = NULL;
     size_t n;
     int rc = 0;
-
     if (attributes < 0)
         return h5_fail(err, ERR_INPUT, "%s", path);
     for (int64_t i = 0; i < attributes && i < 100 && rc == 0; i++)

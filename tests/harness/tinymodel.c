@@ -105,7 +105,6 @@ void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, 
     OWN(buf_free) struct buf index = {0};
     struct jw w;
     char name[128];
-
     assert_ok(st_open(source, &f, &err), &err);
     int64_t n = read_tensors(f, leave_out, all);
     jw_init(&w, &index, 0);

@@ -110,7 +110,6 @@ static int put_tensor(struct trace_writer *w, const struct trace_meta *m, int ca
     int64_t ld = s.heads * s.dim + 3; /* a row stride larger than the row */
     float *x = NULL;
     int rc = 0;
-
     TRY(mem_zalloc(&x, s.tokens * ld, sizeof *x, "fixture", err));
     for (int64_t t = 0; t < s.tokens; t++)
         for (int64_t h = 0; h < s.heads; h++)
@@ -130,7 +129,6 @@ static int put_maps(struct trace_writer *w, const struct trace_meta *m, struct e
     int64_t cells = (m->n_q + m->pool - 1) / m->pool * ((m->n_k + m->pool - 1) / m->pool);
     float *map = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&map, cells, sizeof *map, "fixture", err));
     for (int h = 0; h < m->heads; h++) {
         for (int64_t i = 0; i < cells; i++)
@@ -147,7 +145,6 @@ static int put_col_sums(struct trace_writer *w, const struct trace_meta *m, stru
     int64_t n = m->heads * m->decode_from;
     float *x = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&x, n, sizeof *x, "fixture", err));
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)i / 8;
@@ -164,7 +161,6 @@ static int put_run(struct trace_writer *w, const struct trace_meta *m, struct er
     double s[51];
     int64_t n;
     int rc = 0;
-
     if (m->grid_t > 0) {
         for (int i = 0; i < 51; i++)
             s[i] = 1 - i / 50.0;
@@ -197,7 +193,6 @@ int fixture_begin(const char *path, const struct trace_meta *m, int n_calls,
 {
     struct trace_writer *w = NULL;
     int rc = 0;
-
     TRY(trace_create(path, m, n_calls, true, &w, err));
     TRY(put_run(w, m, err));
     for (int i = 0; i < n_calls; i++) {
@@ -242,7 +237,6 @@ static int put_score(struct trace_writer *w, const struct trace_meta *m,
     enum { MOST = 2 * 12 * 12 }; /* the bias of fixture_write_scored */
     float x[MOST];
     int rc = 0;
-
     for (int i = 0; i < MOST; i++)
         x[i] = (float)rng_normal(3, 0, (uint64_t)i);
     if (s->sinks)
@@ -261,7 +255,6 @@ int fixture_write_scored(const char *path, struct trace_meta *m, struct err *err
 {
     struct trace_writer *w = NULL;
     int rc = 0;
-
     *m = fixture_text(DT_F32, 2, 1, 12);
     m->layers = SCORED_CALLS;
     TRY(trace_create(path, m, SCORED_CALLS, true, &w, err));
@@ -287,7 +280,6 @@ int fixture_write_random(const char *path, const struct trace_meta *m, double si
     struct trace_writer *w = NULL;
     float *x = NULL;
     int rc = 0;
-
     TRY(mem_alloc(&x, m->n_k * m->heads * m->head_dim, sizeof *x, "fixture", err));
     TRY(trace_create(path, m, m->layers, true, &w, err));
     for (int l = 0; l < m->layers; l++) {
@@ -318,7 +310,6 @@ int64_t hdf5_objects_open(void)
                                        H5I_ATTR, H5I_DATASPACE, H5I_DATATYPE};
     int64_t sum = 0;
     hsize_t n;
-
     /* The library's own predefined types and lists are counted before and after alike. */
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (H5Itype_exists(kinds[i]) > 0 && H5Inmembers(kinds[i], &n) >= 0)

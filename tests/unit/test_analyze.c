@@ -318,7 +318,6 @@ TEST(shares_have_wilsons_interval)
     double ten[10], none[4] = {0, 0, 0, 0}, part[] = {0, 0.5, 1};
     struct stats of;
     double low, high;
-
     for (int i = 0; i < 10; i++)
         ten[i] = 1;
     stats_of(ten, 10, &of);

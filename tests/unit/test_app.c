@@ -36,7 +36,6 @@ static const char *printed(const struct app *app, const struct command *cmd, con
     int argc = 0, saved[2] = {dup(1), dup(2)};
     struct err err = {0};
     const char *path = test_path("printed");
-
     snprintf(copy, sizeof copy, "%s", words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
@@ -44,7 +43,7 @@ static const char *printed(const struct app *app, const struct command *cmd, con
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0666);
     for (int i = 0; i < 2; i++)
         dup2(fd, i + 1);
-    int rc = cmd->run(app, argc, argv, &err);
+    int rc = cmd_run(cmd, app, argc, argv, &err);
     fflush(stdout);
     for (int i = 0; i < 2; i++) {
         dup2(saved[i], i + 1);

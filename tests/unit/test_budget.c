@@ -278,7 +278,6 @@ TEST_N(the_budget_moves_what_is_kept_the_stated_way, SETTINGS)
     OWN(sim_head_free) struct sim_head h;
     struct budget_range r;
     double last = -1, first = 0;
-
     snprintf(text, sizeof text, "%s@density_elem=0.3", settings[_i].text);
     assert_ok(parse(text), &e);
     const struct method_run *run = runs;

@@ -492,7 +492,7 @@ static int command(struct err *err, int argc, const char *const *argv)
     char *copy[16];
     for (int i = 0; i < argc; i++)
         copy[i] = strdup(argv[i]);
-    int rc = cmd_calibrate.run(&app, argc, copy, err);
+    int rc = cmd_run(&cmd_calibrate, &app, argc, copy, err);
     for (int i = 0; i < argc; i++)
         free(copy[i]);
     return rc;

@@ -175,7 +175,7 @@ static json_t *calibrate(const char *method, const char *words, const char *out)
     snprintf(copy, sizeof copy, "-q --force --precision f64 %s %s -o %s", method, words, out);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
-    MUST(cmd_calibrate.run(&app, argc, argv, ERR));
+    MUST(cmd_run(&cmd_calibrate, &app, argc, argv, ERR));
     MUST(json_read_file(out, 1 << 20, &doc, ERR));
     return doc;
 }

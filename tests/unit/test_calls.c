@@ -248,6 +248,22 @@ static void count_units(const struct mask *m, struct accel_units *u, struct err 
         u->count[g] = (int32_t)(m->ptr[g + 1] - m->ptr[g]);
 }
 
+/* Rows of tiles, as work_add counts them. */
+static void count_tile_rows(const struct mask *m, struct accel_units *u, struct err *err)
+{
+    u->tile_rows = calloc((size_t)(m->nq / 128 + 1), sizeof *u->tile_rows);
+    for (int64_t row = 0; row < m->nq; row += 128) {
+        struct mask rows;
+        struct mask_work w = {0};
+        assert_ok(mask_lists_rows(m, row, MIN(row + 128, m->nq), &rows, err), err);
+        assert_ok(work_add(&w, &rows, err), err);
+        u->tile_rows[row / 128] = (struct accel_tile_row){(int32_t)w.of[WORK_BITS].stages,
+                                                          (int32_t)w.of[WORK_BITS].masked,
+                                                          (int32_t)w.of[WORK_GATHER].stages * 128};
+        mask_free(&rows);
+    }
+}
+
 static void fetch_map(const struct mask *m, struct accel_units *u)
 {
     u->words = ((m->nk + m->bk - 1) / m->bk + 31) / 32;
@@ -272,9 +288,12 @@ static int keep_call(struct accel_session *s, const struct accel_call *call, str
         s->selected++;
         bool stays = c->keep_on_device && m->form == MASK_LISTS;
         s->stayed += stays && !c->fetch;
+        bool blocks = m->bq % 64 == 0 && m->bk % 64 == 0;
         if (stays)
             count_units(m, c->keep_on_device, err);
-        if (stays && c->fetch)
+        if (stays && !blocks)
+            count_tile_rows(m, c->keep_on_device, err);
+        if (stays && (c->fetch || blocks))
             fetch_map(m, c->keep_on_device);
         else if (!stays && m->form == MASK_LISTS)
             assert_ok(mask_lists_rows(m, 0, m->nq, &h->mask, err), err);
@@ -350,7 +369,7 @@ static struct set replay_on(const struct accel *accel, const char *dir, const ch
              words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
-    MUST(cmd_replay.run(&app, argc, argv, ERR));
+    MUST(cmd_run(&cmd_replay, &app, argc, argv, ERR));
     MUST(records_load(dir, &s.records, &s.count, ERR));
     return s;
 }
@@ -608,7 +627,7 @@ TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
         const char *argv[] = {"-q", "--backend", "cuda", bad, "-m", "dense", "-o", dir, how[i]};
         struct record *r;
         int64_t n = 0;
-        FAILS(cmd_replay.run(&app, 9, (char **)argv, ERR), ERR_INPUT, "layer 1");
+        FAILS(cmd_run(&cmd_replay, &app, 9, (char **)argv, ERR), ERR_INPUT, "layer 1");
         MUST(records_load(dir, &r, &n, ERR));
         ck_assert_int_eq(n, HEADS + 1); /* those of layer 0 */
         ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), HEADS);

@@ -193,7 +193,6 @@ TEST(layers_are_those_asked_for)
     struct trace *all = code_lm("all.h5", "--tokens 100"), *some;
     float *nll = NULL;
     int64_t n = 0;
-
     some = code_lm("some.h5", "--tokens 100 --layers 1,3");
     ck_assert_int_eq(trace_calls(some), 2);
     ck_assert(trace_find(some, 0, "main", 0) < 0 && trace_find(some, 0, "main", 3) == 1);
@@ -293,7 +292,6 @@ TEST(a_damaged_map_is_not_read)
     float sum[9], max[9];
     FILE *f = fopen(trace_path(t), "r+b");
     static char bytes[1 << 20];
-
     assert_ok(trace_read_map(t, 0, 2, sum, max, &err), &err);
     ck_assert_ptr_nonnull(f);
     size_t n = fread(bytes, 1, sizeof bytes, f);
@@ -361,7 +359,6 @@ TEST_N(tiny_checkpoints_of_other_families_are_captured, 4)
     struct buf ids = {0};
     int32_t tokens[TINY_TOKENS];
     char args[512];
-
     tiny_tokens(tokens);
     for (int i = 0; i < TINY_TOKENS; i++)
         buf_printf(&ids, "%d ", tokens[i]);
@@ -379,8 +376,7 @@ TEST_N(tiny_checkpoints_of_other_families_are_captured, 4)
     ck_assert_int_eq(trace_map_cells(t, true), 3);
 }
 
-/* ---- refusals: none leaves a file behind ------------------------------------------------------
- */
+/* ---- refusals: none leaves a file behind ----------------------------------------------------- */
 
 static const struct {
     const char *args, *message;

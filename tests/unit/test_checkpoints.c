@@ -40,7 +40,6 @@ TEST_EACH(likelihoods_are_those_of_transformers, names)
     float nll[MOST];
     char dir[256];
     int n = read_numbers(names[_i], "ids.txt", ids);
-
     ck_assert_int_eq(n, 40);
     ck_assert_int_eq(read_numbers(names[_i], "nll.txt", want), n - 1);
     for (int i = 0; i < n; i++)

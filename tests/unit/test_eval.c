@@ -36,7 +36,6 @@ TEST(exact_attention_equals_capture)
                *dir = evalcmd_own_path("d");
     OWN(free_at) float *want = NULL;
     int64_t n_want;
-
     evalcmd_run_ok("capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s", MODEL, TEXT, N,
                    trace);
     evalcmd_run_ok("eval --model %s -m dense --task %s -n %d --windows 1 --dump-nll %s -q -o %s",
@@ -57,7 +56,6 @@ TEST(full_budgets_are_exact_attention)
     struct buf line = {0};
     const char *nll = evalcmd_own_path("nll.npy"), *dir = evalcmd_own_path("d");
     int64_t rows, n, methods = 0;
-
     buf_printf(&line, "eval --model %s --task %s -n %d --windows 1 --dump-nll %s -q -o %s", MODEL,
                TEXT, N, nll, dir);
     for (int i = 0; sim_methods[i]; i++) {
@@ -177,7 +175,6 @@ TEST(masks_of_the_first_layer_are_a_replays)
     const char *trace = evalcmd_own_path("t.h5"), *dir = evalcmd_own_path("d"),
                *dir2 = evalcmd_own_path("e");
     const char *a = evalcmd_own_path("a.h5"), *b = evalcmd_own_path("b.h5");
-
     evalcmd_run_ok("capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s", MODEL, TEXT, N,
                    trace);
     evalcmd_run_ok("replay %s %s --precision f32 --dump-masks %s -q -o %s", trace, methods, a, dir);
@@ -229,7 +226,6 @@ TEST(killed_runs_continue)
     OWN(buf_free) struct buf line = {0};
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
     int killed = 0;
-
     buf_printf(&line, "eval --model %s -m streaming:window=16,32 -q -j 1 -n 64 --windows 1", MODEL);
     for (int i = 0; i < 5; i++) {
         char name[32];

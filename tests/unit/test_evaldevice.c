@@ -53,7 +53,6 @@ static void run_at(const struct sim_device *device, const char *method, bool the
     struct nn_kv kv;
     float *q = NULL;
     int64_t n = 0;
-
     how.dense_head = dense;
     assert_ok(method_runs_parse(sim_methods, method, &runs, &n, &err), &err);
     assert_ok(layer_attn_init(&a, runs, &how, &shape, "toy", 2, &err), &err);
@@ -93,7 +92,6 @@ TEST_N(a_device_attends, 2)
     const struct sim_device device = {.accel = &fake, .select = SELECT_AUTO};
     static float cpu[N * HEADS * D], gpu[N * HEADS * D];
     double d_cpu, d_gpu;
-
     calls = heads = 0;
     run(NULL, methods[_i], cpu, &d_cpu);
     ck_assert_int_eq(calls, 0);
@@ -113,7 +111,6 @@ TEST(a_head_has_its_share_of_the_time)
     const struct sim_device device = {.accel = &fake, .select = SELECT_AUTO, .timed = true};
     static float gpu[N * HEADS * D];
     double density;
-
     run(&device, "dense", gpu, &density);
     ck_assert_double_eq(attn_ns, 200); /* a third of the call's time */
     ck_assert_double_eq(dense_ns, 300);
@@ -126,7 +123,6 @@ TEST(outputs_of_a_call_stay_there)
     const struct sim_device device = {.accel = &fake, .select = SELECT_AUTO};
     static float cpu[N * HEADS * D], gpu[N * HEADS * D];
     double d_cpu, d_gpu;
-
     run(NULL, method, cpu, &d_cpu);
     calls = 0;
     run_at(&device, method, true, gpu, &d_gpu);

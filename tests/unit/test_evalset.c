@@ -23,7 +23,6 @@ TEST_N(calls_of_a_part_of_the_rows_add_up, 2)
     const char *dir = evalcmd_own_path("d"), *part = evalcmd_own_path("p");
     const char *a = evalcmd_own_path("a.npy"), *b = evalcmd_own_path("b.npy");
     int64_t rows, n, rows1, n1;
-
     evalcmd_run_ok("eval --model %s -m streaming:sink=2:window=24 --task %s -n 256 --windows 1 %s "
                    "--local-errors --dump-nll %s -q -o %s",
                    MODEL, TEXT, last[_i], a, dir);
@@ -92,7 +91,6 @@ TEST(shards_share_the_cells)
     const char *ask = "-m streaming:sink=4:window=16 --task needle -n 64,80 --depth 0,1 --trials 2 "
                       "--seed 7 -q -j 1";
     int64_t sum = 0;
-
     evalcmd_run_ok("eval --model %s %s -o %s", MODEL, ask, whole);
     for (int i = 0; i < 3; i++) {
         evalcmd_run_ok("eval --model %s %s --shard %d/3 -o %s", MODEL, ask, i, dir);
@@ -155,7 +153,6 @@ TEST(calibration_inside_begins_as_one_on_a_trace)
     const char *trace = evalcmd_own_path("t.h5"), *calib = evalcmd_own_path("c.json");
     const char *dir = evalcmd_own_path("d");
     int differs = 0;
-
     evalcmd_run_ok("capture --model %s -p %s -n %d --maps 0 -q -o %s", MODEL, TEXT, ALONE, trace);
     evalcmd_run_ok("calibrate %s %s -q -o %s", method, trace, calib);
     evalcmd_run_ok(

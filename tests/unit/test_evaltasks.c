@@ -85,7 +85,6 @@ static int read_predictions(const char *dir, json_t **p, int most)
     char path[700];
     size_t len;
     int n = 0;
-
     snprintf(path, sizeof path, "%s/predictions.jsonl", dir);
     assert_ok(io_lines_open(&l, path, 1 << 20, 1 << 24, &err), &err);
     while (io_line(&l, &kind, &text, &len, &err) == 0 && kind == IO_LINE_WHOLE) {
@@ -162,7 +161,6 @@ TEST(tasks_are_plain_decoding)
     const char *dir = evalcmd_own_path("d"), *file = evalcmd_own_path("q.jsonl");
     char questions[700], name[32];
     int n, compared = 0;
-
     snprintf(questions, sizeof questions, "%s.jsonl", file);
     assert_ok(file_write_atomic(questions, lines, strlen(lines), &err), &err);
     for (int i = 0; i < TASKS; i++)

@@ -61,7 +61,6 @@ static int run_eval(const char *device, const char *more, const char *dir)
         .commands = none, .methods = sim_methods, .accel = &fake_accel, .denoiser = &fake_denoiser};
     char line[8192], *argv[64], *rest = line;
     int argc = 0;
-
     snprintf(line, sizeof line,
              "--model datasets/models/video-dit --size 4x32x48 --steps 2 --seed 5 --guidance 3 "
              "--dense-layers 1 --jobs 2 --quiet --device %s %s -o",
@@ -71,7 +70,7 @@ static int run_eval(const char *device, const char *more, const char *dir)
     argv[argc++] = (char *)(uintptr_t)dir;
     app.argc = argc;
     app.argv = argv;
-    return cmd_eval.run(&app, argc, argv, &err);
+    return cmd_run(&cmd_eval, &app, argc, argv, &err);
 }
 
 /* Every metric of the one is in the other, and as large. */

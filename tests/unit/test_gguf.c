@@ -86,7 +86,6 @@ static void check(const struct st_file *f, const char *model, const char *what, 
     char name[64];
     float want[N * 64];
     double diff = 0, norm = 0;
-
     snprintf(name, sizeof name, "%s.%s", model, what);
     assert_ok(st_require(f, name, -1, NULL, &t, &err), &err);
     ck_assert_int_eq(t->count, heads * n * d);
@@ -114,7 +113,6 @@ TEST_EACH(models_compute_what_transformers_computes, models)
     OWN(st_close) struct st_file *golden = NULL;
     OWN(llm_close) struct llm_model m;
     int32_t ids[N];
-
     for (int i = 0; i < N; i++)
         ids[i] =
             (int32_t)json_integer_value(json_array_get(json_object_get(o, "prompt"), (size_t)i));
@@ -157,7 +155,6 @@ TEST_EACH(token_ids_are_those_of_other_readers, models)
     OWN(tokenizer_close) struct tokenizer *t = NULL;
     const json_t *texts = json_object_get(o, "texts");
     const json_t *all = json_object_get(json_object_get(o, "ids"), models[_i]);
-
     assert_ok(tokenizer_open(file_of(models[_i]), &t, &err), &err);
     ck_assert_int_gt(json_array_size(texts), 30);
     ck_assert_int_eq(json_array_size(texts), json_array_size(all));
@@ -187,8 +184,7 @@ TEST(the_chat_template_stands_where_a_directory_has_it)
     ck_assert_int_eq((int)json_object_size(without), 0);
 }
 
-/* ---- names ------------------------------------------------------------------------------------
- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
 #define HASH "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
@@ -208,7 +204,6 @@ TEST_EACH(a_model_is_called_by_its_file, named)
 {
     OWN(buf_free) struct buf b = {0};
     char path[4096], name[128];
-
     snprintf(path, sizeof path, "%s/%s", test_tmpdir(), named[_i].file);
     assert_ok(buf_read_file(&b, DATA "smollm.gguf", 1 << 20, &err), &err);
     assert_ok(file_write_atomic(path, b.data, b.len, &err), &err);
@@ -232,7 +227,6 @@ TEST(a_capture_names_types_and_positions)
 {
     OWN(trace_close) struct trace *t = NULL;
     char args[256], out[256];
-
     snprintf(args, sizeof args, "%s/ids.txt", test_tmpdir());
     FILE *f = fopen(args, "w");
     ck_assert(f != NULL);
@@ -289,7 +283,6 @@ static const char *changed(const char *model, const struct damage *d)
 {
     static char path[256];
     OWN(buf_free) struct buf b = {0};
-
     assert_ok(buf_read_file(&b, file_of(model), 1 << 20, &err), &err);
     char *at = memmem(b.data, b.len, d->from, d->len);
     ck_assert_msg(at != NULL, "%s: '%s' is not in the file", model, d->from);

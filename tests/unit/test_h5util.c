@@ -47,7 +47,6 @@ TEST(a_truncated_file_says_how_much_of_it_is_there_and_what_to_do)
     OWN(buf_free) struct buf data = small_file(test_path("a.h5"));
     const size_t lengths[] = {100, 700, data.len / 2, data.len - 1};
     char there[64], whole[64];
-
     for (int i = 0; i < 4; i++) {
         put_file(test_path("cut.h5"), data.data, lengths[i]);
         snprintf(there, sizeof there, "truncated file: eof = %zu,", lengths[i]);
@@ -63,7 +62,6 @@ TEST(a_damaged_head_says_that_its_checksum_is_wrong)
 {
     OWN(buf_free) struct buf data = small_file(test_path("a.h5"));
     const int at[] = {12, 150};
-
     for (int i = 0; i < 2; i++) {
         data.data[at[i]] ^= 1;
         put_file(test_path("bad.h5"), data.data, data.len);
@@ -78,7 +76,6 @@ TEST(a_reason_outlives_the_calls_after_the_failure)
 {
     OWN(buf_free) struct buf data = small_file(test_path("a.h5"));
     hid_t file = H5I_INVALID_HID;
-
     MUST(h5_open_file(test_path("a.h5"), "lacuna-trace", 1, &file, ERR));
     h5_lock();
     FAILS(h5_put_i64(file, "new", 1, ERR), ERR_IO,
@@ -93,7 +90,6 @@ TEST(a_reason_outlives_the_calls_after_the_failure)
 TEST(a_reason_is_told_once_and_not_of_an_earlier_sequence)
 {
     struct err err = {0};
-
     h5_lock();
     H5Gopen2(-1, "nowhere", H5P_DEFAULT);
     h5_fail(&err, ERR_INPUT, "first");

@@ -27,7 +27,6 @@ static const char *save(const char *name, int tensor, enum dtype t, const char *
     float *x = malloc(sizeof *x * (size_t)(h * n * d));
     void *raw = malloc(dtype_size(t) * (size_t)(h * n * d));
     const char *path = test_path(name);
-
     for (int64_t i = 0; i < h; i++)
         for (int64_t j = 0; j < n; j++)
             for (int64_t k = 0; k < d; k++)
@@ -48,7 +47,6 @@ static int import_npy(struct import_job *j, const struct inputs *in, enum dtype 
                       const char *trace, struct err *err)
 {
     int rc = 0;
-
     j->calls = calloc(1, sizeof *j->calls);
     j->n_calls = 1;
     j->calls[0].call = (struct trace_call){.branch = "main", .timestep = NAN, .sigma = NAN};
@@ -69,7 +67,6 @@ static void check_tensor(const struct trace *t, enum trace_what what, int tensor
 {
     struct trace_shape s = trace_shape(trace_meta(t), what);
     OWN(free_at) float *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
-
     for (int64_t h = 0; h < s.heads; h++) {
         MUST(trace_read(t, 0, what, (int)h, 0, s.tokens, x, ERR));
         for (int64_t i = 0; i < s.tokens * s.dim; i++)
@@ -99,7 +96,6 @@ TEST_EACH(npy_files_become_a_trace, cases)
                         strcmp(l, "nhd") == 0 ? LAYOUT_NHD : LAYOUT_HND};
     struct import_job j = {.meta = {.causal = true}};
     OWN(trace_close) struct trace *trace = NULL;
-
     MUST(import_npy(&j, &in, cases[_i].want, test_path("t.h5"), ERR));
     MUST(trace_open(test_path("t.h5"), &trace, ERR));
     const struct trace_meta *m = trace_meta(trace);
@@ -161,7 +157,6 @@ TEST(nonfinite_values_are_named_counted_and_refused)
     struct inputs in = {test_path("q.npy"), save("k.npy", 1, DT_F32, "hnd", 2, 10, 4),
                         save("v.npy", 2, DT_F32, "hnd", 2, 10, 4), NULL, LAYOUT_HND};
     struct trace *t = NULL;
-
     x[40 + 3 * 4 + 1] = NAN;
     x[79] = INFINITY;
     MUST(npy_write(test_path("q.npy"), DT_F32, 3, shape, x, ERR));
@@ -193,7 +188,6 @@ TEST(maps_are_those_of_the_stored_values)
     OWN(trace_close) struct trace *t = NULL;
     float q[400], k[400], sum[16], max[16], want_sum[16], want_max[16];
     double lse[50];
-
     MUST(import_npy(&j, &in, DT_BF16, test_path("t.h5"), ERR));
     MUST(trace_open(test_path("t.h5"), &t, ERR));
     for (int h = 0; h < 4; h++) {
@@ -266,7 +260,6 @@ TEST_N(stored_outputs_are_compared_with_dense_attention, 2)
     static float out[4 * 40 * 8];
     int64_t shape[3] = {4, 40, 8}, bad = -1, rows = -1;
     int heads = 0;
-
     MUST(import_npy(&j, &in, DT_BF16, test_path("t.h5"), ERR));
     MUST(trace_open(test_path("t.h5"), &t, ERR));
     for (int h = 0; h < 4; h++)
@@ -340,7 +333,6 @@ TEST_EACH(padding_text_is_left_out_of_the_comparison, padded)
                                     .text_valid = text->valid}};
     OWN(trace_close) struct trace *t = NULL;
     OWN(free_at) float *out = malloc(sizeof *out * (size_t)(2 * n * 8));
-
     strcpy(j.meta.text_place, text->place);
     for (int h = 0; h < 2; h++)
         attention_without(n, 8, first, text->n - text->valid, h, out + h * n * 8);
@@ -368,7 +360,6 @@ TEST(an_export_imports_as_the_same_tensors)
     static float data[4 * 24 * 8];
     double sigmas[4] = {1, 0.75, 0.25, 0};
     int64_t n, bytes;
-
     for (int i = 0; i < 4 * 24 * 8; i++)
         data[i] = (float)i;
     for (int i = 0; i < 12; i++) {

@@ -45,7 +45,6 @@ TEST(what_python_writes_is_read_and_refused_by_key_where_it_is_used)
         "\"inf\":[-Infinity,Infinity],\"nul\":\"a\\u0000b\",\"half\":\"\\uD83D!\","
         "\"low half\":\"\\ude00\",\"pair\":\"\\uD83D\\uDE00\",\"slash\":\"\\\\u0000\","
         "\"\\u0000\":1,\"quote\":\"NaN 1e400 \\\"\\ud800x\"}";
-
     assert_ok(json_read_foreign_text(text, sizeof text - 1, "doc", &v, &e), &e);
     assert_ok(jget_int(v, "most", "doc", &i, &e), &e);
     ck_assert(i == INT64_MAX);

@@ -42,7 +42,6 @@ static void score(double shift, struct scores s[2])
     struct stream streams[2] = {{0}};
     float h[2][ROWS * V];
     struct lockstep l = {.model = &m, .jobs = 2, .s = streams, .n_streams = 2, .n = ROWS};
-
     open_model(&m);
     for (int i = 0; i < ROWS * V; i++) {
         h[0][i] = (float)log(p[i / V][i % V]);
@@ -64,7 +63,6 @@ TEST_N(numbers_by_hand, 2)
 {
     struct scores s[2] = {{0}};
     struct record r;
-
     score(_i * 4.0, s);
     ck_assert_int_eq(s[1].n, 3);
     record_init(&r);
@@ -96,7 +94,6 @@ TEST(exact_attention_is_itself)
 {
     struct scores s[2] = {{0}};
     struct record r;
-
     score(0, s);
     record_init(&r);
     assert_ok(likelihood_record(s, s, &r, &err), &err);
@@ -117,7 +114,6 @@ TEST(ranges_of_positions)
                          {.nll = 8, .pos = 40000}};
     struct scores s = {v, 4, 4};
     OWN(record_free) struct record r;
-
     record_init(&r);
     assert_ok(likelihood_record(&s, &s, &r, &err), &err);
     near(&r, "nll_mean@0-256", 1);

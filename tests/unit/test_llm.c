@@ -110,7 +110,6 @@ static void check_run(int64_t chunk)
     float nll[N - 1], logits[4096], *want;
     int64_t ids64[N];
     int32_t ids[N];
-
     MUST(st_open(GOLDEN, &f, ERR));
     MUST(st_read_i64(f, st_find(f, "tokens"), 0, N, ids64, ERR));
     for (int i = 0; i < N; i++)

@@ -93,7 +93,6 @@ static int dev_layer(struct decoder *d, const struct decoder_tensor *w,
     double lse[N * 16], scale = 1 / sqrt(s->head_dim);
     struct nn_kv kv;
     int rc = 0;
-
     if (d->layers++ == fail_layer)
         return err_set(e, ERR_RUN, "the device is lost");
     norm(d->h, N, s->hidden, w + LLM_NORM1, s->eps, x);
@@ -223,7 +222,6 @@ static int run_on(const struct decoder_accel *device, int quiet, struct seen *s)
 {
     struct llm_model m;
     int32_t ids[N];
-
     tiny_tokens(ids);
     assert_ok(llm_open(test_tmpdir(), &m, &err), &err);
     memset(s, 0, sizeof *s);

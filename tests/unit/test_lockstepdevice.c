@@ -324,7 +324,6 @@ static void run_on(const struct lockstep_on *on, struct eval_how how, struct res
     struct layer_attn attn;
     struct lockstep l;
     bool top1[MORE];
-
     how.round = DT_F32;
     how.precision = PREC_F32;
     how.device = on ? &fake_device : NULL;

@@ -102,7 +102,6 @@ TEST_N(exports_read_back, 4 * DUMPED)
     int apart = _i >> 1 & 1, setting = _i >> 2;
     const int heads[2] = {0, apart ? 7 : 1};
     const char *from = test_path("dump.h5"), *to = test_path("export.safetensors");
-
     dump(from, heads, causal, bits);
     for (int format = 0; format < 3; format++)
         for (int u = 0; u < (format ? 3 : 1); u++) {
@@ -148,7 +147,6 @@ TEST(full_blocks_are_full)
     const char *from = test_path("dump.h5"), *to = test_path("export.safetensors");
     enum { R = 10 };
     int64_t count[2][2 * R], index[2][2 * R * R], fulls = 0, partials = 0;
-
     dump(from, heads, true, bits);
     export_setting(from, 0, how, to, &done);
     MUST(array_file_open(to, &f, ERR));

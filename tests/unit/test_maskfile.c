@@ -92,7 +92,6 @@ TEST_EACH(lists_put_in_ranges_come_back_whole, units)
     OWN(maskfile_close) struct maskfile *f = create();
     OWN(record_free) struct record r = cell(5, "tau=0.9:theta=0.3"), id;
     OWN(mask_free) struct mask whole, back;
-
     random_lists(&whole, 1, n, 0, n, bq, bk);
     for (int64_t row = 0; row < n; row += 2 * bq) {
         OWN(mask_free) struct mask part;
@@ -117,7 +116,6 @@ TEST(bands_and_full_masks_come_back)
     OWN(record_free) struct record a = cell(0, ""), b = cell(1, "");
     char order[MASKFILE_ORDER];
     struct mask full, band, back;
-
     mask_full(&full, 300, 300, 0, 300, true);
     MUST(maskfile_put(f, &a, "hilbert", &full, ERR));
     for (int64_t row = 0; row < 300; row += 100) {
@@ -149,7 +147,6 @@ TEST_N(windows_of_the_model_come_back, 5)
     OWN(maskfile_close) struct maskfile *f = create();
     OWN(record_free) struct record r = cell(0, "");
     struct mask m, back;
-
     mask_band(&m, 200, 300, 0, 200, _i % 2, (struct band){4, 60, 190});
     mask_within(&m, &reaches[_i]);
     MUST(maskfile_put(f, &r, NULL, &m, ERR));
@@ -175,7 +172,6 @@ TEST_N(full_ranges_among_lists_keep_their_pairs, 2)
     OWN(maskfile_close) struct maskfile *f = create();
     OWN(record_free) struct record r = cell(0, "");
     OWN(mask_free) struct mask back;
-
     for (int64_t row = 0; row < 333; row += 64) {
         OWN(mask_free) struct mask part;
         in_turn(&part, row, _i);
@@ -249,7 +245,6 @@ TEST(lists_larger_than_the_memory_limit_are_whole)
     OWN(record_free) struct record r = cell(0, ""), lost = cell(1, "");
     struct mask m, back;
     struct stat st;
-
     r.ordinal = 1; /* waits for another one to the end */
     for (int64_t row = 0; row < LONG_N; row += 800) {
         all_keys(&m, row, row + 800);
@@ -277,7 +272,6 @@ TEST(thousands_of_cells_are_kept_in_buckets)
     OWN(maskfile_close) struct maskfile *f = create();
     struct record id;
     struct mask m, back;
-
     for (int i = 0; i < 1030; i++) {
         OWN(record_free) struct record r = cell(i, "");
         mask_full(&m, 10 + i, 2000, 0, 10 + i, true);
@@ -312,7 +306,6 @@ TEST(cells_of_threads_are_in_their_order_and_equal_bytes)
     OWN(maskfile_close) struct maskfile *f = create();
     OWN(buf_free) struct buf one = {0}, many = {0}, back = {0};
     struct buf *bytes[] = {&one, &many, &back};
-
     for (int i = 0; i < 3; i++) {
         if (i == 2)
             for (int64_t head = 23; head >= 0; head--)
@@ -358,7 +351,6 @@ static bool reads_as(const char *path, const struct mask *want, const char *what
     int64_t open_before = hdf5_objects_open();
     int rc = maskfile_open(path, &f, &err);
     bool good = false;
-
     if (rc == 0 && maskfile_cells(f) == 1) {
         rc = maskfile_cell(f, 0, &id, &err);
         if (rc == 0) {
@@ -389,7 +381,6 @@ TEST(a_flipped_byte_is_refused_or_means_nothing)
     OWN(mask_free) struct mask want;
     char what[64];
     int64_t refused = 0;
-
     random_lists(&want, 1, 200, 0, 200, 16, 8);
     write_one(test_path("m.h5"));
     OWN(buf_free) struct buf b = {0};
@@ -433,7 +424,6 @@ TEST(other_files_and_unfinished_dumps_are_told_apart)
 {
     struct maskfile *f = NULL, *g = NULL;
     char part[NAME_MAX + 1];
-
     FAILS(maskfile_open(test_path("none.h5"), &g, ERR), ERR_INPUT, "No such file");
     write_one(test_path("m.h5"));
     FAILS(maskfile_create(test_path("m.h5"), false, &f, ERR), ERR_USAGE, "--force");

@@ -99,7 +99,6 @@ static void check_head(const struct method *m, const struct head_in *in)
     struct carry carry = {0};
     struct method_ctx ctx = {.carry = m->flags & METHOD_NEEDS_STEPS ? &carry : NULL};
     int64_t n = 0;
-
     if (!has_defaults(m))
         return;
     record_init(&r);

@@ -45,7 +45,6 @@ static void run_model(const char *dir, int64_t chunk, int64_t pool, struct seen 
 {
     OWN(llm_close) struct llm_model m;
     int32_t ids[N];
-
     tiny_tokens(ids);
     assert_ok(llm_open(dir, &m, &err), &err);
     *s = (struct seen){.heads = m.c.heads, .kv_heads = m.c.kv_heads, .d = m.c.head_dim};
@@ -252,7 +251,6 @@ TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
     int32_t ids[N];
     float nll[N];
     json_t *c = tiny_config("mistral-window");
-
     tiny_tokens(ids);
     json_object_set_new(c, "sliding_window", json_integer(N - 1));
     tiny_put_config(test_tmpdir(), c);

@@ -23,7 +23,6 @@ TEST(arrays_read_back)
     struct npy *a = NULL;
     int64_t size[2] = {0};
     uint8_t row[5];
-
     assert_ok(npz_open(STORED_FILE, &z, &err), &err);
     ck_assert_int_eq(npz_count(z), 2);
     ck_assert_str_eq(npz_name(z, 0), "mask");
@@ -48,7 +47,6 @@ static int64_t sum_of(const char *path, int64_t index)
     struct npy *a = NULL;
     uint8_t *x;
     int64_t sum = 0, bytes;
-
     assert_ok(npz_open(path, &z, &err), &err);
     assert_ok(npz_array(z, index, &a, &err), &err);
     bytes = a->count * (int64_t)dtype_size(a->dtype);
@@ -91,7 +89,6 @@ static const char *changed(const char *path, const char *mark, bool last, int at
     struct buf b = {0};
     const char *out = test_path("x.npz");
     char *found = NULL;
-
     assert_ok(buf_read_file(&b, path, 1 << 20, &err), &err);
     for (size_t i = 0; i + 4 <= b.len; i++)
         if (memcmp(b.data + i, mark, 4) == 0 && (last || !found))

@@ -1,5 +1,5 @@
 /*
- * test_outside.c - the method mask: arrays that NumPy, h5py and safetensors wrote, what is wrong
+ * test_outside.c - the method mask: arrays that NumPy and safetensors wrote, what is wrong
  * with arrays, and dumps, which give the records of the methods that wrote them.
  */
 #include "tests/harness/conform.h"
@@ -57,7 +57,6 @@ static const struct {
 } arrays[] = {
     {"mask:file=tests/data/masks/five.npy", 3, kept, 0},
     {"mask:file=tests/data/masks/pairs.npz", 3, kept, 0},
-    {"mask:file=tests/data/masks/pairs.h5", 3, kept, 0},
     {"mask:file=tests/data/masks/blocks.npz", 3, block_kept, 0},
     {"mask:file=tests/data/masks/blocks.npz:unit=16x16", 3, block_kept, 0},
     {"mask:file=tests/data/masks/rows.safetensors:unit=16x16", 3, block_kept, 0},
@@ -83,7 +82,7 @@ TEST(a_head_without_an_array_is_skipped)
 /* Everything that the suite demands of a method's mask and numbers, and rows in any ranges. */
 TEST(it_conforms)
 {
-    static const char *const texts[] = {"mask:file=tests/data/masks/pairs.h5",
+    static const char *const texts[] = {"mask:file=tests/data/masks/pairs.npz",
                                         "mask:file=tests/data/masks/flex.safetensors:unit=16x16"};
     for (int k = 0; k < 2; k++)
         for (int data = 0; data < DATA_KINDS; data++)
@@ -104,7 +103,6 @@ static void fails(const char *text, const char *why)
     OWN(sim_head_free) struct sim_head h;
     struct method_ctx ctx = {0};
     struct err err = {0};
-
     conform_head(NORMAL, N, N, true, PREC_F64, &h);
     record_init(&r);
     struct sim_cell cell = {
@@ -318,7 +316,6 @@ TEST_N(a_dump_gives_the_same_record, 2)
     struct record want[5], have;
     const char *path = test_path("dump.h5");
     char text[700];
-
     conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
     h.in.trace = "xxh3:1";
     MUST(maskfile_create(path, true, &f, ERR));
@@ -370,7 +367,6 @@ TEST(a_table_of_patterns)
     static const char table[] = "[{}, {}, {}, {\"5\": [\"vertical_and_slash\", 30, 100, 1.0]}]";
     const char *path = test_path("table.json");
     char text[700];
-
     MUST(file_write_atomic(path, table, strlen(table), ERR));
     conform_head(NORMAL, 1200, 1200, true, PREC_F64, &h);
     snprintf(text, sizeof text, "minference:table=%s", path);

@@ -124,11 +124,11 @@ static double slow_balance(const struct attn_plan *plan, int sms)
 TEST(every_block_once)
 {
     static const struct attn_tile tiles[] = {{128, 176, 1}, {128, 128, 1}, {192, 128, 1}};
-    static const struct attn_tile listed[][2] = {{{128, 128, 1}, {128, 192, 3}},
-                                                 {{128, 128, 2}, {128, 192, 3}},
-                                                 {{128, 128, 2}, {128, 128, 2}},
-                                                 {{128, 128, 1}, {128, 128, 1}},
-                                                 {{128, 128, 1}, {128, 128, 1}}};
+    static const struct attn_tile listed[][3] = {{{128, 128, 1}, {128, 192, 3}, {128, 64, 1}},
+                                                 {{128, 128, 2}, {128, 192, 3}, {128, 64, 1}},
+                                                 {{128, 128, 2}, {128, 128, 2}, {128, 64, 1}},
+                                                 {{128, 128, 1}, {128, 128, 1}, {128, 64, 1}},
+                                                 {{128, 128, 1}, {128, 128, 1}, {128, 64, 1}}};
 
     for (int k = 0; k < 48; k++) {
         struct attn_problem p = {3,
@@ -140,7 +140,7 @@ TEST(every_block_once)
                                  k % 2,
                                  (enum attn_lists)(k % ATTN_LISTS_COUNT)};
         const struct attn_tile *t =
-            p.lists == ATTN_DENSE ? tiles + k / 4 % 3 : &listed[p.lists - ATTN_128x128][k / 4 % 2];
+            p.lists == ATTN_DENSE ? tiles + k / 4 % 3 : &listed[p.lists - ATTN_128x128][k / 4 % 3];
         OWN(attn_plan_free) struct attn_plan whole, split;
         OWN(free_at) int64_t *ptr = NULL;
         OWN(free_at) int32_t *col = NULL;

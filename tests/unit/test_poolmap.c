@@ -15,7 +15,6 @@ TEST_EACH(cells_equal_sums_and_maxima_of_the_whole_map, pools)
     struct sim_head h;
     const struct attn_ops *ops;
     int64_t pool = pools[_i], nq = 150, nk = 203;
-
     for (int causal = 0; causal < 2; causal++) {
         MUST(random_head(3, nq, nk, 16, causal, 2, PREC_F64, &h, ERR));
         MUST(exact_operands(h.in.exact, &ops, ERR));

@@ -55,7 +55,6 @@ TEST(haystacks)
     ck_assert_int_eq(h.lines.start[1000], 56980);
     haystack_free(&h);
 }
-
 /* Whole files, whose functions use their own structure's fields. */
 TEST(haystack_of_source)
 {
@@ -157,7 +156,6 @@ TEST_N(properties, 36)
     struct prompt p, again;
     int64_t ids, both, alone;
     struct buf whole = {0};
-
     make(task, 700, depths[_i % 3], 2, 11, &p);
     assert_ok(count(NULL, p.text.data, p.text.len, &ids, &err), &err);
     ck_assert_int_le(ids, 700 - p.max_new);

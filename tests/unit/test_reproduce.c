@@ -134,8 +134,7 @@ static const char *id_at(size_t i)
     return item ? json_str_or(item, "id", "") : NULL;
 }
 
-/* ---- statistics -------------------------------------------------------------------------------
- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 /* clang-format off */
 #define LOW {.10, .11, .12, .13, .14, .15, .16, .17}
@@ -203,8 +202,7 @@ TEST_EACH(an_interval_decides, samples)
                   c.value, c.lo, c.hi);
 }
 
-/* ---- recipes -----------------------------------------------------------------------------------
- */
+/* ---- recipes --------------------------------------------------------------------------------- */
 
 TEST(every_table_and_figure_has_a_recipe)
 {
@@ -550,8 +548,7 @@ TEST(without_files_generated_prompts_are_asked)
         recipe_free(&recipes[i]);
 }
 
-/* ---- numbers of records -----------------------------------------------------------------------
- */
+/* ---- numbers of records ---------------------------------------------------------------------- */
 
 /* A statistic of the records so far, as what one step of one job gave. */
 static struct sample_stats stat_of(const char *metric, const char *stat)
@@ -691,8 +688,7 @@ TEST(a_phase_that_is_not_there_takes_no_time)
     ck_assert_int_eq(stat_of("time_select_ns", "mean").units, 2);
 }
 
-/* ---- every claim of every recipe --------------------------------------------------------------
- */
+/* ---- every claim of every recipe ------------------------------------------------------------- */
 
 static void gather_of(const struct page *p, const struct claim *c, int model)
 {
@@ -871,8 +867,7 @@ TEST(other_numbers_make_another_answer)
     ck_assert_int_ge(unmoved, 2);
 }
 
-/* ---- every claim on records -------------------------------------------------------------------
- */
+/* ---- every claim on records ------------------------------------------------------------------ */
 
 static int record_step[CLAIM_MEMBERS * 12]; /* of every record */
 
@@ -1341,8 +1336,7 @@ TEST(ratios_are_those_of_the_sums)
     ck_assert_int_eq(each_claim("sale:1", "speed", check_weight), 1);
 }
 
-/* ---- verdicts ----------------------------------------------------------------------------------
- */
+/* ---- verdicts -------------------------------------------------------------------------------- */
 
 static const char tiny_recipe[] =
     "{\"recipe\": 1, \"id\": \"fg-attn:2\", \"needs\": [\"T\"],"

@@ -77,7 +77,6 @@ TEST_N(angles_are_those_of_the_reference, 5)
     double freq[MAX_D / 2], factor = rope_frequencies(&c.rope, d, freq);
     OWN(free_at) float *want_cos = golden(names[_i], "cos", n * d), *x = malloc(sizeof *x * MAX_D);
     OWN(free_at) float *want_sin = golden(names[_i], "sin", n * d);
-
     for (int64_t p = 0; p < n; p++) {
         for (int i = 0; i < d; i++)
             x[i] = i < half;
@@ -98,7 +97,6 @@ TEST(products_depend_on_the_distance_alone)
     double freq[D / 2];
     float q[D], k[D], a[D], b[D];
     double first = 0;
-
     ck_assert(rope_frequencies(&c, D, freq) == 1);
     for (int i = 0; i < D; i++) {
         q[i] = (float)rng_normal(1, 0, (uint64_t)i);
@@ -127,7 +125,6 @@ TEST(position_zero_is_left_alone_and_heads_turn_alike)
     struct rope_config c = {.theta = 10000, .factor = 1};
     double freq[D / 2];
     float x[N][HEADS][D];
-
     rope_frequencies(&c, D, freq);
     for (int t = 0; t < N; t++)
         for (int h = 0; h < HEADS; h++)

@@ -102,7 +102,6 @@ TEST(the_sample_has_a_group_of_every_stratum_and_the_last)
 {
     int32_t *at;
     int64_t n, seen[10] = {0};
-
     for (uint64_t seed = 0; seed < 200; seed++) {
         MUST(row_sample_draw(10 * ROW_GROUP - 5, 4, ROW_GROUP, seed, &at, &n, ERR));
         struct row_sample s = {.at = at, .n = n, .group = ROW_GROUP};
@@ -130,7 +129,6 @@ TEST(what_is_no_sample_is_refused)
     struct err err = {0};
     int32_t at[3 * G];
     struct row_sample s = {.at = at, .n = 2 * G, .group = G};
-
     for (int i = 0; i < G; i++) {
         at[i] = G + i;
         at[G + i] = 3 * G + i;
@@ -151,7 +149,6 @@ TEST(options_of_rows)
 {
     static const char *const wrong[] = {"", "3", "0", "-2", "4x", "4x100", "4x0", "x128", "4x128x"};
     int64_t groups, group;
-
     MUST(row_sample_parse("64", "--rows", &groups, &group, ERR));
     ck_assert_int_eq(groups, 64);
     ck_assert_int_eq(group, 128);
@@ -169,7 +166,6 @@ TEST(standard_errors_are_those_of_neighbouring_groups)
     static const int64_t kept[4] = {10, 30, 20, 60}, allowed[4] = {100, 200, 300, 400};
     struct metrics_acc all, part[4];
     struct record r;
-
     record_init(&r);
     MUST(metrics_init(&all, 8, 1, ERR));
     for (int g = 0; g < 4; g++) {
@@ -205,7 +201,6 @@ TEST(a_trace_holds_a_sample)
     struct trace *t = NULL, *packed = NULL;
     struct row_sample s;
     char path[300], other[320];
-
     snprintf(path, sizeof path, "%s/rows.h5", test_tmpdir());
     snprintf(other, sizeof other, "%s.z", path);
     MUST(fixture_write(path, &m, 2, ERR));

@@ -407,3 +407,32 @@ TEST(wide_filter_changes_only_the_sum)
             ck_assert_double_eq_tol(out[0][r * D + c] * ratio, out[1][r * D + c], 2e-6);
     }
 }
+
+/* Two neighbouring tiles that are rounded together are one tile of twice the keys. */
+TEST(tiles_rounded_together)
+{
+    enum { N = 256, D = 16 };
+    OWN(sim_head_free) struct sim_head h;
+    OWN(free_at) float *x = malloc(3 * N * D * sizeof *x);
+    for (int i = 0; i < 3 * N * D; i++)
+        x[i] = (float)rng_normal(3, 0, (uint64_t)i);
+    struct head_in in = plain_head(x, x + N * D, N, D, false);
+    in.x.v = x + 2 * N * D;
+    MUST(head_init(&h, &in, PREC_F64, ERR));
+    double out[3][128 * D], lse[128], apart[2] = {0, 0};
+    OWN(sparge_end) struct sparge *s = sparge_on("arith=sage2:pv=off", &h.in);
+    for (int i = 0; i < 3; i++) { /* by itself, together, as one */
+        struct tile_attn t = s->tile;
+        struct tile_work *w;
+        t.together = i == 1 ? 2 : 0;
+        t.bk = i == 2 ? 128 : 64;
+        MUST(tile_work_new(&t, &w, ERR));
+        tile_attn_block(&t, w, 0, 128, (const int32_t[]){0, 1, 2, 3}, N / t.bk, out[i], lse, NULL);
+        tile_work_free(w);
+    }
+    for (int i = 0; i < 128 * D; i++)
+        for (int k = 0; k < 2; k++)
+            apart[k] = fmax(apart[k], fabs(out[k][i] - out[2][i]));
+    ck_assert_double_lt(apart[1], 1e-6);
+    ck_assert_double_gt(apart[0], 1e-3);
+}

@@ -97,7 +97,6 @@ TEST(code_lm_ids_are_the_golden_tokens)
     OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0, *tokens;
     bool bos = true;
-
     assert_ok(st_open("tests/data/code-lm-a.safetensors", &f, &err), &err);
     assert_ok(st_require(f, "tokens", -1, NULL, &want, &err), &err);
     ck_assert_int_eq(want->count, 770);
@@ -114,8 +113,7 @@ TEST(code_lm_ids_are_the_golden_tokens)
     free(tokens);
 }
 
-/* ---- the files beside tokenizer.json ----------------------------------------------------------
- */
+/* ---- the files beside tokenizer.json --------------------------------------------------------- */
 
 static const char *const beside[] = {"tokenizer.json", "tokenizer_config.json",
                                      "special_tokens_map.json", "added_tokens.json"};
@@ -176,7 +174,6 @@ TEST(decoding_gives_the_text_back)
 {
     OWN(tokenizer_close) struct tokenizer *t = NULL;
     OWN(buf_free) struct buf long_spaces = {0}, all = {0};
-
     assert_ok(tokenizer_open("datasets/models/code-lm", &t, &err), &err);
     round_trip(t, "", 0);
     round_trip(t, "a\0b\0", 4);

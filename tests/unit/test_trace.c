@@ -35,7 +35,6 @@ static int64_t count_bad(const struct trace *t)
 static void check_call(const struct trace *t, int64_t i)
 {
     const struct trace_meta *m = trace_meta(t);
-
     for (int what = 0; what < TRACE_WHAT_COUNT; what++) {
         struct trace_shape s = trace_shape(m, (enum trace_what)what);
         OWN(free_at) float *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
@@ -64,7 +63,6 @@ TEST_EACH(payload_comes_back_in_the_dtype_of_the_trace, shapes)
     const struct shape *s = &shapes[_i];
     struct trace_meta m = fixture_text(s->dtype, s->heads, s->kv_heads, s->n);
     struct trace *t = NULL;
-
     m.pool = s->pool;
     MUST(fixture_write(test_path("a.h5"), &m, 3, ERR));
     MUST(trace_open(test_path("a.h5"), &t, ERR));
@@ -82,7 +80,6 @@ TEST(ranges_of_rows_equal_the_whole)
     OWN(trace_close) struct trace *t = NULL;
     float all[1100 * 8], part[1100 * 8];
     static const int ranges[][2] = {{0, 1}, {1099, 1}, {1, 1098}, {1020, 9}, {512, 0}, {0, 1100}};
-
     MUST(fixture_write(test_path("a.h5"), &m, 1, ERR));
     MUST(trace_open(test_path("a.h5"), &t, ERR));
     MUST(trace_read(t, 0, TRACE_Q, 1, 0, 1100, all, ERR));
@@ -102,7 +99,6 @@ TEST(located_bytes_are_the_stored_bytes)
     OWN(trace_close) struct trace *t = NULL;
     int64_t at, bytes;
     uint16_t raw[300 * 8], direct[300 * 8];
-
     MUST(fixture_write(test_path("a.h5"), &m, 2, ERR));
     MUST(trace_open(test_path("a.h5"), &t, ERR));
     FILE *f = fopen(test_path("a.h5"), "rb");
@@ -127,7 +123,6 @@ TEST(metadata_of_a_video_run_come_back)
     OWN(free_at) double *sigmas = NULL, *timesteps = NULL;
     int32_t *ids = NULL;
     int64_t n;
-
     m.pool = 5;
     MUST(fixture_write(test_path("v.h5"), &m, 12, ERR));
     MUST(trace_open(test_path("v.h5"), &t, ERR));
@@ -167,7 +162,6 @@ TEST(tokens_losses_and_maps_come_back)
     OWN(free_at) int32_t *ids = NULL;
     float *nll = NULL, sum[9], max[9];
     int64_t n;
-
     m.pool = 8;
     MUST(fixture_write(test_path("a.h5"), &m, 2, ERR));
     MUST(trace_open(test_path("a.h5"), &t, ERR));
@@ -189,7 +183,6 @@ TEST(the_same_input_gives_the_same_bytes)
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 700);
     OWN(buf_free) struct buf a = {0}, b = {0};
     OWN(trace_close) struct trace *t = NULL;
-
     m.pool = 64;
     MUST(fixture_write(test_path("a.h5"), &m, 3, ERR));
     sleep(1); /* a stored time would show */
@@ -212,7 +205,6 @@ TEST(the_content_id_names_the_content)
 {
     struct trace *t = NULL;
     char ids[6][64];
-
     for (int i = 0; i < 6; i++) {
         struct trace_meta m = fixture_text(DT_BF16, 2, 1, 40);
         if (i == 2)
@@ -237,7 +229,6 @@ TEST(what_computed_a_trace_is_kept_but_no_content)
     static const char *const by[] = {"", "openblas Haswell", "openblas Zen"};
     struct trace *t = NULL, *z = NULL;
     char first[64] = "", optional[64];
-
     for (int i = 0; i < 3; i++) {
         struct trace_meta m = fixture_text(DT_BF16, 2, 1, 40);
         strcpy(m.computed_by, by[i]);
@@ -275,7 +266,6 @@ TEST_EACH(packed_traces_hold_the_same_and_unpack_to_the_same_content, packs)
     struct trace_meta m = fixture_text(packs[_i].dtype, 3, 1, packs[_i].n);
     struct trace *t = NULL, *z = NULL;
     int64_t n = packs[_i].n;
-
     MUST(fixture_write(test_path("a.h5"), &m, 2, ERR)); /* HDF5 makes its own lists */
     int64_t before = hdf5_objects_open();
     m.pool = packs[_i].pool;
@@ -320,7 +310,6 @@ static void *read_randomly(void *arg)
     struct reading *r = arg;
     struct err err = {0};
     float x[200 * 8];
-
     r->good = true;
     for (int i = 0; i < 200; i++) {
         int head = (i * 7 + r->seed) % 4, row = (i * 131 + r->seed * 17) % 1800;
@@ -341,7 +330,6 @@ TEST_N(threads_read_side_by_side, 3)
     struct trace *t = NULL;
     pthread_t threads[6];
     struct reading r[6];
-
     MUST(fixture_write(test_path("a.h5"), &m, 2, ERR));
     MUST(trace_open(test_path("a.h5"), &t, ERR));
     if (_i != TRACE_CONTIGUOUS) {
@@ -363,8 +351,7 @@ TEST_N(threads_read_side_by_side, 3)
     trace_close(&t);
 }
 
-/* ---- what the writer refuses ------------------------------------------------------------------
- */
+/* ---- what the writer refuses ----------------------------------------------------------------- */
 
 TEST(impossible_metadata_are_refused_before_anything_is_written)
 {
@@ -414,7 +401,6 @@ TEST(too_little_disk_space_is_told_before_the_work)
     struct trace_meta m = fixture_text(DT_F32, 64, 64, INT32_MAX);
     struct err err = {0};
     struct trace_writer *w = NULL;
-
     m.head_dim = m.v_dim = 4096;
     assert_fails(trace_create(test_path("x.h5"), &m, 3, false, &w, &err), &err, ERR_MACHINE,
                  "are free");
@@ -434,7 +420,6 @@ TEST(the_advice_for_a_full_disk_fits_what_is_written)
     char advice[TRACE_ADVICE_MAX];
     struct err err = {0};
     OWN(trace_close) struct trace *t = NULL;
-
     strcpy(import.source, "import");
     const struct {
         const struct trace_meta *m;
@@ -494,7 +479,6 @@ TEST(the_size_is_known_beforehand)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 3000);
     struct stat st;
-
     m.pool = 64;
     MUST(fixture_write(test_path("a.h5"), &m, 3, ERR));
     ck_assert_int_eq(stat(test_path("a.h5"), &st), 0);
@@ -510,7 +494,6 @@ TEST(calls_must_be_complete_and_in_order)
     struct trace_writer *w = NULL;
     struct trace_call c = {.branch = "main", .timestep = NAN, .sigma = NAN, .order = 4};
     float x[10 * 16] = {0};
-
     MUST(trace_create(test_path("x.h5"), &m, 1, false, &w, ERR));
     FAILS(trace_end_call(w, ERR), ERR_RUN, "did not begin");
     c.layer = 3;
@@ -545,7 +528,6 @@ TEST(an_existing_file_is_kept_unless_forced)
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 10);
     struct trace_writer *w = NULL, *second = NULL;
     struct trace *t = NULL;
-
     MUST(fixture_write(test_path("x.h5"), &m, 1, ERR));
     FAILS(trace_create(test_path("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, "--force");
     MUST(trace_create(test_path("x.h5"), &m, 1, true, &w, ERR));

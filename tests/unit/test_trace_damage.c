@@ -42,7 +42,6 @@ static struct buf small_trace(const char *name, enum trace_storage storage, int6
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, n);
     struct buf data = {0};
     struct trace *t = NULL;
-
     m.pool = 8;
     m.layers = 2;
     MUST(fixture_write(test_path(name), &m, 2, ERR));
@@ -62,7 +61,6 @@ static int verdict(const char *path, char id[64])
     struct trace *t = NULL;
     int64_t bad = 0, open_before = hdf5_objects_open();
     int rc = trace_open(path, &t, &err);
-
     if (rc) {
         ck_assert_msg(hdf5_objects_open() == open_before, "objects are left open: %s", err.msg);
         ck_assert_msg(rc == ERR_INPUT, "%d: %s", rc, err.msg);
@@ -85,7 +83,6 @@ static int payload_ranges(const char *path, struct range *out)
 {
     struct trace *t = NULL;
     int n = 0;
-
     MUST(trace_open(path, &t, ERR));
     for (int i = 0; i < trace_calls(t); i++)
         for (int what = 0; what < TRACE_WHAT_COUNT; what++)
@@ -105,7 +102,6 @@ TEST(flipped_payload_bytes_are_found)
     struct range r[64];
     int n = payload_ranges(test_path("a.h5"), r), tried = 0;
     char id[64];
-
     for (int i = 0; i < n; i++)
         for (size_t at = r[i].at; at < r[i].at + r[i].n; at++) {
             if (tried++ % 5)
@@ -128,7 +124,6 @@ TEST(a_damaged_head_is_not_read)
     OWN(trace_close) struct trace *t = NULL;
     float x[9 * 8];
     int n = payload_ranges(test_path("a.h5"), r), tried = 0, at = 0;
-
     MUST(trace_open(test_path("a.h5"), &t, ERR));
     for (int i = 0; i < trace_calls(t); i++)
         for (int w = 0; w < TRACE_WHAT_COUNT; w++) {
@@ -159,7 +154,6 @@ TEST_N(any_flipped_byte_is_found_or_means_nothing, 3)
     char id[64], good[64];
     int found = 0, tried = 0;
     size_t step = _i == TRACE_CONTIGUOUS ? 97 : 229;
-
     ck_assert_int_eq(verdict(test_path("a.h5"), good), 0);
     for (size_t at = 0; at < data.len; at += at < 512 ? 3 : step) {
         unsigned char old = (unsigned char)data.data[at];
@@ -181,7 +175,6 @@ TEST(every_flipped_byte_of_an_attribute_is_found)
                                          "main"};
     OWN(buf_free) struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     char id[64];
-
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
         size_t len = strlen(values[v]);
         int seen = 0;
@@ -206,7 +199,6 @@ TEST(changes_made_with_another_program_are_found)
     int64_t bad = 0, other = 12;
     double scale = 0.5;
     uint8_t sum[2][16] = {{1}};
-
     for (int i = 0; i < 4; i++) {
         struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
         buf_free(&data);
@@ -242,7 +234,6 @@ TEST_N(a_truncated_file_is_refused_at_every_length, 3)
 {
     OWN(buf_free) struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
     char id[64];
-
     for (size_t n = 0; n < data.len; n += n < 600 ? 13 : 263) {
         put_file(test_path("cut.h5"), data.data, n);
         ck_assert_msg(verdict(test_path("cut.h5"), id) == 1, "%zu of %zu bytes", n, data.len);
@@ -251,8 +242,7 @@ TEST_N(a_truncated_file_is_refused_at_every_length, 3)
     ck_assert_int_eq(verdict(test_path("cut.h5"), id), 1);
 }
 
-/* ---- foreign files ----------------------------------------------------------------------------
- */
+/* ---- foreign files --------------------------------------------------------------------------- */
 
 static hid_t open_rw(const char *path)
 {
@@ -344,7 +334,6 @@ TEST_N(impossible_structure_is_refused, 16)
     OWN(buf_free) struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     int64_t dims[3] = {2, 9, 8}, one = 1, zero = 0, three = 3;
     hid_t f = open_rw(test_path("a.h5")), props = h5_dataset_props(3, NULL), group;
-
     switch (_i) {
     case 0:
         dims[1] = 10;
@@ -428,8 +417,7 @@ TEST_N(impossible_structure_is_refused, 16)
     ck_assert_ptr_null(t);
 }
 
-/* ---- stopped writers --------------------------------------------------------------------------
- */
+/* ---- stopped writers ------------------------------------------------------------------------- */
 
 /* A file is: absent with nothing beside it, absent with a .part that is refused, or complete. */
 static void check_after_kill(const char *path, int *absent, int *part, int *good)
@@ -468,7 +456,6 @@ static void stop_at(const char *path, int step)
     struct trace_writer *w = NULL;
     float x[30 * 16] = {0};
     int at = 0;
-
 #define STEP(call)                                                                                 \
     do {                                                                                           \
         if (at++ == step)                                                                          \
@@ -495,7 +482,6 @@ static void stop_at(const char *path, int step)
 TEST(a_writer_stopped_at_any_step_leaves_a_file_that_says_so)
 {
     int absent = 0, part = 0, good = 0;
-
     for (int step = 0; step <= 20; step++) {
         pid_t pid = fork();
         ck_assert_int_ge(pid, 0);
@@ -517,7 +503,6 @@ TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
     struct trace_writer *w = NULL, *second = NULL;
     OWN(trace_close) struct trace *t = NULL;
     char part[NAME_MAX + 1];
-
     MUST(fixture_begin(test_path("live.h5"), &m, 2, &w, ERR));
     FAILS(trace_open(test_path("live.h5"), &t, ERR), ERR_INPUT, "still being written");
     ck_assert_int_eq(io_part_find(test_path("live.h5"), part), IO_PART_LIVE);
@@ -528,8 +513,7 @@ TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
     MUST(trace_open(test_path("live.h5"), &t, ERR));
 }
 
-/* ---- full disk --------------------------------------------------------------------------------
- */
+/* ---- full disk ------------------------------------------------------------------------------- */
 
 /* A file size limit stands in for a full disk: writes beyond it fail (SIGXFSZ ignored). */
 TEST_N(a_full_disk_ends_with_an_error_and_without_a_part_file, 3)
@@ -538,7 +522,6 @@ TEST_N(a_full_disk_ends_with_an_error_and_without_a_part_file, 3)
     struct err err = {0};
     struct rlimit old, limit;
     OWN(trace_close) struct trace *t = NULL;
-
     m.pool = 16;
     signal(SIGXFSZ, SIG_IGN);
     assert_ok(fixture_write(test_path("full.h5"), &m, 3, &err), &err);

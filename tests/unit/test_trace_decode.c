@@ -31,7 +31,6 @@ TEST(a_decode_phase_is_written_and_read)
     const char *path = test_path("d.h5"), *zip = test_path("z.h5");
     float sums[30];
     int64_t bad = -1;
-
     MUST(fixture_write(path, &m, 2, ERR));
     ck_assert_int_eq(minor_of(path), 2);
     MUST(trace_open(path, &t, ERR));
@@ -64,7 +63,6 @@ TEST(a_head_holds_the_last_rows)
     struct head_load how = {.precision = PREC_F64};
     struct trace *t = NULL;
     OWN(sim_head_free) struct sim_head h;
-
     MUST(fixture_write(test_path("d.h5"), &m, 1, ERR));
     MUST(trace_open(test_path("d.h5"), &t, ERR));
     MUST(head_load(t, 0, 2, &how, &h, ERR));
@@ -88,7 +86,6 @@ TEST(the_content_id_covers_it)
 {
     struct trace_meta m = fixture_decode(DT_F32);
     char seen[4][64];
-
     for (int i = 0; i < 4; i++) {
         struct trace *t = NULL;
         m.decode_from = i == 1 ? 29 : 30;
@@ -210,7 +207,6 @@ TEST(extra_operands_are_kept)
         .layers = "all", .heads = "3", .steps = "2:7", .branch = "", .jobs = 1};
     struct derived made;
     int64_t bad = -1;
-
     write_aux(test_path("aux.h5"), &m);
     MUST(trace_open(test_path("aux.h5"), &t, ERR));
     for (int i = 0; i < AUX_COUNT; i++)
@@ -236,7 +232,7 @@ TEST(extra_operands_are_kept)
     argv[1] = from;
     argv[3] = to;
     MUST(trace_export(t, &all, from, false, false, &n, &bytes, ERR));
-    MUST(cmd_import.run(&app, 5, argv, ERR));
+    MUST(cmd_run(&cmd_import, &app, 5, argv, ERR));
     MUST(trace_open(to, &again, ERR));
     for (int i = 0; i < AUX_COUNT; i++) {
         ck_assert_int_eq(trace_call(again, 0)->aux[i].heads, trace_call(t, 0)->aux[i].heads);
@@ -378,7 +374,6 @@ TEST(generated_tokens_are_captured)
     char args[400];
     double sum[P];
     float have[P];
-
     ck_assert_int_eq(d.from, P);
     ck_assert_int_eq(d.window, W);
     ck_assert_int_eq(d.steps, T);
@@ -471,7 +466,6 @@ TEST(wrong_sums_are_found)
     struct trace_meta m = fixture_decode(DT_F32);
     int64_t bad = -1, rows;
     int seen = 0;
-
     for (int all = 0; all < 2; all++) {
         OWN(trace_close) struct trace *t = NULL;
         struct trace_writer *w = NULL;

@@ -50,7 +50,6 @@ static void add(const char *path, const struct unknown *u, const char *list)
     int64_t dims[1] = {1};
     float one = 1;
     hid_t made = H5I_INVALID_HID;
-
     h5_lock();
     hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     ck_assert_int_ge(f, 0);
@@ -85,7 +84,6 @@ TEST_N(an_unknown_name_is_refused, N_UNKNOWN)
     const struct unknown *u = unknown + _i;
     const char *path = write_video();
     char text[128];
-
     add(path, u, "other");
     snprintf(text, sizeof text, "%s: %s '%s' is not known", u->group,
              u->kind == ATTRIBUTE ? "attribute" : "object", u->name);
@@ -100,7 +98,6 @@ TEST_N(a_marked_name_is_ignored, N_UNKNOWN)
     OWN(trace_close) struct trace *t = NULL;
     char list[64], where[96];
     int64_t bad = -1;
-
     snprintf(list, sizeof list, "one %s  last", u->name);
     snprintf(where, sizeof where, "%s/%s", strcmp(u->group, "/") == 0 ? "" : u->group, u->name);
     add(path, u, list);
@@ -118,7 +115,6 @@ TEST(the_version_of_the_file_is_named)
 {
     const struct unknown window = {CALL, ATTRIBUTE, "temperature"};
     const char *path = write_video();
-
     add(path, &window, NULL);
     h5_lock();
     hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
@@ -138,7 +134,6 @@ TEST(attributes_of_other_programs_are_ignored)
     const struct unknown display = {CALL "/q", ATTRIBUTE, "units"};
     const char *path = write_video();
     OWN(trace_close) struct trace *t = NULL;
-
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         for (size_t j = 0; j < sizeof names / sizeof *names; j++)
             add(path, &(struct unknown){groups[i], ATTRIBUTE, names[j]}, NULL);
@@ -160,7 +155,6 @@ TEST(a_mark_hides_no_known_name)
     const struct unknown step = {"/calls", ATTRIBUTE, "note"};
     const char *path = write_video();
     struct trace *t = NULL;
-
     add(path, &heads, "note heads q");
     MUST(trace_open(path, &t, ERR));
     ck_assert_int_eq(trace_meta(t)->heads, 2);

@@ -95,8 +95,7 @@ static void same_call(const struct trace *a, const char *branch_a, const struct 
     }
 }
 
-/* ---- the shipped model ------------------------------------------------------------------------
- */
+/* ---- the shipped model ----------------------------------------------------------------------- */
 
 #define DIT_RUN "--size 4x64x96 --steps 4 --noise " GOLDEN " --text " GOLDEN " "
 enum { DIT_LATENT = 3 * 4 * 64 * 96 };
@@ -259,8 +258,7 @@ TEST(frames_are_the_sample_in_bytes)
     ck_assert(access(test_path("png/clip/frame-003.png"), F_OK) != 0);
 }
 
-/* ---- guidance ---------------------------------------------------------------------------------
- */
+/* ---- guidance -------------------------------------------------------------------------------- */
 
 static void put_npy(const char *name, int ndim, const int64_t *shape, const float *x)
 {
@@ -319,8 +317,7 @@ TEST(guidance_against_a_negative_prompt)
     check_guidance(true);
 }
 
-/* ---- a checkpoint with the structure of Wan 2.1 -------------------------------------------------
- */
+/* ---- a checkpoint with the structure of Wan 2.1 ---------------------------------------------- */
 
 static void put_wan(int shards, const char *leave_out)
 {

@@ -87,7 +87,6 @@ static void check_run(int64_t cache_bytes)
     struct probe probe = {0};
     double sigma[STEPS + 1];
     char name[64];
-
     MUST(st_open(GOLDEN, &golden, ERR));
     MUST(st_open(EXACT, &exact, ERR));
     MUST(wan_open(MODEL, cache_bytes, &m, ERR));
@@ -128,7 +127,6 @@ TEST(velocity_does_not_depend_on_the_number_of_threads)
     enum { FRAMES = 11, HIGH = 56, WIDE = 104, COUNT = 3 * FRAMES * HIGH * WIDE };
     static float x[COUNT], text[8 * 32], one[COUNT], many[COUNT];
     OWN(wan_close) struct wan_model m;
-
     for (int i = 0; i < COUNT; i++)
         x[i] = (float)rng_normal(5, 1, (uint64_t)i);
     for (int i = 0; i < 8 * 32; i++)

@@ -79,7 +79,6 @@ static int evaluate(const struct denoiser_accel *device, const struct layer_atte
     struct wan_device_ask here = ask;
     struct wan_model m;
     int rc = 0;
-
     memset(s, 0, sizeof *s);
     s->quiet = quiet;
     for (int i = 0; i < SIZE; i++)

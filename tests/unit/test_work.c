@@ -1,6 +1,5 @@
 /*
- * test_work.c - stages of masks (sim/work.h) against a count pair by pair, and of a map as a device
- * has it.
+ * test_work.c - stages of masks (sim/work.h) against a count pair by pair.
  */
 #include "core/intmath.h"
 #include "core/rng.h"
@@ -19,7 +18,7 @@ TEST(a_pair_of_rows)
     MUST(mask_lists_add_run(&m, 0, 0, 4, ERR));
     MUST(mask_lists_add_run(&m, 1, 2, 6, ERR));
     mask_lists_finish(&m);
-    MUST(work_add(&w, &m, NULL, ERR));
+    MUST(work_add(&w, &m, ERR));
     const struct work_counts *c = w.of + WORK_64x64;
     ck_assert_int_eq(c->rows, 1);
     ck_assert_int_eq(c->stages, 1);
@@ -93,13 +92,10 @@ static const struct shape {
               {256, 500, 16, 16, true, 0.1},   {512, 512, 256, 64, false, 0.4},
               {256, 512, 128, 128, false, 0.5}};
 
-static void fill(const struct shape *s, struct mask *m, struct accel_units *u, uint8_t *kept)
+static void fill(const struct shape *s, struct mask *m, uint8_t *kept)
 {
     int64_t groups = ceil_div(s->nq, s->bq), units = ceil_div(s->nk, s->bk);
     MUST(mask_lists_init(m, s->nq, s->nk, 0, s->nq, s->causal, s->bq, s->bk, ERR));
-    *u = (struct accel_units){.on_device = true, .bq = s->bq, .bk = s->bk, .groups = groups};
-    u->words = ceil_div(units, 32);
-    u->map = calloc((size_t)(groups * u->words), sizeof *u->map);
     for (int64_t g = 0; g < groups; g++)
         for (int64_t c = 0; c < units; c++) {
             int64_t last = MIN((g + 1) * s->bq, s->nq) - 1;
@@ -107,7 +103,6 @@ static void fill(const struct shape *s, struct mask *m, struct accel_units *u, u
                 c * s->bk >= key_limit(s->nq, s->nk, s->causal, last))
                 continue;
             MUST(mask_lists_add(m, g, (int32_t)c, ERR));
-            u->map[g * u->words + c / 32] |= 1u << c % 32;
             for (int64_t i = g * s->bq; i <= last; i++)
                 for (int64_t j = c * s->bk;
                      j < MIN((c + 1) * s->bk, key_limit(s->nq, s->nk, s->causal, i)); j++)
@@ -120,16 +115,15 @@ TEST_EACH(counts_are_those_of_the_pairs, shapes)
 {
     const struct shape *s = shapes + _i;
     struct mask m;
-    struct accel_units u;
-    struct mask_work w = {0}, of_map = {0};
+    struct mask_work w = {0};
     struct work_counts want;
     uint8_t *kept = calloc((size_t)(s->nq * s->nk), 1);
     struct plain p = {kept, s->nq, s->nk, s->causal};
     int64_t pairs = 0;
-    fill(s, &m, &u, kept);
+    fill(s, &m, kept);
     for (int64_t i = 0; i < s->nq * s->nk; i++)
         pairs += kept[i];
-    MUST(work_add(&w, &m, NULL, ERR));
+    MUST(work_add(&w, &m, ERR));
     count_plain(&p, 2, 128, &want);
     same(w.of + WORK_128x128, &want);
     ck_assert_int_ge(want.stages * 128 * 128, pairs);
@@ -143,13 +137,7 @@ TEST_EACH(counts_are_those_of_the_pairs, shapes)
     ck_assert_int_eq(pair->stages + pair->half, w.of[WORK_128x64].stages);
     ck_assert_int_eq(w.of[WORK_BITS].stages, w.of[WORK_128x128].stages);
     ck_assert_int_le(w.of[WORK_GATHER].stages, w.of[WORK_128x128].stages);
-    if (s->bq % 64 == 0 && s->bk % 64 == 0) {
-        MUST(work_add(&of_map, &m, &u, ERR));
-        for (int i = 0; i < WORK_BITS; i++) /* as block lists */
-            same(w.of + i, of_map.of + i);
-    }
     mask_free(&m);
-    free(u.map);
     free(kept);
 }
 
@@ -163,7 +151,7 @@ TEST(bits_and_gathered_keys)
     MUST(mask_lists_add_run(&m, 0, 130, 140, ERR));
     MUST(mask_lists_add_run(&m, 0, 500, 512, ERR));
     mask_lists_finish(&m);
-    MUST(work_add(&w, &m, NULL, ERR));
+    MUST(work_add(&w, &m, ERR));
     ck_assert_int_eq(w.of[WORK_BITS].stages, 3);
     ck_assert_int_eq(w.of[WORK_BITS].masked, 2);
     ck_assert_int_eq(w.of[WORK_GATHER].stages, 2);
@@ -180,8 +168,8 @@ TEST(a_call_is_the_sum_of_its_heads)
     MUST(mask_lists_init(&part, 256, 256, 128, 256, true, 128, 128, ERR));
     MUST(mask_lists_add_run(&part, 0, 1, 2, ERR));
     mask_lists_finish(&part);
-    MUST(work_add(&w, &full, NULL, ERR));
-    MUST(work_add(&head, &part, NULL, ERR));
+    MUST(work_add(&w, &full, ERR));
+    MUST(work_add(&head, &part, ERR));
     record_init(&r);
     MUST(work_record(&w, 128, &r, ERR));
     ck_assert_int_eq(record_metrics(&r), 0);

@@ -255,9 +255,6 @@ out:
     return rc;
 }
 
-/* A running sum this close to its target may fall on the other side in float arithmetic. */
-#define TIE 1e-6
-
 #define COLUMN_ROWS 128 /* query rows that share a list of columns */
 
 /* Entries that a head-wide prefix may sort at once (24 bytes each). */
@@ -383,7 +380,6 @@ struct state {
     struct head_prefix head;
     int64_t ties, row_min, row_max;
     struct slice_mask given; /* the mask of a device that chose; bits NULL: none did, or it stays */
-    bool chosen;             /* a device chose */
     uint8_t *strips;         /* [nk columns, then nq + nk - 1 slashes] kept? */
     int64_t kept[2], ranked_by; /* columns and slashes; rows that ranked them */
 };
@@ -517,7 +513,7 @@ static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
 
 static void tally(struct state *s, const struct prefix *p, double target, int64_t kept)
 {
-    s->ties += fabs(p->sum - target) < TIE || fabs(p->before - target) < TIE;
+    s->ties += fabs(p->sum - target) < ORACLE_TIE || fabs(p->before - target) < ORACLE_TIE;
     s->row_min = MIN(s->row_min, kept);
     s->row_max = MAX(s->row_max, kept);
 }
@@ -832,14 +828,28 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     return true;
 }
 
+/* Are ties counted, those of each query block? */
+static bool counts_ties(const struct state *s)
+{
+    return s->kind != KIND_TOPK && !s->head_wide;
+}
+
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
     const struct accel_units *u = c->counts;
-    s->chosen = true;
+    int32_t ties = 0;
+    int rc = 0;
+    if (counts_ties(s)) {
+        TRY(accel_own_check(c->own, sizeof ties, err));
+        memcpy(&ties, c->own->data, sizeof ties);
+    }
+    s->ties = ties;
     for (int64_t g = 0; u && g < u->groups; g++)
         note_given(s, MIN((g + 1) * u->bq, s->in.x.nq), u->count[g]);
-    return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, 0, err);
+    TRY(slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, 0, err));
+out:
+    return rc;
 }
 
 /* ---- the decode phase ----------------------------------------------------------------------- */
@@ -901,7 +911,7 @@ static int report(void *state, struct record *r, struct err *err)
                     (long long)s->kept[1], (long long)s->ranked_by);
         return 0;
     }
-    if (s->kind != KIND_TOPK && !s->head_wide && !s->chosen)
+    if (counts_ties(s))
         TRY(record_metric(r, "ties", (double)s->ties, err));
     if (!s->head_wide && s->row_min <= s->row_max) {
         TRY(RECORD_ALL(r, err, {"row_units_min", s->row_min}, {"row_units_max", s->row_max}));

@@ -12,7 +12,7 @@
 
 enum maskset_kind {
     MASKSET_DUMP,   /* of lacuna replay --dump-masks */
-    MASKSET_ARRAYS, /* .npy, .npz, .safetensors, HDF5 */
+    MASKSET_ARRAYS, /* .npy, .npz, .safetensors */
     MASKSET_TABLE,  /* JSON: MInference's pattern per head */
 };
 

@@ -11,6 +11,7 @@
  * repeated: the mask of spargeattn is measured with exact softmax.
  */
 #include "core/fileio.h"
+#include "core/h5util.h"
 #include "core/hash.h"
 #include "core/intmath.h"
 #include "core/log.h"
@@ -459,24 +460,23 @@ static bool ends_with(const char *path, const char *end)
     return n >= m && strcmp(path + n - m, end) == 0;
 }
 
-/* A dump if it is one, otherwise arrays; the message of the more likely one. */
+/* A dump if it is HDF5, otherwise arrays. */
 static int open_file(struct maskset *s, struct err *err)
 {
-    struct err dump = {0}, arrays = {0};
+    bool dump = false;
     int rc = 0;
 
-    if (array_file_open(s->path, &s->file, &arrays) == 0) {
-        s->kind = MASKSET_ARRAYS;
+    TRY(h5_signature(s->path, &dump, err));
+    s->kind = dump ? MASKSET_DUMP : MASKSET_ARRAYS;
+    if (!dump) {
+        TRY(array_file_open(s->path, &s->file, err));
         return mask_arrays_list(s, err);
     }
-    if (!strstr(arrays.msg, "lacuna-"))
-        return err_set(err, arrays.code, "%s", arrays.msg);
-    s->kind = MASKSET_DUMP;
-    if ((rc = maskfile_open(s->path, &s->dump, &dump)) != 0)
-        return err_set(err, rc, "%s", dump.msg);
-    rc = mask_index_make(s->dump, &s->index, err);
-    if (!rc && s->index.n == 0)
-        rc = err_set(err, ERR_INPUT, "%s: it holds no mask", s->path);
+    TRY(maskfile_open(s->path, &s->dump, err));
+    TRY(mask_index_make(s->dump, &s->index, err));
+    if (s->index.n == 0)
+        FAIL(err, ERR_INPUT, "%s: it holds no mask", s->path);
+out:
     return rc;
 }
 
@@ -608,10 +608,9 @@ struct params {
 };
 
 static const struct opt options[] = {
-    OPT_STR(
-        struct params, file, NULL, NULL,
-        "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, HDF5, or MInference's .json.",
-        .flags = OPT_REQUIRED | OPT_OUTSIDE, .unit = "file"),
+    OPT_STR(struct params, file, NULL, NULL,
+            "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, or MInference's .json.",
+            .flags = OPT_REQUIRED | OPT_OUTSIDE, .unit = "file"),
     OPT_STR(struct params, unit, NULL, NULL,
             "Size of the blocks of arrays, such as 64x64; unset: the file says it, or pairs.",
             .unit = "queries x keys"),

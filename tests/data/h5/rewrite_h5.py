@@ -7,11 +7,10 @@ KIND is what h5py users do:
 
     earliest   h5py's default: superblock 0, symbol tables, object headers of version 1
     v108       superblock 2, compact links and attributes, and dense ones where they are many
-    v110       superblock 3, chunk indices of HDF5 1.10
     latest     libver="latest" of the HDF5 that h5py was built with
-    ordered    v110 with creation order tracked and indexed
+    ordered    v108 with creation order tracked and indexed
     vlen       earliest with attributes as variable-length strings, as h5py writes a Python str
-    chunked    v110 with chunked datasets: fixed array, extensible array, B-tree, single, implicit
+    chunked    v108 with chunked datasets: whole and at the edge, growing, in one chunk, allocated early
 
 Elements, types and names are kept, so a reader of the original reads the copy. Filters are kept
 where the HDF5 of h5py has them; chunks of others are copied as they are stored.
@@ -25,9 +24,8 @@ LIBVER = {
     "earliest": ("earliest", "v108"),
     "vlen": ("earliest", "v108"),
     "v108": ("v108", "v108"),
-    "v110": ("v110", "v110"),
-    "ordered": ("v110", "v110"),
-    "chunked": ("v110", "v110"),
+    "ordered": ("v108", "v108"),
+    "chunked": ("v108", "v108"),
     "latest": "latest",
 }
 
