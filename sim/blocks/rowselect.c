@@ -78,17 +78,17 @@ int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, i
                struct mask *m, int64_t g, struct err *err)
 {
     struct prefix top;
-    int64_t first = 0, kept = 0; /* whole from `first` on */
+    int64_t kept = 0, from = best < n ? n : 0; /* all of [from, end) stay */
     int rc = 0;
 
     if (best < n) {
         TRY(prefix_topk(r->work, score, n, best, &top, err));
-        const int32_t *list = prefix_list(r->work, &top, score, n, &kept);
-        TRY(mask_lists_add_all(m, g, list, kept, err));
-        first = n;
+        const int32_t *unit = prefix_list(r->work, &top, score, n, &kept);
+        TRY(mask_lists_add_all(m, g, unit, kept, err));
     }
-    TRY(mask_lists_add_run(m, g, (int32_t)first, (int32_t)end, err));
-    r->kept += kept + end - first;
+    if (from < end)
+        TRY(mask_lists_add_run(m, g, (int32_t)from, (int32_t)end, err));
+    r->kept += kept + end - from;
     r->seen += end;
 out:
     return rc;

@@ -46,7 +46,7 @@ static const struct opt options[] = {
  * together. */
 struct index {
     char trace[40]; /* the call: "" is none that another head could have */
-    int step, layer, users;
+    int step, layer, emulate, users;
     int64_t nq, nk, topk, words;
     struct operand of[OPERANDS];
     pthread_mutex_t lock;
@@ -175,6 +175,7 @@ static int index_new(struct method_ctx *ctx, const struct params *p, const struc
     TRY(mem_zalloc(&x, 1, sizeof *x, "the index of a layer", err));
     *x = (struct index){.step = in->step,
                         .layer = layer,
+                        .emulate = p->emulate,
                         .nq = in->x.nq,
                         .nk = in->x.nk,
                         .topk = p->topk,
@@ -201,7 +202,7 @@ static bool is_of(const struct index *x, const struct params *p, const struct he
 {
     return x && in->trace && *in->trace && strncmp(x->trace, in->trace, sizeof x->trace - 1) == 0 &&
            x->step == in->step && x->layer == layer && x->nq == in->x.nq && x->nk == in->x.nk &&
-           x->topk == p->topk;
+           x->topk == p->topk && x->emulate == p->emulate;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -252,15 +253,14 @@ static void score_row(const struct index *x, int64_t i, int64_t limit, double *s
 static int rank_row(struct state *s, int64_t i, struct err *err)
 {
     struct index *x = s->index;
-    int64_t limit = attn_limit(&s->in->x, i);
-    double *score = s->rank.score;
+    int64_t limit = attn_limit(&s->in->x, i), n;
     struct prefix top;
     int rc = 0;
-    score_row(x, i, limit, score);
-    TRY(prefix_topk(s->rank.work, score, limit, x->topk, &top, err));
-    for (int64_t j = 0; j < limit; j++)
-        if (prefix_has(&top, score[j], j))
-            x->bits[i * x->words + j / 64] |= 1ull << (j % 64);
+    score_row(x, i, limit, s->rank.score);
+    TRY(prefix_topk(s->rank.work, s->rank.score, limit, x->topk, &top, err));
+    const int32_t *key = prefix_list(s->rank.work, &top, s->rank.score, limit, &n);
+    for (int64_t e = 0; e < n; e++)
+        x->bits[i * x->words + key[e] / 64] |= 1ull << (key[e] % 64);
 out:
     return rc;
 }
@@ -296,9 +296,7 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
         return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
     s->scores += limit;
     TRY(claim_row(s, i, true, err));
-    for (int64_t j = 0; j < limit; j++)
-        if (x->bits[i * x->words + j / 64] >> (j % 64) & 1)
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
+    TRY(mask_lists_add_bits(m, g, x->bits + i * x->words, x->words, err));
 out:
     return rc;
 }
