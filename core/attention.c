@@ -89,33 +89,27 @@ static int64_t block_rows(const struct mask *m)
     return m->form == MASK_FULL ? ROWS : 64;
 }
 
-static int rows_run(const struct attn_ops *ops, const struct mask *m, double *s, int64_t ld,
-                    double *out, double *lse, struct err *err)
-{
-    const struct attn_in *in = &ops->in;
-    int64_t n = block_rows(m);
-    return ops->prec == PREC_F32
-               ? attn_rows_f32(in, in->k, in->v, m, n, s, ld, out, lse, err)
-               : attn_rows_f64(in, ops->k64, ops->v64, m, n, s, ld, out, lse, err);
-}
-
 int attn_rows(const struct attn_ops *ops, const struct mask *m, double *out, double *lse,
               struct err *err)
 {
-    return rows_run(ops, m, NULL, 0, out, lse, err);
+    const struct attn_in *in = &ops->in;
+    int64_t rows = block_rows(m);
+    return ops->prec == PREC_F32 ? attn_rows_f32(in, in->k, in->v, m, rows, out, lse, err)
+                                 : attn_rows_f64(in, ops->k64, ops->v64, m, rows, out, lse, err);
 }
 
-int attn_scored_rows(const struct attn_ops *ops, int64_t r0, int64_t r1, double *s, int64_t ld,
-                     double *out, double *lse, struct err *err)
+int attn_scored_rows(const struct attn_ops *ops, const struct scored_rows *heads, int n, int64_t r0,
+                     int64_t r1, int64_t ld, struct err *err)
 {
-    struct mask full;
-    attn_full_mask(&ops->in, r0, r1, &full);
-    int rc = rows_run(ops, &full, s, ld, out, lse, err);
-    for (int64_t r = r0; r < r1; r++, s += ld) {
-        for (int64_t j = 0; j < attn_first(&ops->in, r); j++)
-            s[j] = -INFINITY;
-        for (int64_t j = attn_limit(&ops->in, r); j < ld; j++)
-            s[j] = -INFINITY;
+    int rc = 0;
+    for (int g = 0; g < n; g += ROWS) {
+        int m = MIN(ROWS, n - g);
+        for (int64_t a = r0, rows; a < r1 && !rc; a += rows) {
+            rows = MIN(ROWS / m, r1 - a);
+            rc = ops->prec == PREC_F32
+                     ? scored_rows_f32(heads + g, m, ops->in.k, ops->in.v, r0, a, rows, ld, err)
+                     : scored_rows_f64(heads + g, m, ops->k64, ops->v64, r0, a, rows, ld, err);
+        }
     }
     return rc;
 }

@@ -126,10 +126,16 @@ void attn_release(struct attn_ops *ops);
 int attn_rows(const struct attn_ops *ops, const struct mask *m, double *out, double *lse,
               struct err *err);
 
-/* Dense attention of the rows [r0, r1) with their scores: s [r1-r0][ld], -inf where not allowed;
- * ld covers the keys of the last row. */
-int attn_scored_rows(const struct attn_ops *ops, int64_t r0, int64_t r1, double *s, int64_t ld,
-                     double *out, double *lse, struct err *err);
+/* Some rows of a head: scores [rows][ld], -inf where not allowed, outputs and log-sum-exps. */
+struct scored_rows {
+    const struct attn_in *in;
+    double *s, *out, *lse;
+};
+
+/* Dense attention of the rows [r0, r1) of n heads with the keys, values and window of ops; ld
+ * covers the keys of the last row. */
+int attn_scored_rows(const struct attn_ops *ops, const struct scored_rows *heads, int n, int64_t r0,
+                     int64_t r1, int64_t ld, struct err *err);
 
 /* Exact probabilities of the rows [r0, r1) against all keys: p [r1-r0][nk] (0 where not allowed),
  * given their dense lse [r1-r0]. They add up to 1 whether there is a sink or not: p is a share of

@@ -202,16 +202,26 @@ out:
     return rc;
 }
 
-int exact_score(struct exact *e, int64_t row0, int64_t row1, double *s, int64_t ld, struct err *err)
+int exact_score(struct exact *const *e, int n, int64_t row0, int64_t row1, double *const *s,
+                int64_t ld, struct err *err)
 {
     const struct attn_ops *ops;
+    struct scored_rows *h = NULL;
     int rc = 0;
-    TRY(make_room(e, true, err));
-    TRY(exact_operands(e, &ops, err));
-    TRY(attn_scored_rows(ops, row0, row1, s, ld, e->out + row0 * e->x.dv, e->lse + row0, err));
-    memset(e->done + row0, EXACT_LSE | EXACT_OUT, (size_t)(row1 - row0));
-    exact_hold(e, row0, row1, s, ld);
+    TRY(mem_alloc(&h, n, sizeof *h, "heads", err));
+    for (int g = 0; g < n; g++) {
+        TRY(make_room(e[g], true, err));
+        h[g] =
+            (struct scored_rows){&e[g]->x, s[g], e[g]->out + row0 * e[g]->x.dv, e[g]->lse + row0};
+    }
+    TRY(exact_operands(e[0], &ops, err));
+    TRY(attn_scored_rows(ops, h, n, row0, row1, ld, err));
+    for (int g = 0; g < n; g++) {
+        memset(e[g]->done + row0, EXACT_LSE | EXACT_OUT, (size_t)(row1 - row0));
+        exact_hold(e[g], row0, row1, s[g], ld);
+    }
 out:
+    free(h);
     return rc;
 }
 

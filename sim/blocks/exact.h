@@ -105,10 +105,11 @@ int exact_probs(struct exact *e, int64_t row0, int64_t row1, double *p, struct e
 int exact_scores(struct exact *e, int64_t row0, int64_t row1, int64_t k0, int64_t k1, double *s,
                  struct err *err);
 
-/* Compute the rows [row0, row1) at once: their log-sum-exps and outputs are kept, and their scores
- * held, in s [row1-row0][ld]: -inf where not allowed, ld at least the keys of the last row. */
-int exact_score(struct exact *e, int64_t row0, int64_t row1, double *s, int64_t ld,
-                struct err *err);
+/* Compute the rows [row0, row1) of n heads with the same keys at once: their log-sum-exps and
+ * outputs are kept, and their scores held, in s[g] [row1-row0][ld]: -inf where not allowed, ld at
+ * least the keys of the last row. After exact_by_rows. */
+int exact_score(struct exact *const *e, int n, int64_t row0, int64_t row1, double *const *s,
+                int64_t ld, struct err *err);
 
 /* e has one query, which is row i of `of`: its numbers, its operands and what is held. */
 int exact_view_row(struct exact *e, struct exact *of, int64_t i, struct err *err);

@@ -1,10 +1,10 @@
 /*
  * decodelayer.c - the flow of a layer (decodelayer.h): blocks of steps, and in each block
  *
- *   score      scores, dense outputs and heavy keys of every head                threads, by head
- *   choose     a setting with state: append, step, evict, step after step
- *              others, and `then=`: the set of each row                          threads, by cache
- *   measure    attention over the set, metrics                                   threads, by cache
+ *   score      scores, dense outputs and heavy keys of every head                threads, by KV
+ * head choose     a setting with state: append, step, evict, step after step others, and `then=`:
+ * the set of each row                          threads, by cache measure    attention over the set,
+ * metrics                                   threads, by cache
  */
 #include "sim/decode/decodelayer.h"
 
@@ -26,8 +26,6 @@
 
 /* The exact attention of a head in the steps at hand. */
 struct truth {
-    double *score; /* [steps][stride], owned */
-    int64_t stride;
     const double *out, *lse;
     int32_t hot[BLOCK_STEPS][DECODE_HOT];
     double *mass; /* [nk], owned: sum over all steps so far; NULL where nobody evicts */
@@ -60,9 +58,12 @@ struct decode {
     const struct decode_call *c;
     const struct head_in **heads; /* [n], owned */
     struct truth *truth;          /* [n], owned */
-    struct setting *settings;     /* [n_runs], owned */
-    struct row_work *work;        /* [jobs], owned */
-    int64_t block, t0, steps;     /* steps of a full block; the block at hand */
+    struct exact **exact;         /* [n], owned */
+    double **score;               /* [n][steps][stride], owned */
+    int64_t stride;
+    struct setting *settings; /* [n_runs], owned */
+    struct row_work *work;    /* [jobs], owned */
+    int64_t block, t0, steps; /* steps of a full block; the block at hand */
     struct setting *now;
 };
 
@@ -79,7 +80,7 @@ static struct step step_at(const struct decode *d, int h, int64_t i)
     return (struct step){.step = d->t0 + i,
                          .first = attn_first(x, row),
                          .limit = attn_limit(x, row),
-                         .score = t->score + i * t->stride,
+                         .score = d->score[h] + i * d->stride,
                          .out = t->out + i * x->dv,
                          .lse = t->lse + i,
                          .hot = t->hot[i]};
@@ -96,22 +97,23 @@ static void add_mass(const struct step *s, double *z, double *mass)
         mass[s->first + j] += z[j];
 }
 
-static int score_head(void *self, int64_t h, int worker, struct err *err)
+/* The heads of a KV head. */
+static int score_group(void *self, int64_t c, int worker, struct err *err)
 {
     struct decode *d = self;
-    struct truth *t = d->truth + h;
-    const struct head_in *in = d->heads[h];
-    int64_t row = row_of(d, d->t0);
-    int rc = 0;
+    int group = d->c->group, first = (int)c * group, rc = 0;
+    int64_t row0 = row_of(d, d->t0), row1 = row0 + d->steps;
 
-    t->stride = attn_limit(&in->x, row + d->steps - 1);
-    TRY(exact_score(in->exact, row, row + d->steps, t->score, t->stride, err));
-    TRY(exact_out(in->exact, row, row + d->steps, &t->out, err));
-    TRY(exact_lse(in->exact, row, row + d->steps, &t->lse, err));
-    for (int64_t i = 0; t->mass && i < d->steps; i++) {
-        struct step s = step_at(d, (int)h, i);
-        add_mass(&s, d->work[worker].z, t->mass);
-        TRY(heavy_keys(&s, d->work + worker, t->hot[i], err));
+    TRY(exact_score(d->exact + first, group, row0, row1, d->score + first, d->stride, err));
+    for (int h = first; h < first + group; h++) {
+        struct truth *t = d->truth + h;
+        TRY(exact_out(d->exact[h], row0, row1, &t->out, err));
+        TRY(exact_lse(d->exact[h], row0, row1, &t->lse, err));
+        for (int64_t i = 0; t->mass && i < d->steps; i++) {
+            struct step s = step_at(d, h, i);
+            add_mass(&s, d->work[worker].z, t->mass);
+            TRY(heavy_keys(&s, d->work + worker, t->hot[i], err));
+        }
     }
 out:
     return rc;
@@ -178,7 +180,7 @@ static int walk(struct decode *d, struct setting *s, struct err *err)
     for (int64_t i = 0; i < d->steps; i++) {
         TRY(append_and_hold(d, s, d->t0 + i, err));
         for (int h = 0; h < d->c->n; h++)
-            score[h] = d->truth[h].score + i * d->truth[h].stride;
+            score[h] = d->score[h] + i * d->stride;
         if (!s->method->decode.step)
             continue;
         TRY(s->method->decode.step(s->state, &s->layer, row_of(d, d->t0 + i), score, err));
@@ -558,13 +560,14 @@ static int truth_init(struct decode *d, int h, bool evicts, struct err *err)
     struct truth *t = d->truth + h;
     const struct attn_in *x = &d->heads[h]->x;
     int rc = 0;
-    TRY(mem_alloc(&t->score, d->block * x->nk, sizeof *t->score, "scores of a block", err));
+    d->exact[h] = d->heads[h]->exact;
+    TRY(mem_alloc(&d->score[h], d->block * x->nk, sizeof **d->score, "scores of a block", err));
     if (evicts)
         TRY(mem_zalloc(&t->mass, x->nk, sizeof *t->mass, "mass of keys", err));
-    exact_by_rows(d->heads[h]->exact);
+    exact_by_rows(d->exact[h]);
     int first = h / d->c->group * d->c->group;
     if (h != first)
-        TRY(exact_borrow(d->heads[h]->exact, d->heads[first]->exact, err));
+        TRY(exact_borrow(d->exact[h], d->exact[first], err));
 out:
     return rc;
 }
@@ -588,6 +591,8 @@ static int layer_init(struct decode *d, struct err *err)
     int rc = 0;
     TRY(mem_zalloc(&d->heads, c->n, sizeof *d->heads, "heads", err));
     TRY(mem_zalloc(&d->truth, c->n, sizeof *d->truth, "heads", err));
+    TRY(mem_zalloc(&d->exact, c->n, sizeof *d->exact, "heads", err));
+    TRY(mem_zalloc(&d->score, c->n, sizeof *d->score, "heads", err));
     TRY(mem_zalloc(&d->settings, c->n_runs, sizeof *d->settings, "settings", err));
     TRY(mem_zalloc(&d->work, MAX(1, c->jobs), sizeof *d->work, "scratch of rows", err));
     for (int h = 0; h < c->n; h++)
@@ -619,13 +624,15 @@ static void layer_free(struct decode *d)
         setting_free(d->settings + k);
     for (int h = 0; d->truth && h < d->c->n; h++) {
         exact_hold(d->heads[h]->exact, 0, 0, NULL, 0);
-        free(d->truth[h].score);
+        free(d->score ? d->score[h] : NULL);
         free(d->truth[h].mass);
     }
     for (int i = 0; d->work && i < MAX(1, d->c->jobs); i++)
         row_work_free(d->work + i);
     free(d->work);
     free(d->truth);
+    free(d->exact);
+    free(d->score);
     free(d->heads);
     free(d->settings);
 }
@@ -633,7 +640,8 @@ static void layer_free(struct decode *d)
 static int do_block(struct decode *d, struct err *err)
 {
     int rc = 0;
-    TRY(pool_run(d->c->jobs, d->c->n, score_head, d, err));
+    d->stride = attn_limit(&d->heads[0]->x, row_of(d, d->t0 + d->steps) - 1);
+    TRY(pool_run(d->c->jobs, d->c->n / d->c->group, score_group, d, err));
     for (int64_t k = 0; k < d->c->n_runs; k++) {
         struct setting *s = d->now = d->settings + k;
         struct err own = {0};

@@ -230,6 +230,49 @@ TEST(extreme_scores_stay_finite)
     }
 }
 
+/* Heads over the same keys together are the heads one by one, under a window, caps and sinks. */
+TEST_N(scored_rows_are_those_of_each_head, 4)
+{
+    enum { NQ = 200, NK = 1500, D = 16, FIRST = 37, HEADS = 3, ROWS = NQ - FIRST };
+    static double s[HEADS][ROWS * NK], out[HEADS][ROWS * D], lse[HEADS][ROWS], want[ROWS * D],
+        want_lse[ROWS];
+    double tol = _i < 2 ? 1e-12 : 2e-5;
+    struct data x;
+    struct mask m;
+    struct attn_in in[HEADS];
+    struct scored_rows h[HEADS];
+    make_data(&x, HEADS * NQ, NK, D, D, true, 1.5);
+    for (int g = 0; g < HEADS; g++) {
+        in[g] = x.in;
+        in[g].nq = NQ;
+        in[g].q = x.q + (ptrdiff_t)g * NQ * D;
+        in[g].reach.back = _i % 2 ? 700 : 0;
+        in[g].mods.softcap = 2 + g;
+        in[g].mods.has_sink = g == 1;
+        h[g] = (struct scored_rows){in + g, s[g], out[g], lse[g]};
+    }
+    OWN(attn_release) struct attn_ops first;
+    MUST(attn_prepare(&first, in, _i < 2 ? PREC_F64 : PREC_F32, ERR));
+    MUST(attn_scored_rows(&first, h, HEADS, FIRST, NQ, NK, ERR));
+    for (int g = 0; g < HEADS; g++) {
+        OWN(attn_release) struct attn_ops ops;
+        MUST(attn_prepare(&ops, in + g, first.prec, ERR));
+        attn_full_mask(in + g, FIRST, NQ, &m);
+        MUST(attn_rows(&ops, &m, want, want_lse, ERR));
+        for (int r = 0; r < ROWS; r++) {
+            ck_assert_double_eq_tol(lse[g][r], want_lse[r], tol);
+            ck_assert_double_eq_tol(out[g][r * D], want[r * D], tol);
+            for (int64_t j = 0; j < NK; j += 7) {
+                bool sees = j >= attn_first(in + g, FIRST + r) && j < attn_limit(in + g, FIRST + r);
+                double have = s[g][r * NK + j];
+                ck_assert(sees ? fabs(have - score(in + g, FIRST + r, j)) < tol
+                               : have == -INFINITY);
+            }
+        }
+    }
+    free_data(&x);
+}
+
 TEST(probabilities_sum_to_one_and_scores_agree)
 {
     struct data x;

@@ -108,8 +108,9 @@ static void gather(const struct attn_in *x, const struct kv_cache *k, int64_t r,
 static void add_softmax(double *z, int64_t n, double *sum)
 {
     double top = row_max_f64(z, n), total = top == -INFINITY ? 0 : exp_sum_f64(z, n, top);
-    for (int64_t i = 0; i < n && total > 0; i++)
-        sum[i] += z[i] / total;
+    double by = total > 0 ? 1 / total : 0;
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += z[i] * by;
 }
 
 static const struct kv_cache *cache_of(const struct evict_work *w, int h)
