@@ -6,7 +6,6 @@
 #include "core/buf.h"
 #include "core/fileio.h"
 #include "core/mem.h"
-#include "core/utf8.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -52,25 +51,6 @@ static int read_field(struct reader *r, char **field, bool *last, struct err *er
     return 0;
 }
 
-/* Fields are shown in tables and on terminals. Quoted ones may hold line breaks. */
-static int check_field(const struct reader *r, char *field, int64_t line, struct err *err)
-{
-    char what[UTF8_FAULT_MAX];
-    const char *fault = NULL;
-    for (char *at = field; at && !fault;) {
-        char *end = strpbrk(at, "\t\r\n"), kept = end ? *end : '\0';
-        if (end)
-            *end = '\0';
-        fault = utf8_fault(at, what);
-        if (end)
-            *end++ = kept;
-        at = end;
-    }
-    return fault ? err_set(err, ERR_INPUT, "%s:%lld: a field has a %s", r->path, (long long)line,
-                           fault)
-                 : 0;
-}
-
 static int read_row(struct reader *r, struct csv *c, int64_t *cap_rows, struct err *err)
 {
     char **fields = NULL, *field;
@@ -79,7 +59,6 @@ static int read_row(struct reader *r, struct csv *c, int64_t *cap_rows, struct e
     int rc = 0;
     while (!last) {
         TRY(read_field(r, &field, &last, err));
-        TRY(check_field(r, field, line, err));
         TRY(mem_grow(&fields, &cap, n + 1, sizeof *fields, "CSV fields", err));
         fields[n++] = field;
     }

@@ -82,36 +82,22 @@ static void shape_text(int ndim, const int64_t *shape, char *out, size_t size)
 
 /* ---- one entry of the header ---------------------------------------------------------------- */
 
-/* A non-negative JSON integer. */
-static int get_size(const json_t *v, const char *path, const char *name, const char *what,
-                    int64_t *out, struct err *err)
-{
-    if (!json_is_integer(v))
-        return err_set(err, ERR_INPUT, "%s: tensor '%s': %s must be a whole number", path, name,
-                       what);
-    if (json_integer_value(v) < 0)
-        return err_set(err, ERR_INPUT, "%s: tensor '%s': %s is negative (%lld)", path, name, what,
-                       (long long)json_integer_value(v));
-    *out = json_integer_value(v);
-    return 0;
-}
-
 static int entry_shape(const json_t *shape, const char *path, const char *name, struct st_tensor *t,
                        struct err *err)
 {
-    if (!json_is_array(shape))
-        return err_set(err, ERR_INPUT, "%s: tensor '%s': 'shape' must be an array", path, name);
-    size_t n = json_array_size(shape);
-    if (n > ST_MAX_DIMS)
+    if (json_array_size(shape) > ST_MAX_DIMS)
         return err_set(err, ERR_INPUT, "%s: tensor '%s' has %zu dimensions, at most %d are read",
-                       path, name, n, ST_MAX_DIMS);
-    t->ndim = (int)n;
+                       path, name, json_array_size(shape), ST_MAX_DIMS);
+    t->ndim = (int)json_array_size(shape);
     t->count = 1;
     for (int i = 0; i < t->ndim; i++) {
-        int rc = get_size(json_array_get(shape, (size_t)i), path, name, "a dimension of 'shape'",
-                          &t->shape[i], err);
-        if (rc)
-            return rc;
+        const json_t *n = json_array_get(shape, (size_t)i);
+        t->shape[i] = json_integer_value(n);
+        if (!json_is_integer(n) || t->shape[i] < 0)
+            return err_set(err, ERR_INPUT,
+                           "%s: tensor '%s': a dimension of 'shape' must be a whole number from 0 "
+                           "on",
+                           path, name);
         if (!mul_ok(t->count, t->shape[i], &t->count))
             return err_set(err, ERR_INPUT,
                            "%s: tensor '%s': the product of its shape overflows 64 bits", path,
@@ -120,16 +106,13 @@ static int entry_shape(const json_t *shape, const char *path, const char *name, 
     return 0;
 }
 
-static int entry_type(const json_t *dtype, const char *path, const char *name, struct st_tensor *t,
+static int entry_type(const char *dtype, const char *path, const char *name, struct st_tensor *t,
                       struct err *err)
 {
-    if (!json_is_string(dtype))
-        return err_set(err, ERR_INPUT, "%s: tensor '%s': 'dtype' must be a string", path, name);
-    int k = find_type(json_string_value(dtype));
+    int k = find_type(dtype);
     int64_t bits;
     if (k < 0)
-        return err_set(err, ERR_INPUT, "%s: tensor '%s': unknown dtype '%s'", path, name,
-                       json_string_value(dtype));
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': unknown dtype '%s'", path, name, dtype);
     t->dtype = st_types[k].dtype;
     snprintf(t->dtype_text, sizeof t->dtype_text, "%s", st_types[k].name);
     if (!mul_ok(t->count, st_types[k].bits, &bits))
@@ -147,28 +130,27 @@ static int entry_type(const json_t *dtype, const char *path, const char *name, s
 static int parse_entry(const json_t *e, const char *path, const char *name, struct st_tensor *t,
                        struct err *err)
 {
-    static const char *const keys[] = {"dtype", "shape", "data_offsets"};
+    const char *dtype;
+    json_t *shape;
+    json_int_t begin, end;
     int rc = 0;
-    int64_t end = 0;
-    if (!json_is_object(e))
-        FAIL(err, ERR_INPUT, "%s: tensor '%s': its entry must be an object", path, name);
-    for (int i = 0; i < 3; i++)
-        if (!json_object_get(e, keys[i]))
-            FAIL(err, ERR_INPUT, "%s: tensor '%s': '%s' is missing", path, name, keys[i]);
-    const json_t *range = json_object_get(e, "data_offsets");
-    TRY(entry_shape(json_object_get(e, "shape"), path, name, t, err));
-    TRY(entry_type(json_object_get(e, "dtype"), path, name, t, err));
-    if (!json_is_array(range) || json_array_size(range) != 2)
-        FAIL(err, ERR_INPUT, "%s: tensor '%s': 'data_offsets' must be an array of two", path, name);
-    TRY(get_size(json_array_get(range, 0), path, name, "'data_offsets'[0]", &t->offset, err));
-    TRY(get_size(json_array_get(range, 1), path, name, "'data_offsets'[1]", &end, err));
-    if (end < t->offset)
+    if (json_unpack((json_t *)(uintptr_t)e, "{s:s, s:o, s:[I, I!]}", "dtype", &dtype, "shape",
+                    &shape, "data_offsets", &begin, &end) != 0 ||
+        !json_is_array(shape) || begin < 0)
+        FAIL(err, ERR_INPUT,
+             "%s: tensor '%s' is not {\"dtype\": TYPE, \"shape\": [N, ...], \"data_offsets\": "
+             "[BEGIN, END]}",
+             path, name);
+    t->offset = begin;
+    TRY(entry_shape(shape, path, name, t, err));
+    TRY(entry_type(dtype, path, name, t, err));
+    if (end < begin)
         FAIL(err, ERR_INPUT, "%s: tensor '%s': data_offsets end (%lld) before they begin (%lld)",
-             path, name, (long long)end, (long long)t->offset);
-    if (end - t->offset != t->bytes)
+             path, name, (long long)end, (long long)begin);
+    if (end - begin != t->bytes)
         FAIL(err, ERR_INPUT,
              "%s: tensor '%s': its shape and dtype %s need %lld bytes, data_offsets span %lld",
-             path, name, t->dtype_text, (long long)t->bytes, (long long)(end - t->offset));
+             path, name, t->dtype_text, (long long)t->bytes, (long long)(end - begin));
 out:
     return rc;
 }

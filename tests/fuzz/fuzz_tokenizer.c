@@ -64,8 +64,8 @@ static void add_vocab(struct jw *w, bool bytes)
             snprintf(text, sizeof text, "<0x%02X>", b);
         jw_kint(w, text, id++);
     }
-    for (char c = 'a'; c <= 'z' && !bytes; c++)
-        jw_kint(w, (char[2]){c, '\0'}, id++);
+    for (char c[2] = "a"; *c <= 'z' && !bytes; ++*c)
+        jw_kint(w, c, id++);
     for (int i = 0; i < 6; i++)
         jw_kint(w, more[i], id++);
     jw_obj_end(w);
