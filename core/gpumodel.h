@@ -21,8 +21,8 @@ extern const char *const work_names[WORK_COUNTS]; /* "rows", ... in this order *
 void work_counts_join(struct work_counts *a, const struct work_counts *more);
 
 /* Work of bm x bn tiles where every pair is kept. */
-void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, int64_t heads,
-                   struct work_counts *w);
+struct work_counts work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn,
+                                 int64_t heads);
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
@@ -84,14 +84,15 @@ struct gpu_model {
     struct kernel_model k[MODEL_ENTRIES], select[MODEL_ENTRIES];
     int n_kernels, n_select;
 
-    /* gpu_model_clock. Without a measured state: the rated or boost clock. */
-    bool in_burst, by_dense; /* after a pause; as dense attention took its measured time */
-    double ghz, tune;        /* above 0: that clock; factor on the clock of a state */
+    /* gpu_model_clock: GHz and power as of a state; 1, or what `ghz` is multiplied by. */
+    double ghz, power, tune;
+    bool by_dense,
+        unmeasured; /* dense attention took its measured time; nobody measured the state */
 
     /* gpu_model_change: a factor on the cost of choosing, how many times as fast exponentials and
-     * tensor cores are; no waiting; half stages cost half. */
+     * tensor cores are; no waiting. */
     double choosing, exp, tensor;
-    bool balance, even;
+    bool balance;
 };
 
 /* A GPU of datasets/gpus by name, or a file (a name with '/' or ".json"), at its sustained clock. A
@@ -101,7 +102,8 @@ int gpu_model_load(const char *name, struct gpu_model *g, struct err *err);
 /* All GPUs of datasets/gpus, as entries of `lacuna list gpus`. */
 int gpu_models_list(struct jw *w, struct err *err);
 
-/* "sustained", "burst", "dense" or a number of GHz. ERR_USAGE. */
+/* "sustained", "burst", "dense" or a number of GHz; without a measured state the rated or the boost
+ * clock. ERR_USAGE. */
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err);
 
 /* What if: "select=0,sms=160,exp=2" (doc/cost-model.md). ERR_USAGE. */

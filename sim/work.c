@@ -30,34 +30,34 @@ static void add_row(struct work_counts *c, int64_t whole, int64_t half, int64_t 
  * one. */
 static void count_row(struct mask_work *w, struct counter *c, int64_t seen, int64_t limit)
 {
-    int64_t blocks = 0, own[2] = {0, 0}, late = 0, keys = 0;
-    int64_t tiles = 0, late_tiles = 0, partial = 0, beyond = 0;
-    for (int64_t t = 0; t < c->words / 2; t++) {
+    int64_t n[2] = {0, 0}, late[2] = {0, 0}; /* blocks of 64 keys: of tiles, and that are wanted */
+    int64_t own[2] = {0, 0}, partial = 0, keys = 0, beyond = 0;
+    for (int64_t t = 0; t < c->words; t += 2) {
         bool any = false, lacks = false;
-        for (int64_t i = 2 * t; i < 2 * t + 2; i++) {
+        for (int64_t i = t; i < t + 2; i++) {
             uint64_t a = c->any[0][i], b = c->any[1][i];
             own[0] += a && !b;
             own[1] += b && !a;
-            blocks += (a | b) != 0;
-            late += (a | b) && (i + 1) * 64 > seen;
+            n[1] += a || b;
+            late[1] += (a || b) && (i + 1) * 64 > seen;
             keys += __builtin_popcountll(a | b);
-            any |= (a | b) != 0;
+            any |= a || b;
             lacks |= c->missing[i] != 0;
         }
-        tiles += any;
-        late_tiles += any && (t + 1) * TILE > seen;
+        n[0] += 2 * any;
+        late[0] += 2 * (any && (t + 2) * 64 > seen);
         partial += any && lacks;
-        beyond = any && (2 * t + 1) * 64 >= limit;
+        beyond = any && (t + 1) * 64 >= limit;
     }
     memset(c->any[0], 0, (size_t)(3 * c->words) * sizeof *c->missing);
-    int64_t half = own[0] / 2 + own[1] / 2, pairs = ceil_div(blocks, 2);
-    add_row(&w->of[WORK_128x128], tiles, 0, late_tiles);
-    add_row(&w->of[WORK_128x64], pairs, 0, ceil_div(late, 2));
-    add_row(&w->of[WORK_64x64], pairs - half, half, ceil_div(late, 2));
-    add_row(&w->of[WORK_WIDE_128x128], ceil_div(2 * tiles - beyond, 3), 0,
-            ceil_div(2 * late_tiles, 3));
-    add_row(&w->of[WORK_WIDE_128x64], ceil_div(blocks, 3), 0, ceil_div(late, 3));
-    work_add_tiles(w, &(struct accel_tile_row){tiles, partial, keys}, 1);
+    work_add_tiles(w, &(struct accel_tile_row){(int32_t)n[0] / 2, partial, keys}, 1);
+    n[0] -= beyond;
+    for (int i = WORK_128x128; i <= WORK_WIDE_128x64; i++) {
+        int64_t per = i < WORK_WIDE_128x128 ? 2 : 3;
+        add_row(w->of + i, ceil_div(n[i % 2], per), 0, ceil_div(late[i % 2], per));
+    }
+    int64_t half = own[0] / 2 + own[1] / 2;
+    add_row(&w->of[WORK_64x64], ceil_div(n[1], 2) - half, half, ceil_div(late[1], 2));
 }
 
 /* Mark rows [from, to), of one half of a tile. */
