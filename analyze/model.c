@@ -157,7 +157,7 @@ static double select_ns(const struct gpu_model *g, const struct call *c, double 
                                                               : g->plan_lists;
     if (!c->chosen)
         return 0;
-    for (const struct kernel_model *s = g->select; s < g->select + g->n_select; s++)
+    for (const struct kernel_model *s = g->k; s < g->k + g->n; s++)
         if (strcmp(s->name, c->of->method) == 0)
             return 1e3 * g->choosing * (plan + s->fixed + bytes * s->linear + products * s->square);
     return g->choosing > 0 ? NAN : 0;
@@ -330,9 +330,6 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
         str_list_add(notes, text);
     if (m->unpriced)
         str_list_add(notes, "no total where choosing by the method is not measured");
-    if (m->layers > 0)
-        str_list_add(notes,
-                     "time to first token: linear layers and attention alone, a lower bound");
 }
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err)

@@ -114,22 +114,22 @@ static int read_numbers(const char *path, const json_t *o, const char *keys, dou
     return 0;
 }
 
-static int read_entries(const char *path, const json_t *list, const char *keys,
-                        struct kernel_model *out, int *n, struct err *err)
+static int read_entries(const char *path, const json_t *doc, bool select, struct gpu_model *g,
+                        struct err *err)
 {
-    const json_t *o;
-    const char *name;
+    const char *name, *keys = select ? TEXT(SELECT_NEEDS) : TEXT(KERNEL_NEEDS) ";" TEXT(KERNEL_MAY);
+    const json_t *o, *list = json_object_get(doc, select ? "select" : "kernels");
     size_t i;
     int rc = 0;
-    if (json_array_size(list) > MODEL_ENTRIES)
-        FAIL(err, ERR_INPUT, "%s: more than %d kernels or methods", path, MODEL_ENTRIES);
     json_array_foreach(list, i, o)
     {
+        struct kernel_model *k = g->k + g->n;
+        if (g->n++ == MODEL_ENTRIES)
+            FAIL(err, ERR_INPUT, "%s: more than %d kernels and methods", path, MODEL_ENTRIES);
         TRY(jget_str(o, "name", path, &name, err));
-        snprintf(out[i].name, MODEL_NAME, "%s", name);
-        TRY(read_numbers(path, o, keys, out[i].number, err));
+        snprintf(k->name, MODEL_NAME, "%s", name);
+        TRY(read_numbers(path, o, keys, select ? k->choice : k->number, err));
     }
-    *n = (int)json_array_size(list);
 out:
     return rc;
 }
@@ -153,12 +153,10 @@ int gpu_model_load(const char *name, struct gpu_model *g, struct err *err)
     buf_reset(&path);
     TRY(datadir_find("kernels.json", &path, err));
     TRY(json_read_file(buf_str(&path), FILE_MOST, &o, err));
-    TRY(read_numbers(buf_str(&path), json_object_get(o, "shared"), TEXT(LAUNCH_NEEDS), g->shared,
-                     err));
-    TRY(read_entries(buf_str(&path), json_object_get(o, "kernels"),
-                     TEXT(KERNEL_NEEDS) ";" TEXT(KERNEL_MAY), g->k, &g->n_kernels, err));
-    TRY(read_entries(buf_str(&path), json_object_get(o, "select"), TEXT(SELECT_NEEDS), g->select,
-                     &g->n_select, err));
+    const json_t *shared = json_object_get(o, "shared");
+    TRY(read_numbers(buf_str(&path), shared, TEXT(LAUNCH_NEEDS), g->shared, err));
+    TRY(read_entries(buf_str(&path), o, false, g, err));
+    TRY(read_entries(buf_str(&path), o, true, g, err));
     TRY(gpu_model_clock(g, "sustained", err));
 out:
     json_decref(gpu);
@@ -210,7 +208,7 @@ static double products_of(const struct gpu_model *g, const struct kernel_model *
 const struct kernel_model *kernel_model_find(const struct gpu_model *g, const char *name)
 {
     name += strncmp(name, "bf16-", 5) == 0 ? 5 : strncmp(name, "portable-", 9) == 0 ? 9 : 0;
-    for (const struct kernel_model *k = g->k; k < g->k + g->n_kernels; k++)
+    for (const struct kernel_model *k = g->k; k < g->k + g->n; k++)
         if (k->sm <= g->architecture && g->architecture <= k->sm_last &&
             isfinite(products_of(g, k)) && fnmatch(k->name, name, 0) == 0)
             return k;

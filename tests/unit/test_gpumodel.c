@@ -19,7 +19,7 @@ static struct gpu_model h200;
 
 static struct kernel_model *named(const char *name)
 {
-    for (int i = 0; i < h200.n_kernels; i++)
+    for (int i = 0; i < h200.n; i++)
         if (strcmp(h200.k[i].name, name) == 0)
             return h200.k + i;
     ck_abort_msg("no kernel %s", name);
