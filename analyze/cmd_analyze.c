@@ -68,7 +68,7 @@ static const struct opt options[] = {
             "Write to FILE, replacing it, instead of standard output.", .short_name = 'o'),
     MODEL_OPTS(struct analyze_opts),
     OPT_AS("config", OPT_STR, struct analyze_opts, model.config, NULL,
-           .help = "config.json of a language model: predict the time to its first token, too.",
+           .help = "config.json of a language model: predict the least time to its first token.",
            .arg = "FILE"),
     OPT_ENUM(struct analyze_opts, beside, "nothing", besides,
              "measured: show measured times beside predicted ones, and the quotient."),

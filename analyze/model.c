@@ -41,6 +41,11 @@ static double keys_of_stage(const struct call *c)
     return c->of->d == 64 && strncmp(c->lists, "128", 3) == 0 ? 192 : 128;
 }
 
+static struct work_counts of_dense(const struct record *r, double bm, double bn, int64_t heads)
+{
+    return work_of_dense(r->n_q, r->n_k, r->causal, (int64_t)bm, (int64_t)bn, heads);
+}
+
 static bool add_work(const struct record *r, const char *lists, struct work_counts *sum)
 {
     double n[WORK_COUNTS];
@@ -58,62 +63,58 @@ static bool add_work(const struct record *r, const char *lists, struct work_coun
 }
 
 /* A note of the record; "": it has none. */
-static const char *note(const struct record *r, const char *key, char text[MODEL_NAME])
+static void note(const struct record *r, const char *key, char text[MODEL_NAME])
 {
     size_t len = 0;
     const char *value = record_note_value(r, key, &len);
     snprintf(text, MODEL_NAME, "%.*s", (int)len, value ? value : "");
-    return text;
 }
 
 static void add_record(struct call *c, const struct record *r)
 {
-    static const char *const all[] = {"128x128", "128x64", "64x64", "bits"};
-    const struct method *m = method_find(metric_def_known_methods(), r->method, NULL);
-    bool whole = r->scope == RECORD_OF_CALL;
+    static const char *const all[] = {"128x128", "128x64", "64x64", "bits", NULL};
+    const char *const *lists = all;
+    bool whole = r->scope == RECORD_OF_CALL, other = !c->of || c->of->kv_head != r->kv_head;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
     char kind[MODEL_NAME];
-    note(r, "select_kind", kind);
     c->heads += heads;
-    c->kv +=
-        whole ? (int64_t)record_get(r, "call_heads_kv") : !c->of || c->of->kv_head != r->kv_head;
+    c->kv += whole ? (int64_t)record_get(r, "call_heads_kv") : other;
     c->of = r;
+    note(r, "kernel", c->kernel);
+    note(r, "select_kind", kind);
     c->chosen |= kind[0] ? strcmp(kind, "own") == 0 || strcmp(kind, "mixed") == 0
                          : record_get(r, "cost_select_flops") > 0;
-    if (r->status != RECORD_OK)
-        c->why = "a head was skipped or failed";
-    else if (record_note_value(r, "rows", &(size_t){0}))
-        c->why = "the records are of sampled rows";
-    else if (!note(r, "kernel", c->kernel)[0] && m && m->arith.kind == ARITH_KERNEL)
-        c->why = "only a replay on a GPU names the kernel of the method's own arithmetic";
-    for (int i = 0; i < 4 && !c->why; i++) {
-        if (!add_work(r, all[i], &c->w))
-            continue;
-        if (c->lists && c->lists != all[i])
+    while (*lists && !add_work(r, *lists, &c->w))
+        lists++;
+    if (*lists) {
+        if (c->lists && c->lists != *lists)
             c->why = "its heads have masks of different units";
-        c->lists = all[i];
+        c->lists = *lists;
         add_work(r, "gather", &c->gathered);
         return;
     }
     c->full += heads;
-    if (!c->why && record_get(r, "density_elem") != 1 && strcmp(kind, "none") != 0 &&
+    if (record_get(r, "density_elem") != 1 && strcmp(kind, "none") != 0 &&
         !strstr(c->kernel, "-dense"))
-        c->why = "the records have no work_* counts: replay again";
+        c->why = "a head has no work_* counts: it was skipped or failed, or rows were sampled";
 }
 
 /* What runs the call: the kernel that a GPU ran, else by its arithmetic and lists. */
 static void choose_kernel(struct call *c)
 {
-    char arith[MODEL_NAME];
+    const struct method *m = method_find(metric_def_known_methods(), c->of->method, NULL);
     const char *lists = c->lists ? c->lists : "dense";
+    char arith[MODEL_NAME];
+    if (c->kernel[0])
+        return;
+    if (m && m->arith.kind == ARITH_KERNEL)
+        c->why = "only a replay on a GPU names the kernel of the method's own arithmetic";
     note(c->of, "arith", arith);
     if (strcmp(lists, "bits") == 0 && c->gathered.stages < 0.7 * c->w.stages)
         lists = "gather";
     else if (arith[0] && strcmp(lists, "64x64") == 0)
         lists = "64x128";
-    if (!c->kernel[0])
-        snprintf(c->kernel, MODEL_NAME, "%.15s%shd%d-%s", arith, arith[0] ? "-" : "", c->of->d,
-                 lists);
+    snprintf(c->kernel, MODEL_NAME, "%.15s%shd%d-%s", arith, arith[0] ? "-" : "", c->of->d, lists);
 }
 
 static bool gathers(const struct call *c)
@@ -125,12 +126,10 @@ static bool gathers(const struct call *c)
 static struct call call_of(const struct record *r, const int64_t *at, int64_t n, const char *lists)
 {
     struct call c = {.lists = lists};
-    struct work_counts w;
     for (int64_t i = 0; i < n; i++)
         add_record(&c, r + at[i]);
     if (c.lists && c.full) {
-        work_of_dense(c.of->n_q, c.of->n_k, c.of->causal, 128, (int64_t)keys_of_stage(&c), c.full,
-                      &w);
+        struct work_counts w = of_dense(c.of, 128, keys_of_stage(&c), c.full);
         w.masked = strcmp(c.lists, "bits") == 0 ? 0 : w.masked;
         work_counts_join(&c.w, &w);
         work_counts_join(&c.gathered, &w);
@@ -158,16 +157,10 @@ static double select_ns(const struct gpu_model *g, const struct call *c, double 
                                                               : g->plan_lists;
     if (!c->chosen)
         return 0;
-    for (const struct kernel_model *s = g->select; s < g->select + g->n_select; s++)
+    for (const struct kernel_model *s = g->k; s < g->k + g->n; s++)
         if (strcmp(s->name, c->of->method) == 0)
             return 1e3 * g->choosing * (plan + s->fixed + bytes * s->linear + products * s->square);
     return g->choosing > 0 ? NAN : 0;
-}
-
-static void of_dense(const struct call *c, const struct kernel_model *k, struct work_counts *w)
-{
-    work_of_dense(c->of->n_q, c->of->n_k, c->of->causal, (int64_t)k->bm, (int64_t)k->bn, c->heads,
-                  w);
 }
 
 /* ERR_INPUT: it cannot be predicted. */
@@ -176,7 +169,7 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
     const struct record *r = c->of;
     char all[MODEL_NAME];
     double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k); /* q, k, v, outputs */
-    double measured = record_get(r, "time_dense_ns"), keys;
+    double measured = record_get(r, "time_dense_ns");
     struct work_counts w;
     int rc = 0;
     snprintf(all, sizeof all, "hd%d-dense", r->d);
@@ -189,17 +182,13 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
     if (g->by_dense && isnan(measured))
         FAIL(err, ERR_INPUT,
              "no dense attention was timed beside it (--clock dense wants records of calls)");
-    of_dense(c, dense, &w);
+    w = of_dense(r, dense->bm, dense->bn, c->heads);
     for (int i = 0; i <= g->by_dense; i++) {
         g->tune = i ? p->dense.ns / measured : 1;
         TRY(gpu_model_launch(g, dense, &w, dense->bn, bytes, &p->dense, err));
     }
-    if (!c->lists)
-        of_dense(c, k, &w);
-    else
-        w = gathers(c) ? c->gathered : c->w;
-    keys = c->lists ? keys_of_stage(c) : k->bn;
-    TRY(gpu_model_launch(g, k, &w, keys, bytes, &p->attend, err));
+    w = !c->lists ? of_dense(r, k->bm, k->bn, c->heads) : gathers(c) ? c->gathered : c->w;
+    TRY(gpu_model_launch(g, k, &w, c->lists ? keys_of_stage(c) : k->bn, bytes, &p->attend, err));
     p->select = select_ns(g, c, p->dense.ghz);
 out:
     return rc;
@@ -328,12 +317,8 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
 {
     char text[320];
     for (const struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
-        double state = g->in_burst ? g->burst_clock : g->sustained_clock;
-        const char *clock = g->by_dense || g->ghz > 0 || state > 0 ? q->clock
-                            : g->in_burst ? "boost (its states are not measured)"
-                                          : "rated (its states are not measured)";
-        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s; kernels %s%s%s",
-                 g->name, clock,
+        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s%s; kernels %s%s%s",
+                 g->name, q->clock, g->unmeasured ? " (not measured: rated or boost)" : "",
                  g->architecture == 90 ? "measured on an H200"
                                        : "by structure alone, 5 to 20 % off",
                  q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
@@ -345,9 +330,6 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
         str_list_add(notes, text);
     if (m->unpriced)
         str_list_add(notes, "no total where choosing by the method is not measured");
-    if (m->layers > 0)
-        str_list_add(notes,
-                     "time to first token: linear layers and attention alone, a lower bound");
 }
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err)

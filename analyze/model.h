@@ -24,7 +24,7 @@ struct model_request {
                        "dense (by the measured time of dense attention) or GHz.",                  \
                .arg = "STATE"),                                                                    \
         OPT_AS("what-if", OPT_STR, S, model.what_if, NULL,                                         \
-               .help = "Change the prediction: select=0 (choosing is free), balance=1, half=1, "   \
+               .help = "Change the prediction: select=0 (choosing is free), balance=1, "           \
                        "sms=N, copy=GB/S, exp=2, tensor=2 (twice as fast).",                       \
                .arg = "KEY=VALUE,...")
 

@@ -3,12 +3,14 @@
  */
 #include "core/gpumodel.h"
 
+#include "core/environment.h"
 #include "core/intmath.h"
 #include "core/opt.h"
 
 #include <fnmatch.h>
+#include <glob.h>
 #include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 const char *const work_names[WORK_COUNTS] = {"rows", "stages",  "masked",
@@ -25,37 +27,42 @@ void work_counts_join(struct work_counts *a, const struct work_counts *more)
         a->shortest = more->shortest;
 }
 
-void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, int64_t heads,
-                   struct work_counts *w)
+struct work_counts work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn,
+                                 int64_t heads)
 {
-    *w = (struct work_counts){0};
+    struct work_counts w = {0};
     for (int64_t row = 0; row < nq; row += bm) {
         int64_t last = MIN(row + bm, nq) + nk - nq, first = MAX(row + 1 + nk - nq, 0);
         int64_t seen = causal ? MAX(MIN(last, nk), 0) : nk, all = causal ? MIN(first, nk) : nk;
         int64_t n = ceil_div(seen, bn);
-        struct work_counts one = {heads, heads * n, heads * (n - all / bn), 0, n, n};
         if (n)
-            work_counts_join(w, &one);
+            work_counts_join(
+                &w, &(struct work_counts){heads, heads * n, heads * (n - all / bn), 0, n, n});
     }
+    return w;
 }
 
 /* ---- what is asked of a GPU ----------------------------------------------------------------- */
 
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err)
 {
-    g->in_burst = strcmp(text, "burst") == 0;
-    g->by_dense = strcmp(text, "dense") == 0;
-    if (g->in_burst || g->by_dense || strcmp(text, "sustained") == 0 ||
-        (num_fills(text, &g->ghz) && g->ghz > 0))
-        return 0;
-    return err_set(err, ERR_USAGE, "--clock %s: it is sustained, burst, dense or a number of GHz",
-                   text);
+    bool burst = strcmp(text, "burst") == 0, dense = strcmp(text, "dense") == 0;
+    double measured = burst ? g->burst_clock : g->sustained_clock, ghz = 0;
+    bool number = num_fills(text, &ghz) && ghz > 0;
+    if (!number && !burst && !dense && strcmp(text, "sustained") != 0)
+        return err_set(err, ERR_USAGE,
+                       "--clock %s: it is sustained, burst, dense or a number of GHz", text);
+    g->by_dense = dense;
+    g->unmeasured = !number && !dense && !(measured > 0);
+    g->ghz = number ? ghz : measured > 0 ? measured : burst ? g->clock_boost : g->clock_rated;
+    g->power = number ? 0 : burst ? g->burst_power : g->sustained_power;
+    g->clock_boost = MAX(g->clock_boost, g->ghz);
+    return 0;
 }
 
 static const struct opt changes[] = {
     OPT_AS("select", OPT_NUM, struct gpu_model, choosing, "1", .min = 0, .max = 1e6),
     OPT_BOOL(struct gpu_model, balance, "0", ""),
-    OPT_AS("half", OPT_BOOL, struct gpu_model, even, "0"),
     OPT_AS("sms", OPT_NUM, struct gpu_model, multiprocessors, NULL, .min = 1, .max = 1e6),
     OPT_NUM(struct gpu_model, copy, NULL, 1, 1e9, "GB/s", ""),
     OPT_NUM(struct gpu_model, exp, "1", 0.01, 100, "", ""),
@@ -64,17 +71,127 @@ static const struct opt changes[] = {
 
 int gpu_model_change(struct gpu_model *g, const char *text, struct err *err)
 {
-    char *copy = strdup(text), *left = NULL;
-    int rc = copy ? 0 : err_set(err, ERR_NOMEM, "--what-if: out of memory");
-    for (char *key = rc ? NULL : strtok_r(copy, ",", &left); key && !rc;
-         key = strtok_r(NULL, ",", &left)) {
-        char *value = strchr(key, '=');
-        if (value)
+    char key[64];
+    int rc = 0;
+    for (size_t n; *text && !rc; text += n + (text[n] == ',')) {
+        n = strcspn(text, ",");
+        snprintf(key, sizeof key, "%.*s", (int)n, text);
+        char *value = key + strcspn(key, "=");
+        if (*value)
             *value++ = '\0';
-        rc = value ? opt_set(changes, g, "--what-if", key, value, err)
-                   : err_set(err, ERR_USAGE, "--what-if %s: it wants KEY=VALUE", key);
+        rc = opt_set(changes, g, "--what-if", key, value, err);
     }
-    free(copy);
+    return rc;
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+#define FILE_MOST ((size_t)1 << 20)
+#define TEXT_(...) #__VA_ARGS__
+#define TEXT(...) TEXT_(__VA_ARGS__)
+
+/* The numbers with these keys, "a, b; c" where c may be absent and then is 0. Each has a source,
+ * its own ({"value", "unit", "source"}) or that of the object. */
+static int read_numbers(const char *path, const json_t *o, const char *keys, double *out,
+                        struct err *err)
+{
+    char key[32];
+    bool needed = true;
+    for (int n; sscanf(keys, "%31[a-z0-9_]%n", key, &n) == 1; out++) {
+        const json_t *v = json_object_get(o, key), *of = json_is_object(v) ? v : o;
+        const char *source = json_string_value(json_object_get(of, "source"));
+        const char *unit = of == o ? "1" : json_string_value(json_object_get(v, "unit"));
+        const json_t *x = of == o ? v : json_object_get(v, "value");
+        *out = json_number_value(x);
+        if ((v || needed) && (!(source && *source && unit && *unit) || !json_is_number(x) ||
+                              *out < 0 || (of != o && *out == 0)))
+            return err_set(err, ERR_INPUT, "%s: %s: it wants a value above 0, a unit and a source",
+                           path, key);
+        keys += n;
+        needed &= *keys != ';';
+        keys += strspn(keys, ",; ");
+    }
+    return 0;
+}
+
+static int read_entries(const char *path, const json_t *doc, bool select, struct gpu_model *g,
+                        struct err *err)
+{
+    const char *name, *keys = select ? TEXT(SELECT_NEEDS) : TEXT(KERNEL_NEEDS) ";" TEXT(KERNEL_MAY);
+    const json_t *o, *list = json_object_get(doc, select ? "select" : "kernels");
+    size_t i;
+    int rc = 0;
+    json_array_foreach(list, i, o)
+    {
+        struct kernel_model *k = g->k + g->n;
+        if (g->n++ == MODEL_ENTRIES)
+            FAIL(err, ERR_INPUT, "%s: more than %d kernels and methods", path, MODEL_ENTRIES);
+        TRY(jget_str(o, "name", path, &name, err));
+        snprintf(k->name, MODEL_NAME, "%s", name);
+        TRY(read_numbers(path, o, keys, select ? k->choice : k->number, err));
+    }
+out:
+    return rc;
+}
+
+int gpu_model_load(const char *name, struct gpu_model *g, struct err *err)
+{
+    struct buf path = {0}, below = {0};
+    json_t *gpu = NULL, *o = NULL;
+    int rc = 0;
+    *g = (struct gpu_model){.tune = 1, .choosing = 1, .exp = 1, .tensor = 1};
+    buf_printf(&below, "gpus/%s.json", name);
+    if (strchr(name, '/') || strstr(name, ".json"))
+        buf_puts(&path, name);
+    else if (datadir_find(buf_str(&below), &path, NULL))
+        FAIL(err, ERR_USAGE, "unknown GPU '%s' (lacuna list gpus names them)", name);
+    TRY(json_read_file(buf_str(&path), FILE_MOST, &gpu, err));
+    TRY(jget_str(gpu, "name", buf_str(&path), &name, err));
+    snprintf(g->name, sizeof g->name, "%s", name);
+    TRY(read_numbers(buf_str(&path), gpu, TEXT(GPU_NEEDS) ";" TEXT(GPU_MAY), g->number, err));
+    g->copy = g->copy > 0 ? g->copy : g->memory;
+    buf_reset(&path);
+    TRY(datadir_find("kernels.json", &path, err));
+    TRY(json_read_file(buf_str(&path), FILE_MOST, &o, err));
+    const json_t *shared = json_object_get(o, "shared");
+    TRY(read_numbers(buf_str(&path), shared, TEXT(LAUNCH_NEEDS), g->shared, err));
+    TRY(read_entries(buf_str(&path), o, false, g, err));
+    TRY(read_entries(buf_str(&path), o, true, g, err));
+    TRY(gpu_model_clock(g, "sustained", err));
+out:
+    json_decref(gpu);
+    json_decref(o);
+    buf_free(&path);
+    buf_free(&below);
+    return rc;
+}
+
+int gpu_models_list(struct jw *w, struct err *err)
+{
+    struct buf pattern = {0};
+    glob_t files = {0};
+    struct gpu_model g;
+    int rc = 0;
+    TRY(datadir_find("gpus", &pattern, err));
+    buf_puts(&pattern, "/*.json");
+    if (glob(buf_str(&pattern), 0, NULL, &files))
+        FAIL(err, ERR_INPUT, "%s: no file of a GPU", buf_str(&pattern));
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        char text[160];
+        TRY(gpu_model_load(files.gl_pathv[i], &g, err));
+        snprintf(text, sizeof text,
+                 "for --gpu: sm_%.0f, %.0f multiprocessors, %.0f TFLOP/s at %.2f GHz, %.0f GB/s%s",
+                 g.architecture, g.multiprocessors, g.peak_bf16, g.clock_rated, g.memory,
+                 g.sustained_clock > 0 ? "; clock measured" : "");
+        jw_obj(w);
+        jw_kstr(w, "name", g.name);
+        jw_kstr(w, "summary", text);
+        jw_kstr(w, "for", "analyze --table model --gpu");
+        jw_obj_end(w);
+    }
+out:
+    globfree(&files);
+    buf_free(&pattern);
     return rc;
 }
 
@@ -91,7 +208,7 @@ static double products_of(const struct gpu_model *g, const struct kernel_model *
 const struct kernel_model *kernel_model_find(const struct gpu_model *g, const char *name)
 {
     name += strncmp(name, "bf16-", 5) == 0 ? 5 : strncmp(name, "portable-", 9) == 0 ? 9 : 0;
-    for (const struct kernel_model *k = g->k; k < g->k + g->n_kernels; k++)
+    for (const struct kernel_model *k = g->k; k < g->k + g->n; k++)
         if (k->sm <= g->architecture && g->architecture <= k->sm_last &&
             isfinite(products_of(g, k)) && fnmatch(k->name, name, 0) == 0)
             return k;
@@ -118,13 +235,7 @@ static double stage_cycles(const struct gpu_model *g, const struct kernel_model 
  * which grow with the cube of the clock, have a limit. */
 static double clock_at(const struct gpu_model *g, double u)
 {
-    double f0 = g->in_burst ? g->burst_clock : g->sustained_clock;
-    double power = g->in_burst ? g->burst_power : g->sustained_power;
-    if (g->ghz > 0)
-        return g->ghz;
-    if (!(f0 > 0))
-        return g->tune * (g->in_burst ? g->clock_boost : g->clock_rated);
-    return MIN(g->clock_boost, g->tune * f0 * cbrt((1 + 0.97 * power) / (1 + power * u)));
+    return MIN(g->clock_boost, g->tune * g->ghz * cbrt((1 + 0.97 * g->power) / (1 + g->power * u)));
 }
 
 int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
@@ -133,7 +244,7 @@ int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
 {
     enum gpu_bound bound;
     double each = products_of(g, k), s = stage_cycles(g, k, each, &bound), us = g->launch_us;
-    double scale = keys / k->bn, half = g->even ? 0.5 : k->half > 0 ? k->half / 2 : 0.5;
+    double scale = keys / k->bn, half = k->half > 0 ? k->half / 2 : 0.5;
     if (bound == BOUND_CHAIN && (g->tensor != 1 || g->exp != 1))
         return err_set(err, ERR_USAGE,
                        "--what-if: a stage of %s waits for chains of instructions, so what a "

@@ -8,11 +8,7 @@
 
 #include "core/json.h"
 
-/* Work of a launch, of all its heads, in whole numbers: rows of tiles with a key, of 128 queries;
- * stages that a whole tile wants, of 128 keys, or 192 of 64 channels and blocks of 128 rows; of
- * these masked ones: with keys at the end of a row that a query of the tile does not see, of bits
- * tiles that lack an allowed pair; stages that one of the two 64-row blocks of a tile wants; stages
- * of the longest and the shortest row, half ones too. */
+/* Work of a launch, of all its heads: work_* of core/metrics.def, in whole numbers. */
 struct work_counts {
     double rows, stages, masked, half, longest, shortest;
 };
@@ -21,14 +17,23 @@ extern const char *const work_names[WORK_COUNTS]; /* "rows", ... in this order *
 void work_counts_join(struct work_counts *a, const struct work_counts *more);
 
 /* Work of bm x bn tiles where every pair is kept. */
-void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, int64_t heads,
-                   struct work_counts *w);
+struct work_counts work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn,
+                                 int64_t heads);
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
-/* The keys of the files, as members of structs; keys behind NEEDS may be absent. Of a GPU: rates
- * per cycle and multiprocessor, GB/s, GHz. A state of the clock: GHz where the tensor cores work in
- * 97 % of the cycles, and their power then over that of all else. */
+/* Numbers of the files: their keys are names of members, those behind NEEDS may be absent and then
+ * are 0. The array has them in the same order. */
+#define NUMBERS(array, n, ...)                                                                     \
+    union {                                                                                        \
+        double array[n];                                                                           \
+        struct {                                                                                   \
+            double __VA_ARGS__;                                                                    \
+        };                                                                                         \
+    }
+
+/* Of a GPU: rates per cycle and multiprocessor, GB/s, GHz. A state of the clock: GHz where the
+ * tensor cores work in 97 % of the cycles, and their power then over that of all else. */
 #define GPU_NEEDS                                                                                  \
     architecture, multiprocessors, peak_bf16, tensor_bf16, exp2, fp32, clock_rated, clock_boost,   \
         memory
@@ -44,54 +49,38 @@ void work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm, int64_t bn, 
 
 /* Of all: us of a launch, and of one that combines pieces; cycles until the first product and from
  * the last; stages that cut rows take beyond the mean at most; us of planning by lists; GB/s and
- * operations per ns where choosing was measured. us of choosing by a method with 32 heads of 128
- * channels: fixed, per 32K keys, per its square. */
+ * operations per ns where choosing was measured. */
 #define LAUNCH_NEEDS                                                                               \
     launch_us, combine_us, start_cycles, cut_stages, plan_lists, plan_bits, plan_gather,           \
         select_copy, select_rate
+
+/* us of choosing with 32 heads of 128 channels: fixed, per 32K keys, per its square. */
 #define SELECT_NEEDS fixed, linear, square
 
 #define MODEL_NAME 40
-#define MODEL_ENTRIES 64
+#define MODEL_ENTRIES 128
 
 struct kernel_model {
-    char name[MODEL_NAME]; /* of a kernel: a pattern ("hd128-*"); or a method */
-    union {
-        double number[14];
-        struct {
-            double KERNEL_NEEDS, KERNEL_MAY;
-        };
-        struct {
-            double SELECT_NEEDS;
-        };
-    };
+    char name[MODEL_NAME]; /* a pattern ("hd128-*"), or a method, whose architectures are 0 */
+    NUMBERS(number, 14, KERNEL_NEEDS, KERNEL_MAY);
+    NUMBERS(choice, 3, SELECT_NEEDS);
 };
 
 struct gpu_model {
-    char name[24];
-    union {
-        double number[16];
-        struct {
-            double GPU_NEEDS, GPU_MAY;
-        };
-    };
-    union {
-        double shared[9];
-        struct {
-            double LAUNCH_NEEDS;
-        };
-    };
-    struct kernel_model k[MODEL_ENTRIES], select[MODEL_ENTRIES];
-    int n_kernels, n_select;
+    char name[MODEL_NAME];
+    NUMBERS(number, 16, GPU_NEEDS, GPU_MAY);
+    NUMBERS(shared, 9, LAUNCH_NEEDS);
+    struct kernel_model k[MODEL_ENTRIES];
+    int n;
 
-    /* gpu_model_clock. Without a measured state: the rated or boost clock. */
-    bool in_burst, by_dense; /* after a pause; as dense attention took its measured time */
-    double ghz, tune;        /* above 0: that clock; factor on the clock of a state */
+    double ghz, power, tune; /* of a state; a factor on its GHz */
+    bool by_dense;           /* tune is by the measured time of dense attention */
+    bool unmeasured;         /* the rated or the boost clock is taken */
 
     /* gpu_model_change: a factor on the cost of choosing, how many times as fast exponentials and
-     * tensor cores are; no waiting; half stages cost half. */
+     * tensor cores are; no waiting. */
     double choosing, exp, tensor;
-    bool balance, even;
+    bool balance;
 };
 
 /* A GPU of datasets/gpus by name, or a file (a name with '/' or ".json"), at its sustained clock. A
@@ -101,7 +90,8 @@ int gpu_model_load(const char *name, struct gpu_model *g, struct err *err);
 /* All GPUs of datasets/gpus, as entries of `lacuna list gpus`. */
 int gpu_models_list(struct jw *w, struct err *err);
 
-/* "sustained", "burst", "dense" or a number of GHz. ERR_USAGE. */
+/* "sustained", "burst", "dense" or a number of GHz; without a measured state the rated or the boost
+ * clock. ERR_USAGE. */
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err);
 
 /* What if: "select=0,sms=160,exp=2" (doc/cost-model.md). ERR_USAGE. */

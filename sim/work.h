@@ -1,7 +1,6 @@
 /*
- * work.h - what the GPU kernels have to do for a mask: rows of tiles and stages
- * (doc/architecture.md), exact integers for the cost model (core/gpumodel.h). They follow from the
- * mask alone.
+ * work.h - what the GPU kernels have to do for a mask (work_* of core/metrics.def), for the cost
+ * model. It follows from the mask alone.
  */
 #ifndef LACUNA_WORK_H
 #define LACUNA_WORK_H
@@ -37,9 +36,8 @@ void work_add_tiles(struct mask_work *w, const struct accel_tile_row *t, int64_t
 /* Add other rows, or another head. */
 void work_join(struct mask_work *w, const struct mask_work *more);
 
-/* Record work_rows@LISTS and so on, with the lists that the kernels of d channels take such masks
- * as: blocks of 128x128, 128x64 or 64x64, or both bits and gather. Nothing where every pair is
- * kept. */
+/* Record work_*@LISTS, with the lists that the kernels of d channels take such masks as; nothing
+ * where every pair is kept. */
 int work_record(const struct mask_work *w, int64_t d, struct record *r, struct err *err);
 
 #endif

@@ -66,7 +66,7 @@ int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const
     struct mask m = {0};
     int rc = 0;
     if (p->lists == ATTN_DENSE) {
-        work_of_dense(p->nq, p->nk, p->causal, tile->bm, tile->bn, p->heads, w);
+        *w = work_of_dense(p->nq, p->nk, p->causal, tile->bm, tile->bn, p->heads);
         return 0;
     }
     for (int h = 0; h < p->heads; h++) {

@@ -19,7 +19,7 @@ static struct gpu_model h200;
 
 static struct kernel_model *named(const char *name)
 {
-    for (int i = 0; i < h200.n_kernels; i++)
+    for (int i = 0; i < h200.n; i++)
         if (strcmp(h200.k[i].name, name) == 0)
             return h200.k + i;
     ck_abort_msg("no kernel %s", name);
@@ -39,6 +39,7 @@ static void begin(void)
     MUST(gpu_model_load("H200", &h200, ERR));
     h200.start_cycles = 0;
     h200.sustained_clock = 1.392;
+    MUST(gpu_model_clock(&h200, "sustained", ERR));
     for (size_t i = 0; i < sizeof by_hand / sizeof *by_hand; i++) {
         named(by_hand[i].name)->s = by_hand[i].s;
         named(by_hand[i].name)->half = by_hand[i].half;
@@ -54,7 +55,10 @@ static struct gpu_launch launch(const struct gpu_model *g, const char *kernel,
     const struct kernel_model *k = named(kernel);
     struct gpu_model at = *g;
     struct gpu_launch l;
-    at.ghz = ghz;
+    char clock[32];
+    snprintf(clock, sizeof clock, "%.17g", ghz);
+    if (ghz > 0)
+        MUST(gpu_model_clock(&at, clock, ERR));
     MUST(gpu_model_launch(&at, k, w, k->bn, 0, &l, ERR));
     return l;
 }
@@ -89,14 +93,13 @@ TEST_EACH(cases_by_hand, goldens)
 /* Work of dense attention: 256 causal tokens are rows of 1 and 2 stages, one masked each. */
 TEST(work_of_dense_attention)
 {
-    struct work_counts w;
-    work_of_dense(256, 256, true, 128, 128, 1, &w);
+    struct work_counts w = work_of_dense(256, 256, true, 128, 128, 1);
     ck_assert_int_eq(w.rows, 2);
     ck_assert_int_eq(w.stages, 3);
     ck_assert_int_eq(w.masked, 2);
     ck_assert_int_eq(w.longest, 2);
     ck_assert_int_eq(w.shortest, 1);
-    work_of_dense(4096, 4096, false, 128, 128, 16, &w);
+    w = work_of_dense(4096, 4096, false, 128, 128, 16);
     ck_assert_int_eq(w.stages, 512 * 32);
     ck_assert_int_eq(w.masked, 0);
 }
@@ -167,7 +170,7 @@ TEST_N(bounds, 1000)
     struct gpu_model wide = h200;
     MUST(gpu_model_change(&wide, "sms=264", ERR));
     ck_assert_double_le(launch(&wide, "hd128-128x128", &w, 1.4).cycles, l.cycles);
-    MUST(gpu_model_change(&wide, "sms=132,exp=1,tensor=1,copy=4290,half=0,select=1", ERR));
+    MUST(gpu_model_change(&wide, "sms=132,exp=1,tensor=1,copy=4290,select=1", ERR));
     ck_assert_double_eq(launch(&wide, "hd128-128x128", &w, 1.4).ns, l.ns);
 }
 
@@ -188,7 +191,7 @@ TEST(limits)
                         launch(&h200, k.name, &one, 1.4).cycles / 1.4 + 1100);
     k.s = 2048;
     k.item = k.masked = h200.launch_us = 0;
-    h200.ghz = 1;
+    MUST(gpu_model_clock(&h200, "1", ERR));
     MUST(gpu_model_launch(&h200, &k, &many, 128, 0, &l, ERR));
     ck_assert_double_eq_tol(l.ns, 132000.0 * 64 * 4 * 128 * 128 * 128 / (132 * 4096), 1e-3);
     ck_assert_int_eq(l.bound, BOUND_TENSOR);
@@ -206,8 +209,9 @@ TEST(what_if)
     MUST(gpu_model_change(&h200, "balance=1", ERR));
     ck_assert_double_eq_tol(launch(&h200, "hd128-dense", &w, 1).cycles, (64 + 2 * 0.9) * 2104 / 132,
                             1e-6);
-    MUST(gpu_model_change(&h200, "half=1,sms=1", ERR));
-    ck_assert_double_eq_tol(launch(&h200, "hd128-64x64", &pair, 1).cycles, (2 + 0.9) * 2516, 1e-6);
+    MUST(gpu_model_change(&h200, "sms=1", ERR));
+    ck_assert_double_eq_tol(launch(&h200, "hd128-64x64", &pair, 1).cycles, (1 + 1.28 + 0.9) * 2516,
+                            1e-6);
     /* Half of the products' time; the softmax of 128 x 128 scores then binds. */
     MUST(gpu_model_change(&h200, "tensor=2", ERR));
     ck_assert_double_eq_tol(launch(&h200, "hd128-dense", &w, 1).cycles,
@@ -216,8 +220,8 @@ TEST(what_if)
                  "not known");
 }
 
-static const char *const wrong[] = {"l2=2", "exp=2x",     "sms=0", "select=-1",
-                                    "copy", "tile=64x64", "sms=",  "balance=2"};
+static const char *const wrong[] = {"l2=2", "half=1",     "exp=2x", "sms=0",    "select=-1",
+                                    "copy", "tile=64x64", "sms=",   "balance=2"};
 TEST_EACH(what_if_refused, wrong)
 {
     struct err err = {0};
