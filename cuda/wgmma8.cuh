@@ -32,6 +32,13 @@ DEVICE void wgmma_s8(int (&d)[64], uint64_t a, uint64_t b, int add)
                  : "l"(a), "l"(b), "r"(add));
 }
 
+DEVICE void wgmma_s8(int (&d)[32], uint64_t a, uint64_t b, int add)
+{
+    asm volatile(WGMMA8(64, "k32.s32.s8.s8", 32, 34, "%32, %33, p")
+                 : BIND_S16(0), BIND_S16(16)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
 DEVICE void wgmma_e4m3(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                        uint64_t b, int add)
 {

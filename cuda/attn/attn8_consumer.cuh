@@ -160,17 +160,17 @@ template <class T> struct consumer8 : tile_rows<T> {
     /* Scores [FROM, TO) become probabilities, as the bits of floats; their sums. A score is at most
      * 127 127 128 < 2^22, so that its sum with the bits of SHIFT = 1.5 2^23 is the float SHIFT +
      * score exactly: an addition in place of a conversion, of which a multiprocessor does an eighth
-     * as many. shift: what of SHIFT base does not hold. */
+     * as many; base holds SHIFT scale, too. */
     template <bool FLOATS, int FROM, int TO>
     static DEVICE void exponentials(int (&s)[BN / 2], const float (&base)[2], float scale,
-                                    float shift, float (&sum)[2])
+                                    float (&sum)[2])
     {
         sum[0] = sum[1] = 0;
 #pragma unroll
         for (int i = FROM; i < TO; i++) {
             const int r = i / 2 % 2;
             float x = FLOATS ? __int_as_float(s[i]) - base[r]
-                             : fmaf(__int_as_float(s[i] + SHIFT_BITS) - shift, scale, -base[r]);
+                             : fmaf(__int_as_float(s[i] + SHIFT_BITS), scale, -base[r]);
             float p = exp2_fast(x);
             s[i] = __float_as_int(p);
             sum[r] += p;
@@ -196,7 +196,7 @@ template <class T> struct consumer8 : tile_rows<T> {
     {
         float base[2], sum[2];
         raise<FLOATS>(top, scale, c, base);
-        exponentials<FLOATS, 0, BN / 2>(s, base, scale, 0, sum);
+        exponentials<FLOATS, 0, BN / 2>(s, base, scale, sum);
         l[0] = fmaf(l[0], c[0], sum[0]);
         l[1] = fmaf(l[1], c[1], sum[1]);
     }
