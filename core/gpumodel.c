@@ -310,8 +310,9 @@ int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
     double work = s * scale * ((double)w->stages + half * (double)w->half);
     double item = k->item * s + (rows > 0 ? k->masked * s * (double)w->masked / rows : 0);
     double mean = stages > 0 ? work / stages : 0; /* of a stage */
-    double longest = rows > 0 ? (double)w->longest * mean + item : 0;
-    double waves = ceil(rows / g->sms) * ((double)w->shortest * mean + item);
+    double at_once = MAX(k->whole, 1);            /* each as much slower */
+    double longest = rows > 0 ? at_once * ((double)w->longest * mean + item) : 0;
+    double waves = ceil(rows / (g->sms * at_once)) * at_once * ((double)w->shortest * mean + item);
     double b = (work + rows * item) / g->sms, e = MAX(b, MAX(longest, waves));
     bound = e == b ? bound : longest >= waves ? BOUND_ROW : BOUND_WAVES;
     if (k->whole == 0 && e > b + g->cut_stages * s) {

@@ -41,8 +41,8 @@ struct kernel_model {
             double masked, item; /* in stages: more for a masked one; start and end of a row */
             double half;         /* a stage that half of the rows want, over half of one */
             double s;            /* cycles of a stage; 0: by its structure, */
-            double hide, instructions;    /* the share that is hidden, instructions a score */
-            double whole;                 /* rows are not cut */
+            double hide, instructions; /* the share that is hidden, instructions a score */
+            double whole; /* rows that a multiprocessor is at, none of them cut; 0: they are cut */
             double int8_scores, fp8_mass; /* Q K in int8, P V in fp8; 0: in bf16 */
         };
         double us[3]; /* of choosing: fixed, per 32K keys, per its square */

@@ -76,7 +76,8 @@ def launch(k, work):
     whole = stages + k.get("half", 1) / 2 * half
     mean = whole / (stages + half)
     b = (whole + item * rows) / SMS
-    e = max(b, longest * mean + item, math.ceil(rows / SMS) * (shortest * mean + item))
+    once = max(k.get("whole", 1), 1)
+    e = max(b, once * (longest * mean + item), math.ceil(rows / SMS / once) * once * (shortest * mean + item))
     if e > b + SHARED["cut_stages"] and not k.get("whole"):
         return b + SHARED["cut_stages"], SHARED["launch_us"] + SHARED["combine_us"]
     return e, SHARED["launch_us"]
