@@ -253,8 +253,9 @@ int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
     double work = s * scale * (w->stages + half * w->half), sms = g->multiprocessors;
     double item = w->rows > 0 ? k->item * s + k->masked * s * w->masked / w->rows : 0;
     double mean = work > 0 ? work / (w->stages + w->half) : 0; /* of a stage */
-    double longest = w->longest * mean + item;
-    double waves = ceil(w->rows / sms) * (w->shortest * mean + item);
+    double at_once = MAX(k->whole, 1);                         /* rows, each as much slower */
+    double longest = at_once * (w->longest * mean + item);
+    double waves = ceil(w->rows / (sms * at_once)) * at_once * (w->shortest * mean + item);
     double b = (work + w->rows * item) / sms, e = MAX(b, MAX(longest, waves));
     bound = e == b ? bound : longest >= waves ? BOUND_ROW : BOUND_WAVES;
     if (k->whole == 0 && e > b + g->cut_stages * s) {

@@ -42,8 +42,8 @@ struct work_counts work_of_dense(int64_t nq, int64_t nk, bool causal, int64_t bm
 
 /* Of a kernel: channels; first and last architecture; queries, keys of a stage. In stages: a masked
  * one more, start and end of a row; a stage that half of the rows want over half of one. Cycles of
- * a stage, or its structure: the share that is hidden, instructions a score. Rows are never cut; Q
- * K is in int8, P V in fp8. */
+ * a stage, or its structure: the share that is hidden, instructions a score. Rows that a
+ * multiprocessor is at, none of them cut, or 0: rows are cut; Q K is in int8, P V in fp8. */
 #define KERNEL_NEEDS d, sm, sm_last, bm, bn, masked, item
 #define KERNEL_MAY half, s, hide, instructions, whole, qk_int8, pv_fp8
 

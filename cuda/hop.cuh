@@ -309,16 +309,22 @@ DEVICE int4 warp_load(const int4 *p)
     return make_int4(uniform(x.x), uniform(x.y), uniform(x.z), uniform(x.w));
 }
 
-/* OR of four words, read like elected_load() reads one. */
-DEVICE int elected_load_or(const int4 *p)
+/* A word at p, or the OR of two, read like elected_load() reads one. */
+template <bool TWO> DEVICE int elected_load_or(uint32_t p)
 {
     int x;
-    asm volatile("{\n.reg .pred P;\n.reg .b32 y, z, u;\nelect.sync _|P, 0xffffffff;\n"
-                 "mov.b32 %0, 0;\n@P ld.shared.v4.b32 {%0, y, z, u}, [%1];\n"
-                 "@P lop3.b32 %0, %0, y, z, 0xfe;\n@P or.b32 %0, %0, u;\n}"
-                 : "=r"(x)
-                 : "r"(smem_addr(p))
-                 : "memory");
+    if (TWO)
+        asm volatile("{\n.reg .pred P;\n.reg .b32 y;\nelect.sync _|P, 0xffffffff;\n"
+                     "mov.b32 %0, 0;\n@P ld.shared.v2.b32 {%0, y}, [%1];\n@P or.b32 %0, %0, y;\n}"
+                     : "=r"(x)
+                     : "r"(p)
+                     : "memory");
+    else
+        asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nmov.b32 %0, 0;\n"
+                     "@P ld.shared.b32 %0, [%1];\n}"
+                     : "=r"(x)
+                     : "r"(p)
+                     : "memory");
     return x;
 }
 
@@ -338,11 +344,11 @@ DEVICE void warp_arrive(uint32_t bar)
                  : "memory");
 }
 
-/* Store a word of the warp and arrive, for a reader that waits on `bar`. */
-DEVICE void warp_publish(int *at, int x, uint32_t bar)
+/* Store a byte of the warp at `at` and arrive, for a reader that waits on `bar`. */
+DEVICE void warp_publish(uint32_t at, int x, uint32_t bar)
 {
-    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n@P st.shared.b32 [%0], %1;\n"
-                 "@P mbarrier.arrive.shared::cta.b64 _, [%2];\n}" ::"r"(smem_addr(at)),
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n@P st.shared.b8 [%0], %1;\n"
+                 "@P mbarrier.arrive.shared::cta.b64 _, [%2];\n}" ::"r"(at),
                  "r"(x), "r"(bar)
                  : "memory");
 }

@@ -28,11 +28,11 @@ using dense8f_128 = shape8<128, 128, 3, 2, BLOCKS_ALL, 128, false, 64>;
 using dense8f_64 = shape8<64, 128, 3, 6, BLOCKS_ALL, 128, false, 64>;
 using filter8_128_wide = shape8<128, 128, 2, 4, BLOCKS_FILTER>;
 using filter8_128_tall = shape8<128, 128, 2, 4, BLOCKS_FILTER, 64>;
-using filter8_64_wide = shape8<64, 128, 2, 8, BLOCKS_FILTER>;
-using filter8_64_tall = shape8<64, 128, 2, 8, BLOCKS_FILTER, 64>;
+using filter8_64_wide = teams<shape8<64, 128, 2, 4, BLOCKS_FILTER>>;
+using filter8_64_tall = teams<shape8<64, 64, 2, 8, BLOCKS_FILTER>>;
 using filter8f_128_wide = shape8<128, 128, 2, 3, BLOCKS_FILTER, 128, false>;
 using filter8f_128_tall = shape8<128, 128, 2, 3, BLOCKS_FILTER, 64, false>;
 using filter8f_64_wide = shape8<64, 128, 2, 6, BLOCKS_FILTER, 128, false>;
-using filter8f_64_tall = shape8<64, 128, 2, 6, BLOCKS_FILTER, 64, false>;
+using filter8f_64_tall = teams<shape8<64, 64, 2, 6, BLOCKS_FILTER, 64, false>>;
 
 #endif

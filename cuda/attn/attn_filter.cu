@@ -18,8 +18,8 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
     attn_lists lists = T::BLOCK == 128 ? ATTN_64x128 : ATTN_128x64;
     attn_tile tile = {T::BM, T::BN, T::UNITS};
     attn_element element = !T::BYTES ? ATTN_BF16 : T::BY_CHANNEL ? ATTN_INT8 : ATTN_INT8_F16;
-    return {{name, summary, T::D, lists, tile, element, 90, T::THREADS, (int)sizeof(filter_smem<T>),
-             filter_launch<T, SCOPE>},
+    return {{name, summary, T::D, lists, tile, element, 90, T::THREADS,
+             T::TEAMS * (int)sizeof(attn_smem<T>), filter_launch<T, SCOPE>},
             SCOPE};
 }
 

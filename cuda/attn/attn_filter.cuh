@@ -21,10 +21,14 @@
  * while P V of the stage before runs. Values of a skipped tile are loaded but not multiplied, as in
  * the authors' kernels.
  *
+ * With D = 64 most kernels have two teams of two warpgroups (`teams`), each with items and buffers
+ * of its own, and a stage goes from scores to P V without another beside it: four warps of a
+ * scheduler hide each other's chains better than two that overlap their own, and fit in registers.
+ *
  * Warps vote through shared memory. Only a warp with a tile in which no score is near its maximum
  * waits for the other votes: a barrier would make warpgroups run in step, and both would leave the
  * tensor cores idle at once. Scopes of 16 and 32 rows share a warpgroup's product: a scope that
- * skips puts zeros into P. The two warps of a scope of 32 rows meet at a barrier.
+ * skips puts zeros into P.
  */
 #ifndef LACUNA_ATTN_FILTER_CUH
 #define LACUNA_ATTN_FILTER_CUH
@@ -47,7 +51,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     using score = typename arith::score;
     using sums = typename arith::sums;
     using by = filter_votes<T, SCOPE>;
-    using by::always, by::computed, by::f, by::near, by::vote, by::warps_any;
+    using by::always, by::computed, by::f, by::near, by::vote;
 
     /* ---- stages ----------------------------------------------------------------------------- */
 
@@ -88,7 +92,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     {
         float top[2];
         arith::template find_tops<UNIT * SCORES, (UNIT + 1) * SCORES>(s, top);
-        bool own = !always() && warps_any(w, near(top, to, first()));
+        bool own = !always() && __any_sync(~0u, near(top, to));
         if (__any_sync(~0u, top[0] > to[0] || top[1] > to[1])) {
             tops_of_lanes(top);
             to[0] = fmaxf(to[0], top[0]);
@@ -109,7 +113,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         if constexpr (UNITS > 1)
             own |= look<1>(s, to, grows);
         any = always() ? 0 : vote(w, own, listed & ~exempt);
-        mine = ((SCOPE < 64 ? own : any) | exempt) & listed;
+        mine = (own | exempt) & listed;
         any = (any | exempt) & listed;
         computed += __popc(mine);
         if (grows)
@@ -195,6 +199,57 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         pending = any;
     }
 
+    /* A stage of one unit from its scores to P V; the warps of the other team hide the chain. */
+    DEVICE void whole_stage()
+    {
+        score s[BN / 2];
+        float top[2];
+        arith::issue_scores(s);
+        int exempt = always() || key_of(1) >> (FILTER_EXEMPT + w) & 1;
+        arith::look_up_scales();
+        wgmma_wait<0>();
+        hold(s);
+        arith::mask(s, by::has_unseen(key_of(0) + T::UNIT, first()));
+        arith::arrive(&sm.k_empty[kv.at]);
+        arith::template find_tops<0, BN / 2>(s, top);
+        int own = !always() && __any_sync(~0u, near(top, m));
+        if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1]))
+            follow(top);
+        bool any = always() || vote(w, own, 1 & ~exempt) || exempt, mine = own || exempt;
+        computed += mine;
+        if (any || f.keep_sum) {
+            float reference[2], sum[2];
+            arith::references(reference);
+            arith::template soften<0, BN / 2>(s, reference, sum);
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                l[r] += mine || f.keep_sum ? sum[r] : 0;
+        }
+        if (any) {
+            arith::template pack_all<0, BN / 2>(s);
+#pragma unroll
+            for (int i = 0; i < sizeof p / 4 && SCOPE < 64; i++)
+                p[i] &= 0u - mine;
+            finish_pending<1>(kv);
+        } else {
+            drop_values(kv);
+        }
+    }
+
+    /* The maxima rise, and what was summed is scaled. */
+    DEVICE void follow(float (&top)[2])
+    {
+        float c[2];
+        tops_of_lanes(top);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            c[r] = top[r] > m[r] ? exp2_fast((m[r] - top[r]) * a.scale_log2) : 1;
+            m[r] = fmaxf(m[r], top[r]);
+            l[r] *= c[r];
+        }
+        arith::rescale(c);
+    }
+
     /* A stage that only the other warpgroup wants. */
     DEVICE void pass(bool is_last)
     {
@@ -261,13 +316,37 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         finish_values(kv.before());
     }
 
+    DEVICE void run_whole_stages(int n)
+    {
+#pragma unroll 1
+        for (; n > 0; n--) {
+            mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+            if (is_wanted()) {
+                whole_stage();
+            } else {
+                arith::arrive(&sm.k_empty[kv.at]);
+                drop_values(kv);
+            }
+            kv.next();
+        }
+        arith::arrive(&sm.q_empty[q.at]);
+    }
+
     DEVICE void run()
     {
         int4 item;
         while (arith::next_item(item)) {
             arith::start_item(item);
             by::start(item.x);
-            run_stages((item.z - item.y + UNITS - 1) / UNITS);
+#pragma unroll
+            for (int r = 0; r < 2; r++) /* rows past the end have no say */
+                if (first() + arith::warp() * 16 + (arith::lane() >> 2) + 8 * r >= a.nq)
+                    m[r] = INFINITY;
+            int stages = (item.z - item.y + UNITS - 1) / UNITS;
+            if constexpr (T::TEAMS > 1)
+                run_whole_stages(stages);
+            else
+                run_stages(stages);
             by::store_count(w, item.x, first());
             arith::finish();
             q.next();
@@ -282,19 +361,25 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
-    filter_smem<T> &sm = *(filter_smem<T> *)raw;
-    int group = uniform(threadIdx.x >> 7);
+    attn_smem<T> *teams = (attn_smem<T> *)raw;
+    const int group = uniform(threadIdx.x >> 7);
 
-    if (threadIdx.x == 0)
-        for (int i = 0; i < sm.SLOTS * T::WG; i++)
-            mbar_init(smem_addr(&sm.said_full[0][i]), SCOPE == 128 ? 8 : 4);
-    attn_begin(sm, maps);
+    for (int team = 0; team < T::TEAMS; team++) {
+        if (threadIdx.x == 0)
+            for (int i = 0; i < teams->SLOTS * T::WG; i++)
+                mbar_init(smem_addr(&teams[team].said_full[0][i]), SCOPE == 128 ? 8 : 4);
+        attn_begin(teams[team], maps);
+    }
     if (group == 0) {
         regs_dec<T::REGS_PRODUCER>();
-        produce(sm, f.base, maps);
+        int warp = uniform(threadIdx.x >> 5);
+        if (warp < T::TEAMS * T::PRODUCERS)
+            produce(teams[warp / T::PRODUCERS], f.base, maps);
     } else {
         regs_inc<T::REGS_CONSUMER>();
-        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, uniform(group - 1)}}, {f, sm}};
+        int w = uniform(group - 1);
+        attn_smem<T> &sm = teams[w / T::WG];
+        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, w % T::WG}}, {f, sm}};
         c.run();
     }
 #endif
@@ -304,8 +389,8 @@ template <class T, int SCOPE>
 void filter_launch(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
     cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)sizeof(filter_smem<T>));
-    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(filter_smem<T>), stream>>>(
+                         T::TEAMS * (int)sizeof(attn_smem<T>));
+    attn_filter<T, SCOPE><<<grid, T::THREADS, T::TEAMS * sizeof(attn_smem<T>), stream>>>(
         *(const attn_maps *)maps, *(const filter_args *)args);
 }
 

@@ -25,6 +25,10 @@ template <class T> struct producer {
      */
     struct span {
         int beg, end, key;
+        DEVICE int to() const /* end, without a register for it where stages have one unit */
+        {
+            return UNITS == 1 ? beg + 1 : end;
+        }
     };
 
     span late;       /* the stage whose values are issued next */
@@ -33,7 +37,7 @@ template <class T> struct producer {
 
     static DEVICE int lane()
     {
-        return T::PRODUCERS > 1 ? threadIdx.x & 31 : threadIdx.x;
+        return T::PRODUCERS * T::TEAMS > 1 ? threadIdx.x & 31 : threadIdx.x;
     }
 
     static DEVICE int stages_of(const int4 &item)
@@ -58,7 +62,7 @@ template <class T> struct producer {
     DEVICE span next_span(const span &s, bool any) const
     {
         span next;
-        next.beg = T::ASCENDS ? s.end : s.beg - UNITS;
+        next.beg = T::ASCENDS ? s.to() : s.beg - UNITS;
         next.end = next.beg + UNITS;
         next.key = NO_KEY;
         if (any)
@@ -76,20 +80,20 @@ template <class T> struct producer {
         if (T::BYTES && lane() >= T::SCALES && lane() < T::POSITIONS) {
             int scale = lane() - T::SCALES, key = scale / 4 * T::SCALED;
             unit = s.beg + key / T::UNIT;
-            return unit < s.end ? __float_as_int(
+            return unit < s.to() ? __float_as_int(
                                       __ldg(a.scales.k + (int64_t)head_k * a.scales.padded +
                                             unit_key<T>(a, unit) + key % T::UNIT + 2 * (scale % 4)))
                                 : 0;
         }
         if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
-            return unit - UNITS < s.end ? __ldg(a.cols + unit - UNITS) : 0;
+            return unit - UNITS < s.to() ? __ldg(a.cols + unit - UNITS) : 0;
         if (T::BITS && lane() == UNITS) {
             int bits = __ldg(a.bits + s.beg / PER_BLOCK);
             if (bits >= 0) /* two stages before they are read */
                 bulk_prefetch(a.words + (size_t)bits * 256, 2048);
             return bits_of_unit<T>(bits, s.beg);
         }
-        return unit < s.end && lane() < UNITS ? unit_key<T>(a, unit) : NO_KEY;
+        return unit < s.to() && lane() < UNITS ? unit_key<T>(a, unit) : NO_KEY;
     }
 
     /* log2 of the number of units, from unit `at` of a stage on, that one copy takes: neighbouring
@@ -195,7 +199,8 @@ template <class T> struct producer {
         mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
         if (lane() == 0) {
             uint32_t bar = smem_addr(&sm.q_full[q.at]);
-            sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, item.w);
+            int slot = T::FILTER ? -1 : item.w; /* rows with a filter are whole */
+            sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, slot);
             mbar_expect(bar, T::Q_BYTES);
 #pragma unroll
             for (int p = 0; p < T::IN_PANELS; p++)
@@ -205,10 +210,16 @@ template <class T> struct producer {
         q.next();
     }
 
+    /* How many teams of the grid draw tickets. */
+    static DEVICE unsigned drawers()
+    {
+        return T::TEAMS * gridDim.x;
+    }
+
     /* The next ticket, in lane 0. */
     DEVICE unsigned draw() const
     {
-        return lane() == 0 ? gridDim.x + atomicAdd(a.ticket, 1u) : 0;
+        return lane() == 0 ? drawers() + atomicAdd(a.ticket, 1u) : 0;
     }
 
     /* The second warp: copies the values of the items that the first warp drew. */
@@ -220,8 +231,9 @@ template <class T> struct producer {
             if (item.x < 0)
                 break;
             warp_arrive(smem_addr(&sm.q_empty[q.at]));
-            span s = first_span(item), next;
             int head = head_of(item.x) / a.group;
+            span s = first_span(item), next;
+
             for (int i = stages_of(item); i > 0; i--, s = next) {
                 next = next_span(s, i > 1);
                 issue_values(s, head);
@@ -249,14 +261,16 @@ template <class T> struct producer {
 
     DEVICE void run()
     {
-        unsigned ticket = blockIdx.x; /* the first is not drawn */
+        /* The first is not drawn. */
+        unsigned team = T::TEAMS > 1 ? threadIdx.x / (32 * T::PRODUCERS) : 0;
+        unsigned ticket = blockIdx.x + team * gridDim.x;
         int4 item = item_at(ticket);
         while (ticket < (unsigned)a.n_items) {
             int head = item.x / a.q_blocks, kv_head = head / a.group, i = stages_of(item);
             head_k = kv_head;
             span s = first_span(item);
             issue_queries(item, head);
-            for (; i > 2; i--) {
+            for (; i > (T::TEAMS > 1 ? 1 : 2); i--) {
                 span next = next_span(s, true);
                 issue_stage(s, kv_head);
                 s = next;
@@ -274,8 +288,8 @@ template <class T> struct producer {
             item = item_at(ticket);
             issue_stage(s, kv_head);
         }
-        /* Every CTA draws exactly one ticket past the end; the last of them resets the counter. */
-        if (lane() == 0 && ticket == (unsigned)a.n_items + gridDim.x - 1)
+        /* Each draws exactly one ticket past the end; the last of them resets the counter. */
+        if (lane() == 0 && ticket == (unsigned)a.n_items + drawers() - 1)
             *a.ticket = 0;
         if (head_v >= 0)
             issue_values(late, head_v);
@@ -287,13 +301,13 @@ template <class T> struct producer {
     }
 };
 
-/* What the producer warpgroup does. */
+/* What a team's producer warps do. */
 template <class T> DEVICE void produce(attn_smem<T> &sm, const attn_args &a, const attn_maps &maps)
 {
     producer<T> p = {sm, a, maps};
-    if (threadIdx.x < 32)
+    if (T::PRODUCERS == 1 || threadIdx.x / 32 % 2 == 0)
         p.run();
-    else if (T::PRODUCERS > 1 && threadIdx.x < 64)
+    else
         p.run_values();
 }
 

@@ -32,6 +32,7 @@ template <int D_, int BN_, int WG_, int STAGES_, list_kind KIND_, int BLOCK_ = B
 struct shape {
     static constexpr int D = D_, DV = DV_, BN = BN_, WG = WG_, STAGES = STAGES_;
     static constexpr int QBUFS = D > 128 ? 1 : 2; /* queries of this item, and of the next */
+    static constexpr int TEAMS = 1; /* of WG warpgroups each in a thread block */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* arrivals that empty a buffer, one per warp */
@@ -87,6 +88,15 @@ struct shape {
     static constexpr int REGS_CONSUMER = WG == 3 ? 160 : (504 - REGS_PRODUCER) / 2;
 };
 
+/* The same shape twice in a thread block: two teams with items and buffers of their own. More warps
+ * hide each other's chains where a warp has few registers, of which the launch has 96 per thread.
+ */
+template <class T> struct teams : T {
+    static constexpr int TEAMS = 2, THREADS = 128 * (2 * T::WG + 1);
+    static constexpr int PRODUCERS = 2, Q_ARRIVALS = T::ARRIVALS + 1;
+    static constexpr int REGS_PRODUCER = 32, REGS_CONSUMER = 112;
+};
+
 /* The same shape for launches in which every score of every stage counts: full attention over tiles
  * of keys that are all whole. Lists of 128 x 128 with 10 % of the blocks are 0.2 % faster if the
  * kernel has no masks. */
@@ -108,6 +118,12 @@ template <class T> struct attn_smem {
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
     int ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
+    /* BLOCKS_FILTER: votes of the warps on a stage (filter_votes.cuh). The warps that vote together
+     * are at most one ring of keys apart; there are twice as many slots, so that no slot is written
+     * before it has been read. */
+    static constexpr int SLOTS = T::FILTER ? 2 * T::STAGES : 1;
+    uint64_t said_full[SLOTS][T::WG];
+    alignas(8) uint8_t said[SLOTS][4 * T::WG]; /* bit u: near in unit u; by warp */
 };
 
 /* Head and query block of an item in one word, because consumers have no time to divide.

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         if constexpr (T::GATHER) {
             gatherer<T> p = {sm, a, &maps.q};
             p.run();
-        } else {
+        } else if (threadIdx.x < 32 * T::PRODUCERS) {
             produce(sm, a, maps);
         }
     } else {

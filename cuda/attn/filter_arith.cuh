@@ -112,6 +112,10 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
     static constexpr int BN = T::BN, D = T::D, UNITS = T::UNITS, PARTS = D / 64;
     static constexpr int SCORES = T::UNIT / 2, STEPS = T::UNIT / 32; /* of a unit's P V */
 
+    /* Log2 units of a score's one up to which the rounding of SHIFT of them moves an LSE by less
+     * than 1e-3. */
+    static constexpr float FINE = 0.0026f;
+
     using score = int;
     using sums = float[32];
 
@@ -119,8 +123,7 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
     using base::a, base::kv, base::m, base::o, base::sm;
 
     uint32_t p[BN / 8];
-    float scale[UNITS]; /* of a stage's scores, */
-    bool floats;        /* which are floats in log2 units already */
+    float scale[UNITS]; /* of a stage's scores; negative: they are floats in log2 units already */
 
     DEVICE bool next_item(int4 &item)
     {
@@ -162,19 +165,25 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
             o[32 * PART + i] += u[i];
     }
 
+    /* Scores become floats where some may not count, or where they are coarse. */
     DEVICE void mask(int (&s)[BN / 2], bool some)
     {
-        floats = some;
-        if (!floats)
+        if (!some && !__any_sync(~0u, scale[0] > FINE || scale[UNITS - 1] > FINE))
             return;
         base::template mask_scores<0, SCORES>(s, scale[0], warp_load(&sm.keys[kv.at][0]));
         if constexpr (UNITS > 1)
             base::template mask_scores<SCORES, BN / 2>(s, scale[1], warp_load(&sm.keys[kv.at][1]));
+        scale[0] = -1;
+    }
+
+    DEVICE bool floats() const
+    {
+        return scale[0] < 0;
     }
 
     template <int FROM, int TO> DEVICE void find_tops(const int (&s)[BN / 2], float (&top)[2])
     {
-        if (floats)
+        if (floats())
             base::template tops<true, FROM, TO>(s, 1, top);
         else
             base::template tops<false, FROM, TO>(s, scale[FROM / SCORES], top);
@@ -190,11 +199,15 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
     template <int FROM, int TO>
     DEVICE void soften(int (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
     {
-        if (floats)
+        const float by = scale[FROM / SCORES];
+        float shifted[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            shifted[r] = fmaf(base::SHIFT, by, reference[r]);
+        if (floats())
             base::template exponentials<true, FROM, TO>(s, reference, 1, 0, sum);
         else
-            base::template exponentials<false, FROM, TO>(s, reference, scale[FROM / SCORES],
-                                                         base::SHIFT, sum);
+            base::template exponentials<false, FROM, TO>(s, shifted, by, 0, sum);
     }
 
     template <int FROM, int TO> DEVICE void pack_all(const int (&s)[BN / 2])

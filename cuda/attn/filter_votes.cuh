@@ -8,21 +8,9 @@
 #include "cuda/attn/attn_outputs.cuh"
 #include "cuda/attn/filter_shape.cuh"
 
-/* Does x hold for any of `threads` threads that meet at this barrier? */
-DEVICE bool named_any(int id, int threads, bool x)
-{
-    int any;
-    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %3, 0;\n"
-                 "bar.red.or.pred q, %1, %2, p;\nselp.b32 %0, 1, 0, q;\n}"
-                 : "=r"(any)
-                 : "r"(id), "r"(threads), "r"((int)x)
-                 : "memory");
-    return any;
-}
-
 /* SCOPE: rows that decide together, 16, 32, 64 or 128. */
 template <class T, int SCOPE> struct filter_votes {
-    using smem = filter_smem<T>;
+    using smem = attn_smem<T>;
     using rows = tile_rows<T>;
 
     const filter_args &f;
@@ -43,43 +31,31 @@ template <class T, int SCOPE> struct filter_votes {
         return gap == INFINITY;
     }
 
-    /* Does a row of the scope say yes, or of the warp where a scope has more than two of them?
-     * w: the warpgroup. */
-    DEVICE bool warps_any(int w, bool mine) const
-    {
-        return SCOPE == 32 ? named_any(8 + 2 * w + rows::warp() / 2, 64, mine)
-                           : __any_sync(~0u, mine);
-    }
-
-    /* The bits of all warps of the scope or, of smaller ones, of the warpgroup. Nobody waits for a
-     * bit of `open` that is in its own ones. */
-    DEVICE int vote(int w, int own, int open)
+    /* The bits of all warps of the scope or, of smaller ones, of the warpgroup; `own`, a warp's,
+     * become those of the scope. Nobody waits for a bit of `open` that is in its own ones. */
+    DEVICE int vote(int w, int &own, int open)
     {
         const int set = SCOPE == 128 ? 0 : w;
         uint32_t bar = smem_addr(&votes.said_full[ballot.at][set]);
-        const int4 *said = (const int4 *)votes.said[ballot.at];
-        warp_publish(&votes.said[ballot.at][4 * w + rows::warp()], own, bar);
+        int all = own;
+        warp_publish(smem_addr(votes.said[ballot.at] + 4 * w) + rows::warp(), own, bar);
         if (open & ~own) {
             mbar_wait(bar, ballot.parity);
-            int bits = elected_load_or(said + set);
-            if (SCOPE == 128)
-                bits |= elected_load_or(said + 1);
-            own = uniform(bits);
+            all =
+                uniform(elected_load_or<SCOPE == 128>(smem_addr(votes.said[ballot.at] + 4 * set)));
+            int pair = all >> (rows::warp() & 2) * 8;
+            all = (all | all >> 8 | all >> 16 | all >> 24) & 3;
+            own = SCOPE > 32 ? all : SCOPE == 32 ? uniform((pair | pair >> 8) & 3) : own;
         }
         ballot.next();
-        return own;
+        return all;
     }
 
-    /* Is a row of this thread near enough to its maximum `to`? Rows past the end have no say; a row
-     * that has seen no key yet is near any score. first: row of the warpgroup. */
-    DEVICE bool near(const float (&top)[2], const float (&to)[2], int first) const
+    /* Is a row of this thread near enough to its maximum `to`? A row that has seen no key yet is
+     * near any score. */
+    DEVICE bool near(const float (&top)[2], const float (&to)[2]) const
     {
-        int row = first + rows::warp() * 16 + (rows::lane() >> 2);
-        bool yes = false;
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            yes = yes || (top[r] - to[r] > -gap && row + 8 * r < f.base.nq);
-        return yes;
+        return top[0] - to[0] > -gap || top[1] - to[1] > -gap;
     }
 
     /* May a score of a stage not count whose keys end before key `end`? */

@@ -72,7 +72,8 @@ def cycles(k, work):
     whole = stages + k.get("half", 1) / 2 * half
     mean = whole / (stages + half)
     b = (whole + item * rows) / SMS
-    e = max(b, longest * mean + item, math.ceil(rows / SMS) * (shortest * mean + item))
+    once = max(k.get("whole", 1), 1)
+    e = max(b, once * (longest * mean + item), math.ceil(rows / SMS / once) * once * (shortest * mean + item))
     return SHARED["start_cycles"] + k["s"] * (e if k.get("whole") else min(e, b + SHARED["cut_stages"]))
 
 
