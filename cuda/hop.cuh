@@ -309,25 +309,6 @@ DEVICE int4 warp_load(const int4 *p)
     return make_int4(uniform(x.x), uniform(x.y), uniform(x.z), uniform(x.w));
 }
 
-/* A word at p, or the OR of two, read like elected_load() reads one. */
-template <bool TWO> DEVICE int elected_load_or(uint32_t p)
-{
-    int x;
-    if (TWO)
-        asm volatile("{\n.reg .pred P;\n.reg .b32 y;\nelect.sync _|P, 0xffffffff;\n"
-                     "mov.b32 %0, 0;\n@P ld.shared.v2.b32 {%0, y}, [%1];\n@P or.b32 %0, %0, y;\n}"
-                     : "=r"(x)
-                     : "r"(p)
-                     : "memory");
-    else
-        asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nmov.b32 %0, 0;\n"
-                     "@P ld.shared.b32 %0, [%1];\n}"
-                     : "=r"(x)
-                     : "r"(p)
-                     : "memory");
-    return x;
-}
-
 /* Is this the lane of warp_load and warp_arrive? */
 DEVICE bool is_elected()
 {

@@ -78,12 +78,12 @@ template <class T> struct producer {
     {
         int unit = s.beg + lane();
         if (T::BYTES && lane() >= T::SCALES && lane() < T::POSITIONS) {
-            int scale = lane() - T::SCALES, key = scale / 4 * T::SCALED;
+            int scale = lane() - T::SCALES, key = T::BN > T::SCALED ? scale / 4 * T::SCALED : 0;
             unit = s.beg + key / T::UNIT;
-            return unit < s.to() ? __float_as_int(
-                                      __ldg(a.scales.k + (int64_t)head_k * a.scales.padded +
-                                            unit_key<T>(a, unit) + key % T::UNIT + 2 * (scale % 4)))
-                                : 0;
+            return unit < s.to() ? __float_as_int(__ldg(
+                                       a.scales.k + (int64_t)head_k * a.scales.padded +
+                                       unit_key<T>(a, unit) + key % T::UNIT + 2 * (scale % 4)))
+                                 : 0;
         }
         if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
             return unit - UNITS < s.to() ? __ldg(a.cols + unit - UNITS) : 0;

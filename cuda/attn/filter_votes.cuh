@@ -41,8 +41,8 @@ template <class T, int SCOPE> struct filter_votes {
         warp_publish(smem_addr(votes.said[ballot.at] + 4 * w) + rows::warp(), own, bar);
         if (open & ~own) {
             mbar_wait(bar, ballot.parity);
-            all =
-                uniform(elected_load_or<SCOPE == 128>(smem_addr(votes.said[ballot.at] + 4 * set)));
+            const int *said = (const int *)votes.said[ballot.at] + set;
+            all = uniform(elected_load(said) | (SCOPE == 128 ? elected_load(said + 1) : 0));
             int pair = all >> (rows::warp() & 2) * 8;
             all = (all | all >> 8 | all >> 16 | all >> 24) & 3;
             own = SCOPE > 32 ? all : SCOPE == 32 ? uniform((pair | pair >> 8) & 3) : own;
