@@ -25,6 +25,7 @@
 #include "sim/blocks/selectcost.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { GATE_Q, GATE_K, OPERANDS };
@@ -206,6 +207,14 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct state *s = state;
+    return snprintf(why, 160, "%s",
+                    s->rows ? "no probability of its gate is at or below the threshold"
+                            : "its last_dense rows of blocks, or its budget, are the whole") > 0;
+}
+
 static bool may_be_empty(const void *params)
 {
     const struct params *p = params;
@@ -237,6 +246,7 @@ const struct method method_seer = {
     .report = report,
     .release = release,
     .cost = cost,
+    .why_full = why_full,
     .session = {.takes = takes},
     .decode = {.each_row = each_row},
     .tests = {.full = "nz=1",
