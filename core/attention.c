@@ -155,18 +155,17 @@ void attn_exp(const struct attn_in *in, int64_t r0, int64_t r1, const double *ls
     }
 }
 
-#define PROB_ROWS 32 /* rows of probabilities in memory */
-
 int attn_column_sums(const struct attn_ops *ops, int64_t r0, int64_t r1, bool sink, double *sum,
                      struct err *err)
 {
+    enum { AT_ONCE = 64 }; /* rows of probabilities in memory */
     const struct attn_in *in = &ops->in;
     double *s = NULL;
     int rc = 0;
 
-    TRY(mem_alloc(&s, PROB_ROWS * in->nk, sizeof *s, "rows of probabilities", err));
-    for (int64_t a = r0; a < r1; a += PROB_ROWS) {
-        int64_t b = MIN(a + PROB_ROWS, r1), keys = attn_limit(in, b - 1);
+    TRY(mem_alloc(&s, AT_ONCE * in->nk, sizeof *s, "rows of probabilities", err));
+    for (int64_t a = r0; a < r1; a += AT_ONCE) {
+        int64_t b = MIN(a + AT_ONCE, r1), keys = attn_limit(in, b - 1);
         TRY(attn_scores(ops, a, b, 0, keys, s, err));
         for (int64_t r = a; r < b; r++) {
             int64_t first = attn_first(in, r), n = attn_limit(in, r) - first;
@@ -187,6 +186,8 @@ out:
  * A few rows of probabilities at a time are computed and added to their cells. Sums are carried in
  * double over all rows of a cell and rounded once, so that the stored map does not depend on how
  * the rows were grouped. */
+
+#define PROB_ROWS 32 /* rows of probabilities in memory */
 
 /* Add one row of probabilities to the cells of its cell row; `share` is what a sink leaves. */
 static void fold(const double *p, double share, int64_t nk, int64_t pool, double *sum, double *max)

@@ -25,7 +25,7 @@ SETTINGS = ["dense", "streaming:sink=4:window=2048", "oracle:kind=topk:k=2048", 
             "twilight:dense_layers=0:select=all", "moba:dense_last=0:topk=3", "nsa"]
 SETTINGS += ["evict:by=" + by for by in ("snapkv", "snapkv:profile=kvpress", "snapkv:profile=frontier", "adakv", "tova", "h2o", "streaming",
                                          "knorm", "keydiff", "observed", "random")]
-SETTINGS += [f"evict:by={by}:when={when}" for when in ("step", "every") for by in ("snapkv", "knorm", "keydiff")]
+SETTINGS += [f"evict:by={by}:when={when}" for when in ("step", "every:every=64") for by in ("snapkv", "knorm", "keydiff")]
 SETTINGS += ["evict:then=quest+budget=256+dense_layers=0"]
 
 
