@@ -76,12 +76,15 @@ static void add_record(struct call *c, const struct record *r)
     const char *const *lists = all;
     bool whole = r->scope == RECORD_OF_CALL, other = !c->of || c->of->kv_head != r->kv_head;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
-    char kind[MODEL_NAME];
+    char kind[MODEL_NAME], sample[MODEL_NAME];
     c->heads += heads;
     c->kv += whole ? (int64_t)record_get(r, "call_heads_kv") : other;
     c->of = r;
     note(r, "kernel", c->kernel);
     note(r, "select_kind", kind);
+    note(r, "rows", sample); /* "64x4"; a number alone is one of the oracle's choice */
+    if (strchr(sample, 'x'))
+        c->why = "the records are of sampled rows";
     c->chosen |= kind[0] ? strcmp(kind, "own") == 0 || strcmp(kind, "mixed") == 0
                          : record_get(r, "cost_select_flops") > 0;
     while (*lists && !add_work(r, *lists, &c->w))
@@ -96,7 +99,7 @@ static void add_record(struct call *c, const struct record *r)
     c->full += heads;
     if (record_get(r, "density_elem") != 1 && strcmp(kind, "none") != 0 &&
         !strstr(c->kernel, "-dense"))
-        c->why = "a head has no work_* counts: it was skipped or failed, or rows were sampled";
+        c->why = "a head was skipped or failed, or has no work_* counts: replay again";
 }
 
 /* What runs the call: the kernel that a GPU ran, else by its arithmetic and lists. */
@@ -249,8 +252,8 @@ static int apply(struct recset *set, struct record *r, const int64_t *at, int64_
     int rc = 0;
     for (struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
         rc = predict(g, &c, &p, err);
-        m->left_out += rc == ERR_INPUT;
         if (rc == ERR_INPUT) {
+            m->left_out++;
             m->why = *err;
             err_clear(err);
             rc = 0;
@@ -331,6 +334,7 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
     if (m->unpriced)
         str_list_add(notes, "no total where choosing by the method is not measured");
 }
+
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err)
 {

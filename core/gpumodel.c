@@ -8,7 +8,6 @@
 #include "core/opt.h"
 
 #include <fnmatch.h>
-#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -163,35 +162,6 @@ out:
     json_decref(o);
     buf_free(&path);
     buf_free(&below);
-    return rc;
-}
-
-int gpu_models_list(struct jw *w, struct err *err)
-{
-    struct buf pattern = {0};
-    glob_t files = {0};
-    struct gpu_model g;
-    int rc = 0;
-    TRY(datadir_find("gpus", &pattern, err));
-    buf_puts(&pattern, "/*.json");
-    if (glob(buf_str(&pattern), 0, NULL, &files))
-        FAIL(err, ERR_INPUT, "%s: no file of a GPU", buf_str(&pattern));
-    for (size_t i = 0; i < files.gl_pathc; i++) {
-        char text[160];
-        TRY(gpu_model_load(files.gl_pathv[i], &g, err));
-        snprintf(text, sizeof text,
-                 "for --gpu: sm_%.0f, %.0f multiprocessors, %.0f TFLOP/s at %.2f GHz, %.0f GB/s%s",
-                 g.architecture, g.multiprocessors, g.peak_bf16, g.clock_rated, g.memory,
-                 g.sustained_clock > 0 ? "; clock measured" : "");
-        jw_obj(w);
-        jw_kstr(w, "name", g.name);
-        jw_kstr(w, "summary", text);
-        jw_kstr(w, "for", "analyze --table model --gpu");
-        jw_obj_end(w);
-    }
-out:
-    globfree(&files);
-    buf_free(&pattern);
     return rc;
 }
 

@@ -87,9 +87,6 @@ struct gpu_model {
  * number without a source is ERR_INPUT, an unknown name ERR_USAGE. */
 int gpu_model_load(const char *name, struct gpu_model *g, struct err *err);
 
-/* All GPUs of datasets/gpus, as entries of `lacuna list gpus`. */
-int gpu_models_list(struct jw *w, struct err *err);
-
 /* "sustained", "burst", "dense" or a number of GHz; without a measured state the rated or the boost
  * clock. ERR_USAGE. */
 int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err);
