@@ -320,11 +320,11 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
 {
     char text[320];
     for (const struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
-        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s%s; kernels %s%s%s",
-                 g->name, q->clock, g->unmeasured ? " (not measured: rated or boost)" : "",
-                 g->architecture == 90 ? "measured on an H200"
-                                       : "by structure alone, 5 to 20 % off",
-                 q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
+        snprintf(
+            text, sizeof text, "%s, predicted, not measured: clock %s%s; kernels %s%s%s", g->name,
+            g->instead ? g->instead : q->clock, g->instead ? " (its states are not measured)" : "",
+            g->architecture == 90 ? "measured on an H200" : "by structure alone, 5 to 20 % off",
+            q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
         str_list_add(notes, text);
     }
     snprintf(text, sizeof text, "no prediction for %lld of %lld calls: %.200s",

@@ -52,7 +52,7 @@ int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err)
         return err_set(err, ERR_USAGE,
                        "--clock %s: it is sustained, burst, dense or a number of GHz", text);
     g->by_dense = dense;
-    g->unmeasured = !number && !dense && !(measured > 0);
+    g->instead = number || dense || measured > 0 ? NULL : burst ? "boost" : "rated";
     g->ghz = number ? ghz : measured > 0 ? measured : burst ? g->clock_boost : g->clock_rated;
     g->power = number ? 0 : burst ? g->burst_power : g->sustained_power;
     g->clock_boost = MAX(g->clock_boost, g->ghz);
@@ -135,14 +135,15 @@ out:
 
 int gpu_model_load(const char *name, struct gpu_model *g, struct err *err)
 {
-    struct buf path = {0}, below = {0};
+    struct buf path = {0};
+    char below[64];
     json_t *gpu = NULL, *o = NULL;
     int rc = 0;
     *g = (struct gpu_model){.tune = 1, .choosing = 1, .exp = 1, .tensor = 1};
-    buf_printf(&below, "gpus/%s.json", name);
+    snprintf(below, sizeof below, "gpus/%s.json", name);
     if (strchr(name, '/') || strstr(name, ".json"))
         buf_puts(&path, name);
-    else if (datadir_find(buf_str(&below), &path, NULL))
+    else if (datadir_find(below, &path, NULL))
         FAIL(err, ERR_USAGE, "unknown GPU '%s' (lacuna list gpus names them)", name);
     TRY(json_read_file(buf_str(&path), FILE_MOST, &gpu, err));
     TRY(jget_str(gpu, "name", buf_str(&path), &name, err));
@@ -161,7 +162,6 @@ out:
     json_decref(gpu);
     json_decref(o);
     buf_free(&path);
-    buf_free(&below);
     return rc;
 }
 

@@ -75,7 +75,7 @@ struct gpu_model {
 
     double ghz, power, tune; /* of a state; a factor on its GHz */
     bool by_dense;           /* tune is by the measured time of dense attention */
-    bool unmeasured;         /* the rated or the boost clock is taken */
+    const char *instead;     /* "rated" or "boost": nobody measured the state; or NULL */
 
     /* gpu_model_change: a factor on the cost of choosing, how many times as fast exponentials and
      * tensor cores are; no waiting. */
