@@ -28,18 +28,14 @@ struct call {
     const struct record *of; /* any of its records */
     int64_t heads, kv, full; /* query heads, KV heads, heads that keep everything */
     const char *lists;       /* NULL: all keep everything */
+    double keys;             /* of a stage of the lists */
     struct work_counts w, gathered;
     char kernel[MODEL_NAME]; /* that a GPU ran, or would run */
-    bool chosen;             /* its masks are chosen for it */
+    bool gathers, chosen;    /* the kernel gathers keys; the masks are chosen for the call */
     const char *why;         /* it cannot be predicted */
 };
 
 /* ---- work of a call ------------------------------------------------------------------------- */
-
-static double keys_of_stage(const struct call *c)
-{
-    return c->of->d == 64 && strncmp(c->lists, "128", 3) == 0 ? 192 : 128;
-}
 
 static struct work_counts of_dense(const struct record *r, double bm, double bn, int64_t heads)
 {
@@ -120,24 +116,21 @@ static void choose_kernel(struct call *c)
     snprintf(c->kernel, MODEL_NAME, "%.15s%shd%d-%s", arith, arith[0] ? "-" : "", c->of->d, lists);
 }
 
-static bool gathers(const struct call *c)
-{
-    return strstr(c->kernel, "gather");
-}
-
 /* The call of records at[0..n), n > 0, in these lists or NULL. */
 static struct call call_of(const struct record *r, const int64_t *at, int64_t n, const char *lists)
 {
     struct call c = {.lists = lists};
     for (int64_t i = 0; i < n; i++)
         add_record(&c, r + at[i]);
+    c.keys = c.of->d == 64 && c.lists && strncmp(c.lists, "128", 3) == 0 ? 192 : 128;
     if (c.lists && c.full) {
-        struct work_counts w = of_dense(c.of, 128, keys_of_stage(&c), c.full);
+        struct work_counts w = of_dense(c.of, 128, c.keys, c.full);
         w.masked = strcmp(c.lists, "bits") == 0 ? 0 : w.masked;
         work_counts_join(&c.w, &w);
         work_counts_join(&c.gathered, &w);
     }
     choose_kernel(&c);
+    c.gathers = strstr(c.kernel, "gather");
     return c;
 }
 
@@ -155,7 +148,7 @@ static double select_ns(const struct gpu_model *g, const struct call *c, double 
     double n = (double)c->of->n_k / 32768, part = n * (double)c->heads * c->of->d / (32 * 128);
     double bytes = part * g->select_copy / g->copy;
     double products = part * n * g->select_rate / (g->multiprocessors * g->tensor_bf16 * ghz);
-    double plan = gathers(c)                                  ? g->plan_gather
+    double plan = c->gathers                                  ? g->plan_gather
                   : c->lists && strcmp(c->lists, "bits") == 0 ? g->plan_bits
                                                               : g->plan_lists;
     if (!c->chosen)
@@ -190,8 +183,8 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
         g->tune = i ? p->dense.ns / measured : 1;
         TRY(gpu_model_launch(g, dense, &w, dense->bn, bytes, &p->dense, err));
     }
-    w = !c->lists ? of_dense(r, k->bm, k->bn, c->heads) : gathers(c) ? c->gathered : c->w;
-    TRY(gpu_model_launch(g, k, &w, c->lists ? keys_of_stage(c) : k->bn, bytes, &p->attend, err));
+    w = !c->lists ? of_dense(r, k->bm, k->bn, c->heads) : c->gathers ? c->gathered : c->w;
+    TRY(gpu_model_launch(g, k, &w, c->lists ? c->keys : k->bn, bytes, &p->attend, err));
     p->select = select_ns(g, c, p->dense.ghz);
 out:
     return rc;

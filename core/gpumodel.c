@@ -201,13 +201,6 @@ static double stage_cycles(const struct gpu_model *g, const struct kernel_model 
                                      : k->s;
 }
 
-/* GHz at a share u of cycles in which the tensor cores work: their power and that of all else,
- * which grow with the cube of the clock, have a limit. */
-static double clock_at(const struct gpu_model *g, double u)
-{
-    return MIN(g->clock_boost, g->tune * g->ghz * cbrt((1 + 0.97 * g->power) / (1 + g->power * u)));
-}
-
 int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
                      const struct work_counts *w, double keys, double bytes, struct gpu_launch *out,
                      struct err *err)
@@ -232,8 +225,11 @@ int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
         us += g->combine_us;
     }
     e = (g->balance ? b : e) + (w->rows > 0 ? g->start_cycles : 0);
-    double products = each / g->tensor * scale * (w->stages + w->half / 2);
-    *out = (struct gpu_launch){b, e, clock_at(g, e > 0 ? products / (sms * e) : 0), 0, bound};
+    /* The power of the tensor cores, which work in a share u of the cycles, and that of all else
+     * grow with the cube of the clock, and have a limit. */
+    double u = e > 0 ? each / g->tensor * scale * (w->stages + w->half / 2) / (sms * e) : 0;
+    double ghz = g->tune * g->ghz * cbrt((1 + 0.97 * g->power) / (1 + g->power * u));
+    *out = (struct gpu_launch){b, e, MIN(g->clock_boost, ghz), 0, bound};
     out->ns = MAX(e / out->ghz + 1e3 * us, bytes / g->copy);
     if (bytes / g->copy == out->ns)
         out->bound = BOUND_MEMORY;
