@@ -28,18 +28,14 @@ struct call {
     const struct record *of; /* any of its records */
     int64_t heads, kv, full; /* query heads, KV heads, heads that keep everything */
     const char *lists;       /* NULL: all keep everything */
+    double keys;             /* of a stage of the lists */
     struct work_counts w, gathered;
     char kernel[MODEL_NAME]; /* that a GPU ran, or would run */
-    bool chosen;             /* its masks are chosen for it */
+    bool gathers, chosen;    /* the kernel gathers keys; the masks are chosen for the call */
     const char *why;         /* it cannot be predicted */
 };
 
 /* ---- work of a call ------------------------------------------------------------------------- */
-
-static double keys_of_stage(const struct call *c)
-{
-    return c->of->d == 64 && strncmp(c->lists, "128", 3) == 0 ? 192 : 128;
-}
 
 static struct work_counts of_dense(const struct record *r, double bm, double bn, int64_t heads)
 {
@@ -76,12 +72,15 @@ static void add_record(struct call *c, const struct record *r)
     const char *const *lists = all;
     bool whole = r->scope == RECORD_OF_CALL, other = !c->of || c->of->kv_head != r->kv_head;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
-    char kind[MODEL_NAME];
+    char kind[MODEL_NAME], sample[MODEL_NAME];
     c->heads += heads;
     c->kv += whole ? (int64_t)record_get(r, "call_heads_kv") : other;
     c->of = r;
     note(r, "kernel", c->kernel);
     note(r, "select_kind", kind);
+    note(r, "rows", sample); /* "64x4"; a number alone is one of the oracle's choice */
+    if (strchr(sample, 'x'))
+        c->why = "the records are of sampled rows";
     c->chosen |= kind[0] ? strcmp(kind, "own") == 0 || strcmp(kind, "mixed") == 0
                          : record_get(r, "cost_select_flops") > 0;
     while (*lists && !add_work(r, *lists, &c->w))
@@ -96,7 +95,7 @@ static void add_record(struct call *c, const struct record *r)
     c->full += heads;
     if (record_get(r, "density_elem") != 1 && strcmp(kind, "none") != 0 &&
         !strstr(c->kernel, "-dense"))
-        c->why = "a head has no work_* counts: it was skipped or failed, or rows were sampled";
+        c->why = "a head was skipped or failed, or has no work_* counts: replay again";
 }
 
 /* What runs the call: the kernel that a GPU ran, else by its arithmetic and lists. */
@@ -117,24 +116,21 @@ static void choose_kernel(struct call *c)
     snprintf(c->kernel, MODEL_NAME, "%.15s%shd%d-%s", arith, arith[0] ? "-" : "", c->of->d, lists);
 }
 
-static bool gathers(const struct call *c)
-{
-    return strstr(c->kernel, "gather");
-}
-
 /* The call of records at[0..n), n > 0, in these lists or NULL. */
 static struct call call_of(const struct record *r, const int64_t *at, int64_t n, const char *lists)
 {
     struct call c = {.lists = lists};
     for (int64_t i = 0; i < n; i++)
         add_record(&c, r + at[i]);
+    c.keys = c.of->d == 64 && c.lists && strncmp(c.lists, "128", 3) == 0 ? 192 : 128;
     if (c.lists && c.full) {
-        struct work_counts w = of_dense(c.of, 128, keys_of_stage(&c), c.full);
+        struct work_counts w = of_dense(c.of, 128, c.keys, c.full);
         w.masked = strcmp(c.lists, "bits") == 0 ? 0 : w.masked;
         work_counts_join(&c.w, &w);
         work_counts_join(&c.gathered, &w);
     }
     choose_kernel(&c);
+    c.gathers = strstr(c.kernel, "gather");
     return c;
 }
 
@@ -152,7 +148,7 @@ static double select_ns(const struct gpu_model *g, const struct call *c, double 
     double n = (double)c->of->n_k / 32768, part = n * (double)c->heads * c->of->d / (32 * 128);
     double bytes = part * g->select_copy / g->copy;
     double products = part * n * g->select_rate / (g->multiprocessors * g->tensor_bf16 * ghz);
-    double plan = gathers(c)                                  ? g->plan_gather
+    double plan = c->gathers                                  ? g->plan_gather
                   : c->lists && strcmp(c->lists, "bits") == 0 ? g->plan_bits
                                                               : g->plan_lists;
     if (!c->chosen)
@@ -187,8 +183,8 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
         g->tune = i ? p->dense.ns / measured : 1;
         TRY(gpu_model_launch(g, dense, &w, dense->bn, bytes, &p->dense, err));
     }
-    w = !c->lists ? of_dense(r, k->bm, k->bn, c->heads) : gathers(c) ? c->gathered : c->w;
-    TRY(gpu_model_launch(g, k, &w, c->lists ? keys_of_stage(c) : k->bn, bytes, &p->attend, err));
+    w = !c->lists ? of_dense(r, k->bm, k->bn, c->heads) : c->gathers ? c->gathered : c->w;
+    TRY(gpu_model_launch(g, k, &w, c->lists ? c->keys : k->bn, bytes, &p->attend, err));
     p->select = select_ns(g, c, p->dense.ghz);
 out:
     return rc;
@@ -249,8 +245,8 @@ static int apply(struct recset *set, struct record *r, const int64_t *at, int64_
     int rc = 0;
     for (struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
         rc = predict(g, &c, &p, err);
-        m->left_out += rc == ERR_INPUT;
         if (rc == ERR_INPUT) {
+            m->left_out++;
             m->why = *err;
             err_clear(err);
             rc = 0;
@@ -317,11 +313,11 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
 {
     char text[320];
     for (const struct gpu_model *g = m->gpu; g < m->gpu + m->n; g++) {
-        snprintf(text, sizeof text, "%.23s, predicted, not measured: clock %s%s; kernels %s%s%s",
-                 g->name, q->clock, g->unmeasured ? " (not measured: rated or boost)" : "",
-                 g->architecture == 90 ? "measured on an H200"
-                                       : "by structure alone, 5 to 20 % off",
-                 q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
+        snprintf(
+            text, sizeof text, "%s, predicted, not measured: clock %s%s; kernels %s%s%s", g->name,
+            g->instead ? g->instead : q->clock, g->instead ? " (its states are not measured)" : "",
+            g->architecture == 90 ? "measured on an H200" : "by structure alone, 5 to 20 % off",
+            q->what_if ? "; what if " : "", q->what_if ? q->what_if : "");
         str_list_add(notes, text);
     }
     snprintf(text, sizeof text, "no prediction for %lld of %lld calls: %.200s",
@@ -331,6 +327,7 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
     if (m->unpriced)
         str_list_add(notes, "no total where choosing by the method is not measured");
 }
+
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err)
 {

@@ -4,14 +4,16 @@
  * Every registry is turned into a JSON array first, and the text form is printed from that array,
  * so that both forms agree.
  */
-#include "core/gpumodel.h"
 #include "core/cmd.h"
+#include "core/environment.h"
+#include "core/gpumodel.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
 #include "core/method_run.h"
 #include "core/text.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,10 +181,41 @@ static int list_kernels(const struct app *app, struct jw *w, struct err *err)
     return app->list_kernels ? app->list_kernels(w, err) : 0;
 }
 
+static void list_gpu_model(const struct gpu_model *g, struct jw *w)
+{
+    char text[160];
+    snprintf(text, sizeof text,
+             "for --gpu: sm_%.0f, %.0f multiprocessors, %.0f TFLOP/s at %.2f GHz, %.0f GB/s%s",
+             g->architecture, g->multiprocessors, g->peak_bf16, g->clock_rated, g->memory,
+             g->sustained_clock > 0 ? "; clock measured" : "");
+    jw_obj(w);
+    jw_kstr(w, "name", g->name);
+    jw_kstr(w, "summary", text);
+    jw_kstr(w, "for", "analyze --table model --gpu");
+    jw_obj_end(w);
+}
+
+/* Those of this machine, and those of datasets/gpus. */
 static int list_gpus(const struct app *app, struct jw *w, struct err *err)
 {
-    int rc = app->list_gpus ? app->list_gpus(w, err) : 0;
-    return rc ? rc : gpu_models_list(w, err);
+    struct buf path = {0};
+    struct gpu_model g;
+    glob_t files = {0};
+    int rc = 0;
+    if (app->list_gpus)
+        TRY(app->list_gpus(w, err));
+    TRY(datadir_find("gpus", &path, err));
+    buf_puts(&path, "/*.json");
+    if (glob(buf_str(&path), 0, NULL, &files))
+        FAIL(err, ERR_INPUT, "%s: no file of a GPU", buf_str(&path));
+    for (size_t i = 0; i < files.gl_pathc; i++) {
+        TRY(gpu_model_load(files.gl_pathv[i], &g, err));
+        list_gpu_model(&g, w);
+    }
+out:
+    globfree(&files);
+    buf_free(&path);
+    return rc;
 }
 
 static const struct topic {

@@ -8,7 +8,6 @@
 #include "core/opt.h"
 
 #include <fnmatch.h>
-#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,7 +52,7 @@ int gpu_model_clock(struct gpu_model *g, const char *text, struct err *err)
         return err_set(err, ERR_USAGE,
                        "--clock %s: it is sustained, burst, dense or a number of GHz", text);
     g->by_dense = dense;
-    g->unmeasured = !number && !dense && !(measured > 0);
+    g->instead = number || dense || measured > 0 ? NULL : burst ? "boost" : "rated";
     g->ghz = number ? ghz : measured > 0 ? measured : burst ? g->clock_boost : g->clock_rated;
     g->power = number ? 0 : burst ? g->burst_power : g->sustained_power;
     g->clock_boost = MAX(g->clock_boost, g->ghz);
@@ -136,14 +135,15 @@ out:
 
 int gpu_model_load(const char *name, struct gpu_model *g, struct err *err)
 {
-    struct buf path = {0}, below = {0};
+    struct buf path = {0};
+    char below[64];
     json_t *gpu = NULL, *o = NULL;
     int rc = 0;
     *g = (struct gpu_model){.tune = 1, .choosing = 1, .exp = 1, .tensor = 1};
-    buf_printf(&below, "gpus/%s.json", name);
+    snprintf(below, sizeof below, "gpus/%s.json", name);
     if (strchr(name, '/') || strstr(name, ".json"))
         buf_puts(&path, name);
-    else if (datadir_find(buf_str(&below), &path, NULL))
+    else if (datadir_find(below, &path, NULL))
         FAIL(err, ERR_USAGE, "unknown GPU '%s' (lacuna list gpus names them)", name);
     TRY(json_read_file(buf_str(&path), FILE_MOST, &gpu, err));
     TRY(jget_str(gpu, "name", buf_str(&path), &name, err));
@@ -162,36 +162,6 @@ out:
     json_decref(gpu);
     json_decref(o);
     buf_free(&path);
-    buf_free(&below);
-    return rc;
-}
-
-int gpu_models_list(struct jw *w, struct err *err)
-{
-    struct buf pattern = {0};
-    glob_t files = {0};
-    struct gpu_model g;
-    int rc = 0;
-    TRY(datadir_find("gpus", &pattern, err));
-    buf_puts(&pattern, "/*.json");
-    if (glob(buf_str(&pattern), 0, NULL, &files))
-        FAIL(err, ERR_INPUT, "%s: no file of a GPU", buf_str(&pattern));
-    for (size_t i = 0; i < files.gl_pathc; i++) {
-        char text[160];
-        TRY(gpu_model_load(files.gl_pathv[i], &g, err));
-        snprintf(text, sizeof text,
-                 "for --gpu: sm_%.0f, %.0f multiprocessors, %.0f TFLOP/s at %.2f GHz, %.0f GB/s%s",
-                 g.architecture, g.multiprocessors, g.peak_bf16, g.clock_rated, g.memory,
-                 g.sustained_clock > 0 ? "; clock measured" : "");
-        jw_obj(w);
-        jw_kstr(w, "name", g.name);
-        jw_kstr(w, "summary", text);
-        jw_kstr(w, "for", "analyze --table model --gpu");
-        jw_obj_end(w);
-    }
-out:
-    globfree(&files);
-    buf_free(&pattern);
     return rc;
 }
 
@@ -231,13 +201,6 @@ static double stage_cycles(const struct gpu_model *g, const struct kernel_model 
                                      : k->s;
 }
 
-/* GHz at a share u of cycles in which the tensor cores work: their power and that of all else,
- * which grow with the cube of the clock, have a limit. */
-static double clock_at(const struct gpu_model *g, double u)
-{
-    return MIN(g->clock_boost, g->tune * g->ghz * cbrt((1 + 0.97 * g->power) / (1 + g->power * u)));
-}
-
 int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
                      const struct work_counts *w, double keys, double bytes, struct gpu_launch *out,
                      struct err *err)
@@ -263,8 +226,11 @@ int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
         us += g->combine_us;
     }
     e = (g->balance ? b : e) + (w->rows > 0 ? g->start_cycles : 0);
-    double products = each / g->tensor * scale * (w->stages + w->half / 2);
-    *out = (struct gpu_launch){b, e, clock_at(g, e > 0 ? products / (sms * e) : 0), 0, bound};
+    /* The power of the tensor cores, which work in a share u of the cycles, and that of all else
+     * grow with the cube of the clock, and have a limit. */
+    double u = e > 0 ? each / g->tensor * scale * (w->stages + w->half / 2) / (sms * e) : 0;
+    double ghz = g->tune * g->ghz * cbrt((1 + 0.97 * g->power) / (1 + g->power * u));
+    *out = (struct gpu_launch){b, e, MIN(g->clock_boost, ghz), 0, bound};
     out->ns = MAX(e / out->ghz + 1e3 * us, bytes / g->copy);
     if (bytes / g->copy == out->ns)
         out->bound = BOUND_MEMORY;

@@ -75,7 +75,7 @@ struct gpu_model {
 
     double ghz, power, tune; /* of a state; a factor on its GHz */
     bool by_dense;           /* tune is by the measured time of dense attention */
-    bool unmeasured;         /* the rated or the boost clock is taken */
+    const char *instead;     /* "rated" or "boost": nobody measured the state; or NULL */
 
     /* gpu_model_change: a factor on the cost of choosing, how many times as fast exponentials and
      * tensor cores are; no waiting. */
@@ -86,9 +86,6 @@ struct gpu_model {
 /* A GPU of datasets/gpus by name, or a file (a name with '/' or ".json"), at its sustained clock. A
  * number without a source is ERR_INPUT, an unknown name ERR_USAGE. */
 int gpu_model_load(const char *name, struct gpu_model *g, struct err *err);
-
-/* All GPUs of datasets/gpus, as entries of `lacuna list gpus`. */
-int gpu_models_list(struct jw *w, struct err *err);
 
 /* "sustained", "burst", "dense" or a number of GHz; without a measured state the rated or the boost
  * clock. ERR_USAGE. */

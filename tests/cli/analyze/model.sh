@@ -23,7 +23,7 @@ of_call() { # METHOD N HEADS MEMBERS
 }
 mkdir calls
 of_call dense 4096 16 '"time_attend_ns":195000,"notes":"select_kind=none;kernel=bf16-hd128-dense"' >calls/records.jsonl
-of_call xattention 16384 32 '"time_attend_ns":1250000,"work_rows@128x128":4096,"work_stages@128x128":106496,"work_masked@128x128":0,"work_half@128x128":0,"work_longest@128x128":26,"work_shortest@128x128":26,"notes":"select_kind=own"' >>calls/records.jsonl
+of_call xattention 16384 32 '"time_attend_ns":1250000,"work_rows@128x128":4096,"work_stages@128x128":106496,"work_masked@128x128":0,"work_half@128x128":0,"work_longest@128x128":26,"work_shortest@128x128":26,"notes":"columns=9;rows=512;select_kind=own"' >>calls/records.jsonl
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 --beside measured --group method --format csv | cut -d, -f1,5,11,17 | rounded
 "$LACUNA" analyze calls --gpu H200 --clock 1.392 | grep -c measured_ || true
 echo "-- by the clock of dense attention: the same; with a filter 32 waves of 27 stages; no kernel, no prediction, of heads neither"
