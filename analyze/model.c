@@ -326,6 +326,9 @@ static void add_notes(const struct model_request *q, const struct model *m, stru
         str_list_add(notes, text);
     if (m->unpriced)
         str_list_add(notes, "no total where choosing by the method is not measured");
+    if (m->layers > 0)
+        str_list_add(notes,
+                     "time to first token: linear layers and attention alone, a lower bound");
 }
 
 int model_apply(struct recset *set, const struct model_request *q, bool share,
