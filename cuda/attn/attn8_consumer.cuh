@@ -172,7 +172,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         for (int i = FROM; i < TO; i++) {
             const int r = i / 2 % 2;
             float x = FLOATS ? __int_as_float(s[i]) - base[r]
-                             : fmaf(__int_as_float(s[i] + SHIFT_BITS), scale, -base[r]);
+                             : fmaf(__int_as_float(s[i] + SHIFT_BITS) - shift, scale, -base[r]);
             float p = exp2_fast(x);
             s[i] = __float_as_int(p);
             sum[r] += p;
