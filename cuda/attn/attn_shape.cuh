@@ -32,7 +32,7 @@ template <int D_, int BN_, int WG_, int STAGES_, list_kind KIND_, int BLOCK_ = B
 struct shape {
     static constexpr int D = D_, DV = DV_, BN = BN_, WG = WG_, STAGES = STAGES_;
     static constexpr int QBUFS = D > 128 ? 1 : 2; /* queries of this item, and of the next */
-    static constexpr int TEAMS = 1; /* of WG warpgroups each in a thread block */
+    static constexpr int TEAMS = 1;               /* of WG warpgroups each in a thread block */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* arrivals that empty a buffer, one per warp */
