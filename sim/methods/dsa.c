@@ -45,7 +45,7 @@ static const struct opt options[] = {
 /* The index of a layer: what each row keeps. Heads that run at the same time rank its rows
  * together. */
 struct index {
-    char trace[40]; /* the call: "" is none that another head could have */
+    char trace[40], branch[16]; /* the call: trace "" is none that another head could have */
     int step, layer, emulate, users;
     int64_t nq, nk, topk, words;
     struct operand of[OPERANDS];
@@ -183,6 +183,7 @@ static int index_new(struct method_ctx *ctx, const struct params *p, const struc
     pthread_mutex_init(&x->lock, NULL);
     pthread_cond_init(&x->changed, NULL);
     snprintf(x->trace, sizeof x->trace, "%s", in->trace ? in->trace : "");
+    snprintf(x->branch, sizeof x->branch, "%s", in->branch ? in->branch : "");
     for (int i = 0; i < OPERANDS; i++)
         TRY(operand_read(ctx, in, layer, operands[i], x->of + i, err));
     TRY(check_shapes(x, err));
@@ -201,8 +202,9 @@ static bool is_of(const struct index *x, const struct params *p, const struct he
                   int layer)
 {
     return x && in->trace && *in->trace && strncmp(x->trace, in->trace, sizeof x->trace - 1) == 0 &&
-           x->step == in->step && x->layer == layer && x->nq == in->x.nq && x->nk == in->x.nk &&
-           x->topk == p->topk && x->emulate == p->emulate;
+           strcmp(x->branch, in->branch ? in->branch : "") == 0 && x->step == in->step &&
+           x->layer == layer && x->nq == in->x.nq && x->nk == in->x.nk && x->topk == p->topk &&
+           x->emulate == p->emulate;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
