@@ -280,8 +280,7 @@ static int add_scores(struct evict_work *w, int h, int64_t row, const double *sc
 {
     const struct attn_in *x = &w->layer->heads[h]->x;
     const struct kv_cache *k = cache_of(w, h);
-    const double *norm = w->norm ? w->norm + h / w->layer->share * w->nk : NULL;
-    const double *sum = w->sum ? w->sum + h * w->nk : NULL;
+    int64_t norm = h / w->layer->share * w->nk, sum = h * w->nk; /* where the head's begin */
     enum evict_by by = w->rule->by;
     int64_t seen = attn_limit(x, row);
     if (by == BY_SNAPKV || by == BY_ADAKV || by == BY_TOVA)
@@ -289,11 +288,11 @@ static int add_scores(struct evict_work *w, int h, int64_t row, const double *sc
     if (by == BY_FUTURE)
         return add_future(w, h, out, err);
     if (by == BY_KEYDIFF)
-        return add_keydiff(x, norm, k, out, err);
+        return add_keydiff(x, w->norm + norm, k, out, err);
     for (int64_t i = 0; i < k->n; i++)
-        out[i] += by == BY_H2O        ? sum[k->at[i]]
-                  : by == BY_OBSERVED ? sum[k->at[i]] / (double)(seen - k->at[i])
-                  : by == BY_KNORM    ? -norm[k->at[i]]
+        out[i] += by == BY_H2O        ? w->sum[sum + k->at[i]]
+                  : by == BY_OBSERVED ? w->sum[sum + k->at[i]] / (double)(seen - k->at[i])
+                  : by == BY_KNORM    ? -w->norm[norm + k->at[i]]
                   : by == BY_RANDOM   ? rng_uniform(w->rule->seed, 0, (uint64_t)k->at[i])
                                       : (double)k->at[i];
     return 0;
