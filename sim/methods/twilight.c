@@ -85,8 +85,6 @@ struct state {
     struct prefix_work *work;
     float *khat;          /* [KEYS][d] keys at few bits */
     float *panel;         /* [d][PANEL] of them */
-    int32_t *keys;        /* [ROWS][nk] of row[] */
-    double *masses;       /* [ROWS][nk + ROW_LANES] of row[] */
     struct row row[ROWS]; /* those of the rows [row0, row1), while they select */
     int64_t row0, row1;
     char dense[160];                        /* why the head is; "" = it is not */
@@ -101,8 +99,6 @@ static void release(void *state)
     prefix_work_free(s->work);
     free(s->khat);
     free(s->panel);
-    free(s->keys);
-    free(s->masses);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -111,7 +107,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     const struct attn_in *x = &in->x;
     struct state *s = state;
-    int64_t rows = MIN(ROWS, x->nq);
     int rc = 0;
 
     s->params = p;
@@ -125,11 +120,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         goto out;
     TRY(mem_zalloc(&s->khat, KEYS * x->d, sizeof *s->khat, "estimated keys", err));
     TRY(mem_alloc(&s->panel, PANEL * x->d, sizeof *s->panel, "estimated keys", err));
-    TRY(mem_alloc(&s->keys, rows * x->nk, sizeof *s->keys, "selected keys", err));
-    TRY(mem_alloc(&s->masses, rows * (x->nk + ROW_LANES), sizeof *s->masses, "estimates", err));
-    for (int64_t e = 0; e < rows; e++)
-        s->row[e] =
-            (struct row){.key = s->keys + e * x->nk, .mass = s->masses + e * (x->nk + ROW_LANES)};
 out:
     return rc;
 }
@@ -288,7 +278,19 @@ out:
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    return row_lists(&s->in->x, s->dense[0], 1, select_row, s, row0, row1, out, err);
+    int64_t nk = s->in->x.nk, rows = s->dense[0] ? 0 : MIN(ROWS, row1 - row0);
+    int32_t *key = NULL;
+    double *mass = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&key, rows * nk, sizeof *key, "selected keys", err));
+    TRY(mem_alloc(&mass, rows * (nk + ROW_LANES), sizeof *mass, "estimates", err));
+    for (int64_t e = 0; e < rows; e++)
+        s->row[e] = (struct row){.key = key + e * nk, .mass = mass + e * (nk + ROW_LANES)};
+    TRY(row_lists(&s->in->x, s->dense[0], 1, select_row, s, row0, row1, out, err));
+out:
+    free(key);
+    free(mass);
+    return rc;
 }
 
 /* Exact mass of what the selector keeps, mean over the rows. */
