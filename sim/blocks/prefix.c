@@ -161,32 +161,35 @@ static double median3(double a, double b, double c)
     return fmax(fmin(a, b), fmin(fmax(a, b), c));
 }
 
-/* The value that stands at position k (from 0) of x[0..n) sorted descending; x is reordered. Three
- * way partition: equal values end it at once. */
+/* Move the values of x[from..to) for which `first` holds to the front; *end is behind them. Without
+ * a branch, which would be a coin's toss. */
+#define PARTITION(x, from, to, first, end)                                                         \
+    do {                                                                                           \
+        (end) = (from);                                                                            \
+        for (int64_t at = (from); at < (to); at++) {                                               \
+            double v = (x)[at];                                                                    \
+            (x)[at] = (x)[end];                                                                    \
+            (x)[end] = v;                                                                          \
+            (end) += (first);                                                                      \
+        }                                                                                          \
+    } while (0)
+
+/* The value that stands at position k (from 0) of x[0..n) sorted descending; x is reordered. Equal
+ * values end it at once. */
 static double kth_largest(double *x, int64_t n, int64_t k)
 {
-    int64_t lo = 0, hi = n;
+    int64_t lo = 0, hi = n, larger, equal;
     for (;;) {
         double pivot = median3(x[lo], x[lo + (hi - lo) / 2], x[hi - 1]);
-        int64_t gt = lo, at = lo, lt = hi;
-        while (at < lt) {
-            double v = x[at];
-            if (v > pivot) {
-                x[at++] = x[gt];
-                x[gt++] = v;
-            } else if (v < pivot) {
-                x[at] = x[--lt];
-                x[lt] = v;
-            } else {
-                at++;
-            }
+        PARTITION(x, lo, hi, v > pivot, larger);
+        if (k < larger) {
+            hi = larger;
+            continue;
         }
-        if (k < gt)
-            hi = gt;
-        else if (k >= lt)
-            lo = lt;
-        else
+        PARTITION(x, larger, hi, v == pivot, equal);
+        if (k < equal)
             return pivot;
+        lo = equal;
     }
 }
 

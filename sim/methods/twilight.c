@@ -20,6 +20,7 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/simd.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/rowselect.h"
@@ -67,6 +68,7 @@ static const struct metric_def metrics[] = {
 
 #define ROWS 32  /* that look at the keys together, */
 #define KEYS 256 /* so many at a time */
+#define PANEL 16 /* of which so many are multiplied by four rows that select them all */
 
 /* A row's selected keys, ascending, and their estimates. */
 struct row {
@@ -82,6 +84,7 @@ struct state {
     struct key_labels labels;
     struct prefix_work *work;
     float *khat;          /* [KEYS][d] keys at few bits */
+    float *panel;         /* [d][PANEL] of them */
     struct row row[ROWS]; /* those of the rows [row0, row1), while they select */
     int64_t row0, row1;
     char dense[160];                        /* why the head is; "" = it is not */
@@ -95,6 +98,7 @@ static void release(void *state)
     key_labels_free(&s->labels);
     prefix_work_free(s->work);
     free(s->khat);
+    free(s->panel);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -114,7 +118,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         TRY(key_pages_init(&s->pages, x, p->page, false, err));
     if (p->select == DS && (rc = key_labels_init(&s->labels, ctx, in, p->channels, 4, 4, err)) != 0)
         goto out;
-    TRY(mem_alloc(&s->khat, KEYS * x->d, sizeof *s->khat, "estimated keys", err));
+    TRY(mem_zalloc(&s->khat, KEYS * x->d, sizeof *s->khat, "estimated keys", err));
+    TRY(mem_alloc(&s->panel, PANEL * x->d, sizeof *s->panel, "estimated keys", err));
 out:
     return rc;
 }
@@ -147,6 +152,50 @@ out:
     return rc;
 }
 
+/* Products of four rows of d numbers with a panel [d][PANEL]: out [4][PANEL]. */
+SIMD_CLONES
+static void panel_products(const float *const *q, const float *panel, int d, double *out)
+{
+    double l0[PANEL] = {0}, l1[PANEL] = {0}, l2[PANEL] = {0}, l3[PANEL] = {0};
+    for (int c = 0; c < d; c++) {
+        double q0 = q[0][c], q1 = q[1][c], q2 = q[2][c], q3 = q[3][c];
+        for (int k = 0; k < PANEL; k++) {
+            double b = panel[c * PANEL + k];
+            l0[k] += q0 * b;
+            l1[k] += q1 * b;
+            l2[k] += q2 * b;
+            l3[k] += q3 * b;
+        }
+    }
+    for (int k = 0; k < PANEL; k++) {
+        out[k] = l0[k];
+        out[PANEL + k] = l1[k];
+        out[2 * PANEL + k] = l2[k];
+        out[3 * PANEL + k] = l3[k];
+    }
+}
+
+/* The same of rows that select all keys they see. */
+static void estimate_all(struct state *s, int64_t rows, int64_t first)
+{
+    const struct attn_in *x = &s->in->x;
+    double out[4][PANEL];
+    const float *q[4];
+    for (int64_t k = first; k < first + KEYS; k += PANEL) {
+        for (int64_t c = 0; c < x->d; c++)
+            for (int64_t j = 0; j < PANEL; j++)
+                s->panel[c * PANEL + j] = s->khat[(k - first + j) * x->d + c];
+        for (int64_t g = 0; g < rows; g += 4) {
+            for (int64_t e = 0; e < 4; e++)
+                q[e] = x->q + (s->row0 + MIN(g + e, rows - 1)) * x->d;
+            panel_products(q, s->panel, x->d, out[0]);
+            for (int64_t e = g; e < MIN(g + 4, rows); e++)
+                for (int64_t j = k; j < MIN(k + PANEL, s->row[e].n); j++)
+                    s->row[e].mass[j] = out[e - g][j - k] * x->scale;
+        }
+    }
+}
+
 /* Scaled products of the rows with their keys in [first, end), whose estimates are at hand. */
 static void estimate_keys(struct state *s, int64_t rows, int64_t first, int64_t end)
 {
@@ -169,16 +218,22 @@ static int estimate(struct state *s, int64_t row0, int64_t row1, struct err *err
 {
     const struct attn_in *x = &s->in->x;
     int64_t rows = row1 - row0, nk = attn_limit(x, row1 - 1);
+    bool all = true;
     int rc = 0;
     s->row0 = row0;
     s->row1 = row1;
-    for (int64_t e = 0; e < rows; e++)
+    for (int64_t e = 0; e < rows; e++) {
         TRY(select_keys(s, row0 + e, row1, s->row + e, err));
+        all &= s->row[e].n == attn_limit(x, row0 + e);
+    }
     for (int64_t j = 0; j < nk; j += KEYS) {
         for (int64_t k = j; k < MIN(j + KEYS, nk); k++)
             token_quantise(x->k + k * x->d, x->d, s->params->bits ? 16 : 4,
                            s->khat + (k - j) * x->d);
-        estimate_keys(s, rows, j, j + KEYS);
+        if (all)
+            estimate_all(s, rows, j);
+        else
+            estimate_keys(s, rows, j, j + KEYS);
     }
     for (struct row *r = s->row; r < s->row + rows; r++) {
         double sum = exp_sum_f64(r->mass, r->n, row_max_f64(r->mass, r->n));

@@ -472,6 +472,12 @@ static int unit_masses(struct state *s, int64_t r0, int64_t r1, double *mass, in
 {
     int rc = 0;
     *n = units_visible(s, r1);
+    if (r1 == r0 + 1 && s->unit.bk == 1) {
+        const double *p;
+        TRY(map_rows_get(&s->rows, r0, &p, err));
+        memcpy(mass, p, (size_t)*n * sizeof *mass);
+        return 0;
+    }
     memset(mass, 0, (size_t)*n * sizeof *mass);
     for (int64_t i = r0; i < r1; i++) {
         const double *p;
@@ -538,27 +544,25 @@ static int group_by_mass(struct state *s, struct mask *m, int64_t g, int64_t r0,
                          struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    double alpha = s->params->alpha, given;
+    double alpha = s->params->alpha, given, *rank = s->mass;
     const double *o;
     int64_t n, lo, hi;
     struct prefix p;
     int rc = 0;
 
     TRY(unit_masses(s, r0, r1, s->mass, &n, err));
-    for (int64_t c = 0; c < n; c++)
+    for (int64_t c = 0; r1 - r0 > 1 && c < n; c++)
         s->mass[c] /= (double)(r1 - r0);
     if (s->kind == KIND_VALUE) {
         TRY(exact_out(s->in.exact, r0, r0 + 1, &o, err));
-        value_ranks(s->mass, x->v, o, n, x->dv, s->rank);
-    } else {
-        memcpy(s->rank, s->mass, (size_t)n * sizeof *s->rank);
+        value_ranks(s->mass, x->v, o, n, x->dv, rank = s->rank);
     }
     forced_units(s, r0, r1, &lo, &hi);
-    given = take_out(s->rank, s->mass, lo, hi);
-    take_out(s->rank, s->mass, 0, units_first(s, r0));
-    TRY(prefix_select(s->work, s->rank, s->mass, n, given, alpha, &p, err));
+    given = take_out(rank, s->mass, lo, hi);
+    take_out(rank, s->mass, 0, units_first(s, r0));
+    TRY(prefix_select(s->work, rank, s->mass, n, given, alpha, &p, err));
     tally(s, &p, alpha, p.count + hi - lo);
-    EMIT(m, g, n, ((c >= lo) & (c < hi)) | prefix_has(&p, s->rank[c], c), rc, err);
+    EMIT(m, g, n, ((c >= lo) & (c < hi)) | prefix_has(&p, rank[c], c), rc, err);
 out:
     return rc;
 }
