@@ -70,7 +70,7 @@ static void add_record(struct call *c, const struct record *r)
 {
     static const char *const all[] = {"128x128", "128x64", "64x64", "bits", NULL};
     const char *const *lists = all;
-    bool whole = r->scope == RECORD_OF_CALL, other = !c->of || c->of->kv_head != r->kv_head;
+    bool whole = r->scope == RECORD_OF_CALL, other = !c->heads || c->of->kv_head != r->kv_head;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
     char kind[MODEL_NAME], sample[MODEL_NAME];
     c->heads += heads;
@@ -119,7 +119,7 @@ static void choose_kernel(struct call *c)
 /* The call of records at[0..n), n > 0, in these lists or NULL. */
 static struct call call_of(const struct record *r, const int64_t *at, int64_t n, const char *lists)
 {
-    struct call c = {.lists = lists};
+    struct call c = {.of = r + at[0], .lists = lists};
     for (int64_t i = 0; i < n; i++)
         add_record(&c, r + at[i]);
     c.keys = c.of->d == 64 && c.lists && strncmp(c.lists, "128", 3) == 0 ? 192 : 128;
