@@ -40,6 +40,10 @@ int prefix_select(struct prefix_work *w, const double *rank, const double *mass,
 int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, struct prefix *out,
                 struct err *err);
 
+/* The p->count values that the prefix_topk just before found: larger ones in the order of x, then
+ * those that equal the last. */
+void prefix_values(const struct prefix_work *w, const struct prefix *p, double *out);
+
 /* The *count entries of x [n] that the prefix has, ascending. The list is in the scratch of the
  * prefix_topk that found it. */
 const int32_t *prefix_list(struct prefix_work *w, const struct prefix *p, const double *x,
