@@ -54,7 +54,7 @@ double row_product(const float *a, const float *b, int d)
 }
 
 /* Four at a time, so that their sums do not wait for each other. */
-SIMD_CLONES
+SIMD_CLONES EXACT_PRODUCTS
 static void four_products(const float *a, const float *const *b, int d, double *out)
 {
     double l0[16] = {0}, l1[16] = {0}, l2[16] = {0}, l3[16] = {0};

@@ -256,7 +256,7 @@ void key_labels_free(struct key_labels *l)
 #define SCORES 512 /* that stay in the cache while channels are added */
 
 /* Add v[r] a + w[r] b to score row r, [LABEL_ROWS][ld], for n keys. */
-SIMD_CLONES static void add_labels(const double *v, const float *a, const double *w, const float *b,
+SIMD_CLONES EXACT_PRODUCTS static void add_labels(const double *v, const float *a, const double *w, const float *b,
                                    int64_t n, int64_t ld, double *score)
 {
     double *s0 = score, *s1 = s0 + ld, *s2 = s1 + ld, *s3 = s2 + ld;

@@ -153,7 +153,7 @@ out:
 }
 
 /* Products of four rows of d numbers with a panel [d][PANEL]: out [4][PANEL]. */
-SIMD_CLONES
+SIMD_CLONES EXACT_PRODUCTS
 static void panel_products(const float *const *q, const float *panel, int d, double *out)
 {
     double l0[PANEL] = {0}, l1[PANEL] = {0}, l2[PANEL] = {0}, l3[PANEL] = {0};
