@@ -279,11 +279,15 @@ const int32_t *prefix_list(struct prefix_work *w, const struct prefix *p, const 
                            int64_t n, int64_t *count)
 {
     int32_t *at = (int32_t *)w->values; /* 2 n + 2 of eight bytes */
-    int64_t m = 0;
+    int64_t m = 0, kept = 0;
     for (int64_t j = 0; j < n; j++) {
         at[m] = (int32_t)j;
-        m += prefix_has(p, x[j], j);
+        m += x[j] >= p->cut;
     }
-    *count = m;
+    for (int64_t e = 0; e < m; e++) { /* of those that equal the last, the first */
+        at[kept] = at[e];
+        kept += prefix_has(p, x[at[e]], at[e]);
+    }
+    *count = kept;
     return at;
 }
