@@ -160,32 +160,32 @@ static double median3(double a, double b, double c)
     return fmax(fmin(a, b), fmin(fmax(a, b), c));
 }
 
-/* Move the values of x[from..to) for which `first` holds to the front; *end is behind them. Without
- * a branch, which would be a coin's toss. */
-#define PARTITION(x, from, to, first, end)                                                         \
-    do {                                                                                           \
-        (end) = (from);                                                                            \
-        for (int64_t at = (from); at < (to); at++) {                                               \
-            double v = (x)[at];                                                                    \
-            (x)[at] = (x)[end];                                                                    \
-            (x)[end] = v;                                                                          \
-            (end) += (first);                                                                      \
-        }                                                                                          \
-    } while (0)
+/* Move the values above the pivot, or equal to it, to the front of x[from..to); returns their end.
+ * Without a branch: it would be a coin's toss. */
+static int64_t move_up(double *x, int64_t from, int64_t to, double pivot, bool equal)
+{
+    for (int64_t at = from; at < to; at++) {
+        double v = x[at];
+        x[at] = x[from];
+        x[from] = v;
+        from += equal ? v == pivot : v > pivot;
+    }
+    return from;
+}
 
 /* The value that stands at position k (from 0) of x[0..n) sorted descending; x is reordered. Equal
  * values end it at once. */
 static double kth_largest(double *x, int64_t n, int64_t k)
 {
-    int64_t lo = 0, hi = n, larger, equal;
+    int64_t lo = 0, hi = n;
     for (;;) {
         double pivot = median3(x[lo], x[lo + (hi - lo) / 2], x[hi - 1]);
-        PARTITION(x, lo, hi, v > pivot, larger);
+        int64_t equal, larger = move_up(x, lo, hi, pivot, false);
         if (k < larger) {
             hi = larger;
             continue;
         }
-        PARTITION(x, larger, hi, v == pivot, equal);
+        equal = move_up(x, larger, hi, pivot, true);
         if (k < equal)
             return pivot;
         lo = equal;
@@ -275,19 +275,25 @@ void prefix_values(const struct prefix_work *w, const struct prefix *p, double *
         out[n] = p->cut;
 }
 
+int64_t prefix_pick(const struct prefix *p, const double *rank, int64_t n, int64_t lo, int64_t hi,
+                    int32_t *at)
+{
+    int64_t near = 0, kept = 0;
+    for (int64_t c = 0; c < n; c++) {
+        at[near] = (int32_t)c;
+        near += (rank[c] >= p->cut) | ((uint64_t)(c - lo) < (uint64_t)(hi - lo));
+    }
+    for (int64_t e = 0; e < near; e++) { /* of those that equal the last, the first */
+        int32_t c = at[kept] = at[e];
+        kept += ((c >= lo) & (c < hi)) | prefix_has(p, rank[c], c);
+    }
+    return kept;
+}
+
 const int32_t *prefix_list(struct prefix_work *w, const struct prefix *p, const double *x,
                            int64_t n, int64_t *count)
 {
     int32_t *at = (int32_t *)w->values; /* 2 n + 2 of eight bytes */
-    int64_t m = 0, kept = 0;
-    for (int64_t j = 0; j < n; j++) {
-        at[m] = (int32_t)j;
-        m += x[j] >= p->cut;
-    }
-    for (int64_t e = 0; e < m; e++) { /* of those that equal the last, the first */
-        at[kept] = at[e];
-        kept += prefix_has(p, x[at[e]], at[e]);
-    }
-    *count = kept;
+    *count = prefix_pick(p, x, n, 0, 0, at);
     return at;
 }

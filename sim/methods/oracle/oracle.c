@@ -539,24 +539,6 @@ static void value_ranks(const double *p, const float *v, const double *o, int64_
     }
 }
 
-/* Append the units [lo, hi) and those of [0, n) that the prefix has: first with those that equal
- * its last one, which a row has few of. */
-static int emit_prefix(struct state *s, struct mask *m, int64_t g, const double *rank, int64_t n,
-                       const struct prefix *p, int64_t lo, int64_t hi, struct err *err)
-{
-    int32_t *list = s->unit_list;
-    int64_t near = 0, kept = 0;
-    for (int64_t c = 0; c < n; c++) {
-        list[near] = (int32_t)c;
-        near += (rank[c] >= p->cut) | ((uint64_t)(c - lo) < (uint64_t)(hi - lo));
-    }
-    for (int64_t e = 0; e < near; e++) {
-        int32_t c = list[kept] = list[e];
-        kept += ((c >= lo) & (c < hi)) | prefix_has(p, rank[c], c);
-    }
-    return mask_lists_add_all(m, g, list, kept, err);
-}
-
 /* topp, value, block by query block: the shortest prefix with mass alpha. */
 static int group_by_mass(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                          struct err *err)
@@ -580,7 +562,8 @@ static int group_by_mass(struct state *s, struct mask *m, int64_t g, int64_t r0,
     take_out(rank, s->mass, 0, units_first(s, r0));
     TRY(prefix_select(s->work, rank, s->mass, n, given, alpha, &p, err));
     tally(s, &p, alpha, p.count + hi - lo);
-    rc = emit_prefix(s, m, g, rank, n, &p, lo, hi, err);
+    int64_t kept = prefix_pick(&p, rank, n, lo, hi, s->unit_list);
+    rc = mask_lists_add_all(m, g, s->unit_list, kept, err);
 out:
     return rc;
 }
@@ -603,7 +586,8 @@ static int group_topk(struct state *s, struct mask *m, int64_t g, int64_t i, str
     TRY(prefix_topk(s->work, s->rank, n, MAX(0, k - (hi - lo)), &p, err));
     s->row_min = MIN(s->row_min, p.count + hi - lo);
     s->row_max = MAX(s->row_max, p.count + hi - lo);
-    rc = emit_prefix(s, m, g, s->rank, n, &p, lo, hi, err);
+    int64_t kept = prefix_pick(&p, s->rank, n, lo, hi, s->unit_list);
+    rc = mask_lists_add_all(m, g, s->unit_list, kept, err);
 out:
     return rc;
 }
