@@ -14,4 +14,12 @@
 #define SIMD_CLONES
 #endif
 
+/* For sums in double of products of two floats: these are exact, so an instruction that multiplies
+ * and adds gives the same sums. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define EXACT_PRODUCTS __attribute__((optimize("fp-contract=fast")))
+#else
+#define EXACT_PRODUCTS
+#endif
+
 #endif

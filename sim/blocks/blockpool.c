@@ -54,8 +54,8 @@ double row_product(const float *a, const float *b, int d)
 }
 
 /* Four at a time, so that their sums do not wait for each other. */
-SIMD_CLONES
-static void four_products(const float *a, const float *const *b, int d, double *out)
+SIMD_CLONES EXACT_PRODUCTS static void four_products(const float *a, const float *const *b, int d,
+                                                     double *out)
 {
     double l0[16] = {0}, l1[16] = {0}, l2[16] = {0}, l3[16] = {0};
     const float *b0 = b[0], *b1 = b[1], *b2 = b[2], *b3 = b[3];

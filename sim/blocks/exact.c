@@ -252,8 +252,10 @@ int exact_scores(struct exact *e, int64_t row0, int64_t row1, int64_t k0, int64_
     const double *held = row1 == row0 + 1 ? exact_held(e, row0) : NULL;
     const struct attn_ops *ops;
     if (held) {
-        for (int64_t j = k0; j < k1; j++)
-            s[j - k0] = j < e->held.ld ? held[j] : -INFINITY;
+        int64_t n = MAX(0, MIN(k1, e->held.ld) - k0);
+        memcpy(s, held + k0, (size_t)n * sizeof *s);
+        for (int64_t j = k0 + n; j < k1; j++)
+            s[j - k0] = -INFINITY;
         return 0;
     }
     int rc = exact_operands(e, &ops, err);

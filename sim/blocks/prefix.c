@@ -7,6 +7,7 @@
  */
 #include "sim/blocks/prefix.h"
 
+#include "core/attention.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 
@@ -27,8 +28,8 @@ struct prefix_work {
     int64_t count[BINS];
     struct entry *entries;
     int64_t cap;
-    double *values; /* of prefix_topk */
-    int64_t values_cap;
+    double *values; /* of prefix_topk: m that have the k largest among them, then scratch */
+    int64_t values_cap, m;
 };
 
 int prefix_work_new(struct prefix_work **out, struct err *err)
@@ -111,16 +112,14 @@ static bool near(double x, double y, double tolerance)
 int prefix_select(struct prefix_work *w, const double *rank, const double *mass, int64_t n,
                   double start, double target, struct prefix *out, struct err *err)
 {
-    double largest = -1, total = start;
+    double largest, total = start;
     int64_t above = 0, b = 0;
     int rc;
 
     *out = (struct prefix){INFINITY, -1, 0, start, start};
     if (start >= target)
         return 0;
-    for (int64_t j = 0; j < n; j++)
-        largest = rank[j] > largest ? rank[j] : largest;
-    if (largest < 0)
+    if ((largest = row_max_f64(rank, n)) < 0)
         return 0;
     int64_t top = top_bits(largest);
     memset(w->sum, 0, sizeof w->sum);
@@ -161,32 +160,32 @@ static double median3(double a, double b, double c)
     return fmax(fmin(a, b), fmin(fmax(a, b), c));
 }
 
-/* Move the values of x[from..to) for which `first` holds to the front; *end is behind them. Without
- * a branch, which would be a coin's toss. */
-#define PARTITION(x, from, to, first, end)                                                         \
-    do {                                                                                           \
-        (end) = (from);                                                                            \
-        for (int64_t at = (from); at < (to); at++) {                                               \
-            double v = (x)[at];                                                                    \
-            (x)[at] = (x)[end];                                                                    \
-            (x)[end] = v;                                                                          \
-            (end) += (first);                                                                      \
-        }                                                                                          \
-    } while (0)
+/* Move the values above the pivot, or equal to it, to the front of x[from..to); returns their end.
+ * Without a branch: it would be a coin's toss. */
+static int64_t move_up(double *x, int64_t from, int64_t to, double pivot, bool equal)
+{
+    for (int64_t at = from; at < to; at++) {
+        double v = x[at];
+        x[at] = x[from];
+        x[from] = v;
+        from += equal ? v == pivot : v > pivot;
+    }
+    return from;
+}
 
 /* The value that stands at position k (from 0) of x[0..n) sorted descending; x is reordered. Equal
  * values end it at once. */
 static double kth_largest(double *x, int64_t n, int64_t k)
 {
-    int64_t lo = 0, hi = n, larger, equal;
+    int64_t lo = 0, hi = n;
     for (;;) {
         double pivot = median3(x[lo], x[lo + (hi - lo) / 2], x[hi - 1]);
-        PARTITION(x, lo, hi, v > pivot, larger);
+        int64_t equal, larger = move_up(x, lo, hi, pivot, false);
         if (k < larger) {
             hi = larger;
             continue;
         }
-        PARTITION(x, larger, hi, v == pivot, equal);
+        equal = move_up(x, larger, hi, pivot, true);
         if (k < equal)
             return pivot;
         lo = equal;
@@ -224,14 +223,15 @@ static void bracket(const double *x, int64_t n, int64_t k, double *low, double *
     *low = last < m ? kth_largest(s + first, m - first, last - first) : -INFINITY;
 }
 
-/* Copy some values of x to `to`, the *k-th largest among them; its rank there takes the place of
- * *k. Of fewer than *k values all. */
-static int64_t narrow_down(const double *x, int64_t n, int64_t *k, double *to)
+/* Copy some values of x to `to`, the *k-th largest among them (all: and all larger ones); its rank
+ * there takes the place of *k. If there are fewer than *k values, copy them. */
+static int64_t narrow_down(const double *x, int64_t n, bool all, int64_t *k, double *to)
 {
     double low = -INFINITY, high = INFINITY;
     int64_t above, m;
     if (n >= 4 * SAMPLE)
         bracket(x, n, *k, &low, &high);
+    high = all ? INFINITY : high;
     m = values_between(x, n, low, high, to, &above);
     if (*k <= above || *k > above + m) /* outside of the bracket */
         m = values_between(x, n, -INFINITY, INFINITY, to, &above);
@@ -246,13 +246,13 @@ int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, st
     if (rc)
         return rc;
     *out = (struct prefix){INFINITY, -1, 0, 0, 0};
-    int64_t rank = k, m = narrow_down(x, n, &rank, w->values);
+    int64_t rank = k, m = w->m = narrow_down(x, n, true, &rank, w->values);
     if (rank > m)
         rank = k = m;
     if (k <= 0)
         return 0;
     double *v = w->values + n + 1;
-    m = narrow_down(w->values, m, &rank, v);
+    m = narrow_down(w->values, m, false, &rank, v);
     out->cut = kth_largest(v, m, rank - 1);
     out->count = k;
     for (int64_t j = 0; j < m; j++)
@@ -264,15 +264,36 @@ int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, st
     return 0;
 }
 
+void prefix_values(const struct prefix_work *w, const struct prefix *p, double *out)
+{
+    int64_t n = 0;
+    for (int64_t j = 0; j < w->m; j++) {
+        out[n] = w->values[j];
+        n += w->values[j] > p->cut;
+    }
+    for (; n < p->count; n++)
+        out[n] = p->cut;
+}
+
+int64_t prefix_pick(const struct prefix *p, const double *rank, int64_t n, int64_t lo, int64_t hi,
+                    int32_t *at)
+{
+    int64_t near = 0, kept = 0;
+    for (int64_t c = 0; c < n; c++) {
+        at[near] = (int32_t)c;
+        near += (rank[c] >= p->cut) | ((uint64_t)(c - lo) < (uint64_t)(hi - lo));
+    }
+    for (int64_t e = 0; e < near; e++) { /* of those that equal the last, the first */
+        int32_t c = at[kept] = at[e];
+        kept += ((c >= lo) & (c < hi)) | prefix_has(p, rank[c], c);
+    }
+    return kept;
+}
+
 const int32_t *prefix_list(struct prefix_work *w, const struct prefix *p, const double *x,
                            int64_t n, int64_t *count)
 {
     int32_t *at = (int32_t *)w->values; /* 2 n + 2 of eight bytes */
-    int64_t m = 0;
-    for (int64_t j = 0; j < n; j++) {
-        at[m] = (int32_t)j;
-        m += prefix_has(p, x[j], j);
-    }
-    *count = m;
+    *count = prefix_pick(p, x, n, 0, 0, at);
     return at;
 }

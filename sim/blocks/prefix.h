@@ -40,6 +40,15 @@ int prefix_select(struct prefix_work *w, const double *rank, const double *mass,
 int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, struct prefix *out,
                 struct err *err);
 
+/* The p->count values that the prefix_topk just before found: larger ones in the order of x, then
+ * those that equal the last. */
+void prefix_values(const struct prefix_work *w, const struct prefix *p, double *out);
+
+/* List the entries of rank [n] that the prefix has and those of [lo, hi), ascending; how many. at
+ * has room for n. */
+int64_t prefix_pick(const struct prefix *p, const double *rank, int64_t n, int64_t lo, int64_t hi,
+                    int32_t *at);
+
 /* The *count entries of x [n] that the prefix has, ascending. The list is in the scratch of the
  * prefix_topk that found it. */
 const int32_t *prefix_list(struct prefix_work *w, const struct prefix *p, const double *x,

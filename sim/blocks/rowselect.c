@@ -256,8 +256,9 @@ void key_labels_free(struct key_labels *l)
 #define SCORES 512 /* that stay in the cache while channels are added */
 
 /* Add v[r] a + w[r] b to score row r, [LABEL_ROWS][ld], for n keys. */
-SIMD_CLONES static void add_labels(const double *v, const float *a, const double *w, const float *b,
-                                   int64_t n, int64_t ld, double *score)
+SIMD_CLONES EXACT_PRODUCTS static void add_labels(const double *v, const float *a, const double *w,
+                                                  const float *b, int64_t n, int64_t ld,
+                                                  double *score)
 {
     double *s0 = score, *s1 = s0 + ld, *s2 = s1 + ld, *s3 = s2 + ld;
     double v0 = v[0], v1 = v[1], v2 = v[2], v3 = v[3], w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3];

@@ -65,11 +65,10 @@ int64_t keyset_common(struct keyset a, struct keyset b)
     int64_t n = 0, i = 0, k = 0;
     while (i < a.n && k < b.n) {
         int32_t lo = MAX(a.s[i].lo, b.s[k].lo), hi = MIN(a.s[i].hi, b.s[k].hi);
+        bool next = a.s[i].hi < b.s[k].hi; /* no branch: it would be a coin's toss */
         n += MAX(0, hi - lo);
-        if (a.s[i].hi < b.s[k].hi)
-            i++;
-        else
-            k++;
+        i += next;
+        k += !next;
     }
     return n;
 }

@@ -63,17 +63,13 @@ static int heaviest_mass(const struct step *s, int64_t k, struct row_work *w, do
                          struct err *err)
 {
     struct prefix p;
-    int64_t m = 0;
     int rc = prefix_topk(w->prefix, s->score + s->first, s->limit - s->first, k, &p, err);
-    for (int64_t j = s->first; !rc && j < s->limit; j++) {
-        w->z[m] = s->score[j];
-        m += s->score[j] > p.cut;
-    }
-    for (; !rc && m < k; m++)
-        w->z[m] = p.cut;
-    double top = row_max_f64(w->z, m);
-    *mass = m ? exp_sum_f64(w->z, m, top) * exp(top - *s->lse) : 0;
-    return rc;
+    if (rc)
+        return rc;
+    prefix_values(w->prefix, &p, w->z);
+    double top = row_max_f64(w->z, p.count);
+    *mass = exp_sum_f64(w->z, p.count, top) * exp(top - *s->lse);
+    return 0;
 }
 
 /* ---- the attention of some steps ------------------------------------------------------------ */

@@ -29,6 +29,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum selector { QUEST, DS, ALL };
 enum profile { OFFICIAL, EXACT };
@@ -84,6 +85,7 @@ struct state {
     struct key_labels labels;
     struct prefix_work *work;
     float *khat;          /* [KEYS][d] keys at few bits */
+    double *q;            /* [ROWS][d] the rows */
     float *panel;         /* [d][PANEL] of them */
     struct row row[ROWS]; /* those of the rows [row0, row1), while they select */
     int64_t row0, row1;
@@ -99,6 +101,7 @@ static void release(void *state)
     prefix_work_free(s->work);
     free(s->khat);
     free(s->panel);
+    free(s->q);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -119,6 +122,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (p->select == DS && (rc = key_labels_init(&s->labels, ctx, in, p->channels, 4, 4, err)) != 0)
         goto out;
     TRY(mem_zalloc(&s->khat, KEYS * x->d, sizeof *s->khat, "estimated keys", err));
+    TRY(mem_alloc(&s->q, ROWS * x->d, sizeof *s->q, "rows in double", err));
     TRY(mem_alloc(&s->panel, PANEL * x->d, sizeof *s->panel, "estimated keys", err));
 out:
     return rc;
@@ -145,53 +149,54 @@ static int select_keys(struct state *s, int64_t i, int64_t end, struct row *r, s
         TRY(prefix_topk(s->work, rank, units, best, &top, err));
         list = prefix_list(s->work, &top, rank, units, &units);
     }
-    for (int64_t e = 0; e < units; e++)
-        for (int64_t u = list ? list[e] : e, j = u * unit; j < MIN((u + 1) * unit, limit); j++)
+    for (; !list && r->n < limit; r->n++)
+        r->key[r->n] = (int32_t)r->n;
+    for (int64_t e = 0; list && e < units; e++)
+        for (int64_t j = list[e] * unit; j < MIN((list[e] + 1) * unit, limit); j++)
             r->key[r->n++] = (int32_t)j;
 out:
     return rc;
 }
 
-/* Products of four rows of d numbers with a panel [d][PANEL]: out [4][PANEL]. */
-SIMD_CLONES
-static void panel_products(const float *const *q, const float *panel, int d, double *out)
+/* Scaled products of four rows of d numbers with a panel [d][PANEL]: out [4][PANEL]. */
+SIMD_CLONES EXACT_PRODUCTS static void panel_products(const double *const *q, const float *panel,
+                                                      int d, double scale, double *out)
 {
     double l0[PANEL] = {0}, l1[PANEL] = {0}, l2[PANEL] = {0}, l3[PANEL] = {0};
-    for (int c = 0; c < d; c++) {
-        double q0 = q[0][c], q1 = q[1][c], q2 = q[2][c], q3 = q[3][c];
+    const double *q0 = q[0], *q1 = q[1], *q2 = q[2], *q3 = q[3];
+    for (int c = 0; c < d; c++)
         for (int k = 0; k < PANEL; k++) {
             double b = panel[c * PANEL + k];
-            l0[k] += q0 * b;
-            l1[k] += q1 * b;
-            l2[k] += q2 * b;
-            l3[k] += q3 * b;
+            l0[k] += q0[c] * b;
+            l1[k] += q1[c] * b;
+            l2[k] += q2[c] * b;
+            l3[k] += q3[c] * b;
         }
-    }
     for (int k = 0; k < PANEL; k++) {
-        out[k] = l0[k];
-        out[PANEL + k] = l1[k];
-        out[2 * PANEL + k] = l2[k];
-        out[3 * PANEL + k] = l3[k];
+        out[k] = l0[k] * scale;
+        out[PANEL + k] = l1[k] * scale;
+        out[2 * PANEL + k] = l2[k] * scale;
+        out[3 * PANEL + k] = l3[k] * scale;
     }
 }
 
-/* The same of rows that select all keys they see. */
-static void estimate_all(struct state *s, int64_t rows, int64_t first)
+/* The same of rows that select all keys they see, and the keys [first, end). */
+static void estimate_all(struct state *s, int64_t rows, int64_t first, int64_t end)
 {
-    const struct attn_in *x = &s->in->x;
+    int64_t d = s->in->x.d;
     double out[4][PANEL];
-    const float *q[4];
-    for (int64_t k = first; k < first + KEYS; k += PANEL) {
-        for (int64_t c = 0; c < x->d; c++)
+    const double *q[4];
+    for (int64_t k = first; k < end; k += PANEL) {
+        for (int64_t c = 0; c < d; c++)
             for (int64_t j = 0; j < PANEL; j++)
-                s->panel[c * PANEL + j] = s->khat[(k - first + j) * x->d + c];
+                s->panel[c * PANEL + j] = s->khat[(k - first + j) * d + c];
         for (int64_t g = 0; g < rows; g += 4) {
             for (int64_t e = 0; e < 4; e++)
-                q[e] = x->q + (s->row0 + MIN(g + e, rows - 1)) * x->d;
-            panel_products(q, s->panel, x->d, out[0]);
+                q[e] = s->q + MIN(g + e, rows - 1) * d;
+            panel_products(q, s->panel, (int)d, s->in->x.scale, out[0]);
             for (int64_t e = g; e < MIN(g + 4, rows); e++)
-                for (int64_t j = k; j < MIN(k + PANEL, s->row[e].n); j++)
-                    s->row[e].mass[j] = out[e - g][j - k] * x->scale;
+                memcpy(s->row[e].mass + k, out[e - g],
+                       (size_t)MAX(0, MIN(PANEL, s->row[e].n - k)) * sizeof **out);
         }
     }
 }
@@ -226,12 +231,14 @@ static int estimate(struct state *s, int64_t row0, int64_t row1, struct err *err
         TRY(select_keys(s, row0 + e, row1, s->row + e, err));
         all &= s->row[e].n == attn_limit(x, row0 + e);
     }
+    for (int64_t e = 0; e < rows * x->d; e++)
+        s->q[e] = x->q[row0 * x->d + e];
     for (int64_t j = 0; j < nk; j += KEYS) {
         for (int64_t k = j; k < MIN(j + KEYS, nk); k++)
             token_quantise(x->k + k * x->d, x->d, s->params->bits ? 16 : 4,
                            s->khat + (k - j) * x->d);
         if (all)
-            estimate_all(s, rows, j);
+            estimate_all(s, rows, j, MIN(j + KEYS, nk));
         else
             estimate_keys(s, rows, j, j + KEYS);
     }

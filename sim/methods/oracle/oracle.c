@@ -562,7 +562,8 @@ static int group_by_mass(struct state *s, struct mask *m, int64_t g, int64_t r0,
     take_out(rank, s->mass, 0, units_first(s, r0));
     TRY(prefix_select(s->work, rank, s->mass, n, given, alpha, &p, err));
     tally(s, &p, alpha, p.count + hi - lo);
-    EMIT(m, g, n, ((c >= lo) & (c < hi)) | prefix_has(&p, rank[c], c), rc, err);
+    int64_t kept = prefix_pick(&p, rank, n, lo, hi, s->unit_list);
+    rc = mask_lists_add_all(m, g, s->unit_list, kept, err);
 out:
     return rc;
 }
@@ -585,7 +586,8 @@ static int group_topk(struct state *s, struct mask *m, int64_t g, int64_t i, str
     TRY(prefix_topk(s->work, s->rank, n, MAX(0, k - (hi - lo)), &p, err));
     s->row_min = MIN(s->row_min, p.count + hi - lo);
     s->row_max = MAX(s->row_max, p.count + hi - lo);
-    EMIT(m, g, n, ((c >= lo) & (c < hi)) | prefix_has(&p, s->rank[c], c), rc, err);
+    int64_t kept = prefix_pick(&p, s->rank, n, lo, hi, s->unit_list);
+    rc = mask_lists_add_all(m, g, s->unit_list, kept, err);
 out:
     return rc;
 }
