@@ -94,12 +94,6 @@ out:
     return rc;
 }
 
-int ranked_report(const struct ranked *r, struct record *rec, struct err *err)
-{
-    double share = (double)r->kept / (double)r->seen;
-    return r->seen ? record_metric(rec, "density_native", share, err) : 0;
-}
-
 /* ---- pages of keys -------------------------------------------------------------------------- */
 
 /* Extremes of the keys [from, to) as those of page j. */

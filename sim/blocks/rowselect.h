@@ -30,9 +30,6 @@ void ranked_free(struct ranked *r); /* also of a zeroed one */
 int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, int64_t end,
                struct mask *m, int64_t g, struct err *err);
 
-/* density_native: units kept over units seen. Nothing of a dense head. */
-int ranked_report(const struct ranked *r, struct record *rec, struct err *err);
-
 /* ---- pages of keys -------------------------------------------------------------------------- */
 
 struct key_pages {

@@ -193,7 +193,9 @@ out:
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    return ranked_report(&((struct state *)state)->rank, r, err);
+    const struct ranked *k = &((struct state *)state)->rank;
+    double share = (double)k->kept / (double)k->seen;
+    return k->seen ? record_metric(r, "density_native", share, err) : 0;
 }
 
 /* The gate's own pools and linear maps are not counted: a trace has their results. */
