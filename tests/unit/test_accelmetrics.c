@@ -3,7 +3,6 @@
  * on the CPU, in double, records say what they say without one, and no dense row is computed beside
  * it that no method asks for.
  */
-#include "core/mem.h"
 #include "sim/blocks/exact.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/methodrun.h"

@@ -9,7 +9,6 @@
 
 #include <fnmatch.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 FIXTURE(begin, end)
 

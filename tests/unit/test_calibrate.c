@@ -4,7 +4,6 @@
  */
 #include "core/cmd.h"
 #include "core/fileio.h"
-#include "core/mem.h"
 #include "sim/calibrate.h"
 #include "sim/registry.h"
 #include "sim/methods/spargeattn/spargeattn.h"

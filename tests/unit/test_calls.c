@@ -6,7 +6,6 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "core/rng.h"
 #include "core/trace.h"
 #include "sim/accelattend.h"

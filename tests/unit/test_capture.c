@@ -2,7 +2,6 @@
  * test_capture.c - `lacuna capture` from a prompt to a trace, on the shipped language model and on
  * tiny checkpoints: what is stored, what the selections leave out, what is refused.
  */
-#include "capture/capture.h"
 #include "capture/trace/trace_tools.h"
 #include "core/checkpoint.h"
 #include "core/fileio.h"
@@ -14,7 +13,6 @@
 #include "tests/harness/suite.h"
 #include "tests/harness/tinymodel.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,9 +5,7 @@
 #include "tests/harness/suite.h"
 
 #include <dirent.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MODEL "datasets/models/code-lm"

@@ -9,7 +9,6 @@
 #include "tests/harness/suite.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { NQ = 700, NK = 733, D = 16 };
 

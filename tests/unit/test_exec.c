@@ -6,7 +6,6 @@
 #include "core/pool.h"
 #include "tests/harness/conform.h"
 
-#include <unistd.h>
 
 #define PEER "exec:cmd=" EXEC_PEER " "
 

@@ -2,10 +2,7 @@
  * FlexPrefill: counts, the pattern test, bins, block selection, the golden trace, the port, short
  * prompts.
  */
-#include "core/mem.h"
-#include "core/sort.h"
 #include "sim/methods/flexprefill/flexprefill.h"
-#include "sim/metrics.h"
 #include "tests/harness/methodrun.h"
 
 #define FAR 986

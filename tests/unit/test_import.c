@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static float value(int tensor, int64_t head, int64_t token, int64_t dim)
 {

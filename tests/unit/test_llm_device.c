@@ -3,7 +3,6 @@
  * in its place: a device made of the CPU's own building blocks gives what the CPU's run gives.
  */
 #include "capture/llm_model.h"
-#include "core/mem.h"
 #include "tests/harness/suite.h"
 #include "tests/harness/tinymodel.h"
 

@@ -1,7 +1,6 @@
 /*
  * MInference: shapes, lists on the golden trace, block pattern, budgets, published tables, search.
  */
-#include "core/sort.h"
 #include "sim/methods/minference/minference.h"
 #include "sim/blocks/vslash.h"
 #include "tests/harness/methodrun.h"

@@ -7,8 +7,6 @@
 #include "core/fileio.h"
 #include "core/npy.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -3,7 +3,6 @@
  * method against hand cases, identities and the golden heads.
  */
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "core/rng.h"
 #include "core/sort.h"
 #include "sim/methods/oracle/oracle.h"

@@ -1,7 +1,6 @@
 /* `lacuna replay` as a process: killed at many points and continued, sharded, redone, refused. The
  * program under test is $LACUNA (default build/lacuna). */
 #include "core/fileio.h"
-#include "core/mem.h"
 #include "core/record.h"
 #include "core/rng.h"
 #include "core/trace.h"

@@ -9,7 +9,6 @@
 #include "core/mem.h"
 #include "core/safetensors.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,9 +2,7 @@
  * SampleAttention: slices, score lists, find_k, extension, merging, the golden trace, the earlier
  * algorithm (v2), short prompts, prompt chunks and the offline search.
  */
-#include "core/mem.h"
 #include "core/sort.h"
-#include "sim/metrics.h"
 #include "sim/methods/sampleattention/sampleattention.h"
 #include "tests/harness/methodrun.h"
 

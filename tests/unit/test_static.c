@@ -2,7 +2,6 @@
  * test_static.c - Longformer, BigBird, LongNet and the Sparse Transformer: counts of their masks,
  * rows by hand, and LongNet's multiplicities against mixed branch outputs.
  */
-#include "core/mem.h"
 #include "tests/harness/methodrun.h"
 
 #include <stdio.h>

@@ -4,7 +4,6 @@
 #include "capture/llm_model.h"
 #include "capture/trace/trace_tools.h"
 #include "core/h5util.h"
-#include "core/mem.h"
 #include "sim/headload.h"
 #include "tests/harness/capturerun.h"
 #include "tests/harness/trace_fixture.h"

@@ -3,7 +3,6 @@
  * video model against two independent runs (see test_wan.c for their difference), a tiny checkpoint
  * with the structure of Wan 2.1 against a float64 run, guidance, selections, saved clips, refusals.
  */
-#include "capture/capture.h"
 #include "capture/video_input.h"
 #include "capture/wan_model.h"
 #include "core/mem.h"

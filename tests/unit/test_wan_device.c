@@ -4,7 +4,6 @@
  * gives, in evaluations and in a capture from the noise to the trace.
  */
 #include "capture/wan_model.h"
-#include "core/mem.h"
 #include "core/rng.h"
 #include "tests/harness/capturerun.h"
 #include "tests/harness/fakedenoiser.h"
@@ -12,7 +11,6 @@
 #include "tests/harness/tinymodel.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define WAN_CONFIG "tests/data/tiny/wan-config.json"

@@ -7,7 +7,6 @@
 #include "tests/harness/suite.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Which unit is in which of two lists: golden case of a pair of rows {0 1 2 3}, {2 3 4 5}. */
 TEST(a_pair_of_rows)

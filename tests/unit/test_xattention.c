@@ -2,7 +2,6 @@
  * XAttention: antidiagonal scores, chunk rule, selection, block masses against plain loops, the
  * golden trace, bidirectional heads, prompt chunks, calibration.
  */
-#include "core/sort.h"
 #include "sim/methods/xattention/xattention.h"
 #include "tests/harness/methodrun.h"
 
