@@ -76,10 +76,8 @@ enum { N = 770, D = 64, HEADS = 8, KV = 2 };
 static double distance(const struct trace *t, int layer, enum trace_what what, int head,
                        const float *want)
 {
-    float *x = head_rows(t, layer, what, head);
-    double d = rel_l2(x, want, N * D);
-    free(x);
-    return d;
+    OWN(free_at) float *x = head_rows(t, layer, what, head);
+    return rel_l2(x, want, N * D);
 }
 
 /* Every stored tensor of the golden file within `tol` (relative L2). */

@@ -70,14 +70,13 @@ TEST(targets_are_met_head_by_head)
 
 static int64_t lines_of(const char *dir, const char *file)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     char path[700];
     int64_t n = 0;
     snprintf(path, sizeof path, "%s/%s", dir, file);
     MUST(buf_read_file(&b, path, 1 << 24, ERR));
     for (size_t i = 0; i < b.len; i++)
         n += b.data[i] == '\n';
-    buf_free(&b);
     return n;
 }
 

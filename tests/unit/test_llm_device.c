@@ -219,7 +219,7 @@ static bool wanted(void *ctx, int layer)
 
 static int run_on(const struct decoder_accel *device, int quiet, struct seen *s)
 {
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     int32_t ids[N];
     tiny_tokens(ids);
     assert_ok(llm_open(test_tmpdir(), &m, &err), &err);
@@ -237,9 +237,7 @@ static int run_on(const struct decoder_accel *device, int quiet, struct seen *s)
                           .local_rank = 3,
                           .device_seconds = &s->seconds};
     struct llm_hooks hooks = {s, begin, keep_rows, end, wanted, wanted};
-    int rc = llm_forward(&m, &run, &hooks, &err);
-    llm_close(&m);
-    return rc;
+    return llm_forward(&m, &run, &hooks, &err);
 }
 
 static void check_same(const char *what, const float *x, const float *y, size_t n)

@@ -144,8 +144,8 @@ static void project_rows(struct decoder *d, const float *h, int64_t pos, int64_t
 {
     const struct decoder_shape *s = &d->s;
     int64_t kvdim = (int64_t)s->kv_heads * s->head_dim;
-    float **w = d->w[d->layer], *x = room(n * s->hidden), *k = room(n * kvdim),
-          *v = room(n * kvdim);
+    OWN(free_at) float *x = room(n * s->hidden), *k = room(n * kvdim), *v = room(n * kvdim);
+    float **w = d->w[d->layer];
     nn_rms_norm(h, n, s->hidden, w[LLM_NORM1], s->eps, x);
     linear(x, n, s->hidden, w[LLM_Q], d->qdim, d->q);
     linear(x, n, s->hidden, w[LLM_K], kvdim, k);
@@ -153,9 +153,6 @@ static void project_rows(struct decoder *d, const float *h, int64_t pos, int64_t
     rope_apply(d->q, n, s->heads, s->head_dim, pos, d->inv_freq, s->rope_factor);
     rope_apply(k, n, s->kv_heads, s->head_dim, pos, d->inv_freq, s->rope_factor);
     nn_kv_put(&d->kv[d->layer][d->state], pos, n, k, v);
-    free(x);
-    free(k);
-    free(v);
 }
 
 static int project(struct decoder *d, int state, struct decoder_rows *rows,
@@ -206,7 +203,8 @@ static int put_attended(struct decoder *d, const float *o, struct err *e)
 static void finish_rows(struct decoder *d, const float *o, int64_t n, float *h)
 {
     const struct decoder_shape *s = &d->s;
-    float **w = d->w[d->layer], *x = room(n * s->hidden), *gate = room(n * s->ffn);
+    OWN(free_at) float *x = room(n * s->hidden), *gate = room(n * s->ffn);
+    float **w = d->w[d->layer];
     OWN(free_at) float *up = room(n * s->ffn);
     linear(o, n, d->qdim, w[LLM_O], s->hidden, x);
     for (int64_t i = 0; i < n * s->hidden; i++)
@@ -220,8 +218,6 @@ static void finish_rows(struct decoder *d, const float *o, int64_t n, float *h)
     linear(gate, n, s->ffn, w[LLM_DOWN], s->hidden, x);
     for (int64_t i = 0; i < n * s->hidden; i++)
         h[i] += x[i];
-    free(x);
-    free(gate);
 }
 
 static void squares(const float *x, const float *ref, int64_t n, double *e, double *norm)

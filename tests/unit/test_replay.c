@@ -110,7 +110,7 @@ static void set_up(void)
 /* Every line of the file, so that doubled records show. */
 static int64_t count_lines(const char *dir)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     char path[600];
     int64_t n = 0;
     snprintf(path, sizeof path, "%s/records.jsonl", dir);
@@ -119,7 +119,6 @@ static int64_t count_lines(const char *dir)
     MUST(buf_read_file(&b, path, 1 << 24, ERR));
     for (size_t i = 0; i < b.len; i++)
         n += b.data[i] == '\n';
-    buf_free(&b);
     return n;
 }
 
