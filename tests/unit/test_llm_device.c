@@ -3,7 +3,7 @@
  * in its place: a device made of the CPU's own building blocks gives what the CPU's run gives.
  */
 #include "capture/llm_model.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/floats.h"
 #include "tests/harness/tinymodel.h"
 
 #include <math.h>
@@ -52,20 +52,6 @@ static int dev_put(struct decoder *d, int64_t tok0, int64_t n, const float *h, s
 {
     memcpy(d->h + tok0 * d->s.hidden, h, (size_t)(n * d->s.hidden) * sizeof *h);
     return 0;
-}
-
-/* A tensor as float, to be freed; NULL for none. */
-static float *wide(const struct decoder_tensor *t)
-{
-    float *x;
-    if (!t->data)
-        return NULL;
-    x = malloc((size_t)(t->rows * t->cols) * sizeof *x);
-    for (int64_t i = 0; i < t->rows * t->cols; i++)
-        x[i] = t->dtype == DT_F32    ? ((const float *)t->data)[i]
-               : t->dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)t->data)[i])
-                                     : f16_to_f32(((const uint16_t *)t->data)[i]);
-    return x;
 }
 
 static void norm(const float *x, int64_t n, int64_t d, const struct decoder_tensor *t, double eps,
@@ -238,13 +224,6 @@ static int run_on(const struct decoder_accel *device, int quiet, struct seen *s)
                           .device_seconds = &s->seconds};
     struct llm_hooks hooks = {s, begin, keep_rows, end, wanted, wanted};
     return llm_forward(&m, &run, &hooks, &err);
-}
-
-static void check_same(const char *what, const float *x, const float *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        ck_assert_msg(fabs((double)x[i] - y[i]) <= 2e-5 * (1 + fabs((double)y[i])),
-                      "%s[%zu] = %g on the device, %g on the CPU", what, i, x[i], y[i]);
 }
 
 static void put_variant(const char *variant)

@@ -6,7 +6,7 @@
 #include "eval/decode.h"
 #include "eval/evaltask.h"
 #include "tests/harness/accelrun.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/floats.h"
 #include "tests/harness/testmethods.h"
 
 #include <math.h>
@@ -33,13 +33,6 @@ struct decoder {
 
 static int no_room;            /* how often the device has none for kept layers */
 static int loads, came, rowed; /* layers whose weights came; outputs that came; rows behind */
-
-static float *room(int64_t n)
-{
-    float *x = calloc((size_t)n, sizeof *x);
-    ck_assert_ptr_nonnull(x);
-    return x;
-}
 
 static int dev_open(int rank, const struct decoder_shape *s, struct decoder **out, struct err *e)
 {
@@ -90,19 +83,9 @@ static void dev_close(struct decoder **out)
     *out = NULL;
 }
 
-/* A tensor of a bf16 checkpoint as float. */
-static float *wide(const struct decoder_tensor *t)
-{
-    ck_assert_int_eq(t->dtype, DT_BF16);
-    float *x = room(t->rows * t->cols);
-    for (int64_t i = 0; i < t->rows * t->cols; i++)
-        x[i] = bf16_to_f32(((const uint16_t *)t->data)[i]);
-    return x;
-}
-
 static int put_table(struct decoder *d, const struct decoder_tensor *table, struct err *e)
 {
-    ck_assert(table->rows == d->s.vocab && table->cols == d->s.hidden);
+    ck_assert(table->rows == d->s.vocab && table->cols == d->s.hidden && table->dtype == DT_BF16);
     d->table = wide(table);
     return 0;
 }
@@ -127,7 +110,8 @@ static int load(struct decoder *d, int layer, const struct decoder_tensor *w, st
     d->layer = layer;
     for (int i = 0; w && i < LLM_LAYER_TENSORS; i++) {
         free(d->w[layer][i]);
-        d->w[layer][i] = w[i].data ? wide(w + i) : NULL;
+        ck_assert(!w[i].data || w[i].dtype == DT_BF16);
+        d->w[layer][i] = wide(w + i);
     }
     ck_assert(w || d->s.kept);
     loads += w != NULL;

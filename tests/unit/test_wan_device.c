@@ -7,7 +7,7 @@
 #include "core/rng.h"
 #include "tests/harness/capturerun.h"
 #include "tests/harness/fakedenoiser.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/floats.h"
 #include "tests/harness/tinymodel.h"
 
 #include <math.h>
@@ -95,13 +95,6 @@ static int evaluate(const struct denoiser_accel *device, const struct layer_atte
 out:
     wan_close(&m);
     return rc;
-}
-
-static void check_same(const char *what, const float *x, const float *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        ck_assert_msg(fabs((double)x[i] - y[i]) <= 2e-5 * (1 + fabs((double)y[i])),
-                      "%s[%zu] = %g on the device, %g on the CPU", what, i, x[i], y[i]);
 }
 
 static void compare(const struct seen *got, const struct seen *ref)
