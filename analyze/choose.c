@@ -9,13 +9,11 @@
 #include "analyze/group.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
-#include "analyze/stats.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/sort.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

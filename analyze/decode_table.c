@@ -3,13 +3,7 @@
  */
 #include "analyze/tables.h"
 
-#include "analyze/params.h"
-#include "core/mem.h"
-
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static bool of_decode(const void *ctx, const struct record *r)
 {

@@ -7,9 +7,7 @@
 #include "analyze/tables.h"
 
 #include "analyze/choose.h"
-#include "analyze/metricfacts.h"
 #include "analyze/params.h"
-#include "core/mem.h"
 #include "core/strmap.h"
 
 #include <math.h>

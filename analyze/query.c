@@ -4,14 +4,12 @@
 #include "analyze/query.h"
 
 #include "analyze/group.h"
-#include "core/mem.h"
 #include "core/metricdef.h"
 
 #include <ctype.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- numbers of a record --------------------------------------------------------------------- */

@@ -8,9 +8,6 @@
  */
 #include "analyze/tables.h"
 
-#include "analyze/params.h"
-#include "core/mem.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 #include "core/mem.h"
 #include "core/text.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

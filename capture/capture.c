@@ -11,12 +11,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/gemm.h"
-#include "core/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 const char *const capture_dtypes[] = {"model", STORED_TYPES, NULL};
 

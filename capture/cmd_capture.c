@@ -8,7 +8,6 @@
 #include "core/mem.h"
 #include "core/strmap.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -10,7 +10,6 @@
 #include "core/mem.h"
 #include "core/text.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -4,7 +4,6 @@
 #include "capture/video_input.h"
 
 #include "capture/wan_model.h"
-#include "core/buf.h"
 #include "core/fileio.h"
 #include "core/mem.h"
 #include "core/npy.h"

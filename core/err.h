@@ -78,16 +78,25 @@ const char *err_text(int code); /* generic text of a code */
 #define err_sys(err, code, ...) (err_sys_at((err), "", 0, (code), __VA_ARGS__), (code))
 #endif
 
-/* Run a call that answers 0 or an error; on an error remember its code in `rc` and go to the
- * function's one `out:` label. Not for expressions, nor for calls with a third answer, such as
- * METHOD_SKIP. */
+/* Run a call that answers 0 or an error, and return an error to the caller at once: for a function
+ * that owns nothing, which fails with `return err_set(...)`. */
+#define PASS_ON(call)                                                                              \
+    do {                                                                                           \
+        int rc_ = (call);                                                                          \
+        if (rc_ != 0)                                                                              \
+            return rc_;                                                                            \
+    } while (0)
+
+/* The same for a function that has something to release: remember the error in `rc` and go to the
+ * function's one `out:` label. Neither is for expressions, nor for calls with a third answer, such
+ * as METHOD_SKIP. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         if ((rc = (call)) != 0)                                                                    \
             goto out;                                                                              \
     } while (0)
 
-/* Fail with a message from inside a function that has `rc` and `out:`. */
+/* Fail with a message from inside such a function. */
 #define FAIL(err, code, ...)                                                                       \
     do {                                                                                           \
         rc = err_set((err), (code), __VA_ARGS__);                                                  \

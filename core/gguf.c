@@ -6,7 +6,6 @@
 #include "core/fileio.h"
 #include "core/mem.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -6,7 +6,6 @@
  */
 #include "core/gguf.h"
 
-#include "core/fileio.h"
 #include "core/mem.h"
 
 #include <math.h>

@@ -9,7 +9,6 @@
 
 #include "core/mem.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 #include <zstd.h>

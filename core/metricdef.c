@@ -6,7 +6,6 @@
 #include "core/method.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

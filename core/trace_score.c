@@ -14,7 +14,6 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum kind { REAL, WINDOW, COUNT, FLAG, LENGTH };

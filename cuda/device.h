@@ -17,13 +17,16 @@ BEGIN_C
 #include <stdint.h>
 
 /* 0, or the error of a runtime call. A lost or missing device and too old a driver are ERR_MACHINE,
- * lack of memory is ERR_NOMEM, everything else ERR_RUN. CU: in a function with `rc` and `out:`. */
+ * lack of memory is ERR_NOMEM, everything else ERR_RUN. CU is the TRY of such a call, PASS_ON_CU
+ * its PASS_ON. */
 #define CU_STATUS(err, call) gpu_status((err), __FILE__, __LINE__, #call, (call))
+#define PASS_ON_CU(err, call) PASS_ON(CU_STATUS(err, call))
 #define CU(err, call) TRY(CU_STATUS(err, call))
 int gpu_status(struct err *err, const char *file, int line, const char *call, cudaError_t status);
 
 /* After a launch: configuration errors come back at once. */
 #define LAUNCH_STATUS(err) CU_STATUS(err, cudaGetLastError())
+#define PASS_ON_LAUNCH(err) PASS_ON(LAUNCH_STATUS(err))
 #define CU_LAUNCHED(err) TRY(LAUNCH_STATUS(err))
 
 struct gpu_chunk; /* a cudaMalloc of the arena */

@@ -4,7 +4,6 @@
  */
 #include "eval/evaltask.h"
 
-#include "capture/capture.h"
 #include "core/checkpoint.h"
 #include "core/json.h"
 

@@ -3,7 +3,6 @@
  */
 #include "eval/evalrun.h"
 
-#include "capture/capture.h"
 #include "core/checkpoint.h"
 #include "capture/video_input.h"
 #include "capture/wan_model.h"

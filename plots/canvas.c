@@ -5,7 +5,6 @@
  */
 #include "plots/canvas.h"
 
-#include "core/text.h"
 #include "plots/series.h"
 
 #include <assert.h>

@@ -5,7 +5,6 @@
 #include "plots/chart.h"
 
 #include "analyze/metricfacts.h"
-#include "analyze/tables.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/metricdef.h"

@@ -9,11 +9,8 @@
 #include "plots/chart.h"
 
 #include "analyze/metricfacts.h"
-#include "analyze/params.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define GREY "#d9d9d9"

@@ -6,7 +6,6 @@
 #include "analyze/params.h"
 #include "core/json.h"
 #include "core/mem.h"
-#include "core/text.h"
 
 #include <ctype.h>
 #include <stdio.h>

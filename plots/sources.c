@@ -8,7 +8,6 @@
 #include "analyze/inside.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
-#include "core/mem.h"
 
 #include <math.h>
 #include <stdio.h>

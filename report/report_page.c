@@ -14,7 +14,6 @@
 #include "plots/gp.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* Made from report/page.css and page.js by the Makefile. */
 static const char page_css[] =

@@ -5,10 +5,8 @@
 #include "report/report.h"
 
 #include "analyze/format.h"
-#include "analyze/metricfacts.h"
 #include "analyze/tables.h"
 #include "core/fileio.h"
-#include "plots/gp.h"
 
 #include <string.h>
 

@@ -6,7 +6,6 @@
 
 #include "analyze/query.h"
 #include "core/mem.h"
-#include "core/fileio.h"
 #include "core/sealed.h"
 
 #include <fnmatch.h>

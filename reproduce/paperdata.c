@@ -4,11 +4,9 @@
 #include "reproduce/paperdata.h"
 
 #include "core/environment.h"
-#include "core/fileio.h"
 #include "core/text.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 

@@ -3,7 +3,6 @@
  */
 #include "reproduce/recipe.h"
 
-#include "core/fileio.h"
 #include "core/mem.h"
 
 #include <math.h>

@@ -5,7 +5,6 @@
 #include "core/hash.h"
 #include "reproduce/jobplan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Raised when a command's results change, so that jobs of older programs are not used. */

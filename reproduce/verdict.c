@@ -6,7 +6,6 @@
 #include "reproduce/page.h"
 
 #include "analyze/params.h"
-#include "core/fileio.h"
 #include "core/metricdef.h"
 
 #include <fnmatch.h>

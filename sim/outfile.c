@@ -5,9 +5,6 @@
 
 #include "core/cellfile.h"
 #include "core/hash.h"
-#include "core/mem.h"
-
-#include <stdlib.h>
 
 #define OUTFILE_FORMAT "lacuna-outputs"
 #define OUTFILE_MAJOR 1

@@ -9,8 +9,6 @@
 
 #include "core/mem.h"
 
-#include <string.h>
-
 #define WHAT "layout"
 
 /* ---- chunks ---------------------------------------------------------------------------------- */

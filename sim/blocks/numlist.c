@@ -6,10 +6,8 @@
 #include "core/text.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Into d, or with `whole` into w. */
 static int parse(const char *text, const char *what, bool whole, double above, double *d,

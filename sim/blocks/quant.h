@@ -68,14 +68,6 @@ static inline float quant_scale_of(const struct quant *q, int64_t token)
  * amax / v_max per channel; a channel of zeros has values and scale 0. */
 void quant_channels_e4m3(const float *v, int64_t n, int dv, float v_max, float *out, float *scale);
 
-/* Storage position of token r (0..15) inside its group of 16 when V is laid out for the e4m3 MMA:
- * the accumulator of S holds columns 2l, 2l+1, 2l+8, 2l+9 in lane l, the 8-bit A operand wants four
- * consecutive keys. */
-static inline int quant_v_position(int r)
-{
-    return 2 * (r / 8) + 4 * ((r % 8) / 2) + r % 2;
-}
-
 /* Nearest fp16 value, ties to even, overflow to infinity; what dtype_round(DT_F16, x) gives, in a
  * form that vectorises. */
 static inline float f16_round(float x)

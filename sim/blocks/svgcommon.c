@@ -1,7 +1,6 @@
 #include "sim/blocks/svgcommon.h"
 
 #include <math.h>
-#include <stddef.h>
 
 const char *const svg_families[] = {"auto", "wan", "cosmos", "hunyuan", "cog", NULL};
 

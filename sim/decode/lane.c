@@ -4,7 +4,6 @@
 #include "core/mem.h"
 #include "core/method_run.h"
 #include "core/simd.h"
-#include "core/sort.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -13,7 +13,6 @@
  * Deviations: every row of a prompt counts as a step of decoding unless rows=decode.
  */
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/numlist.h"
 #include "sim/blocks/rowselect.h"

@@ -12,7 +12,6 @@
 #include "sim/blocks/exact.h"
 #include "sim/blocks/vslash.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

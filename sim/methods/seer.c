@@ -18,7 +18,6 @@
  * Ties go to the lower block. Products and softmax are in double. O(n d_g) a row of n blocks.
  */
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/operand.h"
 #include "sim/blocks/rowselect.h"

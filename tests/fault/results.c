@@ -3,8 +3,6 @@
  */
 #include "tests/fault/fault.h"
 
-#include "core/fileio.h"
-
 #include <dirent.h>
 #include <fnmatch.h>
 #include <jansson.h>
@@ -12,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static char why[8192];
 

@@ -5,7 +5,6 @@
 #include "core/method_run.h"
 #include "sim/registry.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
 #include "capture/wan_config.h"
 
 #include <math.h>
-#include <string.h>
 
 static const char *const scalings[] = {
     "\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}",

@@ -6,7 +6,6 @@
 #include "capture/import.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static json_t *metadata(void)
 {

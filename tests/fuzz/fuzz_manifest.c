@@ -5,8 +5,6 @@
 #include "core/manifest.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define ID_A "xxh3:00112233445566778899aabbccddeeff"

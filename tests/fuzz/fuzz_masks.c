@@ -6,7 +6,6 @@
 #include "core/maskfile.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { N = 200 };

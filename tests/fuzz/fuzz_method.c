@@ -6,8 +6,6 @@
 #include "core/method_run.h"
 #include "sim/registry.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

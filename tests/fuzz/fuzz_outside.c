@@ -4,7 +4,6 @@
 #include "tests/fuzz/fuzz.h"
 #include "sim/methods/outside/maskset.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { N = 70 };

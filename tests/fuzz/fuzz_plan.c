@@ -6,8 +6,6 @@
 #include "core/sealed.h"
 #include "sim/registry.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

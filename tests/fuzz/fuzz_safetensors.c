@@ -5,7 +5,6 @@
 #include "core/safetensors.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int seed_of(struct fuzz_corpus *c, const struct st_out *t, int64_t n, struct err *err)

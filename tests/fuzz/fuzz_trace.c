@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static int add_packed(struct fuzz_corpus *c, const char *path, enum trace_storage s,
                       struct err *err)

@@ -5,7 +5,6 @@
 #include "core/rng.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

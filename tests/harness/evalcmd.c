@@ -36,27 +36,32 @@ const char *evalcmd_own_path(const char *name)
     return paths[i];
 }
 
-pid_t evalcmd_start(const char *line)
+pid_t evalcmd_exec(const char *const argv[])
 {
-    char words[4096], *argv[80], *rest = words;
-    int n = 1;
-    snprintf(words, sizeof words, "%s", line);
-    argv[0] = (char *)(uintptr_t) "lacuna";
-    for (char *w; (w = strsep(&rest, " ")) != NULL;)
-        if (*w)
-            argv[n++] = w;
-    argv[n] = NULL;
     const char *log = evalcmd_own_path("log");
     pid_t pid = fork();
     if (pid == 0) {
         int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
         dup2(fd, 1);
         dup2(fd, 2);
-        execv(program(), argv);
+        execv(program(), (char *const *)(uintptr_t)argv);
         _exit(127);
     }
     ck_assert_int_gt(pid, 0);
     return pid;
+}
+
+pid_t evalcmd_start(const char *line)
+{
+    char words[4096], *rest = words;
+    const char *argv[80] = {"lacuna"};
+    int n = 1;
+    snprintf(words, sizeof words, "%s", line);
+    for (char *w; (w = strsep(&rest, " ")) != NULL;)
+        if (*w)
+            argv[n++] = w;
+    argv[n] = NULL;
+    return evalcmd_exec(argv);
 }
 
 int evalcmd_finish(pid_t pid)
@@ -110,17 +115,16 @@ float *evalcmd_read_nll(const char *path, int64_t *rows, int64_t *n)
     return x;
 }
 
-int64_t evalcmd_count_lines(const char *dir)
+int64_t evalcmd_count_lines(const char *dir, const char *file)
 {
-    struct buf b = {0};
-    char path[600];
+    OWN(buf_free) struct buf b = {0};
+    char path[700];
     int64_t n = 0;
-    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, file);
     if (access(path, F_OK))
         return 0;
     assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
     for (size_t i = 0; i < b.len; i++)
         n += b.data[i] == '\n';
-    buf_free(&b);
     return n;
 }

@@ -1,6 +1,6 @@
 /*
- * evalcmd.h - `lacuna eval` as a process, and what it leaves behind. The program is $LACUNA
- * (default build/lacuna). Whatever goes wrong fails the test.
+ * evalcmd.h - `lacuna` as a process, and what it leaves behind. The program is $LACUNA (default
+ * build/lacuna). Whatever goes wrong fails the test.
  */
 #ifndef LACUNA_EVALCMD_H
 #define LACUNA_EVALCMD_H
@@ -13,7 +13,9 @@
 /* A path in the test's directory that no other test or row has; one per name. */
 const char *evalcmd_own_path(const char *name);
 
-/* Start `lacuna` with words separated by spaces, its output in the file "log"; its exit code. */
+/* Start `lacuna` with words (argv[0] counts) or a line of words separated by spaces, its output in
+ * the file "log"; its exit code. */
+pid_t evalcmd_exec(const char *const argv[]);
 pid_t evalcmd_start(const char *line);
 int evalcmd_finish(pid_t pid);
 
@@ -31,7 +33,7 @@ const struct record *evalcmd_find(const struct evalcmd_records *x, const char *m
 /* [rows][n] of --dump-nll; the caller frees it. */
 float *evalcmd_read_nll(const char *path, int64_t *rows, int64_t *n);
 
-/* Lines of DIR/records.jsonl. */
-int64_t evalcmd_count_lines(const char *dir);
+/* Lines of DIR/FILE, so that doubled records show; 0 without it. */
+int64_t evalcmd_count_lines(const char *dir, const char *file);
 
 #endif

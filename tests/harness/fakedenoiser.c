@@ -4,8 +4,7 @@
 #include "tests/harness/fakedenoiser.h"
 
 #include "capture/nn.h"
-#include "core/dtype.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/floats.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,13 +23,6 @@ struct denoiser {
 };
 
 int fake_denoisers, fake_denoiser_timed, fake_denoiser_fails = -1;
-
-static float *room(int64_t n)
-{
-    float *x = calloc((size_t)n, sizeof *x);
-    ck_assert_ptr_nonnull(x);
-    return x;
-}
 
 static int dev_open(int rank, const struct denoiser_shape *s, struct denoiser **out, struct err *e)
 {
@@ -69,19 +61,6 @@ static void dev_close(struct denoiser **out)
     free(d);
     *out = NULL;
     fake_denoisers--;
-}
-
-static float *wide(const struct decoder_tensor *t)
-{
-    float *x;
-    if (!t->data)
-        return NULL;
-    x = room(t->rows * t->cols);
-    for (int64_t i = 0; i < t->rows * t->cols; i++)
-        x[i] = t->dtype == DT_F32    ? ((const float *)t->data)[i]
-               : t->dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)t->data)[i])
-                                     : f16_to_f32(((const uint16_t *)t->data)[i]);
-    return x;
 }
 
 static int dev_put_outer(struct denoiser *d, const struct decoder_tensor *w, struct err *e)

@@ -8,7 +8,6 @@
 #include "core/method.h"
 #include "sim/blocks/prefix.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
 #define BLOCK 64

@@ -36,8 +36,8 @@ static int attend(struct accel_session *s, const struct accel_call *c, const str
     struct accel_head *h = c->heads;
     const struct accel_filter *f = h->filter;
     const struct attn_in *x = h->x;
-    struct exact exact;
-    struct mask m = {0};
+    OWN(exact_free) struct exact exact;
+    OWN(mask_free) struct mask m = {0};
     ck_assert_int_eq(c->n, 1);
     s->attended++;
     memset(&s->asked, 0, sizeof s->asked);
@@ -67,8 +67,6 @@ static int attend(struct accel_session *s, const struct accel_call *c, const str
         mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
         assert_ok(exact_attend(&exact, &m, h->out, h->lse, err), err);
     }
-    mask_free(&m);
-    exact_free(&exact);
     return 0;
 }
 

@@ -3,7 +3,6 @@
  * on the CPU, in double, records say what they say without one, and no dense row is computed beside
  * it that no method asks for.
  */
-#include "core/mem.h"
 #include "sim/blocks/exact.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/methodrun.h"
@@ -25,7 +24,7 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
 {
     struct accel_head *h = c->heads;
     struct accel_outs o;
-    struct mask m = {0};
+    OWN(mask_free) struct mask m = {0};
     ck_assert_int_eq(c->n, 1);
     s->data = c->data;
     ck_assert_ptr_nonnull(h->mass);
@@ -38,7 +37,6 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
     r->attend = r->dense = (struct accel_time){1, 1, 1, 1};
     h->pairs_exec = 1;
     accel_outs_free(&o);
-    mask_free(&m);
     return 0;
 }
 

@@ -4,7 +4,6 @@
  * computes LongNet and HyperAttention from the rule alone, by the weights of their pairs, and not
  * as the methods' CPU sides do; it chooses HyperAttention's mask from the rule as well.
  */
-#include "core/intmath.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/hyperweights.h"
 #include "tests/harness/methodrun.h"

@@ -63,11 +63,10 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
     accel_untimed(c, r);
     s->attended = l->ptr ? l->ptr[ceil_div(N, l->bq)] : 0;
     if (l->bits) {
-        struct accel_outs o;
+        OWN(accel_outs_free) struct accel_outs o;
         mask_full(&full, N, N, 0, N, last->x->causal);
         accel_compute(last->x, &full, PREC_F64, &o, err);
         accel_deliver(c->heads + COPIES - 1, &o);
-        accel_outs_free(&o);
     } else {
         accel_attend_head(c, l, COPIES - 1, PREC_F64, err);
     }

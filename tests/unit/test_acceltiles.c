@@ -2,7 +2,6 @@
  * test_acceltiles.c - masks as tiles with bits (sim/accelattend.c): the pairs that tiles and bits
  * name are the mask's, for every form, and nothing is listed, or listed as a whole, without cause.
  */
-#include "core/mem.h"
 #include "core/method.h"
 #include "core/rng.h"
 #include "sim/accelattend.h"

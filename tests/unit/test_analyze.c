@@ -9,7 +9,6 @@
 
 #include <fnmatch.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 FIXTURE(begin, end)
 
@@ -279,10 +278,9 @@ static void format_as(const char *name, struct buf *b)
 
 static void shows(const char *format, const char *text)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     format_as(format, &b);
     ck_assert_msg(strstr(buf_str(&b), text) != NULL, "no '%s' in\n%s", text, buf_str(&b));
-    buf_free(&b);
 }
 
 /* A table of one column. */

@@ -278,7 +278,8 @@ TEST(probabilities_sum_to_one_and_scores_agree)
     struct data x;
     struct mask m;
     struct attn_ops ops;
-    double *p = malloc(300 * 300 * sizeof *p), *s = malloc(300 * 300 * sizeof *s), lse[300];
+    OWN(free_at) double *p = malloc(300 * 300 * sizeof *p), *s = malloc(300 * 300 * sizeof *s);
+    double lse[300];
     make_data(&x, 300, 300, 64, 64, true, 1.5);
     mask_full(&m, 300, 300, 0, 300, true);
     MUST(attn_prepare(&ops, &x.in, PREC_F64, ERR));
@@ -297,6 +298,4 @@ TEST(probabilities_sum_to_one_and_scores_agree)
     }
     attn_release(&ops);
     free_data(&x);
-    free(p);
-    free(s);
 }

@@ -3,7 +3,6 @@
 
 #include "core/buf.h"
 
-#include <stdio.h>
 #include <string.h>
 
 TEST(appends_keep_a_final_nul)

@@ -4,7 +4,6 @@
  */
 #include "core/cmd.h"
 #include "core/fileio.h"
-#include "core/mem.h"
 #include "sim/calibrate.h"
 #include "sim/registry.h"
 #include "sim/methods/spargeattn/spargeattn.h"
@@ -199,13 +198,12 @@ TEST(file_is_applied_to_its_heads)
 static const char *calib_file(const char *method, const char *params, const char *entry)
 {
     const char *path = test_path("by-hand.json");
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     buf_printf(&b,
                "{\"method\":\"%s\",\"permute\":\"none\",\"params\":%s,\"heads\":[{\"layer\":0,"
                "\"head\":0,%s}]}",
                method, params, entry);
     MUST(file_write_atomic(path, buf_str(&b), b.len, ERR));
-    buf_free(&b);
     return path;
 }
 

@@ -5,7 +5,6 @@
  */
 #include "core/cmd.h"
 #include "core/fileio.h"
-#include "core/mem.h"
 #include "core/rng.h"
 #include "sim/calibrate.h"
 #include "sim/devicemap.h"

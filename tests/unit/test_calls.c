@@ -6,7 +6,6 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "core/rng.h"
 #include "core/trace.h"
 #include "sim/accelattend.h"
@@ -253,14 +252,13 @@ static void count_tile_rows(const struct mask *m, struct accel_units *u, struct 
 {
     u->tile_rows = calloc((size_t)(m->nq / 128 + 1), sizeof *u->tile_rows);
     for (int64_t row = 0; row < m->nq; row += 128) {
-        struct mask rows;
+        OWN(mask_free) struct mask rows;
         struct mask_work w = {0};
         assert_ok(mask_lists_rows(m, row, MIN(row + 128, m->nq), &rows, err), err);
         assert_ok(work_add(&w, &rows, err), err);
         u->tile_rows[row / 128] = (struct accel_tile_row){(int32_t)w.of[WORK_BITS].stages,
                                                           (int32_t)w.of[WORK_BITS].masked,
                                                           (int32_t)w.of[WORK_GATHER].stages * 128};
-        mask_free(&rows);
     }
 }
 
@@ -638,13 +636,10 @@ TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
 static double matmul_of(const char *dir)
 {
     char path[600];
-    json_t *doc = NULL;
+    OWN(json_decrefp) json_t *doc = NULL;
     snprintf(path, sizeof path, "%s/manifest.json", dir);
     MUST(json_read_file(path, 1 << 20, &doc, ERR));
-    double x =
-        json_number_value(json_object_get(json_object_get(doc, "gpu"), "matmul_8192_tflops"));
-    json_decref(doc);
-    return x;
+    return json_number_value(json_object_get(json_object_get(doc, "gpu"), "matmul_8192_tflops"));
 }
 
 /* Once per GPU and driver, kept beside the run; a file that nobody can read is as good as none. */

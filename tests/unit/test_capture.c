@@ -2,7 +2,6 @@
  * test_capture.c - `lacuna capture` from a prompt to a trace, on the shipped language model and on
  * tiny checkpoints: what is stored, what the selections leave out, what is refused.
  */
-#include "capture/capture.h"
 #include "capture/trace/trace_tools.h"
 #include "core/checkpoint.h"
 #include "core/fileio.h"
@@ -14,7 +13,6 @@
 #include "tests/harness/suite.h"
 #include "tests/harness/tinymodel.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,10 +76,8 @@ enum { N = 770, D = 64, HEADS = 8, KV = 2 };
 static double distance(const struct trace *t, int layer, enum trace_what what, int head,
                        const float *want)
 {
-    float *x = head_rows(t, layer, what, head);
-    double d = rel_l2(x, want, N * D);
-    free(x);
-    return d;
+    OWN(free_at) float *x = head_rows(t, layer, what, head);
+    return rel_l2(x, want, N * D);
 }
 
 /* Every stored tensor of the golden file within `tol` (relative L2). */

@@ -406,7 +406,7 @@ static int attend_there(struct accel_session *s, const struct accel_call *c,
     struct accel_head *h = c->heads;
     const struct attn_in *x = h->x;
     struct accel_outs o;
-    struct mask m = {0};
+    OWN(mask_free) struct mask m = {0};
     ck_assert_int_eq(c->n, 1);
     accel_head_mask(c, l, 0, &m, err);
     accel_compute(x, &m, PREC_F64, &o, err);
@@ -419,7 +419,6 @@ static int attend_there(struct accel_session *s, const struct accel_call *c,
     s->added += h->added != NULL;
     accel_untimed(c, r);
     accel_outs_free(&o);
-    mask_free(&m);
     return 0;
 }
 

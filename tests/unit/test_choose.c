@@ -19,7 +19,7 @@ FIXTURE(begin, end_plan)
 static int choose(enum choose_per per, double quantile)
 {
     struct choose_request req = {.cost = "density_exec", .per = per, .quantile = quantile};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     assert_ok(limits_add(&req.limits, "err_l1_rel<=0.02", &e), &e);
     if (f.n)
@@ -28,7 +28,6 @@ static int choose(enum choose_per per, double quantile)
     int rc = choose_plan(&set, &req, &w, &sum, &e);
     if (!rc)
         assert_ok(json_read_text(buf_str(&b), b.len, "plan", &plan, &e), &e);
-    buf_free(&b);
     return rc;
 }
 
@@ -190,7 +189,7 @@ static const struct {
 TEST_EACH(heads_below_the_quantile_stream, duos)
 {
     struct duo_request req = {test_path("duo.tsv"), duos[_i].sparsity, "sink=4:window=8"};
-    struct buf b = {0}, have = {0};
+    OWN(buf_free) struct buf b = {0}, have = {0};
     struct jw w;
     json_t *x;
     size_t i;
@@ -211,6 +210,4 @@ TEST_EACH(heads_below_the_quantile_stream, duos)
         ck_assert_int_eq(sum.heads - sum.dense,
                          (int64_t)json_array_size(json_object_get(plan, "entries")));
     }
-    buf_free(&b);
-    buf_free(&have);
 }

@@ -8,7 +8,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static struct err err;
@@ -23,17 +22,15 @@ static int read_value(const json_t *c, struct llm_config *out)
  * out. */
 static int read_with(const char *variant, const char *more, struct llm_config *out)
 {
-    json_t *c = tiny_config(variant), *change = NULL, *v;
+    OWN(json_decrefp) json_t *c = tiny_config(variant), *change = NULL;
+    json_t *v;
     const char *key;
     assert_ok(json_read_text(more, strlen(more), "change", &change, &err), &err);
     json_object_foreach(change, key,
                         v) if (json_is_string(v) && strcmp(json_string_value(v), "-") == 0)
         json_object_del(c, key);
     else json_object_set(c, key, v);
-    int rc = read_value(c, out);
-    json_decref(change);
-    json_decref(c);
-    return rc;
+    return read_value(c, out);
 }
 
 static struct llm_config ok_with(const char *variant, const char *more)

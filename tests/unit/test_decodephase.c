@@ -687,9 +687,8 @@ TEST(what_the_decode_phase_refuses)
         method_runs_free(runs, 1);
     }
     m = fixture_text(DT_F32, 2, 2, 20);
-    struct replay r = {.decode = true};
+    OWN(replay_free) struct replay r = {.decode = true};
     MUST(fixture_write(args[0] = (char *)(uintptr_t)test_path("p.h5"), &m, 1, ERR));
     MUST(traces_open(args, 1, &r.traces, &r.n_traces, ERR));
     FAILS(traces_decode(r.traces, 1, ERR), ERR_INPUT, "--generate");
-    replay_free(&r);
 }

@@ -251,7 +251,7 @@ TEST(killed_runs_continue)
     }
     ck_assert_int_gt(killed, 0);
     evalcmd_run_ok("%s", buf_str(&line));
-    ck_assert_int_eq(evalcmd_count_lines(dir), 15);
+    ck_assert_int_eq(evalcmd_count_lines(dir, "records.jsonl"), 15);
     struct evalcmd_records a = evalcmd_load(dir), b = evalcmd_load(whole);
     ck_assert_int_eq(b.n, 15);
     for (int64_t i = 0; i < b.n; i++) {
@@ -267,7 +267,7 @@ TEST(killed_runs_continue)
     }
     buf_puts(&line, " -m oracle:kind=topk:k=8");
     evalcmd_run_ok("%s", buf_str(&line));
-    ck_assert_int_eq(evalcmd_count_lines(dir), 20);
+    ck_assert_int_eq(evalcmd_count_lines(dir, "records.jsonl"), 20);
     records_free(a.r, a.n);
     records_free(b.r, b.n);
 }

@@ -11,7 +11,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { N = 512, HEADS = 4, KV = 2, D = 64 };
 

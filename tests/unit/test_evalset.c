@@ -1,13 +1,10 @@
 /* How methods stand in the model, as a process: calls of a part of the rows, targets, shards. */
-#include "core/fileio.h"
 #include "core/json.h"
 #include "tests/harness/evalcmd.h"
 #include "tests/harness/suite.h"
 
 #include <dirent.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MODEL "datasets/models/code-lm"
@@ -70,19 +67,6 @@ TEST(targets_are_met_head_by_head)
     records_free(x.r, x.n);
 }
 
-static int64_t lines_of(const char *dir, const char *file)
-{
-    struct buf b = {0};
-    char path[700];
-    int64_t n = 0;
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    MUST(buf_read_file(&b, path, 1 << 24, ERR));
-    for (size_t i = 0; i < b.len; i++)
-        n += b.data[i] == '\n';
-    buf_free(&b);
-    return n;
-}
-
 /* Three shards do every cell once, and together what one process does. */
 TEST(shards_share_the_cells)
 {
@@ -95,11 +79,11 @@ TEST(shards_share_the_cells)
     for (int i = 0; i < 3; i++) {
         evalcmd_run_ok("eval --model %s %s --shard %d/3 -o %s", MODEL, ask, i, dir);
         snprintf(file, sizeof file, "records.%d-of-3.jsonl", i);
-        int64_t n = lines_of(dir, file);
+        int64_t n = evalcmd_count_lines(dir, file);
         ck_assert_int_ge(n, 4); /* 8 cells of 2 records: nobody does them all */
         ck_assert_int_eq(n % 2, 0);
         snprintf(file, sizeof file, "predictions.%d-of-3.jsonl", i);
-        ck_assert_int_eq(lines_of(dir, file), n);
+        ck_assert_int_eq(evalcmd_count_lines(dir, file), n);
         sum += n;
     }
     ck_assert_int_eq(sum, 16);

@@ -79,7 +79,7 @@ static const char *predicted(json_t *const *p, int n, const char *task, const ch
 
 static int read_predictions(const char *dir, json_t **p, int most)
 {
-    struct io_lines l = {0};
+    OWN(io_lines_close) struct io_lines l = {0};
     enum io_line kind;
     const char *text;
     char path[700];
@@ -91,7 +91,6 @@ static int read_predictions(const char *dir, json_t **p, int most)
         ck_assert_int_lt(n, most);
         assert_ok(seal_json(text, len, path, &p[n++], &err), &err);
     }
-    io_lines_close(&l);
     return n;
 }
 

@@ -9,7 +9,6 @@
 #include "tests/harness/suite.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { NQ = 700, NK = 733, D = 16 };
 
@@ -56,7 +55,8 @@ TEST(probabilities_and_masks_are_those_of_core)
 {
     OWN(sim_head_free) struct sim_head h;
     OWN(free_at) double *out = calloc(NQ * D, sizeof *out), *lse = calloc(NQ, sizeof *lse);
-    double *p = calloc(3 * NK, sizeof *p), *want = calloc(3 * NK, sizeof *want), one[D], some[1];
+    OWN(free_at) double *p = calloc(3 * NK, sizeof *p), *want = calloc(3 * NK, sizeof *want);
+    double one[D], some[1];
     const struct attn_ops *ops;
     struct mask m;
     whole_head(true, PREC_F64, &h, out, lse);
@@ -71,8 +71,6 @@ TEST(probabilities_and_masks_are_those_of_core)
     MUST(exact_attend(&h.exact, &m, one, some, ERR));
     ck_assert_double_eq_tol(some[0], lse[9], 1e-12);
     ck_assert_double_eq_tol(one[3], out[9 * D + 3], 1e-12);
-    free(p);
-    free(want);
 }
 
 /* ---- who computes --------------------------------------------------------------------------- */

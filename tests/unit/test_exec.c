@@ -6,8 +6,6 @@
 #include "core/pool.h"
 #include "tests/harness/conform.h"
 
-#include <unistd.h>
-
 #define PEER "exec:cmd=" EXEC_PEER " "
 
 /* As commands do: a pipe that broke is an error, not a signal. */
@@ -81,7 +79,7 @@ static int run_once(const char *text, void *session, struct err *err)
     struct method_run *runs = NULL;
     struct method_ctx ctx = {.session = session};
     struct record r;
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     int64_t n = 0;
 
     conform_head(NORMAL, 70, 70, true, PREC_F64, &h);
@@ -92,7 +90,6 @@ static int run_once(const char *text, void *session, struct err *err)
     int rc = sim_run(&cell, &r, err);
     method_runs_free(runs, n);
     record_free(&r);
-    sim_head_free(&h);
     return rc;
 }
 
@@ -165,14 +162,13 @@ TEST(the_file_keeps_its_size)
         for (int i = 0; i < 3; i++) {
             OWN(sim_head_free) struct sim_head h;
             struct method_ctx ctx = {.session = runs[0].session};
-            struct record r;
+            OWN(record_free) struct record r;
             conform_head(NORMAL, 70 << i, 70 << i, true, PREC_F64, &h);
             struct sim_cell cell = {
                 .method = runs[0].method, .params = runs[0].params, .ctx = &ctx, .in = &h.in};
             record_init(&r);
             MUST(sim_run(&cell, &r, ERR));
             ck_assert_double_gt(record_get(&r, "density_elem"), 0);
-            record_free(&r);
         }
         method_runs_free(runs, n);
     }

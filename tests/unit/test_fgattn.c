@@ -2,7 +2,6 @@
  * test_fgattn.c - FG-Attn: slices against an explicit P, structure, hand cases, masks carried over
  * steps, pooled readings, forced keys, golden heads.
  */
-#include "core/mem.h"
 #include "core/rng.h"
 #include "sim/blocks/exact.h"
 #include "sim/methods/fgattn/fgattn.h"

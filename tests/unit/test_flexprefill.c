@@ -2,10 +2,7 @@
  * FlexPrefill: counts, the pattern test, bins, block selection, the golden trace, the port, short
  * prompts.
  */
-#include "core/mem.h"
-#include "core/sort.h"
 #include "sim/methods/flexprefill/flexprefill.h"
-#include "sim/metrics.h"
 #include "tests/harness/methodrun.h"
 
 #define FAR 986
@@ -66,7 +63,7 @@ TEST(js_distance_values)
 static int64_t diagonal_of(int64_t n, int64_t d)
 {
     struct flex_config c = config(n, 0.9, 0, 0);
-    struct flex_scores s;
+    OWN(flex_scores_free) struct flex_scores s;
     int64_t found = -1;
     MUST(flex_scores_init(&s, &c, 1, ERR));
     s.sla[d] = 1;
@@ -74,7 +71,6 @@ static int64_t diagonal_of(int64_t n, int64_t d)
     for (int64_t b = 0; b < s.nb; b++)
         if (s.diag[b] == 1)
             found = s.nb - 1 - b;
-    flex_scores_free(&s);
     return found;
 }
 
@@ -156,7 +152,7 @@ static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
 {
     enum { N = 4096 };
     struct flex_config c = config(N, 0.9, 0.1, min_budget);
-    struct flex_scores s;
+    OWN(flex_scores_free) struct flex_scores s;
     double keep = 0;
     static double row[N];
     MUST(flex_scores_init(&s, &c, 1, ERR));
@@ -171,7 +167,6 @@ static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
     MUST(flex_plan_build(p, &c, &s, NULL, ERR));
     for (int64_t q = FAR; q < N; q++)
         keep += block_map_get(&p->map, q / 128, (q - FAR) / 128) / (double)(N - FAR);
-    flex_scores_free(&s);
     return keep;
 }
 

@@ -5,7 +5,6 @@
 #include "tests/harness/suite.h"
 
 #include "core/gemm.h"
-#include "core/mem.h"
 #include "core/pool.h"
 
 #include <stdio.h>

@@ -10,7 +10,6 @@
 #include "core/h5util.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static struct buf small_file(const char *path)
 {

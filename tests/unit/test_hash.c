@@ -1,8 +1,6 @@
 /* XXH3-128: known digests, streaming equals one call, files; the key set built on it. */
 #include "tests/harness/suite.h"
 
-#include "core/buf.h"
-#include "core/fileio.h"
 #include "core/hash.h"
 #include "core/strmap.h"
 

@@ -168,15 +168,13 @@ TEST(unit_keys_change_weights_and_no_bucket)
 
 static double pairs_with(const char *text, struct sim_head *h, uint64_t seed, int head, int step)
 {
-    struct record r;
+    OWN(record_free) struct record r;
     struct head_in in = h->in;
     in.head = head;
     in.step = step;
     run_text_carry(text, &in, NULL, seed, NULL, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
-    double pairs = record_get(&r, "pairs_kept");
-    record_free(&r);
-    return pairs;
+    return record_get(&r, "pairs_kept");
 }
 
 TEST(directions_belong_to_seed_head_and_call)

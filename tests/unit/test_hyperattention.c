@@ -6,8 +6,6 @@
 #include "tests/harness/conform.h"
 #include "tests/harness/hyperweights.h"
 
-#include "core/intmath.h"
-
 TEST(ranks_of_bins)
 {
     static const uint32_t official[] = {0, 1, 3, 2, 6, 7, 5, 4, 12, 13, 15, 14, 10, 11, 9, 8};

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static float value(int tensor, int64_t head, int64_t token, int64_t dim)
 {
@@ -24,8 +23,8 @@ static const char *save(const char *name, int tensor, enum dtype t, const char *
     bool token_major = strcmp(layout, "nhd") == 0;
     int64_t shape[4] = {1, token_major ? n : h, token_major ? h : n, d};
     int skip = strcmp(layout, "bhnd") == 0 ? 0 : strcmp(layout, "nd") == 0 ? 2 : 1;
-    float *x = malloc(sizeof *x * (size_t)(h * n * d));
-    void *raw = malloc(dtype_size(t) * (size_t)(h * n * d));
+    OWN(free_at) float *x = malloc(sizeof *x * (size_t)(h * n * d));
+    OWN(free_at) void *raw = malloc(dtype_size(t) * (size_t)(h * n * d));
     const char *path = test_path(name);
     for (int64_t i = 0; i < h; i++)
         for (int64_t j = 0; j < n; j++)
@@ -33,8 +32,6 @@ static const char *save(const char *name, int tensor, enum dtype t, const char *
                 x[((token_major ? j * h + i : i * n + j)) * d + k] = value(tensor, i, j, k);
     dtype_from_f32(t, x, raw, h * n * d);
     MUST(npy_write(path, t, 4 - skip, shape + skip, raw, ERR));
-    free(x);
-    free(raw);
     return path;
 }
 

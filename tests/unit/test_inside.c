@@ -2,8 +2,6 @@
 #include "analyze/inside.h"
 #include "tests/harness/table_fixture.h"
 
-#include <stdlib.h>
-
 FIXTURE(begin, end)
 
 static void add(enum record_scope scope, const char *method, const char *params, const char *metric,

@@ -8,7 +8,6 @@
 #include "tests/harness/suite.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { V = 4, ROWS = 4 };

@@ -76,9 +76,8 @@ static void check_tensors(const struct seen *s, const struct st_file *f)
         ck_assert_double_lt(rel_l2(s->k[l], want, KV * N * D), 1e-4);
         free(want);
     }
-    float *want = golden(f, "layer5.v");
+    OWN(free_at) float *want = golden(f, "layer5.v");
     ck_assert_double_lt(rel_l2(s->v[5], want, KV * N * D), 1e-4);
-    free(want);
 }
 
 /* The file holds the 12 x 12 full cells; ours has the partial edge cells too. */

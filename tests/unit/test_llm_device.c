@@ -3,8 +3,7 @@
  * in its place: a device made of the CPU's own building blocks gives what the CPU's run gives.
  */
 #include "capture/llm_model.h"
-#include "core/mem.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/floats.h"
 #include "tests/harness/tinymodel.h"
 
 #include <math.h>
@@ -53,20 +52,6 @@ static int dev_put(struct decoder *d, int64_t tok0, int64_t n, const float *h, s
 {
     memcpy(d->h + tok0 * d->s.hidden, h, (size_t)(n * d->s.hidden) * sizeof *h);
     return 0;
-}
-
-/* A tensor as float, to be freed; NULL for none. */
-static float *wide(const struct decoder_tensor *t)
-{
-    float *x;
-    if (!t->data)
-        return NULL;
-    x = malloc((size_t)(t->rows * t->cols) * sizeof *x);
-    for (int64_t i = 0; i < t->rows * t->cols; i++)
-        x[i] = t->dtype == DT_F32    ? ((const float *)t->data)[i]
-               : t->dtype == DT_BF16 ? bf16_to_f32(((const uint16_t *)t->data)[i])
-                                     : f16_to_f32(((const uint16_t *)t->data)[i]);
-    return x;
 }
 
 static void norm(const float *x, int64_t n, int64_t d, const struct decoder_tensor *t, double eps,
@@ -220,7 +205,7 @@ static bool wanted(void *ctx, int layer)
 
 static int run_on(const struct decoder_accel *device, int quiet, struct seen *s)
 {
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     int32_t ids[N];
     tiny_tokens(ids);
     assert_ok(llm_open(test_tmpdir(), &m, &err), &err);
@@ -238,16 +223,7 @@ static int run_on(const struct decoder_accel *device, int quiet, struct seen *s)
                           .local_rank = 3,
                           .device_seconds = &s->seconds};
     struct llm_hooks hooks = {s, begin, keep_rows, end, wanted, wanted};
-    int rc = llm_forward(&m, &run, &hooks, &err);
-    llm_close(&m);
-    return rc;
-}
-
-static void check_same(const char *what, const float *x, const float *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        ck_assert_msg(fabs((double)x[i] - y[i]) <= 2e-5 * (1 + fabs((double)y[i])),
-                      "%s[%zu] = %g on the device, %g on the CPU", what, i, x[i], y[i]);
+    return llm_forward(&m, &run, &hooks, &err);
 }
 
 static void put_variant(const char *variant)

@@ -6,7 +6,7 @@
 #include "eval/decode.h"
 #include "eval/evaltask.h"
 #include "tests/harness/accelrun.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/floats.h"
 #include "tests/harness/testmethods.h"
 
 #include <math.h>
@@ -33,13 +33,6 @@ struct decoder {
 
 static int no_room;            /* how often the device has none for kept layers */
 static int loads, came, rowed; /* layers whose weights came; outputs that came; rows behind */
-
-static float *room(int64_t n)
-{
-    float *x = calloc((size_t)n, sizeof *x);
-    ck_assert_ptr_nonnull(x);
-    return x;
-}
 
 static int dev_open(int rank, const struct decoder_shape *s, struct decoder **out, struct err *e)
 {
@@ -90,19 +83,9 @@ static void dev_close(struct decoder **out)
     *out = NULL;
 }
 
-/* A tensor of a bf16 checkpoint as float. */
-static float *wide(const struct decoder_tensor *t)
-{
-    ck_assert_int_eq(t->dtype, DT_BF16);
-    float *x = room(t->rows * t->cols);
-    for (int64_t i = 0; i < t->rows * t->cols; i++)
-        x[i] = bf16_to_f32(((const uint16_t *)t->data)[i]);
-    return x;
-}
-
 static int put_table(struct decoder *d, const struct decoder_tensor *table, struct err *e)
 {
-    ck_assert(table->rows == d->s.vocab && table->cols == d->s.hidden);
+    ck_assert(table->rows == d->s.vocab && table->cols == d->s.hidden && table->dtype == DT_BF16);
     d->table = wide(table);
     return 0;
 }
@@ -127,7 +110,8 @@ static int load(struct decoder *d, int layer, const struct decoder_tensor *w, st
     d->layer = layer;
     for (int i = 0; w && i < LLM_LAYER_TENSORS; i++) {
         free(d->w[layer][i]);
-        d->w[layer][i] = w[i].data ? wide(w + i) : NULL;
+        ck_assert(!w[i].data || w[i].dtype == DT_BF16);
+        d->w[layer][i] = wide(w + i);
     }
     ck_assert(w || d->s.kept);
     loads += w != NULL;
@@ -144,8 +128,8 @@ static void project_rows(struct decoder *d, const float *h, int64_t pos, int64_t
 {
     const struct decoder_shape *s = &d->s;
     int64_t kvdim = (int64_t)s->kv_heads * s->head_dim;
-    float **w = d->w[d->layer], *x = room(n * s->hidden), *k = room(n * kvdim),
-          *v = room(n * kvdim);
+    OWN(free_at) float *x = room(n * s->hidden), *k = room(n * kvdim), *v = room(n * kvdim);
+    float **w = d->w[d->layer];
     nn_rms_norm(h, n, s->hidden, w[LLM_NORM1], s->eps, x);
     linear(x, n, s->hidden, w[LLM_Q], d->qdim, d->q);
     linear(x, n, s->hidden, w[LLM_K], kvdim, k);
@@ -153,9 +137,6 @@ static void project_rows(struct decoder *d, const float *h, int64_t pos, int64_t
     rope_apply(d->q, n, s->heads, s->head_dim, pos, d->inv_freq, s->rope_factor);
     rope_apply(k, n, s->kv_heads, s->head_dim, pos, d->inv_freq, s->rope_factor);
     nn_kv_put(&d->kv[d->layer][d->state], pos, n, k, v);
-    free(x);
-    free(k);
-    free(v);
 }
 
 static int project(struct decoder *d, int state, struct decoder_rows *rows,
@@ -206,7 +187,8 @@ static int put_attended(struct decoder *d, const float *o, struct err *e)
 static void finish_rows(struct decoder *d, const float *o, int64_t n, float *h)
 {
     const struct decoder_shape *s = &d->s;
-    float **w = d->w[d->layer], *x = room(n * s->hidden), *gate = room(n * s->ffn);
+    OWN(free_at) float *x = room(n * s->hidden), *gate = room(n * s->ffn);
+    float **w = d->w[d->layer];
     OWN(free_at) float *up = room(n * s->ffn);
     linear(o, n, d->qdim, w[LLM_O], s->hidden, x);
     for (int64_t i = 0; i < n * s->hidden; i++)
@@ -220,8 +202,6 @@ static void finish_rows(struct decoder *d, const float *o, int64_t n, float *h)
     linear(gate, n, s->ffn, w[LLM_DOWN], s->hidden, x);
     for (int64_t i = 0; i < n * s->hidden; i++)
         h[i] += x[i];
-    free(x);
-    free(gate);
 }
 
 static void squares(const float *x, const float *ref, int64_t n, double *e, double *norm)

@@ -1,7 +1,6 @@
 /* Manifests: what they hold, history, inputs that changed. */
 #include "tests/harness/suite.h"
 
-#include "core/buf.h"
 #include "core/fileio.h"
 #include "core/json.h"
 #include "core/manifest.h"

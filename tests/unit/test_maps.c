@@ -18,12 +18,11 @@ static double coloured(void)
     size_t n, found = 0;
     ck_assert_msg(png_image_begin_read_from_file(&image, test_path("fig.png")), "no PNG");
     image.format = PNG_FORMAT_RGB;
-    unsigned char *px = malloc(PNG_IMAGE_SIZE(image));
+    OWN(free_at) unsigned char *px = malloc(PNG_IMAGE_SIZE(image));
     ck_assert(px && png_image_finish_read(&image, NULL, px, 0, NULL));
     n = (size_t)image.width * image.height;
     for (size_t i = 0; i < n; i++)
         found += abs(px[3 * i] - px[3 * i + 1]) + abs(px[3 * i + 1] - px[3 * i + 2]) > 24;
-    free(px);
     return (double)found / (double)n;
 }
 

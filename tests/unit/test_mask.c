@@ -3,7 +3,6 @@
 #include "core/rng.h"
 #include "tests/harness/suite.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static struct err err;

@@ -5,7 +5,6 @@
 #include "tests/harness/suite.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 TEST(percentiles_are_nearest_rank)

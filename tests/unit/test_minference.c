@@ -1,7 +1,6 @@
 /*
  * MInference: shapes, lists on the golden trace, block pattern, budgets, published tables, search.
  */
-#include "core/sort.h"
 #include "sim/methods/minference/minference.h"
 #include "sim/blocks/vslash.h"
 #include "tests/harness/methodrun.h"
@@ -25,7 +24,7 @@ static int64_t shape_pairs(enum minf_pattern pattern, int64_t n, int64_t init, i
                            int64_t last)
 {
     struct minf_config c = {.pattern = pattern, .n = n, .init = init, .local = local, .last = last};
-    struct minf_head h;
+    OWN(minf_free) struct minf_head h;
     struct mask_counts k;
     int64_t sum = 0;
     MUST(minf_init(&h, &c, NULL, ERR));
@@ -35,7 +34,6 @@ static int64_t shape_pairs(enum minf_pattern pattern, int64_t n, int64_t init, i
         MUST(mask_count(&m, &k, ERR));
         sum += k.pairs_kept;
     }
-    minf_free(&h);
     return sum;
 }
 

@@ -7,8 +7,6 @@
 #include "core/fileio.h"
 #include "core/npy.h"
 
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,7 +16,7 @@ static struct err err;
 /* Version `major`.0 with `dict` as the whole header and the data bytes. */
 static const char *make(int major, const char *dict, const void *data, size_t data_len)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     const char *path = test_path("a.npy");
     size_t len = strlen(dict);
     buf_put(&b, "\x93NUMPY", 6);
@@ -28,7 +26,6 @@ static const char *make(int major, const char *dict, const void *data, size_t da
     buf_puts(&b, dict);
     buf_put(&b, data, data_len);
     assert_ok(file_write_atomic(path, b.data, b.len, &err), &err);
-    buf_free(&b);
     return path;
 }
 

@@ -43,9 +43,9 @@ TEST(arrays_read_back)
 
 static int64_t sum_of(const char *path, int64_t index)
 {
-    struct npz *z = NULL;
-    struct npy *a = NULL;
-    uint8_t *x;
+    OWN(npz_close) struct npz *z = NULL;
+    OWN(npy_close) struct npy *a = NULL;
+    OWN(free_at) uint8_t *x;
     int64_t sum = 0, bytes;
     assert_ok(npz_open(path, &z, &err), &err);
     assert_ok(npz_array(z, index, &a, &err), &err);
@@ -54,9 +54,6 @@ static int64_t sum_of(const char *path, int64_t index)
     assert_ok(npy_read_range(a, 0, a->count, x, &err), &err);
     for (int64_t i = 0; i < bytes; i++)
         sum += x[i];
-    free(x);
-    npy_close(&a);
-    npz_close(&z);
     return sum;
 }
 
@@ -86,7 +83,7 @@ TEST(packed_arrays_read_back)
 static const char *changed(const char *path, const char *mark, bool last, int at, const char *bytes,
                            size_t n)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     const char *out = test_path("x.npz");
     char *found = NULL;
     assert_ok(buf_read_file(&b, path, 1 << 20, &err), &err);
@@ -96,7 +93,6 @@ static const char *changed(const char *path, const char *mark, bool last, int at
     ck_assert_ptr_nonnull(found);
     memcpy(found + at, bytes, n);
     assert_ok(file_write_atomic(out, b.data, b.len, &err), &err);
-    buf_free(&b);
     return out;
 }
 

@@ -9,7 +9,6 @@
 #include "tests/harness/suite.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Of 132 multiprocessors, head dim 128. */
 static struct accel_heads copies_in(int64_t memory, int wanted, int heads, int kv, int64_t nq,

@@ -3,7 +3,6 @@
  * method against hand cases, identities and the golden heads.
  */
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "core/rng.h"
 #include "core/sort.h"
 #include "sim/methods/oracle/oracle.h"
@@ -368,7 +367,7 @@ static int count_rows(void *ctx, const struct mask *m, const double *out, const 
                       struct err *err)
 {
     struct rows *r = ctx;
-    struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
+    OWN(free_at) struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
     for (int64_t i = m->row0; i < m->row1; i++) {
         int64_t n = mask_row_spans(m, i, s);
         r->kept[i] = 0;
@@ -376,7 +375,6 @@ static int count_rows(void *ctx, const struct mask *m, const double *out, const 
         for (int64_t k = 0; k < n; k++)
             r->kept[i] += s[k].hi - s[k].lo;
     }
-    free(s);
     return 0;
 }
 
@@ -526,7 +524,7 @@ TEST_N(strips_are_the_heaviest_columns_and_slashes, 2)
     static const int count[] = {77, 154};
     static double p[STRIPS_N * STRIPS_N];
     static uint8_t bits[STRIPS_N * STRIPS_N];
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     double recall[2];
     MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
     for (int i = 0; i < STRIPS_N; i++)
@@ -557,7 +555,6 @@ TEST_N(strips_are_the_heaviest_columns_and_slashes, 2)
         recall[sampled] = sum / STRIPS_N;
     }
     ck_assert_double_gt(recall[0], recall[1]);
-    sim_head_free(&h);
 }
 
 /* 3 columns, 5 slashes: the keys one behind the query have a mass of 1.6, column 0 has 1.1. */

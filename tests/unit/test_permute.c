@@ -2,7 +2,6 @@
  * Token orders: sequences by hand, checksums of large boxes, what a permutation must be, and its
  * effect on real attention.
  */
-#include "core/mem.h"
 #include "core/permute.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/headload.h"

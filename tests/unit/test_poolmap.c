@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const int64_t pools[] = {1, 7, 32, 64, 100, 5000};
 

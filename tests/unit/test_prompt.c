@@ -1,7 +1,6 @@
 /* Generated prompts: the random numbers, words and items that the format fixes, and properties that
  * every prompt has. Lengths are ids of code-lm's tokenizer. */
 #include "capture/tokenizer.h"
-#include "core/hash.h"
 #include "core/rng.h"
 #include "eval/prompt.h"
 #include "tests/harness/suite.h"

@@ -185,34 +185,6 @@ TEST(offset_of_p_is_the_largest_e4m3)
     ck_assert_float_eq(e4m3_round((float)exp2(-18.806 + 8.807)), 0x1p-9f);
 }
 
-TEST(ranges_of_the_fp16_accumulator)
-{
-    ck_assert_double_le(64 * exp2(8.807) * 2.25, 65504);
-    ck_assert_double_eq(64 * 224 * 4.5, 64512);
-    ck_assert(isinf(f16_round(32.0f * 448 * 448)));
-    ck_assert_double_eq(448 * 2.25 * 64, 64512);
-}
-
-TEST(v_order_inside_sixteen_tokens)
-{
-    static const int stored[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
-    for (int r = 0; r < 16; r++)
-        ck_assert_int_eq(stored[quant_v_position(r)], r);
-
-    float p[16], v[16], ps[16], vs[16], want = 0, got = 0;
-    for (int r = 0; r < 16; r++) {
-        p[r] = (float)(r * r % 11);
-        v[r] = (float)(r * 5 % 13 - 6);
-        ps[quant_v_position(r)] = p[r];
-        vs[quant_v_position(r)] = v[r];
-    }
-    for (int r = 0; r < 16; r++) {
-        want += p[r] * v[r];
-        got += ps[r] * vs[r];
-    }
-    ck_assert_float_eq(got, want);
-}
-
 TEST(channels_fill_the_range)
 {
     float v[3 * 4] = {1, 0, -8, 3, -2, 0, 4, 1, 0.5f, 0, 2, 0}, out[12], scale[4];

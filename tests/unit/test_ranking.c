@@ -115,13 +115,12 @@ TEST(a_parameter_has_the_value_in_effect)
 
 static int64_t left(const char *condition)
 {
-    struct str_list texts = {0};
+    OWN(str_list_free) struct str_list texts = {0};
     str_list_add(&texts, condition);
     fixture_study(&f);
     recset_free(&set);
     fixture_set(&f, &set);
     int rc = recset_where(&texts, &set, &e);
-    str_list_free(&texts);
     return rc ? rc : set.n;
 }
 

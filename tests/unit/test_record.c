@@ -556,15 +556,13 @@ struct shared {
 static int append_one(void *ctx, int64_t item, int worker, struct err *err)
 {
     struct shared *s = ctx;
-    struct record mine;
+    OWN(record_free) struct record mine;
     record_init(&mine);
     snprintf(mine.trace, sizeof mine.trace, "t");
     snprintf(mine.method, sizeof mine.method, "m");
     mine.head = (int)item;
     record_note(&mine, "worker=%d", worker);
-    int rc = record_file_append(s->file, &mine, err);
-    record_free(&mine);
-    return rc;
+    return record_file_append(s->file, &mine, err);
 }
 
 TEST(threads_append_whole_lines)

@@ -1,13 +1,12 @@
 /* `lacuna replay` as a process: killed at many points and continued, sharded, redone, refused. The
  * program under test is $LACUNA (default build/lacuna). */
 #include "core/fileio.h"
-#include "core/mem.h"
 #include "core/record.h"
 #include "core/rng.h"
 #include "core/trace.h"
+#include "tests/harness/evalcmd.h"
 #include "tests/harness/suite.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,12 +19,6 @@
 enum { N = 192, D = 16, HEADS = 4, KV = 2, LAYERS = 3 };
 #define METHODS "-m", "streaming:sink=2:window=8,16,32", "-m", "oracle:kind=topp"
 enum { CELLS = LAYERS * HEADS * 4 };
-
-static const char *program(void)
-{
-    const char *p = getenv("LACUNA");
-    return p ? p : "build/lacuna";
-}
 
 /* A causal trace of random heads; `bad` puts a NaN into k of layer 1. */
 static void make_trace_of(const char *path, bool bad, const char *ids, const char *kv_ids)
@@ -64,37 +57,13 @@ static void make_trace(const char *path, bool bad)
     make_trace_of(path, bad, "", "");
 }
 
-/* Start the program with stdout and stderr in `log`. */
-static pid_t start(const char *log, const char *const argv[])
-{
-    pid_t pid = fork();
-    if (pid == 0) {
-        int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        dup2(fd, 1);
-        dup2(fd, 2);
-        execv(program(), (char *const *)(uintptr_t)argv);
-        _exit(127);
-    }
-    ck_assert_int_gt(pid, 0);
-    return pid;
-}
-
-static int finish(pid_t pid)
-{
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-static char log_path[512];
-
-/* Run to the end, return the exit code; the output is in log_path. */
-#define RUN(...) finish(start(log_path, (const char *[]){"lacuna", "replay", __VA_ARGS__, NULL}))
+#define START(...) evalcmd_exec((const char *[]){"lacuna", "replay", __VA_ARGS__, NULL})
+#define RUN(...) evalcmd_finish(START(__VA_ARGS__)) /* the exit code */
 
 static void assert_log_has(const char *text)
 {
     OWN(buf_free) struct buf b = {0};
-    MUST(buf_read_file(&b, log_path, 1 << 20, ERR));
+    MUST(buf_read_file(&b, evalcmd_own_path("log"), 1 << 20, ERR));
     ck_assert_msg(strstr(buf_str(&b), text) != NULL, "'%s' is not in: %s", text, buf_str(&b));
 }
 
@@ -102,26 +71,14 @@ static char trace[512], dir_a[512], dir_b[512];
 
 static void set_up(void)
 {
-    snprintf(log_path, sizeof log_path, "%s/log-%d-%d", test_tmpdir(), (int)getpid(), suite_row());
     snprintf(trace, sizeof trace, "%s/t-%d-%d.h5", test_tmpdir(), (int)getpid(), suite_row());
     snprintf(dir_a, sizeof dir_a, "%s/a-%d-%d", test_tmpdir(), (int)getpid(), suite_row());
     snprintf(dir_b, sizeof dir_b, "%s/b-%d-%d", test_tmpdir(), (int)getpid(), suite_row());
 }
 
-/* Every line of the file, so that doubled records show. */
 static int64_t count_lines(const char *dir)
 {
-    struct buf b = {0};
-    char path[600];
-    int64_t n = 0;
-    snprintf(path, sizeof path, "%s/records.jsonl", dir);
-    if (access(path, F_OK))
-        return 0;
-    MUST(buf_read_file(&b, path, 1 << 24, ERR));
-    for (size_t i = 0; i < b.len; i++)
-        n += b.data[i] == '\n';
-    buf_free(&b);
-    return n;
+    return evalcmd_count_lines(dir, "records.jsonl");
 }
 
 static bool timing(const char *name)
@@ -178,13 +135,12 @@ TEST_N(closing_signals_end_a_run_in_order, 3)
     set_up();
     make_trace(trace, false);
     signal(closing[_i], SIG_DFL); /* nohup, under which tests may run, leaves SIGHUP ignored */
-    pid_t pid = start(log_path, (const char *[]){"lacuna", "replay", trace, "-m",
-                                                 "streaming:sink=2:window=1..190/lin150", "-o",
-                                                 dir_a, "-q", "-j", "1", NULL});
+    pid_t pid =
+        START(trace, "-m", "streaming:sink=2:window=1..190/lin150", "-o", dir_a, "-q", "-j", "1");
     while (count_lines(dir_a) == 0 && is_running(pid))
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     kill(pid, closing[_i]);
-    ck_assert_int_eq(finish(pid), 130);
+    ck_assert_int_eq(evalcmd_finish(pid), 130);
     snprintf(manifest, sizeof manifest, "%s/manifest.json", dir_a);
     MUST(buf_read_file(&b, manifest, 1 << 20, ERR));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "\"status\": \"interrupted\""));
@@ -200,12 +156,11 @@ TEST(killed_runs_continue_without_loss_or_repetition)
     int64_t before = 0;
     int killed = 0;
     for (int k = 0; k < 40; k++) {
-        pid_t pid = start(log_path, (const char *[]){"lacuna", "replay", trace, METHODS, "-o",
-                                                     dir_b, "-q", "-j", "1", NULL});
+        pid_t pid = START(trace, METHODS, "-o", dir_b, "-q", "-j", "1");
         struct timespec t = {0, 1000000L * (1 + k % 25)};
         nanosleep(&t, NULL);
         kill(pid, SIGKILL);
-        int code = finish(pid);
+        int code = evalcmd_finish(pid);
         killed += code == 128 + SIGKILL;
         int64_t now = count_lines(dir_b);
         ck_assert_int_ge(now, before);

@@ -12,7 +12,6 @@
 #include "tests/harness/records_fixture.h"
 #include "tests/harness/trace_fixture.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -209,12 +209,11 @@ TEST(every_table_and_figure_has_a_recipe)
     const char *id;
     size_t n = 0;
     for (; (id = id_at(n)); n++) {
-        struct recipe r = {0};
+        OWN(recipe_free) struct recipe r = {0};
         read_recipe(id, &r);
         assert_ok(recipe_check(&r, &e), &e);
         ck_assert_str_eq(r.id, id);
         ck_assert_msg(r.n_jobs > 0 || json_object_get(r.absent, "*"), "%s: no job, no reason", id);
-        recipe_free(&r);
     }
     ck_assert_uint_eq(n, 22 + 53);
 }
@@ -286,7 +285,7 @@ TEST(lists_place_every_printed_number)
         struct recipe r = {.id = json_str_or(o, "id", ""), .item = o, .figure = true};
         struct model_set models = {0};
         struct plan plan = {.recipes = &r, .n_recipes = 1, .models = &models};
-        struct page page = {.plan = &plan, .data = &data, .recipe = &r};
+        OWN(grid_free) struct page page = {.plan = &plan, .data = &data, .recipe = &r};
         struct paper_number x, y;
         int64_t at = 0;
         assert_ok(grid_make(&page, &e), &e);
@@ -299,7 +298,6 @@ TEST(lists_place_every_printed_number)
         ck_assert_int_eq(at, json_array_size(rows));
         ck_assert(!paper_number_at(&data, o, at, &y) || at == 0);
         n += (int)at;
-        grid_free(&page);
     }
     ck_assert_int_eq(n, 1092 - 841);
 }
@@ -315,7 +313,7 @@ TEST(layouts_place_every_printed_number)
         struct recipe r = {.id = json_str_or(o, "id", ""), .item = o};
         struct model_set models = {0};
         struct plan plan = {.models = &models};
-        struct page page = {.plan = &plan, .data = &data, .recipe = &r};
+        OWN(grid_free) struct page page = {.plan = &plan, .data = &data, .recipe = &r};
         struct paper_number x;
         assert_ok(grid_make(&page, &e), &e);
         for (int k = 0; k < page.n_blocks; k++)
@@ -327,7 +325,6 @@ TEST(layouts_place_every_printed_number)
         for (const struct page_cell *c = NULL; (c = next_cell(&page, c));)
             for (int part = 0; part < CELL_PARTS; part++)
                 n += cell_printed(&page, c, part, &x);
-        grid_free(&page);
     }
     ck_assert_int_eq(n, 841);
 }
@@ -1097,7 +1094,7 @@ static void check_changed(const struct page *p, const struct claim *c)
 {
     struct printed_claim in;
     struct claim other;
-    json_t *test = json_deep_copy(json_object_get(claim, "test"));
+    OWN(json_decrefp) json_t *test = json_deep_copy(json_object_get(claim, "test"));
     claim_on_printed(p, c, &in);
     ck_assert_int_eq(in.lines, now->lines);
     ck_assert_int_eq(in.held, now->lines);
@@ -1109,7 +1106,6 @@ static void check_changed(const struct page *p, const struct claim *c)
                   in.held);
     if (now->failed)
         ck_assert_str_eq(in.failed, now->failed);
-    json_decref(test);
 }
 
 TEST_EACH(a_contradicted_claim_is_seen, changed)

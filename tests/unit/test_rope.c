@@ -25,7 +25,7 @@ static const char *const names[] = {"code-lm", "linear", "llama31", "qwen25-yarn
 static struct llm_config read_config(const char *name, int64_t *positions, int64_t *n)
 {
     struct llm_config c;
-    json_t *all = NULL;
+    OWN(json_decrefp) json_t *all = NULL;
     assert_ok(json_read_file("tests/data/tiny/rope.json", 1 << 20, &all, &err), &err);
     tiny_put_config(test_tmpdir(), json_object_get(json_object_get(all, "configs"), name));
     assert_ok(llm_config_read(test_tmpdir(), &c, &err), &err);
@@ -34,13 +34,12 @@ static struct llm_config read_config(const char *name, int64_t *positions, int64
         *n = (int64_t)json_array_size(list);
     for (size_t i = 0; positions && i < json_array_size(list); i++)
         positions[i] = json_integer_value(json_array_get(list, i));
-    json_decref(all);
     return c;
 }
 
 static float *golden(const char *name, const char *what, int64_t count)
 {
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     const struct st_tensor *t;
     char full[96];
     float *x = NULL;
@@ -50,7 +49,6 @@ static float *golden(const char *name, const char *what, int64_t count)
     ck_assert_int_eq(t->count, count);
     assert_ok(mem_alloc(&x, count, sizeof *x, full, &err), &err);
     assert_ok(st_read_f32(f, t, 0, count, x, &err), &err);
-    st_close(&f);
     return x;
 }
 

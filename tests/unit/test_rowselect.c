@@ -8,7 +8,7 @@ static const char *kept(const char *text, const struct head_in *in, struct recor
 {
     static char out[200];
     uint8_t bits[400];
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     ck_assert_int_le(in->x.nq * in->x.nk, sizeof bits);
     run_text_carry(text, in, NULL, 1, sink_bits, bits, r);
     ck_assert_msg(r->status == RECORD_OK, "%s: %s", text, r->reason);
@@ -16,7 +16,6 @@ static const char *kept(const char *text, const struct head_in *in, struct recor
         if (bits[(in->x.nq - 1) * in->x.nk + j])
             buf_printf(&b, "%s%lld", b.len ? " " : "", (long long)j);
     snprintf(out, sizeof out, "%s", buf_str(&b));
-    buf_free(&b);
     return out;
 }
 
@@ -50,7 +49,7 @@ TEST(pages_of_largest_bound)
     keeps("oracle:kind=topk:k=2", &h.in, "2 7", 0.901318);
     keeps("oracle:kind=topk:k=4", &h.in, "0 2 4 7", 0.965302);
 
-    struct key_pages p;
+    OWN(key_pages_free) struct key_pages p;
     MUST(key_pages_init(&p, &h.in.x, 2, false, ERR));
     ck_assert_int_eq(key_pages_bounds(&p, q, 8), 4);
     ck_assert_double_eq(p.bound[0], 1);
@@ -59,7 +58,6 @@ TEST(pages_of_largest_bound)
     ck_assert_double_eq(p.bound[3], 5);
     ck_assert_int_eq(key_pages_bounds(&p, q, 7), 4); /* the row of token 6 does not see token 7 */
     ck_assert_double_eq(p.bound[3], -5);
-    key_pages_free(&p);
 }
 
 /* What a step reads: 2 d numbers of every page beside its query. */
@@ -265,10 +263,9 @@ TEST(calibrated_channels)
     static const float q[8] = {1, 0, 2, -1, 0, 1, 1, 1}, k[8] = {1, 3, 0, 1, 2, 0, 1, 0};
     OWN(sim_head_free) struct sim_head h;
     struct head_in in = one_head(q, k, k, 2, 2, 4, true);
-    json_t *doc = NULL;
+    OWN(json_decrefp) json_t *doc = NULL;
 
     MUST(head_init(&h, &in, PREC_F64, ERR));
     MUST(calibrate_text("ds:group_factor=2", &h.in, 1, &doc, ERR));
     ck_assert_str_eq(json_string_value(json_object_get(doc, "channels")), "0+2");
-    json_decref(doc);
 }

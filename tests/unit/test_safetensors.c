@@ -9,7 +9,6 @@
 #include "core/mem.h"
 #include "core/safetensors.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +23,7 @@ static struct err err;
 /* A file of `len` as the header length, `header`, then data_len bytes 0, 1, 2, ... */
 static const char *make_file(const char *name, uint64_t len, const char *header, size_t data_len)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     const char *path = test_path(name);
     for (int i = 0; i < 8; i++)
         buf_put(&b, &(char){(char)(len >> 8 * i & 0xff)}, 1);
@@ -32,7 +31,6 @@ static const char *make_file(const char *name, uint64_t len, const char *header,
     for (size_t i = 0; i < data_len; i++)
         buf_put(&b, &(char){(char)i}, 1);
     assert_ok(file_write_atomic(path, b.data, b.len, &err), &err);
-    buf_free(&b);
     return path;
 }
 
@@ -288,7 +286,8 @@ TEST(integers_are_read_exactly)
 TEST(written_tensors_read_back)
 {
     enum { N = 150001 };
-    float *x, *y, edge[] = {NAN, -INFINITY, -0.0f, 1e-45f};
+    OWN(free_at) float *x, *y;
+    float edge[] = {NAN, -INFINITY, -0.0f, 1e-45f};
     OWN(free_at) uint16_t *h;
     OWN(st_close) struct st_file *f = NULL;
     assert_ok(mem_alloc(&x, N, sizeof *x, "x", &err), &err);
@@ -314,8 +313,6 @@ TEST(written_tensors_read_back)
             ck_abort_msg("element %d: %g", i, (double)y[i - 7]);
     assert_ok(st_read_f32(f, st_find(f, "edge"), 0, 4, y, &err), &err);
     ck_assert(!memcmp(y, edge, sizeof edge));
-    free(x);
-    free(y);
 }
 
 TEST(ranges_outside_a_tensor_are_refused)

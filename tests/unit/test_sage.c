@@ -2,7 +2,6 @@
  * SageAttention: what smoothing may and may not change, group geometry inside attention, 8-bit P.V
  * and its accumulators, and errors on real heads.
  */
-#include "core/mem.h"
 #include "core/rng.h"
 #include "sim/methods/sageattention/sageattention.h"
 #include "tests/harness/methodrun.h"

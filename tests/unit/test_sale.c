@@ -3,7 +3,6 @@
  * attention.
  */
 #include "core/dtype.h"
-#include "core/mem.h"
 #include "core/rng.h"
 #include "sim/methods/sale/sale.h"
 #include "tests/harness/methodrun.h"

@@ -2,9 +2,7 @@
  * SampleAttention: slices, score lists, find_k, extension, merging, the golden trace, the earlier
  * algorithm (v2), short prompts, prompt chunks and the offline search.
  */
-#include "core/mem.h"
 #include "core/sort.h"
-#include "sim/metrics.h"
 #include "sim/methods/sampleattention/sampleattention.h"
 #include "tests/harness/methodrun.h"
 
@@ -81,8 +79,8 @@ TEST(find_k_keeps_the_crossing_element)
 static double slash_share(enum sample_extend extend, int64_t d)
 {
     struct sample_config c = config(4096, 1, 0.5);
-    struct sample_scores s;
-    struct sample_plan p;
+    OWN(sample_scores_free) struct sample_scores s;
+    OWN(sample_plan_free) struct sample_plan p;
     int64_t row_block = 20, on = 0;
     c.extend = extend;
     MUST(sample_scores_init(&s, &c, ERR));
@@ -91,8 +89,6 @@ static double slash_share(enum sample_extend extend, int64_t d)
     MUST(sample_plan_build(&p, &c, &s, ERR));
     for (int64_t q = row_block * 128; q < (row_block + 1) * 128; q++)
         on += sample_plan_keeps(&p, 0, row_block, (q - d) / 128) != 0;
-    sample_plan_free(&p);
-    sample_scores_free(&s);
     return (double)on / 128;
 }
 
@@ -348,7 +344,7 @@ TEST(uniform_rows)
 static int64_t oracle_entries(int64_t n)
 {
     int64_t sum = 0;
-    double *p = malloc((size_t)n * sizeof *p);
+    OWN(free_at) double *p = malloc((size_t)n * sizeof *p);
     HEAD(h, golden_sample, n, PREC_F32);
     for (int64_t q = 0; q < n; q++) {
         double mass = 0;
@@ -357,7 +353,6 @@ static int64_t oracle_entries(int64_t n)
         for (int64_t k = q; k >= 0 && mass < 0.95; k--, sum++)
             mass += p[k];
     }
-    free(p);
     return sum;
 }
 

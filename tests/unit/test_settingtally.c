@@ -3,8 +3,6 @@
 
 #include "sim/settingtally.h"
 
-#include <stdio.h>
-
 static struct err e;
 static struct setting_tally t;
 

@@ -5,8 +5,6 @@
 #include "analyze/table.h"
 #include "analyze/sheet.h"
 
-#include <stdio.h>
-
 static struct sheet s;
 static struct buf text;
 

@@ -200,11 +200,10 @@ TEST(causal_tiles)
 static int64_t kept_tiles(struct sparge *s)
 {
     int64_t kept = 0;
-    int32_t *col = malloc((size_t)s->nk_blocks * sizeof *col);
+    OWN(free_at) int32_t *col = malloc((size_t)s->nk_blocks * sizeof *col);
     double mass;
     for (int64_t i = 0; i < s->nq_blocks; i++)
         kept += sparge_list(s, s->row, i, col, &mass);
-    free(col);
     return kept;
 }
 

@@ -19,7 +19,7 @@ static double filtered_tiles(double pv, int tail, double *out)
     static const int32_t col[5] = {0, 1, 2, 3, 4};
     struct attn_in in = {
         .nq = 1, .nk = 5, .d = 1, .dv = 1, .q = q, .k = k, .v = v, .scale = 0.69314718055994530942};
-    struct exact exact;
+    OWN(exact_free) struct exact exact;
     struct tile_work *w;
     double lse, tiles = 0;
     exact_init(&exact, &in, PREC_F64);
@@ -36,7 +36,6 @@ static double filtered_tiles(double pv, int tail, double *out)
     MUST(tile_work_new(&t, &w, ERR));
     tile_attn_block(&t, w, 0, 1, col, 5, out, &lse, &tiles);
     tile_work_free(w);
-    exact_free(&exact);
     return tiles;
 }
 

@@ -4,7 +4,6 @@
 #include "tests/harness/spargerun.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct fake {

@@ -2,7 +2,6 @@
  * test_static.c - Longformer, BigBird, LongNet and the Sparse Transformer: counts of their masks,
  * rows by hand, and LongNet's multiplicities against mixed branch outputs.
  */
-#include "core/mem.h"
 #include "tests/harness/methodrun.h"
 
 #include <stdio.h>
@@ -166,10 +165,9 @@ TEST(bigbird_scopes)
     }
     ck_assert_int_gt(far, 40 * 126);
     /* 10 blocks: the code has no plan, every row still gets three. */
-    struct mask m = mask_of("bigbird", 640, false, 1);
+    OWN(mask_free) struct mask m = mask_of("bigbird", 640, false, 1);
     for (int64_t a = 1; a < 9; a++)
         ck_assert_int_eq(random_of(&m, a, 10, list), 3);
-    mask_free(&m);
 }
 
 TEST(bigbird_depends_on_seed_and_head)

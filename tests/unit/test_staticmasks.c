@@ -7,7 +7,6 @@
 #include "sim/staticmasks.h"
 #include "tests/harness/suite.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 enum { N = 256 };

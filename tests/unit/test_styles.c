@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,7 +97,7 @@ TEST(names_of_papers_have_their_methods_colours)
         ck_assert_str_eq(style_method(sim_methods, same[i][0]), same[i][1]);
     ck_assert_str_eq(style_of(sim_methods, "SALE").color, style_of(sim_methods, "sale").color);
 
-    struct series_list l = {.methods = sim_methods};
+    OWN(series_free) struct series_list l = {.methods = sim_methods};
     struct err err = {0};
     ck_assert_int_eq(series_of(&l, "a", "SALE", &err), 0);
     ck_assert_int_eq(series_of(&l, "b", "SALE w/o calibration", &err), 1);
@@ -107,5 +106,4 @@ TEST(names_of_papers_have_their_methods_colours)
     ck_assert_int_ne(l.s[0].point, l.s[1].point);
     ck_assert_int_ne(l.s[0].dash, l.s[1].dash);
     ck_assert_str_eq(l.s[2].color, style_of(sim_methods, "sampleattention").color);
-    series_free(&l);
 }

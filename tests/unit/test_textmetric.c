@@ -13,7 +13,7 @@ static struct err err;
 static double score_of(enum text_metric m, const char *prediction, const char *answers,
                        const char *choices, bool first_line, bool ignore_case)
 {
-    struct str_list a = {0}, c = {0};
+    OWN(str_list_free) struct str_list a = {0}, c = {0};
     char text[256], *rest = text, *word;
     double x = NAN;
     snprintf(text, sizeof text, "%s", answers);
@@ -25,8 +25,6 @@ static double score_of(enum text_metric m, const char *prediction, const char *a
         str_list_add(&c, word);
     struct text_case t = {m, &a, &c, first_line, ignore_case};
     assert_ok(text_score(&t, prediction, &x, &err), &err);
-    str_list_free(&a);
-    str_list_free(&c);
     return x;
 }
 

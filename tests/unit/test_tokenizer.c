@@ -33,12 +33,10 @@ static int open_text(const char *json, const char *config, struct tokenizer **t)
 static struct tokenizer *open_value(const json_t *tokenizer, const json_t *config)
 {
     struct tokenizer *t = NULL;
-    char *text = json_dumps(tokenizer, JSON_COMPACT);
-    char *more = json_is_null(config) ? NULL : json_dumps(config, JSON_COMPACT);
+    OWN(free_at) char *text = json_dumps(tokenizer, JSON_COMPACT);
+    OWN(free_at) char *more = json_is_null(config) ? NULL : json_dumps(config, JSON_COMPACT);
     ck_assert(text);
     assert_ok(open_text(text, more, &t), &err);
-    free(text);
-    free(more);
     return t;
 }
 
@@ -123,12 +121,11 @@ static struct tokenizer *open_files(const json_t *files)
     struct tokenizer *t = NULL;
     for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
         const json_t *v = json_object_get(files, beside[i]);
-        char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
+        OWN(free_at) char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
         if (text)
             put_file(beside[i], text);
         else
             unlink(test_path(beside[i]));
-        free(text);
     }
     assert_ok(tokenizer_open(test_tmpdir(), &t, &err), &err);
     for (size_t i = 2; i < sizeof beside / sizeof *beside; i++)

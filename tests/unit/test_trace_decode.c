@@ -4,7 +4,6 @@
 #include "capture/llm_model.h"
 #include "capture/trace/trace_tools.h"
 #include "core/h5util.h"
-#include "core/mem.h"
 #include "sim/headload.h"
 #include "tests/harness/capturerun.h"
 #include "tests/harness/trace_fixture.h"
@@ -87,7 +86,7 @@ TEST(the_content_id_covers_it)
     struct trace_meta m = fixture_decode(DT_F32);
     char seen[4][64];
     for (int i = 0; i < 4; i++) {
-        struct trace *t = NULL;
+        OWN(trace_close) struct trace *t = NULL;
         m.decode_from = i == 1 ? 29 : 30;
         m.question_from = i == 2 ? 0 : 25;
         strcpy(m.generated_by, i == 3 ? "" : "greedy");
@@ -96,7 +95,6 @@ TEST(the_content_id_covers_it)
         snprintf(seen[i], sizeof seen[i], "%s", trace_id(t));
         for (int j = 0; j < i; j++)
             ck_assert_str_ne(seen[i], seen[j]);
-        trace_close(&t);
     }
     m = fixture_text(DT_F32, 2, 1, 20);
     MUST(fixture_write(test_path("t.h5"), &m, 1, ERR));
@@ -370,7 +368,7 @@ TEST(generated_tokens_are_captured)
     OWN(trace_close) struct trace *full = NULL;
     OWN(trace_close) struct trace *forced = NULL;
     struct trace_decode d = trace_decode(trace_meta(t));
-    int32_t *ids = tokens_of(t, P + T);
+    OWN(free_at) int32_t *ids = tokens_of(t, P + T);
     char args[400];
     double sum[P];
     float have[P];
@@ -413,7 +411,6 @@ TEST(generated_tokens_are_captured)
     forced = open_trace(test_path("forced.h5"));
     same_rows(forced, full, 0); /* the prompt is shorter than the window */
     ck_assert_int_eq(strncmp(trace_meta(forced)->generated_by, "forced:xxh3:", 12), 0);
-    free(ids);
 }
 
 static struct trace *subset(struct trace *t, const char *name, const char *steps, int64_t tokens)

@@ -9,7 +9,6 @@
 #include "sim/headload.h"
 
 #include <math.h>
-#include <string.h>
 
 #define CALL0 "/calls/step-000/main/layer-00"
 

@@ -3,7 +3,6 @@
  * video model against two independent runs (see test_wan.c for their difference), a tiny checkpoint
  * with the structure of Wan 2.1 against a float64 run, guidance, selections, saved clips, refusals.
  */
-#include "capture/capture.h"
 #include "capture/video_input.h"
 #include "capture/wan_model.h"
 #include "core/mem.h"
@@ -40,13 +39,12 @@ static int capture(const char *model, const char *out, const char *args)
 
 static float *read_npy(const char *path, int64_t count)
 {
-    struct npy *n = NULL;
+    OWN(npy_close) struct npy *n = NULL;
     float *x = NULL;
     assert_ok(npy_open(path, true, &n, &err), &err);
     ck_assert_int_eq(n->count, count);
     assert_ok(mem_alloc(&x, count, sizeof *x, path, &err), &err);
     assert_ok(npy_read_f32(n, x, &err), &err);
-    npy_close(&n);
     return x;
 }
 
@@ -132,7 +130,8 @@ TEST(metadata_schedule_and_call_order)
               &err);
     OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     const struct trace_meta *m = trace_meta(t);
-    double *sigma = NULL, *time = NULL, want[5];
+    OWN(free_at) double *sigma = NULL, *time = NULL;
+    double want[5];
     int64_t n;
 
     ck_assert(strncmp(m->computed_by, "openblas ", 9) == 0);
@@ -159,8 +158,6 @@ TEST(metadata_schedule_and_call_order)
         ck_assert_str_eq(c->branch, i % 4 < 2 ? "cond" : "uncond");
         ck_assert(c->timestep == time[c->step] && c->sigma == sigma[c->step] && c->has_map);
     }
-    free(sigma);
-    free(time);
 }
 
 /* Rows of the map's cells sum to the number of their queries. */
@@ -245,14 +242,13 @@ TEST(frames_are_the_sample_in_bytes)
     for (int f = 0; f < T; f++) {
         char name[32];
         snprintf(name, sizeof name, "png/clip/frame-%03d.png", f);
-        unsigned char *rgb = read_png(test_path(name), W, H);
+        OWN(free_at) unsigned char *rgb = read_png(test_path(name), W, H);
         for (int i = 0; i < FRAME; i++)
             for (int c = 0; c < 3; c++) {
                 double want = (x[(c * T + f) * FRAME + i] + 1) * 127.5;
                 outside += want < 0 || want > 255;
                 ck_assert_double_le(fabs(rgb[3 * i + c] - fmin(255, fmax(0, want))), 0.5001);
             }
-        free(rgb);
     }
     ck_assert_int_gt(outside, 0);
     ck_assert(access(test_path("png/clip/frame-003.png"), F_OK) != 0);

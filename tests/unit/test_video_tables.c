@@ -3,12 +3,10 @@
 #include "tests/harness/table_fixture.h"
 #include "analyze/params.h"
 #include "core/fileio.h"
-#include "core/mem.h"
 #include "plots/figure.h"
 #include "tests/harness/trace_fixture.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 FIXTURE(begin, end)

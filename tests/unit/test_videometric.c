@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <stdlib.h>
 
 enum { T = 3, H = 16, W = 20, N = 3 * T * H * W };
 

@@ -4,15 +4,13 @@
  * gives, in evaluations and in a capture from the noise to the trace.
  */
 #include "capture/wan_model.h"
-#include "core/mem.h"
 #include "core/rng.h"
 #include "tests/harness/capturerun.h"
 #include "tests/harness/fakedenoiser.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/floats.h"
 #include "tests/harness/tinymodel.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define WAN_CONFIG "tests/data/tiny/wan-config.json"
@@ -97,13 +95,6 @@ static int evaluate(const struct denoiser_accel *device, const struct layer_atte
 out:
     wan_close(&m);
     return rc;
-}
-
-static void check_same(const char *what, const float *x, const float *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        ck_assert_msg(fabs((double)x[i] - y[i]) <= 2e-5 * (1 + fabs((double)y[i])),
-                      "%s[%zu] = %g on the device, %g on the CPU", what, i, x[i], y[i]);
 }
 
 static void compare(const struct seen *got, const struct seen *ref)

@@ -7,12 +7,11 @@
 #include "tests/harness/suite.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Which unit is in which of two lists: golden case of a pair of rows {0 1 2 3}, {2 3 4 5}. */
 TEST(a_pair_of_rows)
 {
-    struct mask m;
+    OWN(mask_free) struct mask m;
     struct mask_work w = {0};
     MUST(mask_lists_init(&m, 128, 512, 0, 128, false, 64, 64, ERR));
     MUST(mask_lists_add_run(&m, 0, 0, 4, ERR));
@@ -25,7 +24,6 @@ TEST(a_pair_of_rows)
     ck_assert_int_eq(c->half, 2);
     ck_assert_int_eq(c->longest, 3);
     ck_assert_int_eq(c->masked, 0);
-    mask_free(&m);
 }
 
 /* One count of all, by looking at every pair. */
@@ -114,10 +112,10 @@ static void fill(const struct shape *s, struct mask *m, uint8_t *kept)
 TEST_EACH(counts_are_those_of_the_pairs, shapes)
 {
     const struct shape *s = shapes + _i;
-    struct mask m;
+    OWN(mask_free) struct mask m;
     struct mask_work w = {0};
     struct work_counts want;
-    uint8_t *kept = calloc((size_t)(s->nq * s->nk), 1);
+    OWN(free_at) uint8_t *kept = calloc((size_t)(s->nq * s->nk), 1);
     struct plain p = {kept, s->nq, s->nk, s->causal};
     int64_t pairs = 0;
     fill(s, &m, kept);
@@ -137,14 +135,12 @@ TEST_EACH(counts_are_those_of_the_pairs, shapes)
     ck_assert_int_eq(pair->stages + pair->half, w.of[WORK_128x64].stages);
     ck_assert_int_eq(w.of[WORK_BITS].stages, w.of[WORK_128x128].stages);
     ck_assert_int_le(w.of[WORK_GATHER].stages, w.of[WORK_128x128].stages);
-    mask_free(&m);
-    free(kept);
 }
 
 /* A tile is whole where it has all allowed pairs; gathered keys fill tiles. */
 TEST(bits_and_gathered_keys)
 {
-    struct mask m;
+    OWN(mask_free) struct mask m;
     struct mask_work w = {0};
     MUST(mask_lists_init(&m, 128, 512, 0, 128, false, 128, 1, ERR));
     MUST(mask_lists_add_run(&m, 0, 0, 128, ERR));
@@ -155,7 +151,6 @@ TEST(bits_and_gathered_keys)
     ck_assert_int_eq(w.of[WORK_BITS].stages, 3);
     ck_assert_int_eq(w.of[WORK_BITS].masked, 2);
     ck_assert_int_eq(w.of[WORK_GATHER].stages, 2);
-    mask_free(&m);
 }
 
 /* Heads of a call, one of which keeps everything, and chunks of a head. */
@@ -163,7 +158,7 @@ TEST(a_call_is_the_sum_of_its_heads)
 {
     struct mask full, part;
     struct mask_work w = {0}, head = {0}, call = {0}, other = {0};
-    struct record r;
+    OWN(record_free) struct record r;
     mask_full(&full, 256, 256, 0, 256, true);
     MUST(mask_lists_init(&part, 256, 256, 128, 256, true, 128, 128, ERR));
     MUST(mask_lists_add_run(&part, 0, 1, 2, ERR));
@@ -186,6 +181,5 @@ TEST(a_call_is_the_sum_of_its_heads)
     ck_assert_double_eq(record_get(&r, "work_masked@128x128"), 3);
     ck_assert_double_eq(record_get(&r, "work_longest@128x128"), 2);
     ck_assert_double_eq(record_get(&r, "work_shortest@128x128"), 1);
-    record_free(&r);
     mask_free(&part);
 }

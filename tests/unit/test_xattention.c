@@ -2,7 +2,6 @@
  * XAttention: antidiagonal scores, chunk rule, selection, block masses against plain loops, the
  * golden trace, bidirectional heads, prompt chunks, calibration.
  */
-#include "core/sort.h"
 #include "sim/methods/xattention/xattention.h"
 #include "tests/harness/methodrun.h"
 
@@ -151,7 +150,7 @@ TEST(masses_equal_plain_loops)
 
 static int64_t head_blocks(const struct sim_head *h, const struct xattn_config *c, int *per_row)
 {
-    struct xattn x;
+    OWN(xattn_free) struct xattn x;
     double mass[64];
     bool keep[64];
     int64_t total = 0;
@@ -165,7 +164,6 @@ static int64_t head_blocks(const struct sim_head *h, const struct xattn_config *
             per_row[i] = n;
         total += n;
     }
-    xattn_free(&x);
     return total;
 }
 

@@ -22,7 +22,6 @@
 #include "sim/blocks/judge.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
-#include "sim/blocks/vslash.h"
 #include "sim/methods/sampleattention/sampleattention.h"
 
 #include <math.h>
