@@ -5,7 +5,7 @@
  * and its place in the order are found without those of the others. With them rows are ordered and
  * cut as planrows.cu does it for tiles; rows with a filter stay whole.
  */
-#include "cuda/attn/mapplan.h"
+#include "cuda/attn/orderrows.cuh"
 
 #include "core/intmath.h"
 #include "cuda/attn/unitmaps.cuh"
@@ -296,21 +296,21 @@ template <int FORM> static __global__ void __launch_bounds__(THREADS, 4) make_li
     p.blocks[row] = c.list[0] + (p.shape.block_rows < p.shape.bm ? c.list[1] : 0);
 }
 
-/* The items of whole rows. Those of a run have as many places as it has rows, its empty rows the
+/* The item of a whole row. Those of a run have as many places as it has rows, its empty rows the
  * last of them. */
-static __global__ void __launch_bounds__(THREADS) whole_items(list_plan p)
-{
-    const row_plan &r = p.rows;
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    if (i >= r.rows)
-        return;
-    int row = r.order[i], n = r.units[row], beg = (int)(row * r.room);
-    int of_run = row - p.heads[row / p.shape.q_blocks].row0;
-    if (n)
-        r.items[i] = {of_run, beg, beg + n, -1};
-    else
-        r.empty[i] = of_run;
-}
+struct put_item {
+    list_plan p;
+    __device__ void operator()(int row, int place, int) const
+    {
+        const row_plan &r = p.rows;
+        int n = r.units[row], beg = (int)(row * r.room);
+        int of_run = row - p.heads[row / p.shape.q_blocks].row0;
+        if (n)
+            r.items[place] = {of_run, beg, beg + n, -1};
+        else
+            r.empty[place] = of_run;
+    }
+};
 
 int list_plan_launch(struct gpu *g, const void *plan, struct err *err)
 {
@@ -324,12 +324,8 @@ int list_plan_launch(struct gpu *g, const void *plan, struct err *err)
     else
         make_lists<LIST_BLOCKS><<<grid, THREADS, 0, g->stream>>>(*p);
     CU_LAUNCHED(err);
-    if (p->form != LIST_FILTER)
-        return row_plan_cut(g, &p->rows, err);
-    TRY(row_plan_order(g, &p->rows, err));
-    grid = (unsigned)((p->rows.rows + THREADS - 1) / THREADS);
-    whole_items<<<grid, THREADS, 0, g->stream>>>(*p);
-    CU_LAUNCHED(err);
+    rc = p->form == LIST_FILTER ? launch_order(g, &p->rows, put_item{*p}, err)
+                                : row_plan_cut(g, &p->rows, err);
 out:
     return rc;
 }

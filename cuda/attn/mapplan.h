@@ -90,6 +90,10 @@ struct plan_counts {
     int32_t items, splits, slots, empty;
 };
 
+struct ordered_row {
+    int32_t row, stages;
+};
+
 /* A plan on the device. Memory comes from the arena. */
 struct row_plan {
     int64_t rows, section; /* rows of tiles; those of a section (attn_section_rows) */
@@ -99,8 +103,8 @@ struct row_plan {
     int per_entry;
     int32_t *units;
     int64_t room;
-    unsigned long long *key;   /* [rows] by which rows are ordered */
-    int32_t *order;            /* [rows], those without a unit last */
+    unsigned long long *key;   /* [rows] by which rows are ordered; the lower half is ~stages */
+    struct ordered_row *order; /* [rows], those without a unit last */
     int64_t *before;           /* [rows + 1] cost of the rows before each of that order */
     struct attn_item *cut;     /* [attn_most_items] items in that order of their rows */
     int32_t *stages;           /* [attn_most_items] of those */
@@ -113,8 +117,7 @@ struct row_plan {
 /* Take memory for the plan of so many rows. `section`, `at` and `room` are the caller's to set. */
 int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r, struct err *err);
 
-/* Order the rows by the keys that are there; the same, and cut them into items. */
-int row_plan_order(struct gpu *g, const struct row_plan *r, struct err *err);
+/* Order the rows by the keys that are there, and cut them into items. */
 int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err);
 
 /* Wait, and fetch what row_plan_cut made. Lists of the plan are those of plan->lists. */

@@ -1,13 +1,10 @@
 /*
  * planrows.cu - rows in the order in which they are taken, and their pieces (mapplan.h).
  *
- * A row's place is the number of rows before it: every warp compares 32 rows with some of the
- * others. That takes rows^2 / 32 steps, 2 us for 2048 rows, and needs no passes that wait for each
- * other. Sums over the order then say which row is the first to end late, and where the shares of
- * what is left begin.
+ * Sums over the order say which row is the first to end late, and where the shares of what is left
+ * begin.
  */
-#include "cuda/attn/mapplan.h"
-
+#include "cuda/attn/orderrows.cuh"
 #include "cuda/blocksum.cuh"
 
 #include <stdlib.h>
@@ -35,28 +32,6 @@ static __global__ void make_keys(row_plan r)
     r.key[row] = n ? (unsigned long long)(row / r.section) << 32 | (uint32_t)~n : ~0ull;
 }
 
-/* A lane per row, 32 of a thread block; its warps take different parts of the others. */
-static __global__ void __launch_bounds__(THREADS) order_rows(row_plan r)
-{
-    __shared__ int before[32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n = 0, rows = (int)r.rows;
-    int row = blockIdx.x * 32 + lane, part = (rows + THREADS / 32 - 1) / (THREADS / 32);
-    unsigned long long mine = row < rows ? r.key[row] : 0;
-
-    if (warp == 0)
-        before[lane] = 0;
-    __syncthreads();
-#pragma unroll 8
-    for (int i = warp * part; i < min(rows, (warp + 1) * part); i++) {
-        unsigned long long other = r.key[i];
-        n += other < mine || (other == mine && i < row);
-    }
-    atomicAdd(&before[lane], n);
-    __syncthreads();
-    if (warp == 0 && row < rows)
-        r.order[before[lane]] = row;
-}
-
 /* Sum up the cost of the rows before each, and of all; the number of rows with a unit. */
 static __device__ int sum_rows(const row_plan &r)
 {
@@ -64,7 +39,7 @@ static __device__ int sum_rows(const row_plan &r)
     int rows = (int)r.rows, some = 0;
     int64_t before = 0, all;
     for (int base = 0, turn = 0; base < rows; base += CUT_THREADS, turn ^= 1) {
-        int i = base + threadIdx.x, n = i < rows ? stages_of(r, r.order[i]) : 0;
+        int i = base + threadIdx.x, n = i < rows ? r.order[i].stages : 0;
         int64_t at = before + sum_before(n ? n + ITEM_COST : 0, part[turn], &all);
         if (i < rows)
             r.before[i] = at;
@@ -116,13 +91,19 @@ static __device__ void write_row(const row_plan &r, int row, attn_line line, att
  */
 static __device__ void order_items(const row_plan &r, int first, int n)
 {
+    __shared__ int stages[CUT_THREADS];
     int lane = threadIdx.x & 3;
     for (int base = first; base < n; base += CUT_THREADS / 4) {
         int i = base + threadIdx.x / 4, own = i < n ? r.stages[i] : 0, before = 0;
+        for (int from = first; from < n; from += CUT_THREADS) {
+            int count = min(CUT_THREADS, n - from);
+            __syncthreads();
+            if (threadIdx.x < count)
+                stages[threadIdx.x] = r.stages[from + threadIdx.x];
+            __syncthreads();
 #pragma unroll 8
-        for (int j = first + lane; j < n; j += 4) {
-            int other = r.stages[j];
-            before += other > own || (other == own && j < i);
+            for (int j = lane; j < count; j += 4)
+                before += stages[j] > own || (stages[j] == own && from + j < i);
         }
         before += __shfl_xor_sync(~0u, before, 1);
         before += __shfl_xor_sync(~0u, before, 2);
@@ -142,11 +123,11 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
         attn_line_of(r.before[some] - start - (some - first) * (int64_t)ITEM_COST, r.sms);
 
     for (int base = 0, turn = 0; base < rows; base += CUT_THREADS, turn ^= 1) {
-        int i = base + threadIdx.x, row = i < rows ? r.order[i] : 0;
+        int i = base + threadIdx.x, row = i < rows ? r.order[i].row : 0;
         attn_cut c = {0, 0, 1};
         if (i >= first && i < some)
             c = attn_row_cut(line, r.before[i] - start - (i - first) * (int64_t)ITEM_COST,
-                             stages_of(r, row));
+                             r.order[i].stages);
         int64_t own = c.pieces > 1 ? (int64_t)c.pieces << 32 | 1 : 0;
         int64_t at = cut + sum_before(own, part[turn], &all);
         int slot = (int)(at >> 32), split = (int)at;
@@ -163,16 +144,19 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
         *r.n = {n, splits, slots, rows - some};
 }
 
-int row_plan_order(struct gpu *g, const struct row_plan *r, struct err *err)
-{
-    order_rows<<<(unsigned)((r->rows + 31) / 32), THREADS, 0, g->stream>>>(*r);
-    return LAUNCH_STATUS(err);
-}
+/* To be called for a row's place. */
+struct put_row {
+    struct ordered_row *order;
+    __device__ void operator()(int row, int place, int stages) const
+    {
+        order[place] = {row, stages};
+    }
+};
 
 int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err)
 {
     int rc = 0;
-    TRY(row_plan_order(g, r, err));
+    TRY(launch_order(g, r, put_row{r->order}, err));
     cut_rows<<<1, CUT_THREADS, 0, g->stream>>>(*r);
     CU_LAUNCHED(err);
 out:
@@ -236,7 +220,7 @@ int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r
     r->per_stage = per_stage;
     TRY(gpu_alloc(g, rows * 8, &r->key, err));
     TRY(gpu_alloc(g, rows * 4, &r->units, err));
-    TRY(gpu_alloc(g, rows * 4, &r->order, err));
+    TRY(gpu_alloc(g, rows * (int64_t)sizeof *r->order, &r->order, err));
     TRY(gpu_alloc(g, (rows + 1) * 8, &r->before, err));
     TRY(gpu_alloc(g, most * (int64_t)sizeof *r->cut, &r->cut, err));
     TRY(gpu_alloc(g, most * 4, &r->stages, err));

@@ -235,7 +235,7 @@ static __global__ void fill_map(const flex_args a)
 /* What the sampled rows are not needed for, on the side stream. */
 template <int D> static int launch_means(struct gpu *g, const flex_args &a, struct err *err)
 {
-    int rc = 0, tiles = (int)ceil_div(a.nb, SCORE_TILE);
+    int rc = 0;
     const float *none = NULL;
     CU(err, run_kernel(g->side, means_of<D>, dim3(1, a.heads), 256, 0,
                        a.q + (a.nk - a.block) * (D / 8), a.nk, a.block, 0, 0, none, 0.0, a.q_last));
@@ -243,9 +243,8 @@ template <int D> static int launch_means(struct gpu *g, const flex_args &a, stru
                        a.block, 0, none, 0.0, a.k_mean));
     CU(err, run_kernel(g->side, means_of<D>, dim3(a.nb, a.heads), 256, 0, a.q, a.nk, a.block,
                        a.block, 0, none, 0.0, a.q_mean));
-    CU(err,
-       run_kernel(g->side, score_means<float>, dim3(tiles, tiles, a.heads), 128, 0, a.q_mean,
-                  a.k_mean, D, a.nb, a.nb, a.per_kv, a.scale, a.causal, a.block, a.block, a.score));
+    CU(err, run_scores(g->side, g->sms, a.heads, a.q_mean, a.k_mean, D, a.nb, a.nb, a.per_kv,
+                       a.scale, a.causal, a.block, a.block, a.score));
     CU(err, run_kernel(g->side, row_softmax, ceil_div((int64_t)a.heads * a.nb, 8), 256, 0, a));
 out:
     return rc;

@@ -137,16 +137,15 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS)
 
 static int launch_blocks(struct gpu *g, const minference_state *s, int64_t rows, struct err *err)
 {
-    int rc = 0, n = s->units, warps = row_warps(n * 8), tiles = (int)ceil_div(n, SCORE_TILE);
+    int rc = 0, n = s->units, warps = row_warps(n * 8);
     const float *none = NULL;
     auto means = s->d == 128 ? means_of<128> : means_of<64>;
     CU(err, run_kernel(g->stream, means, dim3(n, s->heads), 256, 0, s->q, s->nq, BLOCK, BLOCK,
                        BLOCK, none, 0.0, s->q_mean));
     CU(err, run_kernel(g->stream, means, dim3(n, s->kv_heads), 256, 0, s->k, s->nk, BLOCK, BLOCK,
                        BLOCK, none, 0.0, s->k_mean));
-    CU(err,
-       run_kernel(g->stream, score_means<float>, dim3(tiles, tiles, s->heads), 128, 0, s->q_mean,
-                  s->k_mean, s->d, n, n, s->per_kv, 1, s->causal, BLOCK, BLOCK, s->score));
+    CU(err, run_scores(g->stream, g->sms, s->heads, s->q_mean, s->k_mean, s->d, n, n, s->per_kv, 1,
+                       s->causal, BLOCK, BLOCK, s->score));
     CU(err, run_kernel(g->stream, best_blocks, ceil_div(rows, warps), 32 * warps, warps * n * 8,
                        s->score, rows, n, s->top, s->causal, s->map));
 out:

@@ -252,13 +252,12 @@ template <class T>
 static int launch_scores(struct gpu *g, const pooled_state *s, const T *q, struct err *err)
 {
     int key_step = (int)(s->rule.by == POOLED_SHARES ? s->rule.stride : s->rule.bk);
-    dim3 grid(ceil_div(s->k_cols, SCORE_TILE), ceil_div(s->q_rows, SCORE_TILE), s->count);
     int64_t q0 = (int64_t)s->head0 * s->q_rows, k0 = (int64_t)s->head0 / s->per_kv * s->k_cols;
     int rc = 0, clip = s->causal && s->nq == s->nk;
     if (s->k_cols)
-        CU(err, run_kernel(g->stream, score_means<T>, grid, 128, 0, q + q0 * s->d,
-                           s->k_mean + k0 * s->d, s->d, s->q_rows, s->k_cols, s->per_kv, s->scale,
-                           clip, (int)s->rule.bq, key_step, s->score));
+        CU(err, run_scores(g->stream, g->sms, s->count, q + q0 * s->d, s->k_mean + k0 * s->d, s->d,
+                           s->q_rows, s->k_cols, s->per_kv, s->scale, clip, (int)s->rule.bq,
+                           key_step, s->score));
 out:
     return rc;
 }

@@ -15,8 +15,9 @@
  * (cut.cuh).
  *
  * Bytes: K twice and Q once for the selection (K for its mean first), 0.2 ms for 32 heads of 32K x
- * 128 at 4 TB/s. Scores, softmax and cut move few bytes: they run on a second stream beside the
- * pass over the other half of the queries.
+ * 128 at 4 TB/s. The passes over K and that over Q run beside each other on two streams. Scores,
+ * softmax and cut move few bytes; their kernels are bound by the latency of a row, and half of the
+ * heads at a time beside the pass over the other half took longer than all of them at its end.
  */
 #include "cuda/select/cut.cuh"
 #include "cuda/select/means.cuh"
@@ -28,7 +29,8 @@
 #define THREADS 256
 #define MAX_UNITS 24576 /* of a row whose probabilities fit into shared memory */
 #define MEAN_GROUPS 8
-#define MEAN_ROWS 512 /* keys of a thread block's share of the token mean */
+#define SHORT 512   /* units of a row whose probabilities fit into registers */
+#define ROW_WARPS 4 /* of a thread block that cuts rows in registers */
 
 /* ---- the mean of k over the tokens ---------------------------------------------------------- */
 
@@ -56,17 +58,17 @@ template <int D> static __device__ double sum_columns(double (&a)[8], double *sh
     return sum;
 }
 
-/* Two rows are added in float, which is exact for bf16 unless they are 2^16 apart, and the pairs in
+/* Four rows are added in float, which is exact for bf16 unless they are 2^14 apart, and the sums in
  * double. */
 template <int D>
 static __global__ void __launch_bounds__(THREADS)
-    sum_keys(const uint4 *k, int64_t nk, int64_t shares, double *partial)
+    sum_keys(const uint4 *k, int64_t nk, int share, int64_t shares, double *partial)
 {
     constexpr int LANES = D / 8, STEP = THREADS / LANES;
     __shared__ double shared[THREADS / 32 * D];
-    int64_t head = blockIdx.y, row0 = blockIdx.x * (int64_t)MEAN_ROWS;
+    int64_t head = blockIdx.y, row0 = blockIdx.x * (int64_t)share;
     const uint4 *at = k + (head * nk + row0) * LANES + threadIdx.x;
-    int rows = (int)min((int64_t)MEAN_ROWS, nk - row0);
+    int rows = (int)min((int64_t)share, nk - row0);
     int row = threadIdx.x / LANES;
     double sum[8] = {0};
 
@@ -75,15 +77,13 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             raw[i] = r + i * STEP < rows ? at[i * STEP * LANES] : make_uint4(0, 0, 0, 0);
+        float x[4][8];
 #pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            float x[8], y[8];
-            unpack(raw[i], x);
-            unpack(raw[i + 1], y);
+        for (int i = 0; i < 4; i++)
+            unpack(raw[i], x[i]);
 #pragma unroll
-            for (int c = 0; c < 8; c++)
-                sum[c] += x[c] + y[c];
-        }
+        for (int c = 0; c < 8; c++)
+            sum[c] += (x[0][c] + x[1][c]) + (x[2][c] + x[3][c]);
     }
     double total = sum_columns<D>(sum, shared);
     if (threadIdx.x < D)
@@ -98,8 +98,11 @@ static __global__ void __launch_bounds__(D *MEAN_GROUPS)
     __shared__ double shared[MEAN_GROUPS][D];
     int c = threadIdx.x % D, group = threadIdx.x / D;
     double sum = 0;
-    for (int64_t s = group; s < shares && smooth; s += MEAN_GROUPS)
-        sum += partial[(blockIdx.x * shares + s) * D + c];
+    shares = smooth ? shares : 0;
+    partial += blockIdx.x * shares * D + c;
+#pragma unroll 8
+    for (int64_t s = group; s < shares; s += MEAN_GROUPS)
+        sum += partial[s * D];
     shared[group][c] = sum;
     __syncthreads();
     if (group > 0)
@@ -252,16 +255,16 @@ template <int D, int BLOCK> struct judge_place {
     {
         return i * STEP < left;
     }
-    __device__ __forceinline__ uint4 load(int i) const
+    __device__ __forceinline__ uint4 load(int i) const /* for the last time */
     {
-        return from[min(i * STEP, left - 1) * (D / 8)];
+        return __ldcs(from + min(i * STEP, left - 1) * (D / 8));
     }
     __device__ __forceinline__ void load(uint4 (&raw)[8]) const
     {
         if (real(JUDGE_ROWS - 1)) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                raw[i] = from[i * STEP * (D / 8)];
+                raw[i] = __ldcs(from + i * STEP * (D / 8));
         } else {
 #pragma unroll
             for (int i = 0; i < 8; i++)
@@ -423,20 +426,17 @@ struct row_args {
     double *mass; /* [rows] probability that the cut takes, -1 of a row that is not judged */
 };
 
-/* Does a row of query block i see key block j? */
-static __device__ __forceinline__ bool sees(const row_args &a, int i, int j)
-{
-    return j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
-}
-
-/* Probabilities over the judged, admissible blocks, rounded to float; false when there is none. */
+/* Probabilities over the judged blocks of the first `limit`, rounded to float; false when there is
+ * none. */
 template <class L>
-static __device__ __forceinline__ bool coarse_row(const row_args &a, int64_t row, int i,
-                                                  const uint8_t *k_like, L &p)
+static __device__ __forceinline__ bool coarse_row(const double *score, const uint8_t *k_like,
+                                                  int limit, L &p)
 {
     double top = -INFINITY, sum = 0;
     p.edit([&](int j, double &x) {
-        x = sees(a, i, j) && k_like[j] ? a.score[row * a.units + j] : -INFINITY;
+        bool seen = j < limit;
+        double own = seen ? score[j] : -INFINITY; /* loaded beside the flag */
+        x = seen && k_like[j] ? own : -INFINITY;
         top = x > top ? x : top;
     });
     top = warp_max(top);
@@ -447,166 +447,156 @@ static __device__ __forceinline__ bool coarse_row(const row_args &a, int64_t row
         sum += x;
     });
     double inverse = 1 / warp_add(sum);
-    p.edit([&](int j, double &x) { x = j < a.units ? (float)(x * inverse) : -1; });
+    p.edit([&](int j, double &x) { x = j < limit ? (float)(x * inverse) : -1; });
     return true;
 }
 
-/* Does a prefix of this sum and number go past the cut? */
-static __device__ __forceinline__ bool cut_full(const row_args &a, int top, float bound, double sum,
-                                                int n)
-{
-    return a.topk_cut ? n >= top : (float)sum > bound;
-}
-
-/* The largest entry t for which the entries >= t go past the cut, for lists in shared memory. */
-static __device__ __forceinline__ double cut_value(const row_args &a, const list_shared &p,
-                                                   double mass, int top, float bound)
-{
-    double guess = a.topk_cut ? 0 : (mass - bound) / a.units;
-    return cut_find(p, guess, [&](double sum, int n) { return cut_full(a, top, bound, sum, n); });
-}
-
-/* The same for a row in registers. The search uses integers, which one instruction adds over the
- * warp: entries are compared by their bits as floats, sums are in units of 2^-31. The result is
- * then checked in double, and moved entry by entry where roundings decided. */
-template <int N>
-static __device__ __forceinline__ double cut_value(const row_args &a, const list_registers<N> &p,
-                                                   double mass, int top, float bound)
-{
-    uint32_t key[N], weight[N], low = 1, high = 0, need = __float2uint_rz(bound * 0x1p31f);
-    int at_low = 0, at_high = 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        float v = (float)p.v[i];
-        key[i] = v < 0 ? 0 : __float_as_uint(v) + 1; /* 0: no entry */
-        weight[i] = v < 0 ? 0 : __float2uint_rn(v * 0x1p31f);
-        high = max(high, key[i]);
-        at_low += key[i] > 0;
-    }
-    high = __reduce_max_sync(~0u, high) + 1;
-    at_low = __reduce_add_sync(~0u, at_low);
-    uint32_t middle = a.topk_cut ? low + (high - low) / 2
-                                 : __float_as_uint(fmaxf((float)(mass - bound) / a.units, 0)) + 1;
-    while (at_low - at_high > 1 && high - low > 1) {
-        uint32_t sum = 0;
-        int n = 0;
-        middle = middle <= low ? low + 1 : middle >= high ? high - 1 : middle;
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            sum += key[i] >= middle ? weight[i] : 0;
-            n += key[i] >= middle;
-        }
-        sum = __reduce_add_sync(~0u, sum);
-        n = __reduce_add_sync(~0u, n);
-        bool full = a.topk_cut ? n >= top : sum > need;
-        low = full ? middle : low;
-        high = full ? high : middle;
-        at_low = full ? n : at_low;
-        at_high = full ? at_high : n;
-        middle = low + (high - low) / 2;
-    }
-    double t = cut_below(p, (double)__uint_as_float(high - 1)); /* the largest key below high */
-    t = t < 0 ? cut_above(p, -1) : t;
-    for (;;) {
-        int n, above;
-        double sum = cut_mass(p, t, true, &n), sum_above = cut_mass(p, t, false, &above);
-        if (!cut_full(a, top, bound, sum, n) && t > 0)
-            t = cut_below(p, t);
-        else if (above && cut_full(a, top, bound, sum_above, above))
-            t = cut_above(p, t);
-        else
-            return t;
-    }
-}
-
-/* The cut of a row: sorted by (probability descending, block ascending), the longest prefix whose
- * sum, as a float, stays at or below the bound; or the `top` largest. */
+/* The cut of a row of `limit` blocks: sorted by (probability descending, block ascending), the
+ * longest prefix whose sum, as a float, stays at or below the bound; or the `top` largest. *mass:
+ * their sum. */
 template <class L>
-static __device__ __forceinline__ cut cut_row(const row_args &a, const head_cut &at, const L &p)
+static __device__ __forceinline__ cut cut_row(const row_args &a, const head_cut &at, const L &p,
+                                              int limit, double *mass)
 {
-    int number, equal;
-    double mass = cut_mass(p, 0, true, &number);
-    float bound = a.paper ? (float)(at.tau * mass) : (float)at.tau;
-    if (!a.topk_cut && (float)mass <= bound)
+    int number, m;
+    *mass = cut_mass(p, 0, true, &number);
+    float bound = a.paper ? (float)(at.tau * *mass) : (float)at.tau;
+    if (!a.topk_cut && (float)*mass <= bound)
         return {-0.5, 0};
-    double t = cut_value(a, p, mass, at.top, bound);
-    cut_mass(p, t, true, &equal);
-    mass = cut_mass(p, t, false, &number);
-    equal -= number;
-    if (a.topk_cut)
-        return {t, at.top - number};
-    int m = t > 0 ? (int)fmin((bound - mass) / t, (double)equal) : equal;
-    m = max(m, 0);
-    while (m < equal && (float)(mass + (m + 1) * t) <= bound)
-        m++;
-    while (m > 0 && (float)(mass + m * t) > bound)
-        m--;
-    return {t, number + m == 0 && !a.paper ? 1 : m};
+    cut_point c =
+        cut_find(p, a.topk_cut ? 0 : (float)(*mass - bound) / limit,
+                 [&](double sum, int n) { return a.topk_cut ? n >= at.top : (float)sum > bound; });
+    if (a.topk_cut) {
+        m = min(at.top - c.number, c.equal);
+    } else {
+        m = c.t > 0 ? (int)fminf((float)(bound - c.above) / (float)c.t, (float)c.equal) : c.equal;
+        m = max(m, 0);
+        while (m < c.equal && (float)(c.above + (m + 1) * c.t) <= bound)
+            m++;
+        while (m > 0 && (float)(c.above + m * c.t) > bound)
+            m--;
+        m = c.number + m == 0 && !a.paper ? 1 : m;
+    }
+    *mass = c.above + m * c.t;
+    return {c.t, m};
 }
 
-/* Write to the map which of 32 blocks of a row, from j0 on, are kept. `p` is the lane's
- * probability; `judged` says that the row was cut at all. */
-static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t row, int i, int j0,
-                                                   const uint8_t *k_like, bool all, bool judged,
-                                                   const cut &c, double p, int *seen, double *mass)
+/* A word of the map: which of 32 blocks of a judged row, from j0 on, are kept. `p` is the lane's
+ * probability. */
+static __device__ __forceinline__ uint32_t keep_blocks(const row_args &a, int j0, int limit,
+                                                       const uint8_t *k_like, const cut &c,
+                                                       double p, int *seen)
 {
     int j = j0 + (threadIdx.x & 31);
-    bool taken = cut_has(c, p, judged && j < a.units, seen);
-    bool keep = sees(a, i, j) && (all || taken || !k_like[j] || (a.sink && j == 0));
-    uint32_t word = __ballot_sync(~0u, keep);
-    *mass += taken ? p : 0;
-    if ((threadIdx.x & 31) == 0)
-        a.map[row * a.words + j0 / 32] = word;
+    bool taken = cut_has(c, p, j < limit, seen);
+    return __ballot_sync(~0u, j < limit && (taken || !k_like[j] || (a.sink && j == 0)));
 }
 
-/* A warp per row of up to 32 N blocks; N = 0: of any number, in shared memory. */
+/* A row of a head: the first `limit` blocks are seen. */
+struct row_place {
+    int limit;
+    const double *score;
+    const uint8_t *k_like;
+    uint32_t *map;
+    head_cut at;
+    bool judged;
+};
+
+static __device__ __forceinline__ row_place place_of(const row_args &a, int64_t row)
+{
+    int head = (int)(row / a.groups), end = ((int)(row % a.groups) + 1) * a.bq;
+    row_place x = {a.units, a.score + row * a.units, a.k_like + (int64_t)head * a.units,
+                   a.map + row * a.words, a.of[head]};
+    if (a.causal)
+        x.limit = min(a.units, (end + a.bk - 1) / a.bk);
+    x.judged = !x.at.dense && a.q_like[row];
+    return x;
+}
+
+/* Words [from, words) of a row that is kept as far as it is seen. */
+static __device__ __forceinline__ void keep_seen(const row_args &a, const row_place &x, int from)
+{
+    for (int w = from + (threadIdx.x & 31); w < a.words; w += 32)
+        x.map[w] = low_bits(~0u, x.limit - 32 * w);
+}
+
+/* A row of up to 32 N blocks that are seen. Returns the mass that the cut takes, -1 of a row that
+ * is not judged. */
 template <int N>
+static __device__ __forceinline__ double select_short(const row_args &a, const row_place &x)
+{
+    list_registers<N> p;
+    uint32_t word = 0; /* of the lane with its number */
+    double mass = -1;
+    int lane = threadIdx.x & 31, seen = 0;
+    if (!x.judged || !coarse_row(x.score, x.k_like, x.limit, p)) {
+        keep_seen(a, x, 0);
+        return mass;
+    }
+    cut c = cut_row(a, x.at, p, x.limit, &mass);
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        uint32_t kept = keep_blocks(a, u * 32, x.limit, x.k_like, c, p.v[u], &seen);
+        word = lane == u ? kept : word;
+    }
+    if (lane < a.words)
+        x.map[lane] = word;
+    return mass;
+}
+
+/* Rows of up to 32 N blocks, a warp each. A list that is no longer than what the row sees takes
+ * fewer instructions. */
+template <int N>
+static __global__ void __launch_bounds__(32 * ROW_WARPS, 6) select_short_rows(const row_args a)
+{
+    int64_t row = blockIdx.x * (int64_t)ROW_WARPS + (threadIdx.x >> 5);
+    if (row >= a.rows)
+        return;
+    row_place x = place_of(a, row);
+    int quarter = (x.limit - 1) / (8 * N);
+    double mass = quarter == 0   ? select_short<N / 4>(a, x)
+                  : quarter == 1 ? select_short<N / 2>(a, x)
+                  : quarter == 2 ? select_short<3 * N / 4>(a, x)
+                                 : select_short<N>(a, x);
+    if ((threadIdx.x & 31) == 0)
+        a.mass[row] = mass;
+}
+
+/* Rows of any length, whose probabilities lie in shared memory. */
 static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const row_args a)
 {
     extern __shared__ double shared[];
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
     if (row >= a.rows)
         return;
-    int head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0;
-    const uint8_t *k_like = a.k_like + (int64_t)head * a.units;
-    const head_cut at = a.of[head];
-    bool all = at.dense || !a.q_like[row], judged = false;
-    double mass = 0; /* of the lane's blocks that the cut takes */
-    cut c = {0, 0};
-    if constexpr (N > 0) {
-        list_registers<N> p;
-        judged = !all && coarse_row(a, row, i, k_like, p);
-        if (judged)
-            c = cut_row(a, at, p);
-#pragma unroll
-        for (int u = 0; u < N; u++)
-            if (u * 32 < a.units)
-                keep_blocks(a, row, i, u * 32, k_like, all, judged, c, judged ? p.v[u] : 0, &seen,
-                            &mass);
-    } else {
-        list_shared p = {shared + (int64_t)(threadIdx.x >> 5) * a.units, a.units};
-        judged = !all && coarse_row(a, row, i, k_like, p);
-        if (judged)
-            c = cut_row(a, at, p);
-        for (int j0 = 0; j0 < a.units; j0 += 32) {
-            int j = j0 + (threadIdx.x & 31);
-            keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p.v[j] : 0,
-                        &seen, &mass);
+    row_place x = place_of(a, row);
+    int lane = threadIdx.x & 31, seen = 0, done = 0;
+    double mass = -1;
+    list_shared p = {shared + (int64_t)(threadIdx.x >> 5) * a.units, x.limit};
+    if (x.judged && coarse_row(x.score, x.k_like, x.limit, p)) {
+        cut c = cut_row(a, x.at, p, x.limit, &mass);
+        for (; done * 32 < x.limit; done++) {
+            int j = done * 32 + lane;
+            uint32_t kept =
+                keep_blocks(a, done * 32, x.limit, x.k_like, c, j < x.limit ? p.v[j] : 0, &seen);
+            if (lane == 0)
+                x.map[done] = kept;
         }
     }
-    mass = warp_add(mass);
-    if ((threadIdx.x & 31) == 0)
-        a.mass[row] = judged ? mass : -1;
+    keep_seen(a, x, done);
+    if (lane == 0)
+        a.mass[row] = mass;
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
 struct sparge_state : head_args {
-    struct sparge_rule rule;  /* what all heads have */
-    bool dense;               /* no head is judged */
-    double *theta;            /* [heads] */
-    head_cut *cuts;           /* [heads] */
-    int64_t shares;           /* of the token mean */
+    struct sparge_rule rule; /* what all heads have */
+    bool dense;              /* no head is judged */
+    double *theta;           /* [heads] */
+    head_cut *cuts;          /* [heads] */
+    int share;               /* keys of a thread block's share of the token mean */
+    int64_t shares;
     double *partial;          /* [kv_heads][shares][d] */
     float *kbar;              /* [kv_heads][d] */
     float *q_mean, *k_mean;   /* [heads][groups][d], [kv_heads][units][d] */
@@ -617,108 +607,65 @@ struct sparge_state : head_args {
 };
 
 template <int D, bool KEYS>
-static int launch_blocks(struct gpu *g, int heads, int block, const block_args &a, struct err *err)
+static int launch_blocks(cudaStream_t stream, int heads, int block, const block_args &a,
+                         struct err *err)
 {
     int rc = 0, size = block == 64 ? judge_shape<D, 64>::SIZE : judge_shape<D, 128>::SIZE;
     auto judge = block == 64 ? judge_blocks<D, 64, KEYS> : judge_blocks<D, 128, KEYS>;
-    CU(err, run_kernel(g->stream, judge, dim3(a.blocks, heads), size, 0, a));
+    CU(err, run_kernel(stream, judge, dim3(a.blocks, heads), size, 0, a));
 out:
     return rc;
 }
 
-/* Token means of k, then its blocks. */
-template <int D>
-static int launch_keys(struct gpu *g, const struct select_job *job, struct err *err)
+/* Token means of k, then its blocks; beside them the blocks of the queries, which fill what those
+ * leave idle. */
+template <int D> static int launch_means(struct gpu *g, const sparge_state *s, struct err *err)
 {
-    const sparge_state *s = (const sparge_state *)job->state;
     int rc = 0;
     block_args k = {s->k,      s->kbar,       s->nk,     s->units, s->theta,
                     s->per_kv, s->rule.paper, s->k_mean, s->k_like};
-    if (s->rule.smooth_k)
-        CU(err, run_kernel(g->stream, sum_keys<D>, dim3(s->shares, s->kv_heads), THREADS, 0, s->k,
-                           s->nk, s->shares, s->partial));
-    CU(err, run_kernel(g->stream, finish_mean<D>, s->kv_heads, D * MEAN_GROUPS, 0, s->partial,
-                       s->shares, s->nk, s->rule.smooth_k, s->kbar));
-    TRY((launch_blocks<D, true>(g, s->kv_heads, (int)s->rule.bk, k, err)));
-out:
-    return rc;
-}
-
-/* Blocks of the queries of heads [head0, head0 + count). */
-template <int D>
-static int launch_queries(struct gpu *g, const struct select_job *job, int head0, int count,
-                          struct err *err)
-{
-    const sparge_state *s = (const sparge_state *)job->state;
-    int64_t at = head0 * s->nq * (D / 8), row0 = head0 * job->lists.groups;
-    block_args q = {s->q + at,        NULL, s->nq,         s->groups,
-                    s->theta + head0, 1,    s->rule.paper, s->q_mean + row0 * D,
-                    s->q_like + row0};
-    return launch_blocks<D, false>(g, count, (int)s->rule.bq, q, err);
-}
-
-/* What the heads [head0, head0 + count) keep, on the side stream. head0 is the first of a kv head.
- */
-static int launch_rows(struct gpu *g, const struct select_job *job, int head0, int count,
-                       struct err *err)
-{
-    const sparge_state *s = (const sparge_state *)job->state;
-    int n = s->units, bq = (int)s->rule.bq, bk = (int)s->rule.bk, kv0 = head0 / s->per_kv;
-    int rc = 0, warps = n > 512 ? row_warps(8 * n) : MAX_ROW_WARPS;
-    int64_t row0 = head0 * job->lists.groups, rows = count * job->lists.groups;
-    auto select = n <= 256 ? select_rows<8> : n <= 512 ? select_rows<16> : select_rows<0>;
-    row_args a = {s->score + row0 * n,
-                  s->q_like + row0,
-                  s->k_like + (int64_t)head0 * n,
-                  s->cuts + head0,
-                  s->groups,
-                  n,
-                  s->causal,
-                  bq,
-                  bk,
-                  s->rule.paper,
-                  s->rule.by_count,
-                  s->rule.sink,
-                  rows,
-                  s->map.words,
-                  s->map.map + row0 * s->map.words,
-                  s->mass + row0};
-    if (!s->dense)
-        CU(err,
-           run_kernel(g->side, score_means<float>,
-                      dim3(ceil_div(n, SCORE_TILE), ceil_div(s->groups, SCORE_TILE), count), 128, 0,
-                      s->q_mean + row0 * s->d, s->k_mean + (int64_t)kv0 * n * s->d, s->d, s->groups,
-                      n, s->per_kv, job->problem.scale, s->causal, bq, bk, s->score + row0 * n));
-    CU(err, run_kernel(g->side, select, ceil_div(rows, warps), 32 * warps,
-                       n > 512 ? 8 * n * warps : 0, a));
-out:
-    return rc;
-}
-
-/* Beside the rows of the first heads run the queries of the others. */
-template <int D> static int launch_all(struct gpu *g, const struct select_job *job, struct err *err)
-{
-    const sparge_state *s = (const sparge_state *)job->state;
-    int first = (s->kv_heads + 1) / 2 * s->per_kv, rest = s->heads - first;
-    int rc = 0;
-
-    TRY(launch_keys<D>(g, job, err));
-    TRY(launch_queries<D>(g, job, 0, first, err));
+    block_args q = {s->q, NULL, s->nq, s->groups, s->theta, 1, s->rule.paper, s->q_mean, s->q_like};
     TRY(gpu_fork(g, err));
-    TRY(launch_rows(g, job, 0, first, err));
-    if (rest) {
-        TRY(launch_queries<D>(g, job, first, rest, err));
-        TRY(gpu_fork(g, err));
-        TRY(launch_rows(g, job, first, rest, err));
-    }
+    if (s->rule.smooth_k)
+        CU(err, run_kernel(g->side, sum_keys<D>, dim3(s->shares, s->kv_heads), THREADS, 0, s->k,
+                           s->nk, s->share, s->shares, s->partial));
+    CU(err, run_kernel(g->side, finish_mean<D>, s->kv_heads, D * MEAN_GROUPS, 0, s->partial,
+                       s->shares, s->nk, s->rule.smooth_k, s->kbar));
+    TRY((launch_blocks<D, true>(g->side, s->kv_heads, (int)s->rule.bk, k, err)));
+    TRY((launch_blocks<D, false>(g->stream, s->heads, (int)s->rule.bq, q, err)));
     TRY(gpu_join(g, err));
+out:
+    return rc;
+}
+
+/* What the heads keep. */
+static int launch_rows(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const sparge_state *s = (const sparge_state *)job->state;
+    int n = s->units, bq = (int)s->rule.bq, bk = (int)s->rule.bk;
+    int rc = 0, warps = n > SHORT ? row_warps(8 * n) : ROW_WARPS;
+    int64_t rows = job->lists.rows;
+    auto select = n > SHORT       ? select_rows
+                  : n > SHORT / 2 ? select_short_rows<SHORT / 32>
+                                  : select_short_rows<SHORT / 64>;
+    row_args a = {
+        s->score,  s->q_like,    s->k_like,  s->cuts,       s->groups,        n,
+        s->causal, bq,           bk,         s->rule.paper, s->rule.by_count, s->rule.sink,
+        rows,      s->map.words, s->map.map, s->mass};
+    if (!s->dense)
+        CU(err, run_scores(g->stream, g->sms, s->heads, s->q_mean, s->k_mean, s->d, s->groups, n,
+                           s->per_kv, job->problem.scale, s->causal, bq, bk, s->score));
+    CU(err, run_kernel(g->stream, select, ceil_div(rows, warps), 32 * warps,
+                       n > SHORT ? 8 * n * warps : 0, a));
 out:
     return rc;
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
-    return job->problem.d == 128 ? launch_all<128>(g, job, err) : launch_all<64>(g, job, err);
+    const sparge_state *s = (const sparge_state *)job->state;
+    int rc = s->d == 128 ? launch_means<128>(g, s, err) : launch_means<64>(g, s, err);
+    return rc ? rc : launch_rows(g, job, err);
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
@@ -780,7 +727,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 
     TRY(method_init(g, job, r->bq, r->bk, &s, err));
     s->rule = *r;
-    s->shares = ceil_div(p->nk, MEAN_ROWS);
+    s->share = kv * p->nk < 512LL * 2 * g->sms ? 128 : 512;
+    s->shares = ceil_div(p->nk, s->share);
     s->dense = true;
     for (int h = 0; h < p->heads; h++)
         s->dense &= select_rule(p, h)->sparge.dense;

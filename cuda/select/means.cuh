@@ -73,9 +73,11 @@ static __global__ void __launch_bounds__(256)
             factor != 0 ? as_bf16((float)(value * factor)) : value;
 }
 
-#define SCORE_TILE 64
-#define SCORE_STEP 32
-#define SCORE_PITCH (SCORE_STEP + 4) /* so that 8 rows of 4 channels lie in different banks */
+/* Tiles of TILE x TILE scores, made of STEP channels at a time. */
+template <int TILE_> struct score_shape {
+    static constexpr int TILE = TILE_, STEP = 2048 / TILE;
+    static constexpr int PITCH = STEP + 4; /* so that 8 rows of 4 channels lie in different banks */
+};
 
 /* d (+)= A B^T, 16 x 8 and 8 x 8, in double: with g = lane / 4 and t = lane % 4, a: rows g, g + 8
  * of channel t, then of channel t + 4; b: row g, channels t and t + 4; d: row g, columns 2 t and
@@ -123,68 +125,86 @@ static __device__ __forceinline__ float4 load_four(const __nv_bfloat16 *x)
                        __uint_as_float(w.y << 16), __uint_as_float(w.y & 0xffff0000u));
 }
 
-template <class T>
+template <class S, class T>
 static __device__ __forceinline__ void load_means(const T *x, int row0, int n, int d, int c0,
-                                                  float (*tile)[SCORE_PITCH])
+                                                  float (*tile)[S::PITCH])
 {
 #pragma unroll
-    for (int e = threadIdx.x; e < SCORE_TILE * SCORE_STEP / 4; e += 128) {
-        int r = e / (SCORE_STEP / 4), c = e % (SCORE_STEP / 4) * 4;
+    for (int e = threadIdx.x; e < S::TILE * S::STEP / 4; e += 128) {
+        int r = e / (S::STEP / 4), c = e % (S::STEP / 4) * 4;
         *(float4 *)&tile[r][c] = row0 + r < n ? load_four(x + (int64_t)(row0 + r) * d + c0 + c)
                                               : make_float4(0, 0, 0, 0);
     }
 }
 
-/* score[head][i][j] = q_i . k_mean_j scale for a tile of 64 x 64, in double, a warp for each
- * quarter. q: means, or bf16 rows themselves. Tiles without an admissible pair are not written. */
-template <class T>
+/* score[head][i][j] = q_i . k_mean_j scale for a tile, in double, a warp for each quarter. q:
+ * means, or bf16 rows themselves. Tiles without an admissible pair are not written. */
+template <class S, class T>
 static __global__ void __launch_bounds__(128, 4)
     score_means(const T *q, const float *k, int d, int groups, int units, int per_kv, double scale,
                 int causal, int bq, int bk, double *score)
 {
-    __shared__ alignas(16) float a[SCORE_TILE][SCORE_PITCH], b[SCORE_TILE][SCORE_PITCH];
-    int i0 = blockIdx.y * SCORE_TILE, j0 = blockIdx.x * SCORE_TILE, head = blockIdx.z;
+    constexpr int TILE = S::TILE, DOWN = TILE / 32, ACROSS = TILE / 16; /* products of a warp */
+    __shared__ alignas(16) float a[TILE][S::PITCH], b[TILE][S::PITCH];
+    int i0 = blockIdx.y * TILE, j0 = blockIdx.x * TILE, head = blockIdx.z;
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int row = warp / 2 * 32 + (lane >> 2), col = warp % 2 * 32 + (lane >> 2);
-    double acc[2][4][4] = {{{0}}};
-    int64_t last = (int64_t)min(i0 + SCORE_TILE, groups) * bq;
+    int row = warp / 2 * (TILE / 2) + (lane >> 2), col = warp % 2 * (TILE / 2) + (lane >> 2);
+    double acc[DOWN][ACROSS][4] = {{{0}}};
+    int64_t last = (int64_t)min(i0 + TILE, groups) * bq;
 
     if (causal && (int64_t)j0 * bk >= last)
         return;
     q += (int64_t)head * groups * d;
     k += (int64_t)(head / per_kv) * units * d;
-    for (int c0 = 0; c0 < d; c0 += SCORE_STEP) {
-        load_means(q, i0, groups, d, c0, a);
-        load_means(k, j0, units, d, c0, b);
+    for (int c0 = 0; c0 < d; c0 += S::STEP) {
+        load_means<S>(q, i0, groups, d, c0, a);
+        load_means<S>(k, j0, units, d, c0, b);
         __syncthreads();
 #pragma unroll 2
-        for (int c = lane & 3; c < SCORE_STEP; c += 8) {
-            double x[2][4], y[4][2];
+        for (int c = lane & 3; c < S::STEP; c += 8) {
+            double x[DOWN][4], y[ACROSS][2];
 #pragma unroll
-            for (int e = 0; e < 8; e++)
+            for (int e = 0; e < 4 * DOWN; e++)
                 x[e / 4][e % 4] = widen(a[row + 16 * (e / 4) + 8 * (e % 2)][c + 4 * (e / 2 % 2)]);
 #pragma unroll
-            for (int e = 0; e < 8; e++)
+            for (int e = 0; e < 2 * ACROSS; e++)
                 y[e / 2][e % 2] = widen(b[col + 8 * (e / 2)][c + 4 * (e % 2)]);
 #pragma unroll
-            for (int u = 0; u < 2; u++)
+            for (int u = 0; u < DOWN; u++)
 #pragma unroll
-                for (int v = 0; v < 4; v++)
+                for (int v = 0; v < ACROSS; v++)
                     mma_f64(acc[u][v], x[u], y[v]);
         }
         __syncthreads();
     }
 #pragma unroll
-    for (int u = 0; u < 2; u++)
+    for (int u = 0; u < DOWN; u++)
 #pragma unroll
-        for (int v = 0; v < 4; v++)
+        for (int v = 0; v < ACROSS; v++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int i = i0 + row + 16 * u + 8 * (e / 2);
-                int j = j0 + warp % 2 * 32 + 8 * v + 2 * (lane & 3) + e % 2;
+                int j = j0 + warp % 2 * (TILE / 2) + 8 * v + 2 * (lane & 3) + e % 2;
                 if (i < groups && j < units)
                     score[((int64_t)head * groups + i) * units + j] = acc[u][v][e] * scale;
             }
+}
+
+/* Launch it for `heads` heads, in small tiles where large ones would leave multiprocessors idle. */
+template <class T>
+static cudaError_t run_scores(cudaStream_t stream, int sms, int heads, const T *q, const float *k,
+                              int d, int groups, int units, int per_kv, double scale, int causal,
+                              int bq, int bk, double *score)
+{
+    auto grid = [=](int tile) {
+        return dim3((units + tile - 1) / tile, (groups + tile - 1) / tile, heads);
+    };
+    dim3 large = grid(64);
+    bool few = (int64_t)large.x * large.y * large.z < 4 * sms;
+    auto kernel = few ? score_means<score_shape<32>, T> : score_means<score_shape<64>, T>;
+    kernel<<<few ? grid(32) : large, 128, 0, stream>>>(q, k, d, groups, units, per_kv, scale,
+                                                       causal, bq, bk, score);
+    return cudaGetLastError();
 }
 
 #endif

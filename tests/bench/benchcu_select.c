@@ -180,10 +180,15 @@ static void asked_free(struct asked *a)
     free(a->zeros);
 }
 
-static int bench_select(struct bench *b, const char *setting, int64_t tokens, bool causal, int kv,
-                        struct err *err)
+/* Heads of a selection: query heads, key heads, head dimension. */
+struct heads {
+    int q, kv, d;
+};
+
+static int bench_select(struct bench *b, const char *setting, int64_t tokens, bool causal,
+                        struct heads h, struct err *err)
 {
-    struct cu_case c = bench_case(128, tokens, 32, kv, causal, ATTN_DENSE, NULL);
+    struct cu_case c = bench_case(h.d, tokens, h.q, h.kv, causal, ATTN_DENSE, NULL);
     struct cu_run r = {0};
     struct method_run *runs = NULL;
     struct select_job job = {0};
@@ -192,16 +197,16 @@ static int bench_select(struct bench *b, const char *setting, int64_t tokens, bo
     char text[160];
     int rc = 0;
 
-    snprintf(text, sizeof text, "hd128 %lldK %s 32/%d %s", (long long)(tokens / 1024),
-             causal ? "causal" : "full", kv, setting);
+    snprintf(text, sizeof text, "hd%d %lldK %s %d/%d %s", h.d, (long long)(tokens / 1024),
+             causal ? "causal" : "full", h.q, h.kv, setting);
     if (!bench_is_wanted(b, text, ""))
         return 0;
     TRY(method_runs_parse(sim_methods, setting, &runs, &n, err));
     const struct select_method *me = select_find(runs->method->name);
     TRY(cu_run_init(&b->gpu, &c, &r, err));
-    struct select_problem p = {.heads = 32,
-                               .kv_heads = kv,
-                               .d = 128,
+    struct select_problem p = {.heads = h.q,
+                               .kv_heads = h.kv,
+                               .d = h.d,
                                .nq = tokens,
                                .nk = tokens,
                                .scale = c.problem.scale,
@@ -261,6 +266,15 @@ int bench_selections(struct bench *b, struct err *err)
         {"chipmunk:dense_layers=0:norm=exact:local_voxels=0", true, false, 32},
         {"svg2:dense_layers=0:dense_steps=0:cold=1", true, false, 32},
     };
+    static const struct { /* calls of the models in datasets/models */
+        const char *setting;
+        int64_t tokens;
+        bool causal;
+        struct heads heads;
+    } few[] = {
+        {"spargeattn:theta=-0.1:tau=0.9", 32768, true, {8, 2, 64}},
+        {"spargeattn:theta=-0.1:tau=0.9", 24576, false, {2, 2, 128}},
+    };
     static const int64_t tokens[] = {8192, 32768, 131072};
     const size_t lengths = sizeof tokens / sizeof *tokens;
     int rc = 0;
@@ -268,11 +282,14 @@ int bench_selections(struct bench *b, struct err *err)
         int64_t n = tokens[i % lengths], at = (int64_t)(i / lengths);
         if (n > 32768 && strncmp(cases[at].setting, "oracle", 6) == 0)
             continue; /* it would take minutes */
+        const struct heads h = {32, cases[at].kv, 128};
         if (cases[at].full)
-            TRY(bench_select(b, cases[at].setting, n, false, cases[at].kv, err));
+            TRY(bench_select(b, cases[at].setting, n, false, h, err));
         if (cases[at].causal)
-            TRY(bench_select(b, cases[at].setting, n, true, cases[at].kv, err));
+            TRY(bench_select(b, cases[at].setting, n, true, h, err));
     }
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++)
+        TRY(bench_select(b, few[i].setting, few[i].tokens, few[i].causal, few[i].heads, err));
 out:
     return rc;
 }
