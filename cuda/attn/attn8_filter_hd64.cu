@@ -4,4 +4,4 @@
 FILTER_LAUNCH(filter8_64_wide, 64)
 FILTER_LAUNCH(filter8_64_wide, 16)
 FILTER_LAUNCH(filter8_64_tall, 128)
-FILTER_LAUNCH(filter8_64_half, 32)
+FILTER_LAUNCH(filter8_64_tall, 32)

@@ -24,7 +24,7 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
             SCOPE};
 }
 
-#define KERNEL(d, shape, lists, scope, name, suffix, text, by)                                      \
+#define KERNEL(d, shape, lists, scope, name, suffix, text, by)                                     \
     entry<shape, scope>(name "-hd" #d "-" lists suffix,                                            \
                         "head dim " #d ", " text "tiles " lists " skip P V" by)
 
@@ -48,7 +48,7 @@ const struct filter_kernel filter_kernels[] = {
     WIDE(64, 64, "", ""),
     WIDE(64, 16, "-warp", " by 16 rows"),
     TALL(64, 128, tall, "", ""),
-    TALL(64, 32, half, "-pair", " by 32 rows"),
+    TALL(64, 32, tall, "-pair", " by 32 rows"),
     {},
 };
 

@@ -21,9 +21,11 @@
  * while P V of the stage before runs. Values of a skipped tile are loaded but not multiplied, as in
  * the authors' kernels.
  *
- * With D = 64 most kernels have two teams of two warpgroups (`teams`), each with items and buffers
- * of its own, and a stage goes from scores to P V without another beside it: four warps of a
- * scheduler hide each other's chains better than two that overlap their own, and fit in registers.
+ * Other kernels have teams (`teams`), each with items and buffers of its own, and a stage goes from
+ * scores to P V without another beside it: three or four warps of a scheduler hide each other's
+ * chains better than two that overlap their own. With operands of 8 bits and scopes of at most 64
+ * rows a team is one warpgroup with items of 64 rows, so that no list waits for another. Two items
+ * then walk a list of 128 rows. Elsewhere with D = 64 a team is two warpgroups.
  *
  * Warps vote through shared memory. Only a warp with a tile in which no score is near its maximum
  * waits for the other votes: a barrier would make warpgroups run in step, and both would leave the
@@ -41,6 +43,9 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     static constexpr int BN = T::BN, STAGES = T::STAGES, UNITS = T::UNITS;
 
     static constexpr int NONE = -1, ALL = (1 << UNITS) - 1;
+    /* Probabilities are packed among the exponentials of a stage, where registers hold both; else
+     * the wait for the values keeps them apart. */
+    static constexpr bool PACKS_EARLY = T::REGS_CONSUMER > 112;
 
     int pending; /* bit u: P V of unit u of the stage before is to be computed; NONE: there is no
                   * such stage */
@@ -83,7 +88,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         for (int u = 0; u < UNITS; u++) {
             int entry = key_of(UNITS + u);
             listed |= (entry >> (FILTER_WANTED + w) & 1) << u;
-            exempt |= (gap == INFINITY || entry >> (FILTER_EXEMPT + w) & 1) << u;
+            exempt |= (entry >> (FILTER_EXEMPT + w) & 1) << u;
         }
     }
 
@@ -114,6 +119,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         int own = look<0>(s, gap, to, grows);
         if constexpr (UNITS > 1)
             own |= look<1>(s, gap, to, grows);
+        exempt |= gap == INFINITY ? ALL : 0;
         any = gap == INFINITY ? 0 : vote(w, own, listed & ~exempt);
         mine = (own | exempt) & listed;
         any = (any | exempt) & listed;
@@ -208,24 +214,26 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     DEVICE void whole_stage(bool is_last)
     {
         score s[BN / 2];
-        int listed, exempt, own = 0, any, mine;
+        int listed, exempt, any = 0;
         float gap;
+        bool always;
         arith::issue_scores(s);
         look_up(listed, exempt, gap);
         arith::look_up_scales();
-        bool unseen = by::has_unseen(key_of(UNITS - 1) + T::UNIT, first());
+        bool unseen = listed != ALL || ((a.causal || a.nk % T::UNIT) &&
+                                        by::has_unseen(key_of(UNITS - 1) + T::UNIT, first()));
         wgmma_wait<0>();
         hold(s);
         arith::mask(s, unseen);
         arith::arrive(&sm.k_empty[kv.at]);
         if (is_last)
             arith::arrive(&sm.q_empty[q.at]);
-        look_and_follow<0>(s, gap, own);
-        if constexpr (UNITS > 1)
-            look_and_follow<1>(s, gap, own);
-        any = gap == INFINITY ? 0 : vote(w, own, listed & ~exempt);
-        any = uniform((any | exempt) & listed); /* ptxas must see that the branches are uniform */
-        mine = SCOPE < 64 ? (own | exempt) & listed : any;
+        int own = look_and_follow(s, gap, always);
+        exempt |= always ? ALL : 0;
+        if (!always)
+            any = vote(w, own, listed & ~exempt);
+        any = (any | exempt) & listed;
+        int mine = SCOPE < 64 ? (own | exempt) & listed : any;
         counts += __popc(mine);
         multiply(s, mine, any);
         if (!T::LENDS || !is_last)
@@ -251,7 +259,8 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             take_units<true, SOME>(s, mine);
         else
             take_units<false, SOME>(s, mine);
-        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        if (PACKS_EARLY || !SOME)
+            await_values();
         if (SOME)
             add_values<SOME>(kv.at);
     }
@@ -263,8 +272,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             take_unit<FLOATS, SOME, 1>(s, mine);
     }
 
-    template <bool FLOATS, int SOME, int UNIT>
-    DEVICE void take_unit(score (&s)[BN / 2], int mine)
+    template <bool FLOATS, int SOME, int UNIT> DEVICE void take_unit(score (&s)[BN / 2], int mine)
     {
         float reference[2], sum[2];
         if (!(SOME >> UNIT & 1) && !f.keep_sum)
@@ -274,18 +282,41 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
 #pragma unroll
         for (int r = 0; r < 2; r++)
             l[r] += mine >> UNIT & 1 || f.keep_sum ? sum[r] : 0;
+        if (!PACKS_EARLY && SOME)
+            await_values();
         put<UNIT>(s, mine, SOME);
     }
 
-    /* Is a row of the scope near its maximum in a unit? The maxima rise, and what was summed is
-     * scaled. */
-    template <int UNIT> DEVICE void look_and_follow(const score (&s)[BN / 2], float gap, int &own)
+    DEVICE void await_values()
     {
-        float top[2];
-        arith::template find_tops<UNIT * SCORES, (UNIT + 1) * SCORES>(s, top);
-        own |= (gap < INFINITY && __any_sync(~0u, near(top, m, gap))) << UNIT;
-        if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1]))
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+    }
+
+    /* In which units is a row of the scope near its maximum? The maxima rise, and what was summed
+     * is scaled. Most stages raise no row of a warp, and one instruction tells all that. always: no
+     * tile of the head is skipped. */
+    DEVICE int look_and_follow(const score (&s)[BN / 2], float gap, bool &always)
+    {
+        constexpr int GROWS = 1 << UNITS, ALWAYS = GROWS << 1;
+        float top[2], second[2];
+        arith::template find_tops<0, SCORES>(s, top);
+        int found = near(top, m, gap);
+        bool grows = top[0] > m[0] || top[1] > m[1];
+        if constexpr (UNITS > 1) {
+            arith::template find_tops<SCORES, BN / 2>(s, second);
+            found |= near(second, m, gap) << 1;
+            grows |= second[0] > m[0] || second[1] > m[1];
+        }
+        found = uniform(found | (grows ? GROWS : 0) | (gap == INFINITY ? ALWAYS : 0));
+        always = found & ALWAYS;
+        if (found & GROWS) {
             follow(top);
+            if (UNITS > 1) {
+                found = (found & ~2) | uniform(near(second, m, gap)) << 1;
+                follow(second);
+            }
+        }
+        return found & ALL;
     }
 
     DEVICE void follow(float (&top)[2])

@@ -33,7 +33,8 @@ struct shape {
     static constexpr int D = D_, DV = DV_, BN = BN_, WG = WG_, STAGES = STAGES_;
     static constexpr int QBUFS = D > 128 ? 1 : 2; /* queries of this item, and of the next */
     static constexpr int TEAMS = 1;               /* of WG warpgroups each in a thread block */
-    static constexpr bool LENDS = false; /* outputs leave from the place of the item's last values */
+    static constexpr bool LENDS =
+        false; /* outputs leave from the place of the item's last values */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* arrivals that empty a buffer, one per warp */

@@ -139,7 +139,7 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
 
     DEVICE void look_up_scales()
     {
-        if (T::LENDS) /* no register keeps it */
+        if (T::TEAMS > 3) /* no register keeps it */
             base::look_up_query_scale();
 #pragma unroll
         for (int u = 0; u < UNITS; u++)

@@ -96,12 +96,12 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     TRY(bench_work(&c.problem, &k->kernel.tile, ptr, col, NULL, &w, err));
     bench_raw(b, "matmul", product, CEILING_FLOP);
     bench_raw_attn(b, text, k->kernel.name, &w, times, flop);
-    struct quartiles m = quartiles_of(product->ns, product->n), q = quartiles_of(times->ns, times->n);
+    struct quartiles m = quartiles_of(product->ns, product->n),
+                     q = quartiles_of(times->ns, times->n);
     double top = CEILING_FLOP / m.median * 1e-3, got = flop / q.median * 1e-3;
     printf("%-44s P V %5.1f%% %10.1f us %5.1f%% %7.1f %7.1f %6.3f of dense %5.3f\n", text,
            100 * pv_tiles / (double)plan.blocks, q.median * 1e-3, 100 * (q.q3 - q.q1) / q.median,
-           got, top, got / top,
-           bench_rate_over(times, flop, times + 1, cu_flop_dense(&c.problem)));
+           got, top, got / top, bench_rate_over(times, flop, times + 1, cu_flop_dense(&c.problem)));
     fflush(stdout);
     b->lines++;
 out:
