@@ -5,7 +5,7 @@
  *   wgmma_e4m3  D[64][N] (+)= A[64][32] B[N][32]^T  e4m3, fp32 sums; A in registers
  *   wgmma_f16   D[64][N] (+)= A[64][16] B[16][N]    float16, sums too or fp32; A in registers
  *
- * N is 128 or 64, for sums in float16 64. A and B of 8 bits are K-major. Accumulators lie as in
+ * N is 128 or 64. A and B of 8 bits are K-major. Accumulators lie as in
  * wgmma.cuh, those in float16 in packed pairs, as the A registers of wgmma_f16 do. An A register of
  * wgmma_e4m3 has four columns of a row: register i of lane l of warp w is row 16 w + l / 4 + 8 (i %
  * 2), columns 16 (i / 2) + 4 (l % 4) and on.
@@ -60,6 +60,14 @@ DEVICE void wgmma_f16(int (&d)[16], uint32_t a0, uint32_t a1, uint32_t a2, uint3
 {
     asm volatile(WGMMA8(64, "k16.f16.f16.f16", 16, 21, "{%16, %17, %18, %19}, %20, p, 1, 1, 1")
                  : BIND_S16(0)
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
+}
+
+DEVICE void wgmma_f16(int (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b,
+                      int add)
+{
+    asm volatile(WGMMA8(128, "k16.f16.f16.f16", 32, 37, "{%32, %33, %34, %35}, %36, p, 1, 1, 1")
+                 : BIND_S16(0), BIND_S16(16)
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
 }
 

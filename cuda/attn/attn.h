@@ -98,7 +98,7 @@ PLAN_FN int attn8_place(int r)
 /* Can kernels of this element with tiles of so many keys do what the rule says? */
 bool attn8_takes(const struct own_quantised *r, enum attn_element element, int keys);
 
-/* Like attn_job_init, with a plan of which no row is cut. Launch and free the job like any other.
+/* Like attn_job_init; rows of dense attention may be cut. Launch and free the job like any other.
  */
 int attn8_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,
                    const struct attn_plan *plan, const struct attn_tensors *x,

@@ -12,8 +12,9 @@
  *
  * The frame is that of attn_sm90.cuh: a persistent grid, items of a plan, the same producer,
  * outputs through shared memory. Items are walked by ascending keys, as the method does, because P
- * is rounded relative to the largest score so far; for the same reason rows are not cut into
- * pieces. P V of a stage has sums of its own: those of the tensor cores keep 13 bits of mantissa.
+ * is rounded relative to the largest score so far; in a piece of a row, to the largest of the
+ * piece: other roundings, of the same size. P V of a stage has sums of its own: those of the tensor
+ * cores keep 13 bits of mantissa.
  */
 #include "cuda/attn/attn8_consumer.cuh"
 #include "cuda/attn/attn_sm90.cuh"

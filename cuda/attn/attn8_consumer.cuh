@@ -27,9 +27,9 @@ template <class T> struct consumer8 : tile_rows<T> {
     /* The first of the thread's two rows, in its head. Computed at each use. */
     DEVICE int row() const
     {
-        int r = warp() * 16 + (lane() >> 2);
-        asm volatile("" : "+r"(r));
-        return first_row(tile) + r;
+        int t;
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+        return first_row(tile) + (t >> 5 & 3) * 16 + (t >> 2 & 7);
     }
 
     /* A tile with rows of 128 bytes, or of 64 that are swizzled as such. */
@@ -191,16 +191,18 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
     }
 
-    /* Probabilities of the stage in place, their sums in l. FLOATS: scores are floats in log2
-     * units already. */
+    /* Packed probabilities of the stage, their sums in l. FLOATS: scores are floats in log2 units
+     * already. */
     template <bool FLOATS>
-    DEVICE void soften(int (&s)[BN / 2], float (&top)[2], float scale, float (&c)[2])
+    DEVICE void soften(int (&s)[BN / 2], float (&top)[2], float scale, float (&c)[2],
+                       uint32_t (&p)[BN / 8])
     {
         float base[2], sum[2];
         raise<FLOATS>(top, scale, c, base);
         exponentials<FLOATS, 0, BN / 2>(s, base, scale, 0, sum);
         l[0] = fmaf(l[0], c[0], sum[0]);
         l[1] = fmaf(l[1], c[1], sum[1]);
+        pack<0, BN / 2>(s, p);
     }
 
     template <bool MASKED> DEVICE void step(int key0)
@@ -208,6 +210,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         if constexpr (!T::BY_CHANNEL)
             return step_f16<MASKED>(key0);
         int s[BN / 2];
+        uint32_t p[BN / 8];
         float top[2], c[2];
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         issue_scores(s);
@@ -216,13 +219,11 @@ template <class T> struct consumer8 : tile_rows<T> {
         if (MASKED || __any_sync(~0u, scale > COARSE)) {
             mask_scores<0, BN / 2>(s, scale, key0);
             tops<true, 0, BN / 2>(s, scale, top);
-            soften<true>(s, top, scale, c);
+            soften<true>(s, top, scale, c, p);
         } else {
             tops<false, 0, BN / 2>(s, scale, top);
-            soften<false>(s, top, scale, c);
+            soften<false>(s, top, scale, c, p);
         }
-        uint32_t p[BN / 8];
-        pack<0, BN / 2>(s, p);
         add_values(p, c);
         kv.next();
     }
@@ -333,13 +334,20 @@ template <class T> struct consumer8 : tile_rows<T> {
         rows::clear_outputs();
         m[0] = m[1] = ref[0] = ref[1] = -INFINITY;
         l[0] = l[1] = 0;
+        look_up_query_scale();
+    }
+
+    DEVICE void look_up_query_scale()
+    {
         int r = row();
         q_scale = r < a.nq ? __ldg(a.scales.q + ((int64_t)head_of(tile) * a.nq + r)) : 0;
     }
 
-    /* Scales and means of the channels, applied to outputs with the normaliser. */
+    /* Scales and means of the channels, applied to outputs with the normaliser, which those of a
+     * piece of a row do not have yet. */
     DEVICE void scale_channels()
     {
+        const bool piece = !T::FILTER && slot >= 0;
         int64_t at = (int64_t)(head_of(tile) / a.group) * D + 2 * (lane() & 3);
         bool means = a.scales.v_mean;
 #pragma unroll
@@ -350,9 +358,9 @@ template <class T> struct consumer8 : tile_rows<T> {
                 mean = __ldg((const float2 *)(a.scales.v_mean + at + 2 * i));
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                float one = inv[r] > 0 ? 1 : 0;
-                o[i + 2 * r] = fmaf(o[i + 2 * r] * inv[r], by.x, one * mean.x);
-                o[i + 2 * r + 1] = fmaf(o[i + 2 * r + 1] * inv[r], by.y, one * mean.y);
+                float one = piece ? l[r] : inv[r] > 0 ? 1 : 0, to = piece ? 1 : inv[r];
+                o[i + 2 * r] = fmaf(o[i + 2 * r] * to, by.x, one * mean.x);
+                o[i + 2 * r + 1] = fmaf(o[i + 2 * r + 1] * to, by.y, one * mean.y);
             }
         }
         inv[0] = inv[1] = 1;
@@ -370,9 +378,18 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
         rows::close_rows();
         scale_channels();
+        if (!T::FILTER && slot >= 0) {
+            rows::store_piece(slot);
+            return;
+        }
         rows::await_output_buffer();
         rows::template put_outputs<0, D / 16>();
         rows::send_rows(tile);
+        if (T::LENDS) {
+            tma_store_wait_read();
+            __syncwarp();
+            arrive(&sm.v_empty[rows::lent]);
+        }
     }
 
     /* Stages by ascending keys, as the method goes; the last ones are those with masks. */
@@ -391,6 +408,7 @@ template <class T> struct consumer8 : tile_rows<T> {
                 step<true>(i * BN);
             else
                 pass();
+        slot = warp_load(&sm.work[q.at]).w;
         arrive(&sm.q_empty[q.at]);
         finish();
     }

@@ -4,5 +4,5 @@
 FILTER_LAUNCH(filter8_128_wide, 64)
 FILTER_LAUNCH(filter8_128_wide, 16)
 FILTER_LAUNCH(filter8_128_tall, 128)
-FILTER_LAUNCH(filter8_128_tall, 32)
-FILTER_LAUNCH(filter8_128_tall, 16)
+FILTER_LAUNCH(filter8_128_half, 32)
+FILTER_LAUNCH(filter8_128_half, 16)

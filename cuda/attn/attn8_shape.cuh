@@ -26,13 +26,15 @@ using dense8_128 = shape8<128, 128, 3, 4>;
 using dense8_64 = shape8<64, 128, 3, 8>;
 using dense8f_128 = shape8<128, 128, 3, 2, BLOCKS_ALL, 128, false, 64>;
 using dense8f_64 = shape8<64, 128, 3, 6, BLOCKS_ALL, 128, false, 64>;
-using filter8_128_wide = shape8<128, 128, 2, 4, BLOCKS_FILTER>;
+using filter8_128_wide = teams<shape8<128, 128, 1, 2, BLOCKS_FILTER>, 3>;
 using filter8_128_tall = shape8<128, 128, 2, 4, BLOCKS_FILTER, 64>;
-using filter8_64_wide = teams<shape8<64, 128, 2, 4, BLOCKS_FILTER>>;
-using filter8_64_tall = teams<shape8<64, 64, 2, 8, BLOCKS_FILTER>>;
-using filter8f_128_wide = shape8<128, 128, 2, 3, BLOCKS_FILTER, 128, false>;
+using filter8_128_half = teams<shape8<128, 128, 1, 2, BLOCKS_FILTER, 64>, 3>;
+using filter8_64_wide = teams<shape8<64, 128, 1, 3, BLOCKS_FILTER>, 4>;
+using filter8_64_tall = teams<shape8<64, 64, 2, 8, BLOCKS_FILTER>, 2>;
+using filter8f_128_wide = teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 128, false>, 3>;
 using filter8f_128_tall = shape8<128, 128, 2, 3, BLOCKS_FILTER, 64, false>;
-using filter8f_64_wide = shape8<64, 128, 2, 6, BLOCKS_FILTER, 128, false>;
-using filter8f_64_tall = teams<shape8<64, 64, 2, 6, BLOCKS_FILTER, 64, false>>;
+using filter8f_128_half = teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 64, false>, 3>;
+using filter8f_64_wide = teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 128, false>, 3>;
+using filter8f_64_tall = teams<shape8<64, 64, 2, 6, BLOCKS_FILTER, 64, false>, 2>;
 
 #endif

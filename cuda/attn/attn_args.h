@@ -42,7 +42,7 @@ struct filter_args {
     const float *gap; /* [heads] the filter's distance in units of scores before scaling, INFINITY:
                        * no tile is skipped */
     int keep_sum;     /* skipped tiles count in the normaliser */
-    unsigned *computed; /* [rows of tiles][2 warpgroups][4 scopes] P V computed */
+    unsigned *computed; /* [rows of tiles][warpgroups][4 scopes] P V computed */
 };
 
 /* The instance of a function template for a head dimension of attn_sm90.cuh's kernels. */

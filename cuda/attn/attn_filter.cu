@@ -5,6 +5,7 @@
 
 #include "cuda/attn/attn8_shape.cuh"
 #include "cuda/attn/filter_shape.cuh"
+#include "core/intmath.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,29 +24,31 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
             SCOPE};
 }
 
-/* The kernels of a shape in each arithmetic. */
-#define KERNELS(d, shape, lists, scope, suffix, by)                                                \
-    entry<filter##d##_##shape, scope>("filter-hd" #d "-" lists suffix,                             \
-                                      "head dim " #d ", tiles " lists " skip P V" by),             \
-        entry<filter8_##d##_##shape, scope>("filter-int8-hd" #d "-" lists suffix,                  \
-                                            "head dim " #d ", INT8 and e4m3, tiles " lists         \
-                                            " skip P V" by),                                       \
-        entry<filter8f_##d##_##shape, scope>("filter-int8-f16-hd" #d "-" lists suffix,             \
-                                             "head dim " #d ", INT8 and float16, tiles " lists     \
-                                             " skip P V" by)
-#define WIDE(d, scope, suffix, by) KERNELS(d, wide, "64x128", scope, suffix, by)
-#define TALL(d, scope, suffix, by) KERNELS(d, tall, "128x64", scope, suffix, by)
+#define KERNEL(d, shape, lists, scope, name, suffix, text, by)                                     \
+    entry<shape, scope>(name "-hd" #d "-" lists suffix,                                            \
+                        "head dim " #d ", " text "tiles " lists " skip P V" by)
+
+/* The kernels of a shape in each arithmetic; with operands of 8 bits, `half` if scopes have at most
+ * 64 rows. */
+#define KERNELS(d, shape, bytes, lists, scope, suffix, by)                                         \
+    KERNEL(d, filter##d##_##shape, lists, scope, "filter", suffix, "", by),                        \
+        KERNEL(d, filter8_##d##_##bytes, lists, scope, "filter-int8", suffix, "INT8 and e4m3, ",   \
+               by),                                                                                \
+        KERNEL(d, filter8f_##d##_##bytes, lists, scope, "filter-int8-f16", suffix,                 \
+               "INT8 and float16, ", by)
+#define WIDE(d, scope, suffix, by) KERNELS(d, wide, wide, "64x128", scope, suffix, by)
+#define TALL(d, scope, bytes, suffix, by) KERNELS(d, tall, bytes, "128x64", scope, suffix, by)
 
 const struct filter_kernel filter_kernels[] = {
     WIDE(128, 64, "", ""),
     WIDE(128, 16, "-warp", " by 16 rows"),
-    TALL(128, 128, "", ""),
-    TALL(128, 32, "-pair", " by 32 rows"),
-    TALL(128, 16, "-warp", " by 16 rows"),
+    TALL(128, 128, tall, "", ""),
+    TALL(128, 32, half, "-pair", " by 32 rows"),
+    TALL(128, 16, half, "-warp", " by 16 rows"),
     WIDE(64, 64, "", ""),
     WIDE(64, 16, "-warp", " by 16 rows"),
-    TALL(64, 128, "", ""),
-    TALL(64, 32, "-pair", " by 32 rows"),
+    TALL(64, 128, tall, "", ""),
+    TALL(64, 32, tall, "-pair", " by 32 rows"),
     {},
 };
 
@@ -75,12 +78,18 @@ const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel
     return NULL;
 }
 
+/* Groups of 64 rows, which have counts of their own. */
+static int64_t counted(const struct attn_problem *p, const struct attn_kernel *k, int64_t q_blocks)
+{
+    return p->heads * q_blocks * (k->tile.bm / 64);
+}
+
 /* Counts, zero where no thread block comes by. */
-static int init_args(struct gpu *g, const struct accel_filter *f, int n, int heads, int64_t rows,
+static int init_args(struct gpu *g, const struct accel_filter *f, int n, int heads, int64_t groups,
                      struct attn_job *job, struct err *err)
 {
     int rc = 0;
-    int64_t bytes = rows * 2 * SCOPES * 4;
+    int64_t bytes = groups * SCOPES * 4;
     filter_args *a = (filter_args *)realloc(job->args, sizeof *a);
     float *gap = (float *)malloc((size_t)heads * sizeof *gap);
 
@@ -108,21 +117,18 @@ int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct fi
         TRY(attn8_job_init(g, p, &kernel->kernel, plan, x, scales, job, err));
     else
         TRY(attn_job_init(g, p, &kernel->kernel, plan, x, job, err));
-    TRY(init_args(g, f, n, p->heads, (int64_t)p->heads * plan->q_blocks, job, err));
+    TRY(init_args(g, f, n, p->heads, counted(p, &kernel->kernel, plan->q_blocks), job, err));
 out:
     if (rc)
         attn_job_free(job);
     return rc;
 }
 
-/* Tiles of one list: of `bq` rows from row `row0` of its head on. */
-static double tiles_of_list(const unsigned *computed, const attn_problem *p, int64_t q_blocks,
-                            int head, int64_t row0, int bq, int scope)
+/* Tiles of one list: of `rows` rows, whose counts begin at c. */
+static double tiles_of_list(const unsigned *c, int64_t rows, int scope)
 {
-    int64_t rows = p->nq - row0 < bq ? p->nq - row0 : bq;
-    const unsigned *c = computed + ((head * q_blocks + row0 / 128) * 2 + row0 % 128 / 64) * SCOPES;
     double sum = 0;
-    for (int i = 0; i < bq / 64 * SCOPES; i++)
+    for (int64_t i = 0; i < (rows + 63) / 64 * SCOPES; i++)
         sum += c[i];
     return sum / (double)((rows + scope - 1) / scope);
 }
@@ -132,7 +138,7 @@ int filter_tiles(struct gpu *g, const struct attn_job *job, const struct filter_
 {
     const struct attn_problem *p = &job->problem;
     const filter_args *a = (const filter_args *)job->args;
-    int64_t n = (int64_t)p->heads * a->base.q_blocks * 2 * SCOPES;
+    int64_t groups = counted(p, &kernel->kernel, a->base.q_blocks), n = groups * SCOPES;
     int bq = attn_block_rows(p->lists, NULL), rc = 0;
     unsigned *computed = NULL;
 
@@ -141,7 +147,8 @@ int filter_tiles(struct gpu *g, const struct attn_job *job, const struct filter_
     for (int h = 0; h < p->heads; h++) {
         tiles[h] = 0;
         for (int64_t row0 = 0; row0 < p->nq; row0 += bq)
-            tiles[h] += tiles_of_list(computed, p, a->base.q_blocks, h, row0, bq, kernel->scope);
+            tiles[h] += tiles_of_list(computed + (h * groups / p->heads + row0 / 64) * SCOPES,
+                                      MIN(bq, p->nq - row0), kernel->scope);
     }
 out:
     free(computed);

@@ -21,9 +21,11 @@
  * while P V of the stage before runs. Values of a skipped tile are loaded but not multiplied, as in
  * the authors' kernels.
  *
- * With D = 64 most kernels have two teams of two warpgroups (`teams`), each with items and buffers
- * of its own, and a stage goes from scores to P V without another beside it: four warps of a
- * scheduler hide each other's chains better than two that overlap their own, and fit in registers.
+ * Other kernels have teams (`teams`), each with items and buffers of its own, and a stage goes from
+ * scores to P V without another beside it: three or four warps of a scheduler hide each other's
+ * chains better than two that overlap their own. With operands of 8 bits and scopes of at most 64
+ * rows a team is one warpgroup with items of 64 rows, so that no list waits for another. Two items
+ * then walk a list of 128 rows. Elsewhere with D = 64 a team is two warpgroups.
  *
  * Warps vote through shared memory. Only a warp with a tile in which no score is near its maximum
  * waits for the other votes: a barrier would make warpgroups run in step, and both would leave the
@@ -40,7 +42,10 @@
 template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_votes<T, SCOPE> {
     static constexpr int BN = T::BN, STAGES = T::STAGES, UNITS = T::UNITS;
 
-    static constexpr int NONE = -1;
+    static constexpr int NONE = -1, ALL = (1 << UNITS) - 1;
+    /* Probabilities are packed among the exponentials of a stage, where registers hold both; else
+     * the wait for the values keeps them apart. */
+    static constexpr bool PACKS_EARLY = T::REGS_CONSUMER > 112;
 
     int pending; /* bit u: P V of unit u of the stage before is to be computed; NONE: there is no
                   * such stage */
@@ -51,7 +56,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     using score = typename arith::score;
     using sums = typename arith::sums;
     using by = filter_votes<T, SCOPE>;
-    using by::always, by::computed, by::f, by::near, by::vote;
+    using by::counts, by::f, by::near, by::vote;
 
     /* ---- stages ----------------------------------------------------------------------------- */
 
@@ -75,24 +80,26 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     }
 
     /* Bits of the stage's units: those that it has, and those that are never skipped. */
-    DEVICE void look_up(int &listed, int &exempt) const
+    DEVICE void look_up(int &listed, int &exempt, float &gap) const
     {
+        gap = by::gap_of(arith::tile);
         listed = exempt = 0;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             int entry = key_of(UNITS + u);
             listed |= (entry >> (FILTER_WANTED + w) & 1) << u;
-            exempt |= (always() || entry >> (FILTER_EXEMPT + w) & 1) << u;
+            exempt |= (entry >> (FILTER_EXEMPT + w) & 1) << u;
         }
     }
 
     /* Is a row of the scope near its maximum `to` in the unit? The maxima follow, which most units
      * do not raise in any row of a warp. */
-    template <int UNIT> DEVICE int look(const score (&s)[BN / 2], float (&to)[2], bool &grows)
+    template <int UNIT>
+    DEVICE int look(const score (&s)[BN / 2], float gap, float (&to)[2], bool &grows)
     {
         float top[2];
         arith::template find_tops<UNIT * SCORES, (UNIT + 1) * SCORES>(s, top);
-        bool own = !always() && __any_sync(~0u, near(top, to));
+        bool own = gap < INFINITY && __any_sync(~0u, near(top, to, gap));
         if (__any_sync(~0u, top[0] > to[0] || top[1] > to[1])) {
             tops_of_lanes(top);
             to[0] = fmaxf(to[0], top[0]);
@@ -104,18 +111,19 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
 
     /* Which units the scope (`mine`) and the warpgroup (`any`) multiply. The maxima move, and the
      * sums with them; c: the factors of the outputs, if that is so. */
-    DEVICE bool decide(const score (&s)[BN / 2], int listed, int exempt, int &mine, int &any,
-                       float (&c)[2])
+    DEVICE bool decide(const score (&s)[BN / 2], float gap, int listed, int exempt, int &mine,
+                       int &any, float (&c)[2])
     {
         float to[2] = {m[0], m[1]};
         bool grows = false;
-        int own = look<0>(s, to, grows);
+        int own = look<0>(s, gap, to, grows);
         if constexpr (UNITS > 1)
-            own |= look<1>(s, to, grows);
-        any = always() ? 0 : vote(w, own, listed & ~exempt);
+            own |= look<1>(s, gap, to, grows);
+        exempt |= gap == INFINITY ? ALL : 0;
+        any = gap == INFINITY ? 0 : vote(w, own, listed & ~exempt);
         mine = (own | exempt) & listed;
         any = (any | exempt) & listed;
-        computed += __popc(mine);
+        counts += __popc(mine);
         if (grows)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
@@ -126,16 +134,19 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         return grows;
     }
 
-    /* Probabilities of half of a stage, where any scope of the warpgroup multiplies them or skipped
-     * tiles count too. */
-    template <int HALF>
+    /* Probabilities of scores [FROM, TO) of a unit, where any scope of the warpgroup multiplies
+     * them or skipped tiles count too. */
+    template <int FROM, int TO>
     DEVICE void take(score (&s)[BN / 2], const float (&reference)[2], int mine, int any)
     {
-        constexpr int FROM = HALF * BN / 4, UNIT = FROM / SCORES;
+        constexpr int UNIT = FROM / SCORES;
         if (!(any >> UNIT & 1) && !f.keep_sum)
             return;
         float sum[2];
-        arith::template soften<FROM, FROM + BN / 4>(s, reference, sum);
+        if (arith::floats())
+            arith::template soften<true, FROM, TO>(s, reference, sum);
+        else
+            arith::template soften<false, FROM, TO>(s, reference, sum);
 #pragma unroll
         for (int r = 0; r < 2; r++)
             l[r] += mine >> UNIT & 1 || f.keep_sum ? sum[r] : 0;
@@ -159,14 +170,14 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         const ring<STAGES> before = kv.before();
         score s[BN / 2];
         sums u;
-        float c[2], reference[2];
+        float c[2], reference[2], gap;
         int listed, exempt, mine, any;
         arith::issue_scores(s);
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
             arith::template issue_values<PENDING, 0>(before.at, u);
         }
-        look_up(listed, exempt);
+        look_up(listed, exempt, gap);
         arith::look_up_scales();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
@@ -175,15 +186,15 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         arith::arrive(&sm.k_empty[kv.at]);
         if (is_last)
             arith::arrive(&sm.q_empty[q.at]);
-        bool grows = decide(s, listed, exempt, mine, any, c);
+        bool grows = decide(s, gap, listed, exempt, mine, any, c);
         arith::references(reference);
-        take<0>(s, reference, mine, any);
+        take<0, BN / 4>(s, reference, mine, any);
         if (PENDING) {
             arith::template end_values<0>(u);
             if constexpr (PARTS > 1)
                 arith::template issue_values<PENDING, 1>(before.at, u);
         }
-        take<1>(s, reference, mine, any);
+        take<BN / 4, BN / 2>(s, reference, mine, any);
         if (PENDING) {
             if constexpr (PARTS > 1)
                 arith::template end_values<1>(u);
@@ -199,44 +210,115 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         pending = any;
     }
 
-    /* A stage of one unit from its scores to P V; the warps of the other team hide the chain. */
-    DEVICE void whole_stage()
+    /* A stage from its scores to P V; the warps of other teams hide the chain. */
+    DEVICE void whole_stage(bool is_last)
     {
         score s[BN / 2];
-        float top[2];
+        int listed, exempt, any = 0;
+        float gap;
+        bool always;
         arith::issue_scores(s);
-        int exempt = always() || key_of(1) >> (FILTER_EXEMPT + w) & 1;
+        look_up(listed, exempt, gap);
         arith::look_up_scales();
+        bool unseen = listed != ALL || ((a.causal || a.nk % T::UNIT) &&
+                                        by::has_unseen(key_of(UNITS - 1) + T::UNIT, first()));
         wgmma_wait<0>();
         hold(s);
-        arith::mask(s, by::has_unseen(key_of(0) + T::UNIT, first()));
+        arith::mask(s, unseen);
         arith::arrive(&sm.k_empty[kv.at]);
-        arith::template find_tops<0, BN / 2>(s, top);
-        int own = !always() && __any_sync(~0u, near(top, m));
-        if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1]))
-            follow(top);
-        bool any = always() || vote(w, own, 1 & ~exempt) || exempt, mine = own || exempt;
-        computed += mine;
-        if (any || f.keep_sum) {
-            float reference[2], sum[2];
-            arith::references(reference);
-            arith::template soften<0, BN / 2>(s, reference, sum);
-#pragma unroll
-            for (int r = 0; r < 2; r++)
-                l[r] += mine || f.keep_sum ? sum[r] : 0;
-        }
-        if (any) {
-            arith::template pack_all<0, BN / 2>(s);
-#pragma unroll
-            for (int i = 0; i < sizeof p / 4 && SCOPE < 64; i++)
-                p[i] &= 0u - mine;
-            finish_pending<1>(kv);
-        } else {
-            drop_values(kv);
-        }
+        if (is_last)
+            arith::arrive(&sm.q_empty[q.at]);
+        int own = look_and_follow(s, gap, always);
+        exempt |= always ? ALL : 0;
+        if (!always)
+            any = vote(w, own, listed & ~exempt);
+        any = (any | exempt) & listed;
+        int mine = SCOPE < 64 ? (own | exempt) & listed : any;
+        counts += __popc(mine);
+        multiply(s, mine, any);
+        if (!T::LENDS || !is_last)
+            arith::arrive(&sm.v_empty[kv.at]);
     }
 
-    /* The maxima rise, and what was summed is scaled. */
+    /* Probabilities and P V of the units in `any`; those of other scopes get zeros. */
+    DEVICE void multiply(score (&s)[BN / 2], int mine, int any)
+    {
+        if (any == ALL)
+            multiply_units<ALL>(s, mine);
+        else if (UNITS > 1 && any == 2)
+            multiply_units<2>(s, mine);
+        else if (UNITS > 1 && any == 1)
+            multiply_units<1>(s, mine);
+        else
+            multiply_units<0>(s, mine);
+    }
+
+    template <int SOME> DEVICE void multiply_units(score (&s)[BN / 2], int mine)
+    {
+        if (arith::floats())
+            take_units<true, SOME>(s, mine);
+        else
+            take_units<false, SOME>(s, mine);
+        if (PACKS_EARLY || !SOME)
+            await_values();
+        if (SOME)
+            add_values<SOME>(kv.at);
+    }
+
+    template <bool FLOATS, int SOME> DEVICE void take_units(score (&s)[BN / 2], int mine)
+    {
+        take_unit<FLOATS, SOME, 0>(s, mine);
+        if constexpr (UNITS > 1)
+            take_unit<FLOATS, SOME, 1>(s, mine);
+    }
+
+    template <bool FLOATS, int SOME, int UNIT> DEVICE void take_unit(score (&s)[BN / 2], int mine)
+    {
+        float reference[2], sum[2];
+        if (!(SOME >> UNIT & 1) && !f.keep_sum)
+            return;
+        arith::references(reference);
+        arith::template soften<FLOATS, UNIT * SCORES, (UNIT + 1) * SCORES>(s, reference, sum);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            l[r] += mine >> UNIT & 1 || f.keep_sum ? sum[r] : 0;
+        if (!PACKS_EARLY && SOME)
+            await_values();
+        put<UNIT>(s, mine, SOME);
+    }
+
+    DEVICE void await_values()
+    {
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+    }
+
+    /* In which units is a row of the scope near its maximum? The maxima rise, and what was summed
+     * is scaled. Most stages raise no row of a warp, and one instruction tells all that. always: no
+     * tile of the head is skipped. */
+    DEVICE int look_and_follow(const score (&s)[BN / 2], float gap, bool &always)
+    {
+        constexpr int GROWS = 1 << UNITS, ALWAYS = GROWS << 1;
+        float top[2], second[2];
+        arith::template find_tops<0, SCORES>(s, top);
+        int found = near(top, m, gap);
+        bool grows = top[0] > m[0] || top[1] > m[1];
+        if constexpr (UNITS > 1) {
+            arith::template find_tops<SCORES, BN / 2>(s, second);
+            found |= near(second, m, gap) << 1;
+            grows |= second[0] > m[0] || second[1] > m[1];
+        }
+        found = uniform(found | (grows ? GROWS : 0) | (gap == INFINITY ? ALWAYS : 0));
+        always = found & ALWAYS;
+        if (found & GROWS) {
+            follow(top);
+            if (UNITS > 1) {
+                found = (found & ~2) | uniform(near(second, m, gap)) << 1;
+                follow(second);
+            }
+        }
+        return found & ALL;
+    }
+
     DEVICE void follow(float (&top)[2])
     {
         float c[2];
@@ -260,17 +342,22 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             arith::arrive(&sm.q_empty[q.at]);
     }
 
+    template <int PENDING> DEVICE void add_values(int of_stage)
+    {
+        sums u;
+        arith::template issue_values<PENDING, 0>(of_stage, u);
+        arith::template end_values<0>(u);
+        if constexpr (PARTS > 1) {
+            arith::template issue_values<PENDING, 1>(of_stage, u);
+            arith::template end_values<1>(u);
+        }
+    }
+
     /* P V of a stage alone. */
     template <int PENDING> DEVICE void finish_pending(const ring<STAGES> &of)
     {
-        sums u;
         mbar_wait(smem_addr(&sm.v_full[of.at]), of.parity);
-        arith::template issue_values<PENDING, 0>(of.at, u);
-        arith::template end_values<0>(u);
-        if constexpr (PARTS > 1) {
-            arith::template issue_values<PENDING, 1>(of.at, u);
-            arith::template end_values<1>(u);
-        }
+        add_values<PENDING>(of.at);
         arith::arrive(&sm.v_empty[of.at]);
     }
 
@@ -290,7 +377,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     /* Does this warpgroup want a tile of the stage? Rows of 128 share their lists. */
     DEVICE bool is_wanted() const
     {
-        return UNITS > 1 || (uint32_t)key_of(1) >> (FILTER_WANTED + w) & 1;
+        return UNITS > 1 || T::WG == 1 || (uint32_t)key_of(1) >> (FILTER_WANTED + w) & 1;
     }
 
     /* ---- items ------------------------------------------------------------------------------ */
@@ -322,14 +409,16 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         for (; n > 0; n--) {
             mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
             if (is_wanted()) {
-                whole_stage();
+                whole_stage(n == 1);
             } else {
                 arith::arrive(&sm.k_empty[kv.at]);
+                if (n == 1)
+                    arith::arrive(&sm.q_empty[q.at]);
                 drop_values(kv);
             }
             kv.next();
         }
-        arith::arrive(&sm.q_empty[q.at]);
+        arith::lent = kv.before().at;
     }
 
     DEVICE void run()
@@ -337,7 +426,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         int4 item;
         while (arith::next_item(item)) {
             arith::start_item(item);
-            by::start(item.x);
+            by::start();
 #pragma unroll
             for (int r = 0; r < 2; r++) /* rows past the end have no say */
                 if (first() + arith::warp() * 16 + (arith::lane() >> 2) + 8 * r >= a.nq)

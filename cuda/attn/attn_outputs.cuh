@@ -18,6 +18,7 @@ template <class T> struct tile_rows {
     float o[DV / 2];  /* outputs, not normalised */
     float m[2], l[2]; /* references and sums of the thread's two rows */
     float inv[2];     /* factors of the outputs of an item that is done */
+    int lent;         /* LENDS: the buffer of values that outputs take */
 
     /* Thread of the warpgroup, its warp and its lane. Read again at each use, because registers are
      * scarce. */
@@ -107,18 +108,28 @@ template <class T> struct tile_rows {
                     make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
     }
 
-    /* Wait until the warp's last store of outputs has read its part of the buffer. */
+    /* Wait until the warp's last store of outputs has read its part of the buffer, or LENDS, until
+     * no warp reads values from it. */
     DEVICE void await_output_buffer()
     {
+        if (T::LENDS) {
+            named_sync(threadIdx.x >> 7, 128);
+            return;
+        }
         tma_store_wait_read();
         __syncwarp();
+    }
+
+    DEVICE uint32_t output_buffer() const
+    {
+        return smem_addr(T::LENDS ? sm.v[lent] : sm.o[w]);
     }
 
     /* Put outputs into their buffer; call after await_output_buffer(). */
     template <int FROM, int TO> DEVICE void put_outputs()
     {
         int in_warp = (lane() & 7) + 8 * (lane() >> 3 & 1), row = warp() * 16 + in_warp;
-        uint32_t base = smem_addr(sm.o[w]);
+        uint32_t base = output_buffer();
         asm volatile("" : "+r"(row), "+r"(base)); /* not to be kept from item to item */
 #pragma unroll
         for (int j = FROM; j < TO; j++) {
@@ -138,7 +149,7 @@ template <class T> struct tile_rows {
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < T::OUT_PANELS; i++)
-            warp_tma_store(mo, smem_addr(sm.o[w]) + warp() * OUT_ROWS * 128 + i * (64 * 128),
+            warp_tma_store(mo, output_buffer() + warp() * OUT_ROWS * 128 + i * (64 * 128),
                            (first + i) * 64, first_row(of_tile) + warp() * OUT_ROWS,
                            head_of(of_tile));
         warp_tma_commit();

@@ -210,10 +210,12 @@ template <class T> struct producer {
         q.next();
     }
 
-    /* How many teams of the grid draw tickets. */
+    /* How many teams of the grid draw tickets. Computed at each use. */
     static DEVICE unsigned drawers()
     {
-        return T::TEAMS * gridDim.x;
+        unsigned blocks;
+        asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(blocks));
+        return T::TEAMS * blocks;
     }
 
     /* The next ticket, in lane 0. */
@@ -245,8 +247,12 @@ template <class T> struct producer {
      * those. */
     DEVICE void issue_stage(const span &s, int head)
     {
+        if (T::LENDS)
+            v = k; /* they go in step, and registers hold one of them */
         issue_keys(s, head);
-        if (T::PRODUCERS > 1)
+        if (T::LENDS)
+            issue_values(s, head);
+        if (T::PRODUCERS > 1 || T::LENDS)
             return;
         if (head_v >= 0)
             issue_values(late, head_v);
@@ -256,7 +262,7 @@ template <class T> struct producer {
 
     DEVICE int4 item_at(unsigned ticket) const
     {
-        return __ldg(a.items + min(ticket, (unsigned)a.n_items - 1));
+        return __ldg(a.items + (ticket < (unsigned)a.n_items ? ticket : 0));
     }
 
     DEVICE void run()

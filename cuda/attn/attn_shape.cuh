@@ -33,6 +33,8 @@ struct shape {
     static constexpr int D = D_, DV = DV_, BN = BN_, WG = WG_, STAGES = STAGES_;
     static constexpr int QBUFS = D > 128 ? 1 : 2; /* queries of this item, and of the next */
     static constexpr int TEAMS = 1;               /* of WG warpgroups each in a thread block */
+    static constexpr bool LENDS =
+        false; /* outputs leave from the place of the item's last values */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* arrivals that empty a buffer, one per warp */
@@ -88,13 +90,15 @@ struct shape {
     static constexpr int REGS_CONSUMER = WG == 3 ? 160 : (504 - REGS_PRODUCER) / 2;
 };
 
-/* The same shape twice in a thread block: two teams with items and buffers of their own. More warps
- * hide each other's chains where a warp has few registers, of which the launch has 96 per thread.
- */
-template <class T> struct teams : T {
-    static constexpr int TEAMS = 2, THREADS = 128 * (2 * T::WG + 1);
-    static constexpr int PRODUCERS = 2, Q_ARRIVALS = T::ARRIVALS + 1;
-    static constexpr int REGS_PRODUCER = 32, REGS_CONSUMER = 112;
+/* The same shape N times in a thread block: teams with items and buffers of their own, whose warps
+ * hide each other's chains. Of registers the launch has 128 per thread for three warpgroups of
+ * consumers, 96 for four. */
+template <class T, int N> struct teams : T {
+    static constexpr int TEAMS = N, THREADS = 128 * (N * T::WG + 1);
+    static constexpr bool LENDS = T::WG == 1;
+    static constexpr int QBUFS = LENDS ? 1 : T::QBUFS;
+    static constexpr int PRODUCERS = LENDS ? 1 : 2, Q_ARRIVALS = T::ARRIVALS + PRODUCERS - 1;
+    static constexpr int REGS_PRODUCER = 32, REGS_CONSUMER = N * T::WG == 3 ? 160 : 112;
 };
 
 /* The same shape for launches in which every score of every stage counts: full attention over tiles
@@ -109,7 +113,7 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t q[T::QBUFS][T::Q_BYTES];
     alignas(1024) uint8_t k[T::STAGES][T::K_BYTES];
     alignas(1024) uint8_t v[T::STAGES][T::V_BYTES];
-    alignas(1024) uint8_t o[T::WG][T::OUT_PANELS * 64 * 128];
+    alignas(1024) uint8_t o[T::WG][T::LENDS ? 16 : T::OUT_PANELS * 64 * 128];
     int4 work[T::QBUFS]; /* the item of each query buffer, with its place_of() as x; -1: no more
                           * items */
     int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of BLOCKS_PAIR;
@@ -119,9 +123,10 @@ template <class T> struct attn_smem {
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
     int ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
     /* BLOCKS_FILTER: votes of the warps on a stage (filter_votes.cuh). The warps that vote together
-     * are at most one ring of keys apart; there are twice as many slots, so that no slot is written
-     * before it has been read. */
-    static constexpr int SLOTS = T::FILTER ? 2 * T::STAGES : 1;
+     * are at most one ring of keys apart; there are at least twice as many slots, so that no slot
+     * is written before it has been read. */
+    static constexpr int SLOTS = T::FILTER ? 16 : 1;
+    static_assert(!T::FILTER || SLOTS >= 2 * T::STAGES);
     uint64_t said_full[SLOTS][T::WG];
     alignas(8) uint8_t said[SLOTS][4 * T::WG]; /* bit u: near in unit u; by warp */
 };

@@ -2,8 +2,8 @@
  * filter_arith.cuh - the arithmetics of the kernels that skip P V (attn_filter.cuh): products,
  * maxima and exponentials of a stage, exact or with INT8 scores and P V in e4m3 or float16.
  *
- * All leave the probabilities of a stage in p. Quantised P V has sums u of its own, and comes
- * in PARTS of 64 channels: registers do not hold more beside the next stage's scores.
+ * All leave the probabilities of a stage in p. Quantised P V has sums u of its own. Beside the
+ * next stage's scores it comes in PARTS of 64 channels, as registers do not hold more.
  */
 #ifndef LACUNA_FILTER_ARITH_CUH
 #define LACUNA_FILTER_ARITH_CUH
@@ -85,6 +85,12 @@ struct filter_arith : consumer<T> {
             base::mask_scores(s, kv.at, base::tile);
     }
 
+    /* Are a stage's scores floats already, in the arithmetics where they are integers? */
+    static DEVICE bool floats()
+    {
+        return false;
+    }
+
     template <int FROM, int TO> DEVICE void find_tops(const float (&s)[BN / 2], float (&top)[2])
     {
         tops<FROM, TO>(s, top);
@@ -96,7 +102,7 @@ struct filter_arith : consumer<T> {
         log2_base<true>(m, a.scale_log2, reference);
     }
 
-    template <int FROM, int TO>
+    template <bool FLOATS, int FROM, int TO>
     DEVICE void soften(float (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
     {
         exponentials<FROM, TO>(s, reference, a.scale_log2, sum);
@@ -109,7 +115,8 @@ struct filter_arith : consumer<T> {
 };
 
 template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
-    static constexpr int BN = T::BN, D = T::D, UNITS = T::UNITS, PARTS = D / 64;
+    static constexpr int BN = T::BN, D = T::D, UNITS = T::UNITS;
+    static constexpr int PARTS = T::TEAMS > 1 ? 1 : D / 64, CHANNELS = D / PARTS;
     static constexpr int SCORES = T::UNIT / 2, STEPS = T::UNIT / 32; /* of a unit's P V */
 
     /* Log2 units of a score's one up to which the rounding of SHIFT of them moves an LSE by less
@@ -117,7 +124,7 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
     static constexpr float FINE = 0.0026f;
 
     using score = int;
-    using sums = float[32];
+    using sums = float[CHANNELS / 2];
 
     using base = consumer8<T>;
     using base::a, base::kv, base::m, base::o, base::sm;
@@ -132,6 +139,8 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
 
     DEVICE void look_up_scales()
     {
+        if (T::TEAMS > 3) /* no register keeps it */
+            base::look_up_query_scale();
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
             scale[u] = base::scale_of(u);
@@ -143,8 +152,8 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
         wgmma_fence();
 #pragma unroll
         for (int unit = 0; unit < UNITS; unit++) {
-            uint64_t vd =
-                base::template operand<T::UNIT>(sm.v[of_stage] + (unit * D + PART * 64) * T::UNIT);
+            uint64_t vd = base::template operand<T::UNIT>(sm.v[of_stage] +
+                                                          (unit * D + PART * CHANNELS) * T::UNIT);
 #pragma unroll
             for (int i = 0; i < STEPS; i++) {
                 const int at = 4 * (unit * STEPS + i);
@@ -161,8 +170,8 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
         wgmma_wait<0>();
         hold(u);
 #pragma unroll
-        for (int i = 0; i < 32; i++)
-            o[32 * PART + i] += u[i];
+        for (int i = 0; i < CHANNELS / 2; i++)
+            o[CHANNELS / 2 * PART + i] += u[i];
     }
 
     /* Scores become floats where some may not count, or where they are coarse. */
@@ -196,18 +205,15 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
             reference[r] = (m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
     }
 
-    template <int FROM, int TO>
+    template <bool FLOATS, int FROM, int TO>
     DEVICE void soften(int (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
     {
         const float by = scale[FROM / SCORES];
-        float shifted[2];
+        float from[2];
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            shifted[r] = fmaf(base::SHIFT, by, reference[r]);
-        if (floats())
-            base::template exponentials<true, FROM, TO>(s, reference, 1, 0, sum);
-        else
-            base::template exponentials<false, FROM, TO>(s, shifted, by, 0, sum);
+            from[r] = FLOATS ? reference[r] : fmaf(base::SHIFT, by, reference[r]);
+        base::template exponentials<FLOATS, FROM, TO>(s, from, by, 0, sum);
     }
 
     template <int FROM, int TO> DEVICE void pack_all(const int (&s)[BN / 2])
@@ -226,10 +232,10 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
 template <class T> struct filter_arith<T, VALUES_F16> : filter_arith<T, VALUES_E4M3> {
     static constexpr int BN = T::BN, D = T::D, STEPS = T::UNIT / 16;
 
-    using sums = int[16]; /* pairs */
-
     using base = filter_arith<T, VALUES_E4M3>;
-    using base::o, base::sm;
+    using base::o, base::sm, base::CHANNELS;
+
+    using sums = int[CHANNELS / 4]; /* pairs */
 
     uint32_t p[BN / 4];
 
@@ -253,10 +259,10 @@ template <class T> struct filter_arith<T, VALUES_F16> : filter_arith<T, VALUES_E
         wgmma_wait<0>();
         hold(u);
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
+        for (int i = 0; i < CHANNELS / 4; i++) {
             float2 x = halves_of(u[i]);
-            o[32 * PART + 2 * i] += x.x;
-            o[32 * PART + 2 * i + 1] += x.y;
+            o[CHANNELS / 2 * PART + 2 * i] += x.x;
+            o[CHANNELS / 2 * PART + 2 * i + 1] += x.y;
         }
     }
 
@@ -266,11 +272,11 @@ template <class T> struct filter_arith<T, VALUES_F16> : filter_arith<T, VALUES_E
     }
 
     /* The sums are those of the rounded probabilities, which become pairs at every other place. */
-    template <int FROM, int TO>
+    template <bool FLOATS, int FROM, int TO>
     DEVICE void soften(int (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
     {
         float exact[2];
-        base::template soften<FROM, TO>(s, reference, exact);
+        base::template soften<FLOATS, FROM, TO>(s, reference, exact);
         sum[0] = sum[1] = 0;
 #pragma unroll
         for (int i = FROM; i < TO; i += 2) {

@@ -10,7 +10,7 @@
 using filter128_wide = shape<128, 128, 2, 2, BLOCKS_FILTER, 128, 128, false>;
 using filter128_tall = shape<128, 128, 2, 2, BLOCKS_FILTER, 64, 64, false>;
 using filter64_wide = shape<64, 128, 2, 4, BLOCKS_FILTER, 128, 128, false>;
-using filter64_tall = teams<shape<64, 64, 2, 4, BLOCKS_FILTER, 64, 64, false>>;
+using filter64_tall = teams<shape<64, 64, 2, 4, BLOCKS_FILTER, 64, 64, false>, 2>;
 
 /* Launch a kernel (struct attn_kernel); SCOPE: rows that decide together. A file per head dimension
  * has the code. */

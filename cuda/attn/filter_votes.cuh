@@ -15,20 +15,21 @@ template <class T, int SCOPE> struct filter_votes {
 
     const filter_args &f;
     smem &votes;
-    ring<smem::SLOTS> ballot; /* slot of the stage's votes */
-    float gap;                /* of the item's head */
-    unsigned computed;        /* tiles of the item whose P V this thread's scope computed */
+    unsigned counts; /* lower 24 bits: tiles of the item whose P V this thread's scope computed;
+                      * upper ones: number of the stage's vote. One register has both. */
+    static constexpr unsigned COMPUTED = (1u << 24) - 1;
 
-    DEVICE void start(int of_tile)
+    DEVICE void start()
     {
-        gap = f.gap[head_of(of_tile)];
-        computed = 0;
+        counts &= ~COMPUTED;
     }
 
-    /* Is no tile of the item skipped? */
-    DEVICE bool always() const
+    /* The distance of the item's head. Read in every stage, because registers are scarce. */
+    DEVICE float gap_of(int of_tile) const
     {
-        return gap == INFINITY;
+        float gap;
+        asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(gap) : "l"(f.gap + head_of(of_tile)));
+        return gap;
     }
 
     /* The bits of all warps of the scope or, of smaller ones, of the warpgroup; `own`, a warp's,
@@ -36,24 +37,25 @@ template <class T, int SCOPE> struct filter_votes {
     DEVICE int vote(int w, int &own, int open)
     {
         const int set = SCOPE == 128 ? 0 : w;
-        uint32_t bar = smem_addr(&votes.said_full[ballot.at][set]);
+        const unsigned ballot = counts >> 24, slot = ballot % smem::SLOTS;
+        uint32_t bar = smem_addr(&votes.said_full[slot][set]);
         int all = own;
-        warp_publish(smem_addr(votes.said[ballot.at] + 4 * w) + rows::warp(), own, bar);
+        warp_publish(smem_addr(votes.said[slot] + 4 * w) + rows::warp(), own, bar);
         if (open & ~own) {
-            mbar_wait(bar, ballot.parity);
-            const int *said = (const int *)votes.said[ballot.at] + set;
+            mbar_wait(bar, ballot / smem::SLOTS & 1);
+            const int *said = (const int *)votes.said[slot] + set;
             all = uniform(elected_load(said) | (SCOPE == 128 ? elected_load(said + 1) : 0));
             int pair = all >> (rows::warp() & 2) * 8;
             all = (all | all >> 8 | all >> 16 | all >> 24) & 3;
             own = SCOPE > 32 ? all : SCOPE == 32 ? uniform((pair | pair >> 8) & 3) : own;
         }
-        ballot.next();
+        counts += COMPUTED + 1;
         return all;
     }
 
     /* Is a row of this thread near enough to its maximum `to`? A row that has seen no key yet is
      * near any score. */
-    DEVICE bool near(const float (&top)[2], const float (&to)[2]) const
+    static DEVICE bool near(const float (&top)[2], const float (&to)[2], float gap)
     {
         return top[0] - to[0] > -gap || top[1] - to[1] > -gap;
     }
@@ -71,8 +73,8 @@ template <class T, int SCOPE> struct filter_votes {
         int scope = rows::warp() / warps;
         int row = head_of(of_tile) * f.base.q_blocks + block_of(of_tile);
         if (rows::lane() == 0 && rows::warp() % warps == 0 && (SCOPE < 128 || w == 0))
-            f.computed[(row * 2 + w) * 4 + scope] =
-                first + scope * SCOPE < f.base.nq ? computed : 0;
+            f.computed[(row * T::WG + w) * 4 + scope] =
+                first + scope * SCOPE < f.base.nq ? counts & COMPUTED : 0;
     }
 };
 

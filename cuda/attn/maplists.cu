@@ -33,7 +33,8 @@ static __device__ row_maps maps_of_row(const list_shape &p, int head, int block)
     row_maps x;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        int row0 = block * p.bm + (p.block_rows < p.bm ? i * p.block_rows : 0);
+        int row0 = block * p.bm / p.block_rows * p.block_rows;
+        row0 += p.block_rows < p.bm ? i * p.block_rows : 0;
         int last = min(row0 + p.block_rows, nq) - 1;
         x.map[i] = map;
         x.seen[i] = 0;
@@ -262,7 +263,8 @@ static __device__ void write_row(const list_plan &p, const row_maps &x, const ro
 /* Units of a row: those of its last block that no query sees are left out. */
 static __device__ int units_of_row(const list_plan &p, const row_counts &c, int block)
 {
-    int last_row = min((block + 1) * p.shape.bm, (int)p.shape.lists.maps.nq) - 1;
+    int rows = max(p.shape.bm, p.shape.block_rows);
+    int last_row = min((block * p.shape.bm / rows + 1) * rows, (int)p.shape.lists.maps.nq) - 1;
     int seen = key_limit_of(p.shape.lists.maps, last_row) - c.last * p.shape.block_keys;
     int beyond = max(p.shape.block_keys - seen, 0) / p.unit_keys;
     return c.all ? c.all * p.per_block - beyond : 0;
@@ -293,7 +295,8 @@ template <int FORM> static __global__ void __launch_bounds__(THREADS, 4) make_li
     int units = units_of_row(p, c, block);
     p.rows.units[row] = units;
     p.rows.key[row] = key_of_row(p, h, (int)row, units);
-    p.blocks[row] = c.list[0] + (p.shape.block_rows < p.shape.bm ? c.list[1] : 0);
+    bool begins = block * p.shape.bm % p.shape.block_rows == 0;
+    p.blocks[row] = (begins ? c.list[0] : 0) + (p.shape.block_rows < p.shape.bm ? c.list[1] : 0);
 }
 
 /* The item of a whole row. Those of a run have as many places as it has rows, its empty rows the

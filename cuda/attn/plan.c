@@ -267,21 +267,23 @@ static int64_t filtered_row(const int32_t *a, const int32_t *a_end, const int32_
 static int filtered_items(const struct attn_problem *p, const struct attn_csr *csr, int tail,
                           struct attn_plan *plan, struct err *err)
 {
-    int rows = attn_block_rows(p->lists, &plan->tile);
-    int64_t lists = ceil_div(p->nq, rows), at = 0;
+    int rows = attn_block_rows(p->lists, &plan->tile), bm = plan->tile.bm;
+    int64_t lists = ceil_div(p->nq, rows), beg = 0, at = 0;
 
     int rc = mem_alloc(&plan->cols, plan->blocks, sizeof(int32_t), "block lists", err);
     if (rc)
         return rc;
     for (int32_t i = 0; i < p->heads * plan->q_blocks; i++) {
-        int64_t h = i / plan->q_blocks, b = i % plan->q_blocks * (plan->tile.bm / rows);
+        int64_t h = i / plan->q_blocks, row0 = i % plan->q_blocks * bm, b = row0 / rows;
         const int64_t *r = csr->ptr + h * lists + b;
-        int64_t second = rows == plan->tile.bm ? 0 : 1;
+        int64_t second = rows < bm ? 1 : 0;
         int64_t last = b + second < lists ? second + 1 : 1;
-        int64_t got = filtered_row(csr->col + r[0], csr->col + r[1], csr->col + r[second],
-                                   csr->col + r[last], tail, plan->cols + at);
-        add_item(plan, i, at, at + got);
-        at += got;
+        if (row0 % rows == 0) { /* else its list is that of the item before */
+            beg = at;
+            at += filtered_row(csr->col + r[0], csr->col + r[1], csr->col + r[second],
+                               csr->col + r[last], tail, plan->cols + at);
+        }
+        add_item(plan, i, beg, at);
     }
     plan->n_cols = at;
     return 0;

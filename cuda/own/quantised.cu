@@ -449,16 +449,14 @@ static const quantised_args &args_of(const struct quantised *s)
     return *(const quantised_args *)s->ops.args;
 }
 
-/* The 8-bit kernel's job. Rows stay whole: P is rounded relative to the largest score of the keys
- * before. */
+/* The 8-bit kernel's job. */
 static int init_job(struct gpu *g, struct quantised *s, struct own_job *job, struct err *err)
 {
     struct attn_plan plan = {};
     double since = clock_ns();
     int rc = 0;
 
-    TRY(attn_plan_make(&job->problem, &s->kernel->tile, NULL, 1, &plan, err));
-    TRY(attn_plan_rate(&plan, g->sms, err));
+    TRY(attn_plan_make(&job->problem, &s->kernel->tile, NULL, g->sms, &plan, err));
     job->plan_ns = clock_ns() - since;
     job->balance = plan.balance;
     TRY(attn8_job_init(g, &job->problem, s->kernel, &plan, &s->ops.x, &s->ops.scales, &s->job,

@@ -29,6 +29,26 @@ out:
     return rc;
 }
 
+/* Dense attention in the arithmetic of the kernel. */
+static int dense_beside(struct bench *b, const struct filter_kernel *k, struct attn_problem p,
+                        const struct attn_tensors *x, const struct own_operands *ops,
+                        struct attn_job *job, struct err *err)
+{
+    const struct attn_kernel *dense = NULL;
+    struct attn_plan plan = {0};
+    int rc = 0;
+    p.lists = ATTN_DENSE;
+    TRY(attn_kernel_for(&p, b->gpu.sm, k->kernel.element, &dense, err));
+    TRY(attn_plan_make(&p, &dense->tile, NULL, b->gpu.sms, &plan, err));
+    if (ops)
+        TRY(attn8_job_init(&b->gpu, &p, dense, &plan, &ops->x, &ops->scales, job, err));
+    else
+        TRY(attn_job_init(&b->gpu, &p, dense, &plan, x, job, err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
 /* Random data: no score stands out, so that a row's maximum settles, and at a distance of 0 more
  * and more tiles are skipped as a list goes on; at 16 none is, but every one is asked about. */
 static int filter_line(struct bench *b, const struct filter_kernel *k, double density, double pv,
@@ -36,8 +56,8 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
 {
     struct cu_case c = bench_case(k->kernel.d, 32768, 16, 16, false, ATTN_DENSE, NULL);
     struct cu_run r = {0};
-    struct attn_job job = {0};
-    struct series matmul, kernel;
+    struct attn_job job = {0}, dense = {0};
+    struct series product[2], times[2];
     struct attn_plan plan = {0};
     struct own_operands ops = {0};
     struct work_counts w;
@@ -48,7 +68,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     char text[96];
     int rc = 0;
 
-    snprintf(text, sizeof text, "%s 32K %.0f%% pv=%g", k->kernel.name, 100 * density, pv);
+    snprintf(text, sizeof text, "%s 32K %g%% pv=%g", k->kernel.name, 100 * density, pv);
     if (!bench_is_wanted(b, text, ""))
         return 0;
     TRY(cu_run_init(&b->gpu, &c, &r, err));
@@ -64,25 +84,29 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     }
     TRY(filter_job_init(&b->gpu, &c.problem, k, &plan, &f, 1, bytes ? &ops.x : &r.job.x,
                         bytes ? &ops.scales : NULL, &job, err));
-    struct work work = {bench_launch_attn, &job, 1};
-    TRY(bench_warm_up(b, &work, 0.3, err));
-    TRY(bench_sample(b, &work, &matmul, &kernel, err));
+    TRY(dense_beside(b, k, c.problem, &r.job.x, bytes ? &ops : NULL, &dense, err));
+    struct work works[2] = {{bench_launch_attn, &job, 1}, {bench_launch_attn, &dense, 1}};
+    TRY(bench_warm_up(b, works, 0.3, err));
+    TRY(bench_turns(b, works, 2, product, times, err));
+    TRY(attn_job_launch(&b->gpu, &job, err));
     TRY(filter_tiles(&b->gpu, &job, k, tiles, err));
     for (int h = 0; h < 16; h++)
         pv_tiles += tiles[h];
     double flop = 2.0 * k->kernel.d * (double)(f.bq * f.bk) * ((double)plan.blocks + pv_tiles);
     TRY(bench_work(&c.problem, &k->kernel.tile, ptr, col, NULL, &w, err));
-    bench_raw(b, "matmul", &matmul, CEILING_FLOP);
-    bench_raw_attn(b, text, k->kernel.name, &w, &kernel, flop);
-    struct quartiles m = quartiles_of(matmul.ns, matmul.n), q = quartiles_of(kernel.ns, kernel.n);
+    bench_raw(b, "matmul", product, CEILING_FLOP);
+    bench_raw_attn(b, text, k->kernel.name, &w, times, flop);
+    struct quartiles m = quartiles_of(product->ns, product->n),
+                     q = quartiles_of(times->ns, times->n);
     double top = CEILING_FLOP / m.median * 1e-3, got = flop / q.median * 1e-3;
-    printf("%-44s P V %5.1f%% %10.1f us %5.1f%% %7.1f %7.1f %6.3f\n", text,
+    printf("%-44s P V %5.1f%% %10.1f us %5.1f%% %7.1f %7.1f %6.3f of dense %5.3f\n", text,
            100 * pv_tiles / (double)plan.blocks, q.median * 1e-3, 100 * (q.q3 - q.q1) / q.median,
-           got, top, got / top);
+           got, top, got / top, bench_rate_over(times, flop, times + 1, cu_flop_dense(&c.problem)));
     fflush(stdout);
     b->lines++;
 out:
     attn_job_free(&job);
+    attn_job_free(&dense);
     own_operands_free(&ops);
     attn_plan_free(&plan);
     cu_run_free(&b->gpu, &r);
@@ -93,10 +117,10 @@ out:
 
 int bench_filters(struct bench *b, struct err *err)
 {
-    static const double densities[] = {1, 0.25}, distances[] = {INFINITY, 16, 0};
+    static const double densities[] = {1, 0.5, 0.25, 0.125}, distances[] = {INFINITY, 16, 0};
     int rc = 0;
     for (const struct filter_kernel *k = filter_kernels; k->kernel.name; k++)
-        for (int i = 0; i < 6 && (k->scope >= 64 || b->all); i++)
+        for (int i = 0; i < 12 && (k->scope > 16 || b->all); i++)
             TRY(filter_line(b, k, densities[i / 3], distances[i % 3], err));
 out:
     return rc;

@@ -556,7 +556,9 @@ static bool check_lists(struct gpu *g, const struct cu_choice *choice)
                  {64, 64, {ATTN_64x64, {64, 64, 1}, false}},
                  {256, 192, {ATTN_128x64, {128, 128, 2}, false}},
                  {64, 128, {ATTN_64x128, {128, 128, 1}, true}},
-                 {128, 64, {ATTN_128x64, {128, 128, 2}, true}}};
+                 {128, 64, {ATTN_128x64, {128, 128, 2}, true}},
+                 {64, 128, {ATTN_64x128, {64, 128, 1}, true}},
+                 {128, 64, {ATTN_128x64, {64, 128, 2}, true}}};
     int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 2 : 0);
     int n_kinds = (int)(sizeof kinds / sizeof *kinds);
     bool lost = false;

@@ -185,15 +185,17 @@ static void check_filtered_list(const struct attn_plan *plan, const struct attn_
     ck_assert_int_eq(at, n);
 }
 
-/* With a filter both warpgroups find their lists in the stages of a row of tiles. */
+/* With a filter both warpgroups find their lists in the stages of a row of tiles, which may be half
+ * as high as the blocks. */
 TEST(filtered_lists)
 {
-    for (int k = 0; k < 24; k++) {
+    for (int k = 0; k < 48; k++) {
         enum attn_lists lists = k % 2 ? ATTN_64x128 : ATTN_128x64;
+        int bm = k < 24 ? 128 : 64, rows = k % 2 ? 64 : 128;
         struct attn_problem p = {2, 1, 64, 61 + 237 * (k % 7), 1000 + 333 * k, 0.1, false, lists};
-        struct attn_tile t = {128, 128, k % 2 ? 1 : 2};
+        struct attn_tile t = {bm, 128, k % 2 ? 1 : 2};
         OWN(attn_plan_free) struct attn_plan plan;
-        int64_t *ptr, of_head = (p.nq + (k % 2 ? 63 : 127)) / (k % 2 ? 64 : 128), found = 0;
+        int64_t *ptr, of_head = (p.nq + rows - 1) / rows, found = 0;
         OWN(free_at) int32_t *col;
         int tail = k % 3;
         make_lists(&p, &t, 0.1 * (k % 6), true, (uint64_t)k, &ptr, &col);
@@ -204,13 +206,13 @@ TEST(filtered_lists)
         ck_assert_int_eq(plan.n_items + plan.n_empty, 2 * plan.q_blocks);
         for (int32_t i = 0; i < plan.n_items; i++) {
             const struct attn_item *it = plan.items + i;
-            int64_t head = it->row / plan.q_blocks, row = it->row % plan.q_blocks;
-            for (int w = 0; w < 2; w++) {
-                int64_t list = k % 2 ? 2 * row + w : row;
+            int64_t head = it->row / plan.q_blocks, row0 = it->row % plan.q_blocks * bm;
+            for (int w = 0; w < bm / 64; w++) {
+                int64_t list = (row0 + 64 * w) / rows;
                 const int64_t *r = ptr + head * of_head + list;
                 int64_t n = list < of_head ? r[1] - r[0] : 0;
                 check_filtered_list(&plan, it, w, n ? col + r[0] : NULL, n, tail);
-                found += k % 2 || w == 0 ? n : 0;
+                found += (row0 + 64 * w) % rows == 0 ? n : 0;
             }
         }
         ck_assert_int_eq(found, plan.blocks);
