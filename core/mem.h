@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 /* *out = a * b, false on overflow (out untouched). int64_t because counts are int64_t. */
 static inline bool mul_ok(int64_t a, int64_t b, int64_t *out)
@@ -40,6 +41,13 @@ int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *
 /* Grow a malloc'd array so that it holds at least `need` elements; doubles. *p and *cap are
  * updated on success. */
 int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what, struct err *err);
+
+/* What is released at the end of its block, as it is then: OWN(buf_free) struct buf b = {0}; */
+#define OWN(release) __attribute__((cleanup(release)))
+static inline void free_at(void *p)
+{
+    free(*(void **)p);
+}
 
 /* *out = a copy of text, or NULL with ERR_NOMEM, which names what. */
 int mem_dup(void *out, const char *text, const char *what, struct err *err);

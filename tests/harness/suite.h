@@ -7,6 +7,7 @@
 #define LACUNA_SUITE_H
 
 #include "core/err.h"
+#include "core/mem.h"
 
 #include <check.h>
 #include <stdatomic.h>
@@ -83,13 +84,6 @@ static inline void suite_mark(const char *file, int line)
         struct err suite_err = {0};                                                                \
         assert_fails(call, ERR, want_code, text);                                                  \
     } while (0)
-
-/* What is released at the end of its block: OWN(mask_free) struct mask m; */
-#define OWN(release) __attribute__((cleanup(release)))
-static inline void free_at(void *p)
-{
-    free(*(void **)p);
-}
 
 /* A directory of the file's tests alone, below $TMPDIR or /tmp; removed when all tests have run. */
 const char *test_tmpdir(void);
