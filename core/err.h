@@ -79,7 +79,7 @@ const char *err_text(int code); /* generic text of a code */
 #endif
 
 /* Run a call that answers 0 or an error, and return an error to the caller at once: for a function
- * that owns nothing, which fails with `return err_set(...)`. */
+ * that owns nothing, or by OWN (core/mem.h), which fails with `return err_set(...)`. */
 #define PASS_ON(call)                                                                              \
     do {                                                                                           \
         int rc_ = (call);                                                                          \
