@@ -2,6 +2,7 @@
  * benchcu_masks.c - lines of benchcu for lists of real masks (--masks).
  */
 #include "tests/bench/benchcu.h"
+#include "core/mem.h"
 #include "tests/harness/maskblocks.h"
 
 #include <stdlib.h>

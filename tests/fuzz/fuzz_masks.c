@@ -4,6 +4,7 @@
 #include "tests/fuzz/bytes_h5.h"
 #include "tests/harness/trace_fixture.h"
 #include "core/maskfile.h"
+#include "core/mem.h"
 
 #include <stdio.h>
 #include <string.h>

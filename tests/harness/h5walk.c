@@ -4,6 +4,7 @@
 #include "tests/harness/h5walk.h"
 
 #include "core/h5guard/h5guard.h"
+#include "core/mem.h"
 #include "tests/harness/h5count.h"
 
 #include <fcntl.h>
