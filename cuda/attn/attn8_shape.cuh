@@ -33,7 +33,6 @@ using filter8_64_wide = teams<shape8<64, 128, 1, 3, BLOCKS_FILTER>, 4>;
 using filter8_64_tall = teams<shape8<64, 64, 2, 8, BLOCKS_FILTER>, 2>;
 using filter8f_128_wide = teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 128, false>, 3>;
 using filter8f_128_tall = shape8<128, 128, 2, 3, BLOCKS_FILTER, 64, false>;
-using filter8f_128_half = teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 64, false>, 3>;
 using filter8f_64_wide = teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 128, false>, 3>;
 using filter8f_64_tall = teams<shape8<64, 64, 2, 6, BLOCKS_FILTER, 64, false>, 2>;
 

@@ -28,13 +28,12 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
     entry<shape, scope>(name "-hd" #d "-" lists suffix,                                            \
                         "head dim " #d ", " text "tiles " lists " skip P V" by)
 
-/* The kernels of a shape in each arithmetic; with operands of 8 bits, `half` if scopes have at most
- * 64 rows. */
+/* The kernels of a shape in each arithmetic, of `bytes` with values in e4m3. */
 #define KERNELS(d, shape, bytes, lists, scope, suffix, by)                                         \
     KERNEL(d, filter##d##_##shape, lists, scope, "filter", suffix, "", by),                        \
         KERNEL(d, filter8_##d##_##bytes, lists, scope, "filter-int8", suffix, "INT8 and e4m3, ",   \
                by),                                                                                \
-        KERNEL(d, filter8f_##d##_##bytes, lists, scope, "filter-int8-f16", suffix,                 \
+        KERNEL(d, filter8f_##d##_##shape, lists, scope, "filter-int8-f16", suffix,                 \
                "INT8 and float16, ", by)
 #define WIDE(d, scope, suffix, by) KERNELS(d, wide, wide, "64x128", scope, suffix, by)
 #define TALL(d, scope, bytes, suffix, by) KERNELS(d, tall, bytes, "128x64", scope, suffix, by)

@@ -23,9 +23,10 @@
  *
  * Other kernels have teams (`teams`), each with items and buffers of its own, and a stage goes from
  * scores to P V without another beside it: three or four warps of a scheduler hide each other's
- * chains better than two that overlap their own. With operands of 8 bits and scopes of at most 64
- * rows a team is one warpgroup with items of 64 rows, so that no list waits for another. Two items
- * then walk a list of 128 rows. Elsewhere with D = 64 a team is two warpgroups.
+ * chains better than two that overlap their own. With operands of 8 bits over lists of 64 rows a
+ * team is one warpgroup with items of 64 rows, so that no list waits for another; so it is in e4m3
+ * with D = 128 and smaller scopes than lists of 128 rows, which two items walk. Elsewhere with D =
+ * 64 a team is two warpgroups.
  *
  * Warps vote through shared memory. Only a warp with a tile in which no score is near its maximum
  * waits for the other votes: a barrier would make warpgroups run in step, and both would leave the
