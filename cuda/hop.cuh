@@ -167,7 +167,7 @@ DEVICE void bulk_prefetch(const void *src, int bytes)
 
 /* Copy 16 bytes by this thread, or write zeros if !valid. The copy belongs to the open cp.async
  * group. */
-DEVICE void cp_async(uint32_t dst, const void *src, bool valid)
+DEVICE void cp_async(uint32_t dst, const void *src, bool valid = true)
 {
     int bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
@@ -292,7 +292,19 @@ DEVICE int elected_load(const int *p)
     return x;
 }
 
-/* The same in all lanes. */
+/* The same if `really`, else `otherwise`, without a branch. */
+DEVICE int elected_load_if(int really, const int *p, int otherwise)
+{
+    int x;
+    asm volatile("{\n.reg .pred P, Q;\nelect.sync _|P, 0xffffffff;\nsetp.ne.and.b32 Q, %2, 0, P;\n"
+                 "selp.b32 %0, %3, 0, P;\n@Q ld.shared.b32 %0, [%1];\n}"
+                 : "=r"(x)
+                 : "r"(smem_addr(p)), "r"(really), "r"(otherwise)
+                 : "memory");
+    return x;
+}
+
+/* The word of elected_load() in all lanes. */
 DEVICE int warp_load(const int *p)
 {
     return uniform(elected_load(p));

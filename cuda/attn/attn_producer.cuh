@@ -91,7 +91,7 @@ template <class T> struct producer {
             int bits = __ldg(a.bits + s.beg / PER_BLOCK);
             if (bits >= 0) /* two stages before they are read */
                 bulk_prefetch(a.words + (size_t)bits * 256, 2048);
-            return bits_of_unit<T>(bits, s.beg);
+            return unit_bits<T>(bits, s.beg);
         }
         return unit < s.to() && lane() < UNITS ? unit_key<T>(a, unit) : NO_KEY;
     }

@@ -73,18 +73,17 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const int group = uniform(threadIdx.x >> 7);
 
     attn_begin(sm, maps);
-    if (group == 0) {
+    if (group < T::PRODUCER_WG) {
         regs_dec<T::REGS_PRODUCER>();
         if constexpr (T::GATHER) {
-            gatherer<T> p = {sm, a, &maps.q};
-            p.run();
+            gather(sm, a, &maps.q);
         } else if (threadIdx.x < 32 * T::PRODUCERS) {
             produce(sm, a, maps);
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
         std::conditional_t<T::BYTES, consumer8<T>, consumer<T>> c = {
-            {sm, a, &maps.o, uniform(group - 1)}};
+            {sm, a, &maps.o, uniform(group - T::PRODUCER_WG)}};
         c.run();
     }
 #endif
