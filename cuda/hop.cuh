@@ -179,13 +179,6 @@ DEVICE void cp_async_commit()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Arrive at `bar`, as one of the arrivals that it counts, when the thread's copies so far have
- * landed. Whoever reads them by wgmma fences first (async_proxy_fence). */
-DEVICE void cp_async_arrive(uint32_t bar)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
-}
-
 template <int PENDING> DEVICE void cp_async_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
@@ -292,19 +285,7 @@ DEVICE int elected_load(const int *p)
     return x;
 }
 
-/* The same if `really`, else `otherwise`, without a branch. */
-DEVICE int elected_load_if(int really, const int *p, int otherwise)
-{
-    int x;
-    asm volatile("{\n.reg .pred P, Q;\nelect.sync _|P, 0xffffffff;\nsetp.ne.and.b32 Q, %2, 0, P;\n"
-                 "selp.b32 %0, %3, 0, P;\n@Q ld.shared.b32 %0, [%1];\n}"
-                 : "=r"(x)
-                 : "r"(smem_addr(p)), "r"(really), "r"(otherwise)
-                 : "memory");
-    return x;
-}
-
-/* The word of elected_load() in all lanes. */
+/* The same in all lanes. */
 DEVICE int warp_load(const int *p)
 {
     return uniform(elected_load(p));

@@ -41,7 +41,7 @@ template <class T> struct consumer : tile_rows<T> {
     ring<T::STAGES> ahead; /* the stage after kv */
     uint32_t q_at, k_at;   /* the next turn's operands, low words of descriptors */
     int k_here;            /* whether those keys were seen to have landed */
-    int bits_there;        /* BITS: in one lane, unit_bits() of that stage or TOO_EARLY; else 0 */
+    int unit, block;       /* BITS: the unit of that stage and its block of bits, -1 for none */
     bool lacking;          /* BITS: some row of the warp has not met a key yet */
 
     /* Wait for the next item and get its place_of(); false when there is none. */
@@ -116,13 +116,9 @@ template <class T> struct consumer : tile_rows<T> {
         k_at = k_desc(ahead.at);
         if (!T::CHECKED)
             asm volatile("" : "+r"(ahead.at), "+r"(ahead.parity), "+r"(k_at));
-        k_here = mbar_test(listed_bar(), ahead.parity);
+        k_here = T::GATHER ? 0 : mbar_test(smem_addr(&sm.k_full[ahead.at]), ahead.parity);
         if (T::KIND == BLOCKS_PAIR)
             wanted = units_wanted(k_here);
-        if (BITS)
-            bits_there = look_up_bits(k_here);
-        if (T::GATHER)
-            k_here = 0; /* they come just in time */
     }
 
     /* How many of the two units of the stage ahead of a pair list this warpgroup wants, plus 4, in
@@ -145,31 +141,20 @@ template <class T> struct consumer : tile_rows<T> {
         return units & 3;
     }
 
-    /* The barrier behind which the positions of the stage ahead are there. */
-    DEVICE uint32_t listed_bar() const
+    DEVICE int bits_of(int of_unit) const
     {
-        return smem_addr(T::GATHER ? &sm.listed[ahead.at] : &sm.k_full[ahead.at]);
+        return bits_of_unit<T>(__ldg(a.bits + of_unit / T::PER_BLOCK), of_unit);
     }
 
-    DEVICE int look_up_bits(int listed) const
+    /* At a stage: which bits the next one has. The look-up has the time of the stage. */
+    DEVICE void look_up_bits()
     {
-        return elected_load_if(listed, &sm.keys[ahead.at][T::UNITS], TOO_EARLY);
-    }
-
-    DEVICE int bits_ahead() const
-    {
-        int bits = uniform(bits_there);
-        if (bits == TOO_EARLY) {
-            mbar_wait(listed_bar(), ahead.parity);
-            bits = uniform(look_up_bits(1));
-        }
-        return bits;
+        unit = max(unit - 1, 0);
+        block = bits_of(unit);
     }
 
     DEVICE void issue_qk(float (&s)[BN / 2])
     {
-        if (T::GATHER)
-            async_proxy_fence();
         wgmma_fence();
         uint64_t qd = descriptor(uniform(q_at)), kd = descriptor(uniform(k_at));
 #pragma unroll
@@ -182,8 +167,6 @@ template <class T> struct consumer : tile_rows<T> {
     /* FRESH: overwrite o instead of adding to it. */
     template <bool FRESH = false> DEVICE void issue_pv(int stage)
     {
-        if (T::GATHER)
-            async_proxy_fence();
         hold(o);
         wgmma_fence();
         uint64_t vd = descriptor(uniform(v_desc(stage)));
@@ -215,23 +198,23 @@ template <class T> struct consumer : tile_rows<T> {
         }
     }
 
-    /* Load the thread's bits of a stage (unit_bits()), bit i for score i; the load is in flight
-     * while the products run. A stage of half a block has half of each word. */
+    /* Load the thread's bits of a stage, bit i for score i; of none, anything. They are not set
+     * before, because a loop would wait for a load that may leave them as they are. A stage of half
+     * a block has half of each word. */
     DEVICE uint2 load_bits(int bits) const
     {
-        uint2 kept = make_uint2(0, 0);
-        const int part = bits - FIRST_BITS;
-        const int64_t word = (int64_t)(part / T::PER_BLOCK) * 256 + w * 128 + t();
-        const uint32_t *from = (const uint32_t *)(a.words + word) + part % T::PER_BLOCK;
+        uint2 kept;
+        const int64_t word = (int64_t)(bits / T::PER_BLOCK) * 256 + w * 128 + t();
+        const uint32_t *from = (const uint32_t *)(a.words + word) + bits % T::PER_BLOCK;
         if (T::PER_BLOCK == 1)
-            asm volatile("{\n.reg .pred p;\nsetp.gt.s32 p, %2, 1;\n"
+            asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %2, 0;\n"
                          "@p ld.global.nc.v2.u32 {%0, %1}, [%3];\n}"
-                         : "+r"(kept.x), "+r"(kept.y)
+                         : "=r"(kept.x), "=r"(kept.y)
                          : "r"(bits), "l"(from));
         else
-            asm volatile("{\n.reg .pred p;\nsetp.gt.s32 p, %1, 1;\n"
+            asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n"
                          "@p ld.global.nc.u32 %0, [%2];\n}"
-                         : "+r"(kept.x)
+                         : "=r"(kept.x)
                          : "r"(bits), "l"(from));
         return kept;
     }
@@ -337,9 +320,8 @@ template <class T> struct consumer : tile_rows<T> {
                        (const uint16_t *)a.k + k_rows * D,
                        [&](int eight, int row) { return row_key(i, eight, row); });
         if (BITS) {
-            int unit = first_unit + n - 1 - i;
-            int bits = unit_bits<T>(__ldg(a.bits + unit / T::PER_BLOCK), unit);
-            if (bits)
+            int bits = bits_of(first_unit + n - 1 - i);
+            if (bits >= 0)
                 mask_bits<0, BN / 2>(s, load_bits(bits));
         }
         raise(s, limit, c);
@@ -361,8 +343,8 @@ template <class T> struct consumer : tile_rows<T> {
     /* A stage inside an item, all of whose scores count, or MASKED, those whose bit is set: Q K of
      * this stage, and P V of the stage before it if that is pending. Nothing looks for the largest
      * score: a row's reference (`base`, in log2 units) holds until a sum exceeds the limit. The
-     * result is true if one does, if this is the `last` stage, or unless MASKED, if the next one
-     * may have bits. `empties`: the queries are not needed after this stage. OWED: store the
+     * result is true if one does, if this is the `last` stage, or with BITS, if the next one is of
+     * the other kind. `empties`: the queries are not needed after this stage. OWED: store the
      * outputs of the item before meanwhile. */
     template <bool PENDING, bool OWED, bool MASKED = false>
     DEVICE bool try_step(float (&base)[2], bool empties, bool last, float (&sum)[2],
@@ -372,6 +354,8 @@ template <class T> struct consumer : tile_rows<T> {
         ring<T::STAGES> before = pending();
         constexpr int EARLY = PENDING ? T::EARLY : 0;
         kv = ahead;
+        if (BITS)
+            look_up_bits();
         multiply<PENDING, OWED>(s, before, [&] {
             if (OWED) {
                 rows::template put_outputs<T::OUT_EARLY, T::DV / 16>();
@@ -399,7 +383,7 @@ template <class T> struct consumer : tile_rows<T> {
         sum[0] = EARLY ? sum[0] + rest[0] : rest[0];
         sum[1] = EARLY ? sum[1] + rest[1] : rest[1];
         pack(s, p);
-        return exceeds(sum, last || (BITS && !MASKED && bits_there));
+        return exceeds(sum, last || (BITS && MASKED != (block >= 0)));
     }
 
     /* Is a sum of the warp too large, or or_else true in a lane? */
@@ -583,20 +567,18 @@ template <class T> struct consumer : tile_rows<T> {
         unseen = false;
     }
 
-    /* The stages from i on that have bits, those of the first known, until a sum is too large or
-     * one may have none. */
-    DEVICE void loop_masked(int &i, int bits, float (&base)[2], float (&sum)[2])
+    /* The stages from i on that have bits, until a sum is too large or one has none. */
+    DEVICE void loop_masked(int &i, float (&base)[2], float (&sum)[2])
     {
-        uint2 kept = load_bits(bits);
+        uint2 kept = load_bits(block);
         bool stop;
 #pragma unroll 1
         do {
             add_sums(sum);
             i++;
             stop = try_step<true, false, true>(base, i == n, i == n, sum, kept);
-            bits = uniform(bits_there);
-            kept = load_bits(bits);
-        } while (!stop && bits > TOO_EARLY);
+            kept = load_bits(block);
+        } while (!stop);
     }
 
     /* The stages of an item whose blocks may have bits; `to`: the first that cannot be clipped. */
@@ -604,16 +586,17 @@ template <class T> struct consumer : tile_rows<T> {
     {
 #pragma unroll 1
         for (int i = 1; i < n;) {
-            int bits = bits_ahead();
-            if (!T::GATHER && !bits && i < to) {
+            bool has_bits = uniform(block) >= 0;
+            if (!T::GATHER && !has_bits && i < to) {
                 step_checked<true, true>(i++);
                 lacking = rows_lack();
+                look_up_bits();
                 continue;
             }
             float base[2], sum[2] = {0, 0};
-            if (bits) {
+            if (has_bits) {
                 log2_base<true>(m, a.scale_log2, base);
-                loop_masked(i, bits, base, sum);
+                loop_masked(i, base, sum);
             } else {
                 references(base);
                 loop_steps(i, base, sum);
@@ -634,10 +617,16 @@ template <class T> struct consumer : tile_rows<T> {
         float s[BN / 2], m_new[2], l_new[2], rest[2], base[2];
         if (T::KIND == BLOCKS_PAIR)
             unseen = wanted_ahead() == 0;
-        const int its_bits = BITS ? bits_ahead() : 0;
-        const uint2 bits = load_bits(its_bits);
+        int its_block = -1;
+        uint2 bits;
         multiply<PENDING, false>(s, before, [&] {
             next = item();
+            if (BITS) {
+                unit = next.z - 1;
+                its_block = uniform(bits_of(unit));
+                bits = load_bits(its_block);
+                look_up_bits();
+            }
             if (PREVIOUS) {
                 rows::close_rows();
                 rows::await_output_buffer();
@@ -647,7 +636,7 @@ template <class T> struct consumer : tile_rows<T> {
         bool clipped =
             T::CLIPS && (T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || a.nk % T::UNIT != 0 ||
                          (T::UNITS > 1 && (next.z - next.y) % T::UNITS != 0));
-        if (its_bits)
+        if (its_block >= 0)
             mask_bits<0, BN / 2>(s, bits);
         else if (!T::GATHER && clipped)
             mask_scores(s, kv.at, place);
@@ -715,7 +704,6 @@ template <class T> struct consumer : tile_rows<T> {
             ahead = kv;
             k_at = k_desc(0);
             k_here = wanted = 0;
-            bits_there = is_elected() ? TOO_EARLY : 0;
             first_step<false, false>(place, before);
             for (;;) {
                 run_stages();

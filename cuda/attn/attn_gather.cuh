@@ -3,22 +3,22 @@
  * (attn_sm90.cuh): warps that copy rows of keys, and as many for values, from anywhere in the
  * tensor, by cp.async of 16 bytes, to the places where TMA would put them.
  *
- * Nobody waits for copies: they arrive at the stage's barrier themselves when they have landed. The
- * bytes are the same as with TMA, but in requests of 16 bytes with an address each. A request is
- * two instructions: what counts here is how long a warp takes from a free buffer to its last
- * request.
+ * The bytes are the same as with TMA, but in requests of 16 bytes with an address each, of two
+ * instructions: what counts is how long a warp takes from a free buffer to its last request. A warp
+ * waits for its copies and fences them off, so that consumers need not; the other buffer is not
+ * free any earlier.
  */
 #ifndef LACUNA_ATTN_GATHER_CUH
 #define LACUNA_ATTN_GATHER_CUH
 
 #include "cuda/attn/attn_shape.cuh"
 
-/* Warps that copy keys (KEYS) or values. */
+/* A thread of the warps that copy keys (KEYS) or values. */
 template <class T, bool KEYS> struct gatherer {
     static constexpr int D = KEYS ? T::D : T::DV, PANELS = (D + 63) / 64;
     static constexpr int LANES = PANELS == 1 ? 8 : PANELS == 2 ? 16 : 32; /* of a row */
     static constexpr int FOURS =
-        T::BN * LANES / T::COPIERS / 4; /* of rows, neighbours, of a lane */
+        T::BN * LANES / (32 * T::COPIERS) / 4; /* of rows, neighbours, of a lane */
     static constexpr int AHEAD = FOURS < 4 ? FOURS : 4;
     static_assert(FOURS % AHEAD == 0);
 
@@ -62,21 +62,25 @@ template <class T, bool KEYS> struct gatherer {
         }
     }
 
-    /* Wait for the buffer of a stage and write its positions. */
+    /* Wait for the buffer of a stage. */
     DEVICE void begin_stage(int unit)
     {
-        int bits = KEYS ? __ldg(a.bits + unit / T::PER_BLOCK) : 0;
+        int bits = KEYS ? __ldg(a.bits + unit / T::PER_BLOCK) : -1;
         mbar_wait(smem_addr(KEYS ? &sm.k_empty[kv.at] : &sm.v_empty[kv.at]), kv.parity ^ 1);
-        if (KEYS && thread == 0) {
-            sm.keys[kv.at][T::UNITS] = unit_bits<T>(bits, unit);
-            mbar_arrive(smem_addr(&sm.listed[kv.at]));
-            if (bits >= 0)
-                bulk_prefetch(a.words + (size_t)bits * 256, 2048);
-        }
+        if (thread == 0 && bits >= 0)
+            bulk_prefetch(a.words + (size_t)bits * 256, 2048);
         __syncwarp();
     }
 
-    DEVICE void copy_item(const int4 &item)
+    /* Is this the thread that draws items? */
+    DEVICE bool draws() const
+    {
+        return KEYS && thread == 0;
+    }
+
+    /* Copies the stages of an item. The next one is drawn while the last of them waits for its
+     * buffer. */
+    DEVICE void copy_item(const int4 &item, unsigned &ticket)
     {
         int64_t head = head_of(item.x) / a.group;
         const char *x = (const char *)(KEYS ? a.k : a.v) + head * a.nk * (D * 2);
@@ -89,11 +93,17 @@ template <class T, bool KEYS> struct gatherer {
             key[i] = __ldg(at + i);
 #pragma unroll 1
         for (int unit = item.z - 1; unit >= item.y; unit--) {
+            if (draws() && unit == item.y)
+                ticket = gridDim.x + atomicAdd(a.ticket, 1u);
             begin_stage(unit);
             const int4 *next = at - (unit > item.y ? T::BN / 4 : 0);
             copy(KEYS ? sm.k[kv.at] : sm.v[kv.at], x, key, at, next);
             at = next;
-            cp_async_arrive(uniform(smem_addr(KEYS ? &sm.k_full[kv.at] : &sm.v_full[kv.at])));
+            cp_async_commit();
+            cp_async_wait<0>();
+            async_proxy_fence();
+            __syncwarp();
+            warp_arrive(smem_addr(KEYS ? &sm.k_full[kv.at] : &sm.v_full[kv.at]));
             kv.next();
         }
     }
@@ -121,21 +131,18 @@ template <class T, bool KEYS> struct gatherer {
 
     DEVICE void run()
     {
-        bool draws = KEYS && thread == 0;
         unsigned ticket = blockIdx.x; /* the first is not drawn */
         for (;; q.next()) {
-            if (draws)
+            if (draws())
                 put_item(ticket);
             mbar_wait(smem_addr(&sm.drawn[q.at]), q.parity);
             int4 item = warp_load(&sm.work[q.at]);
             if (item.x < 0)
                 break;
             warp_arrive(smem_addr(&sm.q_empty[q.at]));
-            copy_item(item);
-            if (draws)
-                ticket = gridDim.x + atomicAdd(a.ticket, 1u);
+            copy_item(item, ticket);
         }
-        if (draws && ticket == (unsigned)a.n_items + gridDim.x - 1)
+        if (draws() && ticket == (unsigned)a.n_items + gridDim.x - 1)
             *a.ticket = 0;
     }
 };
@@ -143,10 +150,10 @@ template <class T, bool KEYS> struct gatherer {
 /* What a producer warp does. */
 template <class T> DEVICE void gather(attn_smem<T> &sm, const attn_args &a, const CUtensorMap *mq)
 {
-    if (threadIdx.x < T::COPIERS)
+    if (threadIdx.x < 32 * T::COPIERS)
         gatherer<T, true>{sm, a, mq, (int)threadIdx.x}.run();
     else
-        gatherer<T, false>{sm, a, mq, (int)threadIdx.x - T::COPIERS}.run();
+        gatherer<T, false>{sm, a, mq, (int)threadIdx.x - 32 * T::COPIERS}.run();
 }
 
 #endif

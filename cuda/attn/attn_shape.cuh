@@ -50,18 +50,17 @@ struct shape {
     static constexpr int SCALES = 0, SCALED = UNIT; /* where scales lie among positions, the keys
                                                      * that have four of them */
     static constexpr bool CLIPS = true;             /* some scores may not count (whole_tiles) */
-    /* Warpgroups of producers, and their threads that fill a buffer of keys or of values. */
-    static constexpr int PRODUCER_WG = GATHER && D <= 128 ? 2 : 1,
-                         THREADS = 128 * (WG + PRODUCER_WG);
-    static constexpr int COPIERS = GATHER ? 64 * PRODUCER_WG : 1;
+    /* Warpgroups of producers; when gathering, half of their warps copy keys and half copy values.
+     * Above 128 channels consumers need the registers. */
+    static constexpr int PRODUCER_WG = GATHER && D <= 128 ? 2 : 1;
+    static constexpr int THREADS = 128 * (WG + PRODUCER_WG);
+    static constexpr int COPIERS = GATHER ? 2 * PRODUCER_WG : 1; /* arrivals that fill a buffer */
     /* Producer warps. A second warp copies values in two cases: if warpgroups skip stages, because
      * they then return keys and values in different orders; and if a stage takes many copies. */
     static constexpr int PRODUCERS = KIND == BLOCKS_PAIR || (IN_PANELS > 1 && UNITS > 1) ? 2 : 1;
-    static constexpr int Q_ARRIVALS =
-        ARRIVALS + (GATHER
-                        ? 4 * PRODUCER_WG
-                        : PRODUCERS - 1); /* arrivals that empty a buffer of queries and its item */
-    static constexpr bool LANES =         /* one lane per unit issues the copy */
+    /* Arrivals that empty a buffer of queries and its item: of all who read either. */
+    static constexpr int Q_ARRIVALS = ARRIVALS + (GATHER ? 4 * PRODUCER_WG : PRODUCERS - 1);
+    static constexpr bool LANES = /* one lane per unit issues the copy */
         PER_BLOCK == 1 && (UNITS > 1 || KIND == BLOCKS_PAIR);
     /* How many of a thread's BN/2 exponentials of a stage come before the end of the P V that runs
      * beside them. With D = 128, 20 to 28 make no difference, and 16 and 32 cost 3 to 5 %; with 96,
@@ -84,7 +83,7 @@ struct shape {
      * or all of them is 0.4 to 0.7 % slower. */
     static constexpr int BUFFERED = OUT_PANELS < PANELS ? 4 * OUT_PANELS : DV / 16;
     static constexpr int OUT_EARLY = DEFERS ? 3 * DV / 64 : BUFFERED;
-    static constexpr int POSITIONS = FILTER ? 2 * UNITS : UNITS + BITS;
+    static constexpr int POSITIONS = FILTER ? 2 * UNITS : UNITS;
     static constexpr int Q_BYTES = BM * IN_PANELS * 128, K_BYTES = BN * IN_PANELS * 128,
                          V_BYTES = BN * PANELS * 128;
     /* setmaxnreg moves registers between warpgroups; the launch has 168 per thread for three
@@ -120,12 +119,10 @@ template <class T> struct attn_smem {
     int4 work[T::QBUFS]; /* the item of each query buffer, with its place_of() as x; -1: no more
                           * items */
     int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of BLOCKS_PAIR;
-                                        * then its unit_bits(), or with BLOCKS_FILTER each unit's
-                                        * entry (0: none) */
+                                        * with BLOCKS_FILTER then each unit's entry (0: none) */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
-    /* BLOCKS_GATHER: that a stage's positions are there, and an item in `work`. */
-    uint64_t listed[T::STAGES], drawn[T::QBUFS];
+    uint64_t drawn[T::QBUFS]; /* BLOCKS_GATHER: that an item is in `work` */
     /* BLOCKS_FILTER: votes of the warps on a stage (filter_votes.cuh). The warps that vote together
      * are at most one ring of keys apart; there are twice as many slots, so that no slot is written
      * before it has been read. */
@@ -162,12 +159,10 @@ template <class T> DEVICE int unit_key(const attn_args &a, int unit)
     return entry * T::BLOCK + unit % T::PER_BLOCK * T::UNIT;
 }
 
-/* A unit's bits: 0 for none, else FIRST_BITS + the number of its part of block number `block`. */
-#define TOO_EARLY 1
-#define FIRST_BITS 2
-template <class T> DEVICE int unit_bits(int block, int unit)
+/* A unit's part of its block of bits: number `block` in memory, negative for none. */
+template <class T> DEVICE int bits_of_unit(int block, int unit)
 {
-    return block < 0 ? 0 : FIRST_BITS + block * T::PER_BLOCK + unit % T::PER_BLOCK;
+    return block < 0 ? block : block * T::PER_BLOCK + unit % T::PER_BLOCK;
 }
 
 /* Start of the units that a stage lacks; no key has this index. */
@@ -193,7 +188,6 @@ template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &map
         }
         for (int i = 0; i < T::STAGES; i++) {
             mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS);
-            mbar_init(smem_addr(&sm.listed[i]), 1);
             mbar_init(smem_addr(&sm.v_full[i]), T::COPIERS);
             mbar_init(smem_addr(&sm.k_empty[i]), T::ARRIVALS);
             mbar_init(smem_addr(&sm.v_empty[i]), T::ARRIVALS);
