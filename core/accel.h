@@ -215,8 +215,9 @@ static inline bool accel_on_device(const struct accel_call *call)
  * - With `bits`, blocks are ACCEL_TILE x ACCEL_TILE. Block i keeps the pairs whose bit is set in
  *   words[bits[i] * ACCEL_TILE_WORDS ..]; bits[i] = -1 keeps every allowed pair. Bits of pairs that
  *   are not allowed are 0.
- * - With `keys`, block i has the keys from keys[i * ACCEL_TILE] on, ascending, -1 after the last.
- *   There bits[i] = -1 says that every row may see all of them, and col is NULL. */
+ * - With `keys`, block i has the keys from keys[i * ACCEL_TILE] on, ascending. The last is repeated
+ *   up to a whole block, without bits. There bits[i] = -1 says that every row may see all of them,
+ *   and col is NULL. */
 struct accel_lists {
     int first, count;
     int bq, bk;

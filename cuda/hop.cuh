@@ -167,7 +167,7 @@ DEVICE void bulk_prefetch(const void *src, int bytes)
 
 /* Copy 16 bytes by this thread, or write zeros if !valid. The copy belongs to the open cp.async
  * group. */
-DEVICE void cp_async(uint32_t dst, const void *src, bool valid)
+DEVICE void cp_async(uint32_t dst, const void *src, bool valid = true)
 {
     int bytes = valid ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
@@ -177,13 +177,6 @@ DEVICE void cp_async(uint32_t dst, const void *src, bool valid)
 DEVICE void cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Arrive at `bar`, as one of the arrivals that it counts, when the thread's copies so far have
- * landed. Whoever reads them by wgmma fences first (async_proxy_fence). */
-DEVICE void cp_async_arrive(uint32_t bar)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 
 template <int PENDING> DEVICE void cp_async_wait()

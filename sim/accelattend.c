@@ -233,7 +233,7 @@ static int add_tile(struct group *g, const struct tile *x, struct err *err)
     if (x->keys) {
         TRY(mem_grow(&t->keys, &t->key_cap, (at + 1) * TILE, sizeof *t->keys, "keys", err));
         for (int64_t k = 0; k < TILE; k++)
-            t->keys[at * TILE + k] = k < x->n_keys ? x->keys[k] : -1;
+            t->keys[at * TILE + k] = x->keys[MIN(k, x->n_keys - 1)];
     } else {
         TRY(mem_grow(&t->col, &t->col_cap, at + 1, sizeof *t->col, "tiles", err));
         t->col[at] = (int32_t)(x->first / TILE);

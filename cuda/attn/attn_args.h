@@ -30,8 +30,8 @@ struct attn_args {
                  * them; in other stages sums may reach 2^60 */
     const int32_t *bits;   /* per entry of cols: block of `words`, -1 = all pairs; NULL: no bits */
     const uint64_t *words; /* [blocks][256], order in core/accel.h */
-    const int32_t *keys;   /* gathered keys: [entries][128], -1 = none; NULL if the keys of a block
-                            * are neighbours */
+    const int32_t *keys;   /* gathered keys: [entries][128]; NULL if the keys of a block are
+                            * neighbours */
     const void *q, *k, *v; /* tensors, for the Hopper kernels; v only where keys are gathered */
     struct attn8_scales scales; /* of operands of 8 bits */
 };

@@ -41,6 +41,8 @@ template <class T> struct consumer : tile_rows<T> {
     ring<T::STAGES> ahead; /* the stage after kv */
     uint32_t q_at, k_at;   /* the next turn's operands, low words of descriptors */
     int k_here;            /* whether those keys were seen to have landed */
+    int unit, block;       /* BITS: the unit of that stage and its block of bits, -1 for none */
+    bool lacking;          /* BITS: some row of the warp has not met a key yet */
 
     /* Wait for the next item and get its place_of(); false when there is none. */
     DEVICE bool await_item(int &place)
@@ -114,7 +116,7 @@ template <class T> struct consumer : tile_rows<T> {
         k_at = k_desc(ahead.at);
         if (!T::CHECKED)
             asm volatile("" : "+r"(ahead.at), "+r"(ahead.parity), "+r"(k_at));
-        k_here = mbar_test(smem_addr(&sm.k_full[ahead.at]), ahead.parity);
+        k_here = T::GATHER ? 0 : mbar_test(smem_addr(&sm.k_full[ahead.at]), ahead.parity);
         if (T::KIND == BLOCKS_PAIR)
             wanted = units_wanted(k_here);
     }
@@ -139,18 +141,20 @@ template <class T> struct consumer : tile_rows<T> {
         return units & 3;
     }
 
-    /* Wait for the keys of the stage ahead; the block of its bits, -1 for none. */
-    DEVICE int bits_ahead()
+    DEVICE int bits_of(int of_unit) const
     {
-        mbar_wait_unless(k_here, smem_addr(&sm.k_full[ahead.at]), ahead.parity);
-        k_here = 1;
-        return key_of(ahead.at, T::UNITS);
+        return bits_of_unit<T>(__ldg(a.bits + of_unit / T::PER_BLOCK), of_unit);
+    }
+
+    /* At a stage: which bits the next one has. The look-up has the time of the stage. */
+    DEVICE void look_up_bits()
+    {
+        unit = max(unit - 1, 0);
+        block = bits_of(unit);
     }
 
     DEVICE void issue_qk(float (&s)[BN / 2])
     {
-        if (T::GATHER)
-            async_proxy_fence();
         wgmma_fence();
         uint64_t qd = descriptor(uniform(q_at)), kd = descriptor(uniform(k_at));
 #pragma unroll
@@ -163,8 +167,6 @@ template <class T> struct consumer : tile_rows<T> {
     /* FRESH: overwrite o instead of adding to it. */
     template <bool FRESH = false> DEVICE void issue_pv(int stage)
     {
-        if (T::GATHER)
-            async_proxy_fence();
         hold(o);
         wgmma_fence();
         uint64_t vd = descriptor(uniform(v_desc(stage)));
@@ -196,38 +198,52 @@ template <class T> struct consumer : tile_rows<T> {
         }
     }
 
-    /* Load the thread's bits of a stage, bit i for score i; the load is in flight while the
-     * products run. A stage of half a block has half of each word. */
+    /* Load the thread's bits of a stage, bit i for score i; of none, anything. They are not set
+     * before, because a loop would wait for a load that may leave them as they are. A stage of half
+     * a block has half of each word. */
     DEVICE uint2 load_bits(int bits) const
     {
-        uint2 kept = make_uint2(0, 0);
+        uint2 kept;
         const int64_t word = (int64_t)(bits / T::PER_BLOCK) * 256 + w * 128 + t();
         const uint32_t *from = (const uint32_t *)(a.words + word) + bits % T::PER_BLOCK;
         if (T::PER_BLOCK == 1)
             asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %2, 0;\n"
                          "@p ld.global.nc.v2.u32 {%0, %1}, [%3];\n}"
-                         : "+r"(kept.x), "+r"(kept.y)
+                         : "=r"(kept.x), "=r"(kept.y)
                          : "r"(bits), "l"(from));
         else
             asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n"
                          "@p ld.global.nc.u32 %0, [%2];\n}"
-                         : "+r"(kept.x)
+                         : "=r"(kept.x)
                          : "r"(bits), "l"(from));
         return kept;
     }
 
-    /* Set scores of the current stage to -inf: those whose bit is not set or, without bits (block <
-     * 0), those that are not allowed, if the stage may have any (clipped). */
-    DEVICE void mask_stage(float (&s)[BN / 2], int of_tile, int block, uint2 kept, bool clipped)
+    /* Set the scores [FROM, TO) to -inf whose bit is not set. */
+    template <int FROM, int TO> DEVICE static void mask_bits(float (&s)[BN / 2], uint2 bits)
     {
-        if (BITS && block >= 0) {
 #pragma unroll
-            for (int i = 0; i < BN / 2; i++)
-                if (!((i < 32 ? kept.x : kept.y) >> (i & 31) & 1))
-                    s[i] = -INFINITY;
-        } else if (!T::GATHER && clipped) {
-            mask_scores(s, kv.at, of_tile);
-        }
+        for (int i = FROM; i < TO; i++)
+            if (!((i < 32 ? bits.x : bits.y) >> (i & 31) & 1))
+                s[i] = -INFINITY;
+    }
+
+    /* Rows that have not met a key yet take their reference from this stage; base: of all rows, in
+     * log2 units. */
+    DEVICE void start_rows(const float (&s)[BN / 2], float (&base)[2])
+    {
+        float top[2];
+        row_tops(s, top);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            m[r] = m[r] == -INFINITY ? top[r] : m[r];
+        log2_base<true>(m, a.scale_log2, base);
+        lacking = rows_lack();
+    }
+
+    DEVICE bool rows_lack() const
+    {
+        return __any_sync(~0u, fminf(m[0], m[1]) == -INFINITY);
     }
 
     /* Raise the references that scores exceed by 2^8. Scales the sums; c = factors of the outputs.
@@ -248,17 +264,15 @@ template <class T> struct consumer : tile_rows<T> {
     }
 
     /* Issue Q K of the current stage, and P V of the stage before it if that is pending, in one
-     * turn at the tensor cores. Returns when the scores are there; P V may still run. The result is
-     * the thread's bits of the stage, if it has any (block, mask_stage). P V cannot be issued
-     * before Q K is done, so what beside() does costs no time if it is short. FRESH: the outputs
-     * start anew. */
+     * turn at the tensor cores. Returns when the scores are there; P V may still run. P V cannot be
+     * issued before Q K is done, so what beside() does costs no time if it is short. FRESH: the
+     * outputs start anew. */
     template <bool PENDING, bool FRESH, class F>
-    DEVICE uint2 multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int block, F beside)
+    DEVICE void multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, F beside)
     {
         if (T::CHECKED) /* no registers to keep them in */
             q_at = q_desc(), k_at = k_desc(kv.at);
         mbar_wait_unless(k_here, smem_addr(&sm.k_full[kv.at]), kv.parity);
-        uint2 kept = BITS ? load_bits(block) : make_uint2(0, 0);
         take_turn();
         issue_qk(s);
         if (PENDING) {
@@ -271,7 +285,6 @@ template <class T> struct consumer : tile_rows<T> {
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
-        return kept;
     }
 
     /* Wait for P V of the stage before, if that is pending, and return its buffer. */
@@ -306,6 +319,11 @@ template <class T> struct consumer : tile_rows<T> {
                        first_row(tile) + warp() * 16 + (lane() >> 2), a.nq,
                        (const uint16_t *)a.k + k_rows * D,
                        [&](int eight, int row) { return row_key(i, eight, row); });
+        if (BITS) {
+            int bits = bits_of(first_unit + n - 1 - i);
+            if (bits >= 0)
+                mask_bits<0, BN / 2>(s, load_bits(bits));
+        }
         raise(s, limit, c);
         log2_base<true>(m, a.scale_log2, base);
         exponentials<0, BN / 2>(s, base, a.scale_log2, sum);
@@ -322,26 +340,36 @@ template <class T> struct consumer : tile_rows<T> {
         warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
     }
 
-    /* A stage inside an item, all of whose scores count: Q K of this stage, and P V of the stage
-     * before it if that is pending. Nothing looks for the largest score: a row's reference (`base`,
-     * in log2 units) holds until a sum exceeds the limit. The result is true if one does, or if
-     * this is the `last` stage. `empties`: the queries are not needed after this stage. OWED: store
-     * the outputs of the item before meanwhile. */
-    template <bool PENDING, bool OWED>
-    DEVICE bool try_step(const float (&base)[2], bool empties, bool last, float (&sum)[2])
+    /* A stage inside an item, all of whose scores count, or MASKED, those whose bit is set: Q K of
+     * this stage, and P V of the stage before it if that is pending. Nothing looks for the largest
+     * score: a row's reference (`base`, in log2 units) holds until a sum exceeds the limit. The
+     * result is true if one does, if this is the `last` stage, or with BITS, if the next one is of
+     * the other kind. `empties`: the queries are not needed after this stage. OWED: store the
+     * outputs of the item before meanwhile. */
+    template <bool PENDING, bool OWED, bool MASKED = false>
+    DEVICE bool try_step(float (&base)[2], bool empties, bool last, float (&sum)[2],
+                         uint2 bits = make_uint2(0, 0))
     {
         float s[BN / 2], rest[2];
         ring<T::STAGES> before = pending();
         constexpr int EARLY = PENDING ? T::EARLY : 0;
         kv = ahead;
-        multiply<PENDING, OWED>(s, before, -1, [&] {
+        if (BITS)
+            look_up_bits();
+        multiply<PENDING, OWED>(s, before, [&] {
             if (OWED) {
                 rows::template put_outputs<T::OUT_EARLY, T::DV / 16>();
                 rows::send_rows(owed_tile);
             }
         });
         warp_arrive_if(empties, smem_addr(&sm.q_empty[q.at]));
+        if (MASKED && lacking) {
+            mask_bits<0, BN / 2>(s, bits);
+            start_rows(s, base);
+        }
         if (EARLY) {
+            if (MASKED)
+                mask_bits<0, EARLY>(s, bits);
             exponentials<0, EARLY>(s, base, a.scale_log2, sum);
             return_keys_after(sum);
         } else {
@@ -349,11 +377,13 @@ template <class T> struct consumer : tile_rows<T> {
         }
         end_values<PENDING>(before);
         prepare();
+        if (MASKED)
+            mask_bits<EARLY, BN / 2>(s, bits);
         exponentials<EARLY, BN / 2>(s, base, a.scale_log2, rest);
         sum[0] = EARLY ? sum[0] + rest[0] : rest[0];
         sum[1] = EARLY ? sum[1] + rest[1] : rest[1];
         pack(s, p);
-        return exceeds(sum, last);
+        return exceeds(sum, last || (BITS && MASKED != (block >= 0)));
     }
 
     /* Is a sum of the warp too large, or or_else true in a lane? */
@@ -388,7 +418,7 @@ template <class T> struct consumer : tile_rows<T> {
 
     /* Stages from i on, until a sum is too large or the item ends. The loop has one branch and adds
      * sums one stage late, because its length is the time of a stage. */
-    DEVICE void loop_steps(int &i, const float (&base)[2], float (&sum)[2])
+    DEVICE void loop_steps(int &i, float (&base)[2], float (&sum)[2])
     {
         bool stop;
 #pragma unroll 1
@@ -434,16 +464,15 @@ template <class T> struct consumer : tile_rows<T> {
     }
 
     /* A stage that looks for the largest score before the exponentials. For stages with scores that
-     * do not count (MASKED) or with bits, and for kernels with too few registers for step(). */
-    template <bool MASKED, bool PENDING>
-    DEVICE void step_checked(int i, bool clipped = true, int block = -1)
+     * do not count (MASKED), and for kernels with too few registers for step(). */
+    template <bool MASKED, bool PENDING> DEVICE void step_checked(int i)
     {
         float s[BN / 2], sum[2];
         ring<T::STAGES> before = pending();
         kv = ahead;
-        uint2 kept = multiply<PENDING, false>(s, before, block, [] {});
+        multiply<PENDING, false>(s, before, [] {});
         if (MASKED)
-            mask_stage(s, tile, block, kept, clipped);
+            mask_scores(s, kv.at, tile);
         arrive(&sm.k_empty[kv.at]);
         warp_arrive_if(i == n - 1, smem_addr(&sm.q_empty[q.at]));
         float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
@@ -538,14 +567,45 @@ template <class T> struct consumer : tile_rows<T> {
         unseen = false;
     }
 
-    /* A stage of blocks that may have bits. */
-    DEVICE void step_bits(bool clipped, int i)
+    /* The stages from i on that have bits, until a sum is too large or one has none. */
+    DEVICE void loop_masked(int &i, float (&base)[2], float (&sum)[2])
     {
-        int block = bits_ahead();
-        if (block < 0 && (T::GATHER || !clipped))
-            step<true>(i);
-        else
-            step_checked<true, true>(i, clipped, block);
+        uint2 kept = load_bits(block);
+        bool stop;
+#pragma unroll 1
+        do {
+            add_sums(sum);
+            i++;
+            stop = try_step<true, false, true>(base, i == n, i == n, sum, kept);
+            kept = load_bits(block);
+        } while (!stop);
+    }
+
+    /* The stages of an item whose blocks may have bits; `to`: the first that cannot be clipped. */
+    DEVICE void steps_bits(int to)
+    {
+#pragma unroll 1
+        for (int i = 1; i < n;) {
+            bool has_bits = uniform(block) >= 0;
+            if (!T::GATHER && !has_bits && i < to) {
+                step_checked<true, true>(i++);
+                lacking = rows_lack();
+                look_up_bits();
+                continue;
+            }
+            float base[2], sum[2] = {0, 0};
+            if (has_bits) {
+                log2_base<true>(m, a.scale_log2, base);
+                loop_masked(i, base, sum);
+            } else {
+                references(base);
+                loop_steps(i, base, sum);
+            }
+            if (exceeds(sum))
+                soften(i - 1, sum);
+            add_sums(sum);
+            leave_pending();
+        }
     }
 
     /* First stage of an item, issued together with the last P V of the item before (PENDING). Then
@@ -557,9 +617,16 @@ template <class T> struct consumer : tile_rows<T> {
         float s[BN / 2], m_new[2], l_new[2], rest[2], base[2];
         if (T::KIND == BLOCKS_PAIR)
             unseen = wanted_ahead() == 0;
-        int block = BITS ? bits_ahead() : -1;
-        uint2 kept = multiply<PENDING, false>(s, before, block, [&] {
+        int its_block = -1;
+        uint2 bits;
+        multiply<PENDING, false>(s, before, [&] {
             next = item();
+            if (BITS) {
+                unit = next.z - 1;
+                its_block = uniform(bits_of(unit));
+                bits = load_bits(its_block);
+                look_up_bits();
+            }
             if (PREVIOUS) {
                 rows::close_rows();
                 rows::await_output_buffer();
@@ -569,7 +636,10 @@ template <class T> struct consumer : tile_rows<T> {
         bool clipped =
             T::CLIPS && (T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || a.nk % T::UNIT != 0 ||
                          (T::UNITS > 1 && (next.z - next.y) % T::UNITS != 0));
-        mask_stage(s, place, block, kept, clipped);
+        if (its_block >= 0)
+            mask_bits<0, BN / 2>(s, bits);
+        else if (!T::GATHER && clipped)
+            mask_scores(s, kv.at, place);
         /* From here on without a branch: outputs of the item before go to their buffer in the gaps
          * between exponentials. */
         row_tops(s, m_new);
@@ -598,6 +668,8 @@ template <class T> struct consumer : tile_rows<T> {
         }
         m[0] = m_new[0], m[1] = m_new[1];
         l[0] = l_new[0], l[1] = l_new[1];
+        if (BITS)
+            lacking = rows_lack();
         leave_pending();
     }
 
@@ -609,9 +681,7 @@ template <class T> struct consumer : tile_rows<T> {
             for (; i < n; i++)
                 step_pair(i < to, i);
         } else if constexpr (BITS) {
-#pragma unroll 1
-            for (; i < n; i++)
-                step_bits(i < to, i);
+            steps_bits(to);
         } else {
 #pragma unroll 1
             for (; T::CLIPS && i < to; i++)

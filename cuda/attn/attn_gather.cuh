@@ -1,71 +1,127 @@
 /*
  * attn_gather.cuh - the producer of the Hopper attention kernels for lists of single keys
- * (attn_sm90.cuh): a warpgroup that copies rows of keys and values from anywhere in the tensor, by
- * cp.async of 16 bytes, to the places where TMA would put them.
+ * (attn_sm90.cuh): warps that copy rows of keys, and as many for values, from anywhere in the
+ * tensor, by cp.async of 16 bytes, to the places where TMA would put them.
  *
- * Nobody waits for copies: they arrive at the stage's barrier themselves when they have landed. The
- * bytes are the same as with TMA, but in requests of 16 bytes with an address each.
+ * The bytes are the same as with TMA, but in requests of 16 bytes with an address each, of two
+ * instructions: what counts is how long a warp takes from a free buffer to its last request. A warp
+ * waits for its copies and fences them off, so that consumers need not; the other buffer is not
+ * free any earlier.
  */
 #ifndef LACUNA_ATTN_GATHER_CUH
 #define LACUNA_ATTN_GATHER_CUH
 
 #include "cuda/attn/attn_shape.cuh"
 
-#define PRODUCER_BARRIER 8
-
-template <class T> struct gatherer {
-    static constexpr int KEYS = T::BN / 4; /* rows of a warp */
+/* A thread of the warps that copy keys (KEYS) or values. */
+template <class T, bool KEYS> struct gatherer {
+    static constexpr int D = KEYS ? T::D : T::DV, PANELS = (D + 63) / 64;
+    static constexpr int LANES = PANELS == 1 ? 8 : PANELS == 2 ? 16 : 32; /* of a row */
+    static constexpr int FOURS =
+        T::BN * LANES / (32 * T::COPIERS) / 4; /* of rows, neighbours, of a lane */
+    static constexpr int AHEAD = FOURS < 4 ? FOURS : 4;
+    static_assert(FOURS % AHEAD == 0);
 
     attn_smem<T> &sm;
     const attn_args &a;
     const CUtensorMap *mq;
+    int thread; /* of those that copy the same */
     ring<T::QBUFS> q;
-    ring<T::STAGES> k, v;
-    int key_v, head_v; /* key and head of the values that are still to be copied */
+    ring<T::STAGES> kv;
 
-    /* A warp copies its rows of x, of D channels. `key` is the number of the lane's row; -1 gives
-     * zeros, as do channels from D on. */
-    template <int D> DEVICE void copy_rows(uint8_t *tile, const void *x, int head, int key)
+    DEVICE int first_row() const
     {
-        constexpr int PANELS = (D + 63) / 64, ROWS = 4 / PANELS, CHUNKS = 32 / ROWS;
-        constexpr int STEP = ROWS > 1 ? 16 : 8;
-        int chunk = threadIdx.x % CHUNKS, first = (threadIdx.x & 31) / CHUNKS;
-        int row = threadIdx.x / 32 * KEYS + first;
-        const char *src = (const char *)x + (size_t)head * a.nk * (D * 2) + chunk * 16;
+        return thread / LANES * (4 * FOURS);
+    }
+
+    /* Request the lane's part of row i of its rows. Three panels leave 8 lanes without one, and of
+     * a panel that is half empty the products take half. */
+    static DEVICE void copy_row(uint32_t dst, const char *x, int i, int key)
+    {
+        cp_async((dst ^ i % 8 * 16) + i * 128, x + (int64_t)key * (D * 2));
+    }
+
+    /* Copy the lane's rows x[at[..]] to a tile. `key` has the first of them and gets each time
+     * those that are AHEAD of it, of this tile or of the next. */
+    DEVICE void copy(uint8_t *tile, const char *x, int4 (&key)[AHEAD], const int4 *at,
+                     const int4 *next)
+    {
+        int chunk = thread % LANES, row = first_row();
         uint32_t dst = smem_addr(tile) + chunk / 8 * (T::BN * 128) + row * 128;
-        uint32_t place = ((chunk ^ row) & 7) * 16;
-#pragma unroll 1
-        for (int j = 0; j < KEYS; j += STEP, dst += STEP * 128)
+        dst += (chunk % 8 ^ row % 8) * 16;
 #pragma unroll
-            for (int i = 0; i < STEP; i += ROWS) {
-                int k = __shfl_sync(~0u, key, first + j + i);
-                if (chunk < 8 * PANELS) /* three panels leave 8 lanes without one */
-                    cp_async(dst + i * 128 + (place ^ (i & 7) * 16),
-                             src + (size_t)max(k, 0) * (D * 2), k >= 0 && chunk < D / 8);
+        for (int i = 0; i < FOURS; i++) {
+            int4 &k = key[i % AHEAD];
+            if (chunk < D / 8) {
+                copy_row(dst, x, 4 * i, k.x);
+                copy_row(dst, x, 4 * i + 1, k.y);
+                copy_row(dst, x, 4 * i + 2, k.z);
+                copy_row(dst, x, 4 * i + 3, k.w);
             }
+            k = __ldg(i + AHEAD < FOURS ? at + i + AHEAD : next + (i + AHEAD - FOURS));
+        }
     }
 
-    /* Lanes from KEYS on repeat those of the first. */
-    DEVICE int lane_key(int unit) const
+    /* Wait for the buffer of a stage. */
+    DEVICE void begin_stage(int unit)
     {
-        return __ldg(a.keys + (size_t)unit * T::BN + threadIdx.x / 32 * KEYS + threadIdx.x % KEYS);
+        int bits = KEYS ? __ldg(a.bits + unit / T::PER_BLOCK) : -1;
+        mbar_wait(smem_addr(KEYS ? &sm.k_empty[kv.at] : &sm.v_empty[kv.at]), kv.parity ^ 1);
+        if (thread == 0 && bits >= 0)
+            bulk_prefetch(a.words + (size_t)bits * 256, 2048);
+        __syncwarp();
     }
 
-    DEVICE void copy_values()
+    /* Is this the thread that draws items? */
+    DEVICE bool draws() const
     {
-        mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
-        copy_rows<T::DV>(sm.v[v.at], a.v, head_v, key_v);
-        cp_async_arrive(smem_addr(&sm.v_full[v.at]));
-        v.next();
+        return KEYS && thread == 0;
     }
 
-    /* One thread: the item and its queries. */
-    DEVICE void start_item(const int4 &item, int head)
+    /* Copies the stages of an item. The next one is drawn while the last of them waits for its
+     * buffer. */
+    DEVICE void copy_item(const int4 &item, unsigned &ticket)
     {
-        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
-        int block = item.x - head * a.q_blocks;
-        sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, item.w);
+        int64_t head = head_of(item.x) / a.group;
+        const char *x = (const char *)(KEYS ? a.k : a.v) + head * a.nk * (D * 2);
+        const int4 *at = (const int4 *)(a.keys + (int64_t)(item.z - 1) * T::BN + first_row());
+        int4 key[AHEAD];
+        x += thread % LANES * 16;
+        asm volatile("" : "+l"(x), "+l"(at)); /* so that offsets become part of instructions */
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            key[i] = __ldg(at + i);
+#pragma unroll 1
+        for (int unit = item.z - 1; unit >= item.y; unit--) {
+            if (draws() && unit == item.y)
+                ticket = gridDim.x + atomicAdd(a.ticket, 1u);
+            begin_stage(unit);
+            const int4 *next = at - (unit > item.y ? T::BN / 4 : 0);
+            copy(KEYS ? sm.k[kv.at] : sm.v[kv.at], x, key, at, next);
+            at = next;
+            cp_async_commit();
+            cp_async_wait<0>();
+            async_proxy_fence();
+            __syncwarp();
+            warp_arrive(smem_addr(KEYS ? &sm.k_full[kv.at] : &sm.v_full[kv.at]));
+            kv.next();
+        }
+    }
+
+    /* One thread: the item of a ticket, or that there is none, and its queries. */
+    DEVICE void put_item(unsigned ticket)
+    {
+        bool some = ticket < (unsigned)a.n_items;
+        int4 item = __ldg(a.items + (some ? ticket : 0));
+        int head = item.x / a.q_blocks, block = item.x - head * a.q_blocks;
         uint32_t bar = smem_addr(&sm.q_full[q.at]);
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        sm.work[q.at] = make_int4(some ? place_of(head, block) : -1, item.y, item.z, item.w);
+        mbar_arrive(smem_addr(&sm.drawn[q.at]));
+        if (!some) {
+            mbar_arrive(bar);
+            return;
+        }
         mbar_expect(bar, T::Q_BYTES);
 #pragma unroll
         for (int p = 0; p < T::IN_PANELS; p++)
@@ -75,56 +131,29 @@ template <class T> struct gatherer {
 
     DEVICE void run()
     {
-        bool pending = false;
         unsigned ticket = blockIdx.x; /* the first is not drawn */
-        int turn = 0;
-        while (ticket < (unsigned)a.n_items) {
-            int4 item = __ldg(a.items + ticket);
-            int head = item.x / a.q_blocks;
-            int key = lane_key(item.z - 1);
-            if (threadIdx.x == 0)
-                start_item(item, head);
-            __syncwarp();
-            q.next();
-            for (int e = item.z - 1; e >= item.y; e--) {
-                int next = lane_key(max(e - 1, item.y)); /* on its way while rows are copied */
-                int bits = __ldg(a.bits + e / T::PER_BLOCK);
-                mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
-                uint32_t full = smem_addr(&sm.k_full[k.at]);
-                if (threadIdx.x == 0) {
-                    sm.keys[k.at][0] = 0;
-                    sm.keys[k.at][1] = bits_of_unit<T>(bits, e);
-                    mbar_arrive(full);
-                    if (bits >= 0)
-                        bulk_prefetch(a.words + (size_t)bits * 256, 2048);
-                }
-                __syncwarp();
-                copy_rows<T::D>(sm.k[k.at], a.k, head / a.group, key);
-                cp_async_arrive(full);
-                k.next();
-                if (pending)
-                    copy_values();
-                key_v = key;
-                key = next;
-                head_v = head / a.group;
-                pending = true;
-            }
-            if (threadIdx.x == 0)
-                sm.ticket[turn] = (int)(gridDim.x + atomicAdd(a.ticket, 1u));
-            named_sync(PRODUCER_BARRIER, T::COPIERS);
-            ticket = (unsigned)sm.ticket[turn];
-            turn ^= 1;
+        for (;; q.next()) {
+            if (draws())
+                put_item(ticket);
+            mbar_wait(smem_addr(&sm.drawn[q.at]), q.parity);
+            int4 item = warp_load(&sm.work[q.at]);
+            if (item.x < 0)
+                break;
+            warp_arrive(smem_addr(&sm.q_empty[q.at]));
+            copy_item(item, ticket);
         }
-        if (pending)
-            copy_values();
-        if (threadIdx.x)
-            return;
-        if (ticket == (unsigned)a.n_items + gridDim.x - 1)
+        if (draws() && ticket == (unsigned)a.n_items + gridDim.x - 1)
             *a.ticket = 0;
-        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
-        sm.work[q.at] = make_int4(-1, 0, 0, 0);
-        mbar_arrive(smem_addr(&sm.q_full[q.at]));
     }
 };
+
+/* What a producer warp does. */
+template <class T> DEVICE void gather(attn_smem<T> &sm, const attn_args &a, const CUtensorMap *mq)
+{
+    if (threadIdx.x < 32 * T::COPIERS)
+        gatherer<T, true>{sm, a, mq, (int)threadIdx.x}.run();
+    else
+        gatherer<T, false>{sm, a, mq, (int)threadIdx.x - 32 * T::COPIERS}.run();
+}
 
 #endif

@@ -54,7 +54,7 @@ template <> struct element<__half> {
 
 /* ---- a warp --------------------------------------------------------------------------------- */
 
-/* Rows list[0 .. ROWS) of x [n][D] to shared memory; row -1 becomes 0. */
+/* Rows list[0 .. ROWS) of x [n][D] to shared memory. */
 template <int D, int ROWS, int THREADS, class E>
 static __device__ __forceinline__ void gather_rows(uint32_t dst, const E *x, const int32_t *list)
 {
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void gather_rows(uint32_t dst, const E *x, con
     for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
         int r = i / CHUNKS, c = i % CHUNKS, row = __ldg(list + r);
         copy_async(dst + (r * CHUNKS + (c ^ (r & 7))) * 16,
-                   x + (size_t)(row < 0 ? 0 : row) * D + c * 8, row >= 0);
+                   x + (size_t)row * D + c * 8, true);
     }
 }
 

@@ -71,7 +71,7 @@ template <class T> struct producer {
     }
 
     /* First key of the lane's unit; in a pair list the low two bits say which rows want it. The
-     * lane after the last unit gets the block of the stage's bits; with a filter, as many lanes as
+     * lane after the last unit fetches the stage's bits to L2; with a filter, as many lanes as
      * there are units get the units' entries; with BYTES, four more lanes for SCALED keys get their
      * scales. */
     DEVICE int first_key(const span &s) const
@@ -91,7 +91,6 @@ template <class T> struct producer {
             int bits = __ldg(a.bits + s.beg / PER_BLOCK);
             if (bits >= 0) /* two stages before they are read */
                 bulk_prefetch(a.words + (size_t)bits * 256, 2048);
-            return bits_of_unit<T>(bits, s.beg);
         }
         return unit < s.to() && lane() < UNITS ? unit_key<T>(a, unit) : NO_KEY;
     }

@@ -38,7 +38,7 @@ struct shape {
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* arrivals that empty a buffer, one per warp */
-    static constexpr int BM = 64 * WG, THREADS = 128 * (WG + 1);
+    static constexpr int BM = 64 * WG;
     /* Of 128 bytes: of a query or a key, of a value, in the buffer of outputs. */
     static constexpr int IN_PANELS = (D + 63) / 64, PANELS = (DV + 63) / 64;
     static constexpr int OUT_PANELS = D > 128 ? PANELS / 2 : PANELS;
@@ -46,18 +46,22 @@ struct shape {
     static constexpr int UNITS = BN / UNIT, PER_BLOCK = BLOCK / UNIT;
     static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
     static constexpr bool FILTER = KIND == BLOCKS_FILTER;
-    static constexpr bool ASCENDS = FILTER;          /* lists are walked from their beginning */
-    static constexpr bool BYTES = false;             /* operands of 8 bits (attn8_shape.cuh), */
-    static constexpr bool BY_CHANNEL = false;        /* values among them, */
-    static constexpr int SCALES = 0, SCALED = UNIT;  /* where scales lie among positions, the keys
-                                                      * that have four of them */
-    static constexpr bool CLIPS = true;              /* some scores may not count (whole_tiles) */
-    static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
+    static constexpr bool ASCENDS = FILTER;         /* lists are walked from their beginning */
+    static constexpr bool BYTES = false;            /* operands of 8 bits (attn8_shape.cuh), */
+    static constexpr bool BY_CHANNEL = false;       /* values among them, */
+    static constexpr int SCALES = 0, SCALED = UNIT; /* where scales lie among positions, the keys
+                                                     * that have four of them */
+    static constexpr bool CLIPS = true;             /* some scores may not count (whole_tiles) */
+    /* Warpgroups of producers; when gathering, half of their warps copy keys and half copy values.
+     * Above 128 channels consumers need the registers. */
+    static constexpr int PRODUCER_WG = GATHER && D <= 128 ? 2 : 1;
+    static constexpr int THREADS = 128 * (WG + PRODUCER_WG);
+    static constexpr int COPIERS = GATHER ? 2 * PRODUCER_WG : 1; /* arrivals that fill a buffer */
     /* Producer warps. A second warp copies values in two cases: if warpgroups skip stages, because
      * they then return keys and values in different orders; and if a stage takes many copies. */
     static constexpr int PRODUCERS = KIND == BLOCKS_PAIR || (IN_PANELS > 1 && UNITS > 1) ? 2 : 1;
-    static constexpr int Q_ARRIVALS =
-        ARRIVALS + PRODUCERS - 1; /* arrivals that empty a buffer of queries and its item */
+    /* Arrivals that empty a buffer of queries and its item: of all who read either. */
+    static constexpr int Q_ARRIVALS = ARRIVALS + (GATHER ? 4 * PRODUCER_WG : PRODUCERS - 1);
     static constexpr bool LANES = /* one lane per unit issues the copy */
         PER_BLOCK == 1 && (UNITS > 1 || KIND == BLOCKS_PAIR);
     /* How many of a thread's BN/2 exponentials of a stage come before the end of the P V that runs
@@ -81,13 +85,15 @@ struct shape {
      * or all of them is 0.4 to 0.7 % slower. */
     static constexpr int BUFFERED = OUT_PANELS < PANELS ? 4 * OUT_PANELS : DV / 16;
     static constexpr int OUT_EARLY = DEFERS ? 3 * DV / 64 : BUFFERED;
-    static constexpr int POSITIONS = FILTER ? 2 * UNITS : UNITS + BITS;
+    static constexpr int POSITIONS = FILTER ? 2 * UNITS : UNITS;
     static constexpr int Q_BYTES = BM * IN_PANELS * 128, K_BYTES = BN * IN_PANELS * 128,
                          V_BYTES = BN * PANELS * 128;
     /* setmaxnreg moves registers between warpgroups; the launch has 168 per thread for three
      * warpgroups, 128 for four. */
-    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : !GATHER ? 40 : D > 128 ? 72 : 56;
-    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : (504 - REGS_PRODUCER) / 2;
+    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : !GATHER ? 40 : PRODUCER_WG == 2 ? 48 : 72;
+    static constexpr int REGS_CONSUMER = WG == 3            ? 160
+                                         : PRODUCER_WG == 2 ? 208
+                                                            : (504 - REGS_PRODUCER) / 2;
 };
 
 /* The same shape N times in a thread block: teams with items and buffers of their own, whose warps
@@ -117,11 +123,10 @@ template <class T> struct attn_smem {
     int4 work[T::QBUFS]; /* the item of each query buffer, with its place_of() as x; -1: no more
                           * items */
     int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of BLOCKS_PAIR;
-                                        * then the unit's bits (bits_of_unit()), or with
-                                        * BLOCKS_FILTER each unit's entry (0: none) */
+                                        * with BLOCKS_FILTER then each unit's entry (0: none) */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
-    int ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
+    uint64_t drawn[T::QBUFS]; /* BLOCKS_GATHER: that an item is in `work` */
     /* BLOCKS_FILTER: votes of the warps on a stage (filter_votes.cuh). The warps that vote together
      * are at most one ring of keys apart; there are at least twice as many slots, so that no slot
      * is written before it has been read. */
@@ -184,9 +189,10 @@ template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &map
         for (int i = 0; i < T::QBUFS; i++) {
             mbar_init(smem_addr(&sm.q_full[i]), 1);
             mbar_init(smem_addr(&sm.q_empty[i]), T::Q_ARRIVALS);
+            mbar_init(smem_addr(&sm.drawn[i]), 1);
         }
         for (int i = 0; i < T::STAGES; i++) {
-            mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS + T::GATHER); /* and the positions */
+            mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS);
             mbar_init(smem_addr(&sm.v_full[i]), T::COPIERS);
             mbar_init(smem_addr(&sm.k_empty[i]), T::ARRIVALS);
             mbar_init(smem_addr(&sm.v_empty[i]), T::ARRIVALS);

@@ -9,8 +9,8 @@
  * Tile: WG x 64 query rows against BN keys, D channels, DV of values; the shapes are in
  *   attn_shape.cuh.
  * Threads: a producer warpgroup, of which one warp or two issue TMA copies, and WG consumer
- *   warpgroups.
- * Registers: 40/232 per producer and consumer thread, 56/224 when gathering (72/216 above 128
+ *   warpgroups; when gathering, two producer warpgroups, one above 128 channels.
+ * Registers: 40/232 per producer and consumer thread, 48/208 when gathering (72/216 above 128
  *   channels), 32/160 with three consumer warpgroups, moved by setmaxnreg: a consumer holds BN/2
  *   scores, BN/4 packed probabilities and DV/2 outputs.
  * Shared memory: up to 224 KB: queries, STAGES of keys and of values, and the outgoing tile, of
@@ -26,7 +26,8 @@
  *   computes them again, and the reference is raised. As bf16 has fp32's range, this is as exact as
  *   following the maximum while values are below 2^40 or so.
  * - Stages with masks, where a row may not have a reference yet, look for the maximum first (one
- *   vote), and raise the reference if a score exceeds it by 2^8.
+ *   vote), and raise the reference if a score exceeds it by 2^8. Stages with bits do not: while a
+ *   warp has a row without a reference, they look for that row's.
  * - The operands of the next turn are looked up while exponentials run. All branches leave warps
  *   converged in a way that ptxas can see (hop.cuh), which keeps descriptors in uniform registers.
  * - The first exponentials (EARLY) run beside the warpgroup's own P V. Packing must wait for that P
@@ -43,8 +44,8 @@
  * Keys of an item are walked from its end to its beginning. Blocks on the diagonal and the ragged
  * last block come first, and only those go through the masked copy of the softmax. Full attention
  * over tiles of keys that are all whole has a kernel without that copy (whole_tiles). Bits lie in
- * the order of the accumulators: a thread has those of a stage in one word, which it loads before
- * the products.
+ * the order of the accumulators: a thread has those of a stage in one word, which it loads a stage
+ * ahead.
  *
  * Items and positions of keys, which the producer writes into shared memory by ordinary stores, are
  * read by one lane per warp: the lane that returns the buffer later.
@@ -73,18 +74,17 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const int group = uniform(threadIdx.x >> 7);
 
     attn_begin(sm, maps);
-    if (group == 0) {
+    if (group < T::PRODUCER_WG) {
         regs_dec<T::REGS_PRODUCER>();
         if constexpr (T::GATHER) {
-            gatherer<T> p = {sm, a, &maps.q};
-            p.run();
+            gather(sm, a, &maps.q);
         } else if (threadIdx.x < 32 * T::PRODUCERS) {
             produce(sm, a, maps);
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
         std::conditional_t<T::BYTES, consumer8<T>, consumer<T>> c = {
-            {sm, a, &maps.o, uniform(group - 1)}};
+            {sm, a, &maps.o, uniform(group - T::PRODUCER_WG)}};
         c.run();
     }
 #endif

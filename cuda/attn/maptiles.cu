@@ -519,7 +519,7 @@ static __device__ void write_keys(int32_t *key, uint32_t bits, int to, int first
     }
 }
 
-/* The keys that some query of a row of tiles keeps, ascending, then -1 up to a whole tile; and for
+/* The keys that some query of a row of tiles keeps, ascending, the last up to a whole tile; and for
  * each word of `any` how many keys are before it. */
 static __global__ void __launch_bounds__(THREADS) list_keys(map_tiles t, tile_rows r)
 {
@@ -542,8 +542,9 @@ static __global__ void __launch_bounds__(THREADS) list_keys(map_tiles t, tile_ro
             write_keys(key, bits, to, 32 * w);
         base += (int)all;
     }
+    __syncthreads();
     for (int i = base + threadIdx.x; i < end; i += THREADS)
-        key[i] = -1;
+        key[i] = key[base - 1];
 }
 
 #define PACK_TILES 4 /* of a thread block at a time */
