@@ -62,8 +62,7 @@ static __device__ __forceinline__ void gather_rows(uint32_t dst, const E *x, con
 #pragma unroll 1 /* registers are short */
     for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
         int r = i / CHUNKS, c = i % CHUNKS, row = __ldg(list + r);
-        copy_async(dst + (r * CHUNKS + (c ^ (r & 7))) * 16,
-                   x + (size_t)row * D + c * 8, true);
+        copy_async(dst + (r * CHUNKS + (c ^ (r & 7))) * 16, x + (size_t)row * D + c * 8, true);
     }
 }
 
