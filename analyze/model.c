@@ -25,14 +25,14 @@ struct model {
 };
 
 struct call {
-    const struct record *of; /* any of its records */
-    int64_t heads, kv, full; /* query heads, KV heads, heads that keep everything */
-    const char *lists;       /* NULL: all keep everything */
-    double keys;             /* of a stage of the lists */
-    struct work_counts w, gathered;
-    char kernel[MODEL_NAME]; /* that a GPU ran, or would run */
-    bool gathers, chosen;    /* the kernel gathers keys; the masks are chosen for the call */
-    const char *why;         /* it cannot be predicted */
+    const struct record *of;     /* any of its records */
+    int64_t heads, kv, full;     /* query heads, KV heads, heads that keep everything */
+    const char *lists;           /* NULL: all keep everything */
+    double keys;                 /* of a stage of the lists */
+    struct work_counts w, other; /* in the lists; in those that it may have in their place */
+    char kernel[MODEL_NAME];     /* that a GPU ran, or would run */
+    bool others, chosen;         /* the kernel has the others; the masks are chosen for the call */
+    const char *why;             /* it cannot be predicted */
 };
 
 /* ---- work of a call ------------------------------------------------------------------------- */
@@ -68,7 +68,7 @@ static void note(const struct record *r, const char *key, char text[MODEL_NAME])
 
 static void add_record(struct call *c, const struct record *r)
 {
-    static const char *const all[] = {"128x128", "128x64", "64x64", "bits", NULL};
+    static const char *const all[] = {"128x128", "128x64", "64x64", "64x32", "bits", NULL};
     const char *const *lists = all;
     bool whole = r->scope == RECORD_OF_CALL, other = !c->heads || c->of->kv_head != r->kv_head;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
@@ -89,7 +89,7 @@ static void add_record(struct call *c, const struct record *r)
         if (c->lists && c->lists != *lists)
             c->why = "its heads have masks of different units";
         c->lists = *lists;
-        add_work(r, "gather", &c->gathered);
+        add_work(r, strcmp(*lists, "64x32") == 0 ? "bits" : "gather", &c->other);
         return;
     }
     c->full += heads;
@@ -109,8 +109,10 @@ static void choose_kernel(struct call *c)
     if (m && m->arith.kind == ARITH_KERNEL)
         c->why = "only a replay on a GPU names the kernel of the method's own arithmetic";
     note(c->of, "arith", arith);
-    if (strcmp(lists, "bits") == 0 && c->gathered.stages < 0.7 * c->w.stages)
+    if (strcmp(lists, "bits") == 0 && c->other.stages < 0.7 * c->w.stages)
         lists = "gather";
+    else if (strcmp(lists, "64x32") == 0 && c->w.stages + c->w.half / 2 >= 0.8 * c->other.stages)
+        lists = "bits";
     else if (arith[0] && strcmp(lists, "64x64") == 0)
         lists = "64x128";
     snprintf(c->kernel, MODEL_NAME, "%.15s%shd%d-%s", arith, arith[0] ? "-" : "", c->of->d, lists);
@@ -127,10 +129,11 @@ static struct call call_of(const struct record *r, const int64_t *at, int64_t n,
         struct work_counts w = of_dense(c.of, 128, c.keys, c.full);
         w.masked = strcmp(c.lists, "bits") == 0 ? 0 : w.masked;
         work_counts_join(&c.w, &w);
-        work_counts_join(&c.gathered, &w);
+        work_counts_join(&c.other, &w);
     }
     choose_kernel(&c);
-    c.gathers = strstr(c.kernel, "gather");
+    c.others = c.lists && (strstr(c.kernel, "gather") ||
+                           (strcmp(c.lists, "64x32") == 0 && strstr(c.kernel, "bits")));
     return c;
 }
 
@@ -148,9 +151,9 @@ static double select_ns(const struct gpu_model *g, const struct call *c, double 
     double n = (double)c->of->n_k / 32768, part = n * (double)c->heads * c->of->d / (32 * 128);
     double bytes = part * g->select_copy / g->copy;
     double products = part * n * g->select_rate / (g->multiprocessors * g->tensor_bf16 * ghz);
-    double plan = c->gathers                                  ? g->plan_gather
-                  : c->lists && strcmp(c->lists, "bits") == 0 ? g->plan_bits
-                                                              : g->plan_lists;
+    double plan = strstr(c->kernel, "gather") ? g->plan_gather
+                  : strstr(c->kernel, "bits") ? g->plan_bits
+                                              : g->plan_lists;
     if (!c->chosen)
         return 0;
     for (const struct kernel_model *s = g->k; s < g->k + g->n; s++)
@@ -183,7 +186,7 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
         g->tune = i ? p->dense.ns / measured : 1;
         TRY(gpu_model_launch(g, dense, &w, dense->bn, bytes, &p->dense, err));
     }
-    w = !c->lists ? of_dense(r, k->bm, k->bn, c->heads) : c->gathers ? c->gathered : c->w;
+    w = !c->lists ? of_dense(r, k->bm, k->bn, c->heads) : c->others ? c->other : c->w;
     TRY(gpu_model_launch(g, k, &w, c->lists ? c->keys : k->bn, bytes, &p->attend, err));
     p->select = select_ns(g, c, p->dense.ghz);
 out:

@@ -107,8 +107,8 @@ struct accel_units {
     int32_t *count; /* [groups] kept units of which some row may see a key; the caller's to free */
     int64_t pairs, units, kept64; /* kept pairs; the sum of count; 64 x 64 tiles with a kept pair */
     int64_t empty;                /* query rows that keep no pair */
-    int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles after gathering kept keys; 0 if
-                       * the kernels take the units as block lists */
+    int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles after gathering kept keys, or
+                       * the same if the kernels take the units as block lists */
     struct accel_tile_row *tile_rows; /* [ceil(nq / ACCEL_TILE)], the caller's to free; NULL if the
                                        * kernels take the units as block lists */
     int64_t words;

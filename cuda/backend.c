@@ -33,9 +33,10 @@ static bool session_supports(const struct accel_session *s, const struct attn_in
                  attn_dv(x->d), x->dv);
         return false;
     }
-    bool fine = *bq % 64 || *bk % 64;
-    *bq = *bq % 128 && !fine ? 64 : 128;
-    *bk = fine || (*bq == 128 && *bk % 128 == 0) ? 128 : 64;
+    bool slim = *bq % 64 == 0 && *bk % 64 && *bk % session_block_keys(s, x->d) == 0;
+    bool fine = *bq % 64 || (*bk % 64 && !slim);
+    *bq = slim || (*bq % 128 && !fine) ? 64 : 128;
+    *bk = slim ? 32 : fine || (*bq == 128 && *bk % 128 == 0) ? 128 : 64;
     return true;
 }
 

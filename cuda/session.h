@@ -108,6 +108,9 @@ int session_attend_call(struct accel_session *s, const struct accel_call *call,
 
 bool session_holds(struct accel_session *s, uint64_t id); /* struct accel's has_cached */
 
+/* Keys of the smallest blocks whose lists a kernel for d channels takes, with 64 rows. */
+int session_block_keys(const struct accel_session *s, int d);
+
 /* ---- plans of static masks ------------------------------------------------------------------ */
 
 /* NULL: it is not there. What it returns is valid until the next session_keep_plan. */

@@ -200,10 +200,24 @@ out:
     return rc;
 }
 
-/* Are units whole blocks of the kernels, as session_supports has it? */
-static bool are_blocks(const struct select_lists *l)
+int session_block_keys(const struct accel_session *s, int d)
 {
-    return l->bq % 64 == 0 && l->bk % 64 == 0;
+    struct attn_problem p = {1, 1, d, 1, 1, 1, true, ATTN_64x32};
+    const struct attn_kernel *k;
+    struct err e = {0};
+    return attn_kernel_find(&p, s->gpu.sm, NULL, &k, &e) ? 64 : 32;
+}
+
+/* Are units whole blocks of the kernels, as session_supports has it? */
+static bool are_blocks(const struct accel_session *s, const struct select_lists *l)
+{
+    return l->bq % 64 == 0 && l->bk % session_block_keys(s, s->call.problem.d) == 0;
+}
+
+/* May they become tiles with bits? */
+static bool are_fine(const struct select_lists *l)
+{
+    return l->bq % 64 || l->bk % 64;
 }
 
 /* Has every head a mask of one unit, and, where that is fine, nothing beside it but what goes with
@@ -218,7 +232,7 @@ static bool can_keep(const struct accel_session *s, const struct choosing *c)
         const struct select_lists *l = &s->kept.jobs[i].lists;
         heads += c->runs[i].n;
         if (l->bq != first->bq || l->bk != first->bk ||
-            (!are_blocks(l) && l->own && c->choices[c->runs[i].first].fetch))
+            (!are_blocks(s, l) && l->own && c->choices[c->runs[i].first].fetch))
             return false;
     }
     return heads == c->call->n && s->call.problem.nk <= INT32_MAX / 4;
@@ -238,7 +252,7 @@ static void fill_units(const struct select_lists *l, const struct map_totals *t,
                               .units = (int64_t)t->units,
                               .kept64 = (int64_t)t->kept64,
                               .empty = (int64_t)t->empty,
-                              .tiles = {(int64_t)t->kept128}};
+                              .tiles = {(int64_t)t->kept128, (int64_t)t->kept128}};
 }
 
 /* The rows of tiles of every head, and the tiles that gathered keys would fill. */
@@ -255,6 +269,8 @@ static int count_tiles(struct accel_session *s, const struct choosing *c, struct
     for (int64_t i = 0; i < rows; i++) {
         struct accel_units *u = c->choices[i / r->groups].keep_on_device;
         if (i % r->groups == 0)
+            u->tiles[1] = 0;
+        if (i % r->groups == 0)
             TRY(mem_alloc(&u->tile_rows, r->groups, sizeof *u->tile_rows, "tiles of rows", err));
         u->tile_rows[i % r->groups] = (struct accel_tile_row){n[i], n[rows + i], n[2 * rows + i]};
         u->tiles[1] += ceil_div(n[2 * rows + i], ACCEL_TILE);
@@ -267,23 +283,22 @@ out:
 static int count_kept(struct accel_session *s, const struct choosing *c, struct err *err)
 {
     const struct select_lists *l = &s->kept.jobs->lists;
-    bool blocks = s->kept.lists.maps.heads != 0;
     struct map_totals *totals = NULL;
     int32_t *count = NULL;
     int n = c->call->n, rc = 0;
 
     TRY(mem_alloc(&totals, n, sizeof *totals, "counts of masks", err));
     TRY(mem_alloc(&count, n * l->groups, sizeof *count, "counts of masks", err));
-    if (blocks)
-        TRY(map_lists_totals(&s->gpu, &s->kept.lists, totals, count, err));
-    else
+    if (are_fine(l))
         TRY(tile_rows_totals(&s->gpu, &s->kept.rows, totals, count, err));
+    else
+        TRY(map_lists_totals(&s->gpu, &s->kept.lists, totals, count, err));
     for (int i = 0; i < n; i++) {
         struct accel_units *u = c->choices[i].keep_on_device;
         TRY(mem_alloc(&u->count, l->groups, sizeof *u->count, "counts of masks", err));
         fill_units(l, totals + i, count + i * l->groups, u);
     }
-    if (!blocks)
+    if (!are_blocks(s, l))
         TRY(count_tiles(s, c, err));
 out:
     free(totals);
@@ -305,9 +320,9 @@ static int keep_masks(struct accel_session *s, const struct choosing *c, struct 
                 job[i].lists.map + h * job[i].lists.groups * job[i].lists.words;
     struct unit_maps m = {c->call->n,       p->nq,     p->nk, job->lists.bq, job->lists.bk,
                           job->lists.words, p->causal, map};
-    if (are_blocks(&job->lists))
+    if (are_blocks(s, &job->lists))
         TRY(map_lists_init(&s->gpu, &m, &s->kept.lists, err));
-    else
+    if (are_fine(&job->lists))
         TRY(tile_rows_init(&s->gpu, &m, &s->kept.rows, err));
     TRY(count_kept(s, c, err));
 out:
@@ -327,7 +342,7 @@ static int fetch_maps(struct accel_session *s, const struct choosing *c,
         struct accel_units *u = choice->keep_on_device;
         if (choice->own)
             TRY(select_fetch_own(&s->gpu, job, i, choice->own, err));
-        if (!choice->fetch && !are_blocks(l))
+        if (!choice->fetch && !are_blocks(s, l))
             continue;
         u->words = l->words;
         TRY(mem_alloc(&u->map, n, sizeof *u->map, "map of a mask", err));
@@ -604,6 +619,7 @@ static struct attn_problem problem_of(const struct attend *a, struct head_run r)
               : l->made == ACCEL_GATHERED_TILES ? ATTN_GATHER
               : l->keys                         ? ATTN_GATHER
               : l->bits                         ? ATTN_BITS
+              : l->bk == 32                     ? ATTN_64x32
               : l->bq == 64                     ? ATTN_64x64
               : l->bk == 64                     ? ATTN_128x64
                                                 : ATTN_128x128;

@@ -754,13 +754,14 @@ out:
 }
 
 /* Bytes that a head's tiles take at most. Lists of the host are small; those that the device makes
- * have room for every block, which it numbers by units of 64 keys. */
+ * have room for every block, which it numbers by units of 64 keys or less. */
 static double tile_bytes(const struct making *m, int h)
 {
     bool keys = m->how == ACCEL_GATHERED_TILES;
     int64_t entry = ACCEL_TILE_WORDS * 8 + (keys ? ACCEL_TILE * 4 : 0);
     if (m->how == ACCEL_LISTS)
-        return m->on_device ? (double)ceil_div(m->nq, ACCEL_TILE) * (double)ceil_div(m->nk, 64) * 4
+        return m->on_device ? (double)ceil_div(m->nq, ACCEL_TILE) *
+                                  (double)ceil_div(m->nk, MIN(m->bk, 64)) * 4
                             : 0;
     return (double)(m->counts[h][keys] * entry);
 }
@@ -864,6 +865,18 @@ static int attend_sections(const struct accel *a, struct accel_session *s,
     return 0;
 }
 
+/* Do units that stay on the device fill little of the tiles in which they lie? */
+static bool fills_little(const struct accel_call *call)
+{
+    double units = 0, tiles = 0;
+    for (int h = 0; h < call->n; h++) {
+        const struct accel_units *u = call->heads[h].choice.keep_on_device;
+        units += (double)(u->units * u->bq * u->bk);
+        tiles += (double)(u->tiles[0] * ACCEL_TILE * ACCEL_TILE);
+    }
+    return units < SLIM_BELOW * tiles;
+}
+
 int accel_attend_masks(const struct accel *a, struct accel_session *s, const struct attend_how *how,
                        const struct accel_call *call, struct accel_result *r, char why[160],
                        struct err *err)
@@ -878,6 +891,8 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
     int rc = geometry(a, s, first, &bq, &bk, why, err);
     if (rc)
         return rc;
+    if (bk % 64 && !(on_device && !first->own_kernel && fills_little(call)))
+        bq = bk = ACCEL_TILE;
     struct accel_lists l = {.count = call->n,
                             .bq = (int)bq,
                             .bk = (int)bk,

@@ -30,6 +30,10 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
  * are copied one by one has 0.70 to 0.74 of the speed of a tile in place (doc/performance.md). */
 #define GATHER_BELOW 0.7
 
+/* Units of 64 x 32 are lists of blocks where they fill less than this share of the tiles, because
+ * such lists have 0.55 to 0.62 of the speed of dense attention, and tiles with bits 0.64 to 0.8. */
+#define SLIM_BELOW 0.8
+
 struct accel_tiles {
     int64_t groups; /* of 128 rows */
     int64_t *ptr;   /* [groups + 1]; all arrays are owned */

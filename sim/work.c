@@ -26,19 +26,41 @@ static void add_row(struct work_counts *c, int64_t whole, int64_t half, int64_t 
         work_counts_join(c, &(struct work_counts){1, whole, MIN(masked, all), half, all, all});
 }
 
+/* Blocks of a pair of rows that either wants: n, those past what the first row sees, those that
+ * either wants by itself. */
+struct pair_count {
+    int64_t n, late, own[2];
+};
+
+/* A block that ends at key `end`. */
+static void add_block(struct pair_count *c, bool a, bool b, int64_t end, int64_t seen)
+{
+    c->n += a || b;
+    c->late += (a || b) && end > seen;
+    c->own[0] += a && !b;
+    c->own[1] += b && !a;
+}
+
+/* `per` blocks are a stage. */
+static void add_pair(struct work_counts *to, const struct pair_count *c, int64_t per)
+{
+    int64_t half = c->own[0] / per + c->own[1] / per;
+    add_row(to, ceil_div(c->n, per) - half, half, ceil_div(c->late, per));
+}
+
 /* Count the row in the bitmaps and clear them. seen: keys that its first row sees; limit: the last
  * one. Blocks have 64 keys: [0] those of wanted tiles, [1] wanted ones. */
 static void count_row(struct mask_work *w, struct counter *c, int64_t seen, int64_t limit)
 {
-    int64_t n[2] = {0, 0}, late[2] = {0, 0}, own[2] = {0, 0}, tile = -1, partial = 0, keys = 0;
+    struct pair_count pair = {0}, slim = {0};
+    int64_t n[2] = {0, 0}, late[2] = {0, 0}, tile = -1, partial = 0, keys = 0;
     for (int64_t i = 0; i < c->words; i++) {
         uint64_t a = c->any[0][i], b = c->any[1][i];
         if (!a && !b)
             continue;
-        n[1]++;
-        late[1] += (i + 1) * 64 > seen;
-        own[0] += !b;
-        own[1] += !a;
+        add_block(&pair, a, b, (i + 1) * 64, seen);
+        add_block(&slim, (uint32_t)a, (uint32_t)b, i * 64 + 32, seen);
+        add_block(&slim, a >> 32, b >> 32, (i + 1) * 64, seen);
         keys += __builtin_popcountll(a | b);
         if (tile == i / 2)
             continue;
@@ -49,13 +71,15 @@ static void count_row(struct mask_work *w, struct counter *c, int64_t seen, int6
     }
     memset(c->any[0], 0, (size_t)(3 * c->words) * sizeof *c->missing);
     work_add_tiles(w, &(struct accel_tile_row){(int32_t)n[0] / 2, partial, keys}, 1);
+    n[1] = pair.n;
+    late[1] = pair.late;
     n[0] -= 2 * tile + 2 == c->words && tile * TILE + 64 >= limit; /* no key in its second block */
     for (int i = WORK_128x128; i <= WORK_WIDE_128x64; i++) {
         int64_t per = i < WORK_WIDE_128x128 ? 2 : 3;
         add_row(w->of + i, ceil_div(n[i % 2], per), 0, ceil_div(late[i % 2], per));
     }
-    int64_t half = own[0] / 2 + own[1] / 2;
-    add_row(&w->of[WORK_64x64], ceil_div(n[1], 2) - half, half, ceil_div(late[1], 2));
+    add_pair(&w->of[WORK_64x64], &pair, 2);
+    add_pair(&w->of[WORK_64x32], &slim, 4);
 }
 
 /* Mark rows [from, to), of one half of a tile. */
@@ -118,13 +142,15 @@ void work_join(struct mask_work *w, const struct mask_work *more)
 int work_record(const struct mask_work *w, int64_t d, struct record *r, struct err *err)
 {
     static const char *const lists[WORK_LISTS] = {"128x128", "128x64", "128x128", "128x64",
-                                                  "64x64",   "bits",   "gather"};
-    bool bits = w->unit_q % 64 || w->unit_k % 64;
-    int first = bits              ? WORK_BITS
+                                                  "64x64",   "64x32",  "bits",    "gather"};
+    bool fine = w->unit_q % 64 || w->unit_k % 64;
+    bool slim = fine && w->unit_q % 64 == 0 && w->unit_k % 32 == 0 && (d == 64 || d == 128);
+    int first = slim              ? WORK_64x32
+                : fine            ? WORK_BITS
                 : w->unit_q % 128 ? WORK_64x64
                                   : (w->unit_k % 128 != 0) + (d == 64 ? WORK_WIDE_128x128 : 0);
     int rc = 0;
-    for (int i = first; i <= first + bits && w->unit_q; i++) {
+    for (int i = first; i <= first + fine && w->unit_q; i++) {
         double n[WORK_COUNTS];
         memcpy(n, w->of + i, sizeof n);
         for (int k = 0; k < WORK_COUNTS; k++) {

@@ -16,6 +16,7 @@ enum work_lists {
     WORK_WIDE_128x128, /* stages of 192 keys, as kernels of 64 channels have them */
     WORK_WIDE_128x64,
     WORK_64x64,
+    WORK_64x32,
     WORK_BITS,
     WORK_GATHER,
     WORK_LISTS

@@ -110,6 +110,8 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
         HOPPER(bits, d, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),                 \
         HOPPER(gather, d, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits")
 
+#define HOPPER_SLIM(d) HOPPER(slim, d, ATTN_64x32, "64x32", "lists of 64 x 32 blocks")
+
 #define HALF(d, rows, threads)                                                                     \
     {                                                                                              \
         "f16-hd" #d "-dense", "head dim " #d ", dense, float16", d, ATTN_DENSE, {rows, 128, 1},    \
@@ -142,7 +144,9 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
 
 const struct attn_kernel attn_kernels[] = {
     HOPPER_ALL(128, "dense, tiles 128 x 128"),
+    HOPPER_SLIM(128),
     HOPPER_ALL(64, "dense, tiles 192 x 128"),
+    HOPPER_SLIM(64),
     HOPPER_ALL(96, "dense, tiles 128 x 128"),
     HOPPER_ALL(192, "values of 128, dense, tiles 128 x 128"),
     HOPPER_ALL(256, "dense, tiles 128 x 64"),

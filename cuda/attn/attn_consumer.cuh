@@ -121,12 +121,18 @@ template <class T> struct consumer : tile_rows<T> {
             wanted = units_wanted(k_here);
     }
 
-    /* How many of the two units of the stage ahead of a pair list this warpgroup wants, plus 4, in
-     * one lane; 0 in the other lanes, and in all if its keys have not landed. */
+    /* How many of the units of the stage ahead of a pair list this warpgroup wants, plus 8, in one
+     * lane; 0 in the other lanes, and in all if its keys have not landed. */
     DEVICE int units_wanted(int landed) const
     {
         const int *key = sm.keys[ahead.at];
-        return is_elected() && landed ? 4 + (key[0] >> w & 1) + (key[T::UNITS - 1] >> w & 1) : 0;
+        int n = 8;
+        if (!is_elected() || !landed)
+            return 0;
+#pragma unroll
+        for (int u = 0; u < T::UNITS; u++)
+            n += key[u] >> w & 1;
+        return n;
     }
 
     /* Wait for these keys; the number of wanted units in all lanes. */
@@ -138,7 +144,7 @@ template <class T> struct consumer : tile_rows<T> {
             units = uniform(units_wanted(1));
         }
         k_here = 1;
-        return units & 3;
+        return units & 7;
     }
 
     DEVICE int bits_of(int of_unit) const
@@ -560,7 +566,7 @@ template <class T> struct consumer : tile_rows<T> {
             skip(i == n - 1);
             return;
         }
-        if (units == 2 && !masked && !unseen)
+        if (units == T::UNITS && !masked && !unseen)
             have_p ? step<true>(i) : step<false>(i);
         else
             have_p ? step_checked<true, true>(i) : step_checked<true, false>(i);

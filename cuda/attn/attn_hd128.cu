@@ -4,3 +4,4 @@
 #include "cuda/attn/attn_sm90.cuh"
 
 ATTN_LAUNCHES(128)
+ATTN_LAUNCH(slim128)

@@ -4,3 +4,4 @@
 #include "cuda/attn/attn_sm90.cuh"
 
 ATTN_LAUNCHES(64)
+ATTN_LAUNCH(slim64)

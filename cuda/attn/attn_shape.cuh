@@ -16,7 +16,7 @@ enum list_kind {
     BLOCKS_ALL,  /* dense: unit i is keys [i BN, (i + 1) BN) */
     BLOCKS_LIST, /* units of the listed blocks, one after the other: block b of cols has the units
                   * [b PER_BLOCK, (b + 1) PER_BLOCK) */
-    BLOCKS_PAIR, /* the same with one unit per block of 64 x 64; bits 30 and 31 of an entry say
+    BLOCKS_PAIR, /* the same with one unit per block of 64 rows; bits 30 and 31 of an entry say
                   * which of the tile's two rows of blocks want the block */
     BLOCKS_BITS, /* as BLOCKS_LIST, one block per stage; where bits[b] >= 0 only the pairs whose bit
                   * is set count */
@@ -160,7 +160,7 @@ template <class T> DEVICE int unit_key(const attn_args &a, int unit)
     if (T::FILTER)
         return (entry & FILTER_BLOCK) * T::BLOCK;
     if (T::KIND == BLOCKS_PAIR)
-        return (entry & 0x3fffffff) * 64 | (int)((uint32_t)entry >> 30);
+        return (entry & 0x3fffffff) * T::UNIT | (int)((uint32_t)entry >> 30);
     return entry * T::BLOCK + unit % T::PER_BLOCK * T::UNIT;
 }
 
@@ -213,10 +213,12 @@ using dense128 = shape<128, 128, 2, 2, BLOCKS_ALL>;
 using list128 = shape<128, 128, 2, 2, BLOCKS_LIST, 128, 128>;
 using half128 = shape<128, 128, 2, 2, BLOCKS_LIST, 64, 64>;
 using pair128 = shape<128, 128, 2, 2, BLOCKS_PAIR, 64, 64, false>;
+using slim128 = shape<128, 128, 2, 2, BLOCKS_PAIR, 32, 32, false>;
 using dense64 = shape<64, 128, 3, 3, BLOCKS_ALL>;
 using list64 = shape<64, 192, 2, 3, BLOCKS_LIST, 128, 64>;
 using half64 = shape<64, 192, 2, 3, BLOCKS_LIST, 64, 64>;
 using pair64 = shape<64, 128, 2, 4, BLOCKS_PAIR, 64, 64, false>;
+using slim64 = shape<64, 128, 2, 4, BLOCKS_PAIR, 32, 32, false>;
 using bits128 = shape<128, 128, 2, 2, BLOCKS_BITS>;
 using bits64 = shape<64, 128, 2, 4, BLOCKS_BITS>;
 using gather128 = shape<128, 128, 2, 2, BLOCKS_GATHER>;

@@ -156,16 +156,16 @@ static __device__ uint32_t first_bits(uint32_t bits, int n)
 /* Who wants an entry of a pair of lists. */
 enum { FIRST, SECOND, BOTH, KINDS };
 
-/* Entries of each kind among the first `n` of a pair, which change places: two of a kind make a
- * stage (arrange_pairs in plan.c). */
+/* Entries of each kind among the first `n` of a pair, which change places: as many of a kind as a
+ * stage has, `per`, make one (arrange_pairs in plan.c). */
 struct pair_kinds {
-    int n, count[KINDS];
+    int n, per, count[KINDS];
 };
 
 static __device__ pair_kinds count_kinds(const list_plan &p, const row_maps &x, int all)
 {
-    pair_kinds k = {max(all - p.fixed, 0) & ~1, {0, 0, 0}};
-    int lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31, per = p.rows.per_stage, n = max(all - p.fixed, 0);
+    pair_kinds k = {n - n % per, per, {0, 0, 0}};
     for (int w0 = 0, done = 0; w0 < x.words && done < k.n; w0 += 32) {
         uint32_t a = w0 + lane < x.words ? blocks_of(p.shape, x, 0, w0 + lane) : 0;
         uint32_t b = w0 + lane < x.words ? blocks_of(p.shape, x, 1, w0 + lane) : 0;
@@ -191,14 +191,15 @@ static __device__ pair_kinds count_kinds(const list_plan &p, const row_maps &x, 
  * then what is left of each. */
 static __device__ int pair_place(const pair_kinds &k, int kind, int j)
 {
-    int first = k.count[FIRST] / 2, second = k.count[SECOND] / 2, both = k.count[BOTH] / 2;
-    int stage = j / 2, rest = 2 * (first + second + both);
+    int per = k.per, stage = j / per, in = j % per;
+    int first = k.count[FIRST] / per, second = k.count[SECOND] / per, both = k.count[BOTH] / per;
+    int rest = per * (first + second + both) + in;
     if (kind == BOTH)
-        return stage < both ? j : rest + k.count[FIRST] % 2 + k.count[SECOND] % 2;
+        return stage < both ? j : rest + k.count[FIRST] % per + k.count[SECOND] % per;
     if (kind == SECOND)
-        return stage < second ? 2 * (both + min(stage + 1, first) + stage) + j % 2
-                              : rest + k.count[FIRST] % 2;
-    return stage < first ? 2 * (both + stage + min(stage, second)) + j % 2 : rest;
+        return stage < second ? per * (both + min(stage + 1, first) + stage) + in
+                              : rest + k.count[FIRST] % per;
+    return stage < first ? per * (both + stage + min(stage, second)) + in : rest;
 }
 
 /* Entries that are written. */
@@ -245,7 +246,7 @@ static __device__ void write_row(const list_plan &p, const row_maps &x, const ro
                                  int tail, int32_t *to)
 {
     int lane = threadIdx.x & 31;
-    pair_kinds k = {0, {0, 0, 0}};
+    pair_kinds k = {0, 1, {0, 0, 0}};
     written done = {{0, 0}, 0, {0, 0, 0}};
     if (FORM == LIST_PAIRS)
         k = count_kinds(p, x, c.all);

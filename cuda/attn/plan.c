@@ -17,7 +17,7 @@
 
 int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile)
 {
-    bool half = lists == ATTN_64x64 || lists == ATTN_64x128;
+    bool half = lists == ATTN_64x64 || lists == ATTN_64x32 || lists == ATTN_64x128;
     return lists == ATTN_DENSE ? tile->bm : half ? 64 : 128;
 }
 
@@ -25,7 +25,7 @@ int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile)
 {
     bool wide =
         lists == ATTN_128x128 || lists == ATTN_BITS || lists == ATTN_GATHER || lists == ATTN_64x128;
-    return lists == ATTN_DENSE ? tile->bn : wide ? 128 : 64;
+    return lists == ATTN_DENSE ? tile->bn : wide ? 128 : lists == ATTN_64x32 ? 32 : 64;
 }
 
 /* ---- items ---------------------------------------------------------------------------------- */
@@ -143,29 +143,29 @@ static int64_t take(struct kind *k, int64_t n, int32_t *out)
     return n;
 }
 
-/* Order the entries of a pair list, `n` of them, so that the two blocks of a stage are wanted by
+/* Order the entries of a pair list, `n` of them, so that the `per` blocks of a stage are wanted by
  * the same warpgroups as far as possible: a stage that is wanted in part costs a warpgroup as much
  * as a full one. Stages for one warpgroup alternate with stages for the other, so that both have
  * work. The last `fixed` entries stay where they are: only they may need masking. */
-static void arrange_pairs(struct pairing *x, int32_t *e, int64_t n, int64_t fixed)
+static void arrange_pairs(struct pairing *x, int32_t *e, int64_t n, int64_t fixed, int per)
 {
     int64_t count[3] = {0, 0, 0}, at = 0;
     struct kind kinds[3];
     n -= fixed;
     if (n <= 0)
         return;
-    n -= n & 1;
+    n -= n % per;
     for (int64_t i = 0; i < n; i++) {
         int k = (int)((uint32_t)e[i] >> 30) - 1;
         x->kinds[k][count[k]++] = e[i];
     }
     for (int k = 0; k < 3; k++)
         kinds[k] = (struct kind){x->kinds[k], count[k]};
-    while (kinds[2].n > 1)
-        at += take(&kinds[2], 2, e + at);
-    while (kinds[0].n > 1 || kinds[1].n > 1) {
-        at += kinds[0].n > 1 ? take(&kinds[0], 2, e + at) : 0;
-        at += kinds[1].n > 1 ? take(&kinds[1], 2, e + at) : 0;
+    while (kinds[2].n >= per)
+        at += take(&kinds[2], per, e + at);
+    while (kinds[0].n >= per || kinds[1].n >= per) {
+        at += kinds[0].n >= per ? take(&kinds[0], per, e + at) : 0;
+        at += kinds[1].n >= per ? take(&kinds[1], per, e + at) : 0;
     }
     for (int k = 0; k < 3; k++)
         at += take(&kinds[k], count[k], e + at);
@@ -177,7 +177,7 @@ static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
     int64_t blocks = ceil_div(p->nq, 64), n = csr->ptr[p->heads * blocks], at = 0;
     int32_t fixed = masked_units(p, plan);
     struct pairing x;
-    int rc = pairing_init(&x, ceil_div(p->nk, 64), err);
+    int rc = pairing_init(&x, ceil_div(p->nk, attn_block_keys(p->lists, &plan->tile)), err);
     if (!rc)
         rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
     for (int32_t h = 0; h < p->heads && !rc; h++)
@@ -186,7 +186,7 @@ static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
             const int32_t *rows[3] = {csr->col + r[0], csr->col + r[1],
                                       csr->col + (2 * b + 1 < blocks ? r[2] : r[1])};
             int64_t got = merge_pair(&x, rows, plan->cols + at);
-            arrange_pairs(&x, plan->cols + at, got, fixed);
+            arrange_pairs(&x, plan->cols + at, got, fixed, plan->tile.units);
             add_item(plan, h * plan->q_blocks + b, at, at + got);
             at += got;
         }
@@ -230,7 +230,7 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
 static int row_items(const struct attn_problem *p, const struct attn_csr *csr,
                      struct attn_plan *plan, struct err *err)
 {
-    if (csr && p->lists == ATTN_64x64 && plan->tile.bm == 128)
+    if (csr && attn_block_rows(p->lists, &plan->tile) < plan->tile.bm)
         return pair_items(p, csr, plan, err);
     if (csr)
         return list_items(p, csr, plan, err);

@@ -25,6 +25,7 @@ enum attn_lists {
     ATTN_128x128,
     ATTN_128x64,
     ATTN_64x64,
+    ATTN_64x32,
     ATTN_BITS,   /* 128 x 128 blocks, of which bits may keep a part (core/accel.h) */
     ATTN_GATHER, /* the same, of gathered keys */
     ATTN_LISTS_COUNT,

@@ -133,7 +133,7 @@ static int list_line(struct bench *b, const char *text, const struct cu_case *c,
 static int list_lines(struct bench *b, int d, struct cu_run *dense, struct err *err)
 {
     static const double densities[] = {1, 0.5, 0.25, 0.1, 0.02};
-    static const char *const geometry[] = {"", "128x128", "128x64", "64x64"};
+    static const char *const geometry[] = {"", "128x128", "128x64", "64x64", "64x32"};
     char text[96];
     int rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)

@@ -59,6 +59,7 @@ int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const
     static const enum work_lists kinds[][2] = {[ATTN_128x128] = {WORK_128x128, WORK_WIDE_128x128},
                                                [ATTN_128x64] = {WORK_128x64, WORK_WIDE_128x64},
                                                [ATTN_64x64] = {WORK_64x64, WORK_64x64},
+                                               [ATTN_64x32] = {WORK_64x32, WORK_64x32},
                                                [ATTN_BITS] = {WORK_BITS, WORK_BITS},
                                                [ATTN_GATHER] = {WORK_GATHER, WORK_GATHER},
                                                [ATTN_64x128] = {WORK_64x64, WORK_64x64}};

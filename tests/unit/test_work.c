@@ -59,7 +59,7 @@ static void count_plain(const struct plain *p, int64_t per, int64_t keys, struct
     *c = (struct work_counts){0};
     for (int64_t a = 0; a < p->nq; a += 128) {
         int64_t late, n = blocks(p, a, a + 128, keys, &late);
-        int64_t stages = ceil_div(n * keys / 64, per), masked = ceil_div(late * keys / 64, per);
+        int64_t stages = ceil_div(n * keys, 64 * per), masked = ceil_div(late * keys, 64 * per);
         if (!n)
             continue;
         c->rows++;
@@ -86,9 +86,9 @@ static const struct shape {
     double share;
 } shapes[] = {{512, 512, 128, 128, true, 0.3}, {512, 512, 64, 64, true, 0.2},
               {640, 640, 128, 64, true, 0.3},  {384, 1024, 64, 64, false, 0.1},
-              {512, 512, 128, 1, true, 0.05},  {300, 300, 1, 1, true, 0.02},
-              {256, 500, 16, 16, true, 0.1},   {512, 512, 256, 64, false, 0.4},
-              {256, 512, 128, 128, false, 0.5}};
+              {600, 600, 64, 32, true, 0.3},   {512, 512, 128, 1, true, 0.05},
+              {300, 300, 1, 1, true, 0.02},    {256, 500, 16, 16, true, 0.1},
+              {512, 512, 256, 64, false, 0.4}, {256, 512, 128, 128, false, 0.5}};
 
 static void fill(const struct shape *s, struct mask *m, uint8_t *kept)
 {
@@ -133,6 +133,10 @@ TEST_EACH(counts_are_those_of_the_pairs, shapes)
     same(w.of + WORK_WIDE_128x64, &want);
     const struct work_counts *pair = w.of + WORK_64x64;
     ck_assert_int_eq(pair->stages + pair->half, w.of[WORK_128x64].stages);
+    count_plain(&p, 2, 32, &want);
+    const struct work_counts *slim = w.of + WORK_64x32;
+    ck_assert_int_eq(slim->stages + slim->half, want.stages);
+    ck_assert_int_eq(slim->masked, want.masked);
     ck_assert_int_eq(w.of[WORK_BITS].stages, w.of[WORK_128x128].stages);
     ck_assert_int_le(w.of[WORK_GATHER].stages, w.of[WORK_128x128].stages);
 }
