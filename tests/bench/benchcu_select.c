@@ -180,10 +180,12 @@ static void asked_free(struct asked *a)
     free(a->zeros);
 }
 
-static int bench_select(struct bench *b, const char *setting, int64_t tokens, bool causal, int kv,
-                        struct err *err)
+/* Of 32 heads of 128, or 8 of 64. */
+static int bench_select(struct bench *b, const char *setting, int d, int64_t tokens, bool causal,
+                        int kv, struct err *err)
 {
-    struct cu_case c = bench_case(128, tokens, 32, kv, causal, ATTN_DENSE, NULL);
+    int heads = d == 64 ? 8 : 32;
+    struct cu_case c = bench_case(d, tokens, heads, kv, causal, ATTN_DENSE, NULL);
     struct cu_run r = {0};
     struct method_run *runs = NULL;
     struct select_job job = {0};
@@ -192,16 +194,16 @@ static int bench_select(struct bench *b, const char *setting, int64_t tokens, bo
     char text[160];
     int rc = 0;
 
-    snprintf(text, sizeof text, "hd128 %lldK %s 32/%d %s", (long long)(tokens / 1024),
-             causal ? "causal" : "full", kv, setting);
+    snprintf(text, sizeof text, "hd%d %lldK %s %d/%d %s", d, (long long)(tokens / 1024),
+             causal ? "causal" : "full", heads, kv, setting);
     if (!bench_is_wanted(b, text, ""))
         return 0;
     TRY(method_runs_parse(sim_methods, setting, &runs, &n, err));
     const struct select_method *me = select_find(runs->method->name);
     TRY(cu_run_init(&b->gpu, &c, &r, err));
-    struct select_problem p = {.heads = 32,
+    struct select_problem p = {.heads = heads,
                                .kv_heads = kv,
-                               .d = 128,
+                               .d = d,
                                .nq = tokens,
                                .nk = tokens,
                                .scale = c.problem.scale,
@@ -269,10 +271,12 @@ int bench_selections(struct bench *b, struct err *err)
         if (n > 32768 && strncmp(cases[at].setting, "oracle", 6) == 0)
             continue; /* it would take minutes */
         if (cases[at].full)
-            TRY(bench_select(b, cases[at].setting, n, false, cases[at].kv, err));
+            TRY(bench_select(b, cases[at].setting, 128, n, false, cases[at].kv, err));
         if (cases[at].causal)
-            TRY(bench_select(b, cases[at].setting, n, true, cases[at].kv, err));
+            TRY(bench_select(b, cases[at].setting, 128, n, true, cases[at].kv, err));
     }
+    for (size_t i = 0; i < lengths; i++)
+        TRY(bench_select(b, "sale", 64, tokens[i], true, 4, err));
 out:
     return rc;
 }
