@@ -274,6 +274,8 @@ int bench_selections(struct bench *b, struct err *err)
     } few[] = {
         {"spargeattn:theta=-0.1:tau=0.9", 32768, true, {8, 2, 64}},
         {"spargeattn:theta=-0.1:tau=0.9", 24576, false, {2, 2, 128}},
+        {"sale", 8192, true, {8, 4, 64}},
+        {"sale", 32768, true, {8, 4, 64}},
     };
     static const int64_t tokens[] = {8192, 32768, 131072};
     const size_t lengths = sizeof tokens / sizeof *tokens;

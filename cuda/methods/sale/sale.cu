@@ -24,6 +24,7 @@
 #include <cuda_fp8.h>
 
 #define THREADS 256
+#define SUM_THREADS 256
 #define QUERY_THREADS 256
 #define THRESHOLD_BLOCKS(a) ((a).local + 4) /* most sink and local blocks of a query block */
 
@@ -39,19 +40,21 @@ static __device__ __forceinline__ uint32_t half2_bits(__half2 x)
     return *(const uint32_t *)&x;
 }
 
-/* Two bf16 values as fp16. */
+/* Two bf16 values as fp16, without infinities. */
 static __device__ __forceinline__ __half2 two_fl16(uint32_t raw)
 {
-    return clamp16(
-        __floats2half2_rn(__uint_as_float(raw << 16), __uint_as_float(raw & 0xffff0000u)));
+    uint32_t two;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;"
+        : "=r"(two)
+        : "f"(__uint_as_float(raw & 0xffff0000u)), "f"(__uint_as_float(raw << 16)));
+    return half2_in(two);
 }
 
-/* Sums of SUM_ROWS tokens per channel, of queries and, from blockIdx.y = heads on, of keys. Grid
- * (chunks, heads + kv_heads), 256 threads. */
-template <int D> static __global__ void __launch_bounds__(256) sum_tokens(const sale_args a)
+/* Sum of a thread block's tokens, in the thread of each channel. */
+template <int D>
+static __device__ __forceinline__ double sum_of_chunk(const sale_args &a, double (*shared)[D + 1])
 {
-    constexpr int LANES = D / 8, STEP = 256 / LANES;
-    __shared__ double shared[STEP][D + 1];
+    constexpr int LANES = D / 8, STEP = SUM_THREADS / LANES;
     int lane = threadIdx.x % LANES, at = threadIdx.x / LANES;
     bool keys = blockIdx.y >= a.heads;
     int64_t head = keys ? blockIdx.y - a.heads : blockIdx.y;
@@ -73,33 +76,45 @@ template <int D> static __global__ void __launch_bounds__(256) sum_tokens(const 
     for (int c = 0; c < 8; c++)
         shared[at][lane * 8 + c] = sum[c];
     __syncthreads();
+    if (threadIdx.x < D)
+#pragma unroll
+        for (int i = 0; i < STEP; i++)
+            all += shared[i][threadIdx.x];
+    return all;
+}
+
+/* Means of queries and, from blockIdx.y = heads on, of keys. A thread block sums SUM_ROWS tokens,
+ * the last one of a head puts the sums together. Grid (chunks, heads + kv_heads). */
+template <int D>
+static __global__ void __launch_bounds__(SUM_THREADS) mean_tokens(const sale_args a)
+{
+    constexpr int PARTS = SUM_THREADS / D;
+    __shared__ double shared[SUM_THREADS * 8 / D][D + 1];
+    __shared__ bool last;
+    double *part = a.part + blockIdx.y * (int64_t)a.chunks * D + threadIdx.x % D, sum = 0;
+    double mine = sum_of_chunk<D>(a, shared);
+    if (threadIdx.x < D) {
+        part[blockIdx.x * (int64_t)D] = mine;
+        __threadfence();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(a.summed + blockIdx.y, 1) == a.chunks - 1;
+    __syncthreads();
+    if (!last)
+        return;
+    __threadfence();
+#pragma unroll 8
+    for (int i = threadIdx.x / D; i < a.chunks; i += PARTS)
+        sum += __ldcg(part + i * (int64_t)D);
+    shared[threadIdx.x / D][threadIdx.x % D] = sum;
+    __syncthreads();
     if (threadIdx.x >= D)
         return;
 #pragma unroll
-    for (int i = 0; i < STEP; i++)
-        all += shared[i][threadIdx.x];
-    a.part[(blockIdx.y * (int64_t)a.chunks + blockIdx.x) * D + threadIdx.x] = all;
-}
-
-#define MEAN_PARTS 8
-
-/* Grid (heads + kv_heads), D x MEAN_PARTS threads. */
-template <int D> static __global__ void mean_tokens(const sale_args a)
-{
-    __shared__ double shared[MEAN_PARTS][D];
-    const double *part = a.part + blockIdx.x * (int64_t)a.chunks * D + threadIdx.x;
-    double sum = 0;
-#pragma unroll 4
-    for (int i = threadIdx.y; i < a.chunks; i += MEAN_PARTS)
-        sum += part[i * D];
-    shared[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y > 0)
-        return;
-#pragma unroll
-    for (int i = 1; i < MEAN_PARTS; i++)
+    for (int i = 1; i < PARTS; i++)
         sum += shared[i][threadIdx.x];
-    a.mean[blockIdx.x * D + threadIdx.x] = __float2half_rn(fl16((float)(sum / (double)a.nk)));
+    a.mean[blockIdx.y * D + threadIdx.x] = __float2half_rn(fl16((float)(sum / (double)a.nk)));
 }
 
 /* fl16(x - mean): a float has 2 11 + 2 bits, so that rounding a float difference once more gives
@@ -132,7 +147,7 @@ static __device__ __forceinline__ uint32_t four_bytes(const sale_args &a, __half
         y.x -= MAGIC;
         y.y -= MAGIC;
         e4m3[i] = __nv_cvt_float2_to_fp8x2(y, __NV_SATFINITE, __NV_E4M3);
-        norm += y.x * y.x + y.y * y.y;
+        norm = fmaf(y.x, y.x, fmaf(y.y, y.y, norm));
     }
     return a.e4m3 ? e4m3[0] | e4m3[1] << 16 : __byte_perm(whole[0], whole[1], 0x5410);
 }
@@ -207,17 +222,16 @@ static __device__ __forceinline__ int quantise_group(const sale_args &a, int64_t
 #pragma unroll
         for (int w = 0; w < 2; w++)
             mine[w] = smoothed[4 * w] = half2_bits(x[r][w]);
-        *(uint32_t *)(a.ki + row * PITCH + byte_place(i)) =
+        *(uint32_t *)(a.ki + row * D + byte_place(i)) =
             four_bytes(a, x[r][0], x[r][1], mul, squares);
         norm = max(norm, sum_of_row<LANES>((int)squares));
     }
     if (lane == 0) {
-        int64_t block = t0 / BK, of_head = head * (a.npad / 8) + 4 * c;
-        __half scale = __float2half_rn(most > 0 ? fl16(__fdiv_rn(1, mul)) : 0);
+        int64_t block = t0 / BK - a.e4m3;
         *shared_mul = mul;
-        a.k_scale[of_head + block / 4 * 16 + block % 4] = scale;
-        if (block > 0)
-            a.k_scale1[of_head + (block - 1) / 4 * 16 + (block - 1) % 4] = scale;
+        if (block >= 0)
+            a.k_scale[head * (a.npad / 8) + block / 4 * 16 + 4 * c + block % 4] =
+                __float2half_rn(most > 0 ? fl16(__fdiv_rn(1, mul)) : 0);
     }
     return norm;
 }
@@ -293,30 +307,33 @@ static __device__ __forceinline__ uint32_t key_chunk_at(int row, int c)
     return (uint32_t)(c / 8 * (BK * 128) + row * 128 + ((c % 8 ^ (row & 7)) << 4));
 }
 
-/* BK keys from row0 on, by QUERY_THREADS threads. */
+/* The sink and local blocks of a query block, one after the other, by QUERY_THREADS threads. */
 template <int D>
-static __device__ __forceinline__ void copy_keys(uint32_t dst, const uint4 *keys, int64_t row0)
+static __device__ __forceinline__ void copy_keys(uint32_t dst, const uint4 *keys, const regions &g)
 {
+    constexpr int ROWS = QUERY_THREADS / (D / 8); /* at once: a multiple of 8 */
+    dst += key_chunk_at(threadIdx.x / (D / 8), threadIdx.x % (D / 8));
+    keys += threadIdx.x;
+    for (int j = 0; j < g.n; j = j == 0 ? g.mid + 1 : j + 1, dst += BK * D * 2)
 #pragma unroll
-    for (int e = threadIdx.x; e < BK * (D / 8); e += QUERY_THREADS) {
-        int r = e / (D / 8), c = e % (D / 8);
-        copy_async(dst + key_chunk_at(r, c), keys + (row0 + r) * (D / 8) + c, true);
-    }
+        for (int r = 0; r < BK; r += ROWS)
+            copy_async(dst + r * 128, keys + (j * BK + r) * (D / 8), true);
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* D[64][32] += A[64][16] B[32][16]^T of float16, A in registers as for mma_f16, by four warps. */
+/* D[64][32] (+)= A[64][16] B[32][16]^T of float16, A in registers as for mma_f16, by four warps. */
 static __device__ __forceinline__ void wgmma_f16(float (&d)[4][4], const uint32_t (&a)[4],
-                                                 uint64_t b)
+                                                 uint64_t b, int add)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;\n"
+                 "}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
                  : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
                    "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
                    "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
                    "+f"(d[3][3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 /* Keys in shared memory are there for wgmma too, once all threads have passed a barrier. */
@@ -335,7 +352,7 @@ static __device__ __forceinline__ void score_keys(float (&acc)[4][4],
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int c = 0; c < D / 16; c++)
-        wgmma_f16(acc, x[c], at + c / 4 * (BK * 128 >> 4) + c % 4 * 2);
+        wgmma_f16(acc, x[c], at + c / 4 * (BK * 128 >> 4) + c % 4 * 2, c > 0);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
@@ -359,6 +376,9 @@ static __device__ __forceinline__ void score_keys(float (&acc)[4][4],
                                                   const uint32_t (&x)[D / 16][4], uint32_t keys)
 {
     int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        acc[i / 4][i % 4] = 0;
 #pragma unroll
     for (int c = 0; c < D / 16; c++)
 #pragma unroll
@@ -428,12 +448,24 @@ template <int D> struct query_rows {
             }
     }
 
+    /* Differences from a mean without infinities, and zero in rows past the end; the largest. */
+    static __device__ __forceinline__ float bounded(__half2 (&y)[D / 16][4], int64_t row, int64_t n)
+    {
+        __half2 top = half2_in(0);
+#pragma unroll
+        for (int i = 0; i < D / 4; i++) {
+            __half2 &z = y[i / 4][i % 4];
+            z = row + i % 2 * 8 < n ? clamp16(z) : half2_in(0);
+            top = larger(top, z);
+        }
+        return larger_of(top);
+    }
+
     /* Its low-bit operands; rows past the end are zero. */
     __device__ __forceinline__ void quantise(const sale_args &a, int head, int64_t row) const
     {
         int l = threadIdx.x & 3;
         const uint4 *mean = (const uint4 *)(a.mean + head * D) + l;
-        bool valid[2] = {row < a.nk, row + 8 < a.nk};
         __half2 y[D / 16][4];
         __half2 top = half2_in(0);
         int norm = 0;
@@ -444,19 +476,21 @@ template <int D> struct query_rows {
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 __half2 &z = y[2 * b + e / 4][e % 4];
-                z = smooth(half2_in(x[2 * b + e / 4][e % 4]), half2_in(m[e / 4 * 2 + e % 4 / 2]));
-                z = valid[e % 2] ? z : half2_in(0);
+                z = __hsub2_rn(half2_in(x[2 * b + e / 4][e % 4]),
+                               half2_in(m[e / 4 * 2 + e % 4 / 2]));
                 top = larger(top, z);
             }
         }
         float most = larger_of(top);
+        if (row + 8 >= a.nk || most == INFINITY)
+            most = bounded(y, row, a.nk);
 #pragma unroll
         for (int bit = 1; bit < 4; bit *= 2)
             most = fmaxf(most, __shfl_xor_sync(~0u, most, bit));
         float mul = most > 0 ? __fdiv_rn(LEVELS, most) : 0;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            uint4 *to = (uint4 *)(a.qi + (head * a.npad + row + 8 * r) * PITCH) + l;
+            uint4 *to = (uint4 *)(a.qi + (head * a.npad + row + 8 * r) * D) + l;
             float squares = 0;
 #pragma unroll
             for (int c = 0; c < D / 16; c += 4) {
@@ -496,7 +530,7 @@ template <int D> struct query_rows {
         int all_see = a.causal_stats ? min(row0 + 1, (int)a.nk) : (int)a.nk;
         online s[2];
         for (int j = 0, at = 0; j < g.n; j = j == 0 ? g.mid + 1 : j + 1, at++) {
-            float acc[4][4] = {{0}}, y[2][8];
+            float acc[4][4], y[2][8];
             score_keys<D>(acc, x, keys + at * BK * D * 2);
 #pragma unroll
             for (int e = 0; e < 16; e++)
@@ -516,11 +550,22 @@ template <int D> struct query_rows {
         }
         if ((lane & 3) < 2) { /* a lane for each row */
             online mine = lane & 1 ? s[1] : s[0];
-            double thr = log2(a.tau[head] * mine.sum) / (a.scale * 1.4426950408889634) + mine.top;
-            a.thr[head * a.npad + row + 8 * (lane & 1)] = fl16((float)thr);
+            float thr = log2f(a.tau[head] * mine.sum) / factor + mine.top;
+            a.thr[head * a.npad + row + 8 * (lane & 1)] = fl16(thr);
         }
     }
 };
+
+/* A row of the map for each head of the key head: the blocks that are always kept. */
+static __device__ __forceinline__ void keep_blocks(const sale_args &a, int m, const regions &g)
+{
+    int words = a.map.words;
+    for (int e = threadIdx.x; e < words * a.per_kv; e += QUERY_THREADS) {
+        int w = e % words, head = blockIdx.y * a.per_kv + e / words;
+        uint32_t local = low_bits(~0u, g.n - 32 * w) & ~low_bits(~0u, g.mid + 1 - 32 * w);
+        a.map.map[(head * (int64_t)a.groups + m) * words + w] = local | (w == 0);
+    }
+}
 
 /* All of a query block's rows in the heads that read the same keys, a warp for 16 rows of one head
  * in two. Grid (npad / 64, kv_heads). */
@@ -534,9 +579,10 @@ static __global__ void __launch_bounds__(QUERY_THREADS, 2) prepare_queries(const
     regions g = m < a.groups ? regions_of(a, m) : regions{0, 0};
 
     if (g.mid > 0)
-        for (int j = 0, at = 0; j < g.n; j = j == 0 ? g.mid + 1 : j + 1, at++)
-            copy_keys<D>(shared_addr(region) + at * BK * D * 2, keys, j * BK);
+        copy_keys<D>(shared_addr(region), keys, g);
     copy_commit();
+    if (m < a.groups)
+        keep_blocks(a, m, g);
     for (int i = warp / 4; i < (a.per_kv + 1) / 2 * 2; i += 2) {
         int head = kv * a.per_kv + i;
         query_rows<D> q;
@@ -563,7 +609,7 @@ template <int D> struct byte_tile {
     /* Where a thread's part of a tile comes from, and lies in it. */
     static __device__ __forceinline__ int from()
     {
-        return threadIdx.x / CHUNKS * PITCH + threadIdx.x % CHUNKS * 16;
+        return threadIdx.x * 16;
     }
     static __device__ __forceinline__ int to()
     {
@@ -574,7 +620,7 @@ template <int D> struct byte_tile {
         constexpr int ROWS = THREADS / CHUNKS;
 #pragma unroll
         for (int r = 0; r < TILE; r += ROWS)
-            copy_async(to + r * STEP, from + r * PITCH, true);
+            copy_async(to + r * STEP, from + r * D, true);
     }
 };
 
@@ -590,7 +636,7 @@ template <int D> struct key_source {
     {
         int kv = head / a.per_kv, t = threadIdx.x;
         bool corr = t < TILE / 8, scale = !corr && t < TILE / 8 + TILE / 64;
-        ki = a.ki + kv * a.npad * PITCH + byte_tile<D>::from();
+        ki = a.ki + kv * a.npad * D + byte_tile<D>::from();
         to = tiles + byte_tile<D>::to();
         side = corr    ? (const char *)(a.corr + head * a.npad + 8 * t)
                : scale ? (const char *)(a.k_scale + kv * (a.npad / 8) + 8 * (t - TILE / 8))
@@ -607,7 +653,7 @@ template <int D> struct key_source {
             side += step;
         }
         copy_commit();
-        ki += TILE * PITCH;
+        ki += TILE * D;
     }
 };
 
@@ -657,7 +703,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 3) test_block
         return;
     key_source<D> keys(a, head, base + BYTES, side);
     byte_tile<D>::copy(base + byte_tile<D>::to(),
-                       a.qi + (head * a.npad + tile * TILE) * PITCH + byte_tile<D>::from());
+                       a.qi + (head * a.npad + tile * TILE) * D + byte_tile<D>::from());
     keys.load(0);
     row_side r = row_side_of(a, head, tile * (int64_t)TILE + 16 * warp + (lane >> 2), mid > 0);
     bool any_flat = __any_sync(~0u, r.flat);
@@ -704,23 +750,6 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 3) test_block
     }
 }
 
-/* The blocks that are always kept, and the number of all. A warp per row of the map. */
-static __global__ void add_kept_blocks(const sale_args a)
-{
-    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    if (row >= (int64_t)a.heads * a.groups)
-        return;
-    regions g = regions_of(a, (int)(row % a.groups));
-    fill_row_words(a.map, row, [&](int w) {
-        uint32_t word = a.map.map[row * a.map.words + w];
-        for (int b = 0; b < 32; b++) {
-            int j = 32 * w + b;
-            word |= j < g.n && (j == 0 || j > g.mid) ? 1u << b : 0;
-        }
-        return word;
-    });
-}
-
 /* ---- launches ------------------------------------------------------------------------------- */
 
 /* Means first: both sides need them. */
@@ -728,9 +757,9 @@ template <int D> static int launch_operands(struct gpu *g, const sale_args &a, s
 {
     int heads = a.heads, kv_heads = a.kv_heads;
     int rc = 0, bytes = THRESHOLD_BLOCKS(a) * BK * D * 2;
-    TRY(gpu_zero(g, a.k_norm, (a.kv_heads + a.heads + 1) * 4, err));
-    CU(err, run_kernel(g->stream, sum_tokens<D>, dim3(a.chunks, heads + kv_heads), 256, 0, a));
-    CU(err, run_kernel(g->stream, mean_tokens<D>, heads + kv_heads, dim3(D, MEAN_PARTS), 0, a));
+    TRY(gpu_zero(g, a.k_norm, 2 * (a.kv_heads + a.heads) * 4, err));
+    CU(err,
+       run_kernel(g->stream, mean_tokens<D>, dim3(a.chunks, heads + kv_heads), SUM_THREADS, 0, a));
     CU(err, run_kernel(g->stream, prepare_keys<D>, dim3((a.npad / 128), kv_heads), 128, 0, a));
     CU(err, run_kernel(g->stream, prepare_queries<D>, dim3((a.npad / BQ), kv_heads), QUERY_THREADS,
                        bytes, a));
@@ -742,19 +771,16 @@ struct sale_state : sale_args {
     CUtensorMap maps[2]; /* of the integers of q and k, on Hopper */
 };
 
-template <int D>
-static int launch_all(struct gpu *g, const sale_state &s, int64_t rows, struct err *err)
+template <int D> static int launch_all(struct gpu *g, const sale_state &s, struct err *err)
 {
     const sale_args &a = s;
     int rc = 0;
-    TRY(gpu_zero(g, a.map.map, rows * a.map.words * 4, err));
     TRY(launch_operands<D>(g, a, err));
     if (a.e4m3)
         TRY(sale_test_sm90(g, a, s.maps, err));
     else
         CU(err, run_kernel(g->stream, test_blocks<D>, dim3(a.npad / TILE, a.heads), THREADS,
                            3 * byte_tile<D>::BYTES, a));
-    CU(err, run_kernel(g->stream, add_kept_blocks, ceil_div(rows, 8), 256, 0, a));
 out:
     return rc;
 }
@@ -773,11 +799,10 @@ static int alloc_operands(struct gpu *g, sale_args *a, struct err *err)
     int64_t q = a->heads, k = a->kv_heads, d = a->d, n = a->npad;
     int rc = 0;
     TRY(take(g, err, &a->part, (q + k) * a->chunks * d, &a->mean, (q + k) * d, &a->k16, k * n * d,
-             &a->qi, q * n * PITCH, &a->ki, k * n * PITCH, &a->q_scale, q * n / 2, &a->k_scale,
-             k * n / 8, &a->k_scale1, k * n / 8, &a->corr, q * n, &a->q_norm, q * n / 2, &a->thr,
-             q * n, &a->k_norm, k + q + 1));
+             &a->qi, q * n * d, &a->ki, k * n * d, &a->q_scale, q * n / 2, &a->k_scale, k * n / 8,
+             &a->corr, q * n, &a->q_norm, q * n / 2, &a->thr, q * n, &a->k_norm, 2 * (k + q)));
     a->corr_max = (unsigned *)a->k_norm + k;
-    a->inexact = a->k_norm + k + q;
+    a->summed = (int *)a->corr_max + q;
 out:
     return rc;
 }
@@ -799,12 +824,12 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->e4m3 = g->sm == 90;
     TRY(alloc_operands(g, s, err));
     TRY(put_each(g, p->heads, &s->tau, err,
-                 [=](int64_t h) { return select_rule(p, (int)h)->sale.tau; }));
+                 [=](int64_t h) { return (float)select_rule(p, (int)h)->sale.tau; }));
     if (!s->e4m3)
         goto out;
-    /* To a copy, rows of 128 bytes are rows of 64 numbers of 16 bits. */
-    TRY(tensor_map(&s->maps[0], s->qi, PITCH / 2, s->npad, s->heads, BQ, err));
-    TRY(tensor_map(&s->maps[1], s->ki, PITCH / 2, s->npad, s->kv_heads, TILE, err));
+    /* To a copy, bytes are half as many numbers of 16 bits. */
+    TRY(tensor_map(&s->maps[0], s->qi, s->d / 2, s->npad, s->heads, BQ, err));
+    TRY(tensor_map(&s->maps[1], s->ki, s->d / 2, s->npad, s->kv_heads, TILE, err));
 out:
     return rc;
 }
@@ -812,8 +837,7 @@ out:
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const sale_state &s = *(const sale_state *)job->state;
-    return s.d == 128 ? launch_all<128>(g, s, job->lists.rows, err)
-                      : launch_all<64>(g, s, job->lists.rows, err);
+    return s.d == 128 ? launch_all<128>(g, s, err) : launch_all<64>(g, s, err);
 }
 
 /* Heads differ in their threshold alone. */

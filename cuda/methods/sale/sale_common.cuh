@@ -15,7 +15,6 @@
 #define BK 32
 #define LEVELS 7.0f
 #define SUM_ROWS 256      /* of a partial sum of tokens */
-#define PITCH 128         /* bytes of a row of integers, whatever d is: a row of a swizzled tile */
 #define TILE 128          /* queries and keys of a tile of the test */
 #define MAGIC 12582912.0f /* 1.5 2^23: adding it rounds to a whole number */
 
@@ -23,21 +22,20 @@ struct sale_args : head_args {
     int64_t npad; /* tokens, rounded up to 128 */
     int local, chunks, strict, causal_stats;
     double scale;
-    double *tau;     /* [heads] */
+    float *tau;      /* [heads] */
     double *part;    /* [heads + kv_heads][chunks][d] sums of tokens */
     __half *mean;    /* [heads + kv_heads][d] */
     __half *k16;     /* [kv_heads][npad][d] smoothed keys; channels as sale.cu says */
-    int e4m3;        /* bytes are e4m3 numbers (Hopper), not integers */
-    int8_t *qi, *ki; /* [heads][npad][PITCH], [kv_heads][npad][PITCH]; channels in the same order */
+    int e4m3;        /* Hopper: bytes are e4m3 numbers, and tiles of keys begin with block 1 */
+    int8_t *qi, *ki; /* [heads][npad][d], [kv_heads][npad][d]; channels in the same order */
     float2 *q_scale; /* [heads][npad / 2] by query group: scale and fp16(1 / scale) */
-    __half *k_scale; /* [kv_heads][npad / 8] by key group; those of a lane of 128 keys together */
-    __half *k_scale1; /* the same of tiles of 128 keys that begin with the second block */
-    __half *corr;     /* [heads][npad]; 32 keys in the order of their groups */
-    int *q_norm;      /* [heads][npad / 2] by query group: largest sum of squares of a row */
-    float *thr;       /* [heads][npad] */
+    __half *k_scale; /* [kv_heads][npad / 8] by key group; those of a lane of a tile together */
+    __half *corr;    /* [heads][npad]; 32 keys in the order of their groups */
+    int *q_norm;     /* [heads][npad / 2] by query group: largest sum of squares of a row */
+    float *thr;      /* [heads][npad] */
     int *k_norm; /* [kv_heads] largest sum of squares of a key; with the next two in one place */
     unsigned *corr_max; /* [heads] bits of the largest |corr| */
-    int *inexact;       /* some rows are left for test_blocks_sm90 */
+    int *summed;        /* [heads + kv_heads] thread blocks whose sums of tokens are there */
 };
 
 struct regions {
@@ -131,13 +129,15 @@ static __device__ __forceinline__ void best_pairs(const float (&dot)[4][4], cons
     for (int i = 0; i < 4; i++) {
         __half2 x = __hmul2_rn(*(const __half2 *)(corr + 2 * i), inverse);
         float2 y = __half22float2(CLAMP ? clamp16(x) : x);
-        float add[2] = {y.x + MAGIC - MAGIC, y.y + MAGIC - MAGIC};
+        float add[2] = {y.x + MAGIC, y.y + MAGIC};
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             best[0] = fmaxf(best[0], dot[i][e] + add[e]);
             best[1] = fmaxf(best[1], dot[i][2 + e] + add[e]);
         }
     }
+    best[0] -= MAGIC;
+    best[1] -= MAGIC;
 }
 
 /* Does one of the two pass? */
@@ -190,7 +190,7 @@ static __device__ __forceinline__ bool sums_are_exact(const sale_args &a, int he
 /* ---- tests on Hopper (sale_sm90.cu) --------------------------------------------------------- */
 
 /* Set the bits of the tested blocks that pass in a.map.map, which holds none of theirs yet. maps:
- * of qi, boxes of 128 bytes x 64 rows, and of ki, x 128 rows. */
+ * of qi, boxes of d bytes x 64 rows, and of ki, x 128 rows. */
 int sale_test_sm90(struct gpu *g, const sale_args &a, const CUtensorMap *maps, struct err *err);
 
 #endif

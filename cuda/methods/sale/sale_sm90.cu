@@ -1,226 +1,101 @@
 /*
  * sale_sm90.cu - SALE's tests of every pair on Hopper: products of e4m3 bytes, keys by TMA. A tile
- * of queries comes once, tiles of 128 keys through a ring; a warpgroup has the 64 queries of a
- * query block, one warp copies. An accumulator's place is that of m16n8k32 products, so a lane has
- * the eight scores of a (row, key group) by itself (sale_common.cuh).
+ * of queries comes once and is kept in registers, tiles of 128 keys go through a ring; a warpgroup
+ * has the 64 queries of a query block, one warp copies. An accumulator's place is that of m16n8k32
+ * products, so a lane has the eight scores of a (row, key group) by itself (sale_common.cuh).
  *
  * Where float16 sums are exact, products are added in float16 to accumulators that begin with the
  * corrections. Integers up to 7 are e4m3 numbers, and every partial sum is a whole number below
  * 2^11 where the largest norms of queries and keys and the largest correction say so
- * (sums_are_exact). Tile: 320 queries, which warpgroups have in registers. A warpgroup has sums of
- * two halves of the keys: while it compares those of one half the tensor cores add up the other.
+ * (sums_are_exact). Warpgroups with other rows add in float, which is exact (at most 49 D, whole
+ * numbers below 2^13).
  *
- * The warps of the other rows add in float, which is exact (at most 49 D, whole numbers below
- * 2^13). Tile: 128 queries. Two thread blocks on a multiprocessor: while one compares, the tensor
- * cores work for the other.
+ * Issue slots are the limit of 64 channels, so that nothing is written twice and no address is
+ * computed for a tile: tiles of keys have stages of their own, four by four. Nothing branches on
+ * what is found: the four warps of a warpgroup multiply together, and wait for the slowest.
  */
 #include "cuda/hop.cuh"
 #include "cuda/ldmatrix.cuh"
 #include "cuda/methods/sale/sale_common.cuh"
 
-#define TEST_STAGES 3
-#define TEST_THREADS (256 + 32)
-#define E4M3_STAGES 8
-#define GROUPS 5 /* warpgroups */
-#define QUERIES (GROUPS * BQ)
+#define STAGES 8                 /* two times the tiles that are tested without a loop */
 #define SECTION_BYTES (16 << 20) /* of keys that thread blocks of one time read: a part of L2 */
-#define E4M3_THREADS (GROUPS * 128 + 32)
+
+#define GROUPS 6 /* warpgroups that test */
+#define QUERIES (GROUPS * BQ)
+#define THREADS (128 * (GROUPS + 1))
+
+/* Registers of a thread: at the launch, and moved from the warpgroup that copies to the others. */
+#define REGS (65536 / THREADS / 8 * 8)
+#define REGS_FEED 24
+#define REGS_TEST ((REGS * (GROUPS + 1) - REGS_FEED) / GROUPS / 8 * 8)
 
 /* ---- feed ----------------------------------------------------------------------------------- */
 
-/* ROWS queries, and keys in STAGES stages. */
-template <int ROWS, int STAGES> struct sale_smem {
-    alignas(1024) int8_t queries[ROWS * PITCH];
-    alignas(1024) int8_t keys[STAGES][TILE * PITCH];
+template <int D> struct sale_smem {
+    alignas(1024) int8_t queries[QUERIES * D];
+    alignas(1024) int8_t keys[STAGES][TILE * D];
     alignas(16) key_side side[STAGES];
     uint64_t q_full, q_empty, full[STAGES], empty[STAGES];
 };
 
-/* By one thread, before all others wait: `warps` warps give a stage back, and the queries. */
-template <int ROWS, int STAGES> DEVICE void feed_init(sale_smem<ROWS, STAGES> &sm, int warps)
+/* By one thread, before all others wait. */
+template <int D> DEVICE void feed_init(sale_smem<D> &sm)
 {
     mbar_init(smem_addr(&sm.q_full), 1);
-    mbar_init(smem_addr(&sm.q_empty), warps);
+    mbar_init(smem_addr(&sm.q_empty), 4 * GROUPS);
     for (int i = 0; i < STAGES; i++) {
         mbar_init(smem_addr(&sm.full[i]), 1);
-        mbar_init(smem_addr(&sm.empty[i]), warps);
+        mbar_init(smem_addr(&sm.empty[i]), 4 * GROUPS);
     }
     mbar_init_fence();
 }
 
-/* By one thread: a tile of queries and then the keys from `first` (0 or BK) on, tile by tile. maps
+/* Tile s of an item is in stage s % STAGES. Bit i: the parity of the first of them in stage i. */
+DEVICE uint32_t parity_of(uint32_t parities, int s)
+{
+    return (parities >> s % STAGES ^ s / STAGES) & 1;
+}
+
+/* Those of the next item, after one of n tiles. */
+DEVICE uint32_t parities_after(uint32_t parities, int n)
+{
+    uint32_t last = (1u << n % STAGES) - 1;
+    return parities ^ (n / STAGES % 2 ? ~last : last);
+}
+
+/* By one thread: a tile of queries and then the keys from the second block on, tile by tile. maps
  * as for sale_test_sm90. */
-template <int ROWS, int STAGES>
-DEVICE void feed(sale_smem<ROWS, STAGES> &sm, ring<STAGES> &k, const sale_args &a,
-                 const CUtensorMap *mq, const CUtensorMap *mk, int tile, int head, int n_tiles,
-                 int first)
+template <int D>
+DEVICE void feed(sale_smem<D> &sm, uint32_t parities, const sale_args &a, const CUtensorMap *mq,
+                 const CUtensorMap *mk, int tile, int head, int n_tiles)
 {
     int kv = head / a.per_kv;
-    const __half *corr = a.corr + head * a.npad + first;
-    const __half *scale = (first ? a.k_scale1 : a.k_scale) + kv * (a.npad / 8);
+    const __half *corr = a.corr + head * a.npad + BK, *scale = a.k_scale + kv * (a.npad / 8);
 
     mbar_expect(smem_addr(&sm.q_full), sizeof sm.queries);
-    for (int i = 0; i < ROWS; i += BQ)
-        tma_load(smem_addr(sm.queries + i * PITCH), mq, smem_addr(&sm.q_full), 0, tile * ROWS + i,
+    for (int i = 0; i < QUERIES; i += BQ)
+        tma_load(smem_addr(sm.queries + i * D), mq, smem_addr(&sm.q_full), 0, tile * QUERIES + i,
                  head, L2_EVICT_FIRST);
     for (int s = 0; s < n_tiles; s++) {
-        uint32_t bar = smem_addr(&sm.full[k.at]);
-        key_side *side = &sm.side[k.at];
-        mbar_wait(smem_addr(&sm.empty[k.at]), k.parity ^ 1);
+        int at = s % STAGES;
+        uint32_t bar = smem_addr(&sm.full[at]);
+        key_side *side = &sm.side[at];
+        mbar_wait(smem_addr(&sm.empty[at]), parity_of(parities, s) ^ 1);
         mbar_expect(bar, sizeof sm.keys[0] + sizeof *side);
-        tma_load(smem_addr(sm.keys[k.at]), mk, bar, 0, first + s * TILE, kv, L2_EVICT_LAST);
+        tma_load(smem_addr(sm.keys[at]), mk, bar, 0, BK + s * TILE, kv, L2_EVICT_LAST);
         bulk_load(smem_addr(side->corr), corr + s * TILE, sizeof side->corr, bar);
         bulk_load(smem_addr(side->scale), scale + s * (TILE / 8), sizeof side->scale, bar);
-        k.next();
     }
 }
 
-/* ---- sums in float -------------------------------------------------------------------------- */
-
-/* D[64][128] (+)= A[64][32] B[128][32]^T of e4m3 bytes, both in shared memory. */
-DEVICE void wgmma_e4m3(float (&d)[64], uint64_t a, uint64_t b, int add)
+/* Where chunk c of 16 bytes of a row lies in a tile, as TMA swizzles it. */
+template <int D> DEVICE uint32_t chunk_place(int row, int c)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, p, 1, 1;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
-                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
-                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
-                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
-                   "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-                   "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
-                   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
-                   "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
-                   "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-                 : "l"(a), "l"(b), "r"(add));
+    return row * D + ((c ^ (D == 128 ? row & 7 : row >> 1 & 3)) << 4);
 }
 
-typedef sale_smem<TILE, TEST_STAGES> test_smem;
-
-template <int D> struct test_consumer {
-    const sale_args &a;
-    test_smem &sm;
-    row_side r;
-    bool others; /* these rows are tested by test_blocks_e4m3 */
-    int mid;     /* last key block that the warp tests */
-
-    static DEVICE int lane()
-    {
-        return threadIdx.x & 31;
-    }
-
-    DEVICE void multiply(float (&dot)[64], uint64_t q, uint64_t k)
-    {
-        wgmma_fence();
-#pragma unroll
-        for (int kk = 0; kk < D / 32; kk++)
-            wgmma_e4m3(dot, q + 2 * kk, k + 2 * kk, kk > 0);
-        wgmma_commit();
-        wgmma_wait<0>();
-        hold(dot);
-    }
-
-    /* Which of the four key blocks of tile s the warp's 16 rows keep. */
-    DEVICE uint32_t kept_blocks(const float (&dot)[64], const key_side &side, int s)
-    {
-        uint32_t bits = 0;
-#pragma unroll
-        for (int b = 0; b < 4; b++) {
-            const __half *corr = side.corr + 32 * b + 8 * (lane() & 3);
-            float part[4][4], k_scale = __half2float(side.scale[4 * (lane() & 3) + b]);
-            int j = 4 * s + b;
-#pragma unroll
-            for (int i = 0; i < 16; i++)
-                part[i / 4][i % 4] = dot[16 * b + i];
-            bool keep = test_pairs<true>(a, part, corr, k_scale, r);
-            keep = __any_sync(~0u, r.flat ? test_flat(a, corr, k_scale, r) : keep);
-            bits |= keep && j >= 1 && j <= mid ? 1u << b : 0;
-        }
-        return bits;
-    }
-
-    DEVICE void run(int n_tiles, uint32_t *map)
-    {
-        uint32_t half = threadIdx.x >> 7;
-        uint64_t q = descriptor(desc_low(smem_addr(sm.queries) + half * 64 * PITCH, 16));
-        ring<TEST_STAGES> k;
-        float dot[64];
-        mbar_wait(smem_addr(&sm.q_full), 0);
-#pragma unroll 1
-        for (int s = 0; s < n_tiles; s++) {
-            mbar_wait(smem_addr(&sm.full[k.at]), k.parity);
-            if (4 * s <= mid) { /* alike in the warpgroup */
-                multiply(dot, q, descriptor(desc_low(smem_addr(sm.keys[k.at]), 16)));
-                uint32_t bits = kept_blocks(dot, sm.side[k.at], s);
-                if (bits && !others && lane() == 0)
-                    atomicOr(map + s / 8, bits << 4 * (s % 8));
-            }
-            warp_arrive(smem_addr(&sm.empty[k.at]));
-            k.next();
-        }
-    }
-};
-
-/* Grid (npad / 128, heads), from the end, where most keys are. */
-template <int D>
-static __global__ void __launch_bounds__(TEST_THREADS, 2)
-    test_blocks_sm90(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
-                     const __grid_constant__ sale_args a)
-{
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ __align__(1024) uint8_t raw[];
-    test_smem &sm = *(test_smem *)raw;
-    int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, warp = uniform(threadIdx.x >> 5);
-    int m = 2 * tile + warp / 4;
-    int most = max(regions_of(a, 2 * tile).mid,
-                   2 * tile + 1 < a.groups ? regions_of(a, 2 * tile + 1).mid : 0);
-    int n_tiles = most == 0 ? 0 : most / 4 + 1;
-
-    if (n_tiles == 0 || !*a.inexact)
-        return;
-    int64_t row = tile * (int64_t)TILE + 16 * (warp % 8) + ((threadIdx.x & 31) >> 2);
-    int mid = m < a.groups ? regions_of(a, m).mid : 0;
-    row_side r = row_side_of(a, head, row, mid > 0);
-    bool others = warp == 8 || mid == 0 || sums_are_exact(a, head, row, r);
-    if (!__syncthreads_or(!others))
-        return;
-    if (threadIdx.x == 0)
-        feed_init(sm, 8);
-    __syncthreads();
-    if (warp == 8) {
-        ring<TEST_STAGES> k;
-        if ((threadIdx.x & 31) == 0)
-            feed(sm, k, a, &mq, &mk, tile, head, n_tiles, 0);
-        return;
-    }
-    test_consumer<D> c = {a, sm, r, others, mid};
-    c.run(n_tiles, a.map.map + (head * (int64_t)a.groups + m) * a.map.words);
-#endif
-}
-
-/* ---- sums in float16 ------------------------------------------------------------------------ */
-
-/* D[64][64] += A[64][32] B[64][32]^T of e4m3 bytes, D in pairs of float16, B in shared memory, A
- * in registers: four bytes of rows l / 4 and l / 4 + 8 of the warp from 4 (l % 4) on in a[0] and
- * a[1], and from 16 + 4 (l % 4) on in a[2] and a[3]. */
-DEVICE void wgmma_e4m3(uint32_t (&d)[16], const uint32_t (&a)[4], uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k32.f16.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, {%16, %17, %18, %19}, %20, 1, 1, 1;\n"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]),
-                   "+r"(d[6]), "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]),
-                   "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-typedef sale_smem<QUERIES, E4M3_STAGES> e4m3_smem;
+/* ---- words ---------------------------------------------------------------------------------- */
 
 DEVICE __half2 half2_of(uint32_t bits)
 {
@@ -230,6 +105,18 @@ DEVICE __half2 half2_of(uint32_t bits)
 DEVICE uint32_t bits_of(__half2 x)
 {
     return *(uint32_t *)&x;
+}
+
+DEVICE void shared_words(uint32_t at, uint32_t (&x)[4])
+{
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(at));
+}
+
+DEVICE void shared_words(uint32_t at, uint32_t (&x)[2])
+{
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(at));
 }
 
 /* The least float16 that passes a threshold; NaN, which nothing passes, for a row without a vote.
@@ -244,35 +131,62 @@ DEVICE __half least_passing(float thr, bool strict)
     return __ushort_as_half(bits);
 }
 
-DEVICE void shared_words(uint32_t at, uint32_t (&x)[4])
+/* ---- products ------------------------------------------------------------------------------- */
+
+/* Sums of a warp's 16 rows with 128 keys: pairs of keys, rows l / 4 and l / 4 + 8 in turn. */
+typedef uint32_t half_sums[32];
+
+/* D[64][128] += A[64][32] B[128][32]^T of e4m3 bytes, D in pairs of float16, B in shared memory, A
+ * in registers: four bytes of rows l / 4 and l / 4 + 8 of the warp from 4 (l % 4) on in a[0] and
+ * a[1], and from 16 + 4 (l % 4) on in a[2] and a[3]. */
+DEVICE void wgmma_e4m3(half_sums &d, const uint32_t (&a)[4], uint64_t b)
 {
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(at));
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f16.e4m3.e4m3 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1;\n"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]),
+                   "+r"(d[6]), "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]),
+                   "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), "+r"(d[16]), "+r"(d[17]),
+                   "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
+                   "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]),
+                   "+r"(d[30]), "+r"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-DEVICE uint32_t shared_word(uint32_t at)
+/* D[64][32] (+)= A[64][32] B[32][32]^T, D in float: by strip of 8 keys. */
+DEVICE void wgmma_e4m3(float (&d)[4][4], const uint32_t (&a)[4], uint64_t b, int add)
 {
-    uint32_t x;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at));
-    return x;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, {%16, %17, %18, %19}, %20, p, 1, 1;\n}"
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
+                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
+                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
+                   "+f"(d[3][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
-/* The value is there before what follows that the compiler must not move. */
-DEVICE void pin(uint32_t &x)
+/* Is `mine` true in all threads of the warpgroup? */
+DEVICE bool all_of_group(bool mine, int group)
 {
-    asm volatile("" : "+r"(x)::"memory");
+    int all;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\n"
+                 "barrier.cta.red.and.pred q, %2, 128, p;\nselp.b32 %0, 1, 0, q;\n}"
+                 : "=r"(all)
+                 : "r"((int)mine), "r"(1 + group)
+                 : "memory");
+    return all;
 }
 
-/* Sums of a warp's 16 rows with 64 keys: pairs of keys, rows l / 4 and l / 4 + 8 in turn. */
-typedef uint32_t half_sums[16];
+/* ---- consumers ------------------------------------------------------------------------------ */
 
-template <int D> struct e4m3_consumer {
-    e4m3_smem &sm;
-    __half2 inverse, thr, scale; /* of the lane's two rows */
-    bool votes;                  /* do the rows count here? */
+template <int D> struct test_consumer {
+    const sale_args &a;
+    sale_smem<D> &sm;
+    row_side r;
     uint32_t *map;
-    uint32_t corr, scales;    /* where those of the lane's keys lie in the first stage */
     uint32_t rows[D / 32][4]; /* its queries */
 
     static DEVICE int lane()
@@ -282,152 +196,193 @@ template <int D> struct e4m3_consumer {
 
     DEVICE void load_queries(uint32_t parity)
     {
-        uint32_t at = smem_addr(sm.queries) + (threadIdx.x >> 5) * 16 * PITCH;
-        int row = lane() & 15, half = lane() >> 4;
+        uint32_t at = smem_addr(sm.queries);
+        int mine = (threadIdx.x >> 5) * 16 + (lane() & 15);
         mbar_wait(smem_addr(&sm.q_full), parity);
 #pragma unroll
         for (int kk = 0; kk < D / 32; kk++)
-            load_matrices(at + row * PITCH + ((2 * kk + half) ^ (row & 7)) * 16, rows[kk]);
+            load_matrices(at + chunk_place<D>(mine, 2 * kk + (lane() >> 4)), rows[kk]);
         __syncwarp();
         warp_arrive(smem_addr(&sm.q_empty));
     }
 
-    /* Corrections of the lane's keys in half HALF of a stage, as whole numbers. */
-    template <int HALF> DEVICE void corrections(uint32_t (&add)[8], int stage)
+    /* Low word of the descriptor of the keys in the first stage. */
+    DEVICE uint32_t first_keys() const
     {
-        const __half2 magic = __float2half2_rn(1536.0f);
-#pragma unroll
-        for (int b = 0; b < 2; b++) {
-            uint32_t c[4];
-            shared_words(corr + stage * (int)sizeof(key_side) + 128 * HALF + 64 * b, c);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                __half2 x = __hmul2_rn(half2_of(c[i]), inverse);
-                add[4 * b + i] = bits_of(__hsub2_rn(__hadd2_rn(x, magic), magic));
-                pin(add[4 * b + i]);
-            }
+        return uniform(desc_low(smem_addr(sm.keys[0]), 16));
+    }
+
+    /* Of 32 x `blocks` rows further on. */
+    static DEVICE uint64_t keys_at(uint32_t first, int blocks)
+    {
+        uint32_t low = first + blocks * (BK * D >> 4);
+        return D == 128 ? descriptor(low) : descriptor64(low);
+    }
+
+    /* Bits of 16 blocks from number 1 + 4 s on to the map. */
+    DEVICE void put(uint32_t bits, int s) const
+    {
+        uint32_t kept = __reduce_or_sync(~0u, bits), w = s / 8;
+        kept = (kept | kept >> 16) & 0xffff;
+        if (kept && lane() == 0) {
+            atomicOr(map + w, kept << (1 + 4 * s % 32));
+            if (s % 8 && kept >> 15)
+                atomicOr(map + w + 1, 1);
         }
     }
 
-    /* Products of the half on top of them, which are under way on return, when those before are
-     * complete. */
-    template <int HALF> DEVICE void multiply(half_sums &dot, const uint32_t (&add)[8], int stage)
+    /* ---- sums in float16 ---- */
+
+    /* The same bits, by the pipe that has nothing else to do: float16 is added, and registers are
+     * moved, by another. As floats they are no NaN. */
+    static DEVICE uint32_t copied(uint32_t bits, float minus_zero)
     {
-        uint64_t keys = descriptor(desc_low(smem_addr(sm.keys[stage]) + HALF * 64 * PITCH, 16));
+        return __float_as_uint(__fadd_rn(__uint_as_float(bits), minus_zero));
+    }
+
+    /* What does not change from tile to tile. */
+    struct constants {
+        __half2 inverse, thr, scale;
+        uint32_t corr, scales; /* where those of the lane's keys lie in the first stage */
+        uint32_t keys;
+        float minus_zero; /* ptxas does not know it */
+    };
+
+    DEVICE constants constants_of() const
+    {
+        return {
+            __float2half2_rn(r.inverse),
+            __halves2half2(least_passing(r.thr[0], a.strict), least_passing(r.thr[1], a.strict)),
+            __float2half2_rn(r.scale),
+            smem_addr(sm.side[0].corr + 8 * (lane() & 3)),
+            smem_addr(sm.side[0].scale + 4 * (lane() & 3)),
+            first_keys()};
+    }
+
+    /* Corrections of the stage's keys as whole numbers, and the products on top of them. by: the
+     * products of the lane's scales, of two key blocks each. */
+    DEVICE void multiply(half_sums &dot, __half2 (&by)[2], const constants &x, int stage) const
+    {
+        const __half2 magic = __float2half2_rn(1536.0f), most = __float2half2_rn(65504.0f);
+        uint32_t two[2];
+        shared_words(x.scales + stage * (int)sizeof(key_side), two);
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            dot[i] = add[i / 2];
+        for (int b = 0; b < 4; b++) {
+            uint32_t c[4];
+            shared_words(x.corr + stage * (int)sizeof(key_side) + 64 * b, c);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                __half2 y = __hadd2_rn(__hmul2_rn(half2_of(c[i]), x.inverse), magic);
+                dot[8 * b + 2 * i] = bits_of(__hsub2_rn(y, magic));
+                dot[8 * b + 2 * i + 1] = copied(dot[8 * b + 2 * i], x.minus_zero);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            by[i] = __hmin2(__hmul2_rn(half2_of(two[i]), x.scale), most);
         wgmma_fence();
 #pragma unroll
         for (int kk = 0; kk < D / 32; kk++)
-            wgmma_e4m3(dot, rows[kk], keys + 2 * kk);
+            wgmma_e4m3(dot, rows[kk], keys_at(x.keys, 4 * stage) + 2 * kk);
         wgmma_commit();
-    }
-
-    static DEVICE void finish(half_sums &dot)
-    {
         wgmma_wait<0>();
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            pin(dot[i]);
+        for (int i = 0; i < 32; i++)
+            asm volatile("" : "+r"(dot[i])::"memory");
     }
 
-    /* Which of the half's two key blocks the lane's rows keep: from bit 2 HALF on, the second row's
-     * 16 bits higher. */
-    template <int HALF> DEVICE uint32_t compare(const half_sums &dot, int stage)
+    /* Which of the four key blocks the lane's rows keep: from bit `first` on, the second row's 16
+     * bits higher. */
+    static DEVICE uint32_t compare(const half_sums &dot, const __half2 (&by)[2], __half2 thr,
+                                   int first)
     {
-        const __half2 most = __float2half2_rn(65504.0f);
         uint32_t bits = 0;
-        __half2 by = half2_of(shared_word(scales + stage * (int)sizeof(key_side) + 4 * HALF));
-        by = __hmin2(__hmul2_rn(by, scale), most);
 #pragma unroll
-        for (int b = 0; b < 2; b++) {
+        for (int b = 0; b < 4; b++) {
             __half2 top[2];
 #pragma unroll
-            for (int r = 0; r < 2; r++)
-                top[r] =
-                    __hmax2(__hmax2(half2_of(dot[8 * b + r]), half2_of(dot[8 * b + 2 + r])),
-                            __hmax2(half2_of(dot[8 * b + 4 + r]), half2_of(dot[8 * b + 6 + r])));
+            for (int i = 0; i < 2; i++) {
+                const uint32_t *y = dot + 8 * b + i;
+                top[i] = __hmax2(__hmax2(half2_of(y[0]), half2_of(y[2])),
+                                 __hmax2(half2_of(y[4]), half2_of(y[6])));
+            }
             __half2 best = __hmax2(__lows2half2(top[0], top[1]), __highs2half2(top[0], top[1]));
-            __half2 value = __hmul2_rn(best, b ? __high2half2(by) : __low2half2(by));
-            bits |= __hge2_mask(value, thr) & 0x10001u << (2 * HALF + b);
+            __half2 value =
+                __hmul2_rn(best, b % 2 ? __high2half2(by[b / 2]) : __low2half2(by[b / 2]));
+            bits |= __hge2_mask(value, thr) & 0x10001u << (first + b);
         }
         return bits;
     }
 
-    /* Four bits of the warp's rows for tile s into a word of eight tiles, which goes to the map
-     * with the last one. */
-    DEVICE void keep(uint32_t &word, uint32_t bits, unsigned s, bool last)
+    DEVICE void test_half(uint32_t parities, int n) const
     {
-        bits = __reduce_or_sync(~0u, bits);
-        word |= ((bits | bits >> 16) & 0xf) << 4 * (s % 8);
-        if (s % 8 == 7 || last) {
-            if (votes && word && lane() == 0) {
-                atomicOr(map + s / 8, word << 1); /* tile 0 begins with block 1 */
-                if (word >> 31)
-                    atomicOr(map + s / 8 + 1, 1);
+        const constants x = constants_of();
+        const uint32_t full = uniform(smem_addr(sm.full)), empty = uniform(smem_addr(sm.empty));
+#pragma unroll 1
+        for (int s = 0; s < n; s += 4) {
+            uint32_t bits = 0, at = s % STAGES;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                half_sums dot;
+                __half2 by[2];
+                if (s + i >= n)
+                    break;
+                mbar_wait(full + 8 * (at + i), parity_of(parities, s + i));
+                multiply(dot, by, x, at + i);
+                bits |= compare(dot, by, x.thr, 4 * i);
+                warp_arrive(empty + 8 * (at + i));
             }
-            word = 0;
+            put(bits, s);
         }
     }
 
-    DEVICE void wait_for(const ring<E4M3_STAGES> &k)
-    {
-        mbar_wait(smem_addr(&sm.full[k.at]), k.parity);
-    }
+    /* ---- sums in float ---- */
 
-    /* While the tensor cores work on one half, the sums of the other are compared and the next
-     * corrections made. ptxas would do both behind the next wait for products: a branch in front of
-     * it keeps them where they are. For the second half that is a wait for keys that are there. */
-    DEVICE void test(ring<E4M3_STAGES> &k, int n_tiles)
+    DEVICE void test_float(uint32_t parities, int n) const
     {
-        half_sums first, second;
-        uint32_t word = 0, add[8], half, bits = 0;
-        wait_for(k);
-        corrections<0>(add, k.at);
-        multiply<0>(first, add, k.at);
+        const uint32_t first = first_keys();
+        uint32_t bits = 0;
 #pragma unroll 1
-        for (int s = 0; s + 1 < n_tiles; s++) {
-            int at = k.at;
-            corrections<1>(add, at);
-            wait_for(k);
-            finish(first);
-            multiply<1>(second, add, at);
-            k.next();
-            wait_for(k);
-            corrections<0>(add, k.at);
-            half = compare<0>(first, at);
-            pin(half);
-            keep(word, bits, s - 1, false); /* of the tile before; none at first */
-            finish(second);
-            multiply<0>(first, add, k.at);
-            bits = half | compare<1>(second, at);
-            pin(bits);
-            warp_arrive(smem_addr(&sm.empty[at]));
+        for (int j = 0; j < 4 * n; j++) { /* block j + 1 */
+            int s = j / 4, at = s % STAGES, b = j % 4;
+            const __half *corr = sm.side[at].corr + 32 * b + 8 * (lane() & 3);
+            float dot[4][4];
+            mbar_wait(smem_addr(&sm.full[at]), parity_of(parities, s));
+            wgmma_fence();
+#pragma unroll
+            for (int kk = 0; kk < D / 32; kk++)
+                wgmma_e4m3(dot, rows[kk], keys_at(first, 4 * at + b) + 2 * kk, kk > 0);
+            wgmma_commit();
+            wgmma_wait<0>();
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                asm volatile("" : "+f"(dot[i / 4][i % 4])::"memory");
+            float k_scale = __half2float(sm.side[at].scale[4 * (lane() & 3) + b]);
+            bool keep = r.flat ? test_flat(a, corr, k_scale, r)
+                               : test_pairs<true>(a, dot, corr, k_scale, r);
+            bits |= (uint32_t)keep << j % 16;
+            __syncwarp();
+            if (b == 3)
+                warp_arrive(smem_addr(&sm.empty[at]));
+            if (j % 16 == 15 || j == 4 * n - 1) {
+                put(bits, s / 4 * 4);
+                bits = 0;
+            }
         }
-        corrections<1>(add, k.at);
-        finish(first);
-        multiply<1>(second, add, k.at);
-        keep(word, bits, n_tiles - 2, false);
-        half = compare<0>(first, k.at);
-        finish(second);
-        bits = half | compare<1>(second, k.at);
-        warp_arrive(smem_addr(&sm.empty[k.at]));
-        k.next();
-        keep(word, bits, n_tiles - 1, true);
     }
 
-    /* Tiles of keys that other query blocks of the item test. */
-    DEVICE void leave_out(ring<E4M3_STAGES> &k, int n)
+    /* Tiles [from, to) of keys, which other query blocks of the item test. */
+    DEVICE void leave_out(uint32_t parities, int from, int to)
     {
 #pragma unroll 1
-        for (; n > 0; n--) {
-            wait_for(k);
-            warp_arrive(smem_addr(&sm.empty[k.at]));
-            k.next();
+        for (int s = from; s < to; s++) {
+            mbar_wait(smem_addr(&sm.full[s % STAGES]), parity_of(parities, s));
+            warp_arrive(smem_addr(&sm.empty[s % STAGES]));
         }
     }
 };
+
+/* ---- items ---------------------------------------------------------------------------------- */
 
 /* Tiles of keys that query block m tests, from block 1 on: the number of tested blocks is a
  * multiple of 4. */
@@ -436,37 +391,13 @@ DEVICE int tiles_of(const sale_args &a, int m)
     return m < a.groups ? regions_of(a, m).mid / 4 : 0;
 }
 
-/* The consumer of a warp of query block m. */
-template <int D>
-DEVICE e4m3_consumer<D> consumer_of(e4m3_smem &sm, const sale_args &a, int head, int m)
-{
-    int lane = threadIdx.x & 31;
-    int64_t row = (int64_t)m * BQ + 16 * (threadIdx.x / 32 % 4) + (lane >> 2);
-    row_side r = {0, 0, {INFINITY, INFINITY}, true};
-    bool votes = tiles_of(a, m) > 0;
-    if (votes) {
-        r = row_side_of(a, head, row, true);
-        votes = sums_are_exact(a, head, row, r);
-        if (!votes)
-            *a.inexact = 1;
-    }
-    return {sm,
-            __float2half2_rn(r.inverse),
-            __halves2half2(least_passing(r.thr[0], a.strict), least_passing(r.thr[1], a.strict)),
-            __float2half2_rn(r.scale),
-            votes,
-            a.map.map + (head * (int64_t)a.groups + m) * a.map.words,
-            smem_addr(sm.side[0].corr) + 16 * (lane & 3),
-            smem_addr(sm.side[0].scale) + 8 * (lane & 3)};
-}
-
 /* Items of the whole launch. */
 struct test_order {
-    int section, tiles, items; /* heads of a section; tiles of QUERIES of a head; all */
+    int section, tiles, items; /* heads of a section; tiles of queries of a head; all */
 };
 
-/* What a thread block does at a time: QUERIES rows of a head against all keys that one of their
- * query blocks tests. */
+/* What a thread block does at a time: a tile of queries of a head against all keys that one of
+ * their query blocks tests. */
 struct test_item {
     int tile, head, n_tiles; /* tiles of keys; 0: nothing is tested */
 };
@@ -483,48 +414,62 @@ DEVICE test_item item_of(const sale_args &a, const test_order &o, int i)
 }
 
 /* A thread block per multiprocessor. Block b of n has the items b, 2 n - 1 - b, 2 n + b, ..., so
- * that all have as much to do. */
-DEVICE int item_number(int round)
+ * that all have as much to do. The next one from `round` on; false: there is none. */
+DEVICE bool next_item(const sale_args &a, const test_order &o, int &round, test_item &t)
 {
     int n = gridDim.x, b = blockIdx.x;
-    return round * n + (round % 2 ? n - 1 - b : b);
+    for (; round * n < o.items; round++) {
+        int i = round * n + (round % 2 ? n - 1 - b : b);
+        t = i < o.items ? item_of(a, o, i) : test_item{0, 0, 0};
+        if (t.n_tiles > 0)
+            return true;
+    }
+    return false;
 }
 
 template <int D>
-static __global__ void __launch_bounds__(E4M3_THREADS, 1)
-    test_blocks_e4m3(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
+static __global__ void __launch_bounds__(THREADS, 1)
+    test_blocks_sm90(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
                      const __grid_constant__ sale_args a, const __grid_constant__ test_order o)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
-    e4m3_smem &sm = *(e4m3_smem *)raw;
+    sale_smem<D> &sm = *(sale_smem<D> *)raw;
     int warp = uniform(threadIdx.x >> 5);
-    uint32_t parity = 0;
-    ring<E4M3_STAGES> k;
+    uint32_t parity = 0, parities = 0;
+    test_item t;
 
     if (threadIdx.x == 0)
-        feed_init(sm, 4 * GROUPS);
+        feed_init(sm);
     __syncthreads();
-    if (warp == 4 * GROUPS && (threadIdx.x & 31) != 0)
-        return;
+    if (warp < 4 * GROUPS) {
+        regs_inc<REGS_TEST>();
 #pragma unroll 1
-    for (int round = 0; round * gridDim.x < o.items; round++) {
-        int i = item_number(round);
-        test_item t = i < o.items ? item_of(a, o, i) : test_item{0, 0, 0};
-        if (t.n_tiles == 0)
-            continue;
-        if (warp < 4 * GROUPS) {
+        for (int round = 0; next_item(a, o, round, t); round++, parity ^= 1) {
             int m = GROUPS * t.tile + warp / 4, mine = uniform(tiles_of(a, m));
-            e4m3_consumer<D> c = consumer_of<D>(sm, a, t.head, m);
+            int64_t row = (int64_t)m * BQ + 16 * (warp % 4) + ((threadIdx.x & 31) >> 2);
+            test_consumer<D> c = {a, sm};
+            c.map = a.map.map + (t.head * (int64_t)a.groups + m) * a.map.words;
             c.load_queries(parity);
-            if (mine > 0)
-                c.test(k, mine);
-            c.leave_out(k, t.n_tiles - mine);
-        } else {
-            mbar_wait(smem_addr(&sm.q_empty), parity ^ 1);
-            feed(sm, k, a, &mq, &mk, t.tile, t.head, t.n_tiles, BK);
+            if (mine > 0) {
+                c.r = row_side_of(a, t.head, row, true);
+                if (all_of_group(sums_are_exact(a, t.head, row, c.r), warp / 4))
+                    c.test_half(parities, mine);
+                else
+                    c.test_float(parities, mine);
+            }
+            c.leave_out(parities, mine, t.n_tiles);
+            parities = parities_after(parities, t.n_tiles);
         }
-        parity ^= 1;
+    } else {
+        regs_dec<REGS_FEED>();
+#pragma unroll 1
+        for (int round = 0; threadIdx.x == 128 * GROUPS && next_item(a, o, round, t);
+             round++, parity ^= 1) {
+            mbar_wait(smem_addr(&sm.q_empty), parity ^ 1);
+            feed(sm, parities, a, &mq, &mk, t.tile, t.head, t.n_tiles);
+            parities = parities_after(parities, t.n_tiles);
+        }
     }
 #endif
 }
@@ -532,7 +477,7 @@ static __global__ void __launch_bounds__(E4M3_THREADS, 1)
 /* Heads whose items alternate: those of some key heads. */
 static int heads_of_section(const sale_args &a)
 {
-    int64_t keys = SECTION_BYTES / (a.npad * PITCH);
+    int64_t keys = SECTION_BYTES / (a.npad * a.d);
     return (int)(keys < 1 ? 1 : keys < a.kv_heads ? keys : a.kv_heads) * a.per_kv;
 }
 
@@ -542,10 +487,8 @@ static int launch(struct gpu *g, const sale_args &a, const CUtensorMap *maps, st
     int rc = 0, section = heads_of_section(a);
     test_order o = {section, (int)ceil_div(a.npad, QUERIES), 0};
     o.items = (int)ceil_div(a.heads, section) * section * o.tiles;
-    CU(err, run_kernel(g->stream, test_blocks_e4m3<D>, MIN(o.items, g->sms), E4M3_THREADS,
-                       sizeof(e4m3_smem), maps[0], maps[1], a, o));
-    CU(err, run_kernel(g->stream, test_blocks_sm90<D>, dim3(a.npad / TILE, a.heads), TEST_THREADS,
-                       sizeof(test_smem), maps[0], maps[1], a));
+    CU(err, run_kernel(g->stream, test_blocks_sm90<D>, MIN(o.items, g->sms), THREADS,
+                       sizeof(sale_smem<D>), maps[0], maps[1], a, o));
 out:
     return rc;
 }
