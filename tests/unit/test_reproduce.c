@@ -620,7 +620,7 @@ TEST(lengths_take_the_place_of_the_recipes)
         {"spargeattn:11", "8K,48K", "n", "[\"48K\"]"}, /* twice 24K; 8K is a third */
         {"spargeattn:1", "4K,8K", "grid", "\"4K,8K\""},
         {"sale:3", "4K,8K", "kvn", "\"8K\""},
-        {"sale:3", "4K,8K", "sale", "\"profile=paper\""},
+        {"sale:3", "4K,8K", "arith", "\"exact\""},
         {"fg-attn:2", "4K", "size", "\"16x64x96\""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
