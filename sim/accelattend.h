@@ -27,8 +27,9 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
                        struct err *err);
 
 /* It pays to gather where that leaves fewer than this share of the tiles, because a tile whose keys
- * are copied one by one has 0.70 to 0.74 of the speed of a tile in place (doc/performance.md). */
-#define GATHER_BELOW 0.7
+ * are copied one by one has 0.77 to 0.89 of the speed of a tile in place with 128 channels, and
+ * nearly all of it with 64 (doc/performance.md). */
+#define GATHER_BELOW 0.8
 
 /* Units of 64 x 32 are lists of blocks where they fill less than this share of the tiles, because
  * such lists have 0.55 to 0.62 of the speed of dense attention, and tiles with bits 0.64 to 0.8. */
