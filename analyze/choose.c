@@ -63,9 +63,8 @@ struct chooser {
 static int plan_params(struct chooser *k, struct candidate *c, struct err *err)
 {
     const struct record *r = c->first;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     size_t len, other;
-    int rc = 0;
     if (params_value(r->params, "calib") || strcmp(r->method, "plan") == 0) {
         k->calibrated++;
         return 0;
@@ -86,28 +85,24 @@ static int plan_params(struct chooser *k, struct candidate *c, struct err *err)
         }
         if (!found) {
             k->drifting++;
-            goto out;
+            return 0;
         }
         buf_puts(&b, b.len ? ":" : "");
         buf_put(&b, found, len);
     }
-    TRY(buf_check(&b, "parameters", err));
+    PASS_ON(buf_check(&b, "parameters", err));
     if (!(c->params = strdup(buf_str(&b))))
-        rc = err_set(err, ERR_NOMEM, "parameters: out of memory");
-out:
-    buf_free(&b);
-    return rc;
+        return err_set(err, ERR_NOMEM, "parameters: out of memory");
+    return 0;
 }
 
 static int add_candidate(struct chooser *k, struct place *p, const struct group *g, struct err *err)
 {
-    int rc = mem_grow(&p->c, &p->cap, p->n + 1, sizeof *p->c, "settings", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&p->c, &p->cap, p->n + 1, sizeof *p->c, "settings", err));
     struct candidate *c = &p->c[p->n++];
     *c = (struct candidate){.first = g->first};
     double n = 0;
-    TRY(mem_alloc(&c->cells, g->n, sizeof *c->cells, "cells", err));
+    PASS_ON(mem_alloc(&c->cells, g->n, sizeof *c->cells, "cells", err));
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &k->set->r[g->at[i]];
         if (r->status != RECORD_OK)
@@ -120,9 +115,7 @@ static int add_candidate(struct chooser *k, struct place *p, const struct group 
     }
     c->cost /= n;
     c->error /= n;
-    TRY(plan_params(k, c, err));
-out:
-    return rc;
+    return plan_params(k, c, err);
 }
 
 /* Is a better than b? Costs are plain means; ties go to the smaller error. */
@@ -176,28 +169,27 @@ static int count_calls(struct chooser *k, struct err *err)
 {
     static const enum group_key cell[] = {KEY_LAYER, KEY_HEAD, KEY_TRACE,
                                           KEY_RUN,   KEY_STEP, KEY_BRANCH};
-    struct grouping gs = {0};
-    int rc = grouping_make(k->set, cell, 6, 0, NULL, NULL, &gs, err);
-    for (int64_t i = 0, p = 0; !rc && i < gs.n; i++) { /* both are in the order of layer and head */
+    OWN(grouping_free) struct grouping gs = {0};
+    PASS_ON(grouping_make(k->set, cell, 6, 0, NULL, NULL, &gs, err));
+    for (int64_t i = 0, p = 0; i < gs.n; i++) { /* both are in the order of layer and head */
         while (!is_at(&k->places[p], gs.g[i].first))
             p++;
         k->places[p].calls++;
     }
-    grouping_free(&gs);
-    return rc;
+    return 0;
 }
 
 static int find_places(struct chooser *k, struct err *err)
 {
     enum group_key keys[4];
-    int n = 0, rc = 0;
+    int n = 0;
     if (k->req->per != CHOOSE_MODEL)
         keys[n++] = KEY_LAYER;
     if (k->req->per == CHOOSE_HEAD || k->req->per == CHOOSE_KV_HEAD)
         keys[n++] = k->req->per == CHOOSE_HEAD ? KEY_HEAD : KEY_KV_HEAD;
     keys[n++] = KEY_METHOD;
     keys[n++] = KEY_PARAMS;
-    TRY(grouping_make(k->set, keys, n, 0, NULL, NULL, &k->gs, err));
+    PASS_ON(grouping_make(k->set, keys, n, 0, NULL, NULL, &k->gs, err));
     for (int64_t i = 0; i < k->gs.n; i++) {
         const struct record *r = k->gs.g[i].first;
         struct place at = {.layer = k->req->per == CHOOSE_MODEL ? -1 : r->layer,
@@ -205,17 +197,16 @@ static int find_places(struct chooser *k, struct err *err)
                            .head = k->req->per == CHOOSE_HEAD ? r->head : -1};
         struct place *last = k->n ? &k->places[k->n - 1] : NULL;
         if (!last || !is_at(last, r)) {
-            TRY(mem_grow(&k->places, &k->cap, k->n + 1, sizeof *k->places, "places", err));
+            PASS_ON(mem_grow(&k->places, &k->cap, k->n + 1, sizeof *k->places, "places", err));
             last = &k->places[k->n++];
             *last = at;
         }
-        TRY(add_candidate(k, last, &k->gs.g[i], err));
+        PASS_ON(add_candidate(k, last, &k->gs.g[i], err));
     }
-    TRY(count_calls(k, err));
+    PASS_ON(count_calls(k, err));
     for (int64_t i = 0; i < k->n; i++)
         choose_at(k, &k->places[i]);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the plan ------------------------------------------------------------------------------- */
@@ -224,11 +215,9 @@ out:
 static int put_expected(const struct candidate *c, const struct record *of, const char *metric,
                         struct jw *w, struct err *err)
 {
-    double *x = NULL;
+    OWN(free_at) double *x = NULL;
     int64_t n = 0;
-    int rc = mem_alloc(&x, c->n, sizeof *x, "values", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&x, c->n, sizeof *x, "values", err));
     for (int64_t i = 0; i < c->n; i++)
         if (c->cells[i]->layer == of->layer && c->cells[i]->head == of->head)
             x[n++] = record_value(c->cells[i], metric);
@@ -240,7 +229,6 @@ static int put_expected(const struct candidate *c, const struct record *of, cons
         jw_num(w, x[rank < 1 ? 0 : rank - 1]);
     }
     jw_arr_end(w);
-    free(x);
     return 0;
 }
 
@@ -248,22 +236,20 @@ static int put_entry(const struct chooser *k, const struct candidate *c, const s
                      struct jw *w, struct err *err)
 {
     int64_t cells = 0;
-    int rc = 0;
     jw_obj(w);
     jw_members(w, JW_INT("layer", of->layer), JW_INT("head", of->head),
                JW_STR("method", c->first->method), JW_STR("params", c->params));
     jw_kobj(w, "expected");
-    TRY(put_expected(c, of, k->req->cost, w, err));
+    PASS_ON(put_expected(c, of, k->req->cost, w, err));
     for (int l = 0; l < k->limits.n; l++)
         if (strcmp(k->limits.c[l].name, k->req->cost) != 0)
-            TRY(put_expected(c, of, k->limits.c[l].name, w, err));
+            PASS_ON(put_expected(c, of, k->limits.c[l].name, w, err));
     jw_obj_end(w);
     for (int64_t i = 0; i < c->n; i++)
         cells += c->cells[i]->layer == of->layer && c->cells[i]->head == of->head;
     jw_kint(w, "cells", cells);
     jw_obj_end(w);
-out:
-    return rc;
+    return 0;
 }
 
 static int put_entries(const struct chooser *k, struct jw *w, struct choose_summary *sum,
@@ -271,10 +257,9 @@ static int put_entries(const struct chooser *k, struct jw *w, struct choose_summ
 {
     static const enum group_key keys[] = {KEY_LAYER, KEY_HEAD};
     const struct place *p = k->places;
-    struct grouping heads = {0};
+    OWN(grouping_free) struct grouping heads = {0};
     double total = 0;
-    int rc = 0;
-    TRY(grouping_make(k->set, keys, 2, 0, NULL, NULL, &heads, err));
+    PASS_ON(grouping_make(k->set, keys, 2, 0, NULL, NULL, &heads, err));
     jw_karr(w, "entries");
     for (int64_t i = 0; i < heads.n; i++) {
         const struct record *r = heads.g[i].first;
@@ -294,36 +279,30 @@ static int put_entries(const struct chooser *k, struct jw *w, struct choose_summ
                 n++;
             }
         total += cost / n;
-        TRY(put_entry(k, c, r, w, err));
+        PASS_ON(put_entry(k, c, r, w, err));
     }
     jw_arr_end(w);
     sum->cost = is_density(k->req->cost) && sum->heads ? total / (double)sum->heads : NAN;
-out:
-    grouping_free(&heads);
-    return rc;
+    return 0;
 }
 
 static void put_limits(const struct limits *l, struct jw *w)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     for (int i = 0; i < l->n; i++)
         buf_printf(&b, "%s%s", i ? "," : "", l->c[i].text);
     jw_kstr(w, "limits", buf_str(&b));
-    buf_free(&b);
 }
 
 static int put_traces(const struct recset *set, struct jw *w, struct err *err)
 {
     static const enum group_key key[] = {KEY_TRACE};
-    struct grouping gs = {0};
-    int rc = grouping_make(set, key, 1, 0, NULL, NULL, &gs, err);
-    if (rc)
-        return rc;
+    OWN(grouping_free) struct grouping gs = {0};
+    PASS_ON(grouping_make(set, key, 1, 0, NULL, NULL, &gs, err));
     jw_karr(w, "runs");
     for (int64_t i = 0; i < gs.n; i++)
         jw_str(w, gs.g[i].first->trace);
     jw_arr_end(w);
-    grouping_free(&gs);
     return 0;
 }
 
@@ -369,11 +348,10 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
                 struct choose_summary *sum, struct err *err)
 {
     static const char *const per[] = {"head", "kv-head", "layer", "model"};
-    struct chooser k = {.set = set, .req = req, .limits = req->limits};
-    int rc = 0;
+    OWN(chooser_free) struct chooser k = {.set = set, .req = req, .limits = req->limits};
     *sum = (struct choose_summary){0};
-    TRY(check_set(set, req, err));
-    TRY(find_places(&k, err));
+    PASS_ON(check_set(set, req, err));
+    PASS_ON(find_places(&k, err));
     if (k.calibrated)
         log_warn(
             "settings with calib= or of a plan are left out: a plan holds parameters, no files");
@@ -386,11 +364,9 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
     put_limits(&req->limits, w);
     jw_members(w, JW_NUM("quantile", req->quantile), JW_STR("cost", req->cost),
                JW_STR("per", per[req->per]));
-    TRY(put_traces(set, w, err));
+    PASS_ON(put_traces(set, w, err));
     jw_kstr(w, "default", "dense");
-    TRY(put_entries(&k, w, sum, err));
+    PASS_ON(put_entries(&k, w, sum, err));
     jw_obj_end(w);
-out:
-    chooser_free(&k);
-    return rc;
+    return 0;
 }

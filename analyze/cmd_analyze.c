@@ -10,6 +10,7 @@
 #include "core/fileio.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/text.h"
 
 #include <fnmatch.h>
@@ -82,13 +83,12 @@ static const struct opt options[] = {
 /* The name of a file promises a format that no table has. */
 static void warn_suffix(const char *output, const char *suffix)
 {
-    struct buf known = {0};
+    OWN(buf_free) struct buf known = {0};
     for (int i = 0; table_formats[i].name; i++)
         buf_printf(&known, "%s%s", known.len ? ", " : "", table_formats[i].suffix);
     log_warn("analyze: %s: no format has the ending %s (%s); it is written as text, --format "
              "chooses another one",
              output, suffix, buf_str(&known));
-    buf_free(&known);
 }
 
 /* --json, then --format, then the suffix of the output file. *unknown: the suffix where it decides
@@ -97,9 +97,7 @@ static int choose_format(const struct analyze_opts *o, const struct table_format
                          const char **unknown, struct err *err)
 {
     bool given;
-    int rc = opt_is_default(opt_find(options, "format"), o, &given, err);
-    if (rc)
-        return rc;
+    PASS_ON(opt_is_default(opt_find(options, "format"), o, &given, err));
     given = !given;
     if (o->common.json && given && strcmp(o->format, "json") != 0)
         return err_set(err, ERR_USAGE, "--json and --format %s contradict each other", o->format);
@@ -128,20 +126,17 @@ static int text_columns(const char *output)
 static int write_table(const struct table *t, const struct table_format *f,
                        const struct analyze_opts *o, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     bool is_text = strcmp(f->name, "text") == 0;
     struct sheet_opts view = {o->wide, is_text ? text_columns(o->output) : 0};
     const char *path = o->output;
-    int rc = 0;
     format_table(f, t, &view, &b);
-    TRY(buf_check(&b, "table", err));
+    PASS_ON(buf_check(&b, "table", err));
     if (path)
-        TRY(file_write_atomic(path, b.data, b.len, err));
+        return file_write_atomic(path, b.data, b.len, err);
     else if (fputs(buf_str(&b), stdout) < 0)
-        rc = err_sys(err, ERR_IO, "standard output");
-out:
-    buf_free(&b);
-    return rc;
+        return err_sys(err, ERR_IO, "standard output");
+    return 0;
 }
 
 static void say_plan(const struct table_def *def, const struct recset *set,
@@ -251,21 +246,18 @@ static void put_cell(const json_t *page, json_t *c, struct buf *b)
 static int explain_print(const struct str_list *dirs, const char *what, bool json, struct err *err)
 {
     struct cell_name n;
-    struct buf path = {0}, b = {0};
+    OWN(buf_free) struct buf path = {0}, b = {0};
     struct jw w;
-    json_t *page = NULL;
-    int rc = 0;
-    TRY(split(what, &n, err));
+    OWN(json_decrefp) json_t *page = NULL;
+    PASS_ON(split(what, &n, err));
     if (dirs->n != 1)
-        FAIL(err, ERR_USAGE, "--explain wants one DIR, that of lacuna reproduce -o");
+        return err_set(err, ERR_USAGE, "--explain wants one DIR, that of lacuna reproduce -o");
     buf_printf(&path, "%s/pages/%s.json", dirs->items[0], n.file);
-    TRY(buf_check(&path, "path", err));
-    TRY(json_read_file(buf_str(&path), (size_t)256 << 20, &page, err));
+    PASS_ON(buf_check(&path, "path", err));
+    PASS_ON(json_read_file(buf_str(&path), (size_t)256 << 20, &page, err));
     json_t *cell = find_cell(page, &n, err);
-    if (!cell) {
-        rc = err->code;
-        goto out;
-    }
+    if (!cell)
+        return err->code;
     if (json) {
         jw_init(&w, &b, 1);
         jw_value(&w, cell);
@@ -273,13 +265,9 @@ static int explain_print(const struct str_list *dirs, const char *what, bool jso
     } else {
         put_cell(page, cell, &b);
     }
-    TRY(buf_check(&b, "explanation", err));
+    PASS_ON(buf_check(&b, "explanation", err));
     fputs(buf_str(&b), stdout);
-out:
-    json_decref(page);
-    buf_free(&path);
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 /* ---- the command ---------------------------------------------------------------------------- */
@@ -288,29 +276,26 @@ out:
 static int check_output(const char *output, const struct str_list *dirs, struct err *err)
 {
     const char *slash = output ? strrchr(output, '/') : NULL, *name = slash ? slash + 1 : output;
-    int rc = 0;
-    for (int64_t i = 0; output && i < dirs->n && !rc; i++) {
-        struct buf inside = {0};
+    for (int64_t i = 0; output && i < dirs->n; i++) {
+        OWN(buf_free) struct buf inside = {0};
         buf_printf(&inside, "%s/%s", dirs->items[i], name);
-        rc = refuse_input(output, dirs->items[i], err);
-        if (!rc && fnmatch("records*.jsonl", name, 0) == 0)
-            rc = refuse_input(output, buf_str(&inside), err);
-        buf_free(&inside);
+        PASS_ON(refuse_input(output, dirs->items[i], err));
+        if (fnmatch("records*.jsonl", name, 0) == 0)
+            PASS_ON(refuse_input(output, buf_str(&inside), err));
     }
-    return rc;
+    return 0;
 }
 
 /* A table that does not fit the records: which ones do. */
 static int name_fitting(const struct recset *set, struct err *err)
 {
-    struct buf all = {0};
+    OWN(buf_free) struct buf all = {0};
     for (const struct table_def *t = table_defs; t->build; t++)
         if (table_has_data(t, set))
             buf_printf(&all, "%s%s", all.len ? ", " : "", t->listed.name);
     struct err why = *err;
     err_clear(err);
     err_set(err, ERR_INPUT, "%s; tables that fit these records: %s", why.msg, buf_str(&all));
-    buf_free(&all);
     return err->code;
 }
 

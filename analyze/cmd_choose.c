@@ -55,35 +55,35 @@ static const struct opt options[] = {
 static int fill_request(const struct choose_opts *o, struct choose_request *req, struct err *err)
 {
     bool total = strcmp(o->cost, "time_total") == 0;
-    int rc = 0;
     *req = (struct choose_request){.cost = total ? "time_total_ns" : o->cost,
                                    .per = (enum choose_per)o->per,
                                    .quantile = o->quantile};
     if (o->duo && o->limits.n)
-        FAIL(err, ERR_USAGE, "choose: --duo and --limit are two ways to choose: give one of them");
+        return err_set(err, ERR_USAGE,
+                       "choose: --duo and --limit are two ways to choose: give one of them");
     if (!o->duo && (o->streaming || !isnan(o->sparsity)))
-        FAIL(err, ERR_USAGE, "choose: --sparsity and --streaming say how to read --duo FILE");
+        return err_set(err, ERR_USAGE,
+                       "choose: --sparsity and --streaming say how to read --duo FILE");
     if (!o->duo && o->limits.n == 0)
-        FAIL(err, ERR_USAGE, "choose: --limit is missing, such as --limit 'err_l1_rel<=0.02'");
+        return err_set(err, ERR_USAGE,
+                       "choose: --limit is missing, such as --limit 'err_l1_rel<=0.02'");
     if (!metric_def_find(req->cost))
-        FAIL(err, ERR_USAGE, "--cost %s: there is no such metric (lacuna list metrics)", o->cost);
+        return err_set(err, ERR_USAGE, "--cost %s: there is no such metric (lacuna list metrics)",
+                       o->cost);
     for (int64_t i = 0; i < o->limits.n; i++)
-        TRY(limits_add(&req->limits, o->limits.items[i], err));
-out:
-    return rc;
+        PASS_ON(limits_add(&req->limits, o->limits.items[i], err));
+    return 0;
 }
 
 static int check_output(const struct choose_opts *o, const struct str_list *in, struct err *err)
 {
-    int rc = 0;
     if (!o->output && !o->common.dry_run)
-        FAIL(err, ERR_USAGE, "choose: -o FILE is missing");
+        return err_set(err, ERR_USAGE, "choose: -o FILE is missing");
     for (int64_t i = 0; o->output && i < in->n; i++)
-        TRY(refuse_input(o->output, in->items[i], err));
+        PASS_ON(refuse_input(o->output, in->items[i], err));
     if (o->output && !o->common.dry_run)
-        TRY(refuse_existing(o->output, o->common.force, err));
-out:
-    return rc;
+        return refuse_existing(o->output, o->common.force, err);
+    return 0;
 }
 
 static int make_plan(const struct choose_opts *o, const struct choose_request *req,

@@ -5,6 +5,7 @@
 #include "analyze/format.h"
 #include "analyze/query.h"
 #include "core/cmd.h"
+#include "core/mem.h"
 
 #include <stdio.h>
 
@@ -37,26 +38,22 @@ static const struct opt options[] = {
 
 static int load_side(const char *path, struct recset *out, struct err *err)
 {
-    struct str_list one = {0};
+    OWN(str_list_free) struct str_list one = {0};
     str_list_add(&one, path);
-    int rc = recset_load(&one, out, err);
-    str_list_free(&one);
-    return rc;
+    return recset_load(&one, out, err);
 }
 
 static int print_table(const struct table *t, const struct cmp_opts *o, struct err *err)
 {
     const struct table_format *f = format_find(o->common.json ? "json" : o->format, err);
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     static const struct sheet_opts wide = {.wide = true};
     if (!f)
         return err->code;
     format_table(f, t, &wide, &b);
-    int rc = buf_check(&b, "table", err);
-    if (!rc)
-        fputs(buf_str(&b), stdout);
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, "table", err));
+    fputs(buf_str(&b), stdout);
+    return 0;
 }
 
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)

@@ -185,11 +185,10 @@ static void put_json(const struct chosen *c, struct jw *w)
 
 static int list(const struct mask_opts *o, const char *path, struct err *err)
 {
-    struct chosen c = {0};
-    struct buf b = {0};
+    OWN(chosen_free) struct chosen c = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
-    TRY(choose(o, path, &c, err));
+    PASS_ON(choose(o, path, &c, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
         put_json(&c, &w);
@@ -199,12 +198,9 @@ static int list(const struct mask_opts *o, const char *path, struct err *err)
     } else {
         put_settings(&c, &b);
     }
-    TRY(buf_check(&b, "list of masks", err));
+    PASS_ON(buf_check(&b, "list of masks", err));
     fputs(buf_str(&b), stdout);
-out:
-    buf_free(&b);
-    chosen_free(&c);
-    return rc;
+    return 0;
 }
 
 /* ---- export ---------------------------------------------------------------------------------- */
@@ -253,36 +249,35 @@ static int check_output(const struct mask_opts *o, const char *path, struct err 
     size_t n = o->output ? strlen(o->output) : 0;
     if (n < 13 || strcmp(o->output + n - 12, ".safetensors") != 0)
         return err_set(err, ERR_USAGE, "mask export: the target is missing (-o FILE.safetensors)");
-    int rc = refuse_existing(o->output, o->common.force, err);
-    return rc ? rc : refuse_input(o->output, path, err);
+    PASS_ON(refuse_existing(o->output, o->common.force, err));
+    return refuse_input(o->output, path, err);
 }
 
 static int export(const struct mask_opts *o, const char *path, struct err *err)
 {
-    struct chosen c = {0};
+    OWN(chosen_free) struct chosen c = {0};
     struct mask_export how = {.format = (enum mask_format)o->format};
     struct mask_exported done;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
-    TRY(check_output(o, path, err));
+    PASS_ON(check_output(o, path, err));
     if (o->unit)
-        TRY(parse_unit(o->unit, &how, err));
-    TRY(choose(o, path, &c, err));
-    TRY(check_chosen(path, &c, err));
+        PASS_ON(parse_unit(o->unit, &how, err));
+    PASS_ON(choose(o, path, &c, err));
+    PASS_ON(check_chosen(path, &c, err));
     how.entries = c.entries;
     how.n = c.n;
     if (o->common.dry_run) {
         printf("would write %lld masks to %s\n", (long long)c.n, o->output);
-        goto out;
+        return 0;
     }
-    TRY(mask_export(c.file, &c.index, &how, o->output, &done, err));
+    PASS_ON(mask_export(c.file, &c.index, &how, o->output, &done, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
         jw_row(&w, JW_STR("output", o->output), JW_INT("masks", done.masks),
                JW_INT("tensors", done.tensors), JW_INT("bytes", done.bytes),
                JW_NUM("added", done.added));
-        TRY(buf_check(&b, "result", err));
+        PASS_ON(buf_check(&b, "result", err));
         puts(buf_str(&b));
     } else {
         printf("%s: %lld masks in %lld tensors, %.3f MB", o->output, (long long)done.masks,
@@ -291,10 +286,7 @@ static int export(const struct mask_opts *o, const char *path, struct err *err)
             printf("; whole blocks add at most %.4f of a mask's allowed pairs", done.added);
         puts("");
     }
-out:
-    buf_free(&b);
-    chosen_free(&c);
-    return rc;
+    return 0;
 }
 
 /* ---- command --------------------------------------------------------------------------------- */

@@ -51,14 +51,12 @@ static void finding_free(struct finding *f)
 /* The message of a bad line without "FILE: line N: ". */
 static const char *reason_of(const struct record_line *line)
 {
-    struct buf where = {0};
+    OWN(buf_free) struct buf where = {0};
     if (line->torn)
         return "incomplete, its newline is missing: its writer was stopped, or is at work";
     buf_printf(&where, "%s: line %lld: ", line->path, (long long)line->number);
     bool in_front = strncmp(line->bad->msg, buf_str(&where), where.len) == 0;
-    const char *why = line->bad->msg + (in_front ? where.len : 0);
-    buf_free(&where);
-    return why;
+    return line->bad->msg + (in_front ? where.len : 0);
 }
 
 static int look_at_line(void *ctx, struct record_line *line, struct err *err)
@@ -69,9 +67,7 @@ static int look_at_line(void *ctx, struct record_line *line, struct err *err)
         f->without_sum += seal_state(line->text, line->len) == SEAL_ABSENT;
         return 0;
     }
-    int rc = mem_grow(&f->bad, &f->cap, f->n + 1, sizeof *f->bad, "damaged lines", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&f->bad, &f->cap, f->n + 1, sizeof *f->bad, "damaged lines", err));
     f->bad[f->n] = (struct bad_line){line->number, strdup(reason_of(line))};
     if (!f->bad[f->n].why)
         return err_set(err, ERR_NOMEM, "%s: out of memory", line->path);
@@ -140,14 +136,12 @@ out:
  */
 static int replace_file(struct finding *f, struct err *err)
 {
-    int rc = 0;
     if (f->records == 0)
-        FAIL(err, ERR_INPUT,
-             "%s: no line is a good record, so nothing can be kept; remove the file", f->path);
-    TRY(keep_as(f->path, &f->kept, err));
-    TRY(keep_good_lines(f->path, err));
-out:
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s: no line is a good record, so nothing can be kept; remove the file",
+                       f->path);
+    PASS_ON(keep_as(f->path, &f->kept, err));
+    return keep_good_lines(f->path, err);
 }
 
 static int repair_file(struct finding *f, bool dry_run, struct err *err)
@@ -208,7 +202,7 @@ static int each_file(const struct str_list *files, bool repair, const struct rec
 {
     int rc = 0;
     for (int64_t i = 0; i < files->n && !rc; i++) {
-        struct finding f = {.path = files->items[i]};
+        OWN(finding_free) struct finding f = {.path = files->items[i]};
         rc = repair ? repair_file(&f, o->common.dry_run, err)
                     : record_lines(f.path, NULL, look_at_line, &f, err);
         if (!rc && o->common.json)
@@ -216,7 +210,6 @@ static int each_file(const struct str_list *files, bool repair, const struct rec
         else if (!rc)
             print_text(&f);
         *damaged += f.n;
-        finding_free(&f);
     }
     return rc;
 }
@@ -242,31 +235,28 @@ static int find_action(const struct str_list *rest, bool *repair, struct err *er
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct records_opts *o = opts;
-    struct str_list files = {0};
-    struct buf b = {0};
+    OWN(str_list_free) struct str_list files = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     bool repair;
     int64_t damaged = 0;
-    int rc = 0;
-    TRY(find_action(rest, &repair, err));
+    PASS_ON(find_action(rest, &repair, err));
     for (int64_t i = 1; i < rest->n; i++)
-        TRY(records_files(rest->items[i], &files, err));
+        PASS_ON(records_files(rest->items[i], &files, err));
     jw_init(&w, &b, 2);
     jw_arr(&w);
-    TRY(each_file(&files, repair, o, &w, &damaged, err));
+    PASS_ON(each_file(&files, repair, o, &w, &damaged, err));
     jw_arr_end(&w);
-    TRY(buf_check(&b, "result", err));
+    PASS_ON(buf_check(&b, "result", err));
     if (o->common.json)
         puts(buf_str(&b));
     if (damaged && !repair)
-        FAIL(err, ERR_CHECK,
-             "%lld damaged line%s; `lacuna records repair` takes out what is damaged and keeps the "
-             "rest",
-             (long long)damaged, damaged == 1 ? "" : "s");
-out:
-    str_list_free(&files);
-    buf_free(&b);
-    return rc;
+        return err_set(
+            err, ERR_CHECK,
+            "%lld damaged line%s; `lacuna records repair` takes out what is damaged and keeps the "
+            "rest",
+            (long long)damaged, damaged == 1 ? "" : "s");
+    return 0;
 }
 
 const struct command cmd_records = {

@@ -4,6 +4,7 @@
  */
 #include "analyze/inputs.h"
 #include "core/cmd.h"
+#include "core/mem.h"
 #include "core/sealed.h"
 #include "core/text.h"
 
@@ -86,58 +87,49 @@ static void put_json(struct jw *w, const char *name, const struct shard_state *s
 static int one_shard(const char *manifest, struct jw *w, struct err *err)
 {
     struct shard_state s = {.cells = -1};
-    struct buf records = {0};
-    json_t *m = NULL;
-    int rc = 0;
-    TRY(seal_json_file(manifest, (size_t)64 << 20, &m, err));
+    OWN(buf_free) struct buf records = {0};
+    OWN(json_decrefp) json_t *m = NULL;
+    PASS_ON(seal_json_file(manifest, (size_t)64 << 20, &m, err));
     records_name(manifest, &records);
-    TRY(buf_check(&records, "path", err));
-    TRY(count_records(buf_str(&records), &s, err));
+    PASS_ON(buf_check(&records, "path", err));
+    PASS_ON(count_records(buf_str(&records), &s, err));
     read_manifest(m, &s);
     if (w)
         put_json(w, manifest, &s);
     else
         print_line(manifest, &s);
-out:
-    json_decref(m);
-    buf_free(&records);
-    return rc;
+    return 0;
 }
 
 static int one_directory(const char *dir, struct jw *w, struct err *err)
 {
-    struct str_list found = {0};
-    int rc = 0;
-    TRY(input_files(dir, "manifest*.json", &found, err));
+    OWN(str_list_free) struct str_list found = {0};
+    PASS_ON(input_files(dir, "manifest*.json", &found, err));
     if (found.n == 0)
-        FAIL(err, ERR_INPUT, "%s: holds no manifest*.json: pass the -o directory of a replay", dir);
+        return err_set(err, ERR_INPUT,
+                       "%s: holds no manifest*.json: pass the -o directory of a replay", dir);
     for (int64_t i = 0; i < found.n; i++)
-        TRY(one_shard(found.items[i], w, err));
-out:
-    str_list_free(&found);
-    return rc;
+        PASS_ON(one_shard(found.items[i], w, err));
+    return 0;
 }
 
 static int run(const struct app *app, void *opts, struct str_list *dirs, struct err *err)
 {
     const struct common_opts *o = opts;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
     if (dirs->n == 0)
-        FAIL(err, ERR_USAGE, "no directory given: pass the -o directory of a replay");
+        return err_set(err, ERR_USAGE, "no directory given: pass the -o directory of a replay");
     jw_init(&w, &b, 1);
     jw_arr(&w);
     for (int64_t i = 0; i < dirs->n; i++)
-        TRY(one_directory(dirs->items[i], o->json ? &w : NULL, err));
+        PASS_ON(one_directory(dirs->items[i], o->json ? &w : NULL, err));
     jw_arr_end(&w);
-    TRY(shards_warn_absent(dirs, "", err));
-    TRY(buf_check(&b, "status", err));
+    PASS_ON(shards_warn_absent(dirs, "", err));
+    PASS_ON(buf_check(&b, "status", err));
     if (o->json)
         printf("%s\n", buf_str(&b));
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 const struct command cmd_status = {

@@ -65,20 +65,18 @@ static int sorted(const struct recset *s, struct walk *w, const struct record **
 {
     const struct record **all = NULL;
     int64_t n = s->n + s->n_calls;
-    int rc = 0;
-    TRY(mem_alloc(&all, n, sizeof(struct record *), "records by cell", err));
+    PASS_ON(mem_alloc(&all, n, sizeof(struct record *), "records by cell", err));
     *out = all;
     for (int64_t i = 0; i < n; i++)
         all[i] = i < s->n ? s->r + i : s->calls + i - s->n;
     qsort_r(all, (size_t)n, sizeof *all, by_cell, w);
     for (int64_t i = 1; i < n; i++)
         if (by_cell(all + i - 1, all + i, w) == 0)
-            FAIL(err, ERR_USAGE,
-                 "%s%s: several records are the same cell (layer %d head %d method %s)",
-                 w->o->ignore ? "without " : "compare", w->o->ignore ? w->o->ignore : "",
-                 all[i]->layer, all[i]->head, all[i]->method);
-out:
-    return rc;
+            return err_set(err, ERR_USAGE,
+                           "%s%s: several records are the same cell (layer %d head %d method %s)",
+                           w->o->ignore ? "without " : "compare", w->o->ignore ? w->o->ignore : "",
+                           all[i]->layer, all[i]->head, all[i]->method);
+    return 0;
 }
 
 static void cell_name(const struct walk *w, const struct record *r, struct buf *b)
@@ -109,24 +107,21 @@ static bool wants_rows(const struct walk *w)
 static int add_row(struct walk *w, const struct record *r, const char *what, const char *a,
                    const char *b, double diff, double rel, struct err *err)
 {
-    struct buf name = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf name = {0};
     if (!wants_rows(w))
         return 0;
     cell_name(w, r, &name);
-    TRY(buf_check(&name, "cell", err));
-    TRY(table_row(w->t, err));
-    TRY(table_text(w->t, C_CELL, buf_str(&name), err));
-    TRY(table_text(w->t, C_WHAT, what, err));
-    TRY(table_text(w->t, C_A, a, err));
-    TRY(table_text(w->t, C_B, b, err));
+    PASS_ON(buf_check(&name, "cell", err));
+    PASS_ON(table_row(w->t, err));
+    PASS_ON(table_text(w->t, C_CELL, buf_str(&name), err));
+    PASS_ON(table_text(w->t, C_WHAT, what, err));
+    PASS_ON(table_text(w->t, C_A, a, err));
+    PASS_ON(table_text(w->t, C_B, b, err));
     if (!isnan(diff))
         table_num(w->t, C_DIFF, diff);
     if (!isnan(rel))
         table_num(w->t, C_REL, rel);
-out:
-    buf_free(&name);
-    return rc;
+    return 0;
 }
 
 static void value_text(const double *x, char text[32])
@@ -151,14 +146,14 @@ static int pair(const struct walk *w, const struct record *a, const struct recor
     int64_t at = 0;
     free(p->at);
     *p = (struct pairing){.a = a->names, .b = b->names};
-    int rc =
-        mem_alloc(&p->at, record_metrics(a) + record_metrics(b), sizeof *p->at, "metrics", err);
-    for (int k = 0; k < 2 && !rc; k++)
+    PASS_ON(
+        mem_alloc(&p->at, record_metrics(a) + record_metrics(b), sizeof *p->at, "metrics", err));
+    for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < record_metrics(r[k]); i++) {
             const char *name = record_metric_name(r[k], i);
             p->at[at++] = is_compared(w, name) ? metric_place(r[!k]->names, name) : LEFT_OUT;
         }
-    return rc;
+    return 0;
 }
 
 static bool equal_values(const struct walk *w, double a, double b)
@@ -197,7 +192,6 @@ static int compare_cell(struct walk *w, const struct record *a, const struct rec
                         struct err *err)
 {
     static const char *const names[] = {"ok", "skip", "error"};
-    int rc = 0;
     w->res->cells++;
     if (a->status != b->status) {
         w->res->status++;
@@ -210,25 +204,24 @@ static int compare_cell(struct walk *w, const struct record *a, const struct rec
     struct pairing *p =
         w->pairings + ((uintptr_t)a->names / 16 * 31 + (uintptr_t)b->names / 16) % PAIRINGS;
     if (p->a != a->names || p->b != b->names)
-        TRY(pair(w, a, b, p, err));
+        PASS_ON(pair(w, a, b, p, err));
     const int64_t *at = p->at;
     for (int64_t i = 0; i < record_metrics(a); i++, at++)
         if (*at != LEFT_OUT)
-            TRY(compare_metric(w, a, record_metric_name(a, i), &a->values[i],
-                               *at < 0 ? NULL : &b->values[*at], err));
+            PASS_ON(compare_metric(w, a, record_metric_name(a, i), &a->values[i],
+                                   *at < 0 ? NULL : &b->values[*at], err));
     for (int64_t i = 0; i < record_metrics(b); i++, at++)
         if (*at == ABSENT)
-            TRY(compare_metric(w, a, record_metric_name(b, i), NULL, &b->values[i], err));
-out:
-    return rc;
+            PASS_ON(compare_metric(w, a, record_metric_name(b, i), NULL, &b->values[i], err));
+    return 0;
 }
 
 static int choose_keys(struct walk *w, struct err *err)
 {
     enum group_key drop[KEYS_MAX];
-    int n_drop = 0, rc = 0;
+    int n_drop = 0;
     if (w->o->ignore && w->o->ignore[0])
-        TRY(keys_parse(w->o->ignore, "--ignore", drop, &n_drop, err));
+        PASS_ON(keys_parse(w->o->ignore, "--ignore", drop, &n_drop, err));
     for (int i = 0; i < N_CELL_KEYS; i++) {
         int k = 0;
         while (k < n_drop && drop[k] != cell_keys[i])
@@ -236,33 +229,29 @@ static int choose_keys(struct walk *w, struct err *err)
         if (k == n_drop)
             w->keys[w->n_keys++] = cell_keys[i];
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int add_columns(struct table *t, struct err *err)
 {
-    int rc = 0;
-    TRY(table_column(t, "cell", "cell", "", COL_TEXT, 1, err));
-    TRY(table_column(t, "what", "what", "", COL_TEXT, 1, err));
-    TRY(table_column(t, "a", "A", "", COL_TEXT, 1, err));
-    TRY(table_column(t, "b", "B", "", COL_TEXT, 1, err));
-    TRY(table_column(t, "difference", "B - A", "", COL_REAL, 1, err));
-    TRY(table_column(t, "relative", "relative", "", COL_REAL, 1, err));
+    PASS_ON(table_column(t, "cell", "cell", "", COL_TEXT, 1, err));
+    PASS_ON(table_column(t, "what", "what", "", COL_TEXT, 1, err));
+    PASS_ON(table_column(t, "a", "A", "", COL_TEXT, 1, err));
+    PASS_ON(table_column(t, "b", "B", "", COL_TEXT, 1, err));
+    PASS_ON(table_column(t, "difference", "B - A", "", COL_REAL, 1, err));
+    PASS_ON(table_column(t, "relative", "relative", "", COL_REAL, 1, err));
     t->cols[C_DIFF].mixed = t->cols[C_REL].mixed = true;
-out:
-    return rc;
+    return 0;
 }
 
 static int merge(struct walk *w, const struct record **a, int64_t n, const struct record **b,
                  int64_t m, struct err *err)
 {
-    int rc = 0;
     while (n || m) {
         int d = !n ? 1 : !m ? -1 : by_cell(a, b, w);
-        TRY(d == 0  ? compare_cell(w, *a, *b, err)
-            : d < 0 ? add_row(w, *a, "cell", "present", "missing", NAN, NAN, err)
-                    : add_row(w, *b, "cell", "missing", "present", NAN, NAN, err));
+        PASS_ON(d == 0  ? compare_cell(w, *a, *b, err)
+                : d < 0 ? add_row(w, *a, "cell", "present", "missing", NAN, NAN, err)
+                        : add_row(w, *b, "cell", "missing", "present", NAN, NAN, err));
         w->res->only_a += d < 0;
         w->res->only_b += d > 0;
         a += d <= 0;
@@ -270,8 +259,7 @@ static int merge(struct walk *w, const struct record **a, int64_t n, const struc
         b += d >= 0;
         m -= d >= 0;
     }
-out:
-    return rc;
+    return 0;
 }
 
 int compare_sets(const struct recset *a, const struct recset *b, const struct compare_opts *o,

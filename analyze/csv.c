@@ -53,25 +53,23 @@ static int read_field(struct reader *r, char **field, bool *last, struct err *er
 
 static int read_row(struct reader *r, struct csv *c, int64_t *cap_rows, struct err *err)
 {
-    char **fields = NULL, *field;
+    OWN(free_at) char **fields = NULL;
+    char *field;
     int64_t n = 0, cap = 0, line = r->line;
     bool last = false;
-    int rc = 0;
     while (!last) {
-        TRY(read_field(r, &field, &last, err));
-        TRY(mem_grow(&fields, &cap, n + 1, sizeof *fields, "CSV fields", err));
+        PASS_ON(read_field(r, &field, &last, err));
+        PASS_ON(mem_grow(&fields, &cap, n + 1, sizeof *fields, "CSV fields", err));
         fields[n++] = field;
     }
     if (c->n && n != c->fields)
-        FAIL(err, ERR_INPUT, "%s:%lld: %lld fields, the header has %lld", r->path, (long long)line,
-             (long long)n, (long long)c->fields);
+        return err_set(err, ERR_INPUT, "%s:%lld: %lld fields, the header has %lld", r->path,
+                       (long long)line, (long long)n, (long long)c->fields);
     c->fields = n;
-    TRY(mem_grow(&c->row, cap_rows, c->n + 1, sizeof *c->row, "CSV rows", err));
+    PASS_ON(mem_grow(&c->row, cap_rows, c->n + 1, sizeof *c->row, "CSV rows", err));
     c->row[c->n++] = fields;
     fields = NULL;
-out:
-    free(fields);
-    return rc;
+    return 0;
 }
 
 int csv_read(const char *path, struct csv *out, struct err *err)

@@ -16,6 +16,7 @@
 
 #include "analyze/metricfacts.h"
 #include "core/json.h"
+#include "core/mem.h"
 
 #include <ctype.h>
 #include <float.h>
@@ -247,7 +248,7 @@ static void csv_stats(const struct column *c, const struct cell *cell, struct bu
 
 static void csv_header(const struct table *t, struct buf *b)
 {
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     for (int64_t c = 0; c < t->n_cols; c++) {
         int n = t->cols[c].type == COL_STATS ? csv_parts(t->cols + c) : 1;
         for (int i = 0; i < n; i++) {
@@ -258,7 +259,6 @@ static void csv_header(const struct table *t, struct buf *b)
         }
     }
     buf_puts(b, "\r\n");
-    buf_free(&name);
 }
 
 static void csv_write(const struct table *t, struct buf *b)
@@ -405,7 +405,7 @@ void md_text(const char *s, struct buf *b)
 static void put_list(const struct str_list *items, int64_t from, int64_t to, bool md, int width,
                      struct buf *b)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     for (int64_t i = from; i < to; i++) {
         int indent = (int)strspn(items->items[i], " ");
         buf_reset(&text);
@@ -420,7 +420,6 @@ static void put_list(const struct str_list *items, int64_t from, int64_t to, boo
             text_wrap(b, buf_str(&text), indent, indent + 2, width);
     }
     b->failed |= text.failed;
-    buf_free(&text);
 }
 
 /* Notes, hints and sentences, as lines or as a list. */
@@ -634,7 +633,7 @@ static void md_cell(const struct sheet *s, int64_t row, int64_t c, struct buf *b
 
 static void md_grid(const struct sheet *s, int *width, struct buf *b)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     for (int64_t c = 0; c < s->n_cols; c++) {
         width[c] = 2; /* the rule below the head is at least "-:" */
         for (int64_t r = -1; r < s->n_rows; r++) {
@@ -660,29 +659,26 @@ static void md_grid(const struct sheet *s, int *width, struct buf *b)
         buf_puts(b, r < 0 ? "\n" : "");
     }
     b->failed |= text.failed;
-    buf_free(&text);
 }
 
 static void md_show(const struct sheet *s, struct buf *b)
 {
-    int *width = calloc((size_t)s->n_cols + 1, sizeof *width);
+    OWN(free_at) int *width = calloc((size_t)s->n_cols + 1, sizeof *width);
     b->failed |= !width;
     buf_puts(b, "**");
     md_text(s->title, b);
     buf_puts(b, "**\n");
     if (s->caption[0]) {
-        struct buf text = {0};
+        OWN(buf_free) struct buf text = {0};
         buf_puts(b, "\n");
         md_text(s->caption, &text);
         text_wrap(b, buf_str(&text), 0, 0, s->width);
         b->failed |= text.failed;
-        buf_free(&text);
     }
     buf_puts(b, s->n_rows ? "\n" : "");
     if (width && s->n_rows)
         md_grid(s, width, b);
     put_tail(s, true, b);
-    free(width);
 }
 
 /* ---- LaTeX ---------------------------------------------------------------------------------- */
@@ -899,7 +895,7 @@ const char html_style[] =
 
 void html_text(const char *s, struct buf *b)
 {
-    struct buf plain = {0};
+    OWN(buf_free) struct buf plain = {0};
     text_escape(&plain, s, "\n\r\t");
     for (const char *p = buf_str(&plain); *p; p++) {
         if (*p == '&')
@@ -916,7 +912,6 @@ void html_text(const char *s, struct buf *b)
             buf_put(b, p, 1);
     }
     b->failed |= plain.failed;
-    buf_free(&plain);
 }
 
 static const char *html_class(const struct sheet_column *c, bool best)
@@ -984,13 +979,12 @@ static void html_sheet(const struct sheet *s, struct buf *b)
 
 int64_t html_table(const struct table *t, const struct sheet_opts *o, struct buf *b)
 {
-    struct sheet s;
+    OWN(sheet_free) struct sheet s;
     sheet_make(t, o, &s);
     int64_t n_cols = s.n_cols;
     if (!s.failed) /* else it lacks texts */
         html_sheet(&s, b);
     b->failed |= s.failed;
-    sheet_free(&s);
     return n_cols;
 }
 
@@ -1033,13 +1027,12 @@ void format_table(const struct table_format *f, const struct table *t, const str
 
 const struct table_format *format_find(const char *name, struct err *err)
 {
-    struct buf all = {0};
+    OWN(buf_free) struct buf all = {0};
     const struct table_format *f = table_formats;
     for (; f->name && strcmp(f->name, name) != 0; f++)
         buf_printf(&all, "%s%s", all.len ? ", " : "", f->name);
     if (!f->name)
         err_set(err, ERR_USAGE, "unknown table format '%s': the formats are %s", name,
                 buf_str(&all));
-    buf_free(&all);
     return f->name ? f : NULL;
 }

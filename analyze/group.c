@@ -73,9 +73,7 @@ static void count(const struct grouping *gs, struct group *g)
 static int add_group(struct grouping *gs, int64_t from, int64_t to, enum group_steps steps,
                      struct err *err)
 {
-    int rc = mem_grow(&gs->g, &gs->cap, gs->n + 1, sizeof *gs->g, "groups", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&gs->g, &gs->cap, gs->n + 1, sizeof *gs->g, "groups", err));
     struct group *g = &gs->g[gs->n++];
     *g = (struct group){
         &gs->set->r[gs->order[from]], gs->order + from, to - from, 0, 0, 0, steps, -1};
@@ -118,17 +116,15 @@ static void finder_free(struct finder *f)
 static int finder_make(const struct record *r, int64_t n, const enum group_key *keys, int n_keys,
                        struct finder *f, struct err *err)
 {
-    int rc = 0;
     *f = (struct finder){.r = r, .keys = keys, .n_keys = n_keys, .cap = 64};
     while (f->cap < 2 * n)
         f->cap *= 2;
-    TRY(mem_alloc(&f->slots, f->cap, sizeof *f->slots, "groups", err));
-    TRY(mem_alloc(&f->first, n, sizeof *f->first, "groups", err));
-    TRY(mem_alloc(&f->of, n, sizeof *f->of, "groups", err));
-    TRY(mem_zalloc(&f->size, n, sizeof *f->size, "groups", err));
+    PASS_ON(mem_alloc(&f->slots, f->cap, sizeof *f->slots, "groups", err));
+    PASS_ON(mem_alloc(&f->first, n, sizeof *f->first, "groups", err));
+    PASS_ON(mem_alloc(&f->of, n, sizeof *f->of, "groups", err));
+    PASS_ON(mem_zalloc(&f->size, n, sizeof *f->size, "groups", err));
     memset(f->slots, -1, (size_t)f->cap * sizeof *f->slots);
-out:
-    return rc;
+    return 0;
 }
 
 static void find_group(struct finder *f, int64_t i)
@@ -161,10 +157,10 @@ static int by_keys(const void *a, const void *b, void *finder)
 /* order[0..n) by group; to[i] is the end of group i in the order of the keys. */
 static int sort_records(struct finder *f, int64_t n, int64_t *order, int64_t *to, struct err *err)
 {
-    int64_t *sorted = NULL, *at = NULL, sum = 0;
-    int rc = 0;
-    TRY(mem_alloc(&sorted, f->n, sizeof *sorted, "groups", err));
-    TRY(mem_alloc(&at, f->n, sizeof *at, "groups", err));
+    OWN(free_at) int64_t *sorted = NULL, *at = NULL;
+    int64_t sum = 0;
+    PASS_ON(mem_alloc(&sorted, f->n, sizeof *sorted, "groups", err));
+    PASS_ON(mem_alloc(&at, f->n, sizeof *at, "groups", err));
     for (int64_t g = 0; g < f->n; g++)
         sorted[g] = g;
     qsort_r(sorted, (size_t)f->n, sizeof *sorted, by_keys, f);
@@ -175,10 +171,7 @@ static int sort_records(struct finder *f, int64_t n, int64_t *order, int64_t *to
     for (int64_t i = 0; i < n; i++)
         if (f->of[i] >= 0)
             order[at[f->of[i]]++] = i; /* records of one group stay in file order */
-out:
-    free(sorted);
-    free(at);
-    return rc;
+    return 0;
 }
 
 static int by_head(const void *a, const void *b, void *records)
@@ -345,13 +338,12 @@ static int stats_of_calls(const struct grouping *gs, const struct group *g, cons
 {
     const struct grouping *calls;
     struct group own;
-    int rc = 0;
     if (group_calls(gs, g, &calls, &own))
         return group_stats(calls, &own, metric, out, values, err);
     stats_of(NULL, 0, out);
     if (values)
-        rc = mem_alloc(values, 1, sizeof **values, "values of a group", err);
-    return rc;
+        return mem_alloc(values, 1, sizeof **values, "values of a group", err);
+    return 0;
 }
 
 int group_stats(const struct grouping *gs, const struct group *g, const char *metric,
@@ -364,9 +356,7 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
     int64_t n = 0;
     if (group_of_calls(gs, metric))
         return stats_of_calls(gs, g, metric, out, values, err);
-    int rc = mem_alloc(&x, g->n, sizeof *x, "values of a group", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&x, g->n, sizeof *x, "values of a group", err));
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &gs->set->r[g->at[i]];
         if (r->status != RECORD_OK || (g->steps == STEPS_SPARSE && is_dense_call(&dense, r)))
@@ -410,9 +400,7 @@ int units_find(const struct grouping *gs, int64_t from, int64_t to, struct units
     *out = (struct units){.n = 0};
     for (int64_t g = from; g < to; g++)
         n += gs->g[g].n;
-    int rc = mem_alloc(&out->u, n, sizeof *out->u, "heads", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&out->u, n, sizeof *out->u, "heads", err));
     n = 0;
     for (int64_t g = from; g < to; g++)
         for (int64_t i = 0; i < gs->g[g].n; i++) {
@@ -431,9 +419,7 @@ int units_mean(const struct units *units, const struct grouping *gs, const struc
 {
     struct expr value = expr_parse(metric), other = expr_parse(with);
     double *n = NULL, x, y;
-    int rc = mem_zalloc(&n, units->n, sizeof *n, "heads", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&n, units->n, sizeof *n, "heads", err));
     for (int64_t u = 0; u < units->n; u++)
         mean[u] = 0;
     for (int64_t i = 0; i < g->n; i++) {

@@ -67,11 +67,9 @@ int input_files(const char *dir, const char *pattern, struct str_list *out, stru
 
 static bool has_files(const char *dir, const char *pattern)
 {
-    struct str_list found = {0};
+    OWN(str_list_free) struct str_list found = {0};
     struct err ignored = {0};
-    bool any = input_files(dir, pattern, &found, &ignored) == 0 && found.n > 0;
-    str_list_free(&found);
-    return any;
+    return input_files(dir, pattern, &found, &ignored) == 0 && found.n > 0;
 }
 
 static enum kind directory_kind(const char *path)
@@ -183,7 +181,7 @@ static struct absent_shards lacking_of(const struct shard_number *x, int64_t n, 
 /* What these manifests lack, by the number of shards that lacks fewest. */
 static int lacking(const struct str_list *manifests, struct absent_shards *least, struct err *err)
 {
-    struct shard_number *x = NULL;
+    OWN(free_at) struct shard_number *x = NULL;
     int64_t n = manifests->n, length;
     int rc = mem_alloc(&x, n, sizeof *x, "numbers of shards", err);
     *least = (struct absent_shards){0};
@@ -197,35 +195,30 @@ static int lacking(const struct str_list *manifests, struct absent_shards *least
         if (i == 0 || a.n < least->n)
             *least = a;
     }
-    free(x);
     return rc;
 }
 
 int shards_warn_absent(const struct str_list *dirs, const char *so, struct err *err)
 {
-    struct str_list open = {0}, found = {0};
+    OWN(str_list_free) struct str_list open = {0}, found = {0};
     struct absent_shards a = {0};
     const char *dir = NULL;
-    int rc = 0;
     for (int64_t d = 0; d < dirs->n; d++) {
         str_list_free(&found);
-        TRY(input_files(dirs->items[d], "manifest*.json", &found, err));
-        TRY(lacking(&found, &a, err));
+        PASS_ON(input_files(dirs->items[d], "manifest*.json", &found, err));
+        PASS_ON(lacking(&found, &a, err));
         dir = dir || !a.n ? dir : dirs->items[d];
         for (int64_t k = 0; a.n && k < found.n; k++)
             str_list_add(&open, found.items[k]);
     }
     if (open.failed)
-        FAIL(err, ERR_NOMEM, "list of shards: out of memory");
-    TRY(lacking(&open, &a, err));
+        return err_set(err, ERR_NOMEM, "list of shards: out of memory");
+    PASS_ON(lacking(&open, &a, err));
     if (a.n == 1)
         log_warn("%s: shard %lld of %lld has not been started there%s", dir, (long long)a.first,
                  (long long)a.of, so);
     else if (a.n)
         log_warn("%s: %lld of %lld shards, such as %lld, have not been started there%s", dir,
                  (long long)a.n, (long long)a.of, (long long)a.first, so);
-out:
-    str_list_free(&found);
-    str_list_free(&open);
-    return rc;
+    return 0;
 }

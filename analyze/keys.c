@@ -2,6 +2,7 @@
  * keys.c - group keys: values, parsing, order.
  */
 #include "analyze/keys.h"
+#include "core/mem.h"
 
 #include "analyze/params.h"
 #include "core/opt.h"
@@ -299,25 +300,19 @@ int natural_compare(const char *a, const char *b)
 
 static int compare_params(const struct record *a, const struct record *b, const char *name)
 {
-    struct buf x = {0}, y = {0};
+    OWN(buf_free) struct buf x = {0}, y = {0};
     record_param(a, name, &x);
     record_param(b, name, &y);
-    int d = natural_compare(buf_str(&x), buf_str(&y));
-    buf_free(&x);
-    buf_free(&y);
-    return d;
+    return natural_compare(buf_str(&x), buf_str(&y));
 }
 
 static int compare_texts(const struct record *a, const struct record *b,
                          void (*text)(const struct record *, struct buf *))
 {
-    struct buf x = {0}, y = {0};
+    OWN(buf_free) struct buf x = {0}, y = {0};
     text(a, &x);
     text(b, &y);
-    int order = natural_compare(buf_str(&x), buf_str(&y));
-    buf_free(&x);
-    buf_free(&y);
-    return order;
+    return natural_compare(buf_str(&x), buf_str(&y));
 }
 
 int key_compare(const struct record *a, const struct record *b, enum group_key k)
@@ -355,7 +350,7 @@ static uint64_t hash_text_of(const char *text)
 
 uint64_t key_hash(const struct record *r, enum group_key k)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     double x = is_param(k) || !info[k].number ? 0 : key_number(r, k);
     uint64_t hash = 0;
     if (is_param(k) || k == KEY_TASK || k == KEY_BASE || k == KEY_ORDER) {
@@ -368,6 +363,5 @@ uint64_t key_hash(const struct record *r, enum group_key k)
     } else if (!isnan(x) && x != 0) {
         memcpy(&hash, &x, sizeof hash);
     }
-    buf_free(&b);
     return hash;
 }

@@ -91,21 +91,20 @@ static bool other_text(const struct record *a, const struct record *b)
 /* Records of one task whose texts have the same name but not the same content tell them apart. */
 static int tell_texts(struct recset *s, struct err *err)
 {
-    struct strmap tasks = {0}; /* to the first record of each */
-    struct buf task = {0};
-    bool *differ = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&differ, s->n, sizeof *differ, "texts of tasks", err));
+    OWN(strmap_free) struct strmap tasks = {0}; /* to the first record of each */
+    OWN(buf_free) struct buf task = {0};
+    OWN(free_at) bool *differ = NULL;
+    PASS_ON(mem_zalloc(&differ, s->n, sizeof *differ, "texts of tasks", err));
     for (int set = 0; set < 2; set++)
         for (int64_t i = 0; i < s->n; i++) {
             if (s->r[i].scope != RECORD_OF_MODEL)
                 continue;
             buf_reset(&task);
             key_text(&s->r[i], KEY_TASK, &task);
-            TRY(buf_check(&task, "task", err));
+            PASS_ON(buf_check(&task, "task", err));
             int64_t first = strmap_get(&tasks, buf_str(&task));
             if (first < 0)
-                TRY(strmap_put(&tasks, buf_str(&task), first = i, err));
+                PASS_ON(strmap_put(&tasks, buf_str(&task), first = i, err));
             if (set)
                 differ[i] = differ[first];
             else
@@ -113,11 +112,7 @@ static int tell_texts(struct recset *s, struct err *err)
         }
     for (int64_t i = 0; i < s->n; i++)
         s->r[i].tells_text = differ[i];
-out:
-    strmap_free(&tasks);
-    buf_free(&task);
-    free(differ);
-    return rc;
+    return 0;
 }
 
 /* Calls into an array of their own. */
@@ -128,9 +123,7 @@ static int part_calls(struct recset *s, struct err *err)
         n += s->r[i].scope == RECORD_OF_CALL;
     if (n == 0)
         return 0;
-    int rc = mem_alloc(&s->calls, n, sizeof *s->calls, "records of calls", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&s->calls, n, sizeof *s->calls, "records of calls", err));
     for (int64_t i = 0; i < s->n; i++)
         if (s->r[i].scope == RECORD_OF_CALL)
             s->calls[s->n_calls++] = s->r[i];
@@ -172,9 +165,7 @@ struct recset recset_calls(const struct recset *s)
 
 int recset_all(const struct recset *s, struct recset *out, struct err *err)
 {
-    int rc = mem_alloc(&out->r, s->n + s->n_calls, sizeof *out->r, "records", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&out->r, s->n + s->n_calls, sizeof *out->r, "records", err));
     if (s->n)
         memcpy(out->r, s->r, (size_t)s->n * sizeof *s->r);
     if (s->n_calls)
@@ -194,10 +185,8 @@ static int finish(struct loader *l, struct recset *out, struct err *err)
         if (l->source[i] != GONE)
             s->r[kept++] = s->r[i];
     s->n = kept;
-    int rc = part_calls(s, err);
-    rc = rc ? rc : tell_texts(s, err);
-    if (rc)
-        return rc;
+    PASS_ON(part_calls(s, err));
+    PASS_ON(tell_texts(s, err));
     recset_settle(s);
     *out = *s;
     *s = (struct recset){0};
@@ -206,7 +195,7 @@ static int finish(struct loader *l, struct recset *out, struct err *err)
 
 int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err)
 {
-    struct loader l = {0};
+    OWN(loader_free) struct loader l = {0};
     int rc = 0;
     for (int64_t i = 0; i < n; i++, l.at++)
         if (rc)
@@ -215,18 +204,17 @@ int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err
             rc = add_record(&l, &r[i], err);
     free(r);
     rc = rc ? rc : finish(&l, out, err);
-    loader_free(&l);
     return rc;
 }
 
 /* Numbers of a replay that has not ended are of the cells so far, which look like all of them. */
 static void warn_unfinished(const char *dir)
 {
-    struct str_list found = {0};
+    OWN(str_list_free) struct str_list found = {0};
     struct err ignored = {0};
     int rc = input_files(dir, "manifest*.json", &found, &ignored);
     for (int64_t i = 0; !rc && i < found.n; i++) {
-        json_t *m = NULL;
+        OWN(json_decrefp) json_t *m = NULL;
         const char *status = NULL;
         if (seal_json_file(found.items[i], (size_t)64 << 20, &m, &ignored) == 0)
             status = json_string_value(json_object_get(m, "status"));
@@ -237,32 +225,27 @@ static void warn_unfinished(const char *dir)
                                                      : "was interrupted");
             i = found.n;
         }
-        json_decref(m);
     }
-    str_list_free(&found);
 }
 
 int recset_load(const struct str_list *paths, struct recset *out, struct err *err)
 {
-    struct loader l = {0};
-    int rc = 0;
+    OWN(loader_free) struct loader l = {0};
     if (paths->n == 0)
-        FAIL(err, ERR_USAGE, "no directory with records given: pass the -o directory of a replay");
-    TRY(record_pool_new(&l.s.pool, err));
+        return err_set(err, ERR_USAGE,
+                       "no directory with records given: pass the -o directory of a replay");
+    PASS_ON(record_pool_new(&l.s.pool, err));
     for (int64_t i = 0; i < paths->n; i++, l.at++) {
-        TRY(input_check(paths->items[i], WANT_RECORDS, err));
-        TRY(records_read(paths->items[i], l.s.pool, add_record, &l, err));
+        PASS_ON(input_check(paths->items[i], WANT_RECORDS, err));
+        PASS_ON(records_read(paths->items[i], l.s.pool, add_record, &l, err));
     }
     for (int64_t i = 0; i < paths->n; i++)
         warn_unfinished(paths->items[i]);
-    TRY(shards_warn_absent(paths, ", so cells are missing", err));
+    PASS_ON(shards_warn_absent(paths, ", so cells are missing", err));
     if (l.s.n == 0)
-        FAIL(err, ERR_INPUT, "%s: no records%s", paths->items[0],
-             paths->n > 1 ? ", and none in the other directories" : "");
-    TRY(finish(&l, out, err));
-out:
-    loader_free(&l);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: no records%s", paths->items[0],
+                       paths->n > 1 ? ", and none in the other directories" : "");
+    return finish(&l, out, err);
 }
 
 void recset_free(struct recset *s)

@@ -32,9 +32,7 @@ static int add(struct work *w, const char *prefix, const char *what, enum dtype 
                const int64_t *shape, void *data, struct err *err)
 {
     int64_t bytes = (int64_t)dtype_size(dtype);
-    int rc = mem_grow(&w->tensors, &w->cap, w->n + 1, sizeof *w->tensors, "tensors", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&w->tensors, &w->cap, w->n + 1, sizeof *w->tensors, "tensors", err));
     struct tensor *t = &w->tensors[w->n];
     *t = (struct tensor){.dtype = dtype, .ndim = ndim};
     snprintf(t->name, sizeof t->name, "%s%s%s", prefix, prefix[0] ? "." : "", what);
@@ -44,8 +42,7 @@ static int add(struct work *w, const char *prefix, const char *what, enum dtype 
             return err_set(err, ERR_NOMEM, "%s is too large", t->name);
     }
     t->bytes = bytes;
-    if ((rc = mem_zalloc(&t->data, bytes, 1, t->name, err)) != 0)
-        return rc;
+    PASS_ON(mem_zalloc(&t->data, bytes, 1, t->name, err));
     w->n++;
     w->done.bytes += bytes;
     memcpy(data, &t->data, sizeof t->data);
@@ -59,9 +56,9 @@ static int count_blocks(const struct mask *m, int64_t bq, int64_t bk, int64_t *c
                         struct err *err)
 {
     int64_t cols = ceil_div(m->nk, bk);
-    struct span *spans = NULL;
-    int rc = mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err);
-    for (int64_t i = 0; i < m->nq && !rc; i++) {
+    OWN(free_at) struct span *spans = NULL;
+    PASS_ON(mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err));
+    for (int64_t i = 0; i < m->nq; i++) {
         int64_t *row = count + i / bq * cols, n = mask_row_spans(m, i, spans);
         for (int64_t s = 0; s < n; s++)
             for (int64_t k = spans[s].lo; k < spans[s].hi;) {
@@ -70,8 +67,7 @@ static int count_blocks(const struct mask *m, int64_t bq, int64_t bk, int64_t *c
                 k = end;
             }
     }
-    free(spans);
-    return rc;
+    return 0;
 }
 
 /* What whole blocks add, over the allowed pairs. */
@@ -94,13 +90,11 @@ static int blocks_of(struct work *w, const struct mask *m, int64_t bq, int64_t b
                      struct err *err)
 {
     int64_t rows = ceil_div(m->nq, bq), cols = ceil_div(m->nk, bk);
-    int rc = 0;
-    TRY(mem_zalloc(count, rows * cols, sizeof **count, "kept pairs of blocks", err));
-    TRY(count_blocks(m, bq, bk, *count, err));
+    PASS_ON(mem_zalloc(count, rows * cols, sizeof **count, "kept pairs of blocks", err));
+    PASS_ON(count_blocks(m, bq, bk, *count, err));
     double added = added_share(m, bq, bk, *count);
     w->done.added = added > w->done.added ? added : w->done.added;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- formats --------------------------------------------------------------------------------- */
@@ -115,36 +109,31 @@ struct place {
 static int put_dense(struct work *w, const struct place *p, const struct mask *m, struct err *err)
 {
     int64_t shape[] = {p->heads, m->nq, m->nk};
-    struct span *spans = NULL;
+    OWN(free_at) struct span *spans = NULL;
     uint8_t *data;
-    int rc = 0;
     if (p->head == 0)
-        TRY(add(w, p->prefix, "mask", DT_BOOL, 3, shape, &data, err));
+        PASS_ON(add(w, p->prefix, "mask", DT_BOOL, 3, shape, &data, err));
     if (!w->tensors)
-        FAIL(err, ERR_RUN, "%s: its first head is missing", p->prefix);
+        return err_set(err, ERR_RUN, "%s: its first head is missing", p->prefix);
     data = w->tensors[p->first].data;
-    TRY(mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err));
+    PASS_ON(mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err));
     for (int64_t i = 0; i < m->nq; i++) {
         uint8_t *row = data + (p->head * m->nq + i) * m->nk;
         int64_t n = mask_row_spans(m, i, spans);
         for (int64_t s = 0; s < n; s++)
             memset(row + spans[s].lo, 1, (size_t)(spans[s].hi - spans[s].lo));
     }
-out:
-    free(spans);
-    return rc;
+    return 0;
 }
 
 static int put_size(struct work *w, const char *prefix, const char *what, int64_t bq, int64_t bk,
                     struct err *err)
 {
     int32_t *size;
-    int rc = add(w, prefix, what, DT_I32, 1, (int64_t[]){2}, &size, err);
-    if (!rc) {
-        size[0] = (int32_t)bq;
-        size[1] = (int32_t)bk;
-    }
-    return rc;
+    PASS_ON(add(w, prefix, what, DT_I32, 1, (int64_t[]){2}, &size, err));
+    size[0] = (int32_t)bq;
+    size[1] = (int32_t)bk;
+    return 0;
 }
 
 /* Blocks whose pairs all exist and are all kept are full, others with a kept pair partial. */
@@ -188,27 +177,25 @@ out:
 static int put_bsr(struct work *w, const struct place *p, const struct mask *m, int64_t bq,
                    int64_t bk, struct err *err)
 {
-    int64_t rows = ceil_div(m->nq, bq), cols = ceil_div(m->nk, bk), *count = NULL, n = 0;
+    OWN(free_at) int64_t *count = NULL;
+    int64_t rows = ceil_div(m->nq, bq), cols = ceil_div(m->nk, bk), n = 0;
     int32_t *ptr, *index;
-    int rc = 0;
-    TRY(blocks_of(w, m, bq, bk, &count, err));
+    PASS_ON(blocks_of(w, m, bq, bk, &count, err));
     for (int64_t i = 0; i < rows * cols; i++)
         n += count[i] > 0;
     if (n > INT32_MAX)
-        FAIL(err, ERR_INPUT, "%s: %lld blocks are more than int32 pointers can say", p->prefix,
-             (long long)n);
-    TRY(add(w, p->prefix, "indptr", DT_I32, 1, (int64_t[]){rows + 1}, &ptr, err));
-    TRY(add(w, p->prefix, "indices", DT_I32, 1, (int64_t[]){n}, &index, err));
-    TRY(put_size(w, p->prefix, "blocksize", bq, bk, err));
+        return err_set(err, ERR_INPUT, "%s: %lld blocks are more than int32 pointers can say",
+                       p->prefix, (long long)n);
+    PASS_ON(add(w, p->prefix, "indptr", DT_I32, 1, (int64_t[]){rows + 1}, &ptr, err));
+    PASS_ON(add(w, p->prefix, "indices", DT_I32, 1, (int64_t[]){n}, &index, err));
+    PASS_ON(put_size(w, p->prefix, "blocksize", bq, bk, err));
     for (int64_t r = 0; r < rows; r++) {
         ptr[r + 1] = ptr[r];
         for (int64_t c = 0; c < cols; c++)
             if (count[r * cols + c])
                 index[ptr[r + 1]++] = (int32_t)c;
     }
-out:
-    free(count);
-    return rc;
+    return 0;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -221,17 +208,13 @@ static bool same_call(const struct mask_entry *a, const struct mask_entry *b)
 static int put_mask(struct work *w, const struct maskfile *f, const struct mask_entry *e,
                     const struct place *p, struct err *err)
 {
-    struct mask m = {0};
-    int rc = 0;
-    TRY(maskfile_read(f, e->cell, &m, err));
+    OWN(mask_free) struct mask m = {0};
+    PASS_ON(maskfile_read(f, e->cell, &m, err));
     int64_t bq = w->how->bq ? w->how->bq : m.bq, bk = w->how->bk ? w->how->bk : m.bk;
     w->done.masks++;
-    rc = w->how->format == MASK_AS_DENSE       ? put_dense(w, p, &m, err)
-         : w->how->format == MASK_AS_BLOCKMASK ? put_blockmask(w, p, &m, bq, bk, err)
-                                               : put_bsr(w, p, &m, bq, bk, err);
-out:
-    mask_free(&m);
-    return rc;
+    return w->how->format == MASK_AS_DENSE       ? put_dense(w, p, &m, err)
+           : w->how->format == MASK_AS_BLOCKMASK ? put_blockmask(w, p, &m, bq, bk, err)
+                                                 : put_bsr(w, p, &m, bq, bk, err);
 }
 
 /* Units of the masks of a call must agree where they share tensors; a mask's own unit may differ
@@ -241,18 +224,16 @@ static int check_units(const struct maskfile *f, const struct mask_index *x,
                        struct err *err)
 {
     int64_t bq = 0, bk = 0;
-    int rc = 0;
     *one_unit = true;
     for (int64_t i = from; i < to && how->format != MASK_AS_DENSE && !how->bq; i++) {
         struct mask m = {0};
-        TRY(maskfile_read(f, x->entries[how->entries[i]].cell, &m, err));
+        PASS_ON(maskfile_read(f, x->entries[how->entries[i]].cell, &m, err));
         *one_unit = *one_unit && (i == from || (m.bq == bq && m.bk == bk));
         bq = m.bq;
         bk = m.bk;
         mask_free(&m);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Entries [from, to) of `how` are one call. */
@@ -281,18 +262,15 @@ static int put_call(struct work *w, const struct maskfile *f, const struct mask_
 
 static int write_all(const struct work *w, const char *path, struct err *err)
 {
-    struct st_out *out = NULL;
-    int rc = mem_zalloc(&out, w->n, sizeof *out, "tensors", err);
-    for (int64_t i = 0; i < w->n && !rc; i++) {
+    OWN(free_at) struct st_out *out = NULL;
+    PASS_ON(mem_zalloc(&out, w->n, sizeof *out, "tensors", err));
+    for (int64_t i = 0; i < w->n; i++) {
         const struct tensor *t = &w->tensors[i];
         out[i] =
             (struct st_out){.name = t->name, .dtype = t->dtype, .ndim = t->ndim, .data = t->data};
         memcpy(out[i].shape, t->shape, sizeof out[i].shape);
     }
-    if (!rc)
-        rc = st_write(path, out, w->n, err);
-    free(out);
-    return rc;
+    return st_write(path, out, w->n, err);
 }
 
 int mask_export(const struct maskfile *f, const struct mask_index *x, const struct mask_export *how,

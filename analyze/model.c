@@ -170,27 +170,27 @@ static int predict(struct gpu_model *g, const struct call *c, struct prediction 
     double bytes = 4.0 * r->d * (double)(c->heads * r->n_q + c->kv * r->n_k); /* q, k, v, outputs */
     double measured = record_get(r, "time_dense_ns");
     struct work_counts w;
-    int rc = 0;
     snprintf(all, sizeof all, "hd%d-dense", r->d);
     const struct kernel_model *dense = kernel_model_find(g, all);
     const struct kernel_model *k = kernel_model_find(g, c->kernel);
     if (c->why)
-        FAIL(err, ERR_INPUT, "%s", c->why);
+        return err_set(err, ERR_INPUT, "%s", c->why);
     if (!dense || !k)
-        FAIL(err, ERR_INPUT, "no kernel %s is described for %s", dense ? c->kernel : all, g->name);
+        return err_set(err, ERR_INPUT, "no kernel %s is described for %s", dense ? c->kernel : all,
+                       g->name);
     if (g->by_dense && isnan(measured))
-        FAIL(err, ERR_INPUT,
-             "no dense attention was timed beside it (--clock dense wants records of calls)");
+        return err_set(
+            err, ERR_INPUT,
+            "no dense attention was timed beside it (--clock dense wants records of calls)");
     w = of_dense(r, dense->bm, dense->bn, c->heads);
     for (int i = 0; i <= g->by_dense; i++) {
         g->tune = i ? p->dense.ns / measured : 1;
-        TRY(gpu_model_launch(g, dense, &w, dense->bn, bytes, &p->dense, err));
+        PASS_ON(gpu_model_launch(g, dense, &w, dense->bn, bytes, &p->dense, err));
     }
     w = !c->lists ? of_dense(r, k->bm, k->bn, c->heads) : c->others ? c->other : c->w;
-    TRY(gpu_model_launch(g, k, &w, c->lists ? c->keys : k->bn, bytes, &p->attend, err));
+    PASS_ON(gpu_model_launch(g, k, &w, c->lists ? c->keys : k->bn, bytes, &p->attend, err));
     p->select = select_ns(g, c, p->dense.ghz);
-out:
-    return rc;
+    return 0;
 }
 
 /* part: of the call that is the record's. To the first token, a lower bound: linear layers at 0.9
@@ -272,44 +272,40 @@ static int read_config(const char *path, struct model *m, struct err *err)
     static const char *const keys[] = {"num_hidden_layers", "hidden_size", "intermediate_size",
                                        "num_attention_heads"};
     double x[4];
-    json_t *o = NULL;
-    int rc = 0;
-    TRY(json_read_foreign(path, (size_t)1 << 20, &o, err));
+    OWN(json_decrefp) json_t *o = NULL;
+    PASS_ON(json_read_foreign(path, (size_t)1 << 20, &o, err));
     for (int i = 0; i < 4; i++)
-        TRY(jget_num(o, keys[i], path, x + i, err));
+        PASS_ON(jget_num(o, keys[i], path, x + i, err));
     double kv = x[3], d = x[1] / x[3];
-    TRY(jget_num_opt(o, "num_key_value_heads", path, &kv, err));
-    TRY(jget_num_opt(o, "head_dim", path, &d, err));
+    PASS_ON(jget_num_opt(o, "num_key_value_heads", path, &kv, err));
+    PASS_ON(jget_num_opt(o, "head_dim", path, &d, err));
     m->layers = x[0];
     m->weights = x[1] * (2 * x[3] * d + 2 * kv * d + 3 * x[2]);
-out:
-    json_decref(o);
-    return rc;
+    return 0;
 }
 
 static int open_model(const struct model_request *q, struct model *m, struct err *err)
 {
-    char *list = strdup(q->gpu), *left = NULL;
+    OWN(free_at) char *list = strdup(q->gpu);
+    char *left = NULL;
     int64_t cap = 0;
-    int rc = 0;
     if (!list)
-        FAIL(err, ERR_NOMEM, "--gpu: out of memory");
+        return err_set(err, ERR_NOMEM, "--gpu: out of memory");
     for (char *name = strtok_r(list, ",", &left); name; name = strtok_r(NULL, ",", &left)) {
-        TRY(mem_grow(&m->gpu, &cap, m->n + 1, sizeof *m->gpu, "GPUs", err));
+        PASS_ON(mem_grow(&m->gpu, &cap, m->n + 1, sizeof *m->gpu, "GPUs", err));
         struct gpu_model *g = m->gpu + m->n++;
-        TRY(gpu_model_load(name, g, err));
-        TRY(gpu_model_clock(g, q->clock, err));
-        TRY(gpu_model_change(g, q->what_if ? q->what_if : "", err));
+        PASS_ON(gpu_model_load(name, g, err));
+        PASS_ON(gpu_model_clock(g, q->clock, err));
+        PASS_ON(gpu_model_change(g, q->what_if ? q->what_if : "", err));
     }
     if (!m->gpu)
-        FAIL(err, ERR_USAGE, "--gpu: '%s' names no GPU (lacuna list gpus)", q->gpu);
+        return err_set(err, ERR_USAGE, "--gpu: '%s' names no GPU (lacuna list gpus)", q->gpu);
     if (m->n > 1 && m->gpu->by_dense)
-        FAIL(err, ERR_USAGE, "--clock dense: name the GPU that the replay ran on, and no other");
+        return err_set(err, ERR_USAGE,
+                       "--clock dense: name the GPU that the replay ran on, and no other");
     if (q->config)
-        TRY(read_config(q->config, m, err));
-out:
-    free(list);
-    return rc;
+        return read_config(q->config, m, err);
+    return 0;
 }
 
 static void add_notes(const struct model_request *q, const struct model *m, struct str_list *notes)

@@ -5,6 +5,7 @@
  * share of the plan's cells, all of which it must have.
  */
 #include "analyze/tables.h"
+#include "core/mem.h"
 
 #include "analyze/choose.h"
 #include "analyze/params.h"
@@ -69,17 +70,15 @@ static void add(struct planned *p, const struct record *r, struct sums *s)
 static int take_cells(struct planned *p, const struct group *g, bool own, struct err *err)
 {
     char key[160];
-    int rc = 0;
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &p->set->r[g->at[i]];
         if (r->status != RECORD_OK || is_own(r) != own)
             continue;
         cell_key(r, key);
-        TRY(strmap_put(&p->cells, key, 1, err));
+        PASS_ON(strmap_put(&p->cells, key, 1, err));
         add(p, r, &p->plan);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static struct sums sums_of(struct planned *p, const struct group *g)
@@ -137,16 +136,12 @@ static void put_sums(const struct sums *s, enum kind kind, double single, struct
 static int begin_row(const struct record *plan, const char *setting, struct table *t,
                      struct err *err)
 {
-    struct buf id = {0};
-    int rc = 0;
-    TRY(table_row(t, err));
+    OWN(buf_free) struct buf id = {0};
+    PASS_ON(table_row(t, err));
     record_param(plan, "id", &id);
-    TRY(buf_check(&id, "plan", err));
-    TRY(table_text(t, C_PLAN, buf_str(&id), err));
-    TRY(table_text(t, C_SETTING, setting, err));
-out:
-    buf_free(&id);
-    return rc;
+    PASS_ON(buf_check(&id, "plan", err));
+    PASS_ON(table_text(t, C_PLAN, buf_str(&id), err));
+    return table_text(t, C_SETTING, setting, err);
 }
 
 /* One plan against the other settings. */
@@ -159,21 +154,18 @@ struct duel {
 static int put_setting(struct duel *d, const struct group *g, const char *suffix, struct table *t,
                        struct err *err)
 {
-    struct buf name = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf name = {0};
     buf_printf(&name, "%s%s", g->first->method, g->first->params[0] ? ":" : "");
     params_for_people(g->first, &name);
     buf_puts(&name, suffix);
-    TRY(buf_check(&name, "setting", err));
-    TRY(begin_row(d->plan, buf_str(&name), t, err));
+    PASS_ON(buf_check(&name, "setting", err));
+    PASS_ON(begin_row(d->plan, buf_str(&name), t, err));
     for (int kind = OWN; kind < KINDS; kind++) {
         struct sums s = sums_of(&d->on[kind], g);
         if (s.n > 0 && s.n == d->on[kind].plan.n)
             put_sums(&s, kind, d->single[kind], t);
     }
-out:
-    buf_free(&name);
-    return rc;
+    return 0;
 }
 
 /* The single setting is the one that a user of the plan's data would have taken; where another one
@@ -183,7 +175,6 @@ static int put_singles(struct duel *d, const struct grouping *gs, struct table *
     static const char *const names[] = {"made from", "others"};
     const struct group *best[KINDS] = {NULL};
     struct sums least[KINDS] = {0};
-    int rc = 0;
     for (int kind = OWN; kind < KINDS; kind++) {
         struct planned *p = &d->on[kind];
         if (p->plan.n == 0)
@@ -202,17 +193,16 @@ static int put_singles(struct duel *d, const struct grouping *gs, struct table *
             s = sums_of(&d->on[kind], taken);
         d->single[kind] = s.n > 0 && s.n == d->on[kind].plan.n ? s.cost / (double)s.n : (double)NAN;
     }
-    TRY(begin_row(d->plan, "plan", t, err));
+    PASS_ON(begin_row(d->plan, "plan", t, err));
     for (int kind = OWN; kind < KINDS; kind++)
         if (d->on[kind].plan.n)
             put_sums(&d->on[kind].plan, kind, d->single[kind], t);
     if (taken)
-        TRY(put_setting(d, taken, "", t, err));
+        PASS_ON(put_setting(d, taken, "", t, err));
     double cost = least[OTHERS].cost / (double)least[OTHERS].n;
     if (best[OWN] && best[OTHERS] && !(d->single[OTHERS] == cost))
-        TRY(put_setting(d, best[OTHERS], " (best of the others)", t, err));
-out:
-    return rc;
+        return put_setting(d, best[OTHERS], " (best of the others)", t, err);
+    return 0;
 }
 
 /* Dense as it was replayed on these cells; else what the definition says, where it says it. */
@@ -222,7 +212,6 @@ static int put_dense(struct duel *d, const struct grouping *gs, struct table *t,
     const struct metric_def *m = metric_def_find(any->cost);
     bool density = m && m->section && strcmp(m->section, "density") == 0, replayed = false;
     struct sums dense[KINDS] = {0};
-    int rc = 0;
     for (int kind = OWN; kind < KINDS; kind++) {
         struct planned *p = &d->on[kind];
         for (int64_t i = 0; p->plan.n && i < gs->n && dense[kind].n != p->plan.n; i++)
@@ -232,7 +221,7 @@ static int put_dense(struct duel *d, const struct grouping *gs, struct table *t,
     }
     if (!replayed && !density)
         return 0;
-    TRY(begin_row(d->plan, replayed ? "dense" : "dense (not replayed)", t, err));
+    PASS_ON(begin_row(d->plan, replayed ? "dense" : "dense (not replayed)", t, err));
     for (int kind = OWN; kind < KINDS; kind++) {
         int64_t n = d->on[kind].plan.n;
         if (!replayed)
@@ -240,8 +229,7 @@ static int put_dense(struct duel *d, const struct grouping *gs, struct table *t,
         if (n && dense[kind].n == n)
             put_sums(&dense[kind], kind, d->single[kind], t);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int put_plan(const struct recset *set, const struct grouping *gs, const struct group *g,
@@ -287,45 +275,42 @@ static int make_columns(struct table *t, struct err *err)
                   {"within", "within"},
                   {"saved", "saved"}};
     char name[48];
-    int rc = 0;
-    TRY(table_column(t, "plan", "plan", "", COL_TEXT, 1, err));
-    TRY(table_column(t, "setting", "setting", "", COL_TEXT, 1, err));
+    PASS_ON(table_column(t, "plan", "plan", "", COL_TEXT, 1, err));
+    PASS_ON(table_column(t, "setting", "setting", "", COL_TEXT, 1, err));
     for (int kind = OWN; kind < KINDS; kind++)
         for (int v = 0; v < VALUES; v++) {
             snprintf(name, sizeof name, "%s_%s", values[v].name, kind == OWN ? "own" : "others");
-            TRY(table_column(t, name, values[v].title, kinds[kind], v == V_N ? COL_INT : COL_REAL,
-                             1, err));
+            PASS_ON(table_column(t, name, values[v].title, kinds[kind],
+                                 v == V_N ? COL_INT : COL_REAL, 1, err));
         }
-out:
-    return rc;
+    return 0;
 }
 
 int build_plan(const struct table_def *def, const struct recset *set,
                const struct table_request *req, struct table *out, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct grouping gs = {0};
+    OWN(grouping_free) struct grouping gs = {0};
     bool others = false;
-    int rc = 0;
     if (req->group || req->pivot || req->columns)
-        FAIL(err, ERR_USAGE, "its rows and columns are fixed: --where chooses what is compared");
+        return err_set(err, ERR_USAGE,
+                       "its rows and columns are fixed: --where chooses what is compared");
     if (!has_plan(set))
-        FAIL(err, ERR_INPUT, "no ok record of a plan: lacuna replay T.h5 -m plan:file=PLAN.json");
-    TRY(make_columns(out, err));
-    TRY(grouping_make(set, keys, 2, 0, NULL, NULL, &gs, err));
+        return err_set(err, ERR_INPUT,
+                       "no ok record of a plan: lacuna replay T.h5 -m plan:file=PLAN.json");
+    PASS_ON(make_columns(out, err));
+    PASS_ON(grouping_make(set, keys, 2, 0, NULL, NULL, &gs, err));
     for (int64_t i = 0; i < gs.n; i++) {
         const struct group *g = &gs.g[i];
         const struct record *ok = NULL;
         for (int64_t k = 0; k < g->n && !ok; k++)
             ok = set->r[g->at[k]].status == RECORD_OK ? &set->r[g->at[k]] : NULL;
         if (strcmp(g->first->method, "plan") == 0 && ok)
-            TRY(put_plan(set, &gs, g, ok, &others, out, err));
+            PASS_ON(put_plan(set, &gs, g, ok, &others, out, err));
     }
     if (!others)
         table_note(out,
                    "the plan was replayed on no other traces than those it was made from, which "
                    "says little: replay it on others");
-out:
-    grouping_free(&gs);
-    return rc;
+    return 0;
 }

@@ -2,6 +2,7 @@
  * query.c - see query.h.
  */
 #include "analyze/query.h"
+#include "core/mem.h"
 
 #include "analyze/group.h"
 #include "core/metricdef.h"
@@ -238,13 +239,12 @@ const int n_scope_keys = sizeof scope_keys / sizeof *scope_keys;
 static int splits_further(const struct recset *set, const enum group_key *keys, int n,
                           enum group_key k, bool *out, struct err *err)
 {
-    struct grouping gs = {0};
+    OWN(grouping_free) struct grouping gs = {0};
     int rc = grouping_make(set, keys, n, 0, NULL, NULL, &gs, err);
     *out = false;
     for (int64_t i = 0; i < gs.n && !*out; i++)
         for (int64_t m = 1; m < gs.g[i].n && !*out; m++)
             *out = key_compare(gs.g[i].first, &set->r[gs.g[i].at[m]], k) != 0;
-    grouping_free(&gs);
     return rc;
 }
 
@@ -255,9 +255,7 @@ int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n
     for (int i = 0; i < n_scope_keys; i++) {
         if (!recset_varies(set, scope_keys[i]))
             continue;
-        int rc = splits_further(set, keys, *n, scope_keys[i], &split, err);
-        if (rc)
-            return rc;
+        PASS_ON(splits_further(set, keys, *n, scope_keys[i], &split, err));
         if (split)
             keys[(*n)++] = scope_keys[i];
     }
@@ -419,7 +417,7 @@ static bool in_order(enum relation r, double x, double limit)
 
 static bool holds(struct condition *c, const struct record *r)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     double x;
     bool yes;
     if (!c->is_key)
@@ -430,7 +428,6 @@ static bool holds(struct condition *c, const struct record *r)
         yes = in_order(c->relation, number(buf_str(&b)), c->limit);
     else
         yes = is_one_of(buf_str(&b), c->text + c->values) == (c->relation == IS);
-    buf_free(&b);
     return yes;
 }
 
@@ -442,9 +439,7 @@ int where_parse(const char *option, const char *text, struct condition *out, int
         size_t len = strcspn(p, ",");
         if (*n == most)
             return err_set(err, ERR_USAGE, "%s: more than %d conditions", option, most);
-        int rc = parse(option, p, len, &out[(*n)++], err);
-        if (rc)
-            return rc;
+        PASS_ON(parse(option, p, len, &out[(*n)++], err));
         p += len + (p[len] == ',');
     }
     return 0;
@@ -476,16 +471,14 @@ int recset_where(const struct str_list *texts, struct recset *set, struct err *e
     struct condition c[CONDITIONS_MOST];
     int n;
     for (int64_t i = 0; i < texts->n; i++) {
-        int rc = where_parse("--where", texts->items[i], c, CONDITIONS_MOST, &n, err);
-        for (int k = 0; k < n && !rc; k++) {
+        PASS_ON(where_parse("--where", texts->items[i], c, CONDITIONS_MOST, &n, err));
+        for (int k = 0; k < n; k++) {
             set->n = keep(&c[k], set->r, set->n);
             set->n_calls = keep(&c[k], set->calls, set->n_calls);
             recset_settle(set);
             if (set->n == 0)
-                rc = err_set(err, ERR_INPUT, "--where '%s': no record is left", c[k].text);
+                PASS_ON(err_set(err, ERR_INPUT, "--where '%s': no record is left", c[k].text));
         }
-        if (rc)
-            return rc;
     }
     return 0;
 }

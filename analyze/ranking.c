@@ -106,13 +106,12 @@ static bool missed_target(const struct record *r)
 static int mean_heads(struct ranking *k, const struct group *g, const char *metric,
                       struct setting *s, struct err *err)
 {
-    int rc = 0;
     s->first = g->first;
-    TRY(mem_alloc(&s->x, 2 * k->units.n, sizeof *s->x, "heads", err));
+    PASS_ON(mem_alloc(&s->x, 2 * k->units.n, sizeof *s->x, "heads", err));
     s->y = s->x + k->units.n;
-    TRY(mem_zalloc(&s->missed, k->units.n, sizeof *s->missed, "heads", err));
-    TRY(units_mean(&k->units, &k->gs, g, metric, k->by, s->x, err));
-    TRY(units_mean(&k->units, &k->gs, g, k->by, metric, s->y, err));
+    PASS_ON(mem_zalloc(&s->missed, k->units.n, sizeof *s->missed, "heads", err));
+    PASS_ON(units_mean(&k->units, &k->gs, g, metric, k->by, s->x, err));
+    PASS_ON(units_mean(&k->units, &k->gs, g, k->by, metric, s->y, err));
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &k->set->r[g->at[i]];
         if (r->status != RECORD_OK || !record_has(r, metric) || !record_has(r, k->by))
@@ -120,8 +119,7 @@ static int mean_heads(struct ranking *k, const struct group *g, const char *metr
         s->missed[unit_of(&k->units, r)] |= missed_target(r);
         s->calls++;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- contestants ---------------------------------------------------------------------------- */
@@ -129,7 +127,7 @@ out:
 /* *b without the parameters that a search of the method may move. */
 static int without_budget(const struct method *m, struct buf *b, struct err *err)
 {
-    struct buf rest = {0};
+    OWN(buf_free) struct buf rest = {0};
     for (const struct budget_param *p = m ? m->params.budget : NULL; p && p->params; p++)
         for (const char *word = p->params; *word;) {
             char name[48];
@@ -141,9 +139,7 @@ static int without_budget(const struct method *m, struct buf *b, struct err *err
             buf_puts(b, buf_str(&rest));
             word += len + (word[len] == ' ');
         }
-    int rc = buf_check(rest.failed ? &rest : b, "parameters", err);
-    buf_free(&rest);
-    return rc;
+    return buf_check(rest.failed ? &rest : b, "parameters", err);
 }
 
 /* What settings of one curve have in common: their parameters without those that a search would
@@ -169,19 +165,17 @@ static int add_contestant(struct ranking *k, const struct setting *s, const char
                           struct contestant **out, struct err *err)
 {
     struct contestant *c = &k->c[k->n_c];
-    int rc = 0;
     *c = (struct contestant){.first = s->first, .calls = s->calls};
     k->n_c++;
-    TRY(family_of(s->first, &c->family, err));
+    PASS_ON(family_of(s->first, &c->family, err));
     buf_puts(&c->params, params ? params : buf_str(&c->family));
-    TRY(buf_check(&c->params, "parameters", err));
-    TRY(mem_alloc(&c->x, 2 * k->units.n, sizeof *c->x, "heads", err));
+    PASS_ON(buf_check(&c->params, "parameters", err));
+    PASS_ON(mem_alloc(&c->x, 2 * k->units.n, sizeof *c->x, "heads", err));
     c->y = c->x + k->units.n;
     for (int64_t u = 0; u < k->units.n; u++)
         c->x[u] = c->y[u] = NAN;
     *out = c;
-out:
-    return rc;
+    return 0;
 }
 
 /* Values of the heads that have none yet, on the curve through all settings of the contestant's
@@ -189,15 +183,14 @@ out:
 static int fill_by_curve(struct ranking *k, struct contestant *c, const struct place *at,
                          struct err *err)
 {
-    struct buf other = {0};
-    struct curve_point *p = NULL;
-    bool *member = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&p, k->n_settings, sizeof *p, "curve", err));
-    TRY(mem_zalloc(&member, k->n_settings, sizeof *member, "curve", err));
+    OWN(buf_free) struct buf other = {0};
+    OWN(free_at) struct curve_point *p = NULL;
+    OWN(free_at) bool *member = NULL;
+    PASS_ON(mem_alloc(&p, k->n_settings, sizeof *p, "curve", err));
+    PASS_ON(mem_zalloc(&member, k->n_settings, sizeof *member, "curve", err));
     for (int64_t i = 0; i < k->n_settings; i++) {
         const struct record *r = k->settings[i].first;
-        TRY(family_of(r, &other, err));
+        PASS_ON(family_of(r, &other, err));
         member[i] = strcmp(r->method, c->first->method) == 0 &&
                     strcmp(buf_str(&other), buf_str(&c->family)) == 0;
     }
@@ -211,11 +204,7 @@ static int fill_by_curve(struct ranking *k, struct contestant *c, const struct p
         c->x[u] = at->value;
         c->y[u] = curve_at(p, n, at->value);
     }
-out:
-    buf_free(&other);
-    free(member);
-    free(p);
-    return rc;
+    return 0;
 }
 
 static bool family_known(const struct ranking *k, const struct record *r, const char *family)
@@ -250,30 +239,27 @@ static bool takes_part(const struct setting *s)
 
 static int find_contestants(struct ranking *k, const struct place *at, struct err *err)
 {
-    struct buf family = {0};
+    OWN(buf_free) struct buf family = {0};
     struct contestant *c;
-    int rc = 0;
     k->n_c = 0;
     for (int64_t i = 0; i < k->n_settings; i++) {
         const struct setting *s = &k->settings[i];
         if (!takes_part(s) || !place_is_of(s->first, at->text))
             continue;
-        TRY(add_contestant(k, s, s->first->params, &c, err));
+        PASS_ON(add_contestant(k, s, s->first->params, &c, err));
         take_met(k, s, c);
         if (at->curves)
-            TRY(fill_by_curve(k, c, at, err));
+            PASS_ON(fill_by_curve(k, c, at, err));
     }
     for (int64_t i = 0; i < k->n_settings && at->curves; i++) {
         const struct setting *s = &k->settings[i];
-        TRY(family_of(s->first, &family, err));
+        PASS_ON(family_of(s->first, &family, err));
         if (!takes_part(s) || family_known(k, s->first, buf_str(&family)))
             continue;
-        TRY(add_contestant(k, s, NULL, &c, err));
-        TRY(fill_by_curve(k, c, at, err));
+        PASS_ON(add_contestant(k, s, NULL, &c, err));
+        PASS_ON(fill_by_curve(k, c, at, err));
     }
-out:
-    buf_free(&family);
-    return rc;
+    return 0;
 }
 
 /* ---- who is left out ------------------------------------------------------------------------ */
@@ -324,19 +310,17 @@ static void drop_contestants(struct ranking *k, const struct place *at, struct t
 static int find_place(struct ranking *k, int64_t from, int64_t to, const struct place *at,
                       struct table *t, struct err *err)
 {
-    int rc = 0;
-    TRY(units_find(&k->gs, from, to, &k->units, err));
-    TRY(mem_zalloc(&k->settings, to - from, sizeof *k->settings, "settings", err));
-    TRY(mem_zalloc(&k->c, 2 * (to - from), sizeof *k->c, "settings", err));
-    TRY(mem_zalloc(&k->common, k->units.n, sizeof *k->common, "heads", err));
+    PASS_ON(units_find(&k->gs, from, to, &k->units, err));
+    PASS_ON(mem_zalloc(&k->settings, to - from, sizeof *k->settings, "settings", err));
+    PASS_ON(mem_zalloc(&k->c, 2 * (to - from), sizeof *k->c, "settings", err));
+    PASS_ON(mem_zalloc(&k->common, k->units.n, sizeof *k->common, "heads", err));
     for (int64_t g = from; g < to; g++) {
         k->n_settings++;
-        TRY(mean_heads(k, &k->gs.g[g], at->metric, &k->settings[g - from], err));
+        PASS_ON(mean_heads(k, &k->gs.g[g], at->metric, &k->settings[g - from], err));
     }
-    TRY(find_contestants(k, at, err));
+    PASS_ON(find_contestants(k, at, err));
     drop_contestants(k, at, t);
-out:
-    return rc;
+    return 0;
 }
 
 static void free_place(struct ranking *k)
@@ -416,15 +400,13 @@ static const struct contestant *rival_of(const struct ranking *k, int64_t i)
 static int compare(const struct ranking *k, const struct contestant *c, const struct contestant *r,
                    struct paired *out, struct err *err)
 {
-    double *d = NULL;
+    OWN(free_at) double *d = NULL;
     int64_t n = 0;
-    int rc = mem_alloc(&d, k->n_common, sizeof *d, "differences", err);
-    for (int64_t u = 0; !rc && u < k->units.n; u++)
+    PASS_ON(mem_alloc(&d, k->n_common, sizeof *d, "differences", err));
+    for (int64_t u = 0; u < k->units.n; u++)
         if (k->common[u])
             d[n++] = c->y[u] - r->y[u];
-    rc = rc ? rc : paired_test(d, n, out, err);
-    free(d);
-    return rc;
+    return paired_test(d, n, out, err);
 }
 
 /* Parameters without the target, which the column "at" has; what shares them stays. */
@@ -446,27 +428,24 @@ static int add_row(struct ranking *k, const struct place *at, int64_t i, struct 
                    struct err *err)
 {
     const struct contestant *c = &k->c[i], *rival = rival_of(k, i);
-    struct buf own = {0};
+    OWN(buf_free) struct buf own = {0};
     struct paired d;
     int64_t col = k->n_scope;
-    int rc = 0;
     without_place(buf_str(&c->params), &own);
-    TRY(buf_check(&own, "parameters", err));
-    TRY(compare(k, c, rival, &d, err));
-    TRY(table_row(t, err));
-    TRY(table_put_keys(t, c->first, k->scope, k->n_scope, err));
-    TRY(table_text(t, col + AT, at->text, err));
-    TRY(table_text(t, col + METHOD, c->first->method, err));
-    TRY(table_text(t, col + PARAMS, buf_str(&own), err));
+    PASS_ON(buf_check(&own, "parameters", err));
+    PASS_ON(compare(k, c, rival, &d, err));
+    PASS_ON(table_row(t, err));
+    PASS_ON(table_put_keys(t, c->first, k->scope, k->n_scope, err));
+    PASS_ON(table_text(t, col + AT, at->text, err));
+    PASS_ON(table_text(t, col + METHOD, c->first->method, err));
+    PASS_ON(table_text(t, col + PARAMS, buf_str(&own), err));
     const double numbers[NUMBERS] = {
         (double)k->n_common, c->mean_x, c->mean_y, c->share, d.median, d.low, d.high, d.test.p};
     for (int m = 0; m < NUMBERS; m++)
         table_num(t, col + FIRST + m, numbers[m]);
-    TRY(mem_grow(&k->rows, &k->cap_rows, k->n_rows + 1, sizeof *k->rows, "comparisons", err));
+    PASS_ON(mem_grow(&k->rows, &k->cap_rows, k->n_rows + 1, sizeof *k->rows, "comparisons", err));
     k->rows[k->n_rows++] = (struct outcome){d.test.p, d.test.plus > d.test.minus};
-out:
-    buf_free(&own);
-    return rc;
+    return 0;
 }
 
 /* No comparison, or not of everything: why. */
@@ -487,30 +466,27 @@ static void note_place(struct ranking *k, const struct place *at, bool even, str
 static int rank_at(struct ranking *k, const struct place *at, struct table *t, struct err *err)
 {
     bool even = true;
-    int rc = 0;
     find_common(k);
     if (k->n_c >= 2 && k->n_common > 0) {
         share_wins(k);
         for (int64_t i = 0; i < k->n_c; i++) {
-            TRY(add_row(k, at, i, t, err));
+            PASS_ON(add_row(k, at, i, t, err));
             even &= at->curves || k->c[i].calls == k->c[0].calls;
         }
     }
     note_place(k, at, even, t);
-out:
-    return rc;
+    return 0;
 }
 
 /* What depends on all comparisons of the table. */
 static int finish_rows(struct ranking *k, struct table *t, struct err *err)
 {
     bool higher_is_better = metric_better(k->by) == BETTER_HIGHER;
-    double *p = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&p, k->n_rows, sizeof *p, "verdicts", err));
+    OWN(free_at) double *p = NULL;
+    PASS_ON(mem_alloc(&p, k->n_rows, sizeof *p, "verdicts", err));
     for (int64_t i = 0; i < k->n_rows; i++)
         p[i] = k->rows[i].p;
-    TRY(holm_correct(p, k->n_rows, err));
+    PASS_ON(holm_correct(p, k->n_rows, err));
     for (int64_t i = 0; i < k->n_rows; i++) {
         struct cell *cell = table_cell(t, i, k->n_scope + FIRST);
         cell[P_HOLM] = (struct cell){.set = true, .num = p[i]};
@@ -520,11 +496,9 @@ static int finish_rows(struct ranking *k, struct table *t, struct err *err)
                                          : k->rows[i].higher == higher_is_better ? "better"
                                                                                  : "worse")};
         if (!cell[VERDICT].text)
-            FAIL(err, ERR_NOMEM, "verdicts: out of memory");
+            return err_set(err, ERR_NOMEM, "verdicts: out of memory");
     }
-out:
-    free(p);
-    return rc;
+    return 0;
 }
 
 static void note_columns(struct table *t)
@@ -557,19 +531,17 @@ static int make_columns(const struct ranking *k, struct table *t, struct err *er
                    {"p_holm", "p Holm", false},
                    {"verdict", "verdict", false}};
     const int n = sizeof columns / sizeof *columns;
-    int rc = 0;
-    TRY(table_key_columns(t, k->scope, k->n_scope, err));
+    PASS_ON(table_key_columns(t, k->scope, k->n_scope, err));
     for (int i = 0; i < n; i++) {
-        TRY(table_column(t, columns[i].name, columns[i].title, "",
-                         i < FIRST || i == n - 1 ? COL_TEXT
-                         : i == FIRST            ? COL_INT
-                                                 : COL_REAL,
-                         1, err));
+        PASS_ON(table_column(t, columns[i].name, columns[i].title, "",
+                             i < FIRST || i == n - 1 ? COL_TEXT
+                             : i == FIRST            ? COL_INT
+                                                     : COL_REAL,
+                             1, err));
         t->cols[t->n_cols - 1].mixed = columns[i].mixed;
     }
     snprintf(t->title, sizeof t->title, "Who wins by %s at equal budget, head by head", k->by);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the table ------------------------------------------------------------------------------ */
@@ -589,20 +561,18 @@ static int rank_scope(struct ranking *k, int64_t from, int64_t to, const struct 
 static int rank_targets(struct ranking *k, int64_t from, int64_t to, struct table *t,
                         struct err *err)
 {
-    int rc = 0;
     for (int64_t g = from; g < to; g++) {
         struct place at = {.curves = false};
         const char *target = params_target(k->gs.g[g].first->params);
         bool seen = !*target;
         if (!seen)
-            TRY(place_parse(target, &at, err));
+            PASS_ON(place_parse(target, &at, err));
         for (int64_t h = from; h < g && !seen; h++)
             seen = place_is_of(k->gs.g[h].first, at.text);
         if (!seen)
-            TRY(rank_scope(k, from, to, &at, t, err));
+            PASS_ON(rank_scope(k, from, to, &at, t, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 bool has_target(const struct recset *set)
@@ -621,31 +591,28 @@ static bool same_scope(const struct ranking *k, int64_t a, int64_t b)
 static int parse_request(const struct table_request *req, const struct recset *set,
                          struct ranking *k, struct place *at, struct err *err)
 {
-    int rc = 0;
     if (req->group || req->pivot || req->columns)
-        FAIL(err, ERR_USAGE,
-             "its rows and columns are fixed: --at, --by and --where "
-             "choose what is compared");
+        return err_set(err, ERR_USAGE,
+                       "its rows and columns are fixed: --at, --by and --where "
+                       "choose what is compared");
     if (metric_better(k->by) == BETTER_NEITHER || !metric_def_find(k->by))
-        FAIL(err, ERR_USAGE, "--by %s: a metric with a better and a worse direction was expected",
-             k->by);
+        return err_set(err, ERR_USAGE,
+                       "--by %s: a metric with a better and a worse direction was expected", k->by);
     if (req->at)
-        TRY(place_parse(req->at, at, err));
+        return place_parse(req->at, at, err);
     else if (!has_target(set))
-        FAIL(err, ERR_INPUT,
-             "the records have no targets (replay -m METHOD@density_elem=0.3): say where settings "
-             "are compared, as in --at density_elem=0.3");
-out:
-    return rc;
+        return err_set(
+            err, ERR_INPUT,
+            "the records have no targets (replay -m METHOD@density_elem=0.3): say where settings "
+            "are compared, as in --at density_elem=0.3");
+    return 0;
 }
 
 /* Groups of the settings, in the order of the scope. */
 static int group_settings(struct ranking *k, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
-    int rc = recset_scope(k->set, k->scope, &k->n_scope, err);
-    if (rc)
-        return rc;
+    PASS_ON(recset_scope(k->set, k->scope, &k->n_scope, err));
     memcpy(keys, k->scope, sizeof keys);
     keys[k->n_scope] = KEY_METHOD;
     keys[k->n_scope + 1] = KEY_PARAMS;

@@ -7,6 +7,7 @@
  * is the mean of theirs.
  */
 #include "analyze/tables.h"
+#include "core/mem.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -75,9 +76,8 @@ static struct estimate estimate_of(const struct recset *set, const struct group 
 static int sampled_metrics(const struct recset *set, const char *patterns, struct str_list *out,
                            struct err *err)
 {
-    struct str_list all = {0};
-    int rc = 0;
-    TRY(recset_metrics(set, "*" SUFFIX, &all, err));
+    OWN(str_list_free) struct str_list all = {0};
+    PASS_ON(recset_metrics(set, "*" SUFFIX, &all, err));
     for (int64_t i = 0; i < all.n; i++) {
         size_t len = strlen(all.items[i]) - strlen(SUFFIX);
         all.items[i][len] = '\0';
@@ -85,27 +85,23 @@ static int sampled_metrics(const struct recset *set, const char *patterns, struc
             str_list_add(out, all.items[i]);
     }
     if (out->failed)
-        rc = err_set(err, ERR_NOMEM, "names of metrics");
-out:
-    str_list_free(&all);
-    return rc;
+        return err_set(err, ERR_NOMEM, "names of metrics");
+    return 0;
 }
 
 enum { METRIC_COL, VALUE_COL, HALF_COL, LOW_COL, HIGH_COL, CELLS_COL };
 
 static int add_columns(struct table *t, struct err *err)
 {
-    int rc = 0;
-    TRY(table_column(t, "metric", "metric", "", COL_TEXT, 1, err));
-    TRY(table_column(t, "value", "estimate", "", COL_REAL, 1, err));
-    TRY(table_column(t, "half_width", "+-", "", COL_REAL, 1, err));
-    TRY(table_column(t, "low", "from", "", COL_REAL, 1, err));
-    TRY(table_column(t, "high", "to", "", COL_REAL, 1, err));
-    TRY(table_column(t, "cells", "cells", "", COL_INT, 1, err));
+    PASS_ON(table_column(t, "metric", "metric", "", COL_TEXT, 1, err));
+    PASS_ON(table_column(t, "value", "estimate", "", COL_REAL, 1, err));
+    PASS_ON(table_column(t, "half_width", "+-", "", COL_REAL, 1, err));
+    PASS_ON(table_column(t, "low", "from", "", COL_REAL, 1, err));
+    PASS_ON(table_column(t, "high", "to", "", COL_REAL, 1, err));
+    PASS_ON(table_column(t, "cells", "cells", "", COL_INT, 1, err));
     for (int64_t i = t->n_cols - 5; i < t->n_cols - 1; i++)
         t->cols[i].mixed = true;
-out:
-    return rc;
+    return 0;
 }
 
 static int put_estimate(struct table *t, int64_t col, const char *metric, const struct estimate *e,
@@ -128,31 +124,32 @@ int build_sample(const struct table_def *def, const struct recset *set,
                  const struct table_request *req, struct table *out, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
-    struct grouping gs = {0};
-    struct str_list metrics = {0};
-    int n = 0, rc = 0;
+    OWN(grouping_free) struct grouping gs = {0};
+    OWN(str_list_free) struct str_list metrics = {0};
+    int n = 0;
     if (req->group || req->pivot)
-        FAIL(err, ERR_USAGE, "--group and --pivot do not apply to this table");
+        return err_set(err, ERR_USAGE, "--group and --pivot do not apply to this table");
     if (req->columns)
-        TRY(recset_check_metrics(set, NULL, "--columns", req->columns, err));
-    TRY(recset_scope(set, keys, &n, err));
+        PASS_ON(recset_check_metrics(set, NULL, "--columns", req->columns, err));
+    PASS_ON(recset_scope(set, keys, &n, err));
     keys[n++] = KEY_METHOD;
     keys[n++] = KEY_PARAMS;
-    TRY(grouping_make(set, keys, n, 0, is_sample, NULL, &gs, err));
-    TRY(sampled_metrics(set, req->columns ? req->columns : def->metrics, &metrics, err));
+    PASS_ON(grouping_make(set, keys, n, 0, is_sample, NULL, &gs, err));
+    PASS_ON(sampled_metrics(set, req->columns ? req->columns : def->metrics, &metrics, err));
     if (gs.n == 0 || metrics.n == 0)
-        FAIL(err, ERR_INPUT,
-             "no record is of a sample of query rows (lacuna capture --rows, trace subset --rows)");
-    TRY(table_key_columns(out, keys, n, err));
-    TRY(add_columns(out, err));
+        return err_set(
+            err, ERR_INPUT,
+            "no record is of a sample of query rows (lacuna capture --rows, trace subset --rows)");
+    PASS_ON(table_key_columns(out, keys, n, err));
+    PASS_ON(add_columns(out, err));
     for (int64_t g = 0; g < gs.n; g++)
         for (int64_t m = 0; m < metrics.n; m++) {
             struct estimate e = estimate_of(set, &gs.g[g], metrics.items[m]);
             if (e.n == 0)
                 continue;
-            TRY(table_row(out, err));
-            TRY(table_put_keys(out, gs.g[g].first, keys, n, err));
-            TRY(put_estimate(out, n, metrics.items[m], &e, err));
+            PASS_ON(table_row(out, err));
+            PASS_ON(table_put_keys(out, gs.g[g].first, keys, n, err));
+            PASS_ON(put_estimate(out, n, metrics.items[m], &e, err));
         }
     table_note(out,
                "Estimates for all query rows from a sample of them, with 95 %% intervals: t of "
@@ -160,8 +157,5 @@ int build_sample(const struct table_def *def, const struct recset *set,
     table_note(out, "Means over cells; the heads of a trace share their rows, so the half-width is "
                     "the mean of theirs. Intervals of few groups and of errors that few rows make "
                     "are too narrow.");
-out:
-    grouping_free(&gs);
-    str_list_free(&metrics);
-    return rc;
+    return 0;
 }

@@ -4,6 +4,7 @@
  * nine heads of ten has a perfect median.
  */
 #include "analyze/sheet.h"
+#include "core/mem.h"
 
 #include "analyze/format.h"
 #include "analyze/metricfacts.h"
@@ -173,7 +174,7 @@ static int64_t method_of(const struct table *t, int64_t row, int64_t col)
 static void order_by_method(struct view *v)
 {
     int64_t col = table_find(v->t, "method"), n = 0;
-    int64_t *rows = calloc((size_t)v->n_rows + 1, sizeof *rows);
+    OWN(free_at) int64_t *rows = calloc((size_t)v->n_rows + 1, sizeof *rows);
     v->s->failed |= !rows;
     for (int64_t a = 0, b; rows && col >= 0 && a < v->n_rows; a = b) {
         for (b = a + 1; b < v->n_rows && same_before(v->t, v->rows[b - 1], v->rows[b], col); b++)
@@ -185,7 +186,6 @@ static void order_by_method(struct view *v)
     }
     for (int64_t i = 0; i < n; i++)
         v->rows[i] = rows[i];
-    free(rows);
 }
 
 static bool has_number(const struct table *t, int64_t row, bool *any_stats)
@@ -286,7 +286,7 @@ static bool is_zero_count(const struct view *v, int64_t col)
 /* Does every shown row have the same text in the column? Its text is left in b. */
 static bool is_constant(const struct view *v, struct shown at, struct buf *b)
 {
-    struct buf other = {0};
+    OWN(buf_free) struct buf other = {0};
     bool same = v->n_rows > 1;
     buf_reset(b);
     put_cell(v, v->rows[0], at, b);
@@ -295,7 +295,6 @@ static bool is_constant(const struct view *v, struct shown at, struct buf *b)
         put_cell(v, v->rows[i], at, &other);
         same = strcmp(buf_str(b), buf_str(&other)) == 0;
     }
-    buf_free(&other);
     return same;
 }
 
@@ -316,21 +315,20 @@ static void put_same(const struct column *c, bool worst, const char *text, struc
  * brief) is shown. */
 static void show_column(struct view *v, struct shown at)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     const struct column *c = &v->t->cols[at.col];
     if (!v->t->brief || !is_constant(v, at, &text))
         v->cols[v->n_cols++] = at;
     else if (strcmp(c->name, "n") != 0)
         put_same(c, at.worst, buf_str(&text), &v->same);
     v->s->failed |= text.failed;
-    buf_free(&text);
 }
 
 /* Keys first, then metrics, then counts that vary; with --wide all as they stand. */
 static void choose_columns(struct view *v)
 {
     const struct table *t = v->t;
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     bool applies, names_keys;
     for (int64_t c = 0; c < t->n_cols && v->wide; c++)
         v->cols[v->n_cols++] = (struct shown){c, false};
@@ -351,7 +349,6 @@ static void choose_columns(struct view *v)
             if (worst && col->type == COL_STATS)
                 show_column(v, (struct shown){c, true});
         }
-    buf_free(&text);
 }
 
 static const char *head_of(const struct view *v, int64_t col)
@@ -499,10 +496,9 @@ static void collect(const struct table *t, struct settings *all)
 
 static const char *reason_of(const struct table *t, const struct setting *x)
 {
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     put_setting_name(x->method, x->params, &name);
     const char *why = find_reason(&t->full, buf_str(&name));
-    buf_free(&name);
     return why ? why : "at this length that is dense attention, which says nothing about a method";
 }
 
@@ -510,7 +506,7 @@ static const char *reason_of(const struct table *t, const struct setting *x)
 static void warn_full(const struct table *t, const struct settings *all, struct sheet *s)
 {
     for (int64_t i = 0; i < all->n_full; i++) {
-        struct buf b = {0};
+        OWN(buf_free) struct buf b = {0};
         const char *why = reason_of(t, &all->full[i]);
         bool said = false;
         for (int64_t k = 0; k < i && !said; k++)
@@ -525,7 +521,6 @@ static void warn_full(const struct table *t, const struct settings *all, struct 
             str_list_add(&s->notes, buf_str(&b));
         }
         s->failed |= b.failed;
-        buf_free(&b);
     }
 }
 
@@ -621,7 +616,7 @@ static void fill_heads(struct view *v)
         const struct shown at = v->cols[i];
         const struct column *c = &v->t->cols[at.col];
         const struct metric_def *def = c->type == COL_STATS ? metric_def_find(c->name) : NULL;
-        struct buf head = {0};
+        OWN(buf_free) struct buf head = {0};
         buf_printf(&head, "%s%s", head_of(v, at.col),
                    v->wide && v->digits[at.col].quartiles ? ", median (quartiles)" : "");
         v->s->cols[i] =
@@ -631,7 +626,6 @@ static void fill_heads(struct view *v)
                                   .key = is_key(c),
                                   .definition = def ? def->definition : NULL};
         v->s->failed |= head.failed;
-        buf_free(&head);
     }
 }
 
@@ -645,7 +639,7 @@ static bool is_ranked(const struct view *v, struct shown at)
 /* Returns whether a cell is the best of its column. */
 static bool fill_cells(struct view *v)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     bool any = false;
     for (int64_t i = 0; i < v->n_cols; i++) {
         int64_t best =
@@ -659,7 +653,6 @@ static bool fill_cells(struct view *v)
         }
     }
     v->s->failed |= text.failed;
-    buf_free(&text);
     return any;
 }
 
@@ -731,7 +724,7 @@ static int64_t common_n(const struct view *v)
  * has one cell or every number its spread beside it. */
 static bool note_statistic(const struct view *v, struct buf *b)
 {
-    struct buf means = {0};
+    OWN(buf_free) struct buf means = {0};
     int64_t n = common_n(v), n_medians = 0, n_means = 0;
     for (int64_t i = 0; i < v->n_cols && !v->wide && n != 1; i++) {
         const struct column *c = &v->t->cols[v->cols[i].col];
@@ -754,7 +747,6 @@ static bool note_statistic(const struct view *v, struct buf *b)
         buf_puts(b, ".");
     }
     b->failed |= means.failed;
-    buf_free(&means);
     return n_medians + n_means > 0;
 }
 

@@ -95,9 +95,7 @@ static int exact_p(const double *rank, int64_t n, double least, double *p, struc
 {
     int64_t total = n * (n + 1); /* twice the sum of all ranks */
     double *ways = NULL, tail = 0;
-    int rc = mem_zalloc(&ways, total + 1, sizeof *ways, "signed-rank test", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&ways, total + 1, sizeof *ways, "signed-rank test", err));
     ways[0] = 1;
     for (int64_t i = 0; i < n; i++)
         for (int64_t s = total, twice = (int64_t)(2 * rank[i]); s >= twice; s--)
@@ -117,14 +115,14 @@ static double normal_p(double n, double plus, double ties)
 
 static int signed_rank_test(const double *d, int64_t n, struct signed_rank *out, struct err *err)
 {
-    double *size = NULL, *rank = NULL;
-    int64_t *order = NULL, *at = NULL, m = 0;
-    int rc = 0;
+    OWN(free_at) double *size = NULL, *rank = NULL;
+    OWN(free_at) int64_t *order = NULL, *at = NULL;
+    int64_t m = 0;
     *out = (struct signed_rank){.p = 1};
-    TRY(mem_alloc(&size, n, sizeof *size, "signed-rank test", err));
-    TRY(mem_alloc(&rank, n, sizeof *rank, "signed-rank test", err));
-    TRY(mem_alloc(&order, n, sizeof *order, "signed-rank test", err));
-    TRY(mem_alloc(&at, n, sizeof *at, "signed-rank test", err));
+    PASS_ON(mem_alloc(&size, n, sizeof *size, "signed-rank test", err));
+    PASS_ON(mem_alloc(&rank, n, sizeof *rank, "signed-rank test", err));
+    PASS_ON(mem_alloc(&order, n, sizeof *order, "signed-rank test", err));
+    PASS_ON(mem_alloc(&at, n, sizeof *at, "signed-rank test", err));
     for (int64_t i = 0; i < n; i++)
         if (d[i] != 0 && isfinite(d[i])) {
             size[m] = fabs(d[i]);
@@ -137,22 +135,15 @@ static int signed_rank_test(const double *d, int64_t n, struct signed_rank *out,
     if (m > EXACT_MOST)
         out->p = normal_p((double)m, out->plus, ties);
     else if (m)
-        TRY(exact_p(rank, m, fmin(out->plus, out->minus), &out->p, err));
-out:
-    free(size);
-    free(rank);
-    free(order);
-    free(at);
-    return rc;
+        return exact_p(rank, m, fmin(out->plus, out->minus), &out->p, err);
+    return 0;
 }
 
 int holm_correct(double *p, int64_t n, struct err *err)
 {
     int64_t *order = NULL, tests = 0;
     double last = 0;
-    int rc = mem_alloc(&order, n, sizeof *order, "order of tests", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&order, n, sizeof *order, "order of tests", err));
     for (int64_t i = 0; i < n; i++)
         if (!isnan(p[i]))
             order[tests++] = i;
@@ -165,11 +156,11 @@ int holm_correct(double *p, int64_t n, struct err *err)
 
 int spearman(const double *x, const double *y, int64_t n, double *rho, struct err *err)
 {
-    double *rank = NULL, xy = 0, xx = 0, yy = 0, mean = (double)(n + 1) / 2;
-    int64_t *order = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&rank, 2 * n, sizeof *rank, "ranks", err));
-    TRY(mem_alloc(&order, n, sizeof *order, "ranks", err));
+    OWN(free_at) double *rank = NULL;
+    double xy = 0, xx = 0, yy = 0, mean = (double)(n + 1) / 2;
+    OWN(free_at) int64_t *order = NULL;
+    PASS_ON(mem_alloc(&rank, 2 * n, sizeof *rank, "ranks", err));
+    PASS_ON(mem_alloc(&order, n, sizeof *order, "ranks", err));
     average_ranks(x, n, order, rank);
     average_ranks(y, n, order, rank + n);
     for (int64_t i = 0; i < n; i++) {
@@ -179,10 +170,7 @@ int spearman(const double *x, const double *y, int64_t n, double *rho, struct er
         yy += b * b;
     }
     *rho = xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : NAN;
-out:
-    free(rank);
-    free(order);
-    return rc;
+    return 0;
 }
 
 static double middle(const double *sorted, int64_t n)
@@ -192,23 +180,19 @@ static double middle(const double *sorted, int64_t n)
 
 static int median_of(const double *x, int64_t n, double *out, struct err *err)
 {
-    double *y = NULL;
-    int rc = mem_alloc(&y, n, sizeof *y, "median", err);
-    if (rc)
-        return rc;
+    OWN(free_at) double *y = NULL;
+    PASS_ON(mem_alloc(&y, n, sizeof *y, "median", err));
     memcpy(y, x, (size_t)n * sizeof *y);
     sort_f64(y, n);
     *out = middle(y, n);
-    free(y);
     return 0;
 }
 
 static int median_interval(const double *x, int64_t n, double *low, double *high, struct err *err)
 {
-    double *draw = NULL, *medians = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&draw, n, sizeof *draw, "resample", err));
-    TRY(mem_alloc(&medians, RESAMPLES, sizeof *medians, "resamples", err));
+    OWN(free_at) double *draw = NULL, *medians = NULL;
+    PASS_ON(mem_alloc(&draw, n, sizeof *draw, "resample", err));
+    PASS_ON(mem_alloc(&medians, RESAMPLES, sizeof *medians, "resamples", err));
     for (int64_t k = 0; k < RESAMPLES; k++) {
         for (int64_t i = 0; i < n; i++)
             draw[i] = x[rng_below(0, (uint64_t)k, (uint64_t)i, (uint64_t)n)];
@@ -219,20 +203,14 @@ static int median_interval(const double *x, int64_t n, double *low, double *high
     /* Nearest ranks: 2.5 % and 97.5 % of the resamples. */
     *low = medians[RESAMPLES / 40 - 1];
     *high = medians[RESAMPLES - RESAMPLES / 40 - 1];
-out:
-    free(draw);
-    free(medians);
-    return rc;
+    return 0;
 }
 
 int paired_test(const double *d, int64_t n, struct paired *out, struct err *err)
 {
-    int rc = 0;
-    TRY(median_of(d, n, &out->median, err));
-    TRY(median_interval(d, n, &out->low, &out->high, err));
-    TRY(signed_rank_test(d, n, &out->test, err));
-out:
-    return rc;
+    PASS_ON(median_of(d, n, &out->median, err));
+    PASS_ON(median_interval(d, n, &out->low, &out->high, err));
+    return signed_rank_test(d, n, &out->test, err);
 }
 
 static int by_x(const void *a, const void *b)

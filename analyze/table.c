@@ -16,10 +16,9 @@
 /* Text as every format and a terminal may show it; cut between two characters. */
 static void shown(const char *text, char *to, size_t size)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     text_escape(&b, text, "");
     utf8_copy(to, size, buf_str(&b));
-    buf_free(&b);
 }
 
 void table_init(struct table *t, const char *name, const char *title)
@@ -50,9 +49,7 @@ bool table_has_params(const struct table *t, int64_t col)
 int table_column(struct table *t, const char *name, const char *title, const char *unit,
                  enum column_type type, double scale, struct err *err)
 {
-    int rc = mem_grow(&t->cols, &t->cap_cols, t->n_cols + 1, sizeof *t->cols, "columns", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&t->cols, &t->cap_cols, t->n_cols + 1, sizeof *t->cols, "columns", err));
     struct column *c = &t->cols[t->n_cols++];
     *c = (struct column){.type = type, .scale = scale, .axis = metric_axis(name)};
     shown(name, c->name, sizeof c->name);
@@ -64,9 +61,7 @@ int table_column(struct table *t, const char *name, const char *title, const cha
 int table_row(struct table *t, struct err *err)
 {
     int64_t from = t->n_rows * t->n_cols;
-    int rc = mem_grow(&t->cells, &t->cap_cells, from + t->n_cols, sizeof *t->cells, "rows", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&t->cells, &t->cap_cells, from + t->n_cols, sizeof *t->cells, "rows", err));
     memset(t->cells + from, 0, (size_t)t->n_cols * sizeof *t->cells);
     t->n_rows++;
     return 0;
@@ -106,7 +101,7 @@ void table_stats(struct table *t, int64_t col, const struct stats *s)
 void table_note(struct table *t, const char *fmt, ...)
 {
     char text[1024];
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
@@ -114,15 +109,12 @@ void table_note(struct table *t, const char *fmt, ...)
     text_escape(&b, text, "");
     t->notes.failed |= b.failed;
     str_list_add(&t->notes, buf_str(&b));
-    buf_free(&b);
 }
 
 int table_keep_rows(struct table *t, const int64_t *rows, int64_t n, struct err *err)
 {
     struct cell *kept = NULL;
-    int rc = mem_zalloc(&kept, n * t->n_cols + 1, sizeof *kept, "rows", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&kept, n * t->n_cols + 1, sizeof *kept, "rows", err));
     for (int64_t i = 0; i < n; i++)
         for (int64_t c = 0; c < t->n_cols; c++) {
             struct cell *from = table_cell(t, rows[i], c);
@@ -204,9 +196,7 @@ static int sort_by(const struct table *t, const char *name, int64_t *rows, struc
 {
     bool reverse = name[0] == '-';
     struct order o = {.t = t, .sign = reverse ? -1 : 1};
-    int rc = find_column(t, name + reverse, "--sort", &o.col, err);
-    if (rc)
-        return rc;
+    PASS_ON(find_column(t, name + reverse, "--sort", &o.col, err));
     if (t->cols[o.col].type == COL_STATS && metric_better(t->cols[o.col].name) == BETTER_HIGHER)
         o.sign = -o.sign;
     qsort_r(rows, (size_t)t->n_rows, sizeof *rows, by_cell, &o);
@@ -230,31 +220,29 @@ static int64_t first_of_each(const struct table *t, int64_t col, int64_t *rows)
 
 int table_choose_rows(struct table *t, const struct row_opts *o, struct err *err)
 {
-    int64_t *rows = NULL, n = t->n_rows, all = n, col;
-    int rc = 0;
+    OWN(free_at) int64_t *rows = NULL;
+    int64_t n = t->n_rows, all = n, col;
     if (!o->sort && !o->best && !o->top)
         return 0;
     if (o->best && !o->sort)
         return err_set(err, ERR_USAGE, "--best %s: add --sort METRIC, which says what is best",
                        o->best);
-    TRY(mem_alloc(&rows, n + 1, sizeof *rows, "rows", err));
+    PASS_ON(mem_alloc(&rows, n + 1, sizeof *rows, "rows", err));
     for (int64_t i = 0; i < n; i++)
         rows[i] = i;
     if (o->sort)
-        TRY(sort_by(t, o->sort, rows, err));
+        PASS_ON(sort_by(t, o->sort, rows, err));
     if (o->best) {
-        TRY(find_column(t, o->best, "--best", &col, err));
+        PASS_ON(find_column(t, o->best, "--best", &col, err));
         n = first_of_each(t, col, rows);
     }
     if (o->top && o->top < n)
         n = o->top;
-    TRY(table_keep_rows(t, rows, n, err));
+    PASS_ON(table_keep_rows(t, rows, n, err));
     t->sorted = o->sort != NULL;
     if (n < all)
         table_note(t, "%lld of %lld rows%s%s%s%s", (long long)n, (long long)all,
                    o->sort ? ", sorted by " : "", o->sort ? o->sort : "",
                    o->best ? ", the first of each " : "", o->best ? o->best : "");
-out:
-    free(rows);
-    return rc;
+    return 0;
 }

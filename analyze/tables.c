@@ -99,37 +99,32 @@ struct table_filter {
 static void put_cell_in_order(const struct record *r, struct buf *key)
 {
     struct record seen = *r;
-    struct buf order = {0};
+    OWN(buf_free) struct buf order = {0};
     key_text(r, KEY_ORDER, &order);
     snprintf(seen.permute, sizeof seen.permute, "%s", buf_str(&order));
     record_key(&seen, key);
     key->failed |= order.failed;
-    buf_free(&order);
 }
 
 /* A cell that was replayed both as tokens are stored and in the order `row` is one cell: its last
  * record stays. */
 static int find_repeated(const struct recset *set, struct table_filter *f, struct err *err)
 {
-    struct strmap cells = {0}; /* to the last record of each */
-    struct buf key = {0};
+    OWN(strmap_free) struct strmap cells = {0}; /* to the last record of each */
+    OWN(buf_free) struct buf key = {0};
     int64_t n = set->n + set->n_calls;
-    int rc = 0;
     f->set = set;
-    TRY(mem_zalloc(&f->repeated, n, sizeof *f->repeated, "repeated cells", err));
+    PASS_ON(mem_zalloc(&f->repeated, n, sizeof *f->repeated, "repeated cells", err));
     for (int64_t i = 0; i < n; i++) {
         buf_reset(&key);
         put_cell_in_order(i < set->n ? &set->r[i] : &set->calls[i - set->n], &key);
-        TRY(buf_check(&key, "record key", err));
+        PASS_ON(buf_check(&key, "record key", err));
         int64_t before = strmap_get(&cells, buf_str(&key));
         if (before >= 0)
             f->repeated[before] = true;
-        TRY(strmap_put(&cells, buf_str(&key), i, err));
+        PASS_ON(strmap_put(&cells, buf_str(&key), i, err));
     }
-out:
-    strmap_free(&cells);
-    buf_free(&key);
-    return rc;
+    return 0;
 }
 
 static bool is_repeated(const struct table_filter *f, const struct record *r)
@@ -213,7 +208,7 @@ const struct table_def *table_of_set(const struct recset *set)
 /* Different values of a key, as texts; few, so that a list will do. */
 static void values_of(const struct recset *set, enum group_key key, struct str_list *out)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int64_t n = set->n && !recset_varies(set, key) ? 1 : set->n;
     for (int64_t i = 0; i < n; i++) {
         if (i && key_compare(&set->r[i - 1], &set->r[i], key) == 0)
@@ -223,28 +218,24 @@ static void values_of(const struct recset *set, enum group_key key, struct str_l
         if (!str_list_has(out, buf_str(&b)))
             str_list_add(out, buf_str(&b));
     }
-    buf_free(&b);
 }
 
 static int64_t count_of(const struct recset *set, enum group_key key)
 {
-    struct str_list values = {0};
+    OWN(str_list_free) struct str_list values = {0};
     values_of(set, key, &values);
-    int64_t n = values.n;
-    str_list_free(&values);
-    return n;
+    return values.n;
 }
 
 static void put_values(const struct recset *set, enum group_key key, const char *one,
                        const char *many, struct buf *b)
 {
-    struct str_list values = {0};
+    OWN(str_list_free) struct str_list values = {0};
     values_of(set, key, &values);
     if (values.n == 1 && strcmp(values.items[0], "none") != 0)
         buf_printf(b, "%s%s%s", b->len ? ", " : "", values.items[0], one);
     else if (values.n > 1)
         buf_printf(b, "%s%lld %s", b->len ? ", " : "", (long long)values.n, many);
-    str_list_free(&values);
 }
 
 /* Only what is plural: one step or one branch says nothing. */
@@ -311,7 +302,7 @@ static bool of_calls(const struct recset *set)
 static void put_calls(const struct recset *set, struct buf *b)
 {
     static const enum group_key keys[] = {KEY_TRACE, KEY_RUN, KEY_STEP, KEY_BRANCH, KEY_LAYER};
-    struct grouping calls = {0};
+    OWN(grouping_free) struct grouping calls = {0};
     double heads = record_get(&set->r[0], "call_heads");
     bool same = true;
     for (int64_t i = 1; i < set->n; i++)
@@ -320,12 +311,11 @@ static void put_calls(const struct recset *set, struct buf *b)
     buf_printf(b, ", %lld call%s", (long long)calls.n, calls.n == 1 ? "" : "s");
     if (same && heads == heads)
         buf_printf(b, " of %.0f head%s", heads, heads == 1 ? "" : "s");
-    grouping_free(&calls);
 }
 
 void recset_caption(const struct recset *set, struct buf *b)
 {
-    struct str_list precision = {0};
+    OWN(str_list_free) struct str_list precision = {0};
     if (set->n == 0)
         return;
     put_values(set, KEY_MODEL, "", "models", b);
@@ -345,13 +335,12 @@ void recset_caption(const struct recset *set, struct buf *b)
     values_of(set, KEY_PRECISION, &precision);
     if (precision.n == 1 && precision.items[0][0] == 'f' && key_number(&set->r[0], KEY_LAYER) >= 0)
         buf_printf(b, "; against dense attention in float%s", precision.items[0] + 1);
-    str_list_free(&precision);
 }
 
 /* Names of the methods in the order of their first records, dense first, bounds last. */
 static void find_methods(const struct recset *set, struct str_list *out)
 {
-    struct str_list all = {0};
+    OWN(str_list_free) struct str_list all = {0};
     values_of(set, KEY_METHOD, &all);
     for (int place = 0; place < 3; place++)
         for (int64_t i = 0; i < all.n; i++) {
@@ -360,7 +349,6 @@ static void find_methods(const struct recset *set, struct str_list *out)
             if ((dense ? 0 : bound ? 2 : 1) == place)
                 str_list_add(out, all.items[i]);
         }
-    str_list_free(&all);
 }
 
 /* ---- what sheets say of the records --------------------------------------------------------- */
@@ -368,7 +356,7 @@ static void find_methods(const struct recset *set, struct str_list *out)
 /* What a replay noted of settings that keep every pair, once for each. */
 static void find_reasons(const struct recset *set, struct str_list *full)
 {
-    struct buf name = {0}, why = {0}, params = {0};
+    OWN(buf_free) struct buf name = {0}, why = {0}, params = {0};
     for (int64_t i = 0; i < set->n; i++) {
         const struct record *r = &set->r[i];
         size_t len;
@@ -387,9 +375,6 @@ static void find_reasons(const struct recset *set, struct str_list *full)
         }
     }
     full->failed |= name.failed || why.failed || params.failed;
-    buf_free(&name);
-    buf_free(&why);
-    buf_free(&params);
 }
 
 static void facts_for_sheets(const struct table_def *def, const struct recset *set,
@@ -478,7 +463,7 @@ static void note_hidden(const struct grouping *gs, const struct recset *set,
 static void calls_note(const struct grouping *gs, const struct recset *set,
                        const struct str_list *metrics, bool other, struct table *t)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int64_t more = 0;
     bool copies = any_has(set->r, set->n, "time_attend_ns");
     for (int64_t i = 0; i < metrics->n; i++) {
@@ -497,7 +482,6 @@ static void calls_note(const struct grouping *gs, const struct recset *set,
     if (b.len && copies)
         table_note(t, "times of heads through copies are left out (--where scope=head has them)");
     note_hidden(gs, set, metrics, t);
-    buf_free(&b);
 }
 
 /* ---- groups -------------------------------------------------------------------------------- */
@@ -517,11 +501,11 @@ static int choose_keys(const struct table_def *def, const struct recset *set,
                        struct err *err)
 {
     enum group_key own[KEYS_MAX];
-    int n_own, rc = 0;
+    int n_own;
     if (req->group)
         return keys_parse(req->group, "--group", keys, n, err);
-    TRY(keys_parse(def->keys, def->listed.name, own, &n_own, err));
-    TRY(recset_scope(set, keys, n, err));
+    PASS_ON(keys_parse(def->keys, def->listed.name, own, &n_own, err));
+    PASS_ON(recset_scope(set, keys, n, err));
     if (has_key(own, n_own, KEY_ORDER)) /* says what the replay's order says */
         drop_key(keys, n, KEY_PERMUTE);
     if (recset_varies(set, KEY_TARGET) && !(def->flags & TABLE_PER_HEAD))
@@ -529,8 +513,7 @@ static int choose_keys(const struct table_def *def, const struct recset *set,
     for (int i = 0; i < n_own; i++)
         if (!has_key(keys, *n, own[i]))
             keys[(*n)++] = own[i];
-out:
-    return rc;
+    return 0;
 }
 
 /* Say what the rows average over although it differs in kind: an explicit --group can ask for it.
@@ -540,7 +523,7 @@ static void note_mixed(const struct grouping *gs, struct table *t)
     bool per_head = gs->flags & GROUP_PER_HEAD; /* whatever the method */
     static const enum group_key own[] = {KEY_METHOD, KEY_PARAMS};
     int scope = n_scope_keys;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     for (int i = 0; i < (per_head ? scope : scope + 2); i++) {
         enum group_key k = i < scope ? scope_keys[i] : own[i - scope];
         if (grouping_varies(gs, k))
@@ -548,7 +531,6 @@ static void note_mixed(const struct grouping *gs, struct table *t)
     }
     if (b.len)
         table_note(t, "rows average over cells that differ in %s", buf_str(&b));
-    buf_free(&b);
 }
 
 static void note_status(const struct recset *set, struct table *t)
@@ -567,8 +549,7 @@ static void note_status(const struct recset *set, struct table *t)
 static int put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
                    struct err *err)
 {
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     if (key_is_number(k)) {
         if (!isnan(key_number(r, k)))
             table_num(t, col, key_number(r, k));
@@ -578,58 +559,45 @@ static int put_key(struct table *t, int64_t col, const struct record *r, enum gr
         params_for_people(r, &b);
     else
         key_text(r, k, &b);
-    rc = buf_check(&b, "table cell", err);
-    if (!rc)
-        rc = table_text(t, col, buf_str(&b), err);
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, "table cell", err));
+    return table_text(t, col, buf_str(&b), err);
 }
 
 int table_put_keys(struct table *t, const struct record *r, const enum group_key *keys, int n,
                    struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < n; i++)
-        TRY(put_key(t, i, r, keys[i], err));
-out:
-    return rc;
+        PASS_ON(put_key(t, i, r, keys[i], err));
+    return 0;
 }
 
 int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < n; i++)
-        TRY(table_column(t, key_name(keys[i]), key_title(keys[i]), "",
-                         key_is_number(keys[i]) ? COL_INT : COL_TEXT, 1, err));
-out:
-    return rc;
+        PASS_ON(table_column(t, key_name(keys[i]), key_title(keys[i]), "",
+                             key_is_number(keys[i]) ? COL_INT : COL_TEXT, 1, err));
+    return 0;
 }
 
 static int metric_column(struct table *t, const char *metric, struct err *err)
 {
     const char *unit;
     double scale = metric_scale(metric, &unit);
-    struct buf title = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf title = {0};
     metric_title(metric, &title);
-    TRY(buf_check(&title, "column", err));
-    TRY(table_column(t, metric, buf_str(&title), unit, COL_STATS, scale, err));
-out:
-    buf_free(&title);
-    return rc;
+    PASS_ON(buf_check(&title, "column", err));
+    return table_column(t, metric, buf_str(&title), unit, COL_STATS, scale, err);
 }
 
 static int add_metric_columns(struct table *t, const struct str_list *metrics, bool calls,
                               struct err *err)
 {
     static const char *const counts[] = {"n", "skip", "error", "calls"};
-    int rc = 0;
     for (int i = 0; i < 3 + calls; i++)
-        TRY(table_column(t, counts[i], counts[i], "", COL_INT, 1, err));
+        PASS_ON(table_column(t, counts[i], counts[i], "", COL_INT, 1, err));
     for (int64_t i = 0; i < metrics->n; i++)
-        TRY(metric_column(t, metrics->items[i], err));
-out:
-    return rc;
+        PASS_ON(metric_column(t, metrics->items[i], err));
+    return 0;
 }
 
 static int put_group(struct table *t, const struct grouping *gs, const struct group *g,
@@ -638,30 +606,27 @@ static int put_group(struct table *t, const struct grouping *gs, const struct gr
 {
     struct stats s;
     int64_t col = n_keys + gs->has_sparse;
-    int rc = 0;
-    TRY(table_row(t, err));
-    TRY(table_put_keys(t, g->first, keys, n_keys, err));
+    PASS_ON(table_row(t, err));
+    PASS_ON(table_put_keys(t, g->first, keys, n_keys, err));
     if (gs->has_sparse)
-        TRY(table_text(t, n_keys, g->steps == STEPS_SPARSE ? "sparse" : "all", err));
+        PASS_ON(table_text(t, n_keys, g->steps == STEPS_SPARSE ? "sparse" : "all", err));
     table_num(t, col++, (double)g->n_ok);
     table_num(t, col++, (double)g->n_skip);
     table_num(t, col++, (double)g->n_error);
     if (calls_in_columns(gs, metrics))
         table_num(t, col++, (double)calls_beside(gs, g, other));
     for (int64_t i = 0; i < metrics->n; i++) {
-        TRY(group_stats(gs, g, metrics->items[i], &s, NULL, err));
+        PASS_ON(group_stats(gs, g, metrics->items[i], &s, NULL, err));
         table_stats(t, col++, &s);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* One note per column of values that its means leave out; "inf" in a cell says it of itself. */
 static int note_not_finite(const struct grouping *gs, int64_t col, const struct str_list *metrics,
                            struct table *t, struct err *err)
 {
-    struct buf of = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf of = {0};
     for (int64_t i = 0; i < metrics->n; i++) {
         int64_t bad = 0;
         buf_reset(&of);
@@ -674,14 +639,12 @@ static int note_not_finite(const struct grouping *gs, int64_t col, const struct 
             buf_printf(&of, "%s%s%s%s", bad ? ", " : "", r->method, params[0] ? ":" : "", params);
             bad += s->n_bad;
         }
-        TRY(buf_check(&of, "note", err));
+        PASS_ON(buf_check(&of, "note", err));
         if (bad)
             table_note(t, "%s: %lld values that are not finite were left out of the mean of %s",
                        metrics->items[i], (long long)bad, buf_str(&of));
     }
-out:
-    buf_free(&of);
-    return rc;
+    return 0;
 }
 
 /* ---- pivot --------------------------------------------------------------------------------- */
@@ -725,7 +688,7 @@ static void pivot_value(const struct record *r, enum group_key pivot, bool brief
 static int pivot_columns(struct table *t, const struct recset *set, enum group_key pivot,
                          const struct str_list *metrics, struct grouping *by, struct err *err)
 {
-    struct buf value = {0}, name = {0}, below = {0};
+    OWN(buf_free) struct buf value = {0}, name = {0}, below = {0};
     int rc = grouping_make(set, &pivot, 1, 0, NULL, NULL, by, err);
     bool alone = metrics->n == 1, brief = !rc && pivot == KEY_TARGET && by->n && one_metric(by);
     for (int64_t k = 0; !rc && k < metrics->n * by->n; k++) {
@@ -742,9 +705,6 @@ static int pivot_columns(struct table *t, const struct recset *set, enum group_k
         rc = table_column(t, buf_str(&name), alone ? buf_str(&value) : metric_head(metric),
                           alone ? unit : buf_str(&below), COL_STATS, scale, err);
     }
-    buf_free(&value);
-    buf_free(&name);
-    buf_free(&below);
     return rc;
 }
 
@@ -761,11 +721,10 @@ static int pivot_keys(const enum group_key *keys, int n_keys, enum group_key piv
 
 static void pivot_title(const struct str_list *metrics, enum group_key pivot, struct table *t)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     for (int64_t m = 0; m < metrics->n; m++)
         buf_printf(&b, "%s%s", m ? ", " : "", metrics->items[m]);
     snprintf(t->title, sizeof t->title, "%s by %s", buf_str(&b), key_name(pivot));
-    buf_free(&b);
 }
 
 static int build_pivot(const struct recset *set, const enum group_key *keys, int n_keys,
@@ -773,34 +732,32 @@ static int build_pivot(const struct recset *set, const enum group_key *keys, int
                        struct err *err)
 {
     enum group_key all[KEYS_MAX];
-    struct grouping gs = {0}, by = {0};
+    OWN(grouping_free) struct grouping gs = {0}, by = {0};
     struct stats s;
-    int n = pivot_keys(keys, n_keys, pivot, all), rc = 0;
+    int n = pivot_keys(keys, n_keys, pivot, all);
     all[n] = pivot;
     if (n == 0)
-        FAIL(err, ERR_USAGE, "--pivot %s: no other key is left for the rows", key_name(pivot));
-    TRY(table_key_columns(t, all, n, err));
-    TRY(pivot_columns(t, set, pivot, metrics, &by, err));
-    TRY(grouping_make(set, all, n + 1, 0, NULL, NULL, &gs, err));
+        return err_set(err, ERR_USAGE, "--pivot %s: no other key is left for the rows",
+                       key_name(pivot));
+    PASS_ON(table_key_columns(t, all, n, err));
+    PASS_ON(pivot_columns(t, set, pivot, metrics, &by, err));
+    PASS_ON(grouping_make(set, all, n + 1, 0, NULL, NULL, &gs, err));
     for (int64_t i = 0; i < gs.n; i++) {
         if (i == 0 || !same_keys(gs.g[i - 1].first, gs.g[i].first, all, n)) {
-            TRY(table_row(t, err));
-            TRY(table_put_keys(t, gs.g[i].first, all, n, err));
+            PASS_ON(table_row(t, err));
+            PASS_ON(table_put_keys(t, gs.g[i].first, all, n, err));
         }
         int64_t c = 0;
         while (key_compare(by.g[c].first, gs.g[i].first, pivot) != 0)
             c++;
         for (int64_t m = 0; m < metrics->n; m++) {
-            TRY(group_stats(&gs, &gs.g[i], metrics->items[m], &s, NULL, err));
+            PASS_ON(group_stats(&gs, &gs.g[i], metrics->items[m], &s, NULL, err));
             table_stats(t, n + m * by.n + c, &s);
         }
     }
     pivot_title(metrics, pivot, t);
     note_mixed(&gs, t);
-out:
-    grouping_free(&gs);
-    grouping_free(&by);
-    return rc;
+    return 0;
 }
 
 /* ---- build --------------------------------------------------------------------------------- */
@@ -825,20 +782,18 @@ static int put_groups(const struct grouping *gs, const struct recset *set,
                       struct table *out, struct err *err)
 {
     bool other = false;
-    int rc = 0;
-    TRY(table_key_columns(out, keys, n_keys, err));
+    PASS_ON(table_key_columns(out, keys, n_keys, err));
     if (gs->has_sparse)
-        TRY(table_column(out, "steps", "steps", "", COL_TEXT, 1, err));
-    TRY(add_metric_columns(out, metrics, calls_in_columns(gs, metrics), err));
+        PASS_ON(table_column(out, "steps", "steps", "", COL_TEXT, 1, err));
+    PASS_ON(add_metric_columns(out, metrics, calls_in_columns(gs, metrics), err));
     for (int64_t i = 0; i < gs->n; i++)
-        TRY(put_group(out, gs, &gs->g[i], keys, n_keys, metrics, &other, err));
-    TRY(note_not_finite(gs, out->n_cols - metrics->n, metrics, out, err));
+        PASS_ON(put_group(out, gs, &gs->g[i], keys, n_keys, metrics, &other, err));
+    PASS_ON(note_not_finite(gs, out->n_cols - metrics->n, metrics, out, err));
     note_mixed(gs, out);
     calls_note(gs, set, metrics, other, out);
     out->verdict =
         n_keys == 2 && has_key(keys, n_keys, KEY_METHOD) && has_key(keys, n_keys, KEY_PARAMS);
-out:
-    return rc;
+    return 0;
 }
 
 static int build_of(const struct table_def *def, const struct recset *set,
@@ -881,23 +836,20 @@ static int build_groups(const struct table_def *def, const struct recset *set,
                         const struct table_request *req, struct table *out, struct err *err)
 {
     struct recset calls = recset_calls(set);
-    struct str_list metrics = {0};
+    OWN(str_list_free) struct str_list metrics = {0};
     char first[64];
-    int rc = 0;
     first_metric(def, first);
     if ((def->flags & (TABLE_HAVING | TABLE_FIRST) || *def->where) && !table_has_data(def, set))
-        FAIL(err, ERR_INPUT, "no ok record has a metric %s%s%s", first, *def->where ? " with " : "",
-             def->where);
-    TRY(choose_metrics(def, set, req, &metrics, err));
+        return err_set(err, ERR_INPUT, "no ok record has a metric %s%s%s", first,
+                       *def->where ? " with " : "", def->where);
+    PASS_ON(choose_metrics(def, set, req, &metrics, err));
     if (req->pivot && !metrics.n)
-        FAIL(err, ERR_INPUT, "no cell is ok: there is no metric to show by %s", req->pivot);
+        return err_set(err, ERR_INPUT, "no cell is ok: there is no metric to show by %s",
+                       req->pivot);
     bool of_calls = calls_only(set, &metrics);
     if (of_calls)
         table_note(out, "n counts calls: a call is all heads together");
-    TRY(build_of(def, of_calls ? &calls : set, req, &metrics, out, err));
-out:
-    str_list_free(&metrics);
-    return rc;
+    return build_of(def, of_calls ? &calls : set, req, &metrics, out, err);
 }
 
 static bool has_records(const struct recset *set)

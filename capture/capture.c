@@ -26,18 +26,16 @@ enum dtype stored_type(int index, enum dtype native)
 int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,
                    struct err *err)
 {
-    int64_t *index = NULL, picked = -1;
-    int rc = 0;
-    TRY(mem_zalloc(flags, n, sizeof **flags, option, err));
-    TRY(index_list_parse(list, n, option, &index, &picked, err));
+    OWN(free_at) int64_t *index = NULL;
+    int64_t picked = -1;
+    PASS_ON(mem_zalloc(flags, n, sizeof **flags, option, err));
+    PASS_ON(index_list_parse(list, n, option, &index, &picked, err));
     for (int64_t i = 0; !index && i < n; i++)
         (*flags)[i] = true;
     for (int64_t i = 0; index && i < picked; i++)
         (*flags)[index[i]] = true;
     *count = index ? picked : n;
-out:
-    free(index);
-    return rc;
+    return 0;
 }
 
 void capture_computed_by(char *text, size_t size)
@@ -70,17 +68,15 @@ double capture_rate(int jobs)
 /* Content id of the finished trace. */
 static int trace_id_of(const char *path, char id[64], struct err *err)
 {
-    struct trace *t = NULL;
-    int rc = trace_open(path, &t, err);
-    if (!rc)
-        snprintf(id, 64, "%.63s", trace_id(t));
-    trace_close(&t);
-    return rc;
+    OWN(trace_close) struct trace *t = NULL;
+    PASS_ON(trace_open(path, &t, err));
+    snprintf(id, 64, "%.63s", trace_id(t));
+    return 0;
 }
 
 static void print_json(const struct capture_summary *s, const char *id)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 2);
     jw_obj(&w);
@@ -96,15 +92,12 @@ static void print_json(const struct capture_summary *s, const char *id)
         jw_knum(&w, "mean_nll", s->nll);
     jw_obj_end(&w);
     printf("%s\n", buf_str(&b));
-    buf_free(&b);
 }
 
 int capture_print(const struct capture_opts *o, const struct capture_summary *s, struct err *err)
 {
     char id[64] = "";
-    int rc = o->c.dry_run ? 0 : trace_id_of(s->path, id, err);
-    if (rc)
-        return rc;
+    PASS_ON(o->c.dry_run ? 0 : trace_id_of(s->path, id, err));
     if (o->c.json) {
         print_json(s, id);
         return 0;

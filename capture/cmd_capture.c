@@ -92,13 +92,11 @@ static int check_files(const struct capture_opts *o, struct err *err)
 {
     const char *const inputs[] = {o->prompt,     o->tokens_file,    o->continuation,
                                   o->video.text, o->video.negative, o->video.noise};
-    int rc = 0;
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-        TRY(refuse_input(o->out, inputs[i], err));
-        TRY(refuse_input(o->save_sample, inputs[i], err));
+        PASS_ON(refuse_input(o->out, inputs[i], err));
+        PASS_ON(refuse_input(o->save_sample, inputs[i], err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int check_options(const struct app *app, const struct capture_opts *o, bool video,
@@ -131,35 +129,30 @@ static int prompt_output(const char *dir, const char *prompt, struct buf *path, 
 static int check_prompts(const struct capture_opts *o, struct err *err)
 {
     size_t n = strlen(o->out);
-    struct strmap names = {0};
-    struct buf path = {0};
-    int rc = 0;
+    OWN(strmap_free) struct strmap names = {0};
+    OWN(buf_free) struct buf path = {0};
     if (n > 3 && strcmp(o->out + n - 3, ".h5") == 0)
-        FAIL(
+        return err_set(
             err, ERR_USAGE,
             "capture: %lld prompts are %lld traces, in a directory: -o %s needs a name without .h5",
             (long long)o->prompts.n, (long long)o->prompts.n, o->out);
     for (int64_t i = 0; i < o->prompts.n; i++) {
-        TRY(prompt_output(o->out, o->prompts.items[i], &path, err));
+        PASS_ON(prompt_output(o->out, o->prompts.items[i], &path, err));
         if (strmap_get(&names, buf_str(&path)) >= 0)
-            FAIL(err, ERR_USAGE, "capture: two prompts would make %s; give their files other names",
-                 buf_str(&path));
-        TRY(strmap_put(&names, buf_str(&path), i, err));
+            return err_set(err, ERR_USAGE,
+                           "capture: two prompts would make %s; give their files other names",
+                           buf_str(&path));
+        PASS_ON(strmap_put(&names, buf_str(&path), i, err));
     }
     if (!o->c.dry_run)
-        TRY(make_dirs(o->out, err));
-out:
-    buf_free(&path);
-    strmap_free(&names);
-    return rc;
+        return make_dirs(o->out, err);
+    return 0;
 }
 
 static int capture_one(const struct app *app, const struct capture_opts *o, bool video,
                        struct err *err)
 {
-    int rc = check_files(o, err);
-    if (rc)
-        return rc;
+    PASS_ON(check_files(o, err));
     return video ? video_capture(o, o->device ? app->denoiser : NULL, err)
                  : text_capture(app, o, err);
 }
@@ -168,45 +161,39 @@ static int capture_one(const struct app *app, const struct capture_opts *o, bool
 static int capture_each(const struct app *app, const struct capture_opts *o, struct err *err)
 {
     struct capture_opts one = *o;
-    struct buf path = {0};
-    int rc = 0;
-    TRY(check_prompts(o, err));
+    OWN(buf_free) struct buf path = {0};
+    PASS_ON(check_prompts(o, err));
     if (o->c.json)
         puts("[");
     for (int64_t i = 0; i < o->prompts.n; i++) {
-        TRY(prompt_output(o->out, o->prompts.items[i], &path, err));
+        PASS_ON(prompt_output(o->out, o->prompts.items[i], &path, err));
         one.out = (char *)(uintptr_t)buf_str(&path);
         one.prompt = o->prompts.items[i];
         if (i && o->c.json)
             puts(",");
-        TRY(capture_one(app, &one, false, err));
+        PASS_ON(capture_one(app, &one, false, err));
     }
     if (o->c.json)
         puts("]");
-out:
-    buf_free(&path);
-    return rc;
+    return 0;
 }
 
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct capture_opts *o = opts;
-    int rc = 0;
     if (rest->n)
-        FAIL(err, ERR_USAGE, "capture: unexpected argument '%s'", rest->items[0]);
+        return err_set(err, ERR_USAGE, "capture: unexpected argument '%s'", rest->items[0]);
     if (!o->model)
-        FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
-    TRY(foreign_refuse(o->model, err));
+        return err_set(err, ERR_USAGE, "capture: --model DIR is missing");
+    PASS_ON(foreign_refuse(o->model, err));
     bool video = wan_config_is(o->model);
-    TRY(check_options(app, o, video, err));
+    PASS_ON(check_options(app, o, video, err));
     mem_return_large_blocks();
     o->video.who = "capture";
     o->video.model = o->model;
     o->video.seed = (uint64_t)o->c.seed;
     o->prompt = o->prompts.n == 1 ? o->prompts.items[0] : NULL;
-    TRY(o->prompts.n > 1 ? capture_each(app, o, err) : capture_one(app, o, video, err));
-out:
-    return rc;
+    return o->prompts.n > 1 ? capture_each(app, o, err) : capture_one(app, o, video, err);
 }
 
 const struct command cmd_capture = {

@@ -69,9 +69,8 @@ static int named_tensor(const struct import_opts *o, const struct st_file *f, co
                         struct source *s, struct err *err)
 {
     const struct st_tensor *t = NULL;
-    int rc = st_require(f, name, -1, NULL, &t, err);
-    return rc ? rc
-              : source_st(s, f, o->safetensors.items[0], t, (enum source_layout)o->layout, err);
+    PASS_ON(st_require(f, name, -1, NULL, &t, err));
+    return source_st(s, f, o->safetensors.items[0], t, (enum source_layout)o->layout, err);
 }
 
 static int one_source(const struct import_opts *o, const struct st_file *f, const char *what,
@@ -85,30 +84,25 @@ static int one_source(const struct import_opts *o, const struct st_file *f, cons
 static int one_call(const struct import_opts *o, struct import_job *j, const struct st_file *f,
                     const struct trace_call *defaults, struct err *err)
 {
-    int rc = 0;
     if (!o->q || !o->k || !o->v)
         return err_set(err, ERR_USAGE, "import: --q, --k and --v belong together%s",
                        f ? "" : " (or give --safetensors)");
-    TRY(mem_zalloc(&j->calls, 1, sizeof *j->calls, "calls", err));
+    PASS_ON(mem_zalloc(&j->calls, 1, sizeof *j->calls, "calls", err));
     j->n_calls = 1;
     j->calls[0].call = *defaults;
-    TRY(one_source(o, f, o->q, &j->calls[0].q, err));
-    TRY(one_source(o, f, o->k, &j->calls[0].k, err));
-    TRY(one_source(o, f, o->v, &j->calls[0].v, err));
+    PASS_ON(one_source(o, f, o->q, &j->calls[0].q, err));
+    PASS_ON(one_source(o, f, o->k, &j->calls[0].k, err));
+    PASS_ON(one_source(o, f, o->v, &j->calls[0].v, err));
     if (o->out)
-        TRY(one_source(o, f, o->out, &j->calls[0].out, err));
-    TRY(import_call_score(j, f, "", 0, &j->calls[0], err));
-out:
-    return rc;
+        PASS_ON(one_source(o, f, o->out, &j->calls[0].out, err));
+    return import_call_score(j, f, "", 0, &j->calls[0], err);
 }
 
 static int find_calls(const struct import_opts *o, struct import_job *j, const struct st_file *f,
                       struct err *err)
 {
     struct trace_call c;
-    int rc = import_call_defaults(j, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(import_call_defaults(j, &c, err));
     if (o->q || o->k || o->v || !f)
         return one_call(o, j, f, &c, err);
     return import_safetensors(j, f, o->safetensors.items[0], (enum source_layout)o->layout, &c,
@@ -132,11 +126,10 @@ static int print_plan(const struct import_job *j, const char *path)
 static int print_result(const struct import_opts *o, const struct import_job *j, struct err *err)
 {
     const struct trace_meta *m = &j->meta;
-    struct trace *t = NULL;
-    struct buf b = {0};
+    OWN(trace_close) struct trace *t = NULL;
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
-    TRY(trace_open(o->output, &t, err));
+    PASS_ON(trace_open(o->output, &t, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
         jw_obj(&w);
@@ -144,7 +137,7 @@ static int print_result(const struct import_opts *o, const struct import_job *j,
                    JW_INT("calls", trace_calls(t)));
         trace_meta_json(m, &w);
         jw_obj_end(&w);
-        TRY(buf_check(&b, "result", err));
+        PASS_ON(buf_check(&b, "result", err));
         puts(buf_str(&b));
     } else {
         text_printf(
@@ -154,10 +147,7 @@ static int print_result(const struct import_opts *o, const struct import_job *j,
             m->kv_heads, (long long)m->n_q, (long long)m->n_k, m->head_dim, dtype_name(m->dtype),
             trace_id(t));
     }
-out:
-    buf_free(&b);
-    trace_close(&t);
-    return rc;
+    return 0;
 }
 
 static void differs(void *ctx, const char *object, int head, const char *what)
@@ -210,14 +200,14 @@ static bool gave_causal(int argc, char **argv)
 static int read_facts(const struct import_opts *o, bool causal, struct import_job *j,
                       struct err *err)
 {
-    int rc = import_facts(j, o->meta, err);
-    if (!rc && causal)
-        rc = import_fact(j, "causal", o->causal ? "1" : "0", err);
-    if (!rc && o->name)
-        rc = import_fact(j, "name", o->name, err);
-    if (!rc && o->grid)
-        rc = import_fact(j, "grid", o->grid, err);
-    return rc;
+    PASS_ON(import_facts(j, o->meta, err));
+    if (causal)
+        PASS_ON(import_fact(j, "causal", o->causal ? "1" : "0", err));
+    if (o->name)
+        PASS_ON(import_fact(j, "name", o->name, err));
+    if (o->grid)
+        return import_fact(j, "grid", o->grid, err);
+    return 0;
 }
 
 static int import(const struct import_opts *o, bool causal, struct err *err)
@@ -260,15 +250,12 @@ out:
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct import_opts *o = opts;
-    int rc = 0;
     if (rest->n > 0)
-        FAIL(err, ERR_USAGE,
-             "import: '%s' is not expected; files are given by --q, --k, --v or "
-             "--safetensors",
-             rest->items[0]);
-    TRY(import(o, gave_causal(app->argc, app->argv), err));
-out:
-    return rc;
+        return err_set(err, ERR_USAGE,
+                       "import: '%s' is not expected; files are given by --q, --k, --v or "
+                       "--safetensors",
+                       rest->items[0]);
+    return import(o, gave_causal(app->argc, app->argv), err);
 }
 
 const struct command cmd_import = {

@@ -13,12 +13,9 @@
 int column_sums_init(struct column_sums *c, const struct head_select *heads,
                      struct trace_shape keys, double scale, struct err *err)
 {
-    int rc = 0;
     *c = (struct column_sums){.heads = heads, .keys = keys, .scale = scale};
-    TRY(mem_alloc(&c->k, keys.heads * keys.tokens * keys.dim, sizeof *c->k, "keys", err));
-    TRY(mem_alloc(&c->sum, heads->n * keys.tokens, sizeof *c->sum, "sums of columns", err));
-out:
-    return rc;
+    PASS_ON(mem_alloc(&c->k, keys.heads * keys.tokens * keys.dim, sizeof *c->k, "keys", err));
+    return mem_alloc(&c->sum, heads->n * keys.tokens, sizeof *c->sum, "sums of columns", err);
 }
 
 void column_sums_free(struct column_sums *c)
@@ -86,13 +83,9 @@ int column_sums_add(struct column_sums *c, int64_t t0, int64_t n, const float *q
 int column_sums_put(const struct column_sums *c, struct trace_writer *w, struct err *err)
 {
     int64_t n = c->heads->n * c->keys.tokens;
-    float *x = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&x, n, sizeof *x, "sums of columns", err));
+    OWN(free_at) float *x = NULL;
+    PASS_ON(mem_alloc(&x, n, sizeof *x, "sums of columns", err));
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)c->sum[i];
-    TRY(trace_put_values(w, TRACE_COL_SUM, x, err));
-out:
-    free(x);
-    return rc;
+    return trace_put_values(w, TRACE_COL_SUM, x, err);
 }

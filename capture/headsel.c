@@ -66,21 +66,18 @@ out:
 /* "0,4-7" */
 static int ids_text(const int *id, int n, char *text, size_t size, struct err *err)
 {
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     for (int i = 0, last; i < n; i = last + 1) {
         for (last = i; last + 1 < n && id[last + 1] == id[last] + 1; last++)
             ;
         buf_printf(&b, last > i ? "%s%d-%d" : "%s%d", i ? "," : "", id[i], id[last]);
     }
-    TRY(buf_check(&b, "head numbers", err));
+    PASS_ON(buf_check(&b, "head numbers", err));
     if (b.len >= size)
-        FAIL(err, ERR_USAGE, "--heads: the list of %d heads is too long for a trace; choose ranges",
-             n);
+        return err_set(err, ERR_USAGE,
+                       "--heads: the list of %d heads is too long for a trace; choose ranges", n);
     memcpy(text, buf_str(&b), b.len + 1);
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 int head_select_meta(const struct head_select *s, struct trace_meta *m, struct err *err)
@@ -138,16 +135,13 @@ int head_select_put(const struct head_select *s, struct trace_writer *w, enum tr
     bool query = what == TRACE_Q;
     int total = query ? s->model_heads : s->model_kv, count = query ? s->n : s->n_kv;
     const int *head = query ? s->head : s->kv;
-    float *rows = NULL;
-    int rc = 0;
+    OWN(free_at) float *rows = NULL;
     if (s->all)
         return trace_put(w, what, tok0, n, x, (int64_t)total * dim, err);
-    TRY(mem_alloc(&rows, n * dim, sizeof *rows, "rows of a head", err));
+    PASS_ON(mem_alloc(&rows, n * dim, sizeof *rows, "rows of a head", err));
     for (int i = 0; i < count; i++) {
         nn_take_head(x, n, total, dim, head[i], rows);
-        TRY(trace_put_head(w, what, i, tok0, n, rows, err));
+        PASS_ON(trace_put_head(w, what, i, tok0, n, rows, err));
     }
-out:
-    free(rows);
-    return rc;
+    return 0;
 }

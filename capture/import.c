@@ -103,9 +103,8 @@ out:
 static int source_head(struct source *s, int64_t head, float *dst, struct err *err)
 {
     int64_t n = s->tokens * s->dim;
-    int rc = 0;
     if (!s->whole && (s->token_major || (s->npy && s->npy->fortran)))
-        TRY(load_whole(s, err));
+        PASS_ON(load_whole(s, err));
     if (!s->whole && s->npy)
         return npy_read_range_f32(s->npy, head * n, n, dst, err);
     if (!s->whole)
@@ -117,8 +116,7 @@ static int source_head(struct source *s, int64_t head, float *dst, struct err *e
     for (int64_t t = 0; t < s->tokens; t++)
         memcpy(dst + t * s->dim, s->whole + (t * s->heads + head) * s->dim,
                (size_t)s->dim * sizeof *dst);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- what files and the command say --------------------------------------------------------- */
@@ -149,17 +147,17 @@ static int fact(struct import_job *j, const struct st_file *f, const char *key, 
 
 int import_facts(struct import_job *j, const char *text, struct err *err)
 {
-    json_t *o = NULL, *v;
+    OWN(json_decrefp) json_t *o = NULL;
+    json_t *v;
     const char *key;
-    int rc = 0;
     if (!(j->facts = json_object()) || !(j->unread = json_object()))
-        FAIL(err, ERR_NOMEM, "--meta: out of memory");
+        return err_set(err, ERR_NOMEM, "--meta: out of memory");
     if (text && text[0] == '{')
-        TRY(json_read_text(text, strlen(text), "--meta", &o, err));
+        PASS_ON(json_read_text(text, strlen(text), "--meta", &o, err));
     else if (text)
-        TRY(json_read_file(text, (size_t)16 << 20, &o, err));
+        PASS_ON(json_read_file(text, (size_t)16 << 20, &o, err));
     if (o && !json_is_object(o))
-        FAIL(err, ERR_INPUT, "--meta: an object of facts was expected, {\"name\": ...}");
+        return err_set(err, ERR_INPUT, "--meta: an object of facts was expected, {\"name\": ...}");
     json_object_foreach(o, key, v)
     {
         char number[32];
@@ -171,12 +169,11 @@ int import_facts(struct import_job *j, const char *text, struct err *err)
             word = number;
         }
         if (!word)
-            FAIL(err, ERR_INPUT, "--meta: %s: a text, a number, true or false was expected", key);
-        TRY(import_fact(j, key, word, err));
+            return err_set(err, ERR_INPUT,
+                           "--meta: %s: a text, a number, true or false was expected", key);
+        PASS_ON(import_fact(j, key, word, err));
     }
-out:
-    json_decref(o);
-    return rc;
+    return 0;
 }
 
 int import_fact(struct import_job *j, const char *key, const char *value, struct err *err)
@@ -233,9 +230,7 @@ static int take_count(struct import_job *j, const struct st_file *f, const char 
                       int64_t *out, struct err *err)
 {
     double x = (double)*out;
-    int rc = take_number(j, f, key, &x, err);
-    if (rc)
-        return rc;
+    PASS_ON(take_number(j, f, key, &x, err));
     if (x < 0 || x > (double)most || x != floor(x))
         return err_set(err, says_wrong(j, key), "%s says %s = %g, expected a count up to %lld",
                        said_by(j, key), key, x, (long long)most);
@@ -314,46 +309,42 @@ int import_metadata(struct import_job *j, const struct st_file *f, struct err *e
     };
     int64_t layers = 0;
     double scale = NAN;
-    int rc = 0;
 
     strcpy(m->source, "import");
     strcpy(m->name, "imported");
     strcpy(m->compute, "float32");
     m->positions_applied = true;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        TRY(take_text(j, f, texts[i].key, texts[i].field, texts[i].size, err));
-    TRY(take_grid(j, f, err));
-    TRY(take_count(j, f, "layers", 100000, &layers, err));
-    TRY(take_count(j, f, "row_group", INT32_MAX, &m->row_group, err));
-    TRY(take_count(j, f, "decode_from", INT32_MAX, &m->decode_from, err));
-    TRY(take_count(j, f, "question_from", INT32_MAX, &m->question_from, err));
-    TRY(take_count(j, f, "steps", 1000000, &m->steps, err));
-    TRY(take_flag(j, f, "causal", &m->causal, err));
-    TRY(take_flag(j, f, "positions_applied", &m->positions_applied, err));
-    TRY(take_number(j, f, "scale", &scale, err));
+        PASS_ON(take_text(j, f, texts[i].key, texts[i].field, texts[i].size, err));
+    PASS_ON(take_grid(j, f, err));
+    PASS_ON(take_count(j, f, "layers", 100000, &layers, err));
+    PASS_ON(take_count(j, f, "row_group", INT32_MAX, &m->row_group, err));
+    PASS_ON(take_count(j, f, "decode_from", INT32_MAX, &m->decode_from, err));
+    PASS_ON(take_count(j, f, "question_from", INT32_MAX, &m->question_from, err));
+    PASS_ON(take_count(j, f, "steps", 1000000, &m->steps, err));
+    PASS_ON(take_flag(j, f, "causal", &m->causal, err));
+    PASS_ON(take_flag(j, f, "positions_applied", &m->positions_applied, err));
+    PASS_ON(take_number(j, f, "scale", &scale, err));
     if (scale == 0)
-        FAIL(err, says_wrong(j, "scale"), "%s says scale = 0, which makes all scores equal",
-             said_by(j, "scale"));
+        return err_set(err, says_wrong(j, "scale"),
+                       "%s says scale = 0, which makes all scores equal", said_by(j, "scale"));
     m->scale = isnan(scale) ? 0 : scale;
     m->layers = layers ? (int)layers : 1;
-out:
-    return rc;
+    return 0;
 }
 
 int import_call_defaults(struct import_job *j, struct trace_call *c, struct err *err)
 {
     int64_t step = 0, layer = 0;
-    int rc = 0;
     *c = (struct trace_call){.branch = "main", .timestep = NAN, .sigma = NAN};
-    TRY(take_text(j, NULL, "branch", c->branch, sizeof c->branch, err));
-    TRY(take_count(j, NULL, "step", 999999, &step, err));
-    TRY(take_count(j, NULL, "layer", 99999, &layer, err));
-    TRY(take_number(j, NULL, "timestep", &c->timestep, err));
-    TRY(take_number(j, NULL, "sigma", &c->sigma, err));
+    PASS_ON(take_text(j, NULL, "branch", c->branch, sizeof c->branch, err));
+    PASS_ON(take_count(j, NULL, "step", 999999, &step, err));
+    PASS_ON(take_count(j, NULL, "layer", 99999, &layer, err));
+    PASS_ON(take_number(j, NULL, "timestep", &c->timestep, err));
+    PASS_ON(take_number(j, NULL, "sigma", &c->sigma, err));
     c->step = (int)step;
     c->layer = (int)layer;
-out:
-    return rc;
+    return 0;
 }
 
 /* "1, 2, 3" as tokens; a tensor of that name is used before. */
@@ -421,18 +412,17 @@ static int take_values(const struct st_file *f, const char *prefix, size_t len, 
                        const struct st_tensor **t, float **out, struct err *err)
 {
     char name[300];
-    int rc = 0;
     snprintf(name, sizeof name, "%.*s%s", (int)len, prefix, what);
     *t = f ? st_find(f, name) : NULL;
     if (!*t)
         return 0;
-    TRY(mem_alloc(out, (*t)->count, sizeof **out, name, err));
-    TRY(st_read_f32(f, *t, 0, (*t)->count, *out, err));
+    PASS_ON(mem_alloc(out, (*t)->count, sizeof **out, name, err));
+    PASS_ON(st_read_f32(f, *t, 0, (*t)->count, *out, err));
     for (int64_t i = 0; i < (*t)->count; i++)
         if (!isfinite((*out)[i]))
-            FAIL(err, ERR_INPUT, "tensor '%s': value %lld is not finite", name, (long long)i);
-out:
-    return rc;
+            return err_set(err, ERR_INPUT, "tensor '%s': value %lld is not finite", name,
+                           (long long)i);
+    return 0;
 }
 
 static int wrong_shape(const struct st_tensor *t, const char *want, struct err *err)
@@ -445,17 +435,17 @@ static int wrong_shape(const struct st_tensor *t, const char *want, struct err *
 static int take_aux(const struct st_file *f, const char *prefix, size_t len, struct import_call *c,
                     struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < AUX_COUNT; i++) {
         const struct st_tensor *t;
-        TRY(take_values(f, prefix, len, trace_aux_name((enum trace_aux)i), &t, &c->aux[i], err));
+        PASS_ON(
+            take_values(f, prefix, len, trace_aux_name((enum trace_aux)i), &t, &c->aux[i], err));
         if (t && t->ndim != 3)
-            FAIL(err, ERR_INPUT, "tensor '%s' is not of heads, rows and channels", t->name);
+            return err_set(err, ERR_INPUT, "tensor '%s' is not of heads, rows and channels",
+                           t->name);
         if (t)
             c->call.aux[i] = (struct aux_shape){t->shape[0], t->shape[1], t->shape[2]};
     }
-out:
-    return rc;
+    return 0;
 }
 
 int import_call_score(struct import_job *j, const struct st_file *f, const char *prefix, size_t len,
@@ -464,14 +454,13 @@ int import_call_score(struct import_job *j, const struct st_file *f, const char 
     struct trace_score *s = &c->call.score;
     const struct st_tensor *sinks, *alibi, *rel, *bias, *sum;
     int64_t heads = c->q.heads, distances = 2 * c->k.tokens - 1, pairs = c->q.tokens * c->k.tokens;
-    int rc = 0;
-    TRY(take_score(j, f, prefix, len, s, err));
-    TRY(take_values(f, prefix, len, "sinks", &sinks, &c->sinks, err));
-    TRY(take_values(f, prefix, len, "alibi", &alibi, &c->alibi, err));
-    TRY(take_values(f, prefix, len, "rel_bias", &rel, &c->rel_bias, err));
-    TRY(take_values(f, prefix, len, "bias", &bias, &c->bias, err));
-    TRY(take_values(f, prefix, len, "col_sum", &sum, &c->col_sum, err));
-    TRY(take_aux(f, prefix, len, c, err));
+    PASS_ON(take_score(j, f, prefix, len, s, err));
+    PASS_ON(take_values(f, prefix, len, "sinks", &sinks, &c->sinks, err));
+    PASS_ON(take_values(f, prefix, len, "alibi", &alibi, &c->alibi, err));
+    PASS_ON(take_values(f, prefix, len, "rel_bias", &rel, &c->rel_bias, err));
+    PASS_ON(take_values(f, prefix, len, "bias", &bias, &c->bias, err));
+    PASS_ON(take_values(f, prefix, len, "col_sum", &sum, &c->col_sum, err));
+    PASS_ON(take_aux(f, prefix, len, c, err));
     if (sinks && sinks->count != heads)
         return wrong_shape(sinks, "one per head", err);
     if (alibi && alibi->count != heads)
@@ -487,8 +476,7 @@ int import_call_score(struct import_job *j, const struct st_file *f, const char 
     s->alibi = alibi != NULL;
     s->rel_bias = !rel ? 0 : rel->count == distances ? 1 : (int)heads;
     s->bias = !bias ? 0 : bias->count == pairs ? 1 : (int)heads;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- which tensors make up which call ------------------------------------------------------- */
@@ -532,21 +520,17 @@ static int add_call(struct import_job *j, const struct st_file *f, const char *p
                     const char *prefix, size_t len, enum source_layout layout,
                     const struct trace_call *defaults, struct err *err)
 {
-    int rc = mem_grow(&j->calls, &j->cap_calls, j->n_calls + 1, sizeof *j->calls, "calls", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&j->calls, &j->cap_calls, j->n_calls + 1, sizeof *j->calls, "calls", err));
     struct import_call *c = &j->calls[j->n_calls];
     memset(c, 0, sizeof *c);
     c->call = *defaults;
     j->n_calls++;
-    TRY(parse_prefix(prefix, len, path, &c->call, err));
-    TRY(find_part(f, path, prefix, len, "q", false, layout, &c->q, err));
-    TRY(find_part(f, path, prefix, len, "k", false, layout, &c->k, err));
-    TRY(find_part(f, path, prefix, len, "v", false, layout, &c->v, err));
-    TRY(find_part(f, path, prefix, len, "out", true, layout, &c->out, err));
-    TRY(import_call_score(j, f, prefix, len, c, err));
-out:
-    return rc;
+    PASS_ON(parse_prefix(prefix, len, path, &c->call, err));
+    PASS_ON(find_part(f, path, prefix, len, "q", false, layout, &c->q, err));
+    PASS_ON(find_part(f, path, prefix, len, "k", false, layout, &c->k, err));
+    PASS_ON(find_part(f, path, prefix, len, "v", false, layout, &c->v, err));
+    PASS_ON(find_part(f, path, prefix, len, "out", true, layout, &c->out, err));
+    return import_call_score(j, f, prefix, len, c, err);
 }
 
 static int by_call_order(const void *a, const void *b)
@@ -560,55 +544,51 @@ static int read_doubles(const struct st_file *f, const char *path, const char *n
                         int64_t *n, struct err *err)
 {
     const struct st_tensor *t = st_find(f, name);
-    float *x = NULL;
-    int rc = 0;
+    OWN(free_at) float *x = NULL;
     if (!t)
         return 0;
     if (t->ndim != 1 || t->count < 1)
-        FAIL(err, ERR_INPUT, "%s: tensor '%s' has %d dimensions, expected 1", path, name, t->ndim);
-    TRY(mem_alloc(&x, t->count, sizeof *x, name, err));
-    TRY(mem_alloc(out, t->count, sizeof **out, name, err));
+        return err_set(err, ERR_INPUT, "%s: tensor '%s' has %d dimensions, expected 1", path, name,
+                       t->ndim);
+    PASS_ON(mem_alloc(&x, t->count, sizeof *x, name, err));
+    PASS_ON(mem_alloc(out, t->count, sizeof **out, name, err));
     if (t->dtype == DT_F64)
-        TRY(st_read_raw(f, t, 0, t->count, *out, err));
+        PASS_ON(st_read_raw(f, t, 0, t->count, *out, err));
     else
-        TRY(st_read_f32(f, t, 0, t->count, x, err));
+        PASS_ON(st_read_f32(f, t, 0, t->count, x, err));
     for (int64_t i = 0; t->dtype != DT_F64 && i < t->count; i++)
         (*out)[i] = x[i];
     *n = t->count;
-out:
-    free(x);
-    return rc;
+    return 0;
 }
 
 /* Tokens and losses only where they fit the sequence. */
 static int read_text(struct import_job *j, const struct st_file *f, const char *path,
                      struct err *err)
 {
-    int64_t n = j->calls[0].k.tokens, *ids = NULL;
+    OWN(free_at) int64_t *ids = NULL;
+    int64_t n = j->calls[0].k.tokens;
     const struct st_tensor *tokens = st_find(f, "tokens"), *nll = st_find(f, "nll");
-    int rc = 0;
     if (tokens && tokens->count != n)
         log_warn("%s: %lld tokens for %lld keys: not stored", path, (long long)tokens->count,
                  (long long)n);
     if (tokens && tokens->count == n) {
-        TRY(mem_alloc(&ids, n, sizeof *ids, "tokens", err));
-        TRY(mem_alloc(&j->tokens, n, sizeof *j->tokens, "tokens", err));
-        TRY(st_read_i64(f, tokens, 0, n, ids, err));
+        PASS_ON(mem_alloc(&ids, n, sizeof *ids, "tokens", err));
+        PASS_ON(mem_alloc(&j->tokens, n, sizeof *j->tokens, "tokens", err));
+        PASS_ON(st_read_i64(f, tokens, 0, n, ids, err));
         for (int64_t i = 0; i < n; i++) {
             if (ids[i] < 0 || ids[i] > INT32_MAX)
-                FAIL(err, ERR_INPUT, "%s: token %lld is %lld", path, (long long)i,
-                     (long long)ids[i]);
+                return err_set(err, ERR_INPUT, "%s: token %lld is %lld", path, (long long)i,
+                               (long long)ids[i]);
             j->tokens[i] = (int32_t)ids[i];
         }
     }
-    TRY(meta_tokens(j, f, n, err));
+    PASS_ON(meta_tokens(j, f, n, err));
     if (nll && nll->count == n - 1 && n > 1) {
-        TRY(mem_alloc(&j->nll, n - 1, sizeof *j->nll, "nll", err));
-        TRY(st_read_f32(f, nll, 0, n - 1, j->nll, err));
+        PASS_ON(mem_alloc(&j->nll, n - 1, sizeof *j->nll, "nll", err));
+        return st_read_f32(f, nll, 0, n - 1, j->nll, err);
     }
-out:
-    free(ids);
-    return rc;
+    return 0;
 }
 
 /* Positions of the query rows, where they are a sample. */
@@ -659,33 +639,31 @@ int import_safetensors(struct import_job *j, const struct st_file *f, const char
                        enum source_layout layout, const struct trace_call *defaults,
                        struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0; i < st_count(f); i++) {
         const char *name = st_at(f, i)->name;
         size_t len = strlen(name);
         if (len == 0 || len > 250 || name[len - 1] != 'q' || (len > 1 && name[len - 2] != '.'))
             continue;
-        TRY(add_call(j, f, path, name, len - 1, layout, defaults, err));
+        PASS_ON(add_call(j, f, path, name, len - 1, layout, defaults, err));
     }
     if (j->n_calls == 0)
-        FAIL(err, ERR_INPUT,
-             "%s: no tensor is named 'q' or '<prefix>.q'; --q, --k and --v name "
-             "others",
-             path);
+        return err_set(err, ERR_INPUT,
+                       "%s: no tensor is named 'q' or '<prefix>.q'; --q, --k and --v name "
+                       "others",
+                       path);
     qsort(j->calls, (size_t)j->n_calls, sizeof *j->calls, by_call_order);
     for (int64_t i = 0; i < j->n_calls; i++) {
         j->calls[i].call.order = (int)i;
         if (i > 0 && by_call_order(&j->calls[i - 1], &j->calls[i]) == 0)
-            FAIL(err, ERR_INPUT, "%s and %s are of the same step, branch and layer",
-                 j->calls[i - 1].q.name, j->calls[i].q.name);
+            return err_set(err, ERR_INPUT, "%s and %s are of the same step, branch and layer",
+                           j->calls[i - 1].q.name, j->calls[i].q.name);
     }
-    TRY(read_doubles(f, path, "timesteps", &j->timesteps, &j->n_timesteps, err));
-    TRY(read_doubles(f, path, "sigmas", &j->sigmas, &j->n_sigmas, err));
-    TRY(read_text(j, f, path, err));
-    TRY(read_rows(j, f, path, err));
+    PASS_ON(read_doubles(f, path, "timesteps", &j->timesteps, &j->n_timesteps, err));
+    PASS_ON(read_doubles(f, path, "sigmas", &j->sigmas, &j->n_sigmas, err));
+    PASS_ON(read_text(j, f, path, err));
+    PASS_ON(read_rows(j, f, path, err));
     set_schedule(j);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the trace ------------------------------------------------------------------------------ */
@@ -703,23 +681,21 @@ static int demand(const struct source *s, const char *what, int64_t have, int64_
 
 static int check_call(const struct import_call *c, const struct trace_meta *m, struct err *err)
 {
-    int rc = 0;
-    TRY(demand(&c->q, "heads", c->q.heads, m->heads, "q of the first call", err));
-    TRY(demand(&c->q, "tokens", c->q.tokens, m->n_q, "q of the first call", err));
-    TRY(demand(&c->q, "dims", c->q.dim, m->head_dim, "q of the first call", err));
-    TRY(demand(&c->k, "heads", c->k.heads, m->kv_heads, "k of the first call", err));
-    TRY(demand(&c->k, "tokens", c->k.tokens, m->n_k, "k of the first call", err));
-    TRY(demand(&c->k, "dims", c->k.dim, m->head_dim, "q", err));
-    TRY(demand(&c->v, "heads", c->v.heads, m->kv_heads, "k", err));
-    TRY(demand(&c->v, "tokens", c->v.tokens, m->n_k, "k", err));
-    TRY(demand(&c->v, "dims", c->v.dim, m->v_dim, "v of the first call", err));
+    PASS_ON(demand(&c->q, "heads", c->q.heads, m->heads, "q of the first call", err));
+    PASS_ON(demand(&c->q, "tokens", c->q.tokens, m->n_q, "q of the first call", err));
+    PASS_ON(demand(&c->q, "dims", c->q.dim, m->head_dim, "q of the first call", err));
+    PASS_ON(demand(&c->k, "heads", c->k.heads, m->kv_heads, "k of the first call", err));
+    PASS_ON(demand(&c->k, "tokens", c->k.tokens, m->n_k, "k of the first call", err));
+    PASS_ON(demand(&c->k, "dims", c->k.dim, m->head_dim, "q", err));
+    PASS_ON(demand(&c->v, "heads", c->v.heads, m->kv_heads, "k", err));
+    PASS_ON(demand(&c->v, "tokens", c->v.tokens, m->n_k, "k", err));
+    PASS_ON(demand(&c->v, "dims", c->v.dim, m->v_dim, "v of the first call", err));
     if (c->out.heads > 0) {
-        TRY(demand(&c->out, "heads", c->out.heads, m->heads, "q", err));
-        TRY(demand(&c->out, "tokens", c->out.tokens, m->n_q, "q", err));
-        TRY(demand(&c->out, "dims", c->out.dim, m->v_dim, "v", err));
+        PASS_ON(demand(&c->out, "heads", c->out.heads, m->heads, "q", err));
+        PASS_ON(demand(&c->out, "tokens", c->out.tokens, m->n_q, "q", err));
+        return demand(&c->out, "dims", c->out.dim, m->v_dim, "v", err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int choose_dtype(struct import_job *j, enum dtype dtype, struct err *err)
@@ -803,25 +779,22 @@ static int put_source(struct import_job *j, struct trace_writer *w, struct sourc
                       enum trace_what what, struct err *err)
 {
     struct nonfinite bad = {0};
-    float *x = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&x, s->tokens * s->dim, sizeof *x, s->name, err));
+    OWN(free_at) float *x = NULL;
+    PASS_ON(mem_alloc(&x, s->tokens * s->dim, sizeof *x, s->name, err));
     for (int64_t h = 0; h < s->heads; h++) {
         if (interrupted())
-            FAIL(err, ERR_INTERRUPTED, "interrupted");
-        TRY(source_head(s, h, x, err));
+            return err_set(err, ERR_INTERRUPTED, "interrupted");
+        PASS_ON(source_head(s, h, x, err));
         look_for_nonfinite(x, s, h, j->meta.dtype, &bad);
-        TRY(trace_put_head(w, what, (int)h, 0, s->tokens, x, err));
+        PASS_ON(trace_put_head(w, what, (int)h, 0, s->tokens, x, err));
     }
     if (bad.count && !j->allow_nonfinite)
-        FAIL(err, ERR_INPUT,
-             "%s: %lld values are NaN or infinite as %s, the first at head %lld, "
-             "token %lld, dim %lld; --allow-nonfinite takes them",
-             s->name, (long long)bad.count, dtype_name(j->meta.dtype), (long long)bad.head,
-             (long long)bad.token, (long long)bad.dim);
-out:
-    free(x);
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s: %lld values are NaN or infinite as %s, the first at head %lld, "
+                       "token %lld, dim %lld; --allow-nonfinite takes them",
+                       s->name, (long long)bad.count, dtype_name(j->meta.dtype),
+                       (long long)bad.head, (long long)bad.token, (long long)bad.dim);
+    return 0;
 }
 
 /* ---- maps ------------------------------------------------------------------------------------ */
@@ -837,12 +810,11 @@ struct map_work {
 static int stored_head(struct source *s, int64_t head, enum dtype t, float **out, struct err *err)
 {
     int64_t n = s->tokens * s->dim;
-    int rc = mem_alloc(out, n, sizeof **out, s->name, err);
-    if (rc == 0)
-        rc = source_head(s, head, *out, err);
-    for (int64_t i = 0; rc == 0 && i < n; i++)
+    PASS_ON(mem_alloc(out, n, sizeof **out, s->name, err));
+    PASS_ON(source_head(s, head, *out, err));
+    for (int64_t i = 0; i < n; i++)
         (*out)[i] = dtype_round(t, (*out)[i]);
-    return rc;
+    return 0;
 }
 
 /* Cap, bias and sink of a head. */
@@ -865,11 +837,10 @@ static int map_head(void *ctx, int64_t head, int worker, struct err *err)
 {
     struct map_work *m = ctx;
     struct trace_meta *t = &m->j->meta;
-    float *q = NULL, *k = NULL;
-    int rc = 0;
+    OWN(free_at) float *q = NULL, *k = NULL;
     (void)worker;
-    TRY(stored_head(&m->c->q, head, t->dtype, &q, err));
-    TRY(stored_head(&m->c->k, head / (t->heads / t->kv_heads), t->dtype, &k, err));
+    PASS_ON(stored_head(&m->c->q, head, t->dtype, &q, err));
+    PASS_ON(stored_head(&m->c->k, head / (t->heads / t->kv_heads), t->dtype, &k, err));
     struct attn_in in = {.nq = t->n_q,
                          .nk = t->n_k,
                          .d = t->head_dim,
@@ -880,12 +851,9 @@ static int map_head(void *ctx, int64_t head, int worker, struct err *err)
                          .causal = trace_causal(t, &m->c->call.score),
                          .reach = m->c->call.score.reach,
                          .mods = call_mods(m->c, t, head)};
-    TRY(trace_map_head(m->w, (int)head, &in, t->pool, err));
+    PASS_ON(trace_map_head(m->w, (int)head, &in, t->pool, err));
     progress_add(m->progress, 1, 1, "map");
-out:
-    free(q);
-    free(k);
-    return rc;
+    return 0;
 }
 
 /* ---- file ------------------------------------------------------------------------------------ */
@@ -894,65 +862,58 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
                       struct progress *progress, struct err *err)
 {
     struct map_work maps = {j, c, w, progress};
-    int rc = 0;
     c->call.has_out = c->out.heads > 0;
     c->call.has_map = j->meta.pool > 0;
-    TRY(trace_begin_call(w, &c->call, err));
-    TRY(put_source(j, w, &c->q, TRACE_Q, err));
-    TRY(put_source(j, w, &c->k, TRACE_K, err));
-    TRY(put_source(j, w, &c->v, TRACE_V, err));
+    PASS_ON(trace_begin_call(w, &c->call, err));
+    PASS_ON(put_source(j, w, &c->q, TRACE_Q, err));
+    PASS_ON(put_source(j, w, &c->k, TRACE_K, err));
+    PASS_ON(put_source(j, w, &c->v, TRACE_V, err));
     if (c->call.has_out)
-        TRY(put_source(j, w, &c->out, TRACE_OUT, err));
+        PASS_ON(put_source(j, w, &c->out, TRACE_OUT, err));
     if (c->sinks)
-        TRY(trace_put_values(w, TRACE_SINKS, c->sinks, err));
+        PASS_ON(trace_put_values(w, TRACE_SINKS, c->sinks, err));
     if (c->alibi)
-        TRY(trace_put_values(w, TRACE_ALIBI, c->alibi, err));
+        PASS_ON(trace_put_values(w, TRACE_ALIBI, c->alibi, err));
     if (c->rel_bias)
-        TRY(trace_put_values(w, TRACE_REL_BIAS, c->rel_bias, err));
+        PASS_ON(trace_put_values(w, TRACE_REL_BIAS, c->rel_bias, err));
     if (c->bias)
-        TRY(trace_put_values(w, TRACE_BIAS, c->bias, err));
+        PASS_ON(trace_put_values(w, TRACE_BIAS, c->bias, err));
     if (c->col_sum)
-        TRY(trace_put_values(w, TRACE_COL_SUM, c->col_sum, err));
+        PASS_ON(trace_put_values(w, TRACE_COL_SUM, c->col_sum, err));
     for (int i = 0; i < AUX_COUNT; i++)
         if (c->aux[i])
-            TRY(trace_put_values(w, TRACE_AUX + i, c->aux[i], err));
+            PASS_ON(trace_put_values(w, TRACE_AUX + i, c->aux[i], err));
     progress_add(progress, 1, 1, "tensors");
     if (c->call.has_map)
-        TRY(gemm_ready(err));
+        PASS_ON(gemm_ready(err));
     if (c->call.has_map)
-        TRY(pool_run(jobs, j->meta.heads, map_head, &maps, err));
-    TRY(trace_end_call(w, err));
+        PASS_ON(pool_run(jobs, j->meta.heads, map_head, &maps, err));
+    PASS_ON(trace_end_call(w, err));
     source_free(&c->q);
     source_free(&c->k);
     source_free(&c->v);
     source_free(&c->out);
-out:
-    return rc;
+    return 0;
 }
 
 int import_write(struct import_job *j, const char *path, int jobs, bool force, struct err *err)
 {
-    struct trace_writer *w = NULL;
-    struct progress *progress = NULL;
+    OWN(trace_abort) struct trace_writer *w = NULL;
+    OWN(progress_end) struct progress *progress = NULL;
     int64_t items = j->n_calls * (1 + (j->meta.pool > 0 ? j->meta.heads : 0));
-    int rc = 0;
-    TRY(trace_create(path, &j->meta, j->n_calls, force, &w, err));
+    PASS_ON(trace_create(path, &j->meta, j->n_calls, force, &w, err));
     progress = progress_start("import", (double)items, items);
     if (j->tokens)
-        TRY(trace_put_run(w, TRACE_TOKENS, j->meta.n_k, j->tokens, err));
+        PASS_ON(trace_put_run(w, TRACE_TOKENS, j->meta.n_k, j->tokens, err));
     if (j->rows)
-        TRY(trace_put_run(w, TRACE_ROWS, j->meta.n_q, j->rows, err));
+        PASS_ON(trace_put_run(w, TRACE_ROWS, j->meta.n_q, j->rows, err));
     if (j->nll)
-        TRY(trace_put_run(w, TRACE_NLL, j->meta.n_k - 1, j->nll, err));
-    TRY(trace_put_run(w, TRACE_TIMESTEPS, j->n_timesteps, j->timesteps, err));
-    TRY(trace_put_run(w, TRACE_SIGMAS, j->n_sigmas, j->sigmas, err));
+        PASS_ON(trace_put_run(w, TRACE_NLL, j->meta.n_k - 1, j->nll, err));
+    PASS_ON(trace_put_run(w, TRACE_TIMESTEPS, j->n_timesteps, j->timesteps, err));
+    PASS_ON(trace_put_run(w, TRACE_SIGMAS, j->n_sigmas, j->sigmas, err));
     for (int64_t i = 0; i < j->n_calls; i++)
-        TRY(write_call(j, w, &j->calls[i], jobs, progress, err));
-    TRY(trace_commit(&w, err));
-out:
-    progress_end(&progress);
-    trace_abort(&w);
-    return rc;
+        PASS_ON(write_call(j, w, &j->calls[i], jobs, progress, err));
+    return trace_commit(&w, err);
 }
 
 void import_free(struct import_job *j)

@@ -16,16 +16,13 @@
 static int llm_experts_init(struct llm_experts *e, const struct llm_config *c, int64_t rows,
                             struct err *err)
 {
-    int rc = 0;
-    TRY(mem_alloc(&e->logits, rows * c->experts, sizeof(float), "router", err));
-    TRY(mem_alloc(&e->sum, rows * c->hidden, sizeof(float), "experts", err));
-    TRY(mem_alloc(&e->in, rows * c->hidden, sizeof(float), "experts", err));
-    TRY(mem_alloc(&e->out, rows * c->hidden, sizeof(float), "experts", err));
-    TRY(mem_alloc(&e->gate, rows * c->expert_ffn, sizeof(float), "experts", err));
-    TRY(mem_alloc(&e->up, rows * c->expert_ffn, sizeof(float), "experts", err));
-    TRY(mem_alloc(&e->of_expert, rows, sizeof *e->of_expert, "experts", err));
-out:
-    return rc;
+    PASS_ON(mem_alloc(&e->logits, rows * c->experts, sizeof(float), "router", err));
+    PASS_ON(mem_alloc(&e->sum, rows * c->hidden, sizeof(float), "experts", err));
+    PASS_ON(mem_alloc(&e->in, rows * c->hidden, sizeof(float), "experts", err));
+    PASS_ON(mem_alloc(&e->out, rows * c->hidden, sizeof(float), "experts", err));
+    PASS_ON(mem_alloc(&e->gate, rows * c->expert_ffn, sizeof(float), "experts", err));
+    PASS_ON(mem_alloc(&e->up, rows * c->expert_ffn, sizeof(float), "experts", err));
+    return mem_alloc(&e->of_expert, rows, sizeof *e->of_expert, "experts", err);
 }
 
 static void llm_experts_free(struct llm_experts *e)
@@ -75,7 +72,6 @@ static int run_expert(struct llm_experts *e, const struct llm_config *c, const s
                       int expert, const float *x, int64_t n, int jobs, struct err *err)
 {
     int64_t d = c->hidden, f = c->expert_ffn, m = 0, at = expert * d * f;
-    int rc = 0;
     for (int64_t i = 0; i < n; i++)
         if (e->logits[i * c->experts + expert] > 0) {
             memcpy(e->in + m * d, x + i * d, (size_t)d * sizeof *x);
@@ -83,20 +79,19 @@ static int run_expert(struct llm_experts *e, const struct llm_config *c, const s
         }
     if (m == 0)
         return 0;
-    TRY(nn_linear(e->in, m, d, l->t[LLM_E_GATE] + at, NULL, f, jobs, e->gate, err));
-    TRY(nn_linear(e->in, m, d, l->t[LLM_E_UP] + at, NULL, f, jobs, e->up, err));
+    PASS_ON(nn_linear(e->in, m, d, l->t[LLM_E_GATE] + at, NULL, f, jobs, e->gate, err));
+    PASS_ON(nn_linear(e->in, m, d, l->t[LLM_E_UP] + at, NULL, f, jobs, e->up, err));
     nn_silu(e->gate, m * f);
     for (int64_t i = 0; i < m * f; i++)
         e->gate[i] *= e->up[i];
-    TRY(nn_linear(e->gate, m, f, l->t[LLM_E_DOWN] + at, NULL, d, jobs, e->out, err));
+    PASS_ON(nn_linear(e->gate, m, f, l->t[LLM_E_DOWN] + at, NULL, d, jobs, e->out, err));
     for (int64_t k = 0; k < m; k++) {
         float w = e->logits[e->of_expert[k] * c->experts + expert];
         float *to = e->sum + e->of_expert[k] * d;
         for (int64_t i = 0; i < d; i++)
             to[i] += w * e->out[k * d + i];
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* x [n][hidden], normed, becomes what the experts make of it. */
@@ -104,16 +99,14 @@ static int llm_experts_run(struct llm_experts *e, const struct llm_config *c,
                            const struct llm_layer *l, float *x, int64_t n, int jobs,
                            struct err *err)
 {
-    int rc = 0;
-    TRY(nn_linear(x, n, c->hidden, l->t[LLM_ROUTER], NULL, c->experts, jobs, e->logits, err));
+    PASS_ON(nn_linear(x, n, c->hidden, l->t[LLM_ROUTER], NULL, c->experts, jobs, e->logits, err));
     for (int64_t i = 0; i < n; i++)
         route(e->logits + i * c->experts, c->experts, c->experts_used, c->experts_normalised);
     memset(e->sum, 0, (size_t)(n * c->hidden) * sizeof(float));
     for (int i = 0; i < c->experts; i++)
-        TRY(run_expert(e, c, l, i, x, n, jobs, err));
+        PASS_ON(run_expert(e, c, l, i, x, n, jobs, err));
     memcpy(x, e->sum, (size_t)(n * c->hidden) * sizeof(float));
-out:
-    return rc;
+    return 0;
 }
 
 int64_t llm_work_bytes(const struct llm_config *c, int64_t chunk)
@@ -166,11 +159,10 @@ int llm_project(struct llm_work *s, const struct llm_layer *layer, const float *
 {
     const struct llm_config *c = s->c;
     float *const *w = layer->t;
-    int rc = 0;
     nn_rms_norm(h, n, c->hidden, w[LLM_NORM1], c->eps, s->x);
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, s->jobs, q, err));
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_K], w[LLM_K_B], s->kvdim, s->jobs, s->k, err));
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_V], w[LLM_V_B], s->kvdim, s->jobs, s->v, err));
+    PASS_ON(nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, s->jobs, q, err));
+    PASS_ON(nn_linear(s->x, n, c->hidden, w[LLM_K], w[LLM_K_B], s->kvdim, s->jobs, s->k, err));
+    PASS_ON(nn_linear(s->x, n, c->hidden, w[LLM_V], w[LLM_V_B], s->kvdim, s->jobs, s->v, err));
     if (c->qk_norm) {
         nn_rms_norm(q, n * c->heads, c->head_dim, w[LLM_QN], c->eps, q);
         nn_rms_norm(s->k, n * c->kv_heads, c->head_dim, w[LLM_KN], c->eps, s->k);
@@ -183,8 +175,7 @@ int llm_project(struct llm_work *s, const struct llm_layer *layer, const float *
     round_all(s->v, n * s->kvdim, s->round);
     nn_kv_put(kv, pos0, n, s->k, s->v);
     kv->reach.back = llm_window(c, layer->number);
-out:
-    return rc;
+    return 0;
 }
 
 /* h += x, or x after the norm `post`. */
@@ -201,22 +192,22 @@ static int feed_forward(struct llm_work *s, const struct llm_layer *layer, int64
 {
     const struct llm_config *c = s->c;
     float *const *w = layer->t;
-    int rc = 0;
     nn_rms_norm(h, n, c->hidden, w[LLM_NORM2], c->eps, s->x);
     if (llm_has_experts(c, layer->number)) {
-        TRY(llm_experts_run(&s->experts, c, layer, s->x, n, s->jobs, err));
+        PASS_ON(llm_experts_run(&s->experts, c, layer, s->x, n, s->jobs, err));
         add(c, h, s->x, n, w[LLM_POST2]);
         return 0;
     }
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, s->jobs, s->gate, err));
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_UP], w[LLM_UP_B], c->ffn, s->jobs, s->up, err));
+    PASS_ON(
+        nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, s->jobs, s->gate, err));
+    PASS_ON(nn_linear(s->x, n, c->hidden, w[LLM_UP], w[LLM_UP_B], c->ffn, s->jobs, s->up, err));
     nn_silu(s->gate, n * c->ffn);
     for (int64_t i = 0; i < n * c->ffn; i++)
         s->gate[i] *= s->up[i];
-    TRY(nn_linear(s->gate, n, c->ffn, w[LLM_DOWN], w[LLM_DOWN_B], c->hidden, s->jobs, s->x, err));
+    PASS_ON(
+        nn_linear(s->gate, n, c->ffn, w[LLM_DOWN], w[LLM_DOWN_B], c->hidden, s->jobs, s->x, err));
     add(c, h, s->x, n, w[LLM_POST2]);
-out:
-    return rc;
+    return 0;
 }
 
 int llm_finish(struct llm_work *s, const struct llm_layer *layer, const float *o, int64_t n,
@@ -224,12 +215,9 @@ int llm_finish(struct llm_work *s, const struct llm_layer *layer, const float *o
 {
     int64_t hidden = s->c->hidden;
     float *const *w = layer->t;
-    int rc = 0;
-    TRY(nn_linear(o, n, s->qdim, w[LLM_O], w[LLM_O_B], hidden, s->jobs, s->x, err));
+    PASS_ON(nn_linear(o, n, s->qdim, w[LLM_O], w[LLM_O_B], hidden, s->jobs, s->x, err));
     add(s->c, h, s->x, n, w[LLM_POST1]);
-    TRY(feed_forward(s, layer, n, h, err));
-out:
-    return rc;
+    return feed_forward(s, layer, n, h, err);
 }
 
 int llm_layer_run(struct llm_work *s, int layer, const struct llm_layer *w, int64_t pos0, int64_t n,
@@ -238,46 +226,38 @@ int llm_layer_run(struct llm_work *s, int layer, const struct llm_layer *w, int6
 {
     const struct llm_config *c = s->c;
     int64_t step = s->chunk;
-    int rc = 0;
     for (int64_t t = 0; t < n; t += step) {
         if (interrupted())
-            FAIL(err, ERR_INTERRUPTED, "interrupted");
-        TRY(llm_project(s, w, h + t * c->hidden, pos0 + t, t + step < n ? step : n - t, kv,
-                        q + t * s->qdim, err));
+            return err_set(err, ERR_INTERRUPTED, "interrupted");
+        PASS_ON(llm_project(s, w, h + t * c->hidden, pos0 + t, t + step < n ? step : n - t, kv,
+                            q + t * s->qdim, err));
     }
     if (attention)
-        rc = attention->attend(attention->ctx, layer, q, n, kv, pos0 + n, o, err);
+        PASS_ON(attention->attend(attention->ctx, layer, q, n, kv, pos0 + n, o, err));
     else
-        rc = nn_attention(q, kv, n, pos0 + n, c->heads, 1 / sqrt(c->head_dim), true, s->jobs, o,
-                          NULL, err);
-    if (rc)
-        goto out;
+        PASS_ON(nn_attention(q, kv, n, pos0 + n, c->heads, 1 / sqrt(c->head_dim), true, s->jobs, o,
+                             NULL, err));
     for (int64_t t = 0; t < n; t += step)
-        TRY(llm_finish(s, w, o + t * s->qdim, t + step < n ? step : n - t, h + t * c->hidden, err));
-out:
-    return rc;
+        PASS_ON(
+            llm_finish(s, w, o + t * s->qdim, t + step < n ? step : n - t, h + t * c->hidden, err));
+    return 0;
 }
 
 int llm_embed(const struct llm_model *m, const int32_t *tokens, int64_t n, float *h,
               struct err *err)
 {
     int64_t d = m->c.hidden;
-    int rc = 0;
     for (int64_t i = 0; i < n; i++)
-        TRY(st_read_f32(m->file, m->embed, tokens[i] * d, d, h + i * d, err));
-out:
-    return rc;
+        PASS_ON(st_read_f32(m->file, m->embed, tokens[i] * d, d, h + i * d, err));
+    return 0;
 }
 
 int llm_final_norm(const struct llm_model *m, int64_t n, float *h, struct err *err)
 {
     const struct llm_config *c = &m->c;
-    float *w = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&w, c->hidden, sizeof *w, "final norm", err));
-    TRY(st_read_f32(m->file, m->norm, 0, c->hidden, w, err));
+    OWN(free_at) float *w = NULL;
+    PASS_ON(mem_alloc(&w, c->hidden, sizeof *w, "final norm", err));
+    PASS_ON(st_read_f32(m->file, m->norm, 0, c->hidden, w, err));
     nn_rms_norm(h, n, c->hidden, w, c->eps, h);
-out:
-    free(w);
-    return rc;
+    return 0;
 }

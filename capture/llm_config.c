@@ -7,6 +7,7 @@
 #include "capture/wan_config.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/mem.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -137,42 +138,38 @@ static int find_family(const json_t *o, const char *path, const struct family **
 static int positive(const json_t *o, const char *key, const char *path, double *out, bool required,
                     struct err *err)
 {
-    int rc = required ? jget_num(o, key, path, out, err) : jget_num_opt(o, key, path, out, err);
-    if (!rc && !isnan(*out) && !(*out > 0 && isfinite(*out)))
-        rc = err_set(err, ERR_INPUT, "%s: rotary %s must be a positive number", path, key);
-    return rc;
+    PASS_ON(required ? jget_num(o, key, path, out, err) : jget_num_opt(o, key, path, out, err));
+    if (!isnan(*out) && !(*out > 0 && isfinite(*out)))
+        return err_set(err, ERR_INPUT, "%s: rotary %s must be a positive number", path, key);
+    return 0;
 }
 
 static int rope_llama3(const json_t *s, const char *path, struct rope_config *r, struct err *err)
 {
-    int rc = 0;
     r->type = ROPE_LLAMA3;
-    TRY(positive(s, "factor", path, &r->factor, true, err));
-    TRY(positive(s, "low_freq_factor", path, &r->low_freq_factor, true, err));
-    TRY(positive(s, "high_freq_factor", path, &r->high_freq_factor, true, err));
+    PASS_ON(positive(s, "factor", path, &r->factor, true, err));
+    PASS_ON(positive(s, "low_freq_factor", path, &r->low_freq_factor, true, err));
+    PASS_ON(positive(s, "high_freq_factor", path, &r->high_freq_factor, true, err));
     if (r->high_freq_factor <= r->low_freq_factor)
-        FAIL(err, ERR_INPUT, "%s: rotary high_freq_factor must be above low_freq_factor", path);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: rotary high_freq_factor must be above low_freq_factor",
+                       path);
+    return 0;
 }
 
 static int rope_yarn(const json_t *s, const char *path, double max_positions, struct rope_config *r,
                      struct err *err)
 {
-    int rc = 0;
     r->type = ROPE_YARN;
     r->factor = NAN;
-    TRY(positive(s, "factor", path, &r->factor, false, err));
+    PASS_ON(positive(s, "factor", path, &r->factor, false, err));
     if (isnan(r->factor)) /* not given: the ratio of the lengths */
         r->factor = max_positions / r->original_max;
-    TRY(positive(s, "beta_fast", path, &r->beta_fast, false, err));
-    TRY(positive(s, "beta_slow", path, &r->beta_slow, false, err));
-    TRY(positive(s, "attention_factor", path, &r->attention_factor, false, err));
-    TRY(jget_num_opt(s, "mscale", path, &r->mscale, err));
-    TRY(jget_num_opt(s, "mscale_all_dim", path, &r->mscale_all, err));
-    TRY(jget_bool_opt(s, "truncate", path, &r->truncate, err));
-out:
-    return rc;
+    PASS_ON(positive(s, "beta_fast", path, &r->beta_fast, false, err));
+    PASS_ON(positive(s, "beta_slow", path, &r->beta_slow, false, err));
+    PASS_ON(positive(s, "attention_factor", path, &r->attention_factor, false, err));
+    PASS_ON(jget_num_opt(s, "mscale", path, &r->mscale, err));
+    PASS_ON(jget_num_opt(s, "mscale_all_dim", path, &r->mscale_all, err));
+    return jget_bool_opt(s, "truncate", path, &r->truncate, err);
 }
 
 /* Parameters that are fine one by one can still overflow together. */
@@ -209,17 +206,14 @@ static int read_factors(const json_t *s, const char *key, const char *path, int 
 static int rope_long(const json_t *s, const char *path, struct llm_config *c, struct err *err)
 {
     struct rope_config *r = &c->rope;
-    int rc = 0;
     r->type = ROPE_LONG;
     r->factor = NAN;
-    TRY(positive(s, "factor", path, &r->factor, false, err));
+    PASS_ON(positive(s, "factor", path, &r->factor, false, err));
     if (isnan(r->factor))
         r->factor = (double)c->max_positions / r->original_max;
-    TRY(positive(s, "attention_factor", path, &r->attention_factor, false, err));
-    TRY(read_factors(s, "short_factor", path, c->rotary.rotated / 2, r->short_factor, err));
-    TRY(read_factors(s, "long_factor", path, c->rotary.rotated / 2, r->long_factor, err));
-out:
-    return rc;
+    PASS_ON(positive(s, "attention_factor", path, &r->attention_factor, false, err));
+    PASS_ON(read_factors(s, "short_factor", path, c->rotary.rotated / 2, r->short_factor, err));
+    return read_factors(s, "long_factor", path, c->rotary.rotated / 2, r->long_factor, err);
 }
 
 /* The scaling by type; "type" is the older name of "rope_type". */
@@ -227,9 +221,8 @@ static int read_scaling(const json_t *o, const json_t *s, const struct family *f
                         struct llm_config *c, struct err *err)
 {
     const char *type = NULL;
-    int rc = 0;
-    TRY(jget_str_opt(s, "type", path, &type, err));
-    TRY(jget_str_opt(s, "rope_type", path, &type, err));
+    PASS_ON(jget_str_opt(s, "type", path, &type, err));
+    PASS_ON(jget_str_opt(s, "rope_type", path, &type, err));
     type = type ? type : "default";
     if (f->packing == PACK_QKV && strcmp(type, "yarn") == 0)
         type = "longrope"; /* an older name that Phi-3 had for it */
@@ -239,29 +232,28 @@ static int read_scaling(const json_t *o, const json_t *s, const struct family *f
         if (f->original_max)
             *length = (double)f->original_max;
         else
-            TRY(positive(s, "original_max_position_embeddings", path, length, false, err));
-        TRY(positive(o, "original_max_position_embeddings", path, length, false, err));
+            PASS_ON(positive(s, "original_max_position_embeddings", path, length, false, err));
+        PASS_ON(positive(o, "original_max_position_embeddings", path, length, false, err));
     }
     if (strcmp(type, "linear") == 0) {
         c->rope.type = ROPE_LINEAR;
-        TRY(positive(s, "factor", path, &c->rope.factor, true, err));
+        return positive(s, "factor", path, &c->rope.factor, true, err);
     } else if (strcmp(type, "llama3") == 0) {
-        TRY(rope_llama3(s, path, &c->rope, err));
+        return rope_llama3(s, path, &c->rope, err);
     } else if (strcmp(type, "yarn") == 0) {
-        TRY(rope_yarn(s, path, (double)c->max_positions, &c->rope, err));
+        return rope_yarn(s, path, (double)c->max_positions, &c->rope, err);
     } else if (strcmp(type, "dynamic") == 0) {
         c->rope.type = ROPE_DYNAMIC;
-        TRY(positive(s, "factor", path, &c->rope.factor, true, err));
+        return positive(s, "factor", path, &c->rope.factor, true, err);
     } else if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) {
-        TRY(rope_long(s, path, c, err));
+        return rope_long(s, path, c, err);
     } else if (strcmp(type, "default") != 0) {
-        FAIL(err, ERR_INPUT,
-             "%s: rotary scaling of type %.50s is not supported; supported: "
-             "default, linear, llama3, yarn, dynamic, longrope",
-             path, type);
+        return err_set(err, ERR_INPUT,
+                       "%s: rotary scaling of type %.50s is not supported; supported: "
+                       "default, linear, llama3, yarn, dynamic, longrope",
+                       path, type);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The object with the rotary parameters in either spelling, NULL if there is none. */
@@ -297,7 +289,6 @@ static int read_rope(const json_t *o, const struct family *f, const char *path,
 {
     const json_t *scaling = NULL;
     double partial = f->partial > 0 ? f->partial : 1;
-    int rc = 0;
     c->rope = (struct rope_config){.theta = f->theta > 0 ? f->theta : 10000,
                                    .factor = 1,
                                    .beta_fast = 32,
@@ -307,27 +298,26 @@ static int read_rope(const json_t *o, const struct family *f, const char *path,
                                    .mscale = NAN,
                                    .mscale_all = NAN,
                                    .truncate = true};
-    TRY(find_scaling(o, path, &scaling, err));
-    TRY(positive(o, "rope_theta", path, &c->rope.theta, false, err));
-    TRY(jget_num_opt(o, "partial_rotary_factor", path, &partial, err));
+    PASS_ON(find_scaling(o, path, &scaling, err));
+    PASS_ON(positive(o, "rope_theta", path, &c->rope.theta, false, err));
+    PASS_ON(jget_num_opt(o, "partial_rotary_factor", path, &partial, err));
     if (scaling) {
-        TRY(positive(scaling, "rope_theta", path, &c->rope.theta, false, err));
-        TRY(jget_num_opt(scaling, "partial_rotary_factor", path, &partial, err));
+        PASS_ON(positive(scaling, "rope_theta", path, &c->rope.theta, false, err));
+        PASS_ON(jget_num_opt(scaling, "partial_rotary_factor", path, &partial, err));
     }
     if (partial != 1 && f->partial == 0)
-        FAIL(err, ERR_INPUT, "%s: partial_rotary_factor %g is not supported (only 1)", path,
-             partial);
+        return err_set(err, ERR_INPUT, "%s: partial_rotary_factor %g is not supported (only 1)",
+                       path, partial);
     c->rotary.interleaved = f->interleaved;
     c->rotary.rotated = partial > 0 && partial <= 1 ? (int)(c->head_dim * partial) : 0;
     if (c->rotary.rotated < 4 || c->rotary.rotated % 2)
-        FAIL(err, ERR_INPUT,
-             "%s: partial_rotary_factor %g of head_dim %d is no even number of channels from 4 on",
-             path, partial, c->head_dim);
+        return err_set(
+            err, ERR_INPUT,
+            "%s: partial_rotary_factor %g of head_dim %d is no even number of channels from 4 on",
+            path, partial, c->head_dim);
     if (scaling)
-        TRY(read_scaling(o, scaling, f, path, c, err));
-    TRY(check_frequencies(c, path, err));
-out:
-    return rc;
+        PASS_ON(read_scaling(o, scaling, f, path, c, err));
+    return check_frequencies(c, path, err);
 }
 
 /* ---- everything else ------------------------------------------------------------------------ */
@@ -359,21 +349,19 @@ static int read_window(const json_t *o, const struct family *f, const char *path
     const json_t *given = json_object_get(o, "sliding_window");
     bool use = f->window == WINDOW_EVERYWHERE || (f->window == WINDOW_IF_GIVEN && given);
     int64_t window = DEFAULT_WINDOW, full_layers = 28;
-    int rc = 0;
     if (f->window == WINDOW_BY_LAYER || f->window == WINDOW_IF_USED)
-        TRY(jget_bool_opt(o, "use_sliding_window", path, &use, err));
+        PASS_ON(jget_bool_opt(o, "use_sliding_window", path, &use, err));
     if (!use || (given && json_is_null(given)))
         return 0;
-    TRY(jget_size_opt(o, "sliding_window", path, INT64_C(1) << 40, &window, err));
+    PASS_ON(jget_size_opt(o, "sliding_window", path, INT64_C(1) << 40, &window, err));
     memset(c->sliding, true, (size_t)c->layers * sizeof *c->sliding);
     if (f->window == WINDOW_BY_LAYER) {
-        TRY(jget_int_opt(o, "max_window_layers", path, &full_layers, err));
-        TRY(mark_sliding(o, path, full_layers, c, err));
+        PASS_ON(jget_int_opt(o, "max_window_layers", path, &full_layers, err));
+        PASS_ON(mark_sliding(o, path, full_layers, c, err));
     }
     for (int i = 0; i < c->layers; i++)
         c->window = c->sliding[i] ? window : c->window;
-out:
-    return rc;
+    return 0;
 }
 
 /* Weights that are packed or scaled have other tensors than those that are read here. */
@@ -394,14 +382,13 @@ static int read_flags(const json_t *o, const struct family *f, const char *path,
 {
     const char *act = "silu", *dtype = NULL, *older = NULL;
     bool bias = f->naming == NAMES_INTERNLM2;
-    int rc = 0;
     if (f->bias_keys)
-        TRY(jget_bool_opt(o, "attention_bias", path, &bias, err));
+        PASS_ON(jget_bool_opt(o, "attention_bias", path, &bias, err));
     c->qkv_bias = f->qkv_bias_key;
     if (f->qkv_bias_key)
-        TRY(jget_bool_opt(o, "attention_bias", path, &c->qkv_bias, err));
+        PASS_ON(jget_bool_opt(o, "attention_bias", path, &c->qkv_bias, err));
     if (f->naming == NAMES_INTERNLM2)
-        TRY(jget_bool_opt(o, "bias", path, &bias, err));
+        PASS_ON(jget_bool_opt(o, "bias", path, &bias, err));
     c->qkv_bias = f->qkv_bias || c->qkv_bias || bias;
     c->o_bias = bias;
     c->naming = f->naming;
@@ -410,13 +397,14 @@ static int read_flags(const json_t *o, const struct family *f, const char *path,
     c->post_norms = f->post_norms;
     c->qk_norm = f->qk_norm;
     if (f->mlp_bias)
-        TRY(jget_bool_opt(o, "mlp_bias", path, &c->mlp_bias, err));
-    TRY(jget_bool_opt(o, "tie_word_embeddings", path, &c->tied, err));
-    TRY(jget_str_opt(o, "hidden_act", path, &act, err));
+        PASS_ON(jget_bool_opt(o, "mlp_bias", path, &c->mlp_bias, err));
+    PASS_ON(jget_bool_opt(o, "tie_word_embeddings", path, &c->tied, err));
+    PASS_ON(jget_str_opt(o, "hidden_act", path, &act, err));
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        FAIL(err, ERR_INPUT, "%s: hidden_act %.50s is not supported (only silu)", path, act);
-    TRY(jget_str_opt(o, "torch_dtype", path, &older, err));
-    TRY(jget_str_opt(o, "dtype", path, &dtype, err));
+        return err_set(err, ERR_INPUT, "%s: hidden_act %.50s is not supported (only silu)", path,
+                       act);
+    PASS_ON(jget_str_opt(o, "torch_dtype", path, &older, err));
+    PASS_ON(jget_str_opt(o, "dtype", path, &dtype, err));
     if (dtype && older && strcmp(dtype, older) != 0)
         log_warn("%s: dtype is %.50s and torch_dtype %.50s; dtype is taken, as in transformers 5",
                  path, dtype, older);
@@ -425,10 +413,10 @@ static int read_flags(const json_t *o, const struct family *f, const char *path,
         dtype = NULL; /* the weights say it */
     c->dtype = dtype ? dtype_from_name(dtype) : DT_NONE;
     if (dtype && c->dtype != DT_F32 && c->dtype != DT_BF16 && c->dtype != DT_F16)
-        FAIL(err, ERR_INPUT, "%s: dtype %.50s is not supported (float32, bfloat16, float16)", path,
-             dtype);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s: dtype %.50s is not supported (float32, bfloat16, float16)", path,
+                       dtype);
+    return 0;
 }
 
 /* Experts: num_experts is the older name of num_local_experts. */
@@ -438,22 +426,21 @@ static int read_experts(const json_t *o, const struct family *f, const char *pat
     const json_t *dense = json_object_get(o, "mlp_only_layers");
     bool qwen = f->experts == QWEN_EXPERTS;
     int64_t n = qwen ? 128 : 8, used = qwen ? 8 : 2, step = 1;
-    int rc = 0;
     if (f->experts == NO_EXPERTS)
         return 0;
     c->expert_ffn = qwen ? 768 : c->ffn;
     c->experts_normalised = !qwen;
-    TRY(jget_size_opt(o, "num_experts", path, 65536, &n, err));
-    TRY(jget_size_opt(o, "num_local_experts", path, 65536, &n, err));
-    TRY(jget_size_opt(o, "num_experts_per_tok", path, 65536, &used, err));
+    PASS_ON(jget_size_opt(o, "num_experts", path, 65536, &n, err));
+    PASS_ON(jget_size_opt(o, "num_local_experts", path, 65536, &n, err));
+    PASS_ON(jget_size_opt(o, "num_experts_per_tok", path, 65536, &used, err));
     if (qwen) {
-        TRY(jget_size_opt(o, "moe_intermediate_size", path, 1 << 24, &c->expert_ffn, err));
-        TRY(jget_size_opt(o, "decoder_sparse_step", path, 1 << 20, &step, err));
-        TRY(jget_bool_opt(o, "norm_topk_prob", path, &c->experts_normalised, err));
+        PASS_ON(jget_size_opt(o, "moe_intermediate_size", path, 1 << 24, &c->expert_ffn, err));
+        PASS_ON(jget_size_opt(o, "decoder_sparse_step", path, 1 << 20, &step, err));
+        PASS_ON(jget_bool_opt(o, "norm_topk_prob", path, &c->experts_normalised, err));
     }
     if (used > n)
-        FAIL(err, ERR_INPUT, "%s: num_experts_per_tok %lld of %lld experts", path, (long long)used,
-             (long long)n);
+        return err_set(err, ERR_INPUT, "%s: num_experts_per_tok %lld of %lld experts", path,
+                       (long long)used, (long long)n);
     c->experts = (int)n;
     c->experts_used = (int)used;
     for (int i = 0; i < c->layers; i++)
@@ -463,8 +450,7 @@ static int read_experts(const json_t *o, const struct family *f, const char *pat
         if (layer >= 0 && layer < c->layers)
             c->dense[layer] = true;
     }
-out:
-    return rc;
+    return 0;
 }
 
 int64_t llm_window(const struct llm_config *c, int layer)
@@ -504,26 +490,25 @@ static int read_shape(const json_t *o, const struct family *f, const char *path,
                       struct llm_config *c, struct err *err)
 {
     int64_t layers, heads, kv, d;
-    int rc = 0;
-    TRY(jget_size(o, "num_hidden_layers", path, LLM_LAYERS_MAX, &layers, err));
-    TRY(jget_size(o, "num_attention_heads", path, 4096, &heads, err));
-    TRY(jget_size(o, "hidden_size", path, 1 << 20, &c->hidden, err));
-    TRY(jget_size(o, "intermediate_size", path, 1 << 24, &c->ffn, err));
-    TRY(jget_size(o, "vocab_size", path, 1 << 24, &c->vocab, err));
+    PASS_ON(jget_size(o, "num_hidden_layers", path, LLM_LAYERS_MAX, &layers, err));
+    PASS_ON(jget_size(o, "num_attention_heads", path, 4096, &heads, err));
+    PASS_ON(jget_size(o, "hidden_size", path, 1 << 20, &c->hidden, err));
+    PASS_ON(jget_size(o, "intermediate_size", path, 1 << 24, &c->ffn, err));
+    PASS_ON(jget_size(o, "vocab_size", path, 1 << 24, &c->vocab, err));
     const json_t *groups = json_object_get(o, "num_key_value_heads");
     kv = f->kv_heads && !groups ? f->kv_heads : heads;
     d = f->head_dim ? f->head_dim : c->hidden % heads ? 0 : c->hidden / heads;
     c->max_positions = f->max_positions ? f->max_positions : 2048;
     c->eps = f->eps > 0 ? f->eps : 1e-6;
-    TRY(jget_size_opt(o, "num_key_value_heads", path, heads, &kv, err));
-    TRY(jget_size_opt(o, "head_dim", path, HEAD_DIM_MAX, &d, err));
-    TRY(jget_size_opt(o, "max_position_embeddings", path, (int64_t)1 << 40, &c->max_positions,
-                      err));
-    TRY(jget_num_opt(o, "rms_norm_eps", path, &c->eps, err));
+    PASS_ON(jget_size_opt(o, "num_key_value_heads", path, heads, &kv, err));
+    PASS_ON(jget_size_opt(o, "head_dim", path, HEAD_DIM_MAX, &d, err));
+    PASS_ON(jget_size_opt(o, "max_position_embeddings", path, (int64_t)1 << 40, &c->max_positions,
+                          err));
+    PASS_ON(jget_num_opt(o, "rms_norm_eps", path, &c->eps, err));
     if (c->eps < 0)
-        FAIL(err, ERR_INPUT, "%s: rms_norm_eps is negative (%g)", path, c->eps);
+        return err_set(err, ERR_INPUT, "%s: rms_norm_eps is negative (%g)", path, c->eps);
     if (heads % kv || d < 2 || d > HEAD_DIM_MAX || d % 2)
-        FAIL(
+        return err_set(
             err, ERR_INPUT,
             "%s: hidden_size %lld, %lld query heads, %lld kv heads, head_dim %lld do "
             "not fit together (kv heads must divide query heads, head_dim must be even and at most "
@@ -534,8 +519,7 @@ static int read_shape(const json_t *o, const struct family *f, const char *path,
     c->heads = (int)heads;
     c->kv_heads = (int)kv;
     c->head_dim = (int)d;
-out:
-    return rc;
+    return 0;
 }
 
 /* llama.cpp names tensors in its own way, and orders the rows of Llama's q and k for its rotation.
@@ -549,29 +533,26 @@ static void as_gguf(struct llm_config *c)
 int llm_config_read(const char *model, struct llm_config *c, struct err *err)
 {
     char path[CHECKPOINT_PATH];
-    json_t *o = NULL;
+    OWN(json_decrefp) json_t *o = NULL;
     const struct family *f = NULL;
-    int rc = 0;
     memset(c, 0, sizeof *c);
-    TRY(checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, err));
+    PASS_ON(checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, err));
     if (!o)
-        FAIL(err, ERR_INPUT, "%s does not exist", path);
-    TRY(find_family(o, path, &f, err));
+        return err_set(err, ERR_INPUT, "%s does not exist", path);
+    PASS_ON(find_family(o, path, &f, err));
     snprintf(c->architecture, sizeof c->architecture, "%s", f->architecture);
-    TRY(refuse_quantised(o, path, err));
-    TRY(read_shape(o, f, path, c, err));
-    TRY(read_flags(o, f, path, c, err));
+    PASS_ON(refuse_quantised(o, path, err));
+    PASS_ON(read_shape(o, f, path, c, err));
+    PASS_ON(read_flags(o, f, path, c, err));
     if (checkpoint_is_gguf(model))
         as_gguf(c);
-    TRY(read_rope(o, f, path, c, err));
-    TRY(read_experts(o, f, path, c, err));
-    TRY(read_window(o, f, path, c, err));
+    PASS_ON(read_rope(o, f, path, c, err));
+    PASS_ON(read_experts(o, f, path, c, err));
+    PASS_ON(read_window(o, f, path, c, err));
     c->bos = -1;
-    TRY(jget_int_opt(o, "bos_token_id", path, &c->bos, err));
+    PASS_ON(jget_int_opt(o, "bos_token_id", path, &c->bos, err));
     if (c->bos < -1 || c->bos >= c->vocab)
-        FAIL(err, ERR_INPUT, "%s: bos_token_id is %lld, the vocabulary has %lld tokens", path,
-             (long long)c->bos, (long long)c->vocab);
-out:
-    json_decref(o);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: bos_token_id is %lld, the vocabulary has %lld tokens",
+                       path, (long long)c->bos, (long long)c->vocab);
+    return 0;
 }

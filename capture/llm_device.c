@@ -76,18 +76,16 @@ out:
 static int embed(struct device_run *r, struct err *err)
 {
     int64_t d = r->m->c.hidden, n = r->run->n;
-    float *h = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&h, EMBED_ROWS * d, sizeof *h, "embeddings", err));
+    OWN(free_at) float *h = NULL;
+    PASS_ON(mem_alloc(&h, EMBED_ROWS * d, sizeof *h, "embeddings", err));
     for (int64_t t = 0; t < n; t += EMBED_ROWS) {
         int64_t rows = n - t < EMBED_ROWS ? n - t : EMBED_ROWS;
         for (int64_t i = 0; i < rows; i++)
-            TRY(st_read_f32(r->m->file, r->m->embed, r->run->tokens[t + i] * d, d, h + i * d, err));
-        TRY(r->on->put_hidden(r->d, t, rows, h, err));
+            PASS_ON(
+                st_read_f32(r->m->file, r->m->embed, r->run->tokens[t + i] * d, d, h + i * d, err));
+        PASS_ON(r->on->put_hidden(r->d, t, rows, h, err));
     }
-out:
-    free(h);
-    return rc;
+    return 0;
 }
 
 static int take_rows(void *ctx, int64_t tok0, int64_t n, const float *q, const float *k,
@@ -106,15 +104,14 @@ static int run_layer(struct device_run *r, struct err *err)
 {
     const struct llm_hooks *hooks = r->hooks;
     struct decoder_sink sink = {.ctx = r};
-    struct attnmap map = {0};
+    OWN(attnmap_free) struct attnmap map = {0};
     int64_t n = r->run->n;
     bool maps = r->run->pool > 0 && wanted(hooks->wants_map, hooks->ctx, r->layer);
-    int rc = 0;
     if (interrupted())
-        FAIL(err, ERR_INTERRUPTED, "interrupted");
-    TRY(llm_raw_load(r->m, r->layer, &r->w, err));
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
+    PASS_ON(llm_raw_load(r->m, r->layer, &r->w, err));
     if (maps) {
-        TRY(attnmap_init(&map, r->m->c.heads, n, n, r->run->pool, err));
+        PASS_ON(attnmap_init(&map, r->m->c.heads, n, n, r->run->pool, err));
         sink.pool = r->run->pool;
         sink.map_sum = map.sum;
         sink.map_max = map.max;
@@ -122,28 +119,21 @@ static int run_layer(struct device_run *r, struct err *err)
     if (hooks->rows && wanted(hooks->wants_rows, hooks->ctx, r->layer))
         sink.rows = take_rows;
     if (hooks->begin_layer)
-        TRY(hooks->begin_layer(hooks->ctx, r->layer, err));
-    TRY(r->on->layer(r->d, r->w.t, &sink, err));
+        PASS_ON(hooks->begin_layer(hooks->ctx, r->layer, err));
+    PASS_ON(r->on->layer(r->d, r->w.t, &sink, err));
     if (hooks->rows && !sink.rows)
-        TRY(hooks->rows(hooks->ctx, r->layer, 0, n, NULL, NULL, NULL, err));
+        PASS_ON(hooks->rows(hooks->ctx, r->layer, 0, n, NULL, NULL, NULL, err));
     if (hooks->end_layer)
-        TRY(hooks->end_layer(hooks->ctx, r->layer, maps ? &map : NULL, err));
-out:
-    attnmap_free(&map);
-    return rc;
+        return hooks->end_layer(hooks->ctx, r->layer, maps ? &map : NULL, err);
+    return 0;
 }
 
 static int likelihoods(struct device_run *r, struct err *err)
 {
-    struct decoder_tensor norm = {0}, head = {0};
-    int rc = 0;
-    TRY(raw_tensor_read(r->m->file, r->m->norm, &norm, err));
-    TRY(raw_tensor_read(r->m->file, r->m->head, &head, err));
-    TRY(r->on->likelihoods(r->d, &norm, &head, r->run->tokens, r->run->nll, err));
-out:
-    raw_tensor_free(&norm);
-    raw_tensor_free(&head);
-    return rc;
+    OWN(raw_tensor_free) struct decoder_tensor norm = {0}, head = {0};
+    PASS_ON(raw_tensor_read(r->m->file, r->m->norm, &norm, err));
+    PASS_ON(raw_tensor_read(r->m->file, r->m->head, &head, err));
+    return r->on->likelihoods(r->d, &norm, &head, r->run->tokens, r->run->nll, err);
 }
 
 int llm_forward_device(struct llm_model *m, const struct llm_run *run,

@@ -69,15 +69,12 @@ static int state_init(struct state *s, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
     int64_t r = s->chunk, qdim = (int64_t)c->heads * c->head_dim;
-    int rc = 0;
-    TRY(llm_work_init(&s->work, c, r, s->run->jobs, err));
-    TRY(mem_alloc(&s->h, s->run->n * c->hidden, sizeof(float), "hidden state", err));
-    TRY(mem_alloc(&s->q, r * qdim, sizeof(float), "queries", err));
-    TRY(mem_alloc(&s->o, r * qdim, sizeof(float), "attention output", err));
-    TRY(mem_alloc(&s->lse, r * c->heads, sizeof(double), "log-sum-exp", err));
-    TRY(nn_kv_init(&s->kv, s->run->n, c->kv_heads, c->head_dim, err));
-out:
-    return rc;
+    PASS_ON(llm_work_init(&s->work, c, r, s->run->jobs, err));
+    PASS_ON(mem_alloc(&s->h, s->run->n * c->hidden, sizeof(float), "hidden state", err));
+    PASS_ON(mem_alloc(&s->q, r * qdim, sizeof(float), "queries", err));
+    PASS_ON(mem_alloc(&s->o, r * qdim, sizeof(float), "attention output", err));
+    PASS_ON(mem_alloc(&s->lse, r * c->heads, sizeof(double), "log-sum-exp", err));
+    return nn_kv_init(&s->kv, s->run->n, c->kv_heads, c->head_dim, err);
 }
 
 /* ---- one layer ------------------------------------------------------------------------------ */
@@ -88,40 +85,36 @@ static int run_chunk(struct state *s, int layer, int64_t t0, int64_t n, struct a
     const struct llm_config *c = &s->m->c;
     double scale = 1 / sqrt(c->head_dim);
     float *h = s->h + t0 * c->hidden;
-    int rc = 0;
     if (interrupted())
-        FAIL(err, ERR_INTERRUPTED, "interrupted");
-    TRY(llm_project(&s->work, &s->w, h, t0, n, &s->kv, s->q, err));
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
+    PASS_ON(llm_project(&s->work, &s->w, h, t0, n, &s->kv, s->q, err));
     if (s->hooks->rows)
-        TRY(s->hooks->rows(s->hooks->ctx, layer, t0, n, s->q, s->work.k, s->work.v, err));
-    TRY(nn_attention(s->q, &s->kv, n, t0 + n, c->heads, scale, true, s->run->jobs, s->o, s->lse,
-                     err));
+        PASS_ON(s->hooks->rows(s->hooks->ctx, layer, t0, n, s->q, s->work.k, s->work.v, err));
+    PASS_ON(nn_attention(s->q, &s->kv, n, t0 + n, c->heads, scale, true, s->run->jobs, s->o, s->lse,
+                         err));
     if (map)
-        TRY(attnmap_rows(map, s->q, &s->kv, t0, n, t0 + n, scale, true, s->lse, s->run->jobs, err));
-    TRY(llm_finish(&s->work, &s->w, s->o, n, h, err));
-out:
-    return rc;
+        PASS_ON(
+            attnmap_rows(map, s->q, &s->kv, t0, n, t0 + n, scale, true, s->lse, s->run->jobs, err));
+    return llm_finish(&s->work, &s->w, s->o, n, h, err);
 }
 
 static int run_layer(struct state *s, int layer, struct err *err)
 {
     const struct llm_hooks *hooks = s->hooks;
-    struct attnmap map = {0};
+    OWN(attnmap_free) struct attnmap map = {0};
     int64_t n = s->run->n;
     bool maps = s->run->pool > 0 && (!hooks->wants_map || hooks->wants_map(hooks->ctx, layer));
-    int rc = 0;
-    TRY(llm_layer_load(s->m, layer, &s->w, err));
+    PASS_ON(llm_layer_load(s->m, layer, &s->w, err));
     if (maps)
-        TRY(attnmap_init(&map, s->m->c.heads, n, n, s->run->pool, err));
+        PASS_ON(attnmap_init(&map, s->m->c.heads, n, n, s->run->pool, err));
     if (hooks->begin_layer)
-        TRY(hooks->begin_layer(hooks->ctx, layer, err));
+        PASS_ON(hooks->begin_layer(hooks->ctx, layer, err));
     for (int64_t t = 0; t < n; t += s->chunk)
-        TRY(run_chunk(s, layer, t, t + s->chunk < n ? s->chunk : n - t, maps ? &map : NULL, err));
+        PASS_ON(
+            run_chunk(s, layer, t, t + s->chunk < n ? s->chunk : n - t, maps ? &map : NULL, err));
     if (hooks->end_layer)
-        TRY(hooks->end_layer(hooks->ctx, layer, maps ? &map : NULL, err));
-out:
-    attnmap_free(&map);
-    return rc;
+        return hooks->end_layer(hooks->ctx, layer, maps ? &map : NULL, err);
+    return 0;
 }
 
 /* ---- logits --------------------------------------------------------------------------------- */
@@ -151,19 +144,17 @@ static int vocab_chunk(struct state *s, int64_t v0, int64_t nv, float *w, float 
 {
     const struct llm_config *c = &s->m->c;
     const struct llm_run *run = s->run;
-    int rc = 0;
-    TRY(st_read_f32(s->m->file, s->m->head, v0 * c->hidden, nv * c->hidden, w, err));
+    PASS_ON(st_read_f32(s->m->file, s->m->head, v0 * c->hidden, nv * c->hidden, w, err));
     for (int64_t r = 0; run->nll && r < run->n - 1; r += LOGIT_ROWS) {
         int64_t n = run->n - 1 - r < LOGIT_ROWS ? run->n - 1 - r : LOGIT_ROWS;
-        TRY(nn_linear(s->h + r * c->hidden, n, c->hidden, w, NULL, nv, run->jobs, logits, err));
+        PASS_ON(nn_linear(s->h + r * c->hidden, n, c->hidden, w, NULL, nv, run->jobs, logits, err));
         for (int64_t i = 0; i < n; i++)
             tally_row(t, r + i, logits + i * nv, nv, v0, run->tokens[r + i + 1]);
     }
     if (run->last_logits)
-        TRY(nn_linear(s->h + (run->n - 1) * c->hidden, 1, c->hidden, w, NULL, nv, run->jobs,
-                      run->last_logits + v0, err));
-out:
-    return rc;
+        return nn_linear(s->h + (run->n - 1) * c->hidden, 1, c->hidden, w, NULL, nv, run->jobs,
+                         run->last_logits + v0, err);
+    return 0;
 }
 
 static int likelihoods(struct state *s, struct err *err)
@@ -245,26 +236,22 @@ static int check_tied(struct llm_model *m, const char *model, const char *name, 
 {
     const struct st_tensor *head = st_find(m->file, name);
     const int64_t chunk = 65536;
-    float *a = NULL, *b = NULL;
-    int rc = 0;
+    OWN(free_at) float *a = NULL, *b = NULL;
     if (!head || head->count != m->embed->count)
         return 0;
-    TRY(mem_alloc(&a, chunk, sizeof *a, name, err));
-    TRY(mem_alloc(&b, chunk, sizeof *b, name, err));
+    PASS_ON(mem_alloc(&a, chunk, sizeof *a, name, err));
+    PASS_ON(mem_alloc(&b, chunk, sizeof *b, name, err));
     for (int64_t at = 0; at < head->count && m->c.tied; at += chunk) {
         int64_t n = MIN(chunk, head->count - at);
-        TRY(st_read_f32(m->file, m->embed, at, n, a, err));
-        TRY(st_read_f32(m->file, head, at, n, b, err));
+        PASS_ON(st_read_f32(m->file, m->embed, at, n, a, err));
+        PASS_ON(st_read_f32(m->file, head, at, n, b, err));
         m->c.tied = memcmp(a, b, (size_t)n * sizeof *a) == 0;
     }
     if (!m->c.tied)
         log_warn("%s: tie_word_embeddings is true, but %s is not the embedding: it is taken, as in "
                  "transformers 5",
                  model, name);
-out:
-    free(a);
-    free(b);
-    return rc;
+    return 0;
 }
 
 /* Embeddings, output matrix and last norm. */
@@ -278,18 +265,16 @@ static int find_ends(struct llm_model *m, const char *model, struct err *err)
     };
     const char *const *name = names[m->c.naming];
     int64_t shape[2] = {m->c.vocab, m->c.hidden};
-    int rc = 0;
-    TRY(llm_tensor_require(m, name[0], 2, shape, &m->embed, err));
+    PASS_ON(llm_tensor_require(m, name[0], 2, shape, &m->embed, err));
     m->head = m->embed;
     if (m->c.tied)
-        TRY(check_tied(m, model, name[1], err));
+        PASS_ON(check_tied(m, model, name[1], err));
     if (!m->c.tied)
-        TRY(llm_tensor_require(m, name[1], 2, shape, &m->head, err));
-    TRY(llm_tensor_require(m, name[2], 1, shape + 1, &m->norm, err));
+        PASS_ON(llm_tensor_require(m, name[1], 2, shape, &m->head, err));
+    PASS_ON(llm_tensor_require(m, name[2], 1, shape + 1, &m->norm, err));
     if (m->c.dtype == DT_NONE)
         m->c.dtype = m->embed->dtype == DT_F64 ? DT_F32 : m->embed->dtype;
-out:
-    return rc;
+    return 0;
 }
 
 /* Rotary factors are part of the configuration. */

@@ -128,9 +128,7 @@ static bool has_tensor(const struct llm_config *c, int layer, int i)
 int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, const int64_t *shape,
                        const struct st_tensor **t, struct err *err)
 {
-    int rc = st_require(m->file, name, ndim, shape, t, err);
-    if (rc)
-        return rc;
+    PASS_ON(st_require(m->file, name, ndim, shape, t, err));
     enum dtype d = (*t)->dtype;
     if (d != DT_F32 && d != DT_BF16 && d != DT_F16 && d != DT_F64)
         return err_set(err, ERR_INPUT,
@@ -208,14 +206,12 @@ static int files_of(const struct llm_config *c, int i)
 int llm_layer_check(const struct llm_model *m, int layer, bool *used, struct err *err)
 {
     struct part p;
-    int rc = 0;
     for (int i = 0; i < LLM_LAYER_TENSORS; i++)
         for (int e = 0; has_tensor(&m->c, layer, i) && e < files_of(&m->c, i); e++) {
-            TRY(find(m, layer, i, e, &p, err));
+            PASS_ON(find(m, layer, i, e, &p, err));
             used[p.t - st_at(m->file, 0)] = true;
         }
-out:
-    return rc;
+    return 0;
 }
 
 /* Rows of `width` bytes of q or k in the order of channels, where they lie in pairs. */
@@ -223,19 +219,16 @@ static int order_rows(const struct llm_config *c, int i, void *data, size_t widt
 {
     bool of_q = i == LLM_Q || i == LLM_Q_B, of_k = i == LLM_K || i == LLM_K_B;
     int heads = of_q ? c->heads : of_k ? c->kv_heads : 0, d = c->head_dim;
-    char *head = NULL;
-    int rc = 0;
+    OWN(free_at) char *head = NULL;
     if (!c->paired_rows || heads == 0)
         return 0;
-    TRY(mem_alloc(&head, d, width, "a head's weights", err));
+    PASS_ON(mem_alloc(&head, d, width, "a head's weights", err));
     for (char *to = data; heads > 0; heads--, to += (size_t)d * width) {
         memcpy(head, to, (size_t)d * width);
         for (size_t r = 0; r < (size_t)d; r++)
             memcpy(to + (r % 2 * (size_t)d / 2 + r / 2) * width, head + r * width, width);
     }
-out:
-    free(head);
-    return rc;
+    return 0;
 }
 
 int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, struct err *err)
@@ -278,22 +271,19 @@ static int raw_part(const struct llm_model *m, const struct part *p, struct deco
     bool wide = p->t->dtype == DT_F64;
     enum dtype dtype = wide ? DT_F32 : p->t->dtype;
     int64_t block = p->count * p->cols;
-    char *data = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&data, p->blocks * block, dtype_size(dtype), p->t->name, err));
+    OWN(free_at) char *data = NULL;
+    PASS_ON(mem_alloc(&data, p->blocks * block, dtype_size(dtype), p->t->name, err));
     for (int64_t b = 0; b < p->blocks; b++) {
         int64_t at = (p->first + b * p->stride) * p->cols;
         char *to = data + b * block * (int64_t)dtype_size(dtype);
         if (wide)
-            TRY(st_read_f32(m->file, p->t, at, block, (float *)(void *)to, err));
+            PASS_ON(st_read_f32(m->file, p->t, at, block, (float *)(void *)to, err));
         else
-            TRY(st_read_raw(m->file, p->t, at, block, to, err));
+            PASS_ON(st_read_raw(m->file, p->t, at, block, to, err));
     }
     *out = (struct decoder_tensor){data, dtype, p->blocks * p->count, p->cols};
     data = NULL;
-out:
-    free(data);
-    return rc;
+    return 0;
 }
 
 int llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err)

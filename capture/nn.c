@@ -46,8 +46,8 @@ int nn_linear(const float *x, int64_t n, int64_t in, const float *w, const float
     int64_t row_blocks = (n + NN_LINEAR_ROWS - 1) / NN_LINEAR_ROWS;
     struct linear_job j = {x, w, b, n, in, out, row_blocks, y};
     int64_t items = row_blocks * ((out + LINEAR_COLS - 1) / LINEAR_COLS);
-    int rc = gemm_ready(err);
-    return rc ? rc : pool_run(jobs, items, linear_item, &j, err);
+    PASS_ON(gemm_ready(err));
+    return pool_run(jobs, items, linear_item, &j, err);
 }
 
 void nn_layer_norm(const float *x, int64_t n, int64_t d, const float *w, const float *b, double eps,
@@ -255,12 +255,11 @@ static int map_item(void *ctx, int64_t item, int worker, struct err *err)
     int64_t a = cell * m->pool, b = a + m->pool < j->n ? a + m->pool : j->n, d = kv->d;
     int64_t kv_at = head / (m->heads / kv->heads) * kv->n * d;
     int64_t at = (head * m->cells_q + j->row0 / m->pool + cell) * m->cells_k;
-    float *q = NULL;
-    struct attn_ops ops = {0};
-    int rc = 0;
+    OWN(free_at) float *q = NULL;
+    OWN(attn_release) struct attn_ops ops = {0};
     /* These rows against the keys up to their end are a head of their own. */
     int64_t nk = j->causal ? b + j->nk - j->n : j->nk;
-    TRY(mem_alloc(&q, (b - a) * d, sizeof *q, "queries of a cell row", err));
+    PASS_ON(mem_alloc(&q, (b - a) * d, sizeof *q, "queries of a cell row", err));
     nn_take_head(j->q + a * m->heads * d, b - a, m->heads, kv->d, (int)head, q);
     struct attn_in in = {.nq = b - a,
                          .nk = nk,
@@ -271,12 +270,8 @@ static int map_item(void *ctx, int64_t item, int worker, struct err *err)
                          .scale = j->scale,
                          .causal = j->causal,
                          .reach = kv->reach};
-    TRY(attn_prepare(&ops, &in, PREC_F32, err));
-    TRY(pool_map(&ops, j->lse + head * j->n + a, m->pool, m->sum + at, m->max + at, err));
-out:
-    attn_release(&ops);
-    free(q);
-    return rc;
+    PASS_ON(attn_prepare(&ops, &in, PREC_F32, err));
+    return pool_map(&ops, j->lse + head * j->n + a, m->pool, m->sum + at, m->max + at, err);
 }
 
 int attnmap_rows(struct attnmap *m, const float *q, const struct nn_kv *kv, int64_t row0, int64_t n,
@@ -295,18 +290,15 @@ int raw_tensor_read(const struct st_file *file, const struct st_tensor *t,
     bool stored = t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16;
     enum dtype type = stored ? t->dtype : DT_F32;
     int64_t rows = t->ndim ? t->shape[0] : 1;
-    void *data = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&data, t->count, dtype_size(type), t->name, err));
+    OWN(free_at) void *data = NULL;
+    PASS_ON(mem_alloc(&data, t->count, dtype_size(type), t->name, err));
     if (stored)
-        TRY(st_read_raw(file, t, 0, t->count, data, err));
+        PASS_ON(st_read_raw(file, t, 0, t->count, data, err));
     else
-        TRY(st_read_f32(file, t, 0, t->count, data, err));
+        PASS_ON(st_read_f32(file, t, 0, t->count, data, err));
     *out = (struct decoder_tensor){data, type, rows, rows ? t->count / rows : 0};
     data = NULL;
-out:
-    free(data);
-    return rc;
+    return 0;
 }
 
 void raw_tensor_free(struct decoder_tensor *t)

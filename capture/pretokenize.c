@@ -159,9 +159,7 @@ static int norm_text(const json_t *v, const char *key, const char *where, char *
                      struct err *err)
 {
     const char *s;
-    int rc = jget_str(v, key, where, &s, err);
-    if (rc)
-        return rc;
+    PASS_ON(jget_str(v, key, where, &s, err));
     return mem_dup(out, s, where, err);
 }
 
@@ -169,35 +167,31 @@ static int read_replace(const json_t *v, const char *where, struct norm_step *s,
 {
     const json_t *pattern = json_object_get(v, "pattern");
     const char *regex = NULL;
-    int rc = 0;
-    TRY(norm_text(v, "content", where, &s->with, err));
-    TRY(jget_str_opt(pattern, "Regex", where, &regex, err));
+    PASS_ON(norm_text(v, "content", where, &s->with, err));
+    PASS_ON(jget_str_opt(pattern, "Regex", where, &regex, err));
     s->kind = regex ? REPLACE_REGEX : REPLACE;
     if (regex)
         return regex_compile(regex, where, &s->regex, err);
-    TRY(norm_text(pattern, "String", where, &s->text, err));
-out:
-    return rc;
+    return norm_text(pattern, "String", where, &s->text, err);
 }
 
 static int read_norm_steps(const json_t *v, const char *where, int depth, struct normalizer *n,
                            struct err *err)
 {
     const char *type;
-    int rc = 0;
-    TRY(jget_str(v, "type", where, &type, err));
+    PASS_ON(jget_str(v, "type", where, &type, err));
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(v, "normalizers");
         if (!json_is_array(list) || depth > 8)
-            FAIL(err, ERR_INPUT,
-                 "%s: normalizer Sequence: \"normalizers\" must be an array, nested "
-                 "at most 8 deep",
-                 where);
+            return err_set(err, ERR_INPUT,
+                           "%s: normalizer Sequence: \"normalizers\" must be an array, nested "
+                           "at most 8 deep",
+                           where);
         for (size_t i = 0; i < json_array_size(list); i++)
-            TRY(read_norm_steps(json_array_get(list, i), where, depth + 1, n, err));
+            PASS_ON(read_norm_steps(json_array_get(list, i), where, depth + 1, n, err));
         return 0;
     }
-    TRY(mem_grow(&n->steps, &n->cap, n->n + 1, sizeof *n->steps, "normalizer", err));
+    PASS_ON(mem_grow(&n->steps, &n->cap, n->n + 1, sizeof *n->steps, "normalizer", err));
     struct norm_step *s = memset(n->steps + n->n++, 0, sizeof *s);
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         if (strcmp(type, forms[i].name) == 0) {
@@ -207,17 +201,15 @@ static int read_norm_steps(const json_t *v, const char *where, int depth, struct
         }
     if (strcmp(type, "Prepend") == 0) {
         s->kind = PREPEND;
-        TRY(norm_text(v, "prepend", where, &s->text, err));
+        return norm_text(v, "prepend", where, &s->text, err);
     } else if (strcmp(type, "Replace") == 0) {
-        TRY(read_replace(v, where, s, err));
+        return read_replace(v, where, s, err);
     } else {
-        FAIL(err, ERR_INPUT,
-             "%s: normalizer %.60s is not supported; supported: Sequence, NFC, NFD, "
-             "NFKC, NFKD, Prepend, Replace",
-             where, type);
+        return err_set(err, ERR_INPUT,
+                       "%s: normalizer %.60s is not supported; supported: Sequence, NFC, NFD, "
+                       "NFKC, NFKD, Prepend, Replace",
+                       where, type);
     }
-out:
-    return rc;
 }
 
 int normalizer_read(const json_t *v, const char *where, struct normalizer **out, struct err *err)
@@ -281,8 +273,7 @@ static int run_regex(const struct norm_step *s, const char *text, size_t len, st
 int normalizer_run(const struct normalizer *n, const char *text, size_t len, struct buf *out,
                    struct err *err)
 {
-    struct buf in = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf in = {0};
     buf_reset(out);
     buf_put(out, text, len);
     for (int64_t i = 0; i < n->n; i++) {
@@ -292,9 +283,9 @@ int normalizer_run(const struct normalizer *n, const char *text, size_t len, str
         *out = swap;
         buf_reset(out);
         if (s->kind == FORM)
-            TRY(run_form(s, buf_str(&in), in.len, out, err));
+            PASS_ON(run_form(s, buf_str(&in), in.len, out, err));
         else if (s->kind == REPLACE_REGEX)
-            TRY(run_regex(s, buf_str(&in), in.len, out, err));
+            PASS_ON(run_regex(s, buf_str(&in), in.len, out, err));
         else if (s->kind == REPLACE)
             run_replace(s, buf_str(&in), in.len, out);
         else if (in.len) {
@@ -302,10 +293,7 @@ int normalizer_run(const struct normalizer *n, const char *text, size_t len, str
             buf_put(out, in.data, in.len);
         }
     }
-    TRY(buf_check(out, "normalised text", err));
-out:
-    buf_free(&in);
-    return rc;
+    return buf_check(out, "normalised text", err);
 }
 
 /* ---- pre-tokenizers -------------------------------------------------------------------------- */
@@ -344,15 +332,13 @@ struct pretokenizer {
 
 int pieces_add(struct pieces *p, const char *s, size_t len, struct err *err)
 {
-    int rc = 0;
     if (len == 0)
         return 0;
-    TRY(mem_grow(&p->end, &p->cap, p->n + 1, sizeof *p->end, "pieces of text", err));
+    PASS_ON(mem_grow(&p->end, &p->cap, p->n + 1, sizeof *p->end, "pieces of text", err));
     buf_put(&p->text, s, len);
-    TRY(buf_check(&p->text, "pieces of text", err));
+    PASS_ON(buf_check(&p->text, "pieces of text", err));
     p->end[p->n++] = (int64_t)p->text.len;
-out:
-    return rc;
+    return 0;
 }
 
 void pieces_reset(struct pieces *p)
@@ -451,40 +437,35 @@ static int read_split(const json_t *v, const char *where, struct pretokenizer *t
     const char *regex = NULL, *text, *behavior;
     size_t b = 0;
     struct step *s = add_step(t, SPLIT, err);
-    int rc = 0;
     if (!s)
         return ERR_NOMEM;
-    TRY(jget_bool_opt(v, "invert", where, &s->invert, err));
-    TRY(jget_str(v, "behavior", where, &behavior, err));
+    PASS_ON(jget_bool_opt(v, "invert", where, &s->invert, err));
+    PASS_ON(jget_str(v, "behavior", where, &behavior, err));
     while (b < 5 && strcmp(behavior, behavior_names[b]) != 0)
         b++;
     if (b == 5)
-        FAIL(err, ERR_INPUT, "%s: Split: unknown behavior \"%.60s\"", where, behavior);
+        return err_set(err, ERR_INPUT, "%s: Split: unknown behavior \"%.60s\"", where, behavior);
     s->behavior = (enum behavior)b;
-    TRY(jget_str_opt(pattern, "Regex", where, &regex, err));
+    PASS_ON(jget_str_opt(pattern, "Regex", where, &regex, err));
     if (regex)
         return regex_compile(regex, where, &s->regex, err);
-    TRY(jget_str(pattern, "String", where, &text, err));
-    TRY(copy_text(text, where, &s->text, err));
-out:
-    return rc;
+    PASS_ON(jget_str(pattern, "String", where, &text, err));
+    return copy_text(text, where, &s->text, err);
 }
 
 static int read_byte_level(const json_t *v, const char *where, struct pretokenizer *t,
                            struct err *err)
 {
     bool prefix = true, use_regex = true;
-    int rc = 0;
-    TRY(jget_bool_opt(v, "add_prefix_space", where, &prefix, err));
-    TRY(jget_bool_opt(v, "use_regex", where, &use_regex, err));
+    PASS_ON(jget_bool_opt(v, "add_prefix_space", where, &prefix, err));
+    PASS_ON(jget_bool_opt(v, "use_regex", where, &use_regex, err));
     if (prefix && !add_step(t, PREFIX_SPACE, err))
         return ERR_NOMEM;
     if (use_regex)
-        TRY(add_pattern(t, GPT2_PATTERN, where, err));
+        PASS_ON(add_pattern(t, GPT2_PATTERN, where, err));
     if (!add_step(t, BYTES, err))
         return ERR_NOMEM;
-out:
-    return rc;
+    return 0;
 }
 
 static int read_metaspace(const json_t *v, const char *where, struct pretokenizer *t,
@@ -493,13 +474,12 @@ static int read_metaspace(const json_t *v, const char *where, struct pretokenize
     const char *text = "\xe2\x96\x81", *scheme = NULL;
     bool prefix = true, split = true;
     struct step *s = add_step(t, METASPACE, err);
-    int rc = 0;
     if (!s)
         return ERR_NOMEM;
-    TRY(jget_str_opt(v, "replacement", where, &text, err));
-    TRY(jget_bool_opt(v, "add_prefix_space", where, &prefix, err));
-    TRY(jget_str_opt(v, "prepend_scheme", where, &scheme, err));
-    TRY(jget_bool_opt(v, "split", where, &split, err));
+    PASS_ON(jget_str_opt(v, "replacement", where, &text, err));
+    PASS_ON(jget_bool_opt(v, "add_prefix_space", where, &prefix, err));
+    PASS_ON(jget_str_opt(v, "prepend_scheme", where, &scheme, err));
+    PASS_ON(jget_bool_opt(v, "split", where, &split, err));
     if (!scheme)
         scheme = prefix ? "always" : "never";
     if (strcmp(scheme, "always") == 0)
@@ -509,16 +489,15 @@ static int read_metaspace(const json_t *v, const char *where, struct pretokenize
     else if (strcmp(scheme, "never") == 0)
         s->scheme = PREPEND_NEVER;
     else
-        FAIL(err, ERR_INPUT, "%s: Metaspace: unknown prepend_scheme \"%.60s\"", where, scheme);
-    TRY(copy_text(text, where, &s->text, err));
+        return err_set(err, ERR_INPUT, "%s: Metaspace: unknown prepend_scheme \"%.60s\"", where,
+                       scheme);
+    PASS_ON(copy_text(text, where, &s->text, err));
     if (!split)
         return 0;
     if (!(s = add_step(t, SPLIT, err)))
         return ERR_NOMEM;
     s->behavior = MERGED_WITH_NEXT;
-    TRY(copy_text(text, where, &s->text, err));
-out:
-    return rc;
+    return copy_text(text, where, &s->text, err);
 }
 
 static int read_steps(const json_t *v, const char *where, int depth, struct pretokenizer *t,
@@ -526,34 +505,32 @@ static int read_steps(const json_t *v, const char *where, int depth, struct pret
 {
     const char *type;
     bool single = false;
-    int rc = 0;
-    TRY(jget_str(v, "type", where, &type, err));
+    PASS_ON(jget_str(v, "type", where, &type, err));
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(v, "pretokenizers");
         if (!json_is_array(list) || depth > 8)
-            FAIL(err, ERR_INPUT,
-                 "%s: pre_tokenizer Sequence: \"pretokenizers\" must be an array, "
-                 "nested at most 8 deep",
-                 where);
+            return err_set(err, ERR_INPUT,
+                           "%s: pre_tokenizer Sequence: \"pretokenizers\" must be an array, "
+                           "nested at most 8 deep",
+                           where);
         for (size_t i = 0; i < json_array_size(list); i++)
-            TRY(read_steps(json_array_get(list, i), where, depth + 1, t, err));
+            PASS_ON(read_steps(json_array_get(list, i), where, depth + 1, t, err));
     } else if (strcmp(type, "Split") == 0) {
-        TRY(read_split(v, where, t, err));
+        return read_split(v, where, t, err);
     } else if (strcmp(type, "ByteLevel") == 0) {
-        TRY(read_byte_level(v, where, t, err));
+        return read_byte_level(v, where, t, err);
     } else if (strcmp(type, "Digits") == 0) {
-        TRY(jget_bool_opt(v, "individual_digits", where, &single, err));
-        TRY(add_pattern(t, single ? "\\p{N}" : "\\p{N}+", where, err));
+        PASS_ON(jget_bool_opt(v, "individual_digits", where, &single, err));
+        return add_pattern(t, single ? "\\p{N}" : "\\p{N}+", where, err);
     } else if (strcmp(type, "Metaspace") == 0) {
-        TRY(read_metaspace(v, where, t, err));
+        return read_metaspace(v, where, t, err);
     } else {
-        FAIL(err, ERR_INPUT,
-             "%s: pre_tokenizer %.60s is not supported; supported: Sequence, Split, "
-             "ByteLevel, Digits, Metaspace",
-             where, type);
+        return err_set(err, ERR_INPUT,
+                       "%s: pre_tokenizer %.60s is not supported; supported: Sequence, Split, "
+                       "ByteLevel, Digits, Metaspace",
+                       where, type);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Bytes must be the last thing that happens: nothing else can work on bytes. */
@@ -638,10 +615,10 @@ struct cuts {
 
 static int cuts_add(struct cuts *c, size_t lo, size_t hi, bool match, struct err *err)
 {
-    int rc = lo == hi ? 0 : mem_grow(&c->v, &c->cap, c->n + 1, sizeof *c->v, "cuts", err);
-    if (rc == 0 && lo < hi)
+    PASS_ON(lo == hi ? 0 : mem_grow(&c->v, &c->cap, c->n + 1, sizeof *c->v, "cuts", err));
+    if (lo < hi)
         c->v[c->n++] = (struct cut){lo, hi, match};
-    return rc;
+    return 0;
 }
 
 static int find_text(const char *want, const char *s, size_t len, size_t from, size_t *lo,
@@ -660,7 +637,7 @@ static int find_cuts(const struct step *t, const char *s, size_t len, struct cut
                      struct err *err)
 {
     size_t at = 0, from = 0, lo, hi;
-    int rc = 0, found;
+    int found;
     c->n = 0;
     while (from < len) {
         found = t->regex ? regex_find(t->regex, s, len, from, &lo, &hi, err)
@@ -669,16 +646,14 @@ static int find_cuts(const struct step *t, const char *s, size_t len, struct cut
             return found;
         if (!found)
             break;
-        TRY(cuts_add(c, at, lo, t->invert, err));
-        TRY(cuts_add(c, lo, hi, !t->invert, err));
+        PASS_ON(cuts_add(c, at, lo, t->invert, err));
+        PASS_ON(cuts_add(c, lo, hi, !t->invert, err));
         at = from = hi;
         if (lo == hi) /* an empty match: on to the next character */
             for (from++; from < len && ((unsigned char)s[from] & 0xc0) == 0x80; from++)
                 ;
     }
-    TRY(cuts_add(c, at, len, t->invert, err));
-out:
-    return rc;
+    return cuts_add(c, at, len, t->invert, err);
 }
 
 /* Join the cuts by the step's rule: one entry per piece to keep. */
@@ -726,8 +701,7 @@ out:
 
 static int run_prefix_space(const struct pieces *in, struct pieces *out, struct err *err)
 {
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     out->at_start = in->at_start;
     for (int64_t i = 0; i < in->n; i++) {
         size_t len;
@@ -736,11 +710,9 @@ static int run_prefix_space(const struct pieces *in, struct pieces *out, struct 
         if (s[0] != ' ')
             buf_puts(&b, " ");
         buf_put(&b, s, len);
-        TRY(pieces_add(out, buf_str(&b), b.len, err));
+        PASS_ON(pieces_add(out, buf_str(&b), b.len, err));
     }
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 /* Spaces become the replacement; one is put in front unless the piece begins with it. */
@@ -748,8 +720,7 @@ static int run_metaspace(const struct step *t, const struct pieces *in, struct p
                          struct err *err)
 {
     size_t k = strlen(t->text);
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     out->at_start = in->at_start;
     for (int64_t i = 0; i < in->n; i++) {
         size_t len;
@@ -764,34 +735,29 @@ static int run_metaspace(const struct step *t, const struct pieces *in, struct p
                 buf_put(&b, t->text, k);
             else
                 buf_put(&b, s + c, 1);
-        TRY(buf_check(&b, "pieces of text", err));
-        TRY(pieces_add(out, buf_str(&b), b.len, err));
+        PASS_ON(buf_check(&b, "pieces of text", err));
+        PASS_ON(pieces_add(out, buf_str(&b), b.len, err));
     }
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 int pretokenizer_run(const struct pretokenizer *t, struct pieces *p, struct err *err)
 {
-    struct pieces out = {0};
-    int rc = 0;
+    OWN(pieces_free) struct pieces out = {0};
     for (int64_t i = 0; i < t->n; i++) {
         const struct step *s = t->steps + i;
         if (s->kind == BYTES)
             continue;
         pieces_reset(&out);
         if (s->kind == SPLIT)
-            TRY(run_split(s, p, &out, err));
+            PASS_ON(run_split(s, p, &out, err));
         else if (s->kind == PREFIX_SPACE)
-            TRY(run_prefix_space(p, &out, err));
+            PASS_ON(run_prefix_space(p, &out, err));
         else
-            TRY(run_metaspace(s, p, &out, err));
+            PASS_ON(run_metaspace(s, p, &out, err));
         struct pieces swap = *p;
         *p = out;
         out = swap;
     }
-out:
-    pieces_free(&out);
-    return rc;
+    return 0;
 }

@@ -94,19 +94,17 @@ static int parse_tokens(struct text_run *r, const char *path, const struct buf *
     const char *p = buf_str(text);
     char *end;
     int64_t cap = r->n, id;
-    int rc = 0;
     while (*(p += strspn(p, " \t\r\n,")) != '\0') {
         errno = 0;
         id = strtoll(p, &end, 10);
         if (end == p || errno || id < 0 || id > INT32_MAX)
-            FAIL(err, ERR_INPUT, "%s: '%.20s' at byte %lld is not a token id", path, p,
-                 (long long)(p - buf_str(text)));
-        TRY(mem_grow(&r->tokens, &cap, r->n + 1, sizeof *r->tokens, "tokens", err));
+            return err_set(err, ERR_INPUT, "%s: '%.20s' at byte %lld is not a token id", path, p,
+                           (long long)(p - buf_str(text)));
+        PASS_ON(mem_grow(&r->tokens, &cap, r->n + 1, sizeof *r->tokens, "tokens", err));
         r->tokens[r->n++] = (int32_t)id;
         p = end;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int load_tokens(struct text_run *r, struct err *err)
@@ -162,19 +160,15 @@ static int check_generate(const struct capture_opts *o, struct err *err)
 /* Append a part of a text. */
 static int encode_more(struct text_run *r, const struct buf *text, struct err *err)
 {
-    struct tokenizer *tok = NULL;
-    int32_t *ids = NULL;
+    OWN(tokenizer_close) struct tokenizer *tok = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0, cap = r->n;
-    int rc = 0;
-    TRY(tokenizer_open(r->o->model, &tok, err));
-    TRY(tokenizer_encode_plain(tok, buf_str(text), text->len, &ids, &n, err));
-    TRY(mem_grow(&r->tokens, &cap, r->n + n, sizeof *r->tokens, "tokens", err));
+    PASS_ON(tokenizer_open(r->o->model, &tok, err));
+    PASS_ON(tokenizer_encode_plain(tok, buf_str(text), text->len, &ids, &n, err));
+    PASS_ON(mem_grow(&r->tokens, &cap, r->n + n, sizeof *r->tokens, "tokens", err));
     memcpy(r->tokens + r->n, ids, (size_t)n * sizeof *ids);
     r->n += n;
-out:
-    free(ids);
-    tokenizer_close(&tok);
-    return rc;
+    return 0;
 }
 
 /* The next tokens from a file. */
@@ -202,20 +196,19 @@ out:
 static int generate(struct text_run *r, struct err *err)
 {
     int64_t cap = r->n, made = 0, most = r->o->generate;
-    int rc = 0;
-    TRY(mem_grow(&r->tokens, &cap, r->n + most, sizeof *r->tokens, "tokens", err));
-    TRY(r->app->continue_text(r->o->model, r->device, cmd_jobs(&r->o->c), r->tokens, r->n, most,
-                              r->tokens + r->n, &made, err));
+    PASS_ON(mem_grow(&r->tokens, &cap, r->n + most, sizeof *r->tokens, "tokens", err));
+    PASS_ON(r->app->continue_text(r->o->model, r->device, cmd_jobs(&r->o->c), r->tokens, r->n, most,
+                                  r->tokens + r->n, &made, err));
     if (made == 0)
-        FAIL(err, ERR_INPUT,
-             "%s ends the text behind the prompt at once: --continuation FILE says what follows",
-             r->o->model);
+        return err_set(
+            err, ERR_INPUT,
+            "%s ends the text behind the prompt at once: --continuation FILE says what follows",
+            r->o->model);
     if (made < most)
         log_info("the model ends the text after %lld tokens", (long long)made);
     r->n += made;
     snprintf(r->generated_by, sizeof r->generated_by, "greedy");
-out:
-    return rc;
+    return 0;
 }
 
 static int go_on(struct text_run *r, struct err *err)
@@ -236,15 +229,14 @@ static int sample_rows(struct text_run *r, struct err *err)
     struct trace_meta *m = &r->meta;
     int64_t groups;
     int32_t *at = NULL;
-    int rc = 0;
     if (r->o->maps != INT64_MIN && r->o->maps > 0)
-        FAIL(err, ERR_USAGE, "capture: --maps are of all rows, and --rows stores a sample");
-    TRY(row_sample_parse(r->o->rows, "capture: --rows", &groups, &m->row_group, err));
-    TRY(row_sample_draw(r->n, groups, m->row_group, (uint64_t)m->seed, &at, &m->n_q, err));
+        return err_set(err, ERR_USAGE,
+                       "capture: --maps are of all rows, and --rows stores a sample");
+    PASS_ON(row_sample_parse(r->o->rows, "capture: --rows", &groups, &m->row_group, err));
+    PASS_ON(row_sample_draw(r->n, groups, m->row_group, (uint64_t)m->seed, &at, &m->n_q, err));
     r->rows = (struct row_sample){.at = at, .n = m->n_q, .group = m->row_group};
     m->pool = 0;
-out:
-    return rc;
+    return 0;
 }
 
 static int fill_meta(struct text_run *r, struct err *err)
@@ -290,14 +282,13 @@ static int fill_meta(struct text_run *r, struct err *err)
 /* Layers to store, and how far to run. */
 static int choose_layers(struct text_run *r, struct err *err)
 {
-    int rc = 0;
-    TRY(capture_choose(r->o->layers, r->model.c.layers, "--layers", &r->wanted, &r->n_wanted, err));
-    TRY(head_select_parse(r->o->heads, r->model.c.heads, r->model.c.kv_heads, &r->heads, err));
+    PASS_ON(
+        capture_choose(r->o->layers, r->model.c.layers, "--layers", &r->wanted, &r->n_wanted, err));
+    PASS_ON(head_select_parse(r->o->heads, r->model.c.heads, r->model.c.kv_heads, &r->heads, err));
     r->run_layers = r->model.c.layers;
     while (!r->o->nll && r->run_layers > 1 && !r->wanted[r->run_layers - 1])
         r->run_layers--;
-out:
-    return rc;
+    return 0;
 }
 
 static bool wants_layer(void *ctx, int layer)
@@ -334,50 +325,44 @@ static int put_span(struct text_run *r, struct row_span s, int64_t t0, int64_t n
 static int put_queries(struct text_run *r, int64_t t0, int64_t n, const float *q, struct err *err)
 {
     const struct trace_meta *m = &r->meta;
-    int rc = 0;
     if (!r->rows.at)
         return put_span(r, (struct row_span){0, m->n_q, m->n_k - m->n_q}, t0, n, q, err);
     for (int64_t g = 0; g < row_sample_groups(&r->rows); g++)
-        TRY(put_span(r, row_sample_span(&r->rows, g), t0, n, q, err));
-out:
-    return rc;
+        PASS_ON(put_span(r, row_sample_span(&r->rows, g), t0, n, q, err));
+    return 0;
 }
 
 static int put_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q, const float *k,
                     const float *v, struct err *err)
 {
     struct text_run *r = ctx;
-    int d = r->model.c.head_dim, rc = 0;
+    int d = r->model.c.head_dim;
     char text[64];
     if (r->wanted[layer]) {
-        TRY(put_queries(r, t0, n, q, err));
-        TRY(head_select_put(&r->heads, r->writer, TRACE_K, t0, n, k, d, err));
-        TRY(head_select_put(&r->heads, r->writer, TRACE_V, t0, n, v, d, err));
+        PASS_ON(put_queries(r, t0, n, q, err));
+        PASS_ON(head_select_put(&r->heads, r->writer, TRACE_K, t0, n, k, d, err));
+        PASS_ON(head_select_put(&r->heads, r->writer, TRACE_V, t0, n, v, d, err));
         if (r->o->col_sums && t0 < r->prompt)
-            TRY(column_sums_add(&r->sums, t0, MIN(n, r->prompt - t0), q, k,
-                                llm_window(&r->model.c, layer), cmd_jobs(&r->o->c), err));
+            PASS_ON(column_sums_add(&r->sums, t0, MIN(n, r->prompt - t0), q, k,
+                                    llm_window(&r->model.c, layer), cmd_jobs(&r->o->c), err));
     }
     snprintf(text, sizeof text, "layer %d, token %lld", layer, (long long)(t0 + n));
     progress_add(r->progress, (double)n * (double)(2 * t0 + n), t0 + n == r->n, text);
-out:
-    return rc;
+    return 0;
 }
 
 static int end_layer(void *ctx, int layer, const struct attnmap *map, struct err *err)
 {
     struct text_run *r = ctx;
-    int rc = 0;
     if (!r->wanted[layer])
         return 0;
     for (int i = 0; map && i < r->heads.n; i++) {
         int64_t at = r->heads.head[i] * map->cells_q * map->cells_k;
-        TRY(trace_put_map(r->writer, i, map->sum + at, map->max + at, err));
+        PASS_ON(trace_put_map(r->writer, i, map->sum + at, map->max + at, err));
     }
     if (r->o->col_sums)
-        TRY(column_sums_put(&r->sums, r->writer, err));
-    TRY(trace_end_call(r->writer, err));
-out:
-    return rc;
+        PASS_ON(column_sums_put(&r->sums, r->writer, err));
+    return trace_end_call(r->writer, err);
 }
 
 static int start_sums(struct text_run *r, struct err *err)
@@ -473,29 +458,27 @@ static int open_run(struct text_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
     bool dry = o->c.dry_run, given = o->prompt || o->tokens_file;
-    int rc = 0;
     if (!dry || has_weights(o->model)) {
-        TRY(llm_open(o->model, &r->model, err));
+        PASS_ON(llm_open(o->model, &r->model, err));
     } else {
-        TRY(llm_config_read(o->model, &r->model.c, err));
+        PASS_ON(llm_config_read(o->model, &r->model.c, err));
         if (r->model.c.dtype == DT_NONE)
             r->model.c.dtype = DT_F32;
         log_info("%s has no weights: sizes follow from config.json alone", o->model);
     }
     if (!dry || given) {
-        TRY(load_tokens(r, err));
+        PASS_ON(load_tokens(r, err));
     } else {
         if (o->tokens == INT64_MIN)
-            FAIL(err, ERR_USAGE,
-                 "capture: --prompt FILE is missing (a dry run can do with --tokens N)");
+            return err_set(err, ERR_USAGE,
+                           "capture: --prompt FILE is missing (a dry run can do with --tokens N)");
         r->n = o->tokens;
     }
-    TRY(go_on(r, err));
+    PASS_ON(go_on(r, err));
     if (r->tokens && r->n > r->model.c.max_positions)
         log_warn("%lld tokens are beyond the model's %lld positions", (long long)r->n,
                  (long long)r->model.c.max_positions);
-out:
-    return rc;
+    return 0;
 }
 
 int text_capture(const struct app *app, const struct capture_opts *o, struct err *err)

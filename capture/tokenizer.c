@@ -61,10 +61,9 @@ struct bpe {
 
 static int ids_add(struct ids *l, int32_t id, struct err *err)
 {
-    int rc = mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v, "token ids", err);
-    if (rc == 0)
-        l->v[l->n++] = id;
-    return rc;
+    PASS_ON(mem_grow(&l->v, &l->cap, l->n + 1, sizeof *l->v, "token ids", err));
+    l->v[l->n++] = id;
+    return 0;
 }
 
 /* accepts NULL */
@@ -142,22 +141,22 @@ static int read_vocab(const json_t *model, const char *where, struct bpe *b, str
     const json_t *vocab = json_object_get(model, "vocab");
     const char *token;
     json_t *v;
-    int rc = 0;
     if (!json_is_object(vocab))
-        FAIL(err, ERR_INPUT, "%s: model: \"vocab\" must be an object from token to id", where);
-    TRY(count_ids(vocab, where, &b->n_tokens, err));
-    TRY(mem_zalloc(&b->tokens, b->n_tokens, sizeof *b->tokens, "vocabulary", err));
+        return err_set(err, ERR_INPUT, "%s: model: \"vocab\" must be an object from token to id",
+                       where);
+    PASS_ON(count_ids(vocab, where, &b->n_tokens, err));
+    PASS_ON(mem_zalloc(&b->tokens, b->n_tokens, sizeof *b->tokens, "vocabulary", err));
     json_object_foreach((json_t *)vocab, token, v)
     {
         int64_t id = json_integer_value(v);
         if (b->tokens[id])
-            FAIL(err, ERR_INPUT, "%s: model: \"%.60s\" and \"%.60s\" have the same id %lld", where,
-                 b->tokens[id], token, (long long)id);
-        TRY(mem_dup(&b->tokens[id], token, where, err));
-        TRY(strmap_put(&b->vocab, token, id, err));
+            return err_set(err, ERR_INPUT,
+                           "%s: model: \"%.60s\" and \"%.60s\" have the same id %lld", where,
+                           b->tokens[id], token, (long long)id);
+        PASS_ON(mem_dup(&b->tokens[id], token, where, err));
+        PASS_ON(strmap_put(&b->vocab, token, id, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void find_byte_tokens(struct bpe *b)
@@ -240,28 +239,23 @@ static int add_merge(struct bpe *b, const char *where, size_t i, const struct bu
 static int read_merges(const json_t *model, const char *where, struct bpe *b, struct err *err)
 {
     const json_t *list = json_object_get(model, "merges");
-    struct buf left = {0}, right = {0}, both = {0};
+    OWN(buf_free) struct buf left = {0}, right = {0}, both = {0};
     size_t n = json_array_size(list);
-    int rc = 0;
     if (!json_is_array(list) || n > INT32_MAX / 4)
-        FAIL(err, ERR_INPUT, "%s: model: \"merges\" must be an array", where);
+        return err_set(err, ERR_INPUT, "%s: model: \"merges\" must be an array", where);
     for (b->merge_cap = 16; b->merge_cap < 2 * n; b->merge_cap *= 2)
         ;
-    TRY(mem_alloc(&b->merges, (int64_t)b->merge_cap, sizeof *b->merges, "merges", err));
+    PASS_ON(mem_alloc(&b->merges, (int64_t)b->merge_cap, sizeof *b->merges, "merges", err));
     for (uint64_t i = 0; i < b->merge_cap; i++)
         b->merges[i].rank = -1;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, i);
         if (json_is_string(v) && strncmp(json_string_value(v), "#version", 8) == 0)
             continue;
-        TRY(merge_parts(v, where, i, &left, &right, err));
-        TRY(add_merge(b, where, i, &left, &right, &both, err));
+        PASS_ON(merge_parts(v, where, i, &left, &right, err));
+        PASS_ON(add_merge(b, where, i, &left, &right, &both, err));
     }
-out:
-    buf_free(&left);
-    buf_free(&right);
-    buf_free(&both);
-    return rc;
+    return 0;
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */
@@ -271,26 +265,25 @@ static int read_options(const json_t *model, const char *where, struct bpe *b, s
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const char *type = "BPE", *text = NULL;
     double dropout = 0;
-    int rc = 0;
-    TRY(jget_str_opt(model, "type", where, &type, err));
+    PASS_ON(jget_str_opt(model, "type", where, &type, err));
     if (strcmp(type, "BPE") != 0)
-        FAIL(err, ERR_INPUT, "%s: model type %.60s is not supported; supported: BPE", where, type);
-    TRY(jget_num_opt(model, "dropout", where, &dropout, err));
+        return err_set(err, ERR_INPUT, "%s: model type %.60s is not supported; supported: BPE",
+                       where, type);
+    PASS_ON(jget_num_opt(model, "dropout", where, &dropout, err));
     if (dropout != 0)
-        FAIL(err, ERR_INPUT, "%s: model: dropout %g makes tokens random; only 0 is supported",
-             where, dropout);
+        return err_set(err, ERR_INPUT,
+                       "%s: model: dropout %g makes tokens random; only 0 is supported", where,
+                       dropout);
     for (int i = 0; i < 2; i++) {
         text = NULL;
-        TRY(jget_str_opt(model, affixes[i], where, &text, err));
+        PASS_ON(jget_str_opt(model, affixes[i], where, &text, err));
         if (text && text[0])
-            FAIL(err, ERR_INPUT, "%s: model: %s \"%.60s\" is not supported", where, affixes[i],
-                 text);
+            return err_set(err, ERR_INPUT, "%s: model: %s \"%.60s\" is not supported", where,
+                           affixes[i], text);
     }
-    TRY(jget_bool_opt(model, "byte_fallback", where, &b->byte_fallback, err));
-    TRY(jget_bool_opt(model, "ignore_merges", where, &b->ignore_merges, err));
-    TRY(jget_bool_opt(model, "fuse_unk", where, &b->fuse_unknown, err));
-out:
-    return rc;
+    PASS_ON(jget_bool_opt(model, "byte_fallback", where, &b->byte_fallback, err));
+    PASS_ON(jget_bool_opt(model, "ignore_merges", where, &b->ignore_merges, err));
+    return jget_bool_opt(model, "fuse_unk", where, &b->fuse_unknown, err);
 }
 
 /* From the value of "model". A missing vocabulary, merges of unknown pieces, dropout and model
@@ -328,9 +321,7 @@ static bool entry_before(struct entry a, struct entry b)
 
 static int heap_push(struct bpe *b, struct entry e, struct err *err)
 {
-    int rc = mem_grow(&b->heap, &b->heap_cap, b->n_heap + 1, sizeof *b->heap, "merges", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&b->heap, &b->heap_cap, b->n_heap + 1, sizeof *b->heap, "merges", err));
     int64_t i = b->n_heap++;
     for (; i > 0 && entry_before(e, b->heap[(i - 1) / 2]); i = (i - 1) / 2)
         b->heap[i] = b->heap[(i - 1) / 2];
@@ -364,9 +355,7 @@ static int push_pair(struct bpe *b, int32_t at, struct err *err)
 
 static int add_symbol(struct bpe *b, int64_t *n, int32_t id, struct err *err)
 {
-    int rc = mem_grow(&b->symbols, &b->symbol_cap, *n + 1, sizeof *b->symbols, "symbols", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&b->symbols, &b->symbol_cap, *n + 1, sizeof *b->symbols, "symbols", err));
     b->symbols[*n] = (struct symbol){id, 1, (int32_t)*n - 1, -1};
     if (*n > 0)
         b->symbols[*n - 1].next = (int32_t)*n;
@@ -380,7 +369,6 @@ static int add_unknown(struct bpe *b, const char *c, int len, int64_t *n, bool *
                        struct err *err)
 {
     bool bytes = b->byte_fallback;
-    int rc = 0;
     for (int i = 0; i < len; i++)
         bytes = bytes && b->byte_token[(uint8_t)c[i]] >= 0;
     if (!bytes && b->unknown < 0)
@@ -389,19 +377,17 @@ static int add_unknown(struct bpe *b, const char *c, int len, int64_t *n, bool *
                        "none for unknown ones",
                        len, c);
     for (int i = 0; bytes && i < len; i++)
-        TRY(add_symbol(b, n, b->byte_token[(uint8_t)c[i]], err));
+        PASS_ON(add_symbol(b, n, b->byte_token[(uint8_t)c[i]], err));
     if (!bytes && !(*pending && b->fuse_unknown))
-        TRY(add_symbol(b, n, b->unknown, err));
+        PASS_ON(add_symbol(b, n, b->unknown, err));
     *pending = !bytes;
-out:
-    return rc;
+    return 0;
 }
 
 /* The piece's characters as symbols. */
 static int split_symbols(struct bpe *b, const char *piece, size_t len, int64_t *n, struct err *err)
 {
     bool pending = false; /* the symbol before is a fused unknown one */
-    int rc = 0;
     *n = 0;
     b->n_heap = 0;
     for (size_t at = 0; at < len;) {
@@ -410,27 +396,25 @@ static int split_symbols(struct bpe *b, const char *piece, size_t len, int64_t *
         utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)piece + at,
                                               (utf8proc_ssize_t)(len - at), &c);
         if (k <= 0)
-            FAIL(err, ERR_INPUT, "text is not valid UTF-8 at byte %zu", at);
+            return err_set(err, ERR_INPUT, "text is not valid UTF-8 at byte %zu", at);
         memcpy(text, piece + at, (size_t)k);
         int32_t id = c ? bpe_id(b, text) : -1;
         if (id >= 0) {
-            TRY(add_symbol(b, n, id, err));
+            PASS_ON(add_symbol(b, n, id, err));
             pending = false;
         } else {
-            TRY(add_unknown(b, piece + at, (int)k, n, &pending, err));
+            PASS_ON(add_unknown(b, piece + at, (int)k, n, &pending, err));
         }
         at += (size_t)k;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int merge_symbols(struct bpe *b, int64_t n, struct err *err)
 {
     struct symbol *s = b->symbols;
-    int rc = 0;
     for (int64_t i = 0; i + 1 < n; i++)
-        TRY(push_pair(b, (int32_t)i, err));
+        PASS_ON(push_pair(b, (int32_t)i, err));
     while (b->n_heap > 0) {
         struct entry e = heap_pop(b);
         if (s[e.at].len == 0 || s[e.at].next < 0)
@@ -445,19 +429,16 @@ static int merge_symbols(struct bpe *b, int64_t n, struct err *err)
         if (right->next >= 0)
             s[right->next].prev = e.at;
         if (s[e.at].prev >= 0)
-            TRY(push_pair(b, s[e.at].prev, err));
-        TRY(push_pair(b, e.at, err));
+            PASS_ON(push_pair(b, s[e.at].prev, err));
+        PASS_ON(push_pair(b, e.at, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The token that is the whole piece, -1 if there is none. */
 static int whole_piece(struct bpe *b, const char *piece, size_t len, int32_t *id, struct err *err)
 {
-    int rc = mem_grow(&b->word, &b->word_cap, (int64_t)len + 1, 1, "piece of text", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&b->word, &b->word_cap, (int64_t)len + 1, 1, "piece of text", err));
     memcpy(b->word, piece, len);
     b->word[len] = '\0';
     *id = memchr(piece, '\0', len) ? -1 : bpe_id(b, b->word);
@@ -472,20 +453,18 @@ static int bpe_encode(struct bpe *b, const char *piece, size_t len, struct ids *
 {
     int64_t n = 0;
     int32_t id = -1;
-    int rc = 0;
     if (len > INT32_MAX / 4)
-        FAIL(err, ERR_INPUT, "a piece of %zu bytes of text is too long", len);
+        return err_set(err, ERR_INPUT, "a piece of %zu bytes of text is too long", len);
     if (b->ignore_merges)
-        TRY(whole_piece(b, piece, len, &id, err));
+        PASS_ON(whole_piece(b, piece, len, &id, err));
     if (id >= 0)
         return ids_add(out, id, err);
-    TRY(split_symbols(b, piece, len, &n, err));
-    TRY(merge_symbols(b, n, err));
+    PASS_ON(split_symbols(b, piece, len, &n, err));
+    PASS_ON(merge_symbols(b, n, err));
     for (int64_t i = 0; i < n; i++)
         if (b->symbols[i].len)
-            TRY(ids_add(out, b->symbols[i].id, err));
-out:
-    return rc;
+            PASS_ON(ids_add(out, b->symbols[i].id, err));
+    return 0;
 }
 
 /* ---- added tokens --------------------------------------------------------------------------- */
@@ -561,27 +540,24 @@ static int read_added(const json_t *v, const char *where, const struct normalize
                       const char *text, struct added *t, struct err *err)
 {
     bool special = !json_is_object(v);
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     if (!special) {
-        TRY(jget_bool_opt(v, "special", where, &special, err));
+        PASS_ON(jget_bool_opt(v, "special", where, &special, err));
         t->normalized = !special;
-        TRY(jget_bool_opt(v, "normalized", where, &t->normalized, err));
-        TRY(jget_bool_opt(v, "single_word", where, &t->single_word, err));
-        TRY(jget_bool_opt(v, "lstrip", where, &t->lstrip, err));
-        TRY(jget_bool_opt(v, "rstrip", where, &t->rstrip, err));
+        PASS_ON(jget_bool_opt(v, "normalized", where, &t->normalized, err));
+        PASS_ON(jget_bool_opt(v, "single_word", where, &t->single_word, err));
+        PASS_ON(jget_bool_opt(v, "lstrip", where, &t->lstrip, err));
+        PASS_ON(jget_bool_opt(v, "rstrip", where, &t->rstrip, err));
     }
     buf_puts(&b, text);
     if (t->normalized)
-        TRY(normalizer_run(norm, text, strlen(text), &b, err));
+        PASS_ON(normalizer_run(norm, text, strlen(text), &b, err));
     t->text = strdup(text);
     t->match = strdup(buf_str(&b));
     if (!t->text || !t->match)
-        FAIL(err, ERR_NOMEM, "%s: added tokens", where);
+        return err_set(err, ERR_NOMEM, "%s: added tokens", where);
     t->len = strlen(t->match);
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 /* Add a token, a text or an object with "content" and flags, unless its text is known (`replace`:
@@ -744,10 +720,10 @@ static bool stands_alone(const char *text, size_t len, size_t lo, size_t hi)
 
 static int add_stretch(struct stretches *s, size_t lo, size_t hi, int32_t id, struct err *err)
 {
-    int rc = lo == hi ? 0 : mem_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v, "stretches", err);
-    if (rc == 0 && lo < hi)
+    PASS_ON(lo == hi ? 0 : mem_grow(&s->v, &s->cap, s->n + 1, sizeof *s->v, "stretches", err));
+    if (lo < hi)
         s->v[s->n++] = (struct stretch){lo, hi, id};
-    return rc;
+    return 0;
 }
 
 /* Cut text (valid UTF-8) at the added tokens: the leftmost first, of those the longest.
@@ -757,7 +733,6 @@ static int added_split(const struct added_tokens *a, bool normalized, const char
                        struct stretches *out, struct err *err)
 {
     size_t done = 0, at = 0;
-    int rc = 0;
     out->n = 0;
     while (at < len) {
         const struct added *t = match_at(a, normalized, text, len, at);
@@ -778,13 +753,11 @@ static int added_split(const struct added_tokens *a, bool normalized, const char
         /* A match inside the white space that the token before has taken begins there. */
         if (lo < done)
             lo = done;
-        TRY(add_stretch(out, done, lo, -1, err));
-        TRY(add_stretch(out, lo, hi, t->id, err));
+        PASS_ON(add_stretch(out, done, lo, -1, err));
+        PASS_ON(add_stretch(out, lo, hi, t->id, err));
         done = hi;
     }
-    TRY(add_stretch(out, done, len, -1, err));
-out:
-    return rc;
+    return add_stretch(out, done, len, -1, err);
 }
 
 #define MAX_FILE ((size_t)256 << 20)
@@ -828,20 +801,18 @@ static int template_ids(const struct tokenizer *t, const json_t *processor, cons
 {
     const json_t *token = json_object_get(json_object_get(processor, "special_tokens"), name);
     const json_t *list = json_object_get(token, "ids");
-    int rc = 0;
     if (!json_is_array(list))
-        FAIL(err, ERR_INPUT, "%s: post_processor: special token \"%.60s\" has no \"ids\"", where,
-             name);
+        return err_set(err, ERR_INPUT, "%s: post_processor: special token \"%.60s\" has no \"ids\"",
+                       where, name);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 ||
             json_integer_value(v) > tokenizer_max_id(t))
-            FAIL(err, ERR_INPUT, "%s: post_processor: an id of \"%.60s\" is not a token id", where,
-                 name);
-        TRY(ids_add(out, (int32_t)json_integer_value(v), err));
+            return err_set(err, ERR_INPUT,
+                           "%s: post_processor: an id of \"%.60s\" is not a token id", where, name);
+        PASS_ON(ids_add(out, (int32_t)json_integer_value(v), err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* "single": special tokens and once the text, {"Sequence": {"id": "A"}}. */
@@ -849,53 +820,49 @@ static int read_template(struct tokenizer *t, const json_t *v, const char *where
 {
     const json_t *list = json_object_get(v, "single");
     bool text_seen = false;
-    int rc = 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *e = json_array_get(list, i), *special = json_object_get(e, "SpecialToken");
         const char *name;
         if (special) {
-            TRY(jget_str(special, "id", where, &name, err));
-            TRY(template_ids(t, v, name, where, text_seen ? &t->suffix : &t->prefix, err));
+            PASS_ON(jget_str(special, "id", where, &name, err));
+            PASS_ON(template_ids(t, v, name, where, text_seen ? &t->suffix : &t->prefix, err));
         } else if (json_object_get(e, "Sequence") && !text_seen) {
             text_seen = true;
         } else {
-            FAIL(err, ERR_INPUT,
-                 "%s: post_processor: element %zu of \"single\" is neither a special "
-                 "token nor the text",
-                 where, i);
+            return err_set(err, ERR_INPUT,
+                           "%s: post_processor: element %zu of \"single\" is neither a special "
+                           "token nor the text",
+                           where, i);
         }
     }
     if (!text_seen)
-        FAIL(err, ERR_INPUT,
-             "%s: post_processor: \"single\" must be an array that holds the text "
-             "once",
-             where);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s: post_processor: \"single\" must be an array that holds the text "
+                       "once",
+                       where);
+    return 0;
 }
 
 static int read_processor(struct tokenizer *t, const json_t *v, const char *where, int depth,
                           struct err *err)
 {
     const char *type;
-    int rc = 0;
     if (!v || json_is_null(v))
         return 0;
-    TRY(jget_str(v, "type", where, &type, err));
+    PASS_ON(jget_str(v, "type", where, &type, err));
     if (strcmp(type, "TemplateProcessing") == 0) {
-        TRY(read_template(t, v, where, err));
+        return read_template(t, v, where, err);
     } else if (strcmp(type, "Sequence") == 0 && depth < MAX_DEPTH) {
         const json_t *list = json_object_get(v, "processors");
         for (size_t i = 0; i < json_array_size(list); i++)
-            TRY(read_processor(t, json_array_get(list, i), where, depth + 1, err));
+            PASS_ON(read_processor(t, json_array_get(list, i), where, depth + 1, err));
     } else if (strcmp(type, "ByteLevel") != 0) { /* which only moves offsets */
-        FAIL(err, ERR_INPUT,
-             "%s: post_processor %.60s is not supported; supported: "
-             "TemplateProcessing, ByteLevel, Sequence",
-             where, type);
+        return err_set(err, ERR_INPUT,
+                       "%s: post_processor %.60s is not supported; supported: "
+                       "TemplateProcessing, ByteLevel, Sequence",
+                       where, type);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the files beside tokenizer.json --------------------------------------------------------- */
@@ -927,26 +894,24 @@ static int by_id(const void *pa, const void *pb)
 static int declare_by_id(struct tokenizer *t, const json_t *tokens, const char *where,
                          struct err *err)
 {
-    struct declared *list = NULL;
+    OWN(free_at) struct declared *list = NULL;
     const char *key;
     char *end;
     json_t *v;
     int64_t n = 0;
-    int rc = 0;
-    TRY(mem_alloc(&list, (int64_t)json_object_size(tokens), sizeof *list, "added tokens", err));
+    PASS_ON(mem_alloc(&list, (int64_t)json_object_size(tokens), sizeof *list, "added tokens", err));
     json_object_foreach((json_t *)(uintptr_t)tokens, key, v)
     {
         list[n] = (struct declared){strtoll(key, &end, 10), v};
         if (end == key || *end || list[n++].id < 0)
-            FAIL(err, ERR_INPUT, "%s: added_tokens_decoder: \"%.60s\" is no token id", where, key);
+            return err_set(err, ERR_INPUT, "%s: added_tokens_decoder: \"%.60s\" is no token id",
+                           where, key);
     }
     if (n > 0)
         qsort(list, (size_t)n, sizeof *list, by_id);
     for (int64_t i = 0; i < n; i++)
-        TRY(declare(t, list[i].token, list[i].id, "added token", where, err));
-out:
-    free(list);
-    return rc;
+        PASS_ON(declare(t, list[i].token, list[i].id, "added token", where, err));
+    return 0;
 }
 
 static const char *const named[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -975,21 +940,20 @@ static int declare_named(struct tokenizer *t, const json_t *config, const char *
     const json_t *extra = extra_tokens(config);
     const char *key;
     json_t *v;
-    int rc = 0;
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
-        TRY(declare(t, json_object_get(config, named[i]), -1, named[i], where, err));
+        PASS_ON(declare(t, json_object_get(config, named[i]), -1, named[i], where, err));
     json_object_foreach((json_t *)(uintptr_t)config, key, v)
     {
         size_t n = strlen(key);
         bool token = n > 6 && strcmp(key + n - 6, "_token") == 0 && !is_named(key);
         if (token && (json_is_string(v) || json_is_object(v)))
-            TRY(declare(t, v, -1, key, where, err));
+            PASS_ON(declare(t, v, -1, key, where, err));
     }
-    json_object_foreach((json_t *)(uintptr_t)extra, key, v) TRY(declare(t, v, -1, key, where, err));
+    json_object_foreach((json_t *)(uintptr_t)extra, key, v)
+        PASS_ON(declare(t, v, -1, key, where, err));
     for (size_t i = 0; i < json_array_size(extra); i++)
-        TRY(declare(t, json_array_get(extra, i), -1, "extra_special_tokens", where, err));
-out:
-    return rc;
+        PASS_ON(declare(t, json_array_get(extra, i), -1, "extra_special_tokens", where, err));
+    return 0;
 }
 /* Is a text one of those tokens? */
 static bool is_special(const json_t *config, const char *text)
@@ -1009,15 +973,16 @@ static bool is_special(const json_t *config, const char *text)
 static int declare_added(struct tokenizer *t, const json_t *tokens, const json_t *config,
                          const char *where, struct err *err)
 {
-    json_t *list = json_object(), *v;
+    OWN(json_decrefp) json_t *list = json_object();
+    json_t *v;
     const char *text, *other;
     char id[32];
-    int rc = 0;
     json_object_foreach((json_t *)(uintptr_t)tokens, text, v)
     {
         bool special = is_special(config, text);
         if (!json_is_integer(v))
-            FAIL(err, ERR_INPUT, "%s: the id of \"%.60s\" must be an integer", where, text);
+            return err_set(err, ERR_INPUT, "%s: the id of \"%.60s\" must be an integer", where,
+                           text);
         other = added_text(t->added, json_integer_value(v));
         if (other && strcmp(other, text) != 0)
             log_warn("%s: \"%.60s\" is left out, as in transformers 5: its id %lld is that of "
@@ -1030,11 +995,8 @@ static int declare_added(struct tokenizer *t, const json_t *tokens, const json_t
                             json_pack("{s:s, s:b, s:b}", "content", text, "special", special,
                                       "normalized", !special));
     }
-    TRY(mem_check_short(err));
-    TRY(declare_by_id(t, list, where, err));
-out:
-    json_decref(list);
-    return rc;
+    PASS_ON(mem_check_short(err));
+    return declare_by_id(t, list, where, err);
 }
 
 /* What a flag of older files says of an end of the text. tokenizer.json decides. */
@@ -1062,21 +1024,20 @@ static int read_files(struct tokenizer *t, const char *model, struct err *err)
 {
     static const char extra[] = "extra_special_tokens";
     char path[CHECKPOINT_PATH], other[CHECKPOINT_PATH];
-    json_t *config = NULL, *map = NULL, *added = NULL;
+    OWN(json_decrefp) json_t *config = NULL, *map = NULL, *added = NULL;
     bool split = false;
-    int rc = 0;
-    TRY(checkpoint_json(model, "tokenizer_config.json", MAX_FILE, path, &config, err));
+    PASS_ON(checkpoint_json(model, "tokenizer_config.json", MAX_FILE, path, &config, err));
     config = config ? config : json_object();
     const json_t *by_id = json_object_get(config, "added_tokens_decoder");
-    TRY(jget_bool_opt(config, "split_special_tokens", path, &split, err));
+    PASS_ON(jget_bool_opt(config, "split_special_tokens", path, &split, err));
     if (split)
-        FAIL(err, ERR_INPUT, "%s: split_special_tokens is not supported", path);
+        return err_set(err, ERR_INPUT, "%s: split_special_tokens is not supported", path);
     if (by_id && !json_is_null(by_id)) {
         if (!json_is_object(by_id))
-            FAIL(err, ERR_INPUT, "%s: added_tokens_decoder must be an object", path);
-        TRY(declare_by_id(t, by_id, path, err));
+            return err_set(err, ERR_INPUT, "%s: added_tokens_decoder must be an object", path);
+        PASS_ON(declare_by_id(t, by_id, path, err));
     } else {
-        TRY(checkpoint_json(model, "special_tokens_map.json", MAX_FILE, other, &map, err));
+        PASS_ON(checkpoint_json(model, "special_tokens_map.json", MAX_FILE, other, &map, err));
         json_t *more = json_object_get(map, extra), *first = json_object_get(config, extra);
         if (json_is_array(more) && json_is_array(first)) {
             json_array_extend(first, more);
@@ -1086,21 +1047,16 @@ static int read_files(struct tokenizer *t, const char *model, struct err *err)
             json_object_del(map, "additional_special_tokens");
         if (map)
             json_object_update(config, map);
-        TRY(checkpoint_json(model, "added_tokens.json", MAX_FILE, other, &added, err));
-        TRY(declare_added(t, added, config, other, err));
+        PASS_ON(checkpoint_json(model, "added_tokens.json", MAX_FILE, other, &added, err));
+        PASS_ON(declare_added(t, added, config, other, err));
         if (map)
             snprintf(path, sizeof path, "%s: tokenizer_config.json and special_tokens_map.json",
                      model);
     }
-    TRY(declare_named(t, config, path, err));
+    PASS_ON(declare_named(t, config, path, err));
     added_sort(t->added);
-    TRY(check_flag(t, config, "add_bos_token", "bos_token", &t->prefix, path, err));
-    TRY(check_flag(t, config, "add_eos_token", "eos_token", &t->suffix, path, err));
-out:
-    json_decref(config);
-    json_decref(map);
-    json_decref(added);
-    return rc;
+    PASS_ON(check_flag(t, config, "add_bos_token", "bos_token", &t->prefix, path, err));
+    return check_flag(t, config, "add_eos_token", "eos_token", &t->suffix, path, err);
 }
 
 int64_t tokenizer_max_id(const struct tokenizer *t)
@@ -1113,37 +1069,30 @@ int64_t tokenizer_max_id(const struct tokenizer *t)
 static int read_tokenizer(struct tokenizer *t, const char *model, struct err *err)
 {
     char path[CHECKPOINT_PATH];
-    json_t *o = NULL;
-    int rc = 0;
-    TRY(checkpoint_json(model, "tokenizer.json", MAX_FILE, path, &o, err));
+    OWN(json_decrefp) json_t *o = NULL;
+    PASS_ON(checkpoint_json(model, "tokenizer.json", MAX_FILE, path, &o, err));
     if (!o)
-        FAIL(err, ERR_INPUT,
-             "%s does not exist; capture reads tokenizer.json only (a "
-             "tokenizer.model has to be converted), or give token ids with --tokens-file",
-             path);
-    TRY(bpe_read(json_object_get(o, "model"), path, &t->bpe, err));
-    TRY(normalizer_read(json_object_get(o, "normalizer"), path, &t->norm, err));
-    TRY(pretokenizer_read(json_object_get(o, "pre_tokenizer"), path, &t->pre, err));
+        return err_set(err, ERR_INPUT,
+                       "%s does not exist; capture reads tokenizer.json only (a "
+                       "tokenizer.model has to be converted), or give token ids with --tokens-file",
+                       path);
+    PASS_ON(bpe_read(json_object_get(o, "model"), path, &t->bpe, err));
+    PASS_ON(normalizer_read(json_object_get(o, "normalizer"), path, &t->norm, err));
+    PASS_ON(pretokenizer_read(json_object_get(o, "pre_tokenizer"), path, &t->pre, err));
     t->bytes = pretokenizer_bytes(t->pre);
-    TRY(added_read(json_object_get(o, "added_tokens"), path, t->bpe, t->norm, &t->added, err));
-    TRY(read_processor(t, json_object_get(o, "post_processor"), path, 0, err));
-out:
-    json_decref(o);
-    return rc;
+    PASS_ON(added_read(json_object_get(o, "added_tokens"), path, t->bpe, t->norm, &t->added, err));
+    return read_processor(t, json_object_get(o, "post_processor"), path, 0, err);
 }
 
 int tokenizer_open(const char *model, struct tokenizer **out, struct err *err)
 {
-    struct tokenizer *t = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
-    TRY(read_tokenizer(t, model, err));
-    TRY(read_files(t, model, err));
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
+    PASS_ON(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
+    PASS_ON(read_tokenizer(t, model, err));
+    PASS_ON(read_files(t, model, err));
     *out = t;
     t = NULL;
-out:
-    tokenizer_close(&t);
-    return rc;
+    return 0;
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */
@@ -1170,11 +1119,10 @@ static void work_free(struct work *w)
 static int encode_plain(const struct tokenizer *t, struct work *w, const char *s, size_t len,
                         bool at_start, struct err *err)
 {
-    int rc = 0;
     pieces_reset(&w->pieces);
     w->pieces.at_start = at_start;
-    TRY(pieces_add(&w->pieces, s, len, err));
-    TRY(pretokenizer_run(t->pre, &w->pieces, err));
+    PASS_ON(pieces_add(&w->pieces, s, len, err));
+    PASS_ON(pretokenizer_run(t->pre, &w->pieces, err));
     for (int64_t i = 0; i < w->pieces.n; i++) {
         size_t n;
         const char *p = piece(&w->pieces, i, &n);
@@ -1185,93 +1133,83 @@ static int encode_plain(const struct tokenizer *t, struct work *w, const char *s
                 byte_char((uint8_t)p[k], c);
                 buf_puts(&w->spelled, c);
             }
-            TRY(buf_check(&w->spelled, "text as bytes", err));
+            PASS_ON(buf_check(&w->spelled, "text as bytes", err));
             p = w->spelled.data;
             n = w->spelled.len;
         }
-        TRY(bpe_encode(t->bpe, p, n, &w->ids, err));
+        PASS_ON(bpe_encode(t->bpe, p, n, &w->ids, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* A stretch of the text that holds no added token of the raw kind. */
 static int encode_stretch(const struct tokenizer *t, struct work *w, const char *s, size_t len,
                           bool at_start, struct err *err)
 {
-    int rc = 0;
-    TRY(normalizer_run(t->norm, s, len, &w->normal, err));
-    TRY(added_split(t->added, true, buf_str(&w->normal), w->normal.len, &w->inner, err));
+    PASS_ON(normalizer_run(t->norm, s, len, &w->normal, err));
+    PASS_ON(added_split(t->added, true, buf_str(&w->normal), w->normal.len, &w->inner, err));
     for (int64_t i = 0; i < w->inner.n; i++) {
         struct stretch x = w->inner.v[i];
         if (x.id >= 0)
-            TRY(ids_add(&w->ids, x.id, err));
+            PASS_ON(ids_add(&w->ids, x.id, err));
         else
-            TRY(encode_plain(t, w, w->normal.data + x.lo, x.hi - x.lo, at_start && x.lo == 0, err));
+            PASS_ON(
+                encode_plain(t, w, w->normal.data + x.lo, x.hi - x.lo, at_start && x.lo == 0, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int add_all(struct ids *to, const struct ids *from, struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0; i < from->n; i++)
-        TRY(ids_add(to, from->v[i], err));
-out:
-    return rc;
+        PASS_ON(ids_add(to, from->v[i], err));
+    return 0;
 }
 
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool *added_bos,
                      int32_t **ids, int64_t *n, struct err *err)
 {
-    struct work w = {0};
+    OWN(work_free) struct work w = {0};
     int64_t bad = utf8_invalid(text, len);
-    int rc = 0;
     if (bad >= 0)
-        FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
+        return err_set(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
     pretokenizer_doubt(t->pre, text, len);
-    TRY(add_all(&w.ids, &t->prefix, err));
-    TRY(added_split(t->added, false, text, len, &w.raw, err));
+    PASS_ON(add_all(&w.ids, &t->prefix, err));
+    PASS_ON(added_split(t->added, false, text, len, &w.raw, err));
     for (int64_t i = 0; i < w.raw.n; i++) {
         struct stretch x = w.raw.v[i];
         if (x.id >= 0)
-            TRY(ids_add(&w.ids, x.id, err));
+            PASS_ON(ids_add(&w.ids, x.id, err));
         else
-            TRY(encode_stretch(t, &w, text + x.lo, x.hi - x.lo, x.lo == 0, err));
+            PASS_ON(encode_stretch(t, &w, text + x.lo, x.hi - x.lo, x.lo == 0, err));
     }
-    TRY(add_all(&w.ids, &t->suffix, err));
-    TRY(mem_grow(&w.ids.v, &w.ids.cap, 1, sizeof *w.ids.v, "token ids", err));
+    PASS_ON(add_all(&w.ids, &t->suffix, err));
+    PASS_ON(mem_grow(&w.ids.v, &w.ids.cap, 1, sizeof *w.ids.v, "token ids", err));
     if (added_bos)
         *added_bos = t->prefix.n > 0;
     *ids = w.ids.v;
     *n = w.ids.n;
     w.ids.v = NULL;
-out:
-    work_free(&w);
-    return rc;
+    return 0;
 }
 
 int tokenizer_encode_plain(const struct tokenizer *t, const char *text, size_t len, int32_t **ids,
                            int64_t *n, struct err *err)
 {
-    struct work w = {0};
+    OWN(work_free) struct work w = {0};
     int64_t bad = utf8_invalid(text, len);
-    int rc = 0;
     if (bad >= 0)
-        FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
+        return err_set(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
     pretokenizer_doubt(t->pre, text, len);
     if (len > 0) {
-        TRY(normalizer_run(t->norm, text, len, &w.normal, err));
-        TRY(encode_plain(t, &w, buf_str(&w.normal), w.normal.len, true, err));
+        PASS_ON(normalizer_run(t->norm, text, len, &w.normal, err));
+        PASS_ON(encode_plain(t, &w, buf_str(&w.normal), w.normal.len, true, err));
     }
-    TRY(mem_grow(&w.ids.v, &w.ids.cap, 1, sizeof *w.ids.v, "token ids", err));
+    PASS_ON(mem_grow(&w.ids.v, &w.ids.cap, 1, sizeof *w.ids.v, "token ids", err));
     *ids = w.ids.v;
     *n = w.ids.n;
     w.ids.v = NULL;
-out:
-    work_free(&w);
-    return rc;
+    return 0;
 }
 
 /* ---- decoding -------------------------------------------------------------------------------- */
@@ -1323,7 +1261,7 @@ void tokenizer_decode_bytes(const struct tokenizer *t, const int32_t *ids, int64
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, struct buf *out)
 {
     static const char unknown[] = "\xef\xbf\xbd";
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int64_t bad;
     size_t at = 0;
     all_bytes(t, ids, n, unknown, &b);
@@ -1335,7 +1273,6 @@ void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, 
     if (at < b.len)
         buf_put(out, b.data + at, b.len - at);
     out->failed |= b.failed;
-    buf_free(&b);
 }
 
 int tokenizer_texts(const char *dir, const int32_t *ids, int64_t n, struct str_list *out,

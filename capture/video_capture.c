@@ -46,24 +46,23 @@ struct video_run {
 static int prepare(struct video_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
-    int rc = 0;
-    TRY(wan_open(o->model, CACHE_BYTES, &r->model, err));
-    TRY(video_input_open(&r->model.c, &o->video, &r->in, err));
-    TRY(capture_choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
-    TRY(head_select_parse(o->heads, r->model.c.heads, r->model.c.heads, &r->heads, err));
-    TRY(capture_choose(o->capture_steps, o->video.steps, "--capture-steps", &r->steps, &r->n_steps,
-                       err));
+    PASS_ON(wan_open(o->model, CACHE_BYTES, &r->model, err));
+    PASS_ON(video_input_open(&r->model.c, &o->video, &r->in, err));
+    PASS_ON(
+        capture_choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
+    PASS_ON(head_select_parse(o->heads, r->model.c.heads, r->model.c.heads, &r->heads, err));
+    PASS_ON(capture_choose(o->capture_steps, o->video.steps, "--capture-steps", &r->steps,
+                           &r->n_steps, err));
     for (int64_t i = 0; i < o->video.steps; i++)
         r->last_step = r->steps[i] ? i : r->last_step;
     if (o->save_frames || o->save_sample)
         r->last_step = o->video.steps - 1;
     if (o->save_frames && (r->model.c.out_channels != 3 || r->model.c.in_channels != 3))
-        FAIL(err, ERR_USAGE,
-             "capture: --save-frames needs a model that denoises RGB pixels; this one "
-             "has %lld latent channels (use --save-sample and decode it elsewhere)",
-             (long long)r->model.c.out_channels);
-out:
-    return rc;
+        return err_set(err, ERR_USAGE,
+                       "capture: --save-frames needs a model that denoises RGB pixels; this one "
+                       "has %lld latent channels (use --save-sample and decode it elsewhere)",
+                       (long long)r->model.c.out_channels);
+    return 0;
 }
 
 static int fill_meta(struct video_run *r, struct err *err)
@@ -71,12 +70,10 @@ static int fill_meta(struct video_run *r, struct err *err)
     const struct wan_config *c = &r->model.c;
     struct trace_meta *m = &r->meta;
     char id[HASH_TEXT_MAX];
-    int rc;
     checkpoint_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "WanTransformer3DModel");
     m->layers = c->layers;
-    if ((rc = head_select_meta(&r->heads, m, err)) != 0)
-        return rc;
+    PASS_ON(head_select_meta(&r->heads, m, err));
     m->head_dim = m->v_dim = c->head_dim;
     m->scale = 1 / sqrt(c->head_dim);
     m->positions_applied = true;
@@ -133,9 +130,8 @@ static int take_rows(void *ctx, int layer, const float *q, const float *k, const
     int d = r->model.c.head_dim;
     bool store = wants_layer(r, layer);
     char text[64];
-    int rc = 0;
     if (interrupted())
-        FAIL(err, ERR_INTERRUPTED, "interrupted");
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
     snprintf(text, sizeof text, "step %d %s layer %d", r->call.step, r->call.branch, layer);
     progress_add(r->progress, r->begun, r->begun > 0, text);
     r->begun = r->layer_flop + (store ? r->map_flop : 0);
@@ -144,28 +140,24 @@ static int take_rows(void *ctx, int layer, const float *q, const float *k, const
     r->call.layer = layer;
     r->call.order = r->order++;
     r->call.has_map = r->meta.pool > 0;
-    TRY(trace_begin_call(r->writer, &r->call, err));
-    TRY(head_select_put(&r->heads, r->writer, TRACE_Q, 0, n, q, d, err));
-    TRY(head_select_put(&r->heads, r->writer, TRACE_K, 0, n, k, d, err));
-    TRY(head_select_put(&r->heads, r->writer, TRACE_V, 0, n, v, d, err));
+    PASS_ON(trace_begin_call(r->writer, &r->call, err));
+    PASS_ON(head_select_put(&r->heads, r->writer, TRACE_Q, 0, n, q, d, err));
+    PASS_ON(head_select_put(&r->heads, r->writer, TRACE_K, 0, n, k, d, err));
+    PASS_ON(head_select_put(&r->heads, r->writer, TRACE_V, 0, n, v, d, err));
     if (!r->call.has_map)
-        TRY(trace_end_call(r->writer, err));
-out:
-    return rc;
+        return trace_end_call(r->writer, err);
+    return 0;
 }
 
 static int take_map(void *ctx, int layer, const struct attnmap *map, struct err *err)
 {
     struct video_run *r = ctx;
-    int rc = 0;
     (void)layer;
     for (int i = 0; i < r->heads.n; i++) {
         int64_t at = r->heads.head[i] * map->cells_q * map->cells_k;
-        TRY(trace_put_map(r->writer, i, map->sum + at, map->max + at, err));
+        PASS_ON(trace_put_map(r->writer, i, map->sum + at, map->max + at, err));
     }
-    TRY(trace_end_call(r->writer, err));
-out:
-    return rc;
+    return trace_end_call(r->writer, err);
 }
 
 static int evaluate(struct video_run *r, int64_t step, const char *branch, const float *text,
@@ -187,44 +179,36 @@ static int evaluate(struct video_run *r, int64_t step, const char *branch, const
 
 static int denoise(struct video_run *r, struct err *err)
 {
-    int rc = 0;
     for (int64_t s = 0; s <= r->last_step; s++) {
-        TRY(evaluate(r, s, "cond", r->in.text, r->v, err));
+        PASS_ON(evaluate(r, s, "cond", r->in.text, r->v, err));
         if (r->in.branches == 2) {
-            TRY(evaluate(r, s, "uncond", r->in.negative, r->v_uncond, err));
+            PASS_ON(evaluate(r, s, "uncond", r->in.negative, r->v_uncond, err));
             flow_guide(r->v, r->v_uncond, r->in.size, r->o->video.guidance);
         }
         flow_step(r->in.x, r->v, r->in.size, r->in.sigma[s], r->in.sigma[s + 1]);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int put_schedule(struct video_run *r, struct err *err)
 {
     int64_t steps = r->o->video.steps;
-    double *timestep = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&timestep, steps, sizeof *timestep, "schedule", err));
+    OWN(free_at) double *timestep = NULL;
+    PASS_ON(mem_alloc(&timestep, steps, sizeof *timestep, "schedule", err));
     for (int64_t i = 0; i < steps; i++)
         timestep[i] = 1000 * r->in.sigma[i];
-    TRY(trace_put_run(r->writer, TRACE_SIGMAS, steps + 1, r->in.sigma, err));
-    TRY(trace_put_run(r->writer, TRACE_TIMESTEPS, steps, timestep, err));
-out:
-    free(timestep);
-    return rc;
+    PASS_ON(trace_put_run(r->writer, TRACE_SIGMAS, steps + 1, r->in.sigma, err));
+    return trace_put_run(r->writer, TRACE_TIMESTEPS, steps, timestep, err);
 }
 
 static int save_results(struct video_run *r, struct err *err)
 {
     int64_t shape[4] = {r->model.c.in_channels, r->in.t, r->in.h, r->in.w};
-    int rc = 0;
     if (r->o->save_sample)
-        TRY(npy_write(r->o->save_sample, DT_F32, 4, shape, r->in.x, err));
+        PASS_ON(npy_write(r->o->save_sample, DT_F32, 4, shape, r->in.x, err));
     if (r->o->save_frames)
-        TRY(frames_write(r->o->save_frames, r->in.x, r->in.t, r->in.h, r->in.w, err));
-out:
-    return rc;
+        return frames_write(r->o->save_frames, r->in.x, r->in.t, r->in.h, r->in.w, err);
+    return 0;
 }
 
 /* Products of a layer: its weights with every token, scores and values; of the maps: the scores

@@ -31,34 +31,26 @@ static void array_free(struct array *a)
 
 static int from_npy(const char *path, struct array *a, struct err *err)
 {
-    struct npy *n = NULL;
-    int rc = 0;
-    TRY(npy_open(path, true, &n, err));
+    OWN(npy_close) struct npy *n = NULL;
+    PASS_ON(npy_open(path, true, &n, err));
     a->ndim = n->ndim;
     memcpy(a->shape, n->shape, sizeof n->shape);
     a->count = n->count;
-    TRY(mem_alloc(&a->data, a->count, sizeof *a->data, path, err));
-    TRY(npy_read_f32(n, a->data, err));
-out:
-    npy_close(&n);
-    return rc;
+    PASS_ON(mem_alloc(&a->data, a->count, sizeof *a->data, path, err));
+    return npy_read_f32(n, a->data, err);
 }
 
 static int from_safetensors(const char *path, const char *tensor, struct array *a, struct err *err)
 {
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     const struct st_tensor *t;
-    int rc = 0;
-    TRY(st_open(path, &f, err));
-    TRY(st_require(f, tensor, -1, NULL, &t, err));
+    PASS_ON(st_open(path, &f, err));
+    PASS_ON(st_require(f, tensor, -1, NULL, &t, err));
     a->ndim = t->ndim;
     memcpy(a->shape, t->shape, sizeof t->shape);
     a->count = t->count;
-    TRY(mem_alloc(&a->data, a->count, sizeof *a->data, path, err));
-    TRY(st_read_f32(f, t, 0, t->count, a->data, err));
-out:
-    st_close(&f);
-    return rc;
+    PASS_ON(mem_alloc(&a->data, a->count, sizeof *a->data, path, err));
+    return st_read_f32(f, t, 0, t->count, a->data, err);
 }
 
 /* By the file's ending; `tensor` names the tensor of a .safetensors file. Release with array_free.
@@ -113,25 +105,23 @@ static int parse_size(const struct wan_config *c, const struct video_ask *a, str
 static int load_text(const struct wan_config *c, const char *path, int64_t index, float **text,
                      int64_t *n_text, struct err *err)
 {
-    struct array a = {0};
+    OWN(array_free) struct array a = {0};
     int64_t dim = c->text_dim;
-    int rc = 0;
-    TRY(array_load(path, "text", &a, err));
+    PASS_ON(array_load(path, "text", &a, err));
     if (a.ndim < 2 || a.ndim > 3 || a.shape[a.ndim - 1] != dim || a.count == 0)
-        FAIL(err, ERR_INPUT,
-             "%s: text embeddings must be [tokens][%lld] or "
-             "[prompts][tokens][%lld], found %s",
-             path, (long long)dim, (long long)dim, a.text);
+        return err_set(err, ERR_INPUT,
+                       "%s: text embeddings must be [tokens][%lld] or "
+                       "[prompts][tokens][%lld], found %s",
+                       path, (long long)dim, (long long)dim, a.text);
     int64_t prompts = a.ndim == 3 ? a.shape[0] : 1, tokens = a.shape[a.ndim - 2];
     if (index >= prompts)
-        FAIL(err, ERR_USAGE, "%s: --prompt-index %lld, but there are %lld prompts (from 0)", path,
-             (long long)index, (long long)prompts);
-    TRY(mem_alloc(text, tokens * dim, sizeof(float), "text embeddings", err));
+        return err_set(err, ERR_USAGE,
+                       "%s: --prompt-index %lld, but there are %lld prompts (from 0)", path,
+                       (long long)index, (long long)prompts);
+    PASS_ON(mem_alloc(text, tokens * dim, sizeof(float), "text embeddings", err));
     memcpy(*text, a.data + index * tokens * dim, (size_t)(tokens * dim) * sizeof(float));
     *n_text = tokens;
-out:
-    array_free(&a);
-    return rc;
+    return 0;
 }
 
 static int load_texts(const struct wan_config *c, const struct video_ask *a, struct video_input *in,
@@ -140,47 +130,45 @@ static int load_texts(const struct wan_config *c, const struct video_ask *a, str
     char path[4096];
     int64_t n = 0;
     bool there;
-    int rc = 0;
     snprintf(path, sizeof path, "%s/prompts.safetensors", a->model);
-    TRY(io_exists(path, &there, err));
+    PASS_ON(io_exists(path, &there, err));
     if (!a->text && !there)
-        FAIL(err, ERR_USAGE, "%s: --text FILE is missing, and %s holds no prompts.safetensors",
-             a->who, a->model);
-    TRY(load_text(c, a->text ? a->text : path, a->prompt_index, &in->text, &in->n_text, err));
+        return err_set(err, ERR_USAGE,
+                       "%s: --text FILE is missing, and %s holds no prompts.safetensors", a->who,
+                       a->model);
+    PASS_ON(load_text(c, a->text ? a->text : path, a->prompt_index, &in->text, &in->n_text, err));
     in->branches = a->guidance > 1 ? 2 : 1;
     if (in->branches == 1 && a->negative)
-        FAIL(err, ERR_USAGE,
-             "%s: --negative needs --guidance above 1: without guidance there is "
-             "no unconditional branch",
-             a->who);
+        return err_set(err, ERR_USAGE,
+                       "%s: --negative needs --guidance above 1: without guidance there is "
+                       "no unconditional branch",
+                       a->who);
     if (in->branches == 1)
         return 0;
     if (!a->negative) {
-        TRY(mem_zalloc(&in->negative, in->n_text * c->text_dim, sizeof(float), "text embeddings",
-                       err));
+        PASS_ON(mem_zalloc(&in->negative, in->n_text * c->text_dim, sizeof(float),
+                           "text embeddings", err));
         return 0;
     }
-    TRY(load_text(c, a->negative, 0, &in->negative, &n, err));
+    PASS_ON(load_text(c, a->negative, 0, &in->negative, &n, err));
     if (n != in->n_text)
-        FAIL(err, ERR_INPUT, "%s: %lld text tokens, the prompt has %lld", a->negative, (long long)n,
-             (long long)in->n_text);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: %lld text tokens, the prompt has %lld", a->negative,
+                       (long long)n, (long long)in->n_text);
+    return 0;
 }
 
 int video_input_open(const struct wan_config *c, const struct video_ask *a, struct video_input *in,
                      struct err *err)
 {
-    int rc = 0;
-    TRY(parse_size(c, a, in, err));
-    TRY(load_texts(c, a, in, err));
+    PASS_ON(parse_size(c, a, in, err));
+    PASS_ON(load_texts(c, a, in, err));
     if (c->out_channels != c->in_channels)
-        FAIL(err, ERR_INPUT, "%s: %lld input and %lld output channels: the sampler needs the same",
-             a->model, (long long)c->in_channels, (long long)c->out_channels);
-    TRY(mem_alloc(&in->sigma, a->steps + 1, sizeof(double), "schedule", err));
+        return err_set(err, ERR_INPUT,
+                       "%s: %lld input and %lld output channels: the sampler needs the same",
+                       a->model, (long long)c->in_channels, (long long)c->out_channels);
+    PASS_ON(mem_alloc(&in->sigma, a->steps + 1, sizeof(double), "schedule", err));
     flow_sigmas(a->steps, a->shift, in->sigma);
-out:
-    return rc;
+    return 0;
 }
 
 void video_input_close(struct video_input *in)
@@ -195,25 +183,22 @@ void video_input_close(struct video_input *in)
 int video_input_noise(const struct wan_config *c, const struct video_ask *ask,
                       struct video_input *in, struct err *err)
 {
-    struct array a = {0};
-    int rc = 0;
-    TRY(mem_alloc(&in->x, in->size, sizeof(float), "latent", err));
+    OWN(array_free) struct array a = {0};
+    PASS_ON(mem_alloc(&in->x, in->size, sizeof(float), "latent", err));
     if (!ask->noise) {
         for (int64_t i = 0; i < in->size; i++)
             in->x[i] = (float)rng_normal(ask->seed, NOISE_STREAM, (uint64_t)i);
         return 0;
     }
-    TRY(array_load(ask->noise, "noise", &a, err));
+    PASS_ON(array_load(ask->noise, "noise", &a, err));
     int first = a.ndim - 4; /* leading axes of size 1 are allowed */
     if (first < 0 || a.count != in->size || a.shape[first] != c->in_channels ||
         a.shape[first + 1] != in->t || a.shape[first + 2] != in->h || a.shape[first + 3] != in->w)
-        FAIL(err, ERR_INPUT, "%s: noise must be [%lld][%lld][%lld][%lld], found %s", ask->noise,
-             (long long)c->in_channels, (long long)in->t, (long long)in->h, (long long)in->w,
-             a.text);
+        return err_set(err, ERR_INPUT, "%s: noise must be [%lld][%lld][%lld][%lld], found %s",
+                       ask->noise, (long long)c->in_channels, (long long)in->t, (long long)in->h,
+                       (long long)in->w, a.text);
     memcpy(in->x, a.data, (size_t)in->size * sizeof(float));
-out:
-    array_free(&a);
-    return rc;
+    return 0;
 }
 
 /* ---- the sampler ---------------------------------------------------------------------------- */
@@ -249,11 +234,10 @@ static unsigned char to_byte(float x)
 
 int frames_write(const char *dir, const float *x, int64_t t, int64_t h, int64_t w, struct err *err)
 {
-    unsigned char *rgb = NULL;
+    OWN(free_at) unsigned char *rgb = NULL;
     char path[4096];
-    int rc = 0;
-    TRY(make_dirs(dir, err));
-    TRY(mem_alloc(&rgb, 3 * h * w, 1, "frame", err));
+    PASS_ON(make_dirs(dir, err));
+    PASS_ON(mem_alloc(&rgb, 3 * h * w, 1, "frame", err));
     for (int64_t f = 0; f < t; f++) {
         for (int64_t i = 0; i < h * w; i++)
             for (int64_t c = 0; c < 3; c++)
@@ -266,9 +250,7 @@ int frames_write(const char *dir, const float *x, int64_t t, int64_t h, int64_t 
         image.format = PNG_FORMAT_RGB;
         snprintf(path, sizeof path, "%s/frame-%03lld.png", dir, (long long)f);
         if (!png_image_write_to_file(&image, path, 0, rgb, 0, NULL))
-            FAIL(err, ERR_IO, "%s: %s", path, image.message);
+            return err_set(err, ERR_IO, "%s: %s", path, image.message);
     }
-out:
-    free(rgb);
-    return rc;
+    return 0;
 }

@@ -1,6 +1,7 @@
 #include "capture/wan_config.h"
 
 #include "core/json.h"
+#include "core/mem.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,14 +19,12 @@ static int read_config(const char *dir, char *path, size_t size, json_t **o, str
 bool wan_config_is(const char *dir)
 {
     char path[4096];
-    json_t *o = NULL;
+    OWN(json_decrefp) json_t *o = NULL;
     const char *name = NULL;
     struct err ignored = {0};
-    bool is = read_config(dir, path, sizeof path, &o, &ignored) == 0 &&
-              jget_str_opt(o, "_class_name", path, &name, &ignored) == 0 && name &&
-              strcmp(name, WAN_CLASS) == 0;
-    json_decref(o);
-    return is;
+    return read_config(dir, path, sizeof path, &o, &ignored) == 0 &&
+           jget_str_opt(o, "_class_name", path, &name, &ignored) == 0 && name &&
+           strcmp(name, WAN_CLASS) == 0;
 }
 
 static int get_patch(const json_t *o, const char *path, int64_t patch[3], struct err *err)
@@ -67,43 +66,41 @@ static int refuse_variants(const json_t *o, const char *path, struct err *err)
 int wan_config_read(const char *dir, struct wan_config *c, struct err *err)
 {
     char path[4096];
-    json_t *o = NULL;
+    OWN(json_decrefp) json_t *o = NULL;
     const char *name = NULL;
     int64_t layers, heads, head_dim;
-    int rc = 0;
     memset(c, 0, sizeof *c);
-    TRY(read_config(dir, path, sizeof path, &o, err));
-    TRY(jget_str(o, "_class_name", path, &name, err));
+    PASS_ON(read_config(dir, path, sizeof path, &o, err));
+    PASS_ON(jget_str(o, "_class_name", path, &name, err));
     if (strcmp(name, WAN_CLASS) != 0)
-        FAIL(err, ERR_INPUT, "%s: _class_name is %s, supported: " WAN_CLASS, path, name);
-    TRY(refuse_variants(o, path, err));
-    TRY(jget_size(o, "num_layers", path, 1024, &layers, err));
-    TRY(jget_size(o, "num_attention_heads", path, 1024, &heads, err));
-    TRY(jget_size(o, "attention_head_dim", path, 1024, &head_dim, err));
-    TRY(jget_size(o, "ffn_dim", path, 1 << 20, &c->ffn_dim, err));
-    TRY(jget_size(o, "freq_dim", path, 1 << 16, &c->freq_dim, err));
-    TRY(jget_size(o, "text_dim", path, 1 << 16, &c->text_dim, err));
-    TRY(jget_size(o, "in_channels", path, 4096, &c->in_channels, err));
-    TRY(jget_size(o, "out_channels", path, 4096, &c->out_channels, err));
-    TRY(get_patch(o, path, c->patch, err));
+        return err_set(err, ERR_INPUT, "%s: _class_name is %s, supported: " WAN_CLASS, path, name);
+    PASS_ON(refuse_variants(o, path, err));
+    PASS_ON(jget_size(o, "num_layers", path, 1024, &layers, err));
+    PASS_ON(jget_size(o, "num_attention_heads", path, 1024, &heads, err));
+    PASS_ON(jget_size(o, "attention_head_dim", path, 1024, &head_dim, err));
+    PASS_ON(jget_size(o, "ffn_dim", path, 1 << 20, &c->ffn_dim, err));
+    PASS_ON(jget_size(o, "freq_dim", path, 1 << 16, &c->freq_dim, err));
+    PASS_ON(jget_size(o, "text_dim", path, 1 << 16, &c->text_dim, err));
+    PASS_ON(jget_size(o, "in_channels", path, 4096, &c->in_channels, err));
+    PASS_ON(jget_size(o, "out_channels", path, 4096, &c->out_channels, err));
+    PASS_ON(get_patch(o, path, c->patch, err));
     c->rope_max = 1024;
     c->eps = 1e-6;
     c->cross_attn_norm = true;
-    TRY(jget_int_opt(o, "rope_max_seq_len", path, &c->rope_max, err));
-    TRY(jget_num_opt(o, "eps", path, &c->eps, err));
-    TRY(jget_bool_opt(o, "cross_attn_norm", path, &c->cross_attn_norm, err));
+    PASS_ON(jget_int_opt(o, "rope_max_seq_len", path, &c->rope_max, err));
+    PASS_ON(jget_num_opt(o, "eps", path, &c->eps, err));
+    PASS_ON(jget_bool_opt(o, "cross_attn_norm", path, &c->cross_attn_norm, err));
     if (c->eps < 0 || c->rope_max < 1)
-        FAIL(err, ERR_INPUT, "%s: eps %g is negative or rope_max_seq_len %lld is not positive",
-             path, c->eps, (long long)c->rope_max);
+        return err_set(err, ERR_INPUT,
+                       "%s: eps %g is negative or rope_max_seq_len %lld is not positive", path,
+                       c->eps, (long long)c->rope_max);
     if (head_dim % 2 || c->freq_dim % 2)
-        FAIL(err, ERR_INPUT, "%s: attention_head_dim and freq_dim must be even", path);
+        return err_set(err, ERR_INPUT, "%s: attention_head_dim and freq_dim must be even", path);
     c->layers = (int)layers;
     c->heads = (int)heads;
     c->head_dim = (int)head_dim;
     c->dim = heads * head_dim;
-out:
-    json_decref(o);
-    return rc;
+    return 0;
 }
 
 /* ---- models that lacuna does not run -------------------------------------------------------- */
@@ -149,7 +146,7 @@ static const struct family *find_family(const char *class)
 static void read_class(const char *dir, const char *name, char class[128])
 {
     char path[4096];
-    json_t *o = NULL;
+    OWN(json_decrefp) json_t *o = NULL;
     const char *text = NULL;
     struct err ignored = {0};
     class[0] = '\0';
@@ -157,7 +154,6 @@ static void read_class(const char *dir, const char *name, char class[128])
     if (json_read_foreign(path, MAX_CONFIG, &o, &ignored) == 0 &&
         jget_str_opt(o, "_class_name", path, &text, &ignored) == 0 && text)
         snprintf(class, 128, "%s", text);
-    json_decref(o);
 }
 
 static int refuse(const char *dir, const char *class, struct err *err)

@@ -66,12 +66,11 @@ static int open_on(const struct wan_model *m, const struct wan_device_ask *ask,
                    struct wan_device *dev, struct err *err)
 {
     const struct wan_config *c = &m->c;
-    double *inv_freq = NULL;
+    OWN(free_at) double *inv_freq = NULL;
     int64_t grid[3];
-    int rc = 0;
-    TRY(wan_grid(c, ask->size[0], ask->size[1], ask->size[2], grid, err));
-    TRY(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary frequencies", err));
-    TRY(mem_alloc(&dev->freq, c->freq_dim, sizeof *dev->freq, "timestep frequencies", err));
+    PASS_ON(wan_grid(c, ask->size[0], ask->size[1], ask->size[2], grid, err));
+    PASS_ON(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary frequencies", err));
+    PASS_ON(mem_alloc(&dev->freq, c->freq_dim, sizeof *dev->freq, "timestep frequencies", err));
     struct denoiser_shape shape = {.in_channels = c->in_channels,
                                    .out_channels = c->out_channels,
                                    .ffn = c->ffn_dim,
@@ -90,12 +89,10 @@ static int open_on(const struct wan_model *m, const struct wan_device_ask *ask,
     memcpy(dev->size, ask->size, sizeof dev->size);
     dev->n_text = ask->n_text;
     dev->tokens = grid[0] * grid[1] * grid[2];
-    TRY(dev->on->open(ask->local_rank, &shape, &dev->d, err));
-    TRY(put_weights(m, dev, err));
+    PASS_ON(dev->on->open(ask->local_rank, &shape, &dev->d, err));
+    PASS_ON(put_weights(m, dev, err));
     log_debug("the model runs on %s", dev->on->device(dev->d));
-out:
-    free(inv_freq);
-    return rc;
+    return 0;
 }
 
 int wan_device_open(struct wan_model *m, const struct wan_device_ask *ask, struct err *err)
@@ -175,47 +172,42 @@ static int attend(void *ctx, const struct decoder_operands *there, const struct 
 static int prepare_rows(struct device_run *r, struct err *err)
 {
     struct wan_device *dev = r->dev;
-    int rc = 0;
     for (int i = 0; i < 3; i++)
         if (!dev->rows[i])
-            TRY(mem_alloc(&dev->rows[i], dev->tokens * r->m->c.dim, sizeof(float),
-                          "queries, keys and values", err));
-out:
-    return rc;
+            PASS_ON(mem_alloc(&dev->rows[i], dev->tokens * r->m->c.dim, sizeof(float),
+                              "queries, keys and values", err));
+    return 0;
 }
 
 static int run_layer(struct device_run *r, struct err *err)
 {
     const struct wan_hooks *hooks = r->hooks;
     struct denoiser_sink sink = {.ctx = r};
-    struct attnmap map = {0};
+    OWN(attnmap_free) struct attnmap map = {0};
     int64_t n = r->dev->tokens;
     const struct layer_attention *own = r->m->attention;
     bool maps = wan_wants_maps(hooks, r->layer) && !own;
-    int rc = 0;
     r->wanted = wan_wants(hooks, r->layer) && hooks->rows;
     if (interrupted())
-        FAIL(err, ERR_INTERRUPTED, "interrupted");
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
     if (own && !(own->exact && own->exact(own->ctx, r->layer, n)))
         sink.attend = attend;
     if (r->wanted) {
-        TRY(prepare_rows(r, err));
+        PASS_ON(prepare_rows(r, err));
         sink.rows = take_rows;
     }
     if (maps) {
-        TRY(attnmap_init(&map, r->m->c.heads, n, n, hooks->pool, err));
+        PASS_ON(attnmap_init(&map, r->m->c.heads, n, n, hooks->pool, err));
         sink.pool = hooks->pool;
         sink.map_sum = map.sum;
         sink.map_max = map.max;
     }
     if (hooks && hooks->rows && !r->wanted)
-        TRY(hooks->rows(hooks->ctx, r->layer, NULL, NULL, NULL, err));
-    TRY(r->dev->on->layer(r->dev->d, r->layer, &sink, err));
+        PASS_ON(hooks->rows(hooks->ctx, r->layer, NULL, NULL, NULL, err));
+    PASS_ON(r->dev->on->layer(r->dev->d, r->layer, &sink, err));
     if (maps)
-        TRY(hooks->maps(hooks->ctx, r->layer, &map, err));
-out:
-    attnmap_free(&map);
-    return rc;
+        return hooks->maps(hooks->ctx, r->layer, &map, err);
+    return 0;
 }
 
 int wan_device_forward(struct wan_model *m, const struct wan_input *in,

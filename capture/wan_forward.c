@@ -95,22 +95,19 @@ static int state_init(struct state *s, struct err *err)
     int64_t nd = s->n * c->dim, td = s->in->n_text * c->dim;
     float **tokens[] = {&s->h, &s->y, &s->q, &s->k, &s->v, &s->o};
     float **texts[] = {&s->text, &s->k2, &s->v2};
-    int rc = 0;
     for (size_t i = 0; i < 6; i++)
-        TRY(mem_alloc(tokens[i], nd, sizeof(float), "activations", err));
+        PASS_ON(mem_alloc(tokens[i], nd, sizeof(float), "activations", err));
     for (size_t i = 0; i < 3; i++)
-        TRY(mem_alloc(texts[i], td, sizeof(float), "text activations", err));
-    TRY(mem_alloc(&s->temb, c->dim, sizeof(float), "timestep embedding", err));
-    TRY(mem_alloc(&s->mod, 6 * c->dim, sizeof(float), "modulation", err));
+        PASS_ON(mem_alloc(texts[i], td, sizeof(float), "text activations", err));
+    PASS_ON(mem_alloc(&s->temb, c->dim, sizeof(float), "timestep embedding", err));
+    PASS_ON(mem_alloc(&s->mod, 6 * c->dim, sizeof(float), "modulation", err));
     for (int axis = 0; axis < 3; axis++) {
         int64_t count = s->grid[axis] * s->pairs[axis];
-        TRY(mem_alloc(&s->cos[axis], count, sizeof(float), "rotary table", err));
-        TRY(mem_alloc(&s->sin[axis], count, sizeof(float), "rotary table", err));
+        PASS_ON(mem_alloc(&s->cos[axis], count, sizeof(float), "rotary table", err));
+        PASS_ON(mem_alloc(&s->sin[axis], count, sizeof(float), "rotary table", err));
     }
     s->ffn_rows = s->n < FFN_ROWS ? s->n : FFN_ROWS;
-    TRY(mem_alloc(&s->ffn, s->ffn_rows * c->ffn_dim, sizeof(float), "feed-forward", err));
-out:
-    return rc;
+    return mem_alloc(&s->ffn, s->ffn_rows * c->ffn_dim, sizeof(float), "feed-forward", err);
 }
 
 int64_t wan_forward_bytes(const struct wan_config *c, int64_t t, int64_t h, int64_t w)
@@ -198,27 +195,24 @@ void wan_timestep(const struct wan_config *c, double timestep, float *freq)
 static int condition(struct state *s, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    float **w = s->m->outer, *freq = NULL, *tmp = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&freq, c->freq_dim, sizeof *freq, "timestep frequencies", err));
-    TRY(mem_alloc(&tmp, (s->in->n_text + 1) * c->dim, sizeof *tmp, "conditioning", err));
+    OWN(free_at) float *freq = NULL, *tmp = NULL;
+    float **w = s->m->outer;
+    PASS_ON(mem_alloc(&freq, c->freq_dim, sizeof *freq, "timestep frequencies", err));
+    PASS_ON(mem_alloc(&tmp, (s->in->n_text + 1) * c->dim, sizeof *tmp, "conditioning", err));
     wan_timestep(c, s->in->timestep, freq);
-    TRY(nn_linear(freq, 1, c->freq_dim, w[WAN_TIME1], w[WAN_TIME1_B], c->dim, s->jobs, tmp, err));
+    PASS_ON(
+        nn_linear(freq, 1, c->freq_dim, w[WAN_TIME1], w[WAN_TIME1_B], c->dim, s->jobs, tmp, err));
     nn_silu(tmp, c->dim);
-    TRY(nn_linear(tmp, 1, c->dim, w[WAN_TIME2], w[WAN_TIME2_B], c->dim, s->jobs, s->temb, err));
+    PASS_ON(nn_linear(tmp, 1, c->dim, w[WAN_TIME2], w[WAN_TIME2_B], c->dim, s->jobs, s->temb, err));
     memcpy(tmp, s->temb, (size_t)c->dim * sizeof *tmp);
     nn_silu(tmp, c->dim);
-    TRY(nn_linear(tmp, 1, c->dim, w[WAN_TIME_PROJ], w[WAN_TIME_PROJ_B], 6 * c->dim, s->jobs, s->mod,
-                  err));
-    TRY(nn_linear(s->in->text, s->in->n_text, c->text_dim, w[WAN_TEXT1], w[WAN_TEXT1_B], c->dim,
-                  s->jobs, tmp, err));
+    PASS_ON(nn_linear(tmp, 1, c->dim, w[WAN_TIME_PROJ], w[WAN_TIME_PROJ_B], 6 * c->dim, s->jobs,
+                      s->mod, err));
+    PASS_ON(nn_linear(s->in->text, s->in->n_text, c->text_dim, w[WAN_TEXT1], w[WAN_TEXT1_B], c->dim,
+                      s->jobs, tmp, err));
     nn_gelu_tanh(tmp, s->in->n_text * c->dim);
-    TRY(nn_linear(tmp, s->in->n_text, c->dim, w[WAN_TEXT2], w[WAN_TEXT2_B], c->dim, s->jobs,
-                  s->text, err));
-out:
-    free(freq);
-    free(tmp);
-    return rc;
+    return nn_linear(tmp, s->in->n_text, c->dim, w[WAN_TEXT2], w[WAN_TEXT2_B], c->dim, s->jobs,
+                     s->text, err);
 }
 
 /* Position in x [channels][t][h][w] of patch n's element (channel, dt, dh, dw). */
@@ -254,15 +248,11 @@ static int patchify(struct state *s, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
     int64_t size = patch_size(c, c->in_channels);
-    float *rows = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
-    TRY(each_rows(s, s->n, gather_rows, &rows, err));
-    TRY(nn_linear(rows, s->n, size, s->m->outer[WAN_PATCH], s->m->outer[WAN_PATCH_B], c->dim,
-                  s->jobs, s->h, err));
-out:
-    free(rows);
-    return rc;
+    OWN(free_at) float *rows = NULL;
+    PASS_ON(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
+    PASS_ON(each_rows(s, s->n, gather_rows, &rows, err));
+    return nn_linear(rows, s->n, size, s->m->outer[WAN_PATCH], s->m->outer[WAN_PATCH_B], c->dim,
+                     s->jobs, s->h, err);
 }
 
 /* ---- blocks --------------------------------------------------------------------------------- */
@@ -343,14 +333,10 @@ static int attend_text(struct state *s, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
     int64_t nt = s->in->n_text;
-    struct nn_kv kv = {0};
-    int rc = 0;
-    TRY(nn_kv_init(&kv, nt, c->heads, c->head_dim, err));
+    OWN(nn_kv_free) struct nn_kv kv = {0};
+    PASS_ON(nn_kv_init(&kv, nt, c->heads, c->head_dim, err));
     nn_kv_put(&kv, 0, nt, s->k2, s->v2);
-    TRY(attend_exact(s, &kv, NULL, err));
-out:
-    nn_kv_free(&kv);
-    return rc;
+    return attend_exact(s, &kv, NULL, err);
 }
 
 /* Exact self-attention with its maps. */
@@ -378,19 +364,15 @@ static int attend_self(struct state *s, int layer, const struct wan_hooks *hooks
 {
     const struct wan_config *c = &s->m->c;
     const struct layer_attention *own = s->m->attention;
-    struct nn_kv kv = {0};
-    int rc = 0;
-    TRY(nn_kv_init(&kv, s->n, c->heads, c->head_dim, err));
+    OWN(nn_kv_free) struct nn_kv kv = {0};
+    PASS_ON(nn_kv_init(&kv, s->n, c->heads, c->head_dim, err));
     nn_kv_put(&kv, 0, s->n, s->k, s->v);
     if (own)
-        TRY(own->attend(own->ctx, layer, s->q, s->n, &kv, s->n, s->y, err));
+        return own->attend(own->ctx, layer, s->q, s->n, &kv, s->n, s->y, err);
     else if (wan_wants_maps(hooks, layer))
-        TRY(attend_mapped(s, &kv, layer, hooks, err));
+        return attend_mapped(s, &kv, layer, hooks, err);
     else
-        TRY(attend_exact(s, &kv, NULL, err));
-out:
-    nn_kv_free(&kv);
-    return rc;
+        return attend_exact(s, &kv, NULL, err);
 }
 
 static int self_attention(struct state *s, const struct wan_block *b, int layer, const float *mod,
@@ -398,19 +380,16 @@ static int self_attention(struct state *s, const struct wan_block *b, int layer,
 {
     const struct wan_config *c = &s->m->c;
     int64_t d = c->dim;
-    int rc = 0;
-    TRY(modulate(s, mod, mod + d, err));
-    TRY(nn_linear(s->y, s->n, d, b->t[WAN_Q1], b->t[WAN_Q1_B], d, s->jobs, s->q, err));
-    TRY(nn_linear(s->y, s->n, d, b->t[WAN_K1], b->t[WAN_K1_B], d, s->jobs, s->k, err));
-    TRY(nn_linear(s->y, s->n, d, b->t[WAN_V1], b->t[WAN_V1_B], d, s->jobs, s->v, err));
-    TRY(each_rows(s, s->n, qk_rows, b, err));
+    PASS_ON(modulate(s, mod, mod + d, err));
+    PASS_ON(nn_linear(s->y, s->n, d, b->t[WAN_Q1], b->t[WAN_Q1_B], d, s->jobs, s->q, err));
+    PASS_ON(nn_linear(s->y, s->n, d, b->t[WAN_K1], b->t[WAN_K1_B], d, s->jobs, s->k, err));
+    PASS_ON(nn_linear(s->y, s->n, d, b->t[WAN_V1], b->t[WAN_V1_B], d, s->jobs, s->v, err));
+    PASS_ON(each_rows(s, s->n, qk_rows, b, err));
     if (hooks && hooks->rows)
-        TRY(hooks->rows(hooks->ctx, layer, s->q, s->k, s->v, err));
-    TRY(attend_self(s, layer, hooks, err));
-    TRY(nn_linear(s->y, s->n, d, b->t[WAN_O1], b->t[WAN_O1_B], d, s->jobs, s->o, err));
-    TRY(each_rows(s, s->n, add_rows, mod + 2 * d, err));
-out:
-    return rc;
+        PASS_ON(hooks->rows(hooks->ctx, layer, s->q, s->k, s->v, err));
+    PASS_ON(attend_self(s, layer, hooks, err));
+    PASS_ON(nn_linear(s->y, s->n, d, b->t[WAN_O1], b->t[WAN_O1_B], d, s->jobs, s->o, err));
+    return each_rows(s, s->n, add_rows, mod + 2 * d, err);
 }
 
 static int cross_attention(struct state *s, const struct wan_block *b, struct err *err)
@@ -418,21 +397,18 @@ static int cross_attention(struct state *s, const struct wan_block *b, struct er
     const struct wan_config *c = &s->m->c;
     int64_t d = c->dim, nt = s->in->n_text;
     const float *x = s->h;
-    int rc = 0;
     if (c->cross_attn_norm) {
-        TRY(each_rows(s, s->n, norm2_rows, b, err));
+        PASS_ON(each_rows(s, s->n, norm2_rows, b, err));
         x = s->y;
     }
-    TRY(nn_linear(x, s->n, d, b->t[WAN_Q2], b->t[WAN_Q2_B], d, s->jobs, s->q, err));
-    TRY(each_rows(s, s->n, q2_rows, b, err));
-    TRY(nn_linear(s->text, nt, d, b->t[WAN_K2], b->t[WAN_K2_B], d, s->jobs, s->k2, err));
+    PASS_ON(nn_linear(x, s->n, d, b->t[WAN_Q2], b->t[WAN_Q2_B], d, s->jobs, s->q, err));
+    PASS_ON(each_rows(s, s->n, q2_rows, b, err));
+    PASS_ON(nn_linear(s->text, nt, d, b->t[WAN_K2], b->t[WAN_K2_B], d, s->jobs, s->k2, err));
     nn_rms_norm(s->k2, nt, d, b->t[WAN_NK2], c->eps, s->k2);
-    TRY(nn_linear(s->text, nt, d, b->t[WAN_V2], b->t[WAN_V2_B], d, s->jobs, s->v2, err));
-    TRY(attend_text(s, err));
-    TRY(nn_linear(s->y, s->n, d, b->t[WAN_O2], b->t[WAN_O2_B], d, s->jobs, s->o, err));
-    TRY(each_rows(s, s->n, add_rows, NULL, err));
-out:
-    return rc;
+    PASS_ON(nn_linear(s->text, nt, d, b->t[WAN_V2], b->t[WAN_V2_B], d, s->jobs, s->v2, err));
+    PASS_ON(attend_text(s, err));
+    PASS_ON(nn_linear(s->y, s->n, d, b->t[WAN_O2], b->t[WAN_O2_B], d, s->jobs, s->o, err));
+    return each_rows(s, s->n, add_rows, NULL, err);
 }
 
 static int feed_forward(struct state *s, const struct wan_block *b, const float *mod,
@@ -440,19 +416,16 @@ static int feed_forward(struct state *s, const struct wan_block *b, const float 
 {
     const struct wan_config *c = &s->m->c;
     int64_t d = c->dim;
-    int rc = 0;
-    TRY(modulate(s, mod + 3 * d, mod + 4 * d, err));
+    PASS_ON(modulate(s, mod + 3 * d, mod + 4 * d, err));
     for (int64_t r = 0; r < s->n; r += s->ffn_rows) {
         int64_t n = s->n - r < s->ffn_rows ? s->n - r : s->ffn_rows;
-        TRY(nn_linear(s->y + r * d, n, d, b->t[WAN_F0], b->t[WAN_F0_B], c->ffn_dim, s->jobs, s->ffn,
-                      err));
-        TRY(each_rows(s, n, gelu_rows, NULL, err));
-        TRY(nn_linear(s->ffn, n, c->ffn_dim, b->t[WAN_F2], b->t[WAN_F2_B], d, s->jobs, s->o + r * d,
-                      err));
+        PASS_ON(nn_linear(s->y + r * d, n, d, b->t[WAN_F0], b->t[WAN_F0_B], c->ffn_dim, s->jobs,
+                          s->ffn, err));
+        PASS_ON(each_rows(s, n, gelu_rows, NULL, err));
+        PASS_ON(nn_linear(s->ffn, n, c->ffn_dim, b->t[WAN_F2], b->t[WAN_F2_B], d, s->jobs,
+                          s->o + r * d, err));
     }
-    TRY(each_rows(s, s->n, add_rows, mod + 5 * d, err));
-out:
-    return rc;
+    return each_rows(s, s->n, add_rows, mod + 5 * d, err);
 }
 
 static int run_blocks(struct state *s, const struct wan_hooks *hooks, struct err *err)
@@ -501,20 +474,15 @@ static int unpatchify(struct state *s, float *v, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
     int64_t d = c->dim, size = patch_size(c, c->out_channels);
-    float *rows = NULL, *mod = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&mod, 2 * d, sizeof *mod, "modulation", err));
-    TRY(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
+    OWN(free_at) float *rows = NULL, *mod = NULL;
+    PASS_ON(mem_alloc(&mod, 2 * d, sizeof *mod, "modulation", err));
+    PASS_ON(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
     for (int64_t i = 0; i < 2 * d; i++)
         mod[i] = s->m->outer[WAN_OUT_MOD][i] + s->temb[i % d];
-    TRY(modulate(s, mod, mod + d, err));
-    TRY(nn_linear(s->y, s->n, d, s->m->outer[WAN_OUT], s->m->outer[WAN_OUT_B], size, s->jobs, rows,
-                  err));
-    TRY(each_rows(s, s->n, scatter_rows, &(struct pixels){rows, v}, err));
-out:
-    free(rows);
-    free(mod);
-    return rc;
+    PASS_ON(modulate(s, mod, mod + d, err));
+    PASS_ON(nn_linear(s->y, s->n, d, s->m->outer[WAN_OUT], s->m->outer[WAN_OUT_B], size, s->jobs,
+                      rows, err));
+    return each_rows(s, s->n, scatter_rows, &(struct pixels){rows, v}, err);
 }
 
 int wan_forward(struct wan_model *m, const struct wan_input *in, int jobs,

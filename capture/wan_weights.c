@@ -110,12 +110,9 @@ static int load(const struct wan_model *m, const struct spec *s, int block, floa
                 struct err *err)
 {
     const struct st_tensor *t = NULL;
-    int rc = 0;
-    TRY(find(m, s, block, &t, err));
-    TRY(mem_alloc(out, t->count, sizeof **out, t->name, err));
-    TRY(st_read_f32(m->file, t, 0, t->count, *out, err));
-out:
-    return rc;
+    PASS_ON(find(m, s, block, &t, err));
+    PASS_ON(mem_alloc(out, t->count, sizeof **out, t->name, err));
+    return st_read_f32(m->file, t, 0, t->count, *out, err);
 }
 
 static bool has_tensor(const struct wan_config *c, int i)
@@ -157,31 +154,27 @@ int64_t wan_block_bytes(const struct wan_config *c)
 int wan_block_get(struct wan_model *m, int i, struct wan_block *scratch,
                   const struct wan_block **out, struct err *err)
 {
-    int rc = 0;
     if (m->cached) {
         if (!m->blocks[i].t[0])
-            TRY(load_block(m, i, &m->blocks[i], err));
+            PASS_ON(load_block(m, i, &m->blocks[i], err));
         *out = &m->blocks[i];
     } else {
         wan_block_free(scratch);
-        TRY(load_block(m, i, scratch, err));
+        PASS_ON(load_block(m, i, scratch, err));
         *out = scratch;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int raw(const struct wan_model *m, const struct spec *s, int block,
                struct decoder_tensor *out, struct err *err)
 {
     const struct st_tensor *t = NULL;
-    int rc = 0;
-    TRY(find(m, s, block, &t, err));
-    TRY(raw_tensor_read(m->file, t, out, err));
+    PASS_ON(find(m, s, block, &t, err));
+    PASS_ON(raw_tensor_read(m->file, t, out, err));
     if (s->shape[0] == ONE)
         *out = (struct decoder_tensor){out->data, out->dtype, t->count, 1};
-out:
-    return rc;
+    return 0;
 }
 
 int wan_raw_block(const struct wan_model *m, int i, struct decoder_tensor t[WAN_BLOCK_TENSORS],

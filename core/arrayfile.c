@@ -46,13 +46,11 @@ out:
 
 static int room(struct array_file *f, int64_t n, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_zalloc(&f->at, n, sizeof *f->at, f->path, err));
-    TRY(mem_zalloc(&f->name, n, sizeof *f->name, f->path, err));
-    TRY(mem_zalloc(&f->npy, n, sizeof *f->npy, f->path, err));
+    PASS_ON(mem_zalloc(&f->at, n, sizeof *f->at, f->path, err));
+    PASS_ON(mem_zalloc(&f->name, n, sizeof *f->name, f->path, err));
+    PASS_ON(mem_zalloc(&f->npy, n, sizeof *f->npy, f->path, err));
     f->cap = n;
-out:
-    return rc;
+    return 0;
 }
 
 /* Enter the array that is being added; its name is copied. */
@@ -83,40 +81,32 @@ static int open_npy(struct array_file *f, struct err *err)
 {
     const char *slash = strrchr(f->path, '/'), *base = slash ? slash + 1 : f->path;
     const char *dot = strrchr(base, '.');
-    int rc = 0;
-    TRY(room(f, 1, err));
-    TRY(npy_open(f->path, false, &f->npy[0], err));
-    TRY(enter_npy(f, base, dot ? (size_t)(dot - base) : strlen(base), err));
-out:
-    return rc;
+    PASS_ON(room(f, 1, err));
+    PASS_ON(npy_open(f->path, false, &f->npy[0], err));
+    return enter_npy(f, base, dot ? (size_t)(dot - base) : strlen(base), err);
 }
 
 static int open_npz(struct array_file *f, struct err *err)
 {
-    struct npz *z = NULL;
-    int rc = 0;
-    TRY(npz_open(f->path, &z, err));
-    TRY(room(f, npz_count(z), err));
+    OWN(npz_close) struct npz *z = NULL;
+    PASS_ON(npz_open(f->path, &z, err));
+    PASS_ON(room(f, npz_count(z), err));
     for (int64_t i = 0; i < npz_count(z); i++) {
-        TRY(npz_array(z, i, &f->npy[f->n], err));
-        TRY(enter_npy(f, npz_name(z, i), strlen(npz_name(z, i)), err));
+        PASS_ON(npz_array(z, i, &f->npy[f->n], err));
+        PASS_ON(enter_npy(f, npz_name(z, i), strlen(npz_name(z, i)), err));
     }
-out:
-    npz_close(&z);
-    return rc;
+    return 0;
 }
 
 static int open_safetensors(struct array_file *f, struct err *err)
 {
-    int rc = 0;
-    TRY(st_open(f->path, &f->st, err));
-    TRY(room(f, st_count(f->st), err));
+    PASS_ON(st_open(f->path, &f->st, err));
+    PASS_ON(room(f, st_count(f->st), err));
     for (int64_t i = 0; i < st_count(f->st); i++) {
         const struct st_tensor *t = st_at(f->st, i);
-        TRY(enter(f, t->name, strlen(t->name), t->dtype, t->ndim, t->shape, err));
+        PASS_ON(enter(f, t->name, strlen(t->name), t->dtype, t->ndim, t->shape, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */
@@ -125,18 +115,15 @@ int array_file_open(const char *path, struct array_file **out, struct err *err)
 {
     static int (*const open_kind[])(struct array_file *, struct err *) = {
         [NPY] = open_npy, [NPZ] = open_npz, [SAFETENSORS] = open_safetensors};
-    struct array_file *f = NULL;
-    int rc = 0;
+    OWN(array_file_close) struct array_file *f = NULL;
 
-    TRY(mem_zalloc(&f, 1, sizeof *f, path, err));
-    TRY(mem_dup(&f->path, path, path, err));
-    TRY(file_kind(path, &f->kind, err));
-    TRY(open_kind[f->kind](f, err));
+    PASS_ON(mem_zalloc(&f, 1, sizeof *f, path, err));
+    PASS_ON(mem_dup(&f->path, path, path, err));
+    PASS_ON(file_kind(path, &f->kind, err));
+    PASS_ON(open_kind[f->kind](f, err));
     *out = f;
     f = NULL;
-out:
-    array_file_close(&f);
-    return rc;
+    return 0;
 }
 
 void array_file_close(struct array_file **pf)
@@ -198,18 +185,15 @@ int array_read_i64(const struct array_file *f, const struct array_at *a, int64_t
 {
     enum { STEP = 1 << 15 };
     size_t size = dtype_size(a->dtype);
-    unsigned char *raw = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&raw, STEP, 8, a->name, err));
+    OWN(free_at) unsigned char *raw = NULL;
+    PASS_ON(mem_alloc(&raw, STEP, 8, a->name, err));
     for (int64_t i = 0; i < n || i == 0; i += STEP) {
         int64_t m = n - i < STEP ? n - i : STEP;
-        TRY(read_raw(f, a, first + i, m, raw, err));
+        PASS_ON(read_raw(f, a, first + i, m, raw, err));
         for (int64_t k = 0; k < m; k++)
             dst[i + k] = dtype_i64(a->dtype, raw + (size_t)k * size);
     }
-out:
-    free(raw);
-    return rc;
+    return 0;
 }
 
 int array_read_bool(const struct array_file *f, const struct array_at *a, int64_t first, int64_t n,
@@ -218,21 +202,20 @@ int array_read_bool(const struct array_file *f, const struct array_at *a, int64_
     enum { STEP = 1 << 13 };
     int64_t x[STEP];
     bool bytes = dtype_size(a->dtype) == 1;
-    int rc = 0;
     if (bytes)
-        TRY(read_raw(f, a, first, n, dst, err));
+        PASS_ON(read_raw(f, a, first, n, dst, err));
     for (int64_t i = 0; i < n; i += STEP) {
         int64_t m = n - i < STEP ? n - i : STEP;
         if (!bytes)
-            TRY(array_read_i64(f, a, first + i, m, x, err));
+            PASS_ON(array_read_i64(f, a, first + i, m, x, err));
         for (int64_t k = 0; k < m; k++) {
             int64_t v = bytes ? dst[i + k] : x[k];
             if (v != 0 && v != 1)
-                FAIL(err, ERR_INPUT, "%s: array '%s': element %lld is %lld, expected 0 or 1",
-                     f->path, a->name, (long long)(first + i + k), (long long)v);
+                return err_set(err, ERR_INPUT,
+                               "%s: array '%s': element %lld is %lld, expected 0 or 1", f->path,
+                               a->name, (long long)(first + i + k), (long long)v);
             dst[i + k] = (uint8_t)v;
         }
     }
-out:
-    return rc;
+    return 0;
 }

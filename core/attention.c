@@ -137,10 +137,9 @@ int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, 
 int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double *lse, double *p,
                struct err *err)
 {
-    int rc = attn_scores(ops, r0, r1, 0, ops->in.nk, p, err);
-    if (!rc)
-        attn_exp(&ops->in, r0, r1, lse, p);
-    return rc;
+    PASS_ON(attn_scores(ops, r0, r1, 0, ops->in.nk, p, err));
+    attn_exp(&ops->in, r0, r1, lse, p);
+    return 0;
 }
 
 void attn_exp(const struct attn_in *in, int64_t r0, int64_t r1, const double *lse, double *p)
@@ -160,13 +159,12 @@ int attn_column_sums(const struct attn_ops *ops, int64_t r0, int64_t r1, bool si
 {
     enum { AT_ONCE = 64 }; /* rows of probabilities in memory */
     const struct attn_in *in = &ops->in;
-    double *s = NULL;
-    int rc = 0;
+    OWN(free_at) double *s = NULL;
 
-    TRY(mem_alloc(&s, AT_ONCE * in->nk, sizeof *s, "rows of probabilities", err));
+    PASS_ON(mem_alloc(&s, AT_ONCE * in->nk, sizeof *s, "rows of probabilities", err));
     for (int64_t a = r0; a < r1; a += AT_ONCE) {
         int64_t b = MIN(a + AT_ONCE, r1), keys = attn_limit(in, b - 1);
-        TRY(attn_scores(ops, a, b, 0, keys, s, err));
+        PASS_ON(attn_scores(ops, a, b, 0, keys, s, err));
         for (int64_t r = a; r < b; r++) {
             int64_t first = attn_first(in, r), n = attn_limit(in, r) - first;
             double *row = s + (r - a) * keys + first, max = row_max_f64(row, n);
@@ -176,9 +174,7 @@ int attn_column_sums(const struct attn_ops *ops, int64_t r0, int64_t r1, bool si
                 sum[first + j] += row[j] * share;
         }
     }
-out:
-    free(s);
-    return rc;
+    return 0;
 }
 
 /* ---- pooled maps ------------------------------------------------------------------------------
@@ -209,21 +205,20 @@ int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float 
              struct err *err)
 {
     int64_t nq = ops->in.nq, nk = ops->in.nk, cells = pool > 0 ? (nk + pool - 1) / pool : 0;
-    double *p = NULL, *s = NULL, *m = NULL;
-    int rc = 0;
+    OWN(free_at) double *p = NULL, *s = NULL, *m = NULL;
 
     if (pool < 1)
         return err_set(err, ERR_USAGE, "pool size %lld of an attention map", (long long)pool);
-    TRY(mem_alloc(&p, PROB_ROWS * nk, sizeof *p, "rows of probabilities", err));
-    TRY(mem_alloc(&s, cells, sizeof *s, "cells of a map", err));
-    TRY(mem_alloc(&m, cells, sizeof *m, "cells of a map", err));
+    PASS_ON(mem_alloc(&p, PROB_ROWS * nk, sizeof *p, "rows of probabilities", err));
+    PASS_ON(mem_alloc(&s, cells, sizeof *s, "cells of a map", err));
+    PASS_ON(mem_alloc(&m, cells, sizeof *m, "cells of a map", err));
     for (int64_t top = 0; top < nq; top += pool, sum += cells, max += cells) {
         int64_t bottom = MIN(top + pool, nq);
         memset(s, 0, (size_t)cells * sizeof *s);
         memset(m, 0, (size_t)cells * sizeof *m);
         for (int64_t r = top; r < bottom; r += PROB_ROWS) {
             int64_t end = MIN(r + PROB_ROWS, bottom);
-            TRY(attn_probs(ops, r, end, lse + r, p, err));
+            PASS_ON(attn_probs(ops, r, end, lse + r, p, err));
             for (int64_t i = r; i < end; i++)
                 fold(p + (i - r) * nk, attn_key_share(&ops->in, lse[i]), nk, pool, s, m);
         }
@@ -232,9 +227,5 @@ int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float 
             max[c] = (float)m[c];
         }
     }
-out:
-    free(p);
-    free(s);
-    free(m);
-    return rc;
+    return 0;
 }

@@ -98,15 +98,13 @@ static int add_value(const char *word, const char *who, const struct budget_targ
                      struct budget_target **list, int64_t *n, int64_t *cap, struct err *err)
 {
     double x;
-    int rc = 0;
     if (!num_fills(word, &x))
-        FAIL(err, ERR_USAGE, "%s: @%s: '%s' is not a number", who, t->metric, word);
-    TRY(check_value(t->metric, x, who, err));
-    TRY(mem_grow(list, cap, *n + 1, sizeof **list, "targets", err));
+        return err_set(err, ERR_USAGE, "%s: @%s: '%s' is not a number", who, t->metric, word);
+    PASS_ON(check_value(t->metric, x, who, err));
+    PASS_ON(mem_grow(list, cap, *n + 1, sizeof **list, "targets", err));
     (*list)[*n] = *t;
     (*list)[(*n)++].value = x;
-out:
-    return rc;
+    return 0;
 }
 
 int budget_parse(const char *text, const char *who, struct budget_target **list, int64_t *n,
@@ -200,20 +198,18 @@ static const struct opt *next_param(const struct method *m, const char **list)
 
 static int no_budget(const struct budget_target *t, const struct method *m, struct err *err)
 {
-    struct buf where = {0};
+    OWN(buf_free) struct buf where = {0};
     for (const struct budget_param *b = m->params.budget; b && b->params; b++)
         buf_printf(&where, "%s%s%s%s", where.len ? ", " : "", b->params, b->only ? " with " : "",
                    b->only ? b->only : "");
-    int rc = where.len ? err_set(err, ERR_USAGE,
-                                 "method %s has no budget parameter under these settings, so @%s "
-                                 "cannot be searched; it has %s",
-                                 m->name, t->metric, buf_str(&where))
-                       : err_set(err, ERR_USAGE,
-                                 "method %s has no budget parameter, so @%s cannot be searched: "
-                                 "replay it as it is",
-                                 m->name, t->metric);
-    buf_free(&where);
-    return rc;
+    return where.len ? err_set(err, ERR_USAGE,
+                               "method %s has no budget parameter under these settings, so @%s "
+                               "cannot be searched; it has %s",
+                               m->name, t->metric, buf_str(&where))
+                     : err_set(err, ERR_USAGE,
+                               "method %s has no budget parameter, so @%s cannot be searched: "
+                               "replay it as it is",
+                               m->name, t->metric);
 }
 
 /* ---- values --------------------------------------------------------------------------------- */
@@ -325,19 +321,17 @@ int budget_set(const struct budget_range *r, const struct budget_target *t, cons
 {
     const struct opt *o;
     char text[48];
-    int rc = 0;
     for (const char *p = t->params; (o = next_param(m, &p));) {
         value_text(r, o, at, text, sizeof text);
-        TRY(opt_set_field(o, params, o->name, text, false, err));
+        PASS_ON(opt_set_field(o, params, o->name, text, false, err));
         if (found)
             buf_printf(found, "%s%s=%s", found->len ? ":" : "", o->name, text);
     }
     if (m->params.validate)
-        TRY(m->params.validate(params, err));
+        PASS_ON(m->params.validate(params, err));
     if (found)
-        TRY(buf_check(found, "parameters that were found", err));
-out:
-    return rc;
+        return buf_check(found, "parameters that were found", err);
+    return 0;
 }
 
 /* Any value: what a method's check demands before the search has begun. */
@@ -346,8 +340,8 @@ static int set_middle(const struct budget_target *t, const struct method *m, voi
 {
     enum { SOME_KEYS = 4096 };
     struct budget_range r;
-    int rc = budget_range(t, m, SOME_KEYS, &r, err);
-    return rc ? rc : budget_set(&r, t, m, (r.count - 1) / 2, params, NULL, err);
+    PASS_ON(budget_range(t, m, SOME_KEYS, &r, err));
+    return budget_set(&r, t, m, (r.count - 1) / 2, params, NULL, err);
 }
 
 int budget_bind(struct budget_target *t, const struct method *m, void *params, const bool *given,

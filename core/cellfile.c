@@ -84,18 +84,17 @@ static int64_t element(const struct h5_cell_list *l)
 static int put_aside(struct cellfile *f, struct h5_cell_list *l, struct err *err)
 {
     int64_t bytes = l->kept * element(l);
-    int rc = 0;
     if (f->aside < 0)
-        TRY(io_unnamed(f->part.path, &f->aside, err));
-    TRY(mem_grow(&l->aside, &l->cap_aside, l->n_aside + 1, sizeof *l->aside, "lists aside", err));
-    TRY(io_write_at(f->aside, "lists aside", l->data, bytes, f->aside_end, err));
+        PASS_ON(io_unnamed(f->part.path, &f->aside, err));
+    PASS_ON(
+        mem_grow(&l->aside, &l->cap_aside, l->n_aside + 1, sizeof *l->aside, "lists aside", err));
+    PASS_ON(io_write_at(f->aside, "lists aside", l->data, bytes, f->aside_end, err));
     l->aside[l->n_aside++] = (struct h5_extent){f->aside_end, bytes};
     f->aside_end += bytes;
     free(l->data);
     l->data = NULL;
     l->kept = l->cap = 0;
-out:
-    return rc;
+    return 0;
 }
 
 int h5_cell_add(struct cellfile *f, struct h5_cell_list *l, const void *data, int64_t n,
@@ -120,56 +119,47 @@ int h5_cell_add(struct cellfile *f, struct h5_cell_list *l, const void *data, in
 /* What lies aside goes to its place in the file. */
 static int fetch(struct cellfile *f, const struct h5_cell_list *l, int64_t at, struct err *err)
 {
-    char *data = NULL;
-    int rc = 0;
+    OWN(free_at) char *data = NULL;
     for (int64_t i = 0; i < l->n_aside; i++) {
         const struct h5_extent *e = l->aside + i;
         char *grown = realloc(data, (size_t)e->bytes);
         if (!grown)
-            FAIL(err, ERR_NOMEM, "lists aside: out of memory");
+            return err_set(err, ERR_NOMEM, "lists aside: out of memory");
         data = grown;
-        TRY(io_read_at(f->aside, "lists aside", f->aside_end, e->at, data, e->bytes, err));
+        PASS_ON(io_read_at(f->aside, "lists aside", f->aside_end, e->at, data, e->bytes, err));
         fallocate(f->aside, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, e->at, e->bytes);
-        TRY(io_write_at(f->part.out.fd, l->name, data, e->bytes, at, err));
+        PASS_ON(io_write_at(f->part.out.fd, l->name, data, e->bytes, at, err));
         at += e->bytes;
     }
-    TRY(io_write_at(f->part.out.fd, l->name, l->data, l->kept * element(l), at, err));
-out:
-    free(data);
-    return rc;
+    return io_write_at(f->part.out.fd, l->name, l->data, l->kept * element(l), at, err);
 }
 
 static int write_list(struct cellfile *f, hid_t group, const struct h5_cell_list *l,
                       struct err *err)
 {
     int64_t dims[2] = {l->width ? l->n / l->width : l->n, l->width};
-    int ndim = l->width ? 2 : 1, rc = 0;
-    hid_t type = h5_type(l->type), props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
-    TRY(h5_create_dataset(group, l->name, type, ndim, dims, props, &dset, err));
+    int ndim = l->width ? 2 : 1;
+    OWN(h5_close_at)
+    hid_t type = h5_type(l->type),
+          props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
+    PASS_ON(h5_create_dataset(group, l->name, type, ndim, dims, props, &dset, err));
     if (l->n)
-        TRY(fetch(f, l, (int64_t)H5Dget_offset(dset), err));
-out:
-    h5_close(dset);
-    h5_close(props);
-    h5_close(type);
-    return rc;
+        return fetch(f, l, (int64_t)H5Dget_offset(dset), err);
+    return 0;
 }
 
 /* ---- cells in their order -------------------------------------------------------------------- */
 
 static int write_cell(struct cellfile *f, const struct h5_cell *c, struct err *err)
 {
-    hid_t group = H5I_INVALID_HID;
-    int rc = 0;
-    TRY(h5_create_numbered(f->cells, f->n_cells, &group, err));
-    TRY(c->write(group, c, err));
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
+    PASS_ON(h5_create_numbered(f->cells, f->n_cells, &group, err));
+    PASS_ON(c->write(group, c, err));
     for (int i = 0; i < 2; i++)
         if (c->lists[i].name)
-            TRY(write_list(f, group, c->lists + i, err));
+            PASS_ON(write_list(f, group, c->lists + i, err));
     f->n_cells++;
-out:
-    h5_close(group);
-    return rc;
+    return 0;
 }
 
 /* Write what waits up to the first cell that has not ended, or all. */

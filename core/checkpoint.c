@@ -2,6 +2,7 @@
 
 #include "core/gguf.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 #include "core/utf8.h"
 
 #include <ctype.h>
@@ -122,7 +123,7 @@ void checkpoint_name(const char *model, char *name, size_t size)
     char path[CHECKPOINT_PATH], *real = realpath(model, NULL);
     const char *folder = real ? real : model, *given = NULL, *class = NULL;
     const char *hub = strstr(folder, "/models--"), *org = hub ? strstr(hub + 9, "--") : NULL;
-    json_t *o = NULL;
+    OWN(json_decrefp) json_t *o = NULL;
     struct err ignored = {0};
     bool gguf = checkpoint_is_gguf(model);
     if (checkpoint_json(model, "config.json", MAX_CONFIG, path, &o, &ignored) == 0) {
@@ -140,7 +141,6 @@ void checkpoint_name(const char *model, char *name, size_t size)
     if (says_nothing(name) && class)
         snprintf(name, size, "%s", class);
     utf8_make_plain(name);
-    json_decref(o);
     free(real);
 }
 

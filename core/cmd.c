@@ -140,7 +140,7 @@ static int put_group(const struct command *cmd, enum group g, const char *title,
 
 static void print_help(const struct command *cmd, enum help_level level)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     put_usage(cmd, &b);
     buf_puts(&b, "\n");
     cmd_summary(cmd, &b);
@@ -155,7 +155,6 @@ static void print_help(const struct command *cmd, enum help_level level)
     if (level != HELP_ALL)
         buf_printf(&b, "\nlacuna %s --help=all shows every option.\n", cmd->name);
     fputs(buf_str(&b), stdout);
-    buf_free(&b);
 }
 
 int cmd_run(const struct command *cmd, const struct app *app, int argc, char **argv,

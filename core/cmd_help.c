@@ -3,6 +3,7 @@
  * line, which the shells' completions ask for.
  */
 #include "core/cmd.h"
+#include "core/mem.h"
 #include "core/metricdef.h"
 
 #include <ctype.h>
@@ -24,7 +25,7 @@ static const struct opt help_options[] = {
 
 static void print_overview(const struct app *app)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     buf_puts(&b, "lacuna - capture, replay and analyse sparse attention\n\n"
                  "Usage: lacuna COMMAND [OPTION]... [ARGUMENT]...\n\nCommands:\n");
     for (const struct command *const *c = app->commands; *c; c++) {
@@ -36,7 +37,6 @@ static void print_overview(const struct app *app)
                  "lacuna COMMAND --help   options of a command\n"
                  "lacuna list methods -v  what can be replayed, with all parameters\n");
     fputs(buf_str(&b), stdout);
-    buf_free(&b);
 }
 
 static int help_of(const struct app *app, const char *name, struct err *err)
@@ -181,17 +181,16 @@ static void complete(const struct app *app, const struct str_list *line)
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct help_opts *o = opts;
-    int rc = 0;
     if (o->complete)
         complete(app, rest);
     else if (rest->n > 1)
-        FAIL(err, ERR_USAGE, "help: takes one command, found '%s' as well", rest->items[1]);
+        return err_set(err, ERR_USAGE, "help: takes one command, found '%s' as well",
+                       rest->items[1]);
     else if (rest->n == 1)
-        rc = help_of(app, rest->items[0], err);
+        return help_of(app, rest->items[0], err);
     else
         print_overview(app);
-out:
-    return rc;
+    return 0;
 }
 
 const struct command cmd_help = {

@@ -54,10 +54,9 @@ static void list_scopes(const struct method *m, struct jw *w)
         return;
     jw_karr(w, "only with");
     for (const struct param_scope *s = m->params.scopes; s->params; s++) {
-        struct buf text = {0};
+        OWN(buf_free) struct buf text = {0};
         buf_printf(&text, "%s: %s", s->only, s->params);
         jw_str(w, buf_str(&text));
-        buf_free(&text);
     }
     jw_arr_end(w);
 }
@@ -69,11 +68,10 @@ static void list_budget(const struct method *m, struct jw *w)
         return;
     jw_karr(w, "budget");
     for (const struct budget_param *b = m->params.budget; b->params; b++) {
-        struct buf text = {0};
+        OWN(buf_free) struct buf text = {0};
         buf_printf(&text, "%s%s%s: %s keeps more", b->params, b->only ? " with " : "",
                    b->only ? b->only : "", b->falls ? "smaller" : "larger");
         jw_str(w, buf_str(&text));
-        buf_free(&text);
     }
     jw_arr_end(w);
 }
@@ -128,7 +126,7 @@ static int list_methods(const struct app *app, struct jw *w, struct err *err)
 static void list_metric(const struct metric_def *m, const char *method, struct jw *w)
 {
     static const char *const better[] = {NULL, "higher", "lower"};
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     jw_obj(w);
     jw_members(w, JW_STR("name", m->name), JW_STR("unit", m->unit),
                JW_STR("section", m->section ? m->section : "method"));
@@ -141,7 +139,6 @@ static void list_metric(const struct metric_def *m, const char *method, struct j
     buf_printf(&text, "%s%s%s", method ? method : "", method ? ": " : "", m->definition);
     jw_kstr(w, "summary", buf_str(&text));
     jw_obj_end(w);
-    buf_free(&text);
 }
 
 static int list_metrics(const struct app *app, struct jw *w, struct err *err)
@@ -198,24 +195,20 @@ static void list_gpu_model(const struct gpu_model *g, struct jw *w)
 /* Those of this machine, and those of datasets/gpus. */
 static int list_gpus(const struct app *app, struct jw *w, struct err *err)
 {
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     struct gpu_model g;
-    glob_t files = {0};
-    int rc = 0;
+    OWN(globfree) glob_t files = {0};
     if (app->list_gpus)
-        TRY(app->list_gpus(w, err));
-    TRY(datadir_find("gpus", &path, err));
+        PASS_ON(app->list_gpus(w, err));
+    PASS_ON(datadir_find("gpus", &path, err));
     buf_puts(&path, "/*.json");
     if (glob(buf_str(&path), 0, NULL, &files))
-        FAIL(err, ERR_INPUT, "%s: no file of a GPU", buf_str(&path));
+        return err_set(err, ERR_INPUT, "%s: no file of a GPU", buf_str(&path));
     for (size_t i = 0; i < files.gl_pathc; i++) {
-        TRY(gpu_model_load(files.gl_pathv[i], &g, err));
+        PASS_ON(gpu_model_load(files.gl_pathv[i], &g, err));
         list_gpu_model(&g, w);
     }
-out:
-    globfree(&files);
-    buf_free(&path);
-    return rc;
+    return 0;
 }
 
 static const struct topic {
@@ -260,7 +253,7 @@ static void print_parameters(const struct opt *table, struct buf *b)
 {
     enum { COLUMN = 26, WIDTH = 100 };
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        struct buf text = {0};
+        OWN(buf_free) struct buf text = {0};
         size_t start = b->len;
         buf_printf(b, "      %s=%s", o->name, o->type == OPT_BOOL ? "0|1" : opt_arg_name(o));
         int used = (int)(b->len - start);
@@ -269,7 +262,6 @@ static void print_parameters(const struct opt *table, struct buf *b)
         if (o->type == OPT_BOOL && o->def)
             buf_printf(&text, " [default %s]", o->def);
         text_wrap(b, buf_str(&text), used + 2 > COLUMN ? used + 2 : COLUMN, COLUMN, WIDTH);
-        buf_free(&text);
     }
 }
 
@@ -284,13 +276,12 @@ static void print_details(const struct app *app, const struct topic *t, const js
         if (strcmp(key, "name") == 0 || strcmp(key, "summary") == 0 ||
             strcmp(key, "parameters") == 0)
             continue;
-        struct buf text = {0};
+        OWN(buf_free) struct buf text = {0};
         value_text(v, &text);
         if (text.len) {
             buf_printf(b, "    %s: ", key);
             text_wrap(b, buf_str(&text), 6 + (int)strlen(key), 6, 100);
         }
-        buf_free(&text);
     }
     if (t->list == list_methods) {
         const struct method *m = method_find(app->methods, text_of(entry, "name"), NULL);
@@ -336,7 +327,7 @@ static int unknown(const char *what, const char *name, const char *const *names,
 {
     char hint[HINT_MAX];
     struct names all = {0};
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     if (!did_you_mean(name, names, hint)[0]) {
         for (int i = 0; names[i]; i++)
             names_add(&all, names[i]);
@@ -344,21 +335,18 @@ static int unknown(const char *what, const char *name, const char *const *names,
         names_text(&all, &text);
         buf_puts(&text, ")");
     }
-    int rc = err_set(err, ERR_USAGE, "list: unknown %s '%s'%s%s", what, name, hint, buf_str(&text));
-    buf_free(&text);
-    return rc;
+    return err_set(err, ERR_USAGE, "list: unknown %s '%s'%s%s", what, name, hint, buf_str(&text));
 }
 
 /* Every name (or alias) must be there; the entries that were not asked for are removed. */
 static int keep_named(const struct topic *t, json_t *list, const struct str_list *wanted,
                       struct err *err)
 {
-    int rc = 0;
     size_t n = json_array_size(list);
-    const char **names = NULL;
-    bool *keep = NULL;
-    TRY(mem_zalloc(&names, (int64_t)n + 1, sizeof *names, "names", err));
-    TRY(mem_zalloc(&keep, (int64_t)n + 1, sizeof *keep, "names", err));
+    OWN(free_at) const char **names = NULL;
+    OWN(free_at) bool *keep = NULL;
+    PASS_ON(mem_zalloc(&names, (int64_t)n + 1, sizeof *names, "names", err));
+    PASS_ON(mem_zalloc(&keep, (int64_t)n + 1, sizeof *keep, "names", err));
     for (size_t i = 0; i < n; i++)
         names[i] = text_of(json_array_get(list, i), "name");
     for (int64_t k = 0; k < wanted->n; k++) {
@@ -371,15 +359,12 @@ static int keep_named(const struct topic *t, json_t *list, const struct str_list
             found |= same;
         }
         if (!found)
-            TRY(unknown(t->entry, wanted->items[k], names, err));
+            PASS_ON(unknown(t->entry, wanted->items[k], names, err));
     }
     for (size_t i = n; i-- > 0;)
         if (!keep[i])
             json_array_remove(list, i);
-out:
-    free(names);
-    free(keep);
-    return rc;
+    return 0;
 }
 
 /* GPUs that are only predicted for aside, an empty list is no error, but it must not be taken for a
@@ -402,19 +387,18 @@ static void explain_empty(const struct app *app, const struct topic *t, const js
 static int print_topic(const struct app *app, const struct topic *t, const struct common_opts *c,
                        const struct str_list *names, struct err *err)
 {
-    int rc = 0;
-    json_t *list = NULL;
-    struct buf json = {0}, text = {0};
+    OWN(json_decrefp) json_t *list = NULL;
+    OWN(buf_free) struct buf json = {0}, text = {0};
     struct jw w;
     jw_init(&w, &json, 0);
     jw_arr(&w);
-    TRY(t->list(app, &w, err));
+    PASS_ON(t->list(app, &w, err));
     jw_arr_end(&w);
-    TRY(buf_check(&json, t->name, err));
-    TRY(json_read_text(buf_str(&json), json.len, t->name, &list, err));
+    PASS_ON(buf_check(&json, t->name, err));
+    PASS_ON(json_read_text(buf_str(&json), json.len, t->name, &list, err));
     explain_empty(app, t, list);
     if (names->n)
-        TRY(keep_named(t, list, names, err));
+        PASS_ON(keep_named(t, list, names, err));
     if (c->json) {
         jw_init(&w, &text, 2);
         jw_value(&w, list);
@@ -422,13 +406,9 @@ static int print_topic(const struct app *app, const struct topic *t, const struc
     } else {
         print_text(app, t, list, c->verbose || names->n, &text);
     }
-    TRY(buf_check(&text, t->name, err));
+    PASS_ON(buf_check(&text, t->name, err));
     fputs(buf_str(&text), stdout);
-out:
-    json_decref(list);
-    buf_free(&json);
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 static int find_topic(const char *name, const struct topic **out, struct err *err)

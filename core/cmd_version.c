@@ -3,6 +3,7 @@
  */
 #include "core/cmd.h"
 #include "core/gemm.h"
+#include "core/mem.h"
 #include "core/version.h"
 
 #include <stdio.h>
@@ -14,7 +15,7 @@ static const struct opt version_options[] = {
 
 static void print_version(const struct app *app, bool as_json)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     bool cuda = app->accel != NULL;
     if (!as_json) {
@@ -26,7 +27,6 @@ static void print_version(const struct app *app, bool as_json)
     jw_row(&w, JW_STR("version", lacuna_version()), JW_STR("build", lacuna_build_id()),
            JW_BOOL("cuda", cuda), JW_STR("blas_kernels", openblas_kernels()));
     puts(buf_str(&b));
-    buf_free(&b);
 }
 
 static int run(const struct app *app, void *opts, struct str_list *args, struct err *err)

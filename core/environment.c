@@ -54,12 +54,11 @@ static int try_place(const char *dir, const char *sub, const char *below, struct
 {
     buf_reset(path);
     buf_printf(path, "%s%s%s/%s", dir, sub[0] ? "/" : "", sub, below);
-    int rc = buf_check(path, below, err);
-    if (rc == 0)
-        rc = io_exists(buf_str(path), found, err);
-    if (rc == 0 && !*found)
+    PASS_ON(buf_check(path, below, err));
+    PASS_ON(io_exists(buf_str(path), found, err));
+    if (!*found)
         buf_printf(tried, "%s%s", tried->len ? ", " : "", buf_str(path));
-    return rc;
+    return 0;
 }
 
 static int beside_executable(const char *below, struct buf *path, struct buf *tried, bool *found,
@@ -67,7 +66,6 @@ static int beside_executable(const char *below, struct buf *path, struct buf *tr
 {
     static const char *const places[] = {"../datasets", "datasets", "../share/lacuna"};
     char exe[PATH_MAX];
-    int rc = 0;
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n < 0 && errno == ENOENT) /* no /proc here */
         return 0;
@@ -78,9 +76,9 @@ static int beside_executable(const char *below, struct buf *path, struct buf *tr
     if (!slash)
         return 0;
     *slash = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places && !*found && rc == 0; i++)
-        rc = try_place(exe, places[i], below, path, tried, found, err);
-    return rc;
+    for (size_t i = 0; i < sizeof places / sizeof *places && !*found; i++)
+        PASS_ON(try_place(exe, places[i], below, path, tried, found, err));
+    return 0;
 }
 
 int datadir_find(const char *below, struct buf *path, struct err *err)

@@ -341,11 +341,10 @@ static enum io_part_state scan_parts(const char *target, bool clear, char found[
 
 enum io_part_state io_part_find(const char *path, char name[NAME_MAX + 1])
 {
-    char *target = NULL;
+    OWN(free_at) char *target = NULL;
     enum io_part_state state = IO_PART_NONE;
     if (follow_links(path, &target, NULL) == 0)
         state = scan_parts(target, false, name);
-    free(target);
     return state;
 }
 
@@ -441,14 +440,13 @@ int io_part_open(struct io_part *p, const char *path, struct err *err)
 
 int io_sync_directory_of(const char *path, struct err *err)
 {
-    char *dir = directory_of(path);
+    OWN(free_at) char *dir = directory_of(path);
     int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1, rc = 0;
     /* Some file systems cannot sync a directory and say EINVAL: they need not. */
     if (fd >= 0 && fsync(fd) != 0 && errno != EINVAL && errno != EROFS)
         rc = err_sys(err, ERR_IO, "%s: cannot sync its directory", path);
     if (fd >= 0)
         close(fd);
-    free(dir);
     return rc;
 }
 
@@ -477,9 +475,7 @@ int io_part_close(struct io_part *p, int rc, struct err *err)
 int io_unnamed(const char *beside, int *fd, struct err *err)
 {
     struct io_part p;
-    int rc = io_part_open(&p, beside, err);
-    if (rc)
-        return rc;
+    PASS_ON(io_part_open(&p, beside, err));
     *fd = fcntl(p.fd, F_DUPFD_CLOEXEC, 0);
     if (*fd < 0)
         err_sys(err, ERR_IO, "%s: cannot create a file beside it", beside);
@@ -515,9 +511,7 @@ static int open_locked(const char *path, int *out, bool *moved, struct err *err)
 {
     struct stat mine, named;
     bool there;
-    int rc = io_exists(path, &there, err);
-    if (rc)
-        return rc;
+    PASS_ON(io_exists(path, &there, err));
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
     int fd = *out =
         open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0666);
@@ -564,11 +558,11 @@ int io_lines_open(struct io_lines *l, const char *path, size_t max_line, int64_t
 {
     int64_t size = 0;
     *l = (struct io_lines){.path = path, .fd = -1, .max_line = max_line, .max_file = max_file};
-    int rc = io_open_text(path, &l->fd, &size, err);
-    if (!rc && size > max_file)
-        rc = err_set(err, ERR_INPUT, "%s: %lld bytes, at most %lld are expected", path,
-                     (long long)size, (long long)max_file);
-    return rc;
+    PASS_ON(io_open_text(path, &l->fd, &size, err));
+    if (size > max_file)
+        return err_set(err, ERR_INPUT, "%s: %lld bytes, at most %lld are expected", path,
+                       (long long)size, (long long)max_file);
+    return 0;
 }
 
 void io_lines_close(struct io_lines *l)
@@ -629,9 +623,8 @@ static int find_newline(struct io_lines *l, size_t limit, const char **newline, 
 static int skip_rest(struct io_lines *l, struct err *err)
 {
     const char *newline = NULL;
-    int rc = 0;
     while (!newline) {
-        TRY(find_newline(l, CHUNK, &newline, err));
+        PASS_ON(find_newline(l, CHUNK, &newline, err));
         size_t n = newline ? (size_t)(newline + 1 - (l->b.data + l->at)) : l->b.len - l->at;
         if (!newline && n > CHUNK)
             n = CHUNK;
@@ -640,18 +633,16 @@ static int skip_rest(struct io_lines *l, struct err *err)
             break;
     }
     l->skip = false;
-out:
-    return rc;
+    return 0;
 }
 
 int io_line(struct io_lines *l, enum io_line *kind, const char **text, size_t *len, struct err *err)
 {
     const char *newline;
-    int rc = 0;
     l->at = l->next;
     if (l->skip)
-        TRY(skip_rest(l, err));
-    TRY(find_newline(l, l->max_line, &newline, err));
+        PASS_ON(skip_rest(l, err));
+    PASS_ON(find_newline(l, l->max_line, &newline, err));
     size_t have = l->b.len - l->at;
     *len = newline              ? (size_t)(newline + 1 - (l->b.data + l->at))
            : have < l->max_line ? have
@@ -665,6 +656,5 @@ int io_line(struct io_lines *l, enum io_line *kind, const char **text, size_t *l
     l->number += *kind != IO_LINE_END;
     l->next = l->at + *len;
     l->skip = *kind == IO_LINE_LONG;
-out:
-    return rc;
+    return 0;
 }

@@ -28,17 +28,18 @@ struct reader {
 /* The next n bytes. */
 static int take(struct reader *r, void *dst, int64_t n, struct err *err)
 {
-    int rc = 0;
     if (n > r->size - r->at)
-        FAIL(err, ERR_INPUT, "%s: the header goes past the end of the file (%lld bytes)", r->path,
-             (long long)r->size);
+        return err_set(err, ERR_INPUT, "%s: the header goes past the end of the file (%lld bytes)",
+                       r->path, (long long)r->size);
     if (r->at + n > HEADER_MAX)
-        FAIL(err, ERR_INPUT, "%s: a header of more than %d MiB", r->path, (int)(HEADER_MAX >> 20));
+        return err_set(err, ERR_INPUT, "%s: a header of more than %d MiB", r->path,
+                       (int)(HEADER_MAX >> 20));
     for (char *to = dst; n > 0;) {
         if (r->at >= r->end) {
             r->begin = r->at;
             r->end = r->at + (r->size - r->at < WINDOW ? r->size - r->at : WINDOW);
-            TRY(io_read_at(r->fd, r->path, r->size, r->begin, r->window, r->end - r->begin, err));
+            PASS_ON(
+                io_read_at(r->fd, r->path, r->size, r->begin, r->window, r->end - r->begin, err));
         }
         int64_t m = r->end - r->at < n ? r->end - r->at : n;
         memcpy(to, r->window + (r->at - r->begin), (size_t)m);
@@ -46,18 +47,16 @@ static int take(struct reader *r, void *dst, int64_t n, struct err *err)
         to += m;
         n -= m;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* An unsigned number of n <= 8 bytes. */
 static int number(struct reader *r, int n, uint64_t *out, struct err *err)
 {
     uint8_t b[8];
-    int rc = take(r, b, n, err);
-    if (!rc)
-        *out = little_endian(b, n);
-    return rc;
+    PASS_ON(take(r, b, n, err));
+    *out = little_endian(b, n);
+    return 0;
 }
 
 /* A count of things that take at least `least` bytes each in what is left of the file. */
@@ -76,16 +75,14 @@ static int count(struct reader *r, int64_t least, const char *what, int64_t *out
 static int text(struct reader *r, struct err *err)
 {
     int64_t n = 0;
-    int rc = 0;
-    TRY(count(r, 1, "bytes of a text", &n, err));
+    PASS_ON(count(r, 1, "bytes of a text", &n, err));
     buf_reset(&r->text);
     if (!buf_reserve(&r->text, (size_t)n))
-        FAIL(err, ERR_NOMEM, "%s: metadata", r->path);
-    TRY(take(r, r->text.data, n, err));
+        return err_set(err, ERR_NOMEM, "%s: metadata", r->path);
+    PASS_ON(take(r, r->text.data, n, err));
     r->text.len = (size_t)n;
     r->text.data[n] = '\0';
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -132,72 +129,68 @@ static int value(struct reader *r, uint32_t type, const char *key, int depth, js
 
 static int array(struct reader *r, const char *key, int depth, json_t **out, struct err *err)
 {
-    json_t *list = json_array(), *v = NULL;
+    OWN(json_decrefp) json_t *list = json_array();
+    json_t *v = NULL;
     uint64_t type = 0;
     int64_t n = 0;
-    int rc = 0;
-    TRY(number(r, 4, &type, err));
+    PASS_ON(number(r, 4, &type, err));
     if (type >= V_TYPES || depth == DEPTH_MAX)
-        FAIL(err, ERR_INPUT, "%s: %s: an array of type %llu", r->path, key,
-             (unsigned long long)type);
-    TRY(count(r, values[type].bytes ? values[type].bytes : 8, "values of an array", &n, err));
+        return err_set(err, ERR_INPUT, "%s: %s: an array of type %llu", r->path, key,
+                       (unsigned long long)type);
+    PASS_ON(count(r, values[type].bytes ? values[type].bytes : 8, "values of an array", &n, err));
     for (int64_t i = 0; i < n; i++) {
-        TRY(value(r, (uint32_t)type, key, depth + 1, &v, err));
+        PASS_ON(value(r, (uint32_t)type, key, depth + 1, &v, err));
         if (json_array_append_new(list, v))
-            FAIL(err, ERR_NOMEM, "%s: metadata", r->path);
+            return err_set(err, ERR_NOMEM, "%s: metadata", r->path);
     }
     *out = list;
     list = NULL;
-out:
-    json_decref(list);
-    return rc;
+    return 0;
 }
 
 static int value(struct reader *r, uint32_t type, const char *key, int depth, json_t **out,
                  struct err *err)
 {
     uint64_t bits = 0;
-    int rc = 0;
     if (type >= V_TYPES)
-        FAIL(err, ERR_INPUT, "%s: %s: a value of unknown type %u", r->path, key, type);
+        return err_set(err, ERR_INPUT, "%s: %s: a value of unknown type %u", r->path, key, type);
     if (type == V_ARRAY)
         return array(r, key, depth, out, err);
     if (type == V_TEXT) {
-        TRY(text(r, err));
+        PASS_ON(text(r, err));
         *out = strlen(buf_str(&r->text)) == r->text.len ? json_string(buf_str(&r->text)) : NULL;
         if (!*out)
-            FAIL(err, ERR_INPUT, "%s: %s: a text that is not UTF-8, or that holds a zero byte",
-                 r->path, key);
+            return err_set(err, ERR_INPUT,
+                           "%s: %s: a text that is not UTF-8, or that holds a zero byte", r->path,
+                           key);
         return 0;
     }
-    TRY(number(r, values[type].bytes, &bits, err));
+    PASS_ON(number(r, values[type].bytes, &bits, err));
     *out = simple(type, bits);
     if (!*out)
-        FAIL(err, ERR_INPUT, "%s: %s: a number that is too large or not finite", r->path, key);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: %s: a number that is too large or not finite", r->path,
+                       key);
+    return 0;
 }
 
 static int pair(struct reader *r, json_t *meta, struct err *err)
 {
-    char *key = NULL;
+    OWN(free_at) char *key = NULL;
     json_t *v = NULL;
     uint64_t type = 0;
-    int rc = 0;
-    TRY(text(r, err));
+    PASS_ON(text(r, err));
     key = strdup(buf_str(&r->text));
     if (!key)
-        FAIL(err, ERR_NOMEM, "%s: metadata", r->path);
+        return err_set(err, ERR_NOMEM, "%s: metadata", r->path);
     if (strlen(key) != r->text.len || r->text.len == 0 || json_object_get(meta, key))
-        FAIL(err, ERR_INPUT, "%s: the key '%.60s' is empty, holds a zero byte or is there twice",
-             r->path, key);
-    TRY(number(r, 4, &type, err));
-    TRY(value(r, (uint32_t)type, key, 0, &v, err));
+        return err_set(err, ERR_INPUT,
+                       "%s: the key '%.60s' is empty, holds a zero byte or is there twice", r->path,
+                       key);
+    PASS_ON(number(r, 4, &type, err));
+    PASS_ON(value(r, (uint32_t)type, key, 0, &v, err));
     if (json_object_set_new(meta, key, v))
-        FAIL(err, ERR_INPUT, "%s: the key '%.60s' is not UTF-8", r->path, key);
-out:
-    free(key);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: the key '%.60s' is not UTF-8", r->path, key);
+    return 0;
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -206,45 +199,43 @@ out:
 static int shape(struct reader *r, struct st_tensor *t, struct err *err)
 {
     uint64_t n = 0, d = 0;
-    int rc = 0;
-    TRY(number(r, 4, &n, err));
+    PASS_ON(number(r, 4, &n, err));
     if (n < 1 || n > 4)
-        FAIL(err, ERR_INPUT, "%s: tensor '%s' has %llu dimensions, 1 to 4 were expected", r->path,
-             t->name, (unsigned long long)n);
+        return err_set(err, ERR_INPUT, "%s: tensor '%s' has %llu dimensions, 1 to 4 were expected",
+                       r->path, t->name, (unsigned long long)n);
     t->ndim = (int)n;
     t->count = 1;
     for (int i = t->ndim - 1; i >= 0; i--) {
-        TRY(number(r, 8, &d, err));
+        PASS_ON(number(r, 8, &d, err));
         t->shape[i] = (int64_t)d;
         if (d > INT64_MAX || d == 0 || !mul_ok(t->count, (int64_t)d, &t->count))
-            FAIL(err, ERR_INPUT, "%s: tensor '%s': dimension %llu is zero or too large", r->path,
-                 t->name, (unsigned long long)d);
+            return err_set(err, ERR_INPUT, "%s: tensor '%s': dimension %llu is zero or too large",
+                           r->path, t->name, (unsigned long long)d);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int type_of(struct reader *r, struct st_tensor *t, struct err *err)
 {
     const struct gguf_type *type;
     uint64_t n = 0;
-    int rc = 0;
-    TRY(number(r, 4, &n, err));
+    PASS_ON(number(r, 4, &n, err));
     type = gguf_type((uint32_t)n);
     if (!type || type->dtype == DT_NONE)
-        FAIL(err, ERR_INPUT,
-             "%s: tensor '%s' is of type %llu (%s); supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
-             "Q5_1, Q8_0, Q4_K, Q5_K, Q6_K; llama-quantize makes another file",
-             r->path, t->name, (unsigned long long)n, type ? type->name : "unknown");
+        return err_set(
+            err, ERR_INPUT,
+            "%s: tensor '%s' is of type %llu (%s); supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
+            "Q5_1, Q8_0, Q4_K, Q5_K, Q6_K; llama-quantize makes another file",
+            r->path, t->name, (unsigned long long)n, type ? type->name : "unknown");
     if (t->shape[t->ndim - 1] % type->blocks.count ||
         !mul_ok(t->count / type->blocks.count, type->blocks.bytes, &t->bytes))
-        FAIL(err, ERR_INPUT, "%s: tensor '%s': rows of %lld numbers are no whole blocks of %s",
-             r->path, t->name, (long long)t->shape[t->ndim - 1], type->name);
+        return err_set(err, ERR_INPUT,
+                       "%s: tensor '%s': rows of %lld numbers are no whole blocks of %s", r->path,
+                       t->name, (long long)t->shape[t->ndim - 1], type->name);
     t->dtype = type->dtype;
     t->blocks = type->blocks.decode ? &type->blocks : NULL;
     snprintf(t->dtype_text, sizeof t->dtype_text, "%s", type->name);
-out:
-    return rc;
+    return 0;
 }
 
 /* t->offset is relative to the data. */
@@ -252,21 +243,19 @@ static int tensor(struct reader *r, struct gguf *g, struct err *err)
 {
     struct st_tensor *t;
     uint64_t offset = 0;
-    int rc = 0;
-    TRY(mem_grow(&g->tensors, &g->cap, g->n + 1, sizeof *g->tensors, "tensors", err));
+    PASS_ON(mem_grow(&g->tensors, &g->cap, g->n + 1, sizeof *g->tensors, "tensors", err));
     t = memset(&g->tensors[g->n], 0, sizeof *t);
-    TRY(text(r, err));
+    PASS_ON(text(r, err));
     if (r->text.len == 0 || r->text.len > NAME_MAX_BYTES || strlen(r->text.data) != r->text.len)
-        FAIL(err, ERR_INPUT, "%s: the name of tensor %lld has %zu bytes or a zero byte", r->path,
-             (long long)g->n, r->text.len);
-    TRY(mem_dup(&t->name, buf_str(&r->text), r->path, err));
+        return err_set(err, ERR_INPUT, "%s: the name of tensor %lld has %zu bytes or a zero byte",
+                       r->path, (long long)g->n, r->text.len);
+    PASS_ON(mem_dup(&t->name, buf_str(&r->text), r->path, err));
     g->n++;
-    TRY(shape(r, t, err));
-    TRY(type_of(r, t, err));
-    TRY(number(r, 8, &offset, err));
+    PASS_ON(shape(r, t, err));
+    PASS_ON(type_of(r, t, err));
+    PASS_ON(number(r, 8, &offset, err));
     t->offset = offset > (uint64_t)r->size ? r->size : (int64_t)offset;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -276,52 +265,50 @@ static int preamble(struct reader *r, int64_t *tensors, int64_t *pairs, struct e
 {
     uint64_t version = 0;
     char magic[4] = "";
-    int rc = 0;
     if (r->size >= 4)
-        TRY(take(r, magic, 4, err));
+        PASS_ON(take(r, magic, 4, err));
     if (memcmp(magic, "GGUF", 4) != 0)
-        FAIL(err, ERR_INPUT,
-             "%s: this is a file, and no GGUF file; --model takes a checkpoint directory or a GGUF "
-             "file",
-             r->path);
-    TRY(number(r, 4, &version, err));
+        return err_set(
+            err, ERR_INPUT,
+            "%s: this is a file, and no GGUF file; --model takes a checkpoint directory or a GGUF "
+            "file",
+            r->path);
+    PASS_ON(number(r, 4, &version, err));
     if (version != 2 && version != 3)
-        FAIL(err, ERR_INPUT, "%s: %s; versions 2 and 3, little-endian, are read", r->path,
-             version == 1           ? "GGUF version 1"
-             : version & 0xffff0000 ? "a big-endian GGUF file"
-                                    : "a GGUF file of an unknown version");
-    TRY(count(r, 24, "tensors", tensors, err));
-    TRY(count(r, 13, "metadata pairs", pairs, err));
-out:
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: %s; versions 2 and 3, little-endian, are read", r->path,
+                       version == 1           ? "GGUF version 1"
+                       : version & 0xffff0000 ? "a big-endian GGUF file"
+                                              : "a GGUF file of an unknown version");
+    PASS_ON(count(r, 24, "tensors", tensors, err));
+    return count(r, 13, "metadata pairs", pairs, err);
 }
 
 static int header(struct reader *r, struct gguf *g, struct err *err)
 {
     int64_t tensors = 0, pairs = 0, align = 32, parts = 1;
-    int rc = 0;
     if (!(g->meta = json_object()))
-        FAIL(err, ERR_NOMEM, "%s: metadata", r->path);
-    TRY(preamble(r, &tensors, &pairs, err));
+        return err_set(err, ERR_NOMEM, "%s: metadata", r->path);
+    PASS_ON(preamble(r, &tensors, &pairs, err));
     for (int64_t i = 0; i < pairs; i++)
-        TRY(pair(r, g->meta, err));
-    TRY(jget_int_opt(g->meta, "split.count", r->path, &parts, err));
+        PASS_ON(pair(r, g->meta, err));
+    PASS_ON(jget_int_opt(g->meta, "split.count", r->path, &parts, err));
     if (parts > 1)
-        FAIL(err, ERR_INPUT,
-             "%s: one of %lld parts of a model; join them: llama-gguf-split --merge FIRST OUT.gguf",
-             r->path, (long long)parts);
-    TRY(jget_size_opt(g->meta, "general.alignment", r->path, 1 << 20, &align, err));
+        return err_set(
+            err, ERR_INPUT,
+            "%s: one of %lld parts of a model; join them: llama-gguf-split --merge FIRST OUT.gguf",
+            r->path, (long long)parts);
+    PASS_ON(jget_size_opt(g->meta, "general.alignment", r->path, 1 << 20, &align, err));
     for (int64_t i = 0; i < tensors; i++)
-        TRY(tensor(r, g, err));
+        PASS_ON(tensor(r, g, err));
     int64_t data = (r->at + align - 1) / align * align;
     for (int64_t i = 0; i < g->n; i++) {
         if (g->tensors[i].offset % align)
-            FAIL(err, ERR_INPUT, "%s: tensor '%s': offset %lld is no multiple of %lld", r->path,
-                 g->tensors[i].name, (long long)g->tensors[i].offset, (long long)align);
+            return err_set(err, ERR_INPUT, "%s: tensor '%s': offset %lld is no multiple of %lld",
+                           r->path, g->tensors[i].name, (long long)g->tensors[i].offset,
+                           (long long)align);
         g->tensors[i].offset += data;
     }
-out:
-    return rc;
+    return 0;
 }
 
 int gguf_read(const char *path, struct gguf *g, struct err *err)

@@ -83,9 +83,7 @@ static void set(const struct source *s, const char *key, json_t *v)
 static int find_class(struct source *s, struct err *err)
 {
     const char *name = NULL;
-    int rc = jget_str(s->g->meta, "general.architecture", s->path, &name, err);
-    if (rc)
-        return rc;
+    PASS_ON(jget_str(s->g->meta, "general.architecture", s->path, &name, err));
     s->architecture = name;
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
         if (strcmp(classes[i].architecture, name) == 0) {
@@ -185,18 +183,16 @@ out:
 static int channel_scaling(const struct source *s, json_t *o, struct err *err)
 {
     bool llama3 = gguf_tensor(s->g, "rope_freqs.weight") != NULL;
-    int rc = 0;
     json_object_set_new(o, "rope_type", json_string("longrope"));
-    TRY(put_factors(s, llama3 ? "rope_freqs.weight" : "rope_factors_short.weight", o,
-                    "short_factor", err));
-    TRY(put_factors(s, llama3 ? "rope_freqs.weight" : "rope_factors_long.weight", o, "long_factor",
-                    err));
+    PASS_ON(put_factors(s, llama3 ? "rope_freqs.weight" : "rope_factors_short.weight", o,
+                        "short_factor", err));
+    PASS_ON(put_factors(s, llama3 ? "rope_freqs.weight" : "rope_factors_long.weight", o,
+                        "long_factor", err));
     if (llama3)
         json_object_set_new(o, "attention_factor", json_integer(1));
     else
         number_to(s, "rope.scaling.attn_factor", o, "attention_factor");
-out:
-    return rc;
+    return 0;
 }
 
 static int scaling(const struct source *s, struct err *err)
@@ -206,31 +202,30 @@ static int scaling(const struct source *s, struct err *err)
     bool by_channel = gguf_tensor(s->g, "rope_freqs.weight") ||
                       gguf_tensor(s->g, "rope_factors_long.weight") ||
                       strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0;
-    json_t *o = json_object();
-    int rc = 0;
+    OWN(json_decrefp) json_t *o = json_object();
     number_to(s, "rope.scaling.original_context_length", s->out,
               "original_max_position_embeddings");
     number_to(s, "rope.scale_linear", o, "factor");
     number_to(s, "rope.scaling.factor", o, "factor");
     if (by_channel && (strcmp(name, "linear") == 0 || strcmp(name, "yarn") == 0))
-        FAIL(err, ERR_INPUT, "%s: rotary scaling %s and factors by channel are both given", s->path,
-             name);
+        return err_set(err, ERR_INPUT,
+                       "%s: rotary scaling %s and factors by channel are both given", s->path,
+                       name);
     if (by_channel) {
-        TRY(channel_scaling(s, o, err));
+        PASS_ON(channel_scaling(s, o, err));
     } else {
         const json_t *more = get(s, "rope.scaling.attn_factor");
         if (more && json_number_value(more) != 1)
-            FAIL(err, ERR_INPUT, "%s: rope.scaling.attn_factor %g is not supported with %s scaling",
-                 s->path, json_number_value(more), name);
+            return err_set(err, ERR_INPUT,
+                           "%s: rope.scaling.attn_factor %g is not supported with %s scaling",
+                           s->path, json_number_value(more), name);
         json_object_set_new(o, "rope_type",
                             json_string(strcmp(name, "none") == 0 ? "default" : name));
         number_to(s, "rope.scaling.yarn_beta_fast", o, "beta_fast");
         number_to(s, "rope.scaling.yarn_beta_slow", o, "beta_slow");
     }
     json_object_set(s->out, "rope_scaling", o);
-out:
-    json_decref(o);
-    return rc;
+    return 0;
 }
 
 /* ---- tensors and tokens ---------------------------------------------------------------------- */

@@ -87,48 +87,45 @@ static int find_pre(struct source *s, struct err *err)
 {
     const json_t *v = get(s, "pre");
     const char *name = json_is_string(v) ? json_string_value(v) : "default";
-    struct buf all = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf all = {0};
     for (size_t i = 0; i < sizeof pres / sizeof *pres && !s->pre; i++) {
         if (strcmp(name, pres[i].name) == 0)
             s->pre = &pres[i];
         buf_printf(&all, "%s%s", i ? ", " : "", pres[i].name);
     }
     if (!s->pre)
-        FAIL(err, ERR_INPUT,
-             "%s: tokenizer.ggml.pre %.60s is not supported; supported: %s; --tokens-file takes "
-             "token ids",
-             s->path, name, buf_str(&all));
+        return err_set(
+            err, ERR_INPUT,
+            "%s: tokenizer.ggml.pre %.60s is not supported; supported: %s; --tokens-file takes "
+            "token ids",
+            s->path, name, buf_str(&all));
     if (strcmp(name, "default") == 0)
         log_warn("%s: the file does not say how its tokenizer cuts a text (tokenizer.ggml.pre); "
                  "GPT-2's way is taken, and tokens may not be those of the model",
                  s->path);
-out:
-    buf_free(&all);
-    return rc;
+    return 0;
 }
 
 static int read_source(struct source *s, struct err *err)
 {
     const char *model = NULL;
-    int rc = 0;
-    TRY(jget_str(s->meta, "tokenizer.ggml.model", s->path, &model, err));
+    PASS_ON(jget_str(s->meta, "tokenizer.ggml.model", s->path, &model, err));
     s->tokens = get(s, "tokens");
     s->types = get(s, "token_type");
     if (!json_is_array(s->tokens) || !json_is_string(json_array_get(s->tokens, 0)))
-        FAIL(err, ERR_INPUT, "%s: tokenizer.ggml.tokens must be a list of texts", s->path);
+        return err_set(err, ERR_INPUT, "%s: tokenizer.ggml.tokens must be a list of texts",
+                       s->path);
     if (s->types && json_array_size(s->types) != json_array_size(s->tokens))
-        FAIL(err, ERR_INPUT, "%s: %zu tokens, but %zu of tokenizer.ggml.token_type", s->path,
-             json_array_size(s->tokens), json_array_size(s->types));
+        return err_set(err, ERR_INPUT, "%s: %zu tokens, but %zu of tokenizer.ggml.token_type",
+                       s->path, json_array_size(s->tokens), json_array_size(s->types));
     if (strcmp(model, "gpt2") == 0)
-        TRY(find_pre(s, err));
+        return find_pre(s, err);
     else if (strcmp(model, "llama") != 0)
-        FAIL(err, ERR_INPUT,
-             "%s: tokenizer.ggml.model %.60s is not supported; supported: gpt2, llama; "
-             "--tokens-file takes token ids",
-             s->path, model);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s: tokenizer.ggml.model %.60s is not supported; supported: gpt2, llama; "
+                       "--tokens-file takes token ids",
+                       s->path, model);
+    return 0;
 }
 
 static int read_vocab(const struct source *s, json_t *vocab, struct err *err)
@@ -179,10 +176,9 @@ static int add_joins(const char *text, struct join j, const json_t *vocab, struc
 {
     int32_t chars = 0;
     size_t len = strlen(text);
-    char *left = strdup(text);
-    int rc = 0;
+    OWN(free_at) char *left = strdup(text);
     if (!left)
-        FAIL(err, ERR_NOMEM, "merges");
+        return err_set(err, ERR_NOMEM, "merges");
     for (size_t i = 0; i < len; i++)
         chars += begins(text[i]);
     for (size_t i = 1; i < len; i++) {
@@ -191,32 +187,30 @@ static int add_joins(const char *text, struct join j, const json_t *vocab, struc
         j.left++;
         left[i] = '\0';
         if (json_object_get(vocab, left) && json_object_get(vocab, text + i)) {
-            TRY(mem_grow(list, cap, *n + 1, sizeof **list, "merges", err));
+            PASS_ON(mem_grow(list, cap, *n + 1, sizeof **list, "merges", err));
             j.right = chars - j.left;
             j.at = (int32_t)i;
             (*list)[(*n)++] = j;
         }
         left[i] = text[i];
     }
-out:
-    free(left);
-    return rc;
+    return 0;
 }
 
 static int score_merges(const struct source *s, const json_t *vocab, json_t *merges,
                         struct err *err)
 {
     const json_t *scores = get(s, "scores");
-    struct join *list = NULL;
+    OWN(free_at) struct join *list = NULL;
     int64_t n = 0, cap = 0;
-    int rc = 0;
     if (json_array_size(scores) != json_array_size(s->tokens))
-        FAIL(err, ERR_INPUT, "%s: tokenizer.ggml.scores must have a number for each of the tokens",
-             s->path);
+        return err_set(err, ERR_INPUT,
+                       "%s: tokenizer.ggml.scores must have a number for each of the tokens",
+                       s->path);
     for (size_t i = 0; i < json_array_size(s->tokens); i++) {
         struct join j = {json_number_value(json_array_get(scores, i)), (int32_t)i, 0, 0, 0};
         if (kind(s, i) == NORMAL)
-            TRY(add_joins(token(s, j.id), j, vocab, &list, &n, &cap, err));
+            PASS_ON(add_joins(token(s, j.id), j, vocab, &list, &n, &cap, err));
     }
     if (n > 1)
         qsort(list, (size_t)n, sizeof *list, by_score);
@@ -225,28 +219,25 @@ static int score_merges(const struct source *s, const json_t *vocab, json_t *mer
         json_array_append_new(merges,
                               json_pack("[s%, s]", text, (size_t)list[i].at, text + list[i].at));
     }
-out:
-    free(list);
-    return rc;
+    return 0;
 }
 
 /* ---- the parts of tokenizer.json ------------------------------------------------------------- */
 
 static int read_model(const struct source *s, json_t *out, struct err *err)
 {
-    json_t *vocab = json_object(), *merges = NULL;
+    OWN(json_decrefp) json_t *vocab = json_object(), *merges = NULL;
     const json_t *unknown = get(s, "unknown_token_id");
     const char *text = json_is_integer(unknown) ? token(s, json_integer_value(unknown)) : NULL;
     bool spm = !s->pre;
-    int rc = 0;
-    TRY(read_vocab(s, vocab, err));
+    PASS_ON(read_vocab(s, vocab, err));
     if (spm) {
         merges = json_array();
-        TRY(score_merges(s, vocab, merges, err));
+        PASS_ON(score_merges(s, vocab, merges, err));
     } else {
         merges = json_incref((json_t *)(uintptr_t)get(s, "merges"));
         if (!json_is_array(merges))
-            FAIL(err, ERR_INPUT, "%s: tokenizer.ggml.merges must be a list", s->path);
+            return err_set(err, ERR_INPUT, "%s: tokenizer.ggml.merges must be a list", s->path);
     }
     json_object_set_new(out, "model",
                         json_pack("{s:s, s:O, s:O, s:b, s:b, s:b}", "type", "BPE", "vocab", vocab,
@@ -254,10 +245,7 @@ static int read_model(const struct source *s, json_t *out, struct err *err)
                                   "ignore_merges", spm ? false : s->pre->whole));
     if (spm && text)
         json_object_set_new(json_object_get(out, "model"), "unk_token", json_string(text));
-out:
-    json_decref(vocab);
-    json_decref(merges);
-    return rc;
+    return 0;
 }
 
 static json_t *sequence(const char *of, json_t *list)
@@ -329,38 +317,32 @@ static int put_end(const struct source *s, const char *wants, bool otherwise, co
 
 static int put_template(const struct source *s, json_t *out, struct err *err)
 {
-    json_t *single = json_array(), *special = json_object();
-    int rc = 0;
+    OWN(json_decrefp) json_t *single = json_array(), *special = json_object();
     if (s->pre && s->pre->bos && !flag(s, "add_bos_token", true))
         log_warn("%s: tokenizer.ggml.add_bos_token is false, but a text of tokenizer.ggml.pre %s "
                  "begins with a beginning-of-text token: the flag decides, as in llama.cpp; --bos "
                  "yes adds the token",
                  s->path, s->pre->name);
-    TRY(put_end(s, "add_bos_token", !s->pre || s->pre->bos, "bos_token_id", single, special, err));
+    PASS_ON(
+        put_end(s, "add_bos_token", !s->pre || s->pre->bos, "bos_token_id", single, special, err));
     json_array_append_new(single, json_pack("{s:{s:s}}", "Sequence", "id", "A"));
-    TRY(put_end(s, "add_eos_token", false, "eos_token_id", single, special, err));
+    PASS_ON(put_end(s, "add_eos_token", false, "eos_token_id", single, special, err));
     json_object_set_new(out, "post_processor",
                         json_pack("{s:s, s:O, s:O}", "type", "TemplateProcessing", "single", single,
                                   "special_tokens", special));
-out:
-    json_decref(single);
-    json_decref(special);
-    return rc;
+    return 0;
 }
 
 int gguf_tokenizer(const char *path, const struct gguf *g, json_t **out, struct err *err)
 {
     struct source s = {.path = path, .meta = g->meta};
-    json_t *o = json_object();
-    int rc = 0;
-    TRY(read_source(&s, err));
-    TRY(read_model(&s, o, err));
+    OWN(json_decrefp) json_t *o = json_object();
+    PASS_ON(read_source(&s, err));
+    PASS_ON(read_model(&s, o, err));
     put_steps(&s, o);
     put_added(&s, o);
-    TRY(put_template(&s, o, err));
+    PASS_ON(put_template(&s, o, err));
     *out = o;
     o = NULL;
-out:
-    json_decref(o);
-    return rc;
+    return 0;
 }

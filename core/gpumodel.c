@@ -5,6 +5,7 @@
 
 #include "core/environment.h"
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "core/opt.h"
 
 #include <fnmatch.h>
@@ -71,16 +72,15 @@ static const struct opt changes[] = {
 int gpu_model_change(struct gpu_model *g, const char *text, struct err *err)
 {
     char key[64];
-    int rc = 0;
-    for (size_t n; *text && !rc; text += n + (text[n] == ',')) {
+    for (size_t n; *text; text += n + (text[n] == ',')) {
         n = strcspn(text, ",");
         snprintf(key, sizeof key, "%.*s", (int)n, text);
         char *value = key + strcspn(key, "=");
         if (*value)
             *value++ = '\0';
-        rc = opt_set(changes, g, "--what-if", key, value, err);
+        PASS_ON(opt_set(changes, g, "--what-if", key, value, err));
     }
-    return rc;
+    return 0;
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */
@@ -119,50 +119,43 @@ static int read_entries(const char *path, const json_t *doc, bool select, struct
     const char *name, *keys = select ? TEXT(SELECT_NEEDS) : TEXT(KERNEL_NEEDS) ";" TEXT(KERNEL_MAY);
     const json_t *o, *list = json_object_get(doc, select ? "select" : "kernels");
     size_t i;
-    int rc = 0;
     json_array_foreach(list, i, o)
     {
         struct kernel_model *k = g->k + g->n;
         if (g->n++ == MODEL_ENTRIES)
-            FAIL(err, ERR_INPUT, "%s: more than %d kernels and methods", path, MODEL_ENTRIES);
-        TRY(jget_str(o, "name", path, &name, err));
+            return err_set(err, ERR_INPUT, "%s: more than %d kernels and methods", path,
+                           MODEL_ENTRIES);
+        PASS_ON(jget_str(o, "name", path, &name, err));
         snprintf(k->name, MODEL_NAME, "%s", name);
-        TRY(read_numbers(path, o, keys, select ? k->choice : k->number, err));
+        PASS_ON(read_numbers(path, o, keys, select ? k->choice : k->number, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 int gpu_model_load(const char *name, struct gpu_model *g, struct err *err)
 {
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     char below[64];
-    json_t *gpu = NULL, *o = NULL;
-    int rc = 0;
+    OWN(json_decrefp) json_t *gpu = NULL, *o = NULL;
     *g = (struct gpu_model){.tune = 1, .choosing = 1, .exp = 1, .tensor = 1};
     snprintf(below, sizeof below, "gpus/%s.json", name);
     if (strchr(name, '/') || strstr(name, ".json"))
         buf_puts(&path, name);
     else if (datadir_find(below, &path, NULL))
-        FAIL(err, ERR_USAGE, "unknown GPU '%s' (lacuna list gpus names them)", name);
-    TRY(json_read_file(buf_str(&path), FILE_MOST, &gpu, err));
-    TRY(jget_str(gpu, "name", buf_str(&path), &name, err));
+        return err_set(err, ERR_USAGE, "unknown GPU '%s' (lacuna list gpus names them)", name);
+    PASS_ON(json_read_file(buf_str(&path), FILE_MOST, &gpu, err));
+    PASS_ON(jget_str(gpu, "name", buf_str(&path), &name, err));
     snprintf(g->name, sizeof g->name, "%s", name);
-    TRY(read_numbers(buf_str(&path), gpu, TEXT(GPU_NEEDS) ";" TEXT(GPU_MAY), g->number, err));
+    PASS_ON(read_numbers(buf_str(&path), gpu, TEXT(GPU_NEEDS) ";" TEXT(GPU_MAY), g->number, err));
     g->copy = g->copy > 0 ? g->copy : g->memory;
     buf_reset(&path);
-    TRY(datadir_find("kernels.json", &path, err));
-    TRY(json_read_file(buf_str(&path), FILE_MOST, &o, err));
+    PASS_ON(datadir_find("kernels.json", &path, err));
+    PASS_ON(json_read_file(buf_str(&path), FILE_MOST, &o, err));
     const json_t *shared = json_object_get(o, "shared");
-    TRY(read_numbers(buf_str(&path), shared, TEXT(LAUNCH_NEEDS), g->shared, err));
-    TRY(read_entries(buf_str(&path), o, false, g, err));
-    TRY(read_entries(buf_str(&path), o, true, g, err));
-    TRY(gpu_model_clock(g, "sustained", err));
-out:
-    json_decref(gpu);
-    json_decref(o);
-    buf_free(&path);
-    return rc;
+    PASS_ON(read_numbers(buf_str(&path), shared, TEXT(LAUNCH_NEEDS), g->shared, err));
+    PASS_ON(read_entries(buf_str(&path), o, false, g, err));
+    PASS_ON(read_entries(buf_str(&path), o, true, g, err));
+    return gpu_model_clock(g, "sustained", err);
 }
 
 /* ---- a launch ------------------------------------------------------------------------------- */

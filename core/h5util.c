@@ -192,26 +192,21 @@ hid_t h5_type(enum dtype t)
 static int put_attr(hid_t loc, const char *name, hid_t type, const void *value, struct err *err)
 {
     char buf[128];
-    int rc = 0;
-    hid_t space = H5Screate(H5S_SCALAR), attr = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t space = H5Screate(H5S_SCALAR), attr = H5I_INVALID_HID;
     attr = H5Acreate2(loc, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
     if (attr < 0 || H5Awrite(attr, type, value) < 0)
-        rc = h5_fail(err, ERR_IO, "%s: writing attribute '%s'", h5_where(loc, buf), name);
-    h5_close(attr);
-    h5_close(space);
-    return rc;
+        return h5_fail(err, ERR_IO, "%s: writing attribute '%s'", h5_where(loc, buf), name);
+    return 0;
 }
 
 int h5_put_str(hid_t loc, const char *name, const char *value, struct err *err)
 {
     size_t len = strlen(value);
-    hid_t type = H5Tcopy(H5T_C_S1);
+    OWN(h5_close_at) hid_t type = H5Tcopy(H5T_C_S1);
     /* Fixed size: variable-length strings live in a heap that has no checksum. */
     H5Tset_size(type, len + 1);
     H5Tset_cset(type, H5T_CSET_UTF8);
-    int rc = put_attr(loc, name, type, value, err);
-    h5_close(type);
-    return rc;
+    return put_attr(loc, name, type, value, err);
 }
 
 int h5_put_i64(hid_t loc, const char *name, int64_t value, struct err *err)
@@ -222,12 +217,10 @@ int h5_put_i64(hid_t loc, const char *name, int64_t value, struct err *err)
 int h5_set_i64(hid_t loc, const char *name, int64_t value, struct err *err)
 {
     char buf[128];
-    hid_t attr = H5Aopen(loc, name, H5P_DEFAULT);
-    int rc = 0;
+    OWN(h5_close_at) hid_t attr = H5Aopen(loc, name, H5P_DEFAULT);
     if (attr < 0 || H5Awrite(attr, H5T_STD_I64LE, &value) < 0)
-        rc = h5_fail(err, ERR_IO, "%s: writing attribute '%s'", h5_where(loc, buf), name);
-    h5_close(attr);
-    return rc;
+        return h5_fail(err, ERR_IO, "%s: writing attribute '%s'", h5_where(loc, buf), name);
+    return 0;
 }
 
 int h5_put_f64(hid_t loc, const char *name, double value, struct err *err)
@@ -245,25 +238,20 @@ static int open_attr(hid_t loc, const char *name, H5T_class_t class, const char 
                      hid_t *attr, hid_t *type, struct err *err)
 {
     char buf[128];
-    int rc = 0;
-    hid_t space = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t space = H5I_INVALID_HID;
     *attr = *type = H5I_INVALID_HID;
     htri_t there = H5Aexists(loc, name);
     if (there == 0)
-        FAIL(err, ERR_INPUT, "%s: attribute '%s' is missing", h5_where(loc, buf), name);
+        return err_set(err, ERR_INPUT, "%s: attribute '%s' is missing", h5_where(loc, buf), name);
     *attr = there < 0 ? H5I_INVALID_HID : H5Aopen(loc, name, H5P_DEFAULT);
     *type = *attr < 0 ? H5I_INVALID_HID : H5Aget_type(*attr);
     space = *attr < 0 ? H5I_INVALID_HID : H5Aget_space(*attr);
-    if (*attr < 0 || *type < 0 || space < 0) {
-        rc = h5_fail(err, ERR_INPUT, "%s: attribute '%s'", h5_where(loc, buf), name);
-        goto out;
-    }
+    if (*attr < 0 || *type < 0 || space < 0)
+        return h5_fail(err, ERR_INPUT, "%s: attribute '%s'", h5_where(loc, buf), name);
     if (H5Tget_class(*type) != class || H5Sget_simple_extent_type(space) != H5S_SCALAR)
-        FAIL(err, ERR_INPUT, "%s: attribute '%s' is not a single %s", h5_where(loc, buf), name,
-             class_name);
-out:
-    h5_close(space);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: attribute '%s' is not a single %s", h5_where(loc, buf),
+                       name, class_name);
+    return 0;
 }
 
 static int get_number(hid_t loc, const char *name, H5T_class_t class, const char *class_name,
@@ -328,16 +316,15 @@ out:
 
 int h5_put_fields(hid_t loc, const struct h5_field *f, const void *obj, struct err *err)
 {
-    int rc = 0;
-    for (; f->name && rc == 0; f++) {
+    for (; f->name; f++) {
         const void *p = (const char *)obj + f->offset;
-        rc = f->kind == H5_TEXT   ? h5_put_str(loc, f->name, p, err)
-             : f->kind == H5_REAL ? h5_put_f64(loc, f->name, *(const double *)p, err)
-             : f->kind == H5_INT  ? h5_put_i64(loc, f->name, *(const int *)p, err)
-             : f->kind == H5_FLAG ? h5_put_i64(loc, f->name, *(const bool *)p, err)
-                                  : h5_put_i64(loc, f->name, *(const int64_t *)p, err);
+        PASS_ON(f->kind == H5_TEXT   ? h5_put_str(loc, f->name, p, err)
+                : f->kind == H5_REAL ? h5_put_f64(loc, f->name, *(const double *)p, err)
+                : f->kind == H5_INT  ? h5_put_i64(loc, f->name, *(const int *)p, err)
+                : f->kind == H5_FLAG ? h5_put_i64(loc, f->name, *(const bool *)p, err)
+                                     : h5_put_i64(loc, f->name, *(const int64_t *)p, err));
     }
-    return rc;
+    return 0;
 }
 
 int h5_get_field(hid_t loc, const struct h5_field *f, void *obj, struct err *err)
@@ -372,10 +359,9 @@ int h5_get_field(hid_t loc, const struct h5_field *f, void *obj, struct err *err
 
 int h5_get_fields(hid_t loc, const struct h5_field *f, void *obj, struct err *err)
 {
-    int rc = 0;
-    for (; f->name && rc == 0; f++)
-        rc = h5_get_field(loc, f, obj, err);
-    return rc;
+    for (; f->name; f++)
+        PASS_ON(h5_get_field(loc, f, obj, err));
+    return 0;
 }
 
 /* ---- groups and links ------------------------------------------------------------------------
@@ -418,25 +404,19 @@ int h5_enter_group(hid_t loc, const char *name, hid_t *out, struct err *err)
 int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
 {
     char bucket[24], name[24];
-    hid_t group = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
     numbered_names(index, bucket, name);
-    int rc = h5_enter_group(parent, bucket, &group, err);
-    if (rc == 0)
-        rc = h5_create_group(group, name, out, err);
-    h5_close(group);
-    return rc;
+    PASS_ON(h5_enter_group(parent, bucket, &group, err));
+    return h5_create_group(group, name, out, err);
 }
 
 int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
 {
     char bucket[24], name[24];
-    hid_t group = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
     numbered_names(index, bucket, name);
-    int rc = h5_open_group(parent, bucket, &group, err);
-    if (rc == 0)
-        rc = h5_open_group(group, name, out, err);
-    h5_close(group);
-    return rc;
+    PASS_ON(h5_open_group(parent, bucket, &group, err));
+    return h5_open_group(group, name, out, err);
 }
 
 bool h5_has_link(hid_t loc, const char *name)
@@ -484,9 +464,7 @@ static int check_link(hid_t loc, const char *name, const char *kind, struct err 
 int h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err)
 {
     char buf[128];
-    int rc = check_link(loc, name, "group", err);
-    if (rc)
-        return rc;
+    PASS_ON(check_link(loc, name, "group", err));
     hid_t id = H5Gopen2(loc, name, H5P_DEFAULT);
     if (id < 0)
         return h5_fail(err, ERR_INPUT, "%s: opening group '%s'", h5_where(loc, buf), name);
@@ -497,9 +475,7 @@ int h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err)
 int h5_open_dataset(hid_t loc, const char *name, hid_t *out, struct err *err)
 {
     char buf[128];
-    int rc = check_link(loc, name, "dataset", err);
-    if (rc)
-        return rc;
+    PASS_ON(check_link(loc, name, "dataset", err));
     hid_t id = H5Dopen2(loc, name, H5P_DEFAULT);
     if (id < 0)
         return h5_fail(err, ERR_INPUT, "%s: opening dataset '%s'", h5_where(loc, buf), name);
@@ -611,25 +587,16 @@ static int info_shape(hid_t space, const char *name, struct h5_info *out, struct
 int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err)
 {
     char name[128];
-    int rc = 0;
-    hid_t have = H5Dget_type(dset), want = h5_type(type);
-    hid_t space = H5Dget_space(dset), props = H5Dget_create_plist(dset);
+    OWN(h5_close_at) hid_t have = H5Dget_type(dset), want = h5_type(type);
+    OWN(h5_close_at) hid_t space = H5Dget_space(dset), props = H5Dget_create_plist(dset);
     memset(out, 0, sizeof *out);
     h5_where(dset, name);
-    if (have < 0 || want < 0 || space < 0 || props < 0) {
-        rc = h5_fail(err, ERR_INPUT, "%s", name);
-        goto out;
-    }
+    if (have < 0 || want < 0 || space < 0 || props < 0)
+        return h5_fail(err, ERR_INPUT, "%s", name);
     if (H5Tequal(have, want) <= 0)
-        FAIL(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
-    TRY(info_shape(space, name, out, err));
-    rc = info_storage(dset, props, name, out, err);
-out:
-    h5_close(props);
-    h5_close(space);
-    h5_close(want);
-    h5_close(have);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
+    PASS_ON(info_shape(space, name, out, err));
+    return info_storage(dset, props, name, out, err);
 }
 
 hid_t h5_dataset_props(int ndim, const int64_t *chunk)
@@ -669,39 +636,33 @@ int h5_put_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
                  const void *data, struct err *err)
 {
     char buf[128];
-    int rc = 0;
+    OWN(h5_close_at)
     hid_t t = h5_type(type), props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
-    TRY(h5_create_dataset(loc, name, t, ndim, dims, props, &dset, err));
+    PASS_ON(h5_create_dataset(loc, name, t, ndim, dims, props, &dset, err));
     if (H5Dwrite(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
-        rc = h5_fail(err, ERR_IO, "%s: writing '%s'", h5_where(loc, buf), name);
-out:
-    h5_close(dset);
-    h5_close(props);
-    h5_close(t);
-    return rc;
+        return h5_fail(err, ERR_IO, "%s: writing '%s'", h5_where(loc, buf), name);
+    return 0;
 }
 
 int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
                  void *data, struct err *err)
 {
     char buf[128];
-    int rc = 0;
     struct h5_info info = {0};
-    hid_t t = h5_type(type), dset = H5I_INVALID_HID;
-    TRY(h5_open_dataset(loc, name, &dset, err));
-    TRY(h5_dataset_info(dset, type, &info, err));
+    OWN(h5_close_at) hid_t t = h5_type(type), dset = H5I_INVALID_HID;
+    PASS_ON(h5_open_dataset(loc, name, &dset, err));
+    PASS_ON(h5_dataset_info(dset, type, &info, err));
     if (info.ndim != ndim || info.chunked)
-        FAIL(err, ERR_INPUT, "%s: '%s' is not a contiguous array of rank %d%s", h5_where(loc, buf),
-             name, ndim,
-             info.ndim == ndim ? "; `h5repack -l CONTI -f NONE` takes the chunks out" : "");
+        return err_set(err, ERR_INPUT, "%s: '%s' is not a contiguous array of rank %d%s",
+                       h5_where(loc, buf), name, ndim,
+                       info.ndim == ndim ? "; `h5repack -l CONTI -f NONE` takes the chunks out"
+                                         : "");
     for (int i = 0; i < ndim; i++)
         if (info.dims[i] != dims[i])
-            FAIL(err, ERR_INPUT, "%s: dimension %d of '%s' is %lld, expected %lld",
-                 h5_where(loc, buf), i, name, (long long)info.dims[i], (long long)dims[i]);
+            return err_set(err, ERR_INPUT, "%s: dimension %d of '%s' is %lld, expected %lld",
+                           h5_where(loc, buf), i, name, (long long)info.dims[i],
+                           (long long)dims[i]);
     if (H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
-        rc = h5_fail(err, ERR_INPUT, "%s: reading '%s'", h5_where(loc, buf), name);
-out:
-    h5_close(dset);
-    h5_close(t);
-    return rc;
+        return h5_fail(err, ERR_INPUT, "%s: reading '%s'", h5_where(loc, buf), name);
+    return 0;
 }

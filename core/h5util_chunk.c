@@ -44,9 +44,7 @@ int h5_fetch_chunk(hid_t dset, const hsize_t *at, size_t bytes, void **packed, i
         return 0;
     if (stored > chunk_bound(bytes) + 4096)
         return err_set(err, ERR_INPUT, "a chunk has %llu bytes", (unsigned long long)stored);
-    int rc = mem_grow(packed, cap, (int64_t)stored, 1, "packed chunk", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(packed, cap, (int64_t)stored, 1, "packed chunk", err));
     if (H5Dread_chunk(dset, H5P_DEFAULT, at, mask, *packed) < 0)
         return h5_fail(err, ERR_INPUT, "reading a chunk");
     *size = (size_t)stored;
@@ -109,9 +107,7 @@ int chunk_unpack(const void *src, size_t packed, enum chunk_codec codec, uint32_
         if (packed == size)
             memcpy(plain, src, size);
     } else {
-        int rc = decompress(src, packed, codec, plain, size, &got, err);
-        if (rc)
-            return rc;
+        PASS_ON(decompress(src, packed, codec, plain, size, &got, err));
     }
     if (got != size)
         return err_set(err, ERR_INPUT, "the chunk unpacks to %zu bytes, expected %zu", got, size);

@@ -41,14 +41,12 @@ static hid_t write_props(void)
 static int create_file(struct h5_part *p, struct err *err)
 {
     char name[40];
-    hid_t fapl = write_props(), fcpl = H5Pcreate(H5P_FILE_CREATE);
+    OWN(h5_close_at) hid_t fapl = write_props(), fcpl = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_obj_track_times(fcpl, 0);
     H5Pset_attr_phase_change(fcpl, 65535, 0);
     H5Pset_link_phase_change(fcpl, 65535, 0);
     snprintf(name, sizeof name, "/proc/self/fd/%d", p->out.fd);
     p->file = H5Fcreate(name, H5F_ACC_TRUNC, fcpl, fapl);
-    h5_close(fcpl);
-    h5_close(fapl);
     return p->file < 0 ? h5_fail(err, ERR_IO, "%s: cannot create it", p->path) : 0;
 }
 

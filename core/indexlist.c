@@ -46,8 +46,8 @@ int index_list_parse(const char *text, int64_t n, const char *what, int64_t **ou
                      struct err *err)
 {
     enum { MOST = 1 << 24 };
-    int rc = 0;
-    int64_t *list = NULL, used = 0, cap = 0, kept = 0;
+    OWN(free_at) int64_t *list = NULL;
+    int64_t used = 0, cap = 0, kept = 0;
     char all[32];
     if (strcmp(text, "all") == 0 && n < 0) {
         *out = NULL;
@@ -60,17 +60,17 @@ int index_list_parse(const char *text, int64_t n, const char *what, int64_t **ou
         int64_t lo = 0, hi = 0;
         if (n == 0 && strcmp(text, "all") == 0)
             break;
-        TRY(read_span(&p, n, what, text, &lo, &hi, err));
+        PASS_ON(read_span(&p, n, what, text, &lo, &hi, err));
         if (hi - lo >= MOST - used)
-            FAIL(err, ERR_USAGE, "%s: '%s' names more than %d indices", what, text, MOST);
-        TRY(mem_grow(&list, &cap, used + hi - lo + 1, sizeof *list, what, err));
+            return err_set(err, ERR_USAGE, "%s: '%s' names more than %d indices", what, text, MOST);
+        PASS_ON(mem_grow(&list, &cap, used + hi - lo + 1, sizeof *list, what, err));
         for (int64_t i = lo; i <= hi; i++)
             list[used++] = i;
         if (!*p)
             break;
         p++;
     }
-    TRY(mem_grow(&list, &cap, 1, sizeof *list, what, err));
+    PASS_ON(mem_grow(&list, &cap, 1, sizeof *list, what, err));
     qsort(list, (size_t)used, sizeof *list, compare_i64);
     for (int64_t i = 0; i < used; i++)
         if (kept == 0 || list[kept - 1] != list[i])
@@ -78,9 +78,7 @@ int index_list_parse(const char *text, int64_t n, const char *what, int64_t **ou
     *out = list;
     *count = kept;
     list = NULL;
-out:
-    free(list);
-    return rc;
+    return 0;
 }
 
 bool index_list_has(const int64_t *list, int64_t n, int64_t x)

@@ -69,13 +69,9 @@ int json_read_text(const char *text, size_t len, const char *name, json_t **out,
 int json_file_by(json_parser *parse, const char *path, size_t max_bytes, json_t **out,
                  struct err *err)
 {
-    int rc = 0;
-    struct buf b = {0};
-    TRY(buf_read_file(&b, path, max_bytes, err));
-    TRY(parse(buf_str(&b), b.len, path, out, err));
-out:
-    buf_free(&b);
-    return rc;
+    OWN(buf_free) struct buf b = {0};
+    PASS_ON(buf_read_file(&b, path, max_bytes, err));
+    return parse(buf_str(&b), b.len, path, out, err);
 }
 
 int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err)
@@ -161,8 +157,7 @@ int json_read_foreign_text(const char *text, size_t len, const char *name, json_
                            struct err *err)
 {
     const char *end = text + len, *s = text;
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     if (len >= 3 && memcmp(s, BOM, 3) == 0)
         s += 3;
     while (s < end) {
@@ -177,11 +172,8 @@ int json_read_foreign_text(const char *text, size_t len, const char *name, json_
         if (s[-1] == '"')
             s = copy_string(&b, s, end);
     }
-    TRY(buf_check(&b, name, err));
-    TRY(json_read_text(buf_str(&b), b.len, name, out, err));
-out:
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, name, err));
+    return json_read_text(buf_str(&b), b.len, name, out, err);
 }
 
 int json_read_foreign(const char *path, size_t max_bytes, json_t **out, struct err *err)
@@ -267,11 +259,11 @@ GETTER(jget_bool_opt, bool, true, BOOLEAN, json_is_true)
 int jget_size(const json_t *o, const char *key, const char *where, int64_t max, int64_t *out,
               struct err *err)
 {
-    int rc = jget_int(o, key, where, out, err);
-    if (!rc && (*out < 1 || *out > max))
-        rc = err_set(err, ERR_INPUT, "%s: %s is %lld, expected 1..%lld", where, key,
-                     (long long)*out, (long long)max);
-    return rc;
+    PASS_ON(jget_int(o, key, where, out, err));
+    if ((*out < 1 || *out > max))
+        return err_set(err, ERR_INPUT, "%s: %s is %lld, expected 1..%lld", where, key,
+                       (long long)*out, (long long)max);
+    return 0;
 }
 
 int jget_size_opt(const json_t *o, const char *key, const char *where, int64_t max, int64_t *out,

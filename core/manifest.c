@@ -117,9 +117,9 @@ static bool is_text(const json_t *o, const char *want)
 
 bool manifest_killed(const char *dir, const char *name, int argc, char **argv)
 {
-    struct buf path = {0};
-    json_t *old = NULL;
-    char *cwd = getcwd(NULL, 0);
+    OWN(buf_free) struct buf path = {0};
+    OWN(json_decrefp) json_t *old = NULL;
+    OWN(free_at) char *cwd = getcwd(NULL, 0);
     buf_printf(&path, "%s/%s", dir, name);
     bool same = !path.failed && seal_json_file(buf_str(&path), MANIFEST_MOST, &old, NULL) == 0 &&
                 is_text(json_object_get(old, "status"), "running") &&
@@ -128,9 +128,6 @@ bool manifest_killed(const char *dir, const char *name, int argc, char **argv)
     same = same && json_array_size(its) == (size_t)argc;
     for (int i = 1; i < argc && same; i++) /* the program may have another path */
         same = is_text(json_array_get(its, (size_t)i), argv[i]);
-    json_decref(old);
-    buf_free(&path);
-    free(cwd);
     return same;
 }
 
@@ -220,7 +217,7 @@ static void put_all(const struct manifest *m, struct jw *w, const char *status, 
 {
     const char *key;
     json_t *v;
-    char *cwd = getcwd(NULL, 0);
+    OWN(free_at) char *cwd = getcwd(NULL, 0);
     jw_obj(w);
     jw_members(w, JW_STR("program", "lacuna"), JW_STR("version", lacuna_version()),
                JW_STR("build", lacuna_build_id()), JW_STR("status", status),
@@ -244,22 +241,18 @@ static void put_all(const struct manifest *m, struct jw *w, const char *status, 
     jw_key(w, "history");
     jw_value(w, m->history);
     jw_obj_end(w);
-    free(cwd);
 }
 
 static int save(const struct manifest *m, const char *status, bool finished, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 2);
     put_all(m, &w, status, finished);
     seal_put(&b, 0);
     buf_puts(&b, "\n");
-    int rc = buf_check(&b, m->path, err);
-    if (rc == 0)
-        rc = file_write_atomic(m->path, b.data, b.len, err);
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, m->path, err));
+    return file_write_atomic(m->path, b.data, b.len, err);
 }
 
 int manifest_start_as(const char *dir, const char *name, int argc, char **argv,

@@ -594,36 +594,30 @@ int mask_tiles_kept(const struct mask *m, int64_t bq, int64_t bk, int64_t *kept,
                     struct err *err)
 {
     bool listed = m->form == MASK_LISTS && bk % m->bk == 0 && !reach_any(&m->reach);
-    int rc = 0;
-    struct span *s = NULL;
-    uint8_t *seen = NULL;
+    OWN(free_at) struct span *s = NULL;
+    OWN(free_at) uint8_t *seen = NULL;
     int64_t cap = 0;
     *kept = *allowed = 0;
     if (m->row0 % bq)
-        FAIL(err, ERR_RUN, "tiles of %lld rows in a mask that starts at row %lld", (long long)bq,
-             (long long)m->row0);
+        return err_set(err, ERR_RUN, "tiles of %lld rows in a mask that starts at row %lld",
+                       (long long)bq, (long long)m->row0);
     if (listed)
-        TRY(mem_zalloc(&seen, ceil_div(m->nk, bk), 1, "tiles of a mask", err));
+        PASS_ON(mem_zalloc(&seen, ceil_div(m->nk, bk), 1, "tiles of a mask", err));
     for (int64_t r0 = m->row0; r0 < m->row1; r0 += bq) {
         int64_t r1 = MIN(r0 + bq, m->row1);
         if (listed) {
             *kept += tiles_listed(m, r0, r1, bk, seen);
         } else {
-            TRY(mem_grow(&s, &cap, mask_union_max(m, r0, r1), sizeof *s, "mask spans", err));
+            PASS_ON(mem_grow(&s, &cap, mask_union_max(m, r0, r1), sizeof *s, "mask spans", err));
             int64_t n = mask_union_spans(m, r0, r1, s, err);
-            if (n < 0) {
-                rc = (int)n;
-                goto out;
-            }
+            if (n < 0)
+                return (int)n;
             *kept += tiles_touched(s, n, bk);
         }
         int64_t first = mask_first(m, r0), limit = mask_limit(m, r1 - 1);
         *allowed += limit > first ? ceil_div(limit, bk) - first / bk : 0;
     }
-out:
-    free(s);
-    free(seen);
-    return rc;
+    return 0;
 }
 
 /* ---- parts of lists, and how far two masks differ -------------------------------------------- */
@@ -632,15 +626,13 @@ int mask_lists_rows(const struct mask *m, int64_t row0, int64_t row1, struct mas
                     struct err *err)
 {
     int64_t g0 = (row0 - m->row0) / m->bq;
-    int rc = 0;
-    TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->bq, m->bk, err));
+    PASS_ON(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->bq, m->bk, err));
     for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t from = m->ptr[g0 + g];
-        TRY(mask_lists_add_all(out, g, m->col + from, m->ptr[g0 + g + 1] - from, err));
+        PASS_ON(mask_lists_add_all(out, g, m->col + from, m->ptr[g0 + g + 1] - from, err));
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 int64_t list_differ(const int32_t *a, int64_t na, const int32_t *b, int64_t nb)

@@ -73,9 +73,7 @@ static int get_name(hid_t group, const char *attr, const char *const *names, int
                     struct err *err)
 {
     char text[32];
-    int rc = h5_get_str(group, attr, text, sizeof text, err);
-    if (rc)
-        return rc;
+    PASS_ON(h5_get_str(group, attr, text, sizeof text, err));
     for (int i = 0; i < n; i++)
         if (strcmp(text, names[i]) == 0) {
             *out = i;
@@ -89,13 +87,10 @@ static int put_identity(hid_t group, const struct record *r, struct err *err)
     const char *params = r->params ? r->params : "";
     if (strlen(params) > PARAMS_MAX)
         return err_set(err, ERR_RUN, "parameters of %zu characters", strlen(params));
-    int rc = 0;
-    TRY(h5_put_fields(group, trace_id, r, err));
-    TRY(h5_put_str(group, "model", r->model, err));
-    TRY(h5_put_fields(group, identity, r, err));
-    TRY(h5_put_str(group, "params", params, err));
-out:
-    return rc;
+    PASS_ON(h5_put_fields(group, trace_id, r, err));
+    PASS_ON(h5_put_str(group, "model", r->model, err));
+    PASS_ON(h5_put_fields(group, identity, r, err));
+    return h5_put_str(group, "params", params, err);
 }
 
 static int get_identity(hid_t group, struct record *r, struct err *err)
@@ -104,32 +99,27 @@ static int get_identity(hid_t group, struct record *r, struct err *err)
         char model[RECORD_MODEL];
     } m;
     static const struct h5_field model = H5_FIELD(model, H5_TEXT, model);
-    char *text = NULL;
-    int rc = 0;
+    OWN(free_at) char *text = NULL;
 
-    TRY(h5_get_fields(group, trace_id, r, err));
-    TRY(h5_get_fields(group, identity, r, err));
-    TRY(h5_get_field(group, &model, &m, err));
+    PASS_ON(h5_get_fields(group, trace_id, r, err));
+    PASS_ON(h5_get_fields(group, identity, r, err));
+    PASS_ON(h5_get_field(group, &model, &m, err));
     record_text(r, &r->model, "%s", m.model);
-    TRY(mem_alloc(&text, PARAMS_MAX + 1, 1, "parameters", err));
-    TRY(h5_get_str(group, "params", text, PARAMS_MAX + 1, err));
+    PASS_ON(mem_alloc(&text, PARAMS_MAX + 1, 1, "parameters", err));
+    PASS_ON(h5_get_str(group, "params", text, PARAMS_MAX + 1, err));
     free(r->params);
-    TRY(mem_dup(&r->params, text, "parameters", err));
-out:
-    free(text);
-    return rc;
+    return mem_dup(&r->params, text, "parameters", err);
 }
 
 /* Windows are inclusive in a file, as in a trace: window_left = back - 1. */
 static int put_reach(hid_t group, const struct mask *m, struct err *err)
 {
-    int rc = 0;
-    for (const struct h5_field *a = reach; a->name && rc == 0; a++) {
+    for (const struct h5_field *a = reach; a->name; a++) {
         int64_t n = *(const int64_t *)((const char *)m + a->offset);
         if (n > 0)
-            rc = h5_put_i64(group, a->name, n - (a->name[0] == 'w'), err);
+            PASS_ON(h5_put_i64(group, a->name, n - (a->name[0] == 'w'), err));
     }
-    return rc;
+    return 0;
 }
 
 static int get_reach(hid_t group, struct mask *m, struct err *err)
@@ -150,15 +140,12 @@ static int get_reach(hid_t group, struct mask *m, struct err *err)
 
 static int put_geometry(hid_t group, const struct mask *m, struct err *err)
 {
-    int rc = 0;
-    TRY(h5_put_str(group, "form", form_names[m->form], err));
-    TRY(h5_put_str(group, "exec", exec_names[m->exec], err));
-    TRY(h5_put_fields(group, geometry, m, err));
+    PASS_ON(h5_put_str(group, "form", form_names[m->form], err));
+    PASS_ON(h5_put_str(group, "exec", exec_names[m->exec], err));
+    PASS_ON(h5_put_fields(group, geometry, m, err));
     if (m->form == MASK_BAND)
-        TRY(h5_put_fields(group, band, m, err));
-    TRY(put_reach(group, m, err));
-out:
-    return rc;
+        PASS_ON(h5_put_fields(group, band, m, err));
+    return put_reach(group, m, err);
 }
 
 static bool is_size(int64_t n)
@@ -168,26 +155,24 @@ static bool is_size(int64_t n)
 
 static int get_geometry(hid_t group, struct mask *m, struct err *err)
 {
-    int rc = 0, form = 0, exec = 0;
+    int form = 0, exec = 0;
     memset(m, 0, sizeof *m);
-    TRY(get_name(group, "form", form_names, 3, &form, err));
-    TRY(get_name(group, "exec", exec_names, 3, &exec, err));
-    TRY(h5_get_fields(group, geometry, m, err));
+    PASS_ON(get_name(group, "form", form_names, 3, &form, err));
+    PASS_ON(get_name(group, "exec", exec_names, 3, &exec, err));
+    PASS_ON(h5_get_fields(group, geometry, m, err));
     m->form = (enum mask_form)form;
     m->exec = exec == 0 ? EXEC_TILES : exec == 1 ? EXEC_GATHER : EXEC_NONE;
     m->row1 = m->nq;
     if (m->form == MASK_BAND)
-        TRY(h5_get_fields(group, band, m, err));
+        PASS_ON(h5_get_fields(group, band, m, err));
     if (!is_size(m->nq) || !is_size(m->nk) || !is_size(m->bq) || !is_size(m->bk) ||
         !is_size(m->exec_bq) || !is_size(m->exec_bk) || m->sink < 0 || m->window < 0 ||
         m->sink > INT64_MAX / 4 || m->window > INT64_MAX / 4 || m->dense_from < 0)
-        FAIL(err, ERR_INPUT,
-             "the geometry of the mask (%lld x %lld in units of %lld x %lld) is "
-             "impossible",
-             (long long)m->nq, (long long)m->nk, (long long)m->bq, (long long)m->bk);
-    TRY(get_reach(group, m, err));
-out:
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "the geometry of the mask (%lld x %lld in units of %lld x %lld) is "
+                       "impossible",
+                       (long long)m->nq, (long long)m->nk, (long long)m->bq, (long long)m->bk);
+    return get_reach(group, m, err);
 }
 
 /* ---- writing, while a replay runs ------------------------------------------------------------ */
@@ -207,16 +192,13 @@ enum { PTR, COL };
 
 int maskfile_create(const char *path, bool force, struct maskfile **out, struct err *err)
 {
-    struct maskfile *f = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
-    TRY(cellfile_create(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, MASKFILE_VERSION_MINOR,
-                        force, &f->out, err));
+    OWN(maskfile_abort) struct maskfile *f = NULL;
+    PASS_ON(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
+    PASS_ON(cellfile_create(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, MASKFILE_VERSION_MINOR,
+                            force, &f->out, err));
     *out = f;
     f = NULL;
-out:
-    maskfile_abort(&f);
-    return rc;
+    return 0;
 }
 
 /* Take it from the cells in flight. */
@@ -242,22 +224,18 @@ static struct open_cell *find_cell(struct maskfile *f, const struct buf *key)
 static int put_attributes(hid_t group, const struct h5_cell *cell, struct err *err)
 {
     const struct open_cell *c = (const struct open_cell *)cell;
-    int rc = 0;
-    TRY(put_identity(group, &cell->id, err));
-    TRY(h5_put_str(group, "order", c->order, err));
-    TRY(put_geometry(group, &c->m, err));
+    PASS_ON(put_identity(group, &cell->id, err));
+    PASS_ON(h5_put_str(group, "order", c->order, err));
+    PASS_ON(put_geometry(group, &c->m, err));
     if (c->m.form == MASK_LISTS)
-        TRY(h5_put_str(group, "xxh3", c->xxh3, err));
-out:
-    return rc;
+        return h5_put_str(group, "xxh3", c->xxh3, err);
+    return 0;
 }
 
 static int end_group(struct open_cell *c, struct err *err)
 {
     struct h5_cell_list *l = c->cell.lists + PTR; /* in memory, for the checksum */
-    int rc = mem_grow(&l->data, &l->cap, l->kept + 1, sizeof(int64_t), "mask groups", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&l->data, &l->cap, l->kept + 1, sizeof(int64_t), "mask groups", err));
     ((int64_t *)l->data)[l->kept++] = c->cell.lists[COL].n;
     l->n = l->kept;
     return 0;
@@ -276,8 +254,7 @@ static int new_cell(struct maskfile *f, const struct record *r, const char *orde
                     const struct mask *m, struct open_cell **out, struct err *err)
 {
     struct open_cell *c = NULL;
-    int rc = 0;
-    TRY(h5_cell_new(r, sizeof *c, &c, err));
+    PASS_ON(h5_cell_new(r, sizeof *c, &c, err));
     c->next = f->open;
     f->open = *out = c;
     c->key = *key;
@@ -288,11 +265,10 @@ static int new_cell(struct maskfile *f, const struct record *r, const char *orde
     c->m.col = NULL;
     c->m.row0 = 0;
     snprintf(c->order, sizeof c->order, "%s", order ? order : "none");
-    TRY(hash_new(&c->hash, err));
+    PASS_ON(hash_new(&c->hash, err));
     if (m->form == MASK_LISTS)
-        TRY(begin_lists(c, err));
-out:
-    return rc;
+        return begin_lists(c, err);
+    return 0;
 }
 
 static int add_units(struct maskfile *f, struct open_cell *c, const int32_t *col, int64_t n,
@@ -306,23 +282,20 @@ static int add_units(struct maskfile *f, struct open_cell *c, const int32_t *col
 static int add_full(struct maskfile *f, struct open_cell *c, int64_t row0, int64_t row1,
                     struct err *err)
 {
-    int32_t *all = NULL;
+    OWN(free_at) int32_t *all = NULL;
     int64_t units = (c->m.nk + c->m.bk - 1) / c->m.bk;
-    int rc = 0;
     if (row0 % c->m.bq != 0)
         return err_set(err, ERR_RUN, "rows from %lld do not start a group of %lld", (long long)row0,
                        (long long)c->m.bq);
-    TRY(mem_alloc(&all, units, sizeof *all, "mask lists", err));
+    PASS_ON(mem_alloc(&all, units, sizeof *all, "mask lists", err));
     for (int64_t u = 0; u < units; u++)
         all[u] = (int32_t)u;
     for (int64_t r = row0; r < row1; r += c->m.bq) {
         int64_t last = r + c->m.bq < row1 ? r + c->m.bq - 1 : row1 - 1;
-        TRY(add_units(f, c, all, (mask_limit(&c->m, last) + c->m.bk - 1) / c->m.bk, err));
-        TRY(end_group(c, err));
+        PASS_ON(add_units(f, c, all, (mask_limit(&c->m, last) + c->m.bk - 1) / c->m.bk, err));
+        PASS_ON(end_group(c, err));
     }
-out:
-    free(all);
-    return rc;
+    return 0;
 }
 
 static bool same_geometry(const struct mask *a, const struct mask *b)
@@ -342,32 +315,31 @@ static int become_lists(struct maskfile *f, struct open_cell *c, const struct ma
     c->m.exec = m->exec;
     c->m.exec_bq = m->exec_bq;
     c->m.exec_bk = m->exec_bk;
-    int rc = begin_lists(c, err);
-    return rc ? rc : add_full(f, c, 0, c->next_row, err);
+    PASS_ON(begin_lists(c, err));
+    return add_full(f, c, 0, c->next_row, err);
 }
 
 static int add_range(struct maskfile *f, struct open_cell *c, const struct mask *m, struct err *err)
 {
-    int rc = 0;
     if (m->row0 != c->next_row || m->nq != c->m.nq || m->nk != c->m.nk || m->causal != c->m.causal)
-        FAIL(err, ERR_RUN, "rows %lld..%lld of a mask come after row %lld", (long long)m->row0,
-             (long long)m->row1, (long long)c->next_row);
+        return err_set(err, ERR_RUN, "rows %lld..%lld of a mask come after row %lld",
+                       (long long)m->row0, (long long)m->row1, (long long)c->next_row);
     if (c->m.form == MASK_FULL && m->form == MASK_LISTS)
-        TRY(become_lists(f, c, m, err));
+        PASS_ON(become_lists(f, c, m, err));
     if (c->m.form == MASK_LISTS && m->form == MASK_FULL) {
-        TRY(add_full(f, c, m->row0, m->row1, err));
+        PASS_ON(add_full(f, c, m->row0, m->row1, err));
     } else if (!same_geometry(&c->m, m)) {
-        FAIL(err, ERR_RUN, "the mask's form or unit changes at row %lld; only one can be dumped",
-             (long long)m->row0);
+        return err_set(err, ERR_RUN,
+                       "the mask's form or unit changes at row %lld; only one can be dumped",
+                       (long long)m->row0);
     } else if (m->form == MASK_LISTS) {
         for (int64_t g = 0; g < m->ngroups; g++) {
-            TRY(add_units(f, c, m->col + m->ptr[g], m->ptr[g + 1] - m->ptr[g], err));
-            TRY(end_group(c, err));
+            PASS_ON(add_units(f, c, m->col + m->ptr[g], m->ptr[g + 1] - m->ptr[g], err));
+            PASS_ON(end_group(c, err));
         }
     }
     c->next_row = m->row1;
-out:
-    return rc;
+    return 0;
 }
 
 /* The checksum is of col followed by row_ptr. */
@@ -643,25 +615,23 @@ static int find_setting(struct mask_index *x, struct strmap *known, const struct
                         int *setting, struct err *err)
 {
     struct mask_setting s = {0};
-    struct buf text = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf text = {0};
     memcpy(s.method, id->method, sizeof s.method);
     s.params = id->params;
     mask_setting_text(&s, &text);
-    TRY(buf_check(&text, "setting of a mask", err));
+    PASS_ON(buf_check(&text, "setting of a mask", err));
     int64_t at = strmap_get(known, buf_str(&text));
     if (at < 0) {
         at = x->n_settings;
-        TRY(mem_grow(&x->settings, &x->cap_settings, at + 1, sizeof *x->settings, "settings", err));
-        TRY(strmap_put(known, buf_str(&text), at, err));
-        TRY(mem_dup(&s.params, id->params, "settings of masks", err));
+        PASS_ON(
+            mem_grow(&x->settings, &x->cap_settings, at + 1, sizeof *x->settings, "settings", err));
+        PASS_ON(strmap_put(known, buf_str(&text), at, err));
+        PASS_ON(mem_dup(&s.params, id->params, "settings of masks", err));
         x->settings[x->n_settings++] = s;
     }
     x->settings[at].cells++;
     *setting = (int)at;
-out:
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 static int add_entry(const struct maskfile *f, struct mask_index *x, struct strmap *known,
@@ -714,22 +684,18 @@ bool mask_entry_same(const struct mask_entry *a, const struct mask_entry *b)
 
 int mask_index_make(const struct maskfile *f, struct mask_index *out, struct err *err)
 {
-    struct mask_index x = {0};
-    struct strmap known = {0};
+    OWN(mask_index_free) struct mask_index x = {0};
+    OWN(strmap_free) struct strmap known = {0};
     int64_t n = maskfile_cells(f);
-    int rc = 0;
     for (int64_t i = 0; i < n; i++) {
-        TRY(mem_grow(&x.entries, &x.cap, i + 1, sizeof *x.entries, "index of masks", err));
-        TRY(add_entry(f, &x, &known, i, err));
+        PASS_ON(mem_grow(&x.entries, &x.cap, i + 1, sizeof *x.entries, "index of masks", err));
+        PASS_ON(add_entry(f, &x, &known, i, err));
     }
     if (x.entries)
         qsort(x.entries, (size_t)n, sizeof *x.entries, by_call);
     *out = x;
     memset(&x, 0, sizeof x);
-out:
-    strmap_free(&known);
-    mask_index_free(&x);
-    return rc;
+    return 0;
 }
 
 void mask_index_free(struct mask_index *x)

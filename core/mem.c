@@ -29,9 +29,7 @@ int mem_alloc(void *out, int64_t n, size_t size, const char *what, struct err *e
 int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *err)
 {
     void *p = NULL;
-    int rc = mem_alloc(&p, n, size, what, err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&p, n, size, what, err));
     memset(p, 0, (size_t)n * size);
     put_pointer(out, p);
     return 0;

@@ -34,18 +34,15 @@ static const char *enum_name(const struct opt *o, const void *params)
 static int refuse(const struct opt *o, const struct param_scope *s, const struct opt *key,
                   const char *has, const void *params, struct err *err)
 {
-    struct buf value = {0};
+    OWN(buf_free) struct buf value = {0};
     opt_value_text(o, params, &value);
-    int rc = err_set(err, ERR_USAGE, "%s=%s counts with %s only, not with %s=%s: leave it out",
-                     o->name, buf_str(&value), s->only, key->name, has);
-    buf_free(&value);
-    return rc;
+    return err_set(err, ERR_USAGE, "%s=%s counts with %s only, not with %s=%s: leave it out",
+                   o->name, buf_str(&value), s->only, key->name, has);
 }
 
 /* ERR_USAGE naming a parameter that is not at its default outside of its scope. */
 static int param_scopes_check(const struct method *m, const void *params, struct err *err)
 {
-    int rc = 0;
     for (const struct param_scope *s = m->params.scopes; s && s->params; s++) {
         char name[32];
         size_t len = strcspn(s->only, "=");
@@ -58,13 +55,12 @@ static int param_scopes_check(const struct method *m, const void *params, struct
             bool is_default;
             if (!words_have(s->params, ' ', o->name, strlen(o->name)))
                 continue;
-            TRY(opt_is_default(o, params, &is_default, err));
+            PASS_ON(opt_is_default(o, params, &is_default, err));
             if (!is_default)
-                TRY(refuse(o, s, key, has, params, err));
+                PASS_ON(refuse(o, s, key, has, params, err));
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- calibration files ----------------------------------------------------------------------- */
@@ -100,10 +96,9 @@ static int scalar_text(const json_t *v, const char *where, const char *key, stru
 static int apply_value(const struct opt *table, const char *key, const json_t *v, const char *where,
                        void *params, struct err *err)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     struct err why = {0};
     const struct opt *o = opt_find(table, key);
-    int rc = 0;
     if (o && o->flags & OPT_OUTSIDE && !json_is_null(v))
         return err_set(err, ERR_INPUT,
                        "%s: \"%s\" names a %s, which a calibration may not: take it out, and set "
@@ -112,11 +107,10 @@ static int apply_value(const struct opt *table, const char *key, const json_t *v
     if (o && json_is_null(v) && !o->def && !(o->flags & OPT_REQUIRED))
         buf_puts(&text, o->type == OPT_STR ? "" : "unset");
     else
-        rc = scalar_text(v, where, key, &text, err);
-    if (rc == 0 && opt_set(table, params, where, key, buf_str(&text), &why))
-        rc = err_set(err, ERR_INPUT, "%s", why.msg);
-    buf_free(&text);
-    return rc;
+        PASS_ON(scalar_text(v, where, key, &text, err));
+    if (opt_set(table, params, where, key, buf_str(&text), &why))
+        return err_set(err, ERR_INPUT, "%s", why.msg);
+    return 0;
 }
 
 /* Apply an entry of "heads", then once more what was given beside calib=: a value that loses is
@@ -125,26 +119,23 @@ static int apply_entry(const struct method_run *run, const json_t *entry, const 
                        void *params, struct err *err)
 {
     const struct opt *table = run->method->params.table;
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     const char *key;
     json_t *v;
-    int rc = 0;
     json_object_foreach((json_t *)(uintptr_t)entry, key, v)
     {
         const struct opt *o = opt_find(table, key);
         if (is_place(key))
             continue;
-        TRY(apply_value(table, key, v, where, params, err));
+        PASS_ON(apply_value(table, key, v, where, params, err));
         if (!run->given[o - table])
             continue;
         buf_reset(&text);
         opt_value_text(o, run->params, &text);
-        TRY(buf_check(&text, where, err));
-        TRY(opt_set_field(o, params, key, buf_str(&text), false, err));
+        PASS_ON(buf_check(&text, where, err));
+        PASS_ON(opt_set_field(o, params, key, buf_str(&text), false, err));
     }
-out:
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 /* The settings with which the calibration was made: its heads were searched under them. A file
@@ -157,18 +148,16 @@ static int apply_settings(struct method_run *run, struct err *err)
     char where[512];
     struct err why = {0};
     json_t *v;
-    int rc = 0;
     if (!settings)
         return 0;
     snprintf(where, sizeof where, "%s: params", run->calib);
     if (!json_is_object(settings))
         return err_set(err, ERR_INPUT, "%s: an object was expected", where);
     json_object_foreach((json_t *)(uintptr_t)settings, key, v)
-        TRY(apply_value(m->params.table, key, v, where, run->params, err));
+        PASS_ON(apply_value(m->params.table, key, v, where, run->params, err));
     if (m->params.validate && m->params.validate(run->params, &why))
-        rc = err_set(err, ERR_INPUT, "%s: %s", where, why.msg);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: %s", where, why.msg);
+    return 0;
 }
 
 /* Lengths [*from, *below) for which an entry holds: "tokens": [16384, 49152], or [16384, null]
@@ -284,9 +273,7 @@ out:
 static int check_document(const struct method_run *run, struct err *err)
 {
     const char *where = run->calib, *method = NULL;
-    int rc = jget_str(run->calib_doc, "method", where, &method, err);
-    if (rc)
-        return rc;
+    PASS_ON(jget_str(run->calib_doc, "method", where, &method, err));
     if (strcmp(method, run->method->name) != 0)
         return err_set(err, ERR_INPUT, "%s: calibrates method %s, not %s", where, method,
                        run->method->name);
@@ -305,50 +292,45 @@ static int check_place(const json_t *heads, int64_t i, const char *at, struct st
     const json_t *e = json_array_get(heads, (size_t)i);
     int64_t layer = 0, head = 0, from, below, lo, hi, n = 0;
     char key[48];
-    int rc = 0;
-    TRY(jget_int(e, "layer", at, &layer, err));
-    TRY(jget_int(e, "head", at, &head, err));
+    PASS_ON(jget_int(e, "layer", at, &layer, err));
+    PASS_ON(jget_int(e, "head", at, &head, err));
     if (layer < 0 || layer > INT32_MAX || head < 0 || head > INT32_MAX)
-        FAIL(err, ERR_INPUT, "%s: layer %lld head %lld is not a head", at, (long long)layer,
-             (long long)head);
-    TRY(check_lengths(e, at, err));
+        return err_set(err, ERR_INPUT, "%s: layer %lld head %lld is not a head", at,
+                       (long long)layer, (long long)head);
+    PASS_ON(check_lengths(e, at, err));
     entry_lengths(e, &from, &below);
     snprintf(key, sizeof key, "%lld %lld", (long long)layer, (long long)head);
     before[i] = strmap_get(seen, key);
     for (int64_t k = before[i]; k >= 0; k = before[k]) {
         entry_lengths(json_array_get(heads, (size_t)k), &lo, &hi);
         if ((lo < below && from < hi) || ++n == MOST_LENGTHS)
-            FAIL(err, ERR_INPUT, "%s: layer %lld head %lld occurs %s", at, (long long)layer,
-                 (long long)head, n == MOST_LENGTHS ? "more than 64 times" : "twice");
+            return err_set(err, ERR_INPUT, "%s: layer %lld head %lld occurs %s", at,
+                           (long long)layer, (long long)head,
+                           n == MOST_LENGTHS ? "more than 64 times" : "twice");
     }
-    TRY(strmap_put(seen, key, i, err));
-out:
-    return rc;
+    return strmap_put(seen, key, i, err);
 }
 
 static int calib_check(const struct method_run *run, struct err *err)
 {
     const json_t *heads = json_object_get(run->calib_doc, "heads");
-    struct strmap seen = {0};
-    int64_t *before = NULL;
+    OWN(strmap_free) struct strmap seen = {0};
+    OWN(free_at) int64_t *before = NULL;
     size_t i;
     json_t *e;
-    int rc = 0;
-    TRY(mem_alloc(&before, (int64_t)json_array_size(heads), sizeof *before, "calibration", err));
+    PASS_ON(
+        mem_alloc(&before, (int64_t)json_array_size(heads), sizeof *before, "calibration", err));
     json_array_foreach(heads, i, e)
     {
         char at[512];
         void *params = NULL;
         snprintf(at, sizeof at, "%s: heads[%zu]", run->calib, i);
-        TRY(check_place(heads, (int64_t)i, at, &seen, before, err));
-        TRY(params_with(run, e, json_integer_value(json_object_get(e, "layer")),
-                        json_integer_value(json_object_get(e, "head")), &params, err));
+        PASS_ON(check_place(heads, (int64_t)i, at, &seen, before, err));
+        PASS_ON(params_with(run, e, json_integer_value(json_object_get(e, "layer")),
+                            json_integer_value(json_object_get(e, "head")), &params, err));
         method_params_free(run->method, params);
     }
-out:
-    strmap_free(&seen);
-    free(before);
-    return rc;
+    return 0;
 }
 
 /* What was searched on other data holds for that data alone. */
@@ -370,16 +352,13 @@ int method_calib_fits(const struct method_run *run, const char *model, const cha
 {
     const struct method *m = run->method;
     const char *own = m->params.order ? m->params.order(run->params) : NULL;
-    int rc = 0;
     if (m->session.fits)
-        TRY(m->session.fits(run->params, model, permute, err));
+        PASS_ON(m->session.fits(run->params, model, permute, err));
     if (!run->calib_doc)
         return 0;
-    TRY(calib_is_of(run, "model", "model", model, err));
-    TRY(calib_is_of(run, "permute", "token order", own && strcmp(own, "none") ? own : permute,
-                    err));
-out:
-    return rc;
+    PASS_ON(calib_is_of(run, "model", "model", model, err));
+    return calib_is_of(run, "permute", "token order", own && strcmp(own, "none") ? own : permute,
+                       err);
 }
 
 bool method_calib_lacks(const struct method_run *run, int layer, int head, int64_t tokens)
@@ -390,18 +369,17 @@ bool method_calib_lacks(const struct method_run *run, int layer, int head, int64
 /* Options of the search, "l1=0.05:l2=0.06". The run has those of the file (give). */
 static int note_search(const struct method_run *run, struct record *rec, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     for (const struct opt *o = run->method->params.table; o->type != OPT_END; o++)
         /* A preset of other options has filled these in. */
         if (o->flags & OPT_IDENTITY_NOT && !(o->flags & OPT_CALIB_FIXED)) {
             buf_printf(&b, "%s%s=", b.len ? ":" : "", o->name);
             opt_value_text(o, run->params, &b);
         }
-    int rc = buf_check(&b, "note of the calibration", err);
-    if (!rc && b.len)
+    PASS_ON(buf_check(&b, "note of the calibration", err));
+    if (b.len)
         record_note(rec, "calib_search=%s", buf_str(&b));
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 int method_calib_note(const struct method_run *run, const char *trace_id, struct record *rec,
@@ -412,46 +390,40 @@ int method_calib_note(const struct method_run *run, const char *trace_id, struct
     size_t i;
     json_t *t;
     bool own = false;
-    int rc = 0;
     if (!run->calib_doc)
         return 0;
-    TRY(jget_str_opt(run->calib_doc, "per", run->calib, &per, err));
+    PASS_ON(jget_str_opt(run->calib_doc, "per", run->calib, &per, err));
     if (json_object_get(run->calib_doc, "params"))
-        TRY(note_search(run, rec, err));
-    TRY(jget_str_opt(run->calib_doc, "name", run->calib, &name, err));
+        PASS_ON(note_search(run, rec, err));
+    PASS_ON(jget_str_opt(run->calib_doc, "name", run->calib, &name, err));
     if (name && *name)
         record_note(rec, "calib_name=%s", name);
     record_note(rec, "calib_per=%s", per ? per : "head");
     if (!json_is_array(traces))
-        goto out;
+        return 0;
     json_array_foreach(traces, i, t)
     {
         const char *id = json_string_value(json_object_get(t, "id"));
         own |= id && strcmp(id, trace_id) == 0;
     }
     record_note(rec, "calib_inputs=%zu;calib_own=%d", json_array_size(traces), own);
-out:
-    return rc;
+    return 0;
 }
 
 static int calib_load(struct method_run *run, const char *path, char id[HASH_TEXT_MAX],
                       struct err *err)
 {
-    int rc = 0;
-    struct buf file = {0};
+    OWN(buf_free) struct buf file = {0};
     char text[HASH_TEXT_MAX];
-    TRY(mem_zalloc(&run->given, opt_count(run->method->params.table), sizeof *run->given,
-                   "parameters given", err));
-    TRY(mem_dup(&run->calib, path, path, err));
-    TRY(buf_read_file(&file, path, (size_t)256 << 20, err));
-    TRY(seal_json(buf_str(&file), file.len, path, &run->calib_doc, err));
+    PASS_ON(mem_zalloc(&run->given, opt_count(run->method->params.table), sizeof *run->given,
+                       "parameters given", err));
+    PASS_ON(mem_dup(&run->calib, path, path, err));
+    PASS_ON(buf_read_file(&file, path, (size_t)256 << 20, err));
+    PASS_ON(seal_json(buf_str(&file), file.len, path, &run->calib_doc, err));
     hash_text(hash_bytes(buf_str(&file), file.len), text);
     snprintf(id, HASH_TEXT_MAX, "%s", strchr(text, ':') + 1);
-    TRY(check_document(run, err));
-    TRY(apply_settings(run, err));
-out:
-    buf_free(&file);
-    return rc;
+    PASS_ON(check_document(run, err));
+    return apply_settings(run, err);
 }
 
 #define MOST_KEYS 64
@@ -556,9 +528,7 @@ static int expand_values(const struct spec *s, struct axis *a, struct err *err)
         char *comma = strchr(p, ',');
         if (comma)
             *comma = '\0';
-        int rc = expand_range(s, a->opt, p, &a->items, &is_range, err);
-        if (rc)
-            return rc;
+        PASS_ON(expand_range(s, a->opt, p, &a->items, &is_range, err));
         if (!is_range)
             str_list_add(&a->items, p);
         if (!comma)
@@ -708,25 +678,22 @@ static int give(const struct spec *s, const struct opt *o, const char *value,
                 struct method_run *run, struct err *err)
 {
     const struct opt *table = s->method->params.table;
-    struct buf of_file = {0}, now = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf of_file = {0}, now = {0};
     opt_value_text(o, run->params, &of_file);
-    TRY(opt_set(table, run->params, s->who, o->name, value, err));
+    PASS_ON(opt_set(table, run->params, s->who, o->name, value, err));
     if (!run->calib)
-        goto out;
+        return 0;
     opt_value_text(o, run->params, &now);
-    TRY(buf_check(now.failed ? &now : &of_file, o->name, err));
+    PASS_ON(buf_check(now.failed ? &now : &of_file, o->name, err));
     bool differs = strcmp(buf_str(&of_file), buf_str(&now)) != 0;
     if (differs && o->flags & (OPT_IDENTITY_NOT | OPT_CALIB_FIXED))
-        FAIL(err, ERR_USAGE,
-             "%s: %s=%s would change nothing beside calib=%s, which was made with %s=%s and has "
-             "values per head: leave it out, or calibrate again with it",
-             s->who, o->name, buf_str(&now), run->calib, o->name, buf_str(&of_file));
+        return err_set(
+            err, ERR_USAGE,
+            "%s: %s=%s would change nothing beside calib=%s, which was made with %s=%s and has "
+            "values per head: leave it out, or calibrate again with it",
+            s->who, o->name, buf_str(&now), run->calib, o->name, buf_str(&of_file));
     run->given[o - table] = differs || calib_sets(run, o->name);
-out:
-    buf_free(&of_file);
-    buf_free(&now);
-    return rc;
+    return 0;
 }
 
 static void put_param(const struct opt *o, const void *params, struct buf *b)
@@ -750,9 +717,7 @@ static int canonical_text(const struct method_run *run, const char *calib_id, st
         return opt_canonical(table, run->params, b, err);
     for (const struct opt *o = table; o->type != OPT_END; o++) {
         bool is_default;
-        int rc = opt_is_default(o, run->params, &is_default, err);
-        if (rc)
-            return rc;
+        PASS_ON(opt_is_default(o, run->params, &is_default, err));
         if (!is_default && !run->given[o - table] && !(o->flags & OPT_IDENTITY_NOT) &&
             !calib_sets(run, o->name))
             put_param(o, run->params, b);
@@ -781,19 +746,15 @@ static int bind_target(const struct spec *s, const struct budget_target *t, stru
                        struct buf *canonical, struct err *err)
 {
     const struct opt *table = s->method->params.table;
-    bool *given = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&given, opt_count(table), sizeof *given, "parameters given", err));
+    OWN(free_at) bool *given = NULL;
+    PASS_ON(mem_zalloc(&given, opt_count(table), sizeof *given, "parameters given", err));
     for (int k = 0; k < s->n_axes; k++)
         given[s->axes[k].opt - table] = true;
-    TRY(mem_alloc(&run->target, 1, sizeof *run->target, "target", err));
+    PASS_ON(mem_alloc(&run->target, 1, sizeof *run->target, "target", err));
     *run->target = *t;
-    TRY(budget_bind(run->target, s->method, run->params, given, err));
+    PASS_ON(budget_bind(run->target, s->method, run->params, given, err));
     budget_text(t, canonical);
-    TRY(buf_check(canonical, "canonical parameters", err));
-out:
-    free(given);
-    return rc;
+    return buf_check(canonical, "canonical parameters", err);
 }
 
 /* The run with item pick[k] of every axis k, and the target unless NULL. */
@@ -848,12 +809,11 @@ static int run_key(struct runs *all, const struct method_run *r, struct err *err
 
 static int know_runs(struct runs *all, struct err *err)
 {
-    int rc = 0;
-    for (int64_t i = 0; !rc && i < all->n; i++) {
-        rc = run_key(all, all->list + i, err);
-        rc = rc ? rc : strmap_put(&all->known, buf_str(&all->key), i, err);
+    for (int64_t i = 0; i < all->n; i++) {
+        PASS_ON(run_key(all, all->list + i, err));
+        PASS_ON(strmap_put(&all->known, buf_str(&all->key), i, err));
     }
-    return rc;
+    return 0;
 }
 
 /* Append r, or release it when it is known. */
@@ -910,12 +870,9 @@ static int append_runs(const struct spec *s, struct runs *all, struct err *err)
 static int parse_one(const struct method *const *methods, const char *text, struct runs *all,
                      struct err *err)
 {
-    struct spec s = {0};
-    int rc = spec_parse(&s, methods, text, err);
-    if (rc == 0)
-        rc = append_runs(&s, all, err);
-    spec_free(&s);
-    return rc;
+    OWN(spec_free) struct spec s = {0};
+    PASS_ON(spec_parse(&s, methods, text, err));
+    return append_runs(&s, all, err);
 }
 
 int method_runs_parse_all(const struct method *const *methods, char *const *texts, int64_t n_texts,

@@ -109,29 +109,25 @@ static int read_shape(struct npy *a, const json_t *shape, struct err *err)
 
 static int read_dict(struct npy *a, const char *text, int64_t n, bool v2_as_bf16, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     json_error_t why;
-    json_t *o = NULL;
-    int rc = 0;
+    OWN(json_decrefp) json_t *o = NULL;
     put_json(text, n, &b);
-    TRY(buf_check(&b, a->path, err));
+    PASS_ON(buf_check(&b, a->path, err));
     o = json_loadb(buf_str(&b), b.len, JSON_REJECT_DUPLICATES, &why);
-    TRY(mem_check_short(err));
+    PASS_ON(mem_check_short(err));
     const json_t *descr = json_object_get(o, "descr"), *shape = json_object_get(o, "shape");
     const json_t *fortran = json_object_get(o, "fortran_order");
     if (!o || !descr || !json_is_boolean(fortran) || !json_is_array(shape) ||
         json_object_size(o) != 3)
-        FAIL(err, ERR_INPUT,
-             "%s: the npy header is not {'descr': TYPE, 'fortran_order': True or False, 'shape': "
-             "(N, ...)}: %s",
-             a->path, o ? "a key is missing, of another type or unknown" : why.text);
+        return err_set(
+            err, ERR_INPUT,
+            "%s: the npy header is not {'descr': TYPE, 'fortran_order': True or False, 'shape': "
+            "(N, ...)}: %s",
+            a->path, o ? "a key is missing, of another type or unknown" : why.text);
     a->fortran = json_is_true(fortran);
-    TRY(read_descr(a, descr, v2_as_bf16, err));
-    TRY(read_shape(a, shape, err));
-out:
-    json_decref(o);
-    buf_free(&b);
-    return rc;
+    PASS_ON(read_descr(a, descr, v2_as_bf16, err));
+    return read_shape(a, shape, err);
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
@@ -142,13 +138,10 @@ static int read_prefix(const struct npy *a, int64_t base, int64_t *start, int64_
 {
     unsigned char b[12] = {0};
     int64_t size = a->file_size - base;
-    int rc;
     if (size < 10)
         return err_set(err, ERR_INPUT, "%s: %lld bytes are too few for an npy file", a->path,
                        (long long)size);
-    rc = io_read_at(a->fd, a->path, a->file_size, base, b, size < 12 ? 10 : 12, err);
-    if (rc)
-        return rc;
+    PASS_ON(io_read_at(a->fd, a->path, a->file_size, base, b, size < 12 ? 10 : 12, err));
     if (memcmp(b, "\x93NUMPY", 6) != 0)
         return err_set(err, ERR_INPUT, "%s: not an npy file (it does not begin with \\x93NUMPY)",
                        a->path);
@@ -191,18 +184,14 @@ static int check_size(struct npy *a, int64_t size, struct err *err)
 /* What begins at `base` and ends with the file. */
 static int open_header(struct npy *a, int64_t base, bool v2_as_bf16, struct err *err)
 {
-    char *header = NULL;
+    OWN(free_at) char *header = NULL;
     int64_t start = 0, len = 0;
-    int rc = 0;
-    TRY(read_prefix(a, base, &start, &len, err));
-    TRY(mem_alloc(&header, len, 1, a->path, err));
-    TRY(io_read_at(a->fd, a->path, a->file_size, base + start, header, len, err));
-    TRY(read_dict(a, header, len, v2_as_bf16, err));
+    PASS_ON(read_prefix(a, base, &start, &len, err));
+    PASS_ON(mem_alloc(&header, len, 1, a->path, err));
+    PASS_ON(io_read_at(a->fd, a->path, a->file_size, base + start, header, len, err));
+    PASS_ON(read_dict(a, header, len, v2_as_bf16, err));
     a->data_offset = base + start + len;
-    TRY(check_size(a, a->file_size, err));
-out:
-    free(header);
-    return rc;
+    return check_size(a, a->file_size, err);
 }
 
 /* The array in the bytes [begin, end) of fd, which is the array's from here on. */
@@ -230,8 +219,8 @@ int npy_open(const char *path, bool v2_as_bf16, struct npy **out, struct err *er
 {
     int fd;
     int64_t size;
-    int rc = io_open(path, &fd, &size, err);
-    return rc ? rc : open_fd(fd, path, 0, size, v2_as_bf16, out, err);
+    PASS_ON(io_open(path, &fd, &size, err));
+    return open_fd(fd, path, 0, size, v2_as_bf16, out, err);
 }
 
 void npy_close(struct npy **pa)
@@ -323,20 +312,17 @@ static int read_stored(const struct npy *a, int64_t first, int64_t count, void *
 static int read_floats(const struct npy *a, int64_t first, int64_t count, float *dst,
                        struct err *err)
 {
-    int rc = 0;
-    char *raw = NULL;
+    OWN(free_at) char *raw = NULL;
     if (dtype_to_f32(a->dtype, NULL, dst, 0) != 0)
-        FAIL(err, ERR_INPUT, "%s: npy elements of type %s cannot be read as float32", a->path,
-             dtype_name(a->dtype));
-    TRY(mem_alloc(&raw, MIN(count, CHUNK), dtype_size(a->dtype), a->path, err));
+        return err_set(err, ERR_INPUT, "%s: npy elements of type %s cannot be read as float32",
+                       a->path, dtype_name(a->dtype));
+    PASS_ON(mem_alloc(&raw, MIN(count, CHUNK), dtype_size(a->dtype), a->path, err));
     for (int64_t i = 0; i < count; i += CHUNK) {
         int64_t n = MIN(count - i, CHUNK);
-        TRY(read_stored(a, first + i, n, raw, err));
+        PASS_ON(read_stored(a, first + i, n, raw, err));
         dtype_to_f32(a->dtype, raw, dst + i, n);
     }
-out:
-    free(raw);
-    return rc;
+    return 0;
 }
 
 static int check_range(const struct npy *a, int64_t first, int64_t count, struct err *err)
@@ -354,15 +340,15 @@ static int check_range(const struct npy *a, int64_t first, int64_t count, struct
 
 int npy_read_range(const struct npy *a, int64_t first, int64_t count, void *dst, struct err *err)
 {
-    int rc = check_range(a, first, count, err);
-    return rc ? rc : read_stored(a, first, count, dst, err);
+    PASS_ON(check_range(a, first, count, err));
+    return read_stored(a, first, count, dst, err);
 }
 
 int npy_read_range_f32(const struct npy *a, int64_t first, int64_t count, float *dst,
                        struct err *err)
 {
-    int rc = check_range(a, first, count, err);
-    return rc ? rc : read_floats(a, first, count, dst, err);
+    PASS_ON(check_range(a, first, count, err));
+    return read_floats(a, first, count, dst, err);
 }
 
 /* Position of a walk through an array in column-major order, with its place in row-major order. */
@@ -383,24 +369,21 @@ static void walk_next(struct walk *w, const struct npy *a)
 
 int npy_read_f32(const struct npy *a, float *dst, struct err *err)
 {
-    int rc = 0;
-    float *x = NULL;
+    OWN(free_at) float *x = NULL;
     struct walk w = {0};
     if (!a->fortran)
         return read_floats(a, 0, a->count, dst, err);
-    TRY(mem_alloc(&x, MIN(a->count, CHUNK), sizeof *x, a->path, err));
+    PASS_ON(mem_alloc(&x, MIN(a->count, CHUNK), sizeof *x, a->path, err));
     /* Without a zero among them all products are at most a->count. */
     for (int64_t i = a->ndim - 1, stride = 1; i >= 0 && a->count > 0; stride *= a->shape[i--])
         w.stride[i] = stride;
     for (int64_t i = 0; i < a->count; i += CHUNK) {
         int64_t n = MIN(a->count - i, CHUNK);
-        TRY(read_floats(a, i, n, x, err));
+        PASS_ON(read_floats(a, i, n, x, err));
         for (int64_t k = 0; k < n; k++, walk_next(&w, a))
             dst[w.at] = x[k];
     }
-out:
-    free(x);
-    return rc;
+    return 0;
 }
 
 /* ---- archives: .npz --------------------------------------------------------------------------
@@ -449,55 +432,48 @@ static int read_end64(struct npz *z, int64_t at, struct err *err)
 {
     unsigned char locator[LOCATOR_BYTES] = {0}, end[END64_BYTES] = {0};
     int64_t most = at - LOCATOR_BYTES - END64_BYTES;
-    int rc = 0;
     if (most >= 0)
-        TRY(io_read_at(z->fd, z->path, z->file_size, at - LOCATOR_BYTES, locator, LOCATOR_BYTES,
-                       err));
+        PASS_ON(io_read_at(z->fd, z->path, z->file_size, at - LOCATOR_BYTES, locator, LOCATOR_BYTES,
+                           err));
     uint64_t where = little_endian(locator + 8, 8);
     if (memcmp(locator, "PK\6\7", 4) != 0 || where > (uint64_t)most)
         return bad_zip(z, "its zip64 directory is missing", err);
-    TRY(io_read_at(z->fd, z->path, z->file_size, (int64_t)where, end, END64_BYTES, err));
+    PASS_ON(io_read_at(z->fd, z->path, z->file_size, (int64_t)where, end, END64_BYTES, err));
     z->entries = (int64_t)little_endian(end + 32, 8);
     z->bytes = (int64_t)little_endian(end + 40, 8);
     z->begin = (int64_t)little_endian(end + 48, 8);
     if (memcmp(end, "PK\6\6", 4) != 0)
-        rc = bad_zip(z, "its zip64 directory is damaged", err);
-out:
-    return rc;
+        return bad_zip(z, "its zip64 directory is damaged", err);
+    return 0;
 }
 
 /* By the end record: the last one whose comment ends with the file. */
 static int find_directory(struct npz *z, struct err *err)
 {
     int64_t n = MIN(z->file_size, END_BYTES + COMMENT_MAX), i = n - END_BYTES, last;
-    unsigned char *tail = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&tail, n, 1, z->path, err));
-    TRY(io_read_at(z->fd, z->path, z->file_size, z->file_size - n, tail, n, err));
+    OWN(free_at) unsigned char *tail = NULL;
+    PASS_ON(mem_alloc(&tail, n, 1, z->path, err));
+    PASS_ON(io_read_at(z->fd, z->path, z->file_size, z->file_size - n, tail, n, err));
     while (i >= 0 && (memcmp(tail + i, "PK\5\6", 4) != 0 ||
                       i + END_BYTES + (int64_t)little_endian(tail + i + 20, 2) != n))
         i--;
-    if (i < 0) {
-        rc = bad_zip(z, "it has no directory at its end; was it cut short?", err);
-        goto out;
-    }
+    if (i < 0)
+        return bad_zip(z, "it has no directory at its end; was it cut short?", err);
     if (memcmp(tail + i + 4, tail + i + 6, 2) != 0)
-        FAIL(err, ERR_INPUT, "%s: a zip archive in several parts is not read", z->path);
+        return err_set(err, ERR_INPUT, "%s: a zip archive in several parts is not read", z->path);
     z->entries = (int64_t)little_endian(tail + i + 10, 2);
     z->bytes = (int64_t)little_endian(tail + i + 12, 4);
     z->begin = (int64_t)little_endian(tail + i + 16, 4);
     int64_t at = z->file_size - n + i;
     if (z->entries == 0xffff || z->bytes == 0xffffffff || z->begin == 0xffffffff)
-        TRY(read_end64(z, at, err));
+        PASS_ON(read_end64(z, at, err));
     if (MIN(z->begin, MIN(z->bytes, z->entries)) < 0 || !add_ok(z->begin, z->bytes, &last) ||
         last > at || z->entries > z->bytes / ENTRY_BYTES)
-        rc = bad_zip(z, "its directory does not fit the file", err);
+        return bad_zip(z, "its directory does not fit the file", err);
     else if (z->entries > MEMBERS_MAX)
-        rc = err_set(err, ERR_INPUT, "%s: %lld arrays, at most %d are read", z->path,
-                     (long long)z->entries, MEMBERS_MAX);
-out:
-    free(tail);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: %lld arrays, at most %d are read", z->path,
+                       (long long)z->entries, MEMBERS_MAX);
+    return 0;
 }
 
 /* Sizes and offset that do not fit 32 bits stand in the extra field of zip64, in this order. */
@@ -566,35 +542,29 @@ static int add_entry(struct npz *z, const unsigned char *p, int64_t n, int64_t *
     if (name - 4 >= NAME_BYTES || memchr(p, 0, (size_t)name))
         return bad_zip(z, "a name in its directory is too long or damaged", err);
     memcpy(m.name, p, (size_t)name - 4);
-    int rc = check_member(z, &m, p[8 - ENTRY_BYTES], err);
-    if (!rc)
-        rc = mem_grow(&z->members, &z->cap, z->n + 1, sizeof m, z->path, err);
-    if (!rc)
-        z->members[z->n++] = m;
-    return rc;
+    PASS_ON(check_member(z, &m, p[8 - ENTRY_BYTES], err));
+    PASS_ON(mem_grow(&z->members, &z->cap, z->n + 1, sizeof m, z->path, err));
+    z->members[z->n++] = m;
+    return 0;
 }
 
 int npz_open(const char *path, struct npz **out, struct err *err)
 {
-    struct npz *z = NULL;
-    unsigned char *p = NULL;
+    OWN(npz_close) struct npz *z = NULL;
+    OWN(free_at) unsigned char *p = NULL;
     int64_t at = 0, used = 0;
-    int rc = 0;
-    TRY(mem_zalloc(&z, 1, sizeof *z, path, err));
+    PASS_ON(mem_zalloc(&z, 1, sizeof *z, path, err));
     z->fd = -1;
-    TRY(mem_dup(&z->path, path, path, err));
-    TRY(io_open(path, &z->fd, &z->file_size, err));
-    TRY(find_directory(z, err));
-    TRY(mem_alloc(&p, z->bytes, 1, path, err));
-    TRY(io_read_at(z->fd, path, z->file_size, z->begin, p, z->bytes, err));
+    PASS_ON(mem_dup(&z->path, path, path, err));
+    PASS_ON(io_open(path, &z->fd, &z->file_size, err));
+    PASS_ON(find_directory(z, err));
+    PASS_ON(mem_alloc(&p, z->bytes, 1, path, err));
+    PASS_ON(io_read_at(z->fd, path, z->file_size, z->begin, p, z->bytes, err));
     for (int64_t i = 0; i < z->entries; i++, at += used)
-        TRY(add_entry(z, p + at, z->bytes - at, &used, err));
+        PASS_ON(add_entry(z, p + at, z->bytes - at, &used, err));
     *out = z;
     z = NULL;
-out:
-    free(p);
-    npz_close(&z);
-    return rc;
+    return 0;
 }
 
 void npz_close(struct npz **pz)

@@ -3,6 +3,7 @@
  * line and the help text are in optline.c.
  */
 #include "core/opt.h"
+#include "core/mem.h"
 
 #include "core/text.h"
 
@@ -326,14 +327,12 @@ int opt_set_field(const struct opt *o, void *obj, const char *label, const char 
     if (parse_plain(o, value, p))
         return 0;
 
-    struct buf want = {0};
+    OWN(buf_free) struct buf want = {0};
     char hint[HINT_MAX] = "";
     expected_text(o, &want);
-    int rc =
-        err_set(err, ERR_USAGE, "%s: '%s' is not valid: expected %s%s", label, value,
-                buf_str(&want), o->type == OPT_ENUM ? did_you_mean(value, o->values, hint) : hint);
-    buf_free(&want);
-    return rc;
+    return err_set(err, ERR_USAGE, "%s: '%s' is not valid: expected %s%s", label, value,
+                   buf_str(&want),
+                   o->type == OPT_ENUM ? did_you_mean(value, o->values, hint) : hint);
 }
 
 /* ---- whole objects -------------------------------------------------------------------------- */
@@ -359,9 +358,7 @@ int opt_defaults(const struct opt *table, void *obj, struct err *err)
         }
         char label[128];
         snprintf(label, sizeof label, "default of %s", o->name);
-        int rc = opt_set_field(o, obj, label, o->def, false, err);
-        if (rc)
-            return rc;
+        PASS_ON(opt_set_field(o, obj, label, o->def, false, err));
     }
     return 0;
 }
@@ -457,11 +454,10 @@ const struct opt *opt_find_or_fail(const struct opt *table, const char *who, con
         err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'; --help lists them", who, kind, prefix,
                 name);
     else {
-        struct buf text = {0};
+        OWN(buf_free) struct buf text = {0};
         names_text(&all, &text);
         err_set(err, ERR_USAGE, "%s: unknown %s '%s' (there are %s)", who, kind, name,
                 buf_str(&text));
-        buf_free(&text);
     }
     return NULL;
 }
@@ -562,13 +558,11 @@ int64_t opt_count(const struct opt *table)
 static int same_text(const struct opt *o, const void *a, const struct opt *p, const void *b,
                      bool *same, struct err *err)
 {
-    struct buf x = {0}, y = {0};
+    OWN(buf_free) struct buf x = {0}, y = {0};
     opt_value_text(o, a, &x);
     opt_value_text(p, b, &y);
     int rc = buf_check(x.failed ? &x : &y, o->name, err);
     *same = strcmp(buf_str(&x), buf_str(&y)) == 0;
-    buf_free(&x);
-    buf_free(&y);
     return rc;
 }
 
@@ -596,9 +590,7 @@ int opt_canonical(const struct opt *table, const void *obj, struct buf *b, struc
         bool is_default;
         if (o->flags & OPT_IDENTITY_NOT)
             continue;
-        int rc = opt_is_default(o, obj, &is_default, err);
-        if (rc)
-            return rc;
+        PASS_ON(opt_is_default(o, obj, &is_default, err));
         if (is_default)
             continue;
         buf_printf(b, "%s%s=", b->len > start ? ":" : "", o->name);
@@ -628,10 +620,9 @@ static void opt_field_json(const struct opt *o, const void *obj, struct jw *w)
     } else if (o->type == OPT_SHARE && !((const struct share *)p)->is_share) {
         jw_int(w, (int64_t)((const struct share *)p)->value);
     } else {
-        struct buf text = {0};
+        OWN(buf_free) struct buf text = {0};
         opt_value_text(o, obj, &text);
         jw_str(w, buf_str(&text));
-        buf_free(&text);
     }
 }
 
@@ -718,9 +709,7 @@ int opt_check_uses(const struct opt *table, const void *obj, const char *who,
         bool read = !o->only, is_default;
         for (const char *const *u = uses; !read && *u; u++)
             read = has_word(o->only, *u);
-        int rc = opt_is_default(o, obj, &is_default, err);
-        if (rc)
-            return rc;
+        PASS_ON(opt_is_default(o, obj, &is_default, err));
         if (!read && !is_default)
             return err_set(err, ERR_USAGE, "%s: --%s changes nothing here; it is for %s", who,
                            o->name, o->only);

@@ -2,6 +2,7 @@
  * optline.c - option tables on the command line: parsing of argv and help text.
  */
 #include "core/opt.h"
+#include "core/mem.h"
 
 #include "core/text.h"
 
@@ -78,9 +79,7 @@ static int short_options(struct line *l, const char *word, struct err *err)
         snprintf(label, sizeof label, "%s: -%c", l->who, *c);
         if (o->type != OPT_BOOL && !o->bare)
             return value_of(l, o, label, c[1] ? c + 1 : NULL, err);
-        int rc = value_of(l, o, label, NULL, err);
-        if (rc)
-            return rc;
+        PASS_ON(value_of(l, o, label, NULL, err));
     }
     return 0;
 }
@@ -92,17 +91,14 @@ int opt_parse_argv(const struct opt *table, void *obj, const char *who, int argc
     bool options = true;
     for (; l.at < argc; l.at++) {
         const char *w = argv[l.at];
-        int rc = 0;
         if (options && strcmp(w, "--") == 0)
             options = false;
         else if (options && strncmp(w, "--", 2) == 0)
-            rc = long_option(&l, w + 2, err);
+            PASS_ON(long_option(&l, w + 2, err));
         else if (options && w[0] == '-' && w[1])
-            rc = short_options(&l, w + 1, err);
+            PASS_ON(short_options(&l, w + 1, err));
         else
             str_list_add(rest, w);
-        if (rc)
-            return rc;
     }
     return rest->failed ? err_set(err, ERR_NOMEM, "%s: out of memory", who) : 0;
 }
@@ -120,7 +116,7 @@ const char *opt_arg_name(const struct opt *o)
 
 void opt_describe(const struct opt *o, struct buf *b)
 {
-    struct buf range = {0};
+    OWN(buf_free) struct buf range = {0};
     if (o->only && o->help)
         buf_printf(b, "%c%s: %c%s", toupper((unsigned char)o->only[0]), o->only + 1,
                    tolower((unsigned char)o->help[0]), o->help + 1);
@@ -145,13 +141,12 @@ void opt_describe(const struct opt *o, struct buf *b)
             buf_printf(b, "%s%s%s", n++ ? ", " : " [", heads[i], parts[i]);
     if (n)
         buf_puts(b, "]");
-    buf_free(&range);
 }
 
 void opt_help(const struct opt *o, struct buf *b)
 {
     enum { COLUMN = 28, WIDTH = 100 };
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     const char *arg = opt_arg_name(o);
     size_t start = b->len;
     if (o->short_name)
@@ -167,5 +162,4 @@ void opt_help(const struct opt *o, struct buf *b)
         buf_printf(b, "%*s", COLUMN - used, "");
     opt_describe(o, &text);
     text_wrap(b, buf_str(&text), COLUMN, COLUMN, WIDTH);
-    buf_free(&text);
 }

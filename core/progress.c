@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/mem.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -107,7 +108,7 @@ static void describe(const struct progress *p, double t, const char *current, st
 static void draw_tty(struct progress *p, double t, const char *current)
 {
     struct winsize size;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int width =
         ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
     describe(p, t, current, &b);
@@ -115,12 +116,11 @@ static void draw_tty(struct progress *p, double t, const char *current)
     fflush(stderr);
     log_line_pending(true);
     p->drawn = true;
-    buf_free(&b);
 }
 
 static void draw_json(const struct progress *p, double t, const char *current)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 0);
     jw_obj(&w);
@@ -133,15 +133,13 @@ static void draw_json(const struct progress *p, double t, const char *current)
         jw_kstr(&w, "current", current);
     jw_obj_end(&w);
     fprintf(stderr, "%s\n", buf_str(&b));
-    buf_free(&b);
 }
 
 static void draw_log(const struct progress *p, double t, const char *current)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     describe(p, t, current, &b);
     log_info("%s", buf_str(&b));
-    buf_free(&b);
 }
 
 /* Seconds between two lines, and before the first one on a terminal. */

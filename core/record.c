@@ -190,22 +190,20 @@ const char *record_metric_name(const struct record *r, int64_t i)
 static int add_metric(struct record *r, const char *name, double value, struct err *err)
 {
     struct metric_names *names = r->names;
-    int rc = 0;
     if (!names)
-        TRY(mem_zalloc(&names, 1, sizeof *names, "metrics", err));
+        PASS_ON(mem_zalloc(&names, 1, sizeof *names, "metrics", err));
     r->names = names;
     int64_t cap = names->cap;
-    TRY(mem_grow(&names->name, &names->cap, names->n + 1, sizeof *names->name, "metrics", err));
+    PASS_ON(mem_grow(&names->name, &names->cap, names->n + 1, sizeof *names->name, "metrics", err));
     if (names->cap != cap) {
         double *values = realloc(r->values, (size_t)names->cap * sizeof *values);
         if (!values)
-            FAIL(err, ERR_NOMEM, "metrics: out of memory");
+            return err_set(err, ERR_NOMEM, "metrics: out of memory");
         r->values = values;
     }
     snprintf(names->name[names->n], METRIC_NAME, "%s", name);
     r->values[names->n++] = value;
-out:
-    return rc;
+    return 0;
 }
 
 int record_metric(struct record *r, const char *name, double value, struct err *err)
@@ -224,10 +222,9 @@ int record_metric(struct record *r, const char *name, double value, struct err *
 
 int record_add_values(struct record *r, const struct named_value *values, struct err *err)
 {
-    int rc = 0;
-    for (; values->name && !rc; values++)
-        rc = record_metric(r, values->name, values->value, err);
-    return rc;
+    for (; values->name; values++)
+        PASS_ON(record_metric(r, values->name, values->value, err));
+    return 0;
 }
 
 double record_get(const struct record *r, const char *name)
@@ -367,14 +364,11 @@ static int parse_text(const json_t *o, const struct field *f, const char *where,
     void *at = (char *)r + f->offset;
     size_t most = f->type == F_ARRAY ? f->size : f->type == F_MODEL ? RECORD_MODEL : SIZE_MAX;
     const char *s = NULL;
-    int rc = jget_str(o, f->key, where, &s, err);
-    if (rc)
-        return rc;
+    PASS_ON(jget_str(o, f->key, where, &s, err));
     if (strlen(s) >= most)
         return err_set(err, ERR_INPUT, "%s: \"%s\": at most %zu bytes were expected, found %zu",
                        where, f->key, most - 1, strlen(s));
-    if ((rc = check_shown(s, f->key, where, err)) != 0)
-        return rc;
+    PASS_ON(check_shown(s, f->key, where, err));
     if (f->type == F_ARRAY)
         strcpy(at, s);
     else if (f->type == F_MODEL)
@@ -389,7 +383,6 @@ static int parse_field(const json_t *o, const struct field *f, const char *where
 {
     void *at = (char *)r + f->offset;
     int64_t v = -1;
-    int rc;
     if (f->type == F_NUMBER)
         return jget_num_opt(o, f->key, where, at, err);
     if (f->type == F_BOOL)
@@ -398,10 +391,8 @@ static int parse_field(const json_t *o, const struct field *f, const char *where
         return jget_int(o, f->key, where, at, err);
     if (f->type != F_INDEX && f->type != F_NO_HEAD)
         return parse_text(o, f, where, r, err);
-    rc =
-        f->may_lack ? jget_int_opt(o, f->key, where, &v, err) : jget_int(o, f->key, where, &v, err);
-    if (rc)
-        return rc;
+    PASS_ON(f->may_lack ? jget_int_opt(o, f->key, where, &v, err)
+                        : jget_int(o, f->key, where, &v, err));
     if (f->type == F_NO_HEAD && v != -1)
         return err_set(err, ERR_INPUT, "%s: \"head\": of a call -1 was expected, found %lld", where,
                        (long long)v);
@@ -414,14 +405,15 @@ static int parse_field(const json_t *o, const struct field *f, const char *where
 
 static int parse_identity(const json_t *o, const char *where, struct record *r, struct err *err)
 {
-    int rc = 0, scope = 0;
+    int scope = 0;
     const char *name = scope_names[RECORD_OF_HEAD];
-    TRY(jget_str_opt(o, "scope", where, &name, err));
+    PASS_ON(jget_str_opt(o, "scope", where, &name, err));
     while (scope < 4 && strcmp(name, scope_names[scope]) != 0)
         scope++;
     if (scope == 4)
-        FAIL(err, ERR_INPUT,
-             "%s: \"scope\": head, decode, call or model was expected, found '%.60s'", where, name);
+        return err_set(err, ERR_INPUT,
+                       "%s: \"scope\": head, decode, call or model was expected, found '%.60s'",
+                       where, name);
     if (scope == RECORD_OF_MODEL)
         record_of_model(r);
     else if (scope == RECORD_OF_CALL)
@@ -429,32 +421,30 @@ static int parse_identity(const json_t *o, const char *where, struct record *r, 
     r->scope = (enum record_scope)scope;
     for (const struct field *f = fields; f->type != F_STATUS; f++)
         if (f->scopes >> scope & 1)
-            TRY(parse_field(o, f, where, r, err));
-out:
-    return rc;
+            PASS_ON(parse_field(o, f, where, r, err));
+    return 0;
 }
 
 static int parse_outcome(const json_t *o, const char *where, struct record *r, struct err *err)
 {
     const char *status = NULL, *notes = NULL, *reason = NULL;
-    int rc = 0, i = 0;
-    TRY(jget_str(o, "status", where, &status, err));
-    TRY(jget_str_opt(o, "reason", where, &reason, err));
-    TRY(jget_str_opt(o, "notes", where, &notes, err));
+    int i = 0;
+    PASS_ON(jget_str(o, "status", where, &status, err));
+    PASS_ON(jget_str_opt(o, "reason", where, &reason, err));
+    PASS_ON(jget_str_opt(o, "notes", where, &notes, err));
     while (i < 3 && strcmp(status, status_names[i]) != 0)
         i++;
     if (i == 3)
-        FAIL(err, ERR_INPUT, "%s: \"status\": ok, skip or error was expected, found '%s'", where,
-             status);
+        return err_set(err, ERR_INPUT, "%s: \"status\": ok, skip or error was expected, found '%s'",
+                       where, status);
     r->status = (enum record_status)i;
     if (reason)
         record_text(r, &r->reason, "%s", reason);
     if (notes) {
         buf_puts(&r->notes, notes);
-        TRY(buf_check(&r->notes, where, err));
+        return buf_check(&r->notes, where, err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Every number (or null) under a key that is not fixed is a metric; other types are left alone, so
@@ -551,17 +541,16 @@ void record_pool_free(struct record_pool **p)
 static int pool_text(struct record_pool *p, const char *text, char **out, struct err *err)
 {
     int64_t at = strmap_get(&p->index, text);
-    int rc = 0;
     if (at < 0) {
         at = p->n_texts;
-        TRY(mem_grow(&p->texts, &p->cap_texts, at + 1, sizeof *p->texts, "texts of records", err));
-        TRY(mem_dup(&p->texts[at], text, "texts of records", err));
+        PASS_ON(
+            mem_grow(&p->texts, &p->cap_texts, at + 1, sizeof *p->texts, "texts of records", err));
+        PASS_ON(mem_dup(&p->texts[at], text, "texts of records", err));
         p->n_texts++;
-        TRY(strmap_put(&p->index, text, at, err));
+        PASS_ON(strmap_put(&p->index, text, at, err));
     }
     *out = p->texts[at];
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- lists of names -------------------------------------------------------------------------- */
@@ -588,16 +577,14 @@ static bool same_names(const struct metric_names *list, const struct span *names
 static int add_list(struct record_pool *p, const struct span *names, int64_t n, struct err *err)
 {
     struct metric_names *list = NULL;
-    int rc = 0;
-    TRY(mem_grow(&p->lists, &p->cap_lists, p->n_lists + 1, sizeof *p->lists, "metrics", err));
-    TRY(mem_zalloc(&list, 1, sizeof *list, "metrics", err));
+    PASS_ON(mem_grow(&p->lists, &p->cap_lists, p->n_lists + 1, sizeof *p->lists, "metrics", err));
+    PASS_ON(mem_zalloc(&list, 1, sizeof *list, "metrics", err));
     p->lists[p->n_lists++] = list;
-    TRY(mem_grow(&list->name, &list->cap, n, sizeof *list->name, "metrics", err));
+    PASS_ON(mem_grow(&list->name, &list->cap, n, sizeof *list->name, "metrics", err));
     for (; list->n < n; list->n++)
         snprintf(list->name[list->n], METRIC_NAME, "%.*s", (int)names[list->n].len,
                  names[list->n].at);
-out:
-    return rc;
+    return 0;
 }
 
 static int pool_names(struct record_pool *p, const struct span *names, int64_t n,
@@ -606,9 +593,7 @@ static int pool_names(struct record_pool *p, const struct span *names, int64_t n
     int64_t i = 0;
     while (i < p->n_lists && !same_names(p->lists[i], names, n))
         i++;
-    int rc = i == p->n_lists ? add_list(p, names, n, err) : 0;
-    if (rc)
-        return rc;
+    PASS_ON(i == p->n_lists ? add_list(p, names, n, err) : 0);
     *out = p->lists[i];
     p->lists[i] = p->lists[0];
     p->lists[0] = *out;
@@ -876,7 +861,6 @@ static int pool_record(struct record_pool *p, struct record *r, struct err *err)
     struct span names[METRICS_MOST];
     struct record own = *r, shared = *r;
     int64_t n = record_metrics(r);
-    int rc = 0;
     if (n > METRICS_MOST)
         return 0; /* it stays as it is */
     for (int64_t i = 0; i < n; i++)
@@ -889,22 +873,21 @@ static int pool_record(struct record_pool *p, struct record *r, struct err *err)
                                 {&own.notes.data, &shared.notes.data}};
     char *text;
     for (int i = 0; i < 2; i++) {
-        TRY(pool_text(p, *fixed[i][0], &text, err));
+        PASS_ON(pool_text(p, *fixed[i][0], &text, err));
         *fixed[i][1] = text;
     }
     for (int i = 0; i < 5; i++)
         if (*others[i][0])
-            TRY(pool_text(p, *others[i][0], others[i][1], err));
-    TRY(pool_names(p, names, n, &shared.names, err));
+            PASS_ON(pool_text(p, *others[i][0], others[i][1], err));
+    PASS_ON(pool_names(p, names, n, &shared.names, err));
     shared.values = NULL;
-    TRY(mem_alloc(&shared.values, n, sizeof *shared.values, "metrics", err));
+    PASS_ON(mem_alloc(&shared.values, n, sizeof *shared.values, "metrics", err));
     if (n)
         memcpy(shared.values, own.values, (size_t)n * sizeof *shared.values);
     shared.pooled = true;
     *r = shared;
     record_free(&own);
-out:
-    return rc;
+    return 0;
 }
 
 int record_parse_into(struct record_pool *p, const char *line, size_t len, const char *where,
@@ -923,20 +906,17 @@ int record_pool_extend(struct record_pool *p, struct record *r, const struct nam
 {
     struct span names[METRICS_MOST];
     int64_t had = record_metrics(r), cap = had;
-    int rc = 0;
     for (int i = 0; i < n && !r->pooled; i++)
-        TRY(record_metric(r, v[i].name, v[i].value, err));
+        PASS_ON(record_metric(r, v[i].name, v[i].value, err));
     if (!r->pooled)
         return 0;
     if (had + n > METRICS_MOST)
-        FAIL(err, ERR_RUN, "a record would have more than %d metrics", METRICS_MOST);
-    TRY(mem_grow(&r->values, &cap, had + n, sizeof *r->values, "metrics", err));
+        return err_set(err, ERR_RUN, "a record would have more than %d metrics", METRICS_MOST);
+    PASS_ON(mem_grow(&r->values, &cap, had + n, sizeof *r->values, "metrics", err));
     for (int64_t i = 0; i < had + n; i++) {
         const char *name = i < had ? r->names->name[i] : v[i - had].name;
         names[i] = (struct span){name, strlen(name)};
         r->values[i] = i < had ? r->values[i] : v[i - had].value;
     }
-    TRY(pool_names(p, names, had + n, &r->names, err));
-out:
-    return rc;
+    return pool_names(p, names, had + n, &r->names, err);
 }

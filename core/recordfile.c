@@ -39,9 +39,7 @@ static int note_key(struct record_file *f, const struct record *r, struct err *e
 {
     buf_reset(&f->key);
     record_key(r, &f->key);
-    int rc = buf_check(&f->key, "record key", err);
-    if (rc)
-        return rc;
+    PASS_ON(buf_check(&f->key, "record key", err));
     int64_t has = r->status != RECORD_ERROR ? RECORD_FINISHED : 0;
     if (r->status != RECORD_OK || isfinite(record_get(r, "err_local@0")))
         has |= RECORD_LOCAL;
@@ -96,32 +94,26 @@ static int record_file_new(const char *path, struct record_file **out, struct er
 int record_file_peek(const char *path, struct record_file **out, struct err *err)
 {
     int64_t torn;
-    struct record_file *f = NULL;
+    OWN(record_file_close) struct record_file *f = NULL;
     bool there;
-    int rc = 0;
-    TRY(record_file_new(path, &f, err));
-    TRY(io_exists(path, &there, err));
+    PASS_ON(record_file_new(path, &f, err));
+    PASS_ON(io_exists(path, &there, err));
     if (there)
-        TRY(records_each(path, NULL, note_old, f, &torn, err));
+        PASS_ON(records_each(path, NULL, note_old, f, &torn, err));
     *out = f;
     f = NULL;
-out:
-    record_file_close(&f);
-    return rc;
+    return 0;
 }
 
 int record_file_reopen(const char *path, struct record_file **out, struct err *err)
 {
-    int rc = 0;
-    struct record_file *f = NULL;
-    TRY(record_file_new(path, &f, err));
-    TRY(io_append_open(path, &f->fd, err));
+    OWN(record_file_close) struct record_file *f = NULL;
+    PASS_ON(record_file_new(path, &f, err));
+    PASS_ON(io_append_open(path, &f->fd, err));
     f->synced_s = clock_s();
     *out = f;
     f = NULL;
-out:
-    record_file_close(&f);
-    return rc;
+    return 0;
 }
 
 int record_file_open(const char *path, struct record_file **out, struct err *err)
@@ -159,31 +151,28 @@ bool record_file_has(const struct record_file *f, const char *key)
 int record_file_holds(const struct record_file *f, const struct record *r, bool *holds,
                       struct err *err)
 {
-    struct buf key = {0};
+    OWN(buf_free) struct buf key = {0};
     *holds = false;
     if (!f)
         return 0;
     record_key(r, &key);
-    int rc = buf_check(&key, "record key", err);
-    if (!rc)
-        *holds = record_file_has(f, buf_str(&key));
-    buf_free(&key);
-    return rc;
+    PASS_ON(buf_check(&key, "record key", err));
+    *holds = record_file_has(f, buf_str(&key));
+    return 0;
 }
 
 int record_file_lacks(const struct record_file *f, const struct record *r, enum record_extra what,
                       bool *lacks, struct err *err)
 {
-    struct buf key = {0};
+    OWN(buf_free) struct buf key = {0};
     *lacks = false;
     if (!f)
         return 0;
     record_key(r, &key);
-    int rc = buf_check(&key, "record key", err);
-    if (!rc && record_file_has(f, buf_str(&key)))
+    PASS_ON(buf_check(&key, "record key", err));
+    if (record_file_has(f, buf_str(&key)))
         *lacks = !(strmap_get(&f->done, buf_str(&key)) & what);
-    buf_free(&key);
-    return rc;
+    return 0;
 }
 
 /* The whole line or nothing: what a full disk cut short is removed again. */

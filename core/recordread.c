@@ -160,36 +160,32 @@ static int list_directory(const char *dir, struct str_list *out, struct err *err
 int records_files(const char *path, struct str_list *out, struct err *err)
 {
     struct stat st;
-    int rc = 0;
     bool named = strcmp(path, "-") != 0;
     if (named && stat(path, &st) != 0)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
     if (named && S_ISDIR(st.st_mode))
-        rc = list_directory(path, out, err);
+        PASS_ON(list_directory(path, out, err));
     else
         str_list_add(out, path);
-    if (!rc && out->failed)
-        rc = err_set(err, ERR_NOMEM, "%s: out of memory", path);
-    return rc;
+    if (out->failed)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", path);
+    return 0;
 }
 
 int records_read(const char *path, struct record_pool *pool, record_sink *sink, void *ctx,
                  struct err *err)
 {
-    struct str_list files = {0};
+    OWN(str_list_free) struct str_list files = {0};
     int64_t torn;
-    int rc = 0;
-    TRY(records_files(path, &files, err));
+    PASS_ON(records_files(path, &files, err));
     for (int64_t i = 0; i < files.n; i++) {
-        TRY(records_each(files.items[i], pool, sink, ctx, &torn, err));
+        PASS_ON(records_each(files.items[i], pool, sink, ctx, &torn, err));
         if (torn >= 0)
             log_warn("%s: the last line is incomplete and is left out (its writer was stopped, or "
                      "is at work)",
                      files.items[i]);
     }
-out:
-    str_list_free(&files);
-    return rc;
+    return 0;
 }
 
 int records_load(const char *path, struct record **out, int64_t *n, struct err *err)

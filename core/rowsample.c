@@ -79,14 +79,13 @@ int row_sample_draw(int64_t n_k, int64_t groups, int64_t group, uint64_t seed, i
                     int64_t *n, struct err *err)
 {
     int64_t all = ceil_div(n_k, group);
-    int rc = 0;
     *at = NULL;
     *n = 0;
     if (groups >= all)
         return err_set(err, ERR_USAGE,
                        "%lld groups of %lld rows: %lld rows have %lld; leave the sampling out",
                        (long long)groups, (long long)group, (long long)n_k, (long long)all);
-    TRY(mem_alloc(at, groups * group, sizeof **at, "sampled rows", err));
+    PASS_ON(mem_alloc(at, groups * group, sizeof **at, "sampled rows", err));
     for (int64_t t = 0; t < groups; t++) {
         int64_t lo = t * all / groups, hi = (t + 1) * all / groups;
         int64_t pick = lo + (int64_t)rng_below(seed, STREAM, (uint64_t)t, (uint64_t)(hi - lo));
@@ -94,6 +93,5 @@ int row_sample_draw(int64_t n_k, int64_t groups, int64_t group, uint64_t seed, i
         for (int64_t p = pick * group; p < MIN((pick + 1) * group, n_k); p++)
             (*at)[(*n)++] = (int32_t)p;
     }
-out:
-    return rc;
+    return 0;
 }

@@ -133,26 +133,27 @@ static int parse_entry(const json_t *e, const char *path, const char *name, stru
     const char *dtype;
     json_t *shape;
     json_int_t begin, end;
-    int rc = 0;
     if (json_unpack((json_t *)(uintptr_t)e, "{s:s, s:o, s:[I, I!]}", "dtype", &dtype, "shape",
                     &shape, "data_offsets", &begin, &end) != 0 ||
         !json_is_array(shape) || begin < 0)
-        FAIL(err, ERR_INPUT,
-             "%s: tensor '%s' is not {\"dtype\": TYPE, \"shape\": [N, ...], \"data_offsets\": "
-             "[BEGIN, END]}",
-             path, name);
+        return err_set(
+            err, ERR_INPUT,
+            "%s: tensor '%s' is not {\"dtype\": TYPE, \"shape\": [N, ...], \"data_offsets\": "
+            "[BEGIN, END]}",
+            path, name);
     t->offset = begin;
-    TRY(entry_shape(shape, path, name, t, err));
-    TRY(entry_type(dtype, path, name, t, err));
+    PASS_ON(entry_shape(shape, path, name, t, err));
+    PASS_ON(entry_type(dtype, path, name, t, err));
     if (end < begin)
-        FAIL(err, ERR_INPUT, "%s: tensor '%s': data_offsets end (%lld) before they begin (%lld)",
-             path, name, (long long)end, (long long)begin);
+        return err_set(err, ERR_INPUT,
+                       "%s: tensor '%s': data_offsets end (%lld) before they begin (%lld)", path,
+                       name, (long long)end, (long long)begin);
     if (end - begin != t->bytes)
-        FAIL(err, ERR_INPUT,
-             "%s: tensor '%s': its shape and dtype %s need %lld bytes, data_offsets span %lld",
-             path, name, t->dtype_text, (long long)t->bytes, (long long)(end - begin));
-out:
-    return rc;
+        return err_set(
+            err, ERR_INPUT,
+            "%s: tensor '%s': its shape and dtype %s need %lld bytes, data_offsets span %lld", path,
+            name, t->dtype_text, (long long)t->bytes, (long long)(end - begin));
+    return 0;
 }
 
 /* ---- one file ------------------------------------------------------------------------------- */
@@ -179,9 +180,7 @@ static int read_header_size(struct shard *s, int64_t *len, struct err *err)
         return err_set(err, ERR_INPUT,
                        "%s: %lld bytes are too few for a safetensors file (at least 8)", s->path,
                        (long long)s->size);
-    int rc = read_at(s, 0, b, 8, err);
-    if (rc)
-        return rc;
+    PASS_ON(read_at(s, 0, b, 8, err));
     n = little_endian(b, 8);
     if (n > HEADER_MAX)
         return err_set(err, ERR_INPUT,
@@ -199,24 +198,21 @@ static int read_header_size(struct shard *s, int64_t *len, struct err *err)
 /* The header as a JSON object. Only spaces may follow it (that is how writers align the data). */
 static int read_header(struct shard *s, json_t **out, struct err *err)
 {
-    int rc = 0;
-    char *text = NULL;
+    OWN(free_at) char *text = NULL;
     int64_t len = 0;
-    TRY(read_header_size(s, &len, err));
-    TRY(mem_alloc(&text, len + 1, 1, s->path, err));
-    TRY(read_at(s, 8, text, len, err));
+    PASS_ON(read_header_size(s, &len, err));
+    PASS_ON(mem_alloc(&text, len + 1, 1, s->path, err));
+    PASS_ON(read_at(s, 8, text, len, err));
     if (len == 0 || text[0] != '{')
-        FAIL(err, ERR_INPUT, "%s: the header must begin with '{', found byte 0x%02x", s->path,
-             len ? (unsigned char)text[0] : 0u);
+        return err_set(err, ERR_INPUT, "%s: the header must begin with '{', found byte 0x%02x",
+                       s->path, len ? (unsigned char)text[0] : 0u);
     while (text[len - 1] == ' ')
         len--;
     if (text[len - 1] != '}')
-        FAIL(err, ERR_INPUT, "%s: the header must end with '}' and spaces, found byte 0x%02x",
-             s->path, (unsigned char)text[len - 1]);
-    TRY(json_read_foreign_text(text, (size_t)len, s->path, out, err));
-out:
-    free(text);
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s: the header must end with '}' and spaces, found byte 0x%02x", s->path,
+                       (unsigned char)text[len - 1]);
+    return json_read_foreign_text(text, (size_t)len, s->path, out, err);
 }
 
 static int check_metadata(const json_t *meta, const char *path, struct err *err)
@@ -274,14 +270,11 @@ static int add_tensors(struct st_file *f, int shard, const json_t *header, struc
         struct st_tensor t = {.shard = shard};
         name = json_object_iter_key(it);
         e = json_object_iter_value(it);
-        int rc = !strcmp(name, "__metadata__") ? check_metadata(e, path, err)
-                                               : parse_entry(e, path, name, &t, err);
-        if (rc)
-            return rc;
+        PASS_ON(!strcmp(name, "__metadata__") ? check_metadata(e, path, err)
+                                              : parse_entry(e, path, name, &t, err));
         if (!strcmp(name, "__metadata__"))
             continue;
-        if ((rc = mem_grow(&f->tensors, &f->cap, f->n + 1, sizeof t, path, err)) != 0)
-            return rc;
+        PASS_ON(mem_grow(&f->tensors, &f->cap, f->n + 1, sizeof t, path, err));
         if (!(t.name = strdup(name)))
             return err_set(err, ERR_NOMEM, "%s: out of memory", path);
         f->tensors[f->n++] = t;
@@ -291,18 +284,15 @@ static int add_tensors(struct st_file *f, int shard, const json_t *header, struc
 
 static int add_file(struct st_file *f, const char *path, struct err *err)
 {
-    int rc = 0;
-    json_t *header = NULL;
+    OWN(json_decrefp) json_t *header = NULL;
     int k = (int)f->n_shards;
     f->shards[k].fd = -1;
     f->n_shards++;
-    TRY(open_shard(&f->shards[k], path, err));
-    TRY(read_header(&f->shards[k], &header, err));
-    TRY(add_tensors(f, k, header, err));
+    PASS_ON(open_shard(&f->shards[k], path, err));
+    PASS_ON(read_header(&f->shards[k], &header, err));
+    PASS_ON(add_tensors(f, k, header, err));
     f->shards[k].metadata = json_incref(json_object_get(header, "__metadata__"));
-out:
-    json_decref(header);
-    return rc;
+    return 0;
 }
 
 int st_metadata(const struct st_file *f, const char *key, const char **value, struct err *err)
@@ -348,16 +338,13 @@ static int sort_tensors(struct st_file *f, struct err *err)
 
 static int new_file(const char *path, int64_t shards, struct st_file **out, struct err *err)
 {
-    int rc = 0;
-    struct st_file *f = NULL;
-    TRY(mem_zalloc(&f, 1, sizeof *f, path, err));
-    TRY(mem_zalloc(&f->shards, shards, sizeof *f->shards, path, err));
-    TRY(mem_dup(&f->path, path, path, err));
+    OWN(st_close) struct st_file *f = NULL;
+    PASS_ON(mem_zalloc(&f, 1, sizeof *f, path, err));
+    PASS_ON(mem_zalloc(&f->shards, shards, sizeof *f->shards, path, err));
+    PASS_ON(mem_dup(&f->path, path, path, err));
     *out = f;
     f = NULL;
-out:
-    st_close(&f);
-    return rc;
+    return 0;
 }
 
 void st_close(struct st_file **pf)
@@ -460,18 +447,15 @@ static int read_blocks(const struct st_file *f, const struct st_tensor *t, int64
 {
     const struct st_blocks *k = t->blocks;
     int64_t end = (first + n + k->count - 1) / k->count, step = CHUNK / k->count;
-    uint8_t *raw = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&raw, step, (size_t)k->bytes, t->name, err));
+    OWN(free_at) uint8_t *raw = NULL;
+    PASS_ON(mem_alloc(&raw, step, (size_t)k->bytes, t->name, err));
     for (int64_t b = first / k->count; b < end; b += step) {
         int64_t m = end - b < step ? end - b : step;
-        TRY(read_at(&f->shards[t->shard], t->offset + b * k->bytes, raw, m * k->bytes, err));
+        PASS_ON(read_at(&f->shards[t->shard], t->offset + b * k->bytes, raw, m * k->bytes, err));
         for (int64_t i = 0; i < m; i++)
             decode_block(k, raw + i * k->bytes, b + i, first, n, dst);
     }
-out:
-    free(raw);
-    return rc;
+    return 0;
 }
 
 int st_read_raw(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
@@ -516,22 +500,19 @@ out:
 int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
                 int64_t *dst, struct err *err)
 {
-    int rc = 0;
-    unsigned char *raw = NULL;
+    OWN(free_at) unsigned char *raw = NULL;
     size_t size = dtype_size(t->dtype);
     if (!dtype_is_integer(t->dtype) || t->dtype == DT_U64)
-        FAIL(err, ERR_INPUT, "%s: tensor '%s': expected an integer type, found %s", f->path,
-             t->name, t->dtype_text);
-    TRY(mem_alloc(&raw, n < CHUNK ? (n < 0 ? 0 : n) : CHUNK, size, t->name, err));
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': expected an integer type, found %s",
+                       f->path, t->name, t->dtype_text);
+    PASS_ON(mem_alloc(&raw, n < CHUNK ? (n < 0 ? 0 : n) : CHUNK, size, t->name, err));
     for (int64_t i = 0; i < n || i == 0; i += CHUNK) {
         int64_t m = n - i < CHUNK ? n - i : CHUNK;
-        TRY(st_read_raw(f, t, first + i, m, raw, err));
+        PASS_ON(st_read_raw(f, t, first + i, m, raw, err));
         for (int64_t k = 0; k < m; k++)
             dst[i + k] = dtype_i64(t->dtype, raw + (size_t)k * size);
     }
-out:
-    free(raw);
-    return rc;
+    return 0;
 }
 
 int st_content_id(const struct st_file *f, char text[40], struct err *err)
@@ -598,13 +579,12 @@ static int by_string(const void *a, const void *b)
 static int shard_names(const char *index, const json_t *map, const char ***names, int64_t *n,
                        struct err *err)
 {
-    int rc = 0;
-    const char **list = NULL;
+    OWN(free_at) const char **list = NULL;
     int64_t total = (int64_t)json_object_size(map), kept = 0, i = 0;
-    TRY(mem_alloc(&list, total, sizeof *list, index, err));
+    PASS_ON(mem_alloc(&list, total, sizeof *list, index, err));
     for (void *it = json_object_iter((json_t *)map); it;
          it = json_object_iter_next((json_t *)map, it)) {
-        TRY(check_shard_name(index, json_object_iter_key(it), json_object_iter_value(it), err));
+        PASS_ON(check_shard_name(index, json_object_iter_key(it), json_object_iter_value(it), err));
         list[i++] = json_string_value(json_object_iter_value(it));
     }
     if (total > 1)
@@ -613,16 +593,14 @@ static int shard_names(const char *index, const json_t *map, const char ***names
         if (i == 0 || strcmp(list[i], list[kept - 1]) != 0)
             list[kept++] = list[i];
     if (kept == 0)
-        FAIL(err, ERR_INPUT, "%s: weight_map names no tensor", index);
+        return err_set(err, ERR_INPUT, "%s: weight_map names no tensor", index);
     if (kept > SHARDS_MAX)
-        FAIL(err, ERR_INPUT, "%s: %lld shards, at most %d are read", index, (long long)kept,
-             SHARDS_MAX);
+        return err_set(err, ERR_INPUT, "%s: %lld shards, at most %d are read", index,
+                       (long long)kept, SHARDS_MAX);
     *names = list;
     *n = kept;
     list = NULL;
-out:
-    free(list);
-    return rc;
+    return 0;
 }
 
 /* Every tensor of the map is in the shard that the map names. */
@@ -686,16 +664,13 @@ out:
 
 int st_open(const char *path, struct st_file **out, struct err *err)
 {
-    int rc = 0;
-    struct st_file *f = NULL;
-    TRY(new_file(path, 1, &f, err));
-    TRY(add_file(f, path, err));
-    TRY(sort_tensors(f, err));
+    OWN(st_close) struct st_file *f = NULL;
+    PASS_ON(new_file(path, 1, &f, err));
+    PASS_ON(add_file(f, path, err));
+    PASS_ON(sort_tensors(f, err));
     *out = f;
     f = NULL;
-out:
-    st_close(&f);
-    return rc;
+    return 0;
 }
 
 static int check_placed(const struct st_file *f, struct err *err)
@@ -719,26 +694,23 @@ static int check_placed(const struct st_file *f, struct err *err)
 int st_adopt(const char *path, const struct st_tensor *tensors, int64_t n, struct st_file **out,
              struct err *err)
 {
-    struct st_file *f = NULL;
-    int rc = 0;
-    TRY(new_file(path, 1, &f, err));
+    OWN(st_close) struct st_file *f = NULL;
+    PASS_ON(new_file(path, 1, &f, err));
     f->n_shards = 1;
     f->shards[0].fd = -1;
-    TRY(open_shard(&f->shards[0], path, err));
-    TRY(mem_grow(&f->tensors, &f->cap, n, sizeof *f->tensors, path, err));
+    PASS_ON(open_shard(&f->shards[0], path, err));
+    PASS_ON(mem_grow(&f->tensors, &f->cap, n, sizeof *f->tensors, path, err));
     for (; f->n < n; f->n++) {
         f->tensors[f->n] = tensors[f->n];
-        TRY(mem_dup(&f->tensors[f->n].name, tensors[f->n].name, path, err));
+        PASS_ON(mem_dup(&f->tensors[f->n].name, tensors[f->n].name, path, err));
     }
     if (n > 1)
         qsort(f->tensors, (size_t)n, sizeof *f->tensors, by_offset);
-    TRY(check_placed(f, err));
-    TRY(sort_tensors(f, err));
+    PASS_ON(check_placed(f, err));
+    PASS_ON(sort_tensors(f, err));
     *out = f;
     f = NULL;
-out:
-    st_close(&f);
-    return rc;
+    return 0;
 }
 
 static bool is_index(const char *path)
@@ -750,60 +722,52 @@ static bool is_index(const char *path)
 static int open_index_path(const char *index, struct st_file **out, struct err *err)
 {
     const char *slash = strrchr(index, '/');
-    char *dir = slash ? strndup(index, (size_t)(slash - index)) : strdup(".");
-    int rc = dir ? open_index(dir, index, out, err) : err_set(err, ERR_NOMEM, "%s", index);
-    free(dir);
-    return rc;
+    OWN(free_at) char *dir = slash ? strndup(index, (size_t)(slash - index)) : strdup(".");
+    return dir ? open_index(dir, index, out, err) : err_set(err, ERR_NOMEM, "%s", index);
 }
 
 int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struct err *err)
 {
-    struct st_file *f = NULL;
-    int rc = 0;
+    OWN(st_close) struct st_file *f = NULL;
     if (n == 1 && is_index(paths[0]))
         return open_index_path(paths[0], out, err);
     if (n > SHARDS_MAX)
         return err_set(err, ERR_USAGE, "%lld files, at most %d are read", (long long)n, SHARDS_MAX);
-    TRY(new_file(paths[0], n, &f, err));
+    PASS_ON(new_file(paths[0], n, &f, err));
     for (int64_t i = 0; i < n; i++) {
         if (is_index(paths[i]))
-            FAIL(err, ERR_USAGE, "%s: an index stands alone; it names its files", paths[i]);
-        TRY(add_file(f, paths[i], err));
+            return err_set(err, ERR_USAGE, "%s: an index stands alone; it names its files",
+                           paths[i]);
+        PASS_ON(add_file(f, paths[i], err));
     }
-    TRY(sort_tensors(f, err));
+    PASS_ON(sort_tensors(f, err));
     *out = f;
     f = NULL;
-out:
-    st_close(&f);
-    return rc;
+    return 0;
 }
 
 int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err)
 {
-    int rc = 0;
-    struct buf index = {0}, single = {0};
+    OWN(buf_free) struct buf index = {0}, single = {0};
     /* diffusers looks for the index first, transformers for the file. */
     bool sharded, whole, index_first = strcmp(stem, "model") != 0;
     buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
     buf_printf(&single, "%s/%s.safetensors", dir, stem);
-    TRY(buf_check(&index, dir, err));
-    TRY(buf_check(&single, dir, err));
-    TRY(io_exists(buf_str(&index), &sharded, err));
-    TRY(io_exists(buf_str(&single), &whole, err));
+    PASS_ON(buf_check(&index, dir, err));
+    PASS_ON(buf_check(&single, dir, err));
+    PASS_ON(io_exists(buf_str(&index), &sharded, err));
+    PASS_ON(io_exists(buf_str(&single), &whole, err));
     if (sharded && whole)
         log_warn("%s: both %s.safetensors and its index are there; the %s is taken", dir, stem,
                  index_first ? "index" : "file");
     if (sharded && (index_first || !whole))
-        TRY(open_index(dir, buf_str(&index), out, err));
+        return open_index(dir, buf_str(&index), out, err);
     else if (whole)
-        TRY(st_open(buf_str(&single), out, err));
+        return st_open(buf_str(&single), out, err);
     else
-        FAIL(err, ERR_INPUT, "%s: neither %s.safetensors.index.json nor %s.safetensors is there",
-             dir, stem, stem);
-out:
-    buf_free(&index);
-    buf_free(&single);
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s: neither %s.safetensors.index.json nor %s.safetensors is there", dir,
+                       stem, stem);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -849,9 +813,7 @@ static int out_header(const char *path, const struct st_out **order, int64_t n, 
     }
     for (int64_t i = 0; i < n; i++) {
         const struct st_out *t = order[i];
-        int rc = out_bytes(path, t, &bytes, err);
-        if (rc)
-            return rc;
+        PASS_ON(out_bytes(path, t, &bytes, err));
         jw_key(&w, t->name);
         jw_obj(&w);
         jw_kstr(&w, "dtype", type_name(t->dtype));
@@ -870,19 +832,17 @@ static int out_header(const char *path, const struct st_out **order, int64_t n, 
     jw_obj_end(&w);
     while (b->len % 8 && !b->failed)
         buf_puts(b, " ");
-    int rc = buf_check(b, path, err);
-    for (int i = 0; !rc && i < 8; i++)
+    PASS_ON(buf_check(b, path, err));
+    for (int i = 0; i < 8; i++)
         b->data[i] = (char)((uint64_t)(b->len - 8) >> 8 * i & 0xff);
-    return rc;
+    return 0;
 }
 
 /* Pointers to the tensors in file order; *order is malloc'd. */
 static int out_order(const char *path, const struct st_out *tensors, int64_t n,
                      const struct st_out ***order, struct err *err)
 {
-    int rc = mem_alloc(order, n, sizeof **order, path, err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(order, n, sizeof **order, path, err));
     for (int64_t i = 0; i < n; i++)
         (*order)[i] = &tensors[i];
     if (n < 2)

@@ -71,9 +71,7 @@ enum seal seal_state(const char *text, size_t len)
 int seal_json(const char *text, size_t len, const char *name, json_t **out, struct err *err)
 {
     json_t *doc = NULL;
-    int rc = json_read_text(text, len, name, &doc, err);
-    if (rc)
-        return rc;
+    PASS_ON(json_read_text(text, len, name, &doc, err));
     enum seal state = seal_state(text, len);
     const json_t *sum = json_object_get(doc, "sum");
     if (state == SEAL_ABSENT && sum && !json_is_null(sum))

@@ -74,11 +74,8 @@ static int launcher_rank(int64_t *rank, int64_t *size, struct err *err)
     for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
         int64_t r, n;
         bool has_r, has_n;
-        int rc = env_number(pairs[k][0], &r, &has_r, err);
-        if (rc == 0)
-            rc = env_number(pairs[k][1], &n, &has_n, err);
-        if (rc)
-            return rc;
+        PASS_ON(env_number(pairs[k][0], &r, &has_r, err));
+        PASS_ON(env_number(pairs[k][1], &n, &has_n, err));
         if (!has_r || !has_n) {
             alone = has_r && r > 0 && !alone ? pairs[k][0] : alone;
             continue;
@@ -109,19 +106,18 @@ static int array_index(int64_t *index, int64_t *count, struct err *err)
 {
     int64_t id, min = 0, max = 0, step = 1, n = 0;
     bool has_id, has_min, has_max, has_step, has_count;
-    int rc = 0;
     *index = 0;
     *count = 1;
-    TRY(env_number("SLURM_ARRAY_TASK_ID", &id, &has_id, err));
+    PASS_ON(env_number("SLURM_ARRAY_TASK_ID", &id, &has_id, err));
     if (!has_id)
         return 0;
-    TRY(env_number("SLURM_ARRAY_TASK_MIN", &min, &has_min, err));
-    TRY(env_number("SLURM_ARRAY_TASK_MAX", &max, &has_max, err));
-    TRY(env_number("SLURM_ARRAY_TASK_STEP", &step, &has_step, err));
-    TRY(env_number("SLURM_ARRAY_TASK_COUNT", &n, &has_count, err));
+    PASS_ON(env_number("SLURM_ARRAY_TASK_MIN", &min, &has_min, err));
+    PASS_ON(env_number("SLURM_ARRAY_TASK_MAX", &max, &has_max, err));
+    PASS_ON(env_number("SLURM_ARRAY_TASK_STEP", &step, &has_step, err));
+    PASS_ON(env_number("SLURM_ARRAY_TASK_COUNT", &n, &has_count, err));
     if (!has_count || !has_min)
-        FAIL(err, ERR_USAGE, "SLURM_ARRAY_TASK_ID is set but not %s; give --shard i/n",
-             has_min ? "SLURM_ARRAY_TASK_COUNT" : "SLURM_ARRAY_TASK_MIN");
+        return err_set(err, ERR_USAGE, "SLURM_ARRAY_TASK_ID is set but not %s; give --shard i/n",
+                       has_min ? "SLURM_ARRAY_TASK_COUNT" : "SLURM_ARRAY_TASK_MIN");
     if (step < 1 || n < 1 || n > MOST_SHARDS || id < min || (id - min) % step != 0 ||
         (id - min) / step >= n)
         return irregular(err);
@@ -130,8 +126,7 @@ static int array_index(int64_t *index, int64_t *count, struct err *err)
         return irregular(err);
     *index = (id - min) / step;
     *count = n;
-out:
-    return rc;
+    return 0;
 }
 
 static int local_rank(int *out, struct err *err)
@@ -143,9 +138,7 @@ static int local_rank(int *out, struct err *err)
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         int64_t v;
         bool found;
-        int rc = env_number(names[k], &v, &found, err);
-        if (rc)
-            return rc;
+        PASS_ON(env_number(names[k], &v, &found, err));
         if (found && v <= INT32_MAX) {
             *out = (int)v;
             return 0;
@@ -156,23 +149,22 @@ static int local_rank(int *out, struct err *err)
 
 int shard_from_env(const char *opt, struct shard *out, struct err *err)
 {
-    int rc = 0;
     struct shard s = {0, 1, 0};
     int64_t rank, size, index, count;
-    TRY(local_rank(&s.local, err));
+    PASS_ON(local_rank(&s.local, err));
     if (opt && opt[0]) {
-        TRY(parse_option(opt, &s, err));
+        PASS_ON(parse_option(opt, &s, err));
     } else {
-        TRY(launcher_rank(&rank, &size, err));
-        TRY(array_index(&index, &count, err));
+        PASS_ON(launcher_rank(&rank, &size, err));
+        PASS_ON(array_index(&index, &count, err));
         s.index = index * size + rank;
         s.count = count * size;
         if (s.count > MOST_SHARDS)
-            FAIL(err, ERR_USAGE, "%lld shards are more than %d", (long long)s.count, MOST_SHARDS);
+            return err_set(err, ERR_USAGE, "%lld shards are more than %d", (long long)s.count,
+                           MOST_SHARDS);
     }
     *out = s;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- processors ----------------------------------------------------------------------------- */
@@ -270,11 +262,10 @@ static int64_t least(const struct load *all, int64_t n)
 
 int shard_assign(const double *cost, int64_t n, int64_t count, int64_t *owner, struct err *err)
 {
-    int rc = 0;
-    struct item *items = NULL;
-    struct load *loads = NULL;
-    TRY(mem_alloc(&items, n, sizeof *items, "cells", err));
-    TRY(mem_zalloc(&loads, count, sizeof *loads, "shards", err));
+    OWN(free_at) struct item *items = NULL;
+    OWN(free_at) struct load *loads = NULL;
+    PASS_ON(mem_alloc(&items, n, sizeof *items, "cells", err));
+    PASS_ON(mem_zalloc(&loads, count, sizeof *loads, "shards", err));
     for (int64_t i = 0; i < n; i++)
         items[i] = (struct item){cost[i], i};
     qsort(items, (size_t)n, sizeof *items, by_cost);
@@ -284,8 +275,5 @@ int shard_assign(const double *cost, int64_t n, int64_t count, int64_t *owner, s
         loads[to].sum += items[i].cost;
         loads[to].items++;
     }
-out:
-    free(items);
-    free(loads);
-    return rc;
+    return 0;
 }

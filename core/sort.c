@@ -104,15 +104,12 @@ static int by_rank(const void *a, const void *b)
 
 int order_descending(const double *v, int64_t n, int32_t *order, struct err *err)
 {
-    struct ranked *r = NULL;
-    int rc = mem_alloc(&r, n, sizeof *r, "sorted scores", err);
-    if (rc)
-        return rc;
+    OWN(free_at) struct ranked *r = NULL;
+    PASS_ON(mem_alloc(&r, n, sizeof *r, "sorted scores", err));
     for (int64_t i = 0; i < n; i++)
         r[i] = (struct ranked){v[i], (int32_t)i};
     qsort(r, (size_t)n, sizeof *r, by_rank);
     for (int64_t i = 0; i < n; i++)
         order[i] = r[i].index;
-    free(r);
     return 0;
 }

@@ -36,9 +36,7 @@ static void hash_square(const struct own_hashed *r, struct own_square *s, double
 static int add_square(const struct own_hashed *r, struct own_squares *s, struct own_square x,
                       struct err *err)
 {
-    int rc = mem_grow(&s->square, &s->cap, s->n + 1, sizeof *s->square, "squares", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&s->square, &s->cap, s->n + 1, sizeof *s->square, "squares", err));
     if (x.q1 - x.q0 >= r->min_len) {
         hash_square(r, &x, &s->pairs);
         s->n_hashed++;
@@ -51,10 +49,9 @@ static int add_square(const struct own_hashed *r, struct own_squares *s, struct 
 
 static int add_exact(struct own_squares *s, int64_t lo, int64_t hi, struct err *err)
 {
-    int rc = mem_grow(&s->exact, &s->cap_exact, s->n_exact + 1, sizeof *s->exact, "ranges", err);
-    if (!rc)
-        s->exact[s->n_exact++] = (struct own_range){lo, hi};
-    return rc;
+    PASS_ON(mem_grow(&s->exact, &s->cap_exact, s->n_exact + 1, sizeof *s->exact, "ranges", err));
+    s->exact[s->n_exact++] = (struct own_range){lo, hi};
+    return 0;
 }
 
 /* The rows [lo, hi) of a node. Halves of one with an exact square have less than min_len rows: they
@@ -63,22 +60,19 @@ static int halve(const struct own_hashed *r, struct own_squares *s, int64_t node
                  int64_t hi, struct err *err)
 {
     int64_t mid = lo + (hi - lo) / 2, n = hi - lo;
-    int rc = 0;
     if (is_leaf(r, n)) {
         s->pairs += (double)n * (double)(n + 1) / 2;
         return add_exact(s, lo, hi, err);
     }
-    TRY(add_square(r, s, (struct own_square){.q0 = mid, .q1 = hi, .k0 = lo, .k1 = mid}, err));
+    PASS_ON(add_square(r, s, (struct own_square){.q0 = mid, .q1 = hi, .k0 = lo, .k1 = mid}, err));
     if (!s->square[s->n - 1].hashed) {
         int64_t a = mid - lo, b = hi - mid;
         s->pairs += (double)a * (double)(a + 1) / 2 + (double)b * (double)(b + 1) / 2;
         return add_exact(s, lo, hi, err);
     }
     s->node[node] = (int32_t)(s->n - 1);
-    TRY(halve(r, s, 2 * node, lo, mid, err));
-    TRY(halve(r, s, 2 * node + 1, mid, hi, err));
-out:
-    return rc;
+    PASS_ON(halve(r, s, 2 * node, lo, mid, err));
+    return halve(r, s, 2 * node + 1, mid, hi, err);
 }
 
 /* The larger half of a node of n rows has ceil(n / 2) of them. */
@@ -87,23 +81,20 @@ static int make_nodes(const struct own_hashed *r, struct own_squares *s, int64_t
     s->n_nodes = 2;
     for (; !is_leaf(r, n); n -= n / 2)
         s->n_nodes *= 2;
-    int rc = mem_alloc(&s->node, s->n_nodes, sizeof *s->node, "halves of a head", err);
-    for (int64_t i = 0; i < s->n_nodes && !rc; i++)
+    PASS_ON(mem_alloc(&s->node, s->n_nodes, sizeof *s->node, "halves of a head", err));
+    for (int64_t i = 0; i < s->n_nodes; i++)
         s->node[i] = -1;
-    return rc;
+    return 0;
 }
 
 int own_squares_make(const struct own_hashed *r, int64_t nq, int64_t nk, bool causal,
                      struct own_squares *s, struct err *err)
 {
-    int rc = 0;
     *s = (struct own_squares){.causal = causal, .nq = nq};
     if (!causal)
         return add_square(r, s, (struct own_square){.q1 = nq, .k1 = nk}, err);
-    TRY(make_nodes(r, s, nq, err));
-    TRY(halve(r, s, 1, 0, nq, err));
-out:
-    return rc;
+    PASS_ON(make_nodes(r, s, nq, err));
+    return halve(r, s, 1, 0, nq, err);
 }
 
 void own_squares_free(struct own_squares *s)

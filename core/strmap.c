@@ -55,9 +55,7 @@ int64_t strmap_get(const struct strmap *s, const char *text)
 int strmap_put(struct strmap *s, const char *text, int64_t value, struct err *err)
 {
     if (3 * (s->n + 1) > 2 * s->cap) {
-        int rc = grow(s, err);
-        if (rc)
-            return rc;
+        PASS_ON(grow(s, err));
     }
     struct hash128 h = hash_bytes(text, strlen(text));
     int64_t at = slot_of(s, h);

@@ -113,13 +113,11 @@ const char *did_you_mean(const char *word, const char *const *names, char text[H
 
 int names_unknown(const struct names *all, const char *kind, const char *word, struct err *err)
 {
-    struct buf list = {0};
+    OWN(buf_free) struct buf list = {0};
     char hint[HINT_MAX];
     names_text(all, &list);
-    int rc = err_set(err, ERR_USAGE, "unknown %s '%s'%s (there are %s)", kind, word,
-                     did_you_mean(word, all->items, hint), buf_str(&list));
-    buf_free(&list);
-    return rc;
+    return err_set(err, ERR_USAGE, "unknown %s '%s'%s (there are %s)", kind, word,
+                   did_you_mean(word, all->items, hint), buf_str(&list));
 }
 
 /* ---- safe to show --------------------------------------------------------------------------- */
@@ -140,7 +138,7 @@ void text_escape(struct buf *b, const char *s, const char *keep)
 
 int text_printf(FILE *f, const char *fmt, ...)
 {
-    struct buf safe = {0};
+    OWN(buf_free) struct buf safe = {0};
     char *text = NULL;
     va_list ap;
     va_start(ap, fmt);
@@ -151,7 +149,6 @@ int text_printf(FILE *f, const char *fmt, ...)
         free(text);
         n = safe.failed || fputs(buf_str(&safe), f) < 0 ? -1 : 0;
     }
-    buf_free(&safe);
     return n;
 }
 
@@ -211,23 +208,20 @@ static const char *word(const char *p, struct buf *b)
 
 int words_split(const char *text, struct str_list *out, struct err *err)
 {
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     for (const char *p = text + strspn(text, " \t\n"); *p; p += strspn(p, " \t\n")) {
         buf_reset(&b);
         p = word(p, &b);
         if (!p)
-            FAIL(err, ERR_USAGE, "'%s': a quote is not closed", text);
+            return err_set(err, ERR_USAGE, "'%s': a quote is not closed", text);
         str_list_add(out, buf_str(&b));
-        TRY(buf_check(&b, "words of a command", err));
+        PASS_ON(buf_check(&b, "words of a command", err));
     }
     if (out->failed)
-        FAIL(err, ERR_NOMEM, "'%s': out of memory", text);
+        return err_set(err, ERR_NOMEM, "'%s': out of memory", text);
     if (out->n == 0)
-        rc = err_set(err, ERR_USAGE, "'%s' is no command", text);
-out:
-    buf_free(&b);
-    return rc;
+        return err_set(err, ERR_USAGE, "'%s' is no command", text);
+    return 0;
 }
 
 /* ---- numbers -------------------------------------------------------------------------------- */

@@ -164,12 +164,10 @@ static int get_field(hid_t group, const struct field *f, struct trace_meta *m, s
                                          [F_BOOL] = H5_FLAG};
     enum dtype *type = (enum dtype *)(void *)((char *)m + f->offset);
     char text[32];
-    int rc;
     if (f->type != F_DTYPE)
         return h5_get_field(group, &(struct h5_field){f->name, kinds[f->type], f->offset, f->size},
                             m, err);
-    if ((rc = h5_get_str(group, f->name, text, sizeof text, err)) != 0)
-        return rc;
+    PASS_ON(h5_get_str(group, f->name, text, sizeof text, err));
     *type = dtype_from_name(text);
     return *type != DT_NONE
                ? 0
@@ -198,33 +196,28 @@ out:
 
 int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
 {
-    hid_t group = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
     const char *open = "";
-    int rc = 0;
     for (const struct field *f = fields; f->name; f++) {
         if (!in_use(f, m))
             continue;
         if (strcmp(open, f->group) != 0) {
             h5_close(group);
             group = H5I_INVALID_HID;
-            TRY(h5_create_group(file, f->group, &group, err));
+            PASS_ON(h5_create_group(file, f->group, &group, err));
             open = f->group;
         }
-        TRY(put_field(group, f, m, err));
+        PASS_ON(put_field(group, f, m, err));
     }
-    TRY(put_optional(file, "model", m, err));
-    TRY(put_optional(file, "run", m, err));
-out:
-    h5_close(group);
-    return rc;
+    PASS_ON(put_optional(file, "model", m, err));
+    return put_optional(file, "run", m, err);
 }
 
 int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err)
 {
-    hid_t group = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
     const char *open = "";
     bool video = h5_has_link(file, "video");
-    int rc = 0;
     memset(m, 0, sizeof *m);
     for (const struct field *f = fields; f->name; f++) {
         if (strcmp(open, f->group) != 0) {
@@ -232,21 +225,19 @@ int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err)
                 break;
             h5_close(group);
             group = H5I_INVALID_HID;
-            TRY(h5_open_group(file, f->group, &group, err));
+            PASS_ON(h5_open_group(file, f->group, &group, err));
             open = f->group;
         }
         if (!is_optional(f) || h5_has_attr(group, f->name))
-            TRY(get_field(group, f, m, err));
+            PASS_ON(get_field(group, f, m, err));
         else
             continue;
         if (f->type == F_I64 && is_optional(f) && !is_provenance(f) && !in_use(f, m))
-            FAIL(err, ERR_INPUT, "/run: %s = 0 is written", f->name);
+            return err_set(err, ERR_INPUT, "/run: %s = 0 is written", f->name);
     }
     if (video && !is_video(m))
-        FAIL(err, ERR_INPUT, "/video: grid_t = %lld", (long long)m->grid_t);
-out:
-    h5_close(group);
-    return rc;
+        return err_set(err, ERR_INPUT, "/video: grid_t = %lld", (long long)m->grid_t);
+    return 0;
 }
 
 void trace_meta_json(const struct trace_meta *m, struct jw *w)
@@ -382,9 +373,7 @@ static int check_video(const struct trace_meta *m, int code, struct err *err)
         {"/video: steps", m->steps, 0, 1000000},
         {NULL, 0, 0, 0},
     };
-    int rc = check_ranges(r, code, err);
-    if (rc)
-        return rc;
+    PASS_ON(check_ranges(r, code, err));
     if (!mul_ok(m->grid_t, m->grid_h, &n) || !mul_ok(n, m->grid_w, &n) ||
         !add_ok(n, m->text_tokens, &n) || n != m->n_k || n != m->n_q)
         return err_set(err, code,
@@ -491,17 +480,12 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
         {"/run: question_from", m->question_from, 0, INT32_MAX},
         {NULL, 0, 0, 0},
     };
-    int rc = trace_meta_strings(m, code, err);
-    if (rc == 0)
-        rc = check_ranges(r, code, err);
-    if (rc)
-        return rc;
+    PASS_ON(trace_meta_strings(m, code, err));
+    PASS_ON(check_ranges(r, code, err));
     if (m->heads % m->kv_heads != 0)
         return err_set(err, code, "/model: %d query heads are not a multiple of %d kv heads",
                        m->heads, m->kv_heads);
-    rc = check_ids(m, code, err);
-    if (rc)
-        return rc;
+    PASS_ON(check_ids(m, code, err));
     if (!isfinite(m->scale) || m->scale == 0)
         return err_set(err, code, "/model: scale = %g is not a usable softmax scale", m->scale);
     if (m->dtype != DT_F32 && m->dtype != DT_BF16 && m->dtype != DT_F16)
@@ -515,8 +499,7 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
             err, code,
             "/run: sampled rows are fewer rows of a causal run than it has keys, without "
             "maps and without a video");
-    if ((rc = check_decode(m, code, err)) != 0)
-        return rc;
+    PASS_ON(check_decode(m, code, err));
     for (int i = 0; i < CALL_ARRAYS; i++) {
         struct trace_array a;
         if (!trace_call_array(m, NULL, i, &a))
@@ -582,8 +565,8 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
         return err_set(err, code, "maps without a pool size");
     if (c->has_col_sum && m->decode_from == 0)
         return err_set(err, code, "col_sum without decode_from");
-    int rc = check_aux(m, c, code, err);
-    return rc ? rc : trace_score_check(m, &c->score, code, err);
+    PASS_ON(check_aux(m, c, code, err));
+    return trace_score_check(m, &c->score, code, err);
 }
 
 /* ---- shapes, names and sizes of the datasets ------------------------------------------------- */

@@ -139,24 +139,21 @@ static int read_floats(const struct trace *t, int64_t call, const struct trace_a
     int64_t dim = a->row_bytes / (int64_t)dtype_size(a->type);
     int64_t step = a->storage == TRACE_CONTIGUOUS ? READ_BLOCK / a->row_bytes + 1 : a->chunk_rows;
     bool plain = a->type == DT_F32;
-    void *buf = NULL;
-    int rc = 0;
+    OWN(free_at) void *buf = NULL;
     if (!plain)
-        TRY(mem_alloc(&buf, step < n ? step : n, (size_t)a->row_bytes, "rows of a trace", err));
+        PASS_ON(mem_alloc(&buf, step < n ? step : n, (size_t)a->row_bytes, "rows of a trace", err));
     for (int64_t at = 0; at < n;) {
         int64_t end = (tok0 + at) / step * step + step - tok0;
         int64_t rows = (end < n ? end : n) - at;
         void *to = plain ? dst + at * dim : buf;
-        TRY(trace_read_rows(t, call, a, head, tok0 + at, rows, to, err));
+        PASS_ON(trace_read_rows(t, call, a, head, tok0 + at, rows, to, err));
         if (sum)
             hash_update(sum, to, (size_t)(rows * a->row_bytes));
         if (!plain)
             dtype_to_f32(a->type, buf, dst + at * dim, rows * dim);
         at += rows;
     }
-out:
-    free(buf);
-    return rc;
+    return 0;
 }
 
 int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
@@ -195,12 +192,12 @@ int trace_read_values(const struct trace *t, int64_t call, int which, int head, 
         *x = 0;
         return 0;
     }
-    int rc = trace_read_slice(t, call, a, a->slices == 1 ? 0 : head, x, err);
-    for (int64_t i = 0; rc == 0 && i < n; i++)
+    PASS_ON(trace_read_slice(t, call, a, a->slices == 1 ? 0 : head, x, err));
+    for (int64_t i = 0; i < n; i++)
         if (!isfinite(x[i]))
-            rc = err_set(err, ERR_INPUT, "%s: '%s' of head %d is not finite: element %lld", t->path,
-                         a->name, head, (long long)i);
-    return rc;
+            PASS_ON(err_set(err, ERR_INPUT, "%s: '%s' of head %d is not finite: element %lld",
+                            t->path, a->name, head, (long long)i));
+    return 0;
 }
 
 /* ---- maps and arrays of the run -------------------------------------------------------------- */
@@ -215,31 +212,27 @@ int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, fl
                    struct err *err)
 {
     const struct trace_array *arr = t->calls[call].arr;
-    int rc = 0;
     if (sum)
-        rc = trace_read_slice(t, call, &arr[TRACE_MAP_SUM], head, sum, err);
-    if (rc == 0 && max)
-        rc = trace_read_slice(t, call, &arr[TRACE_MAP_MAX], head, max, err);
-    return rc;
+        PASS_ON(trace_read_slice(t, call, &arr[TRACE_MAP_SUM], head, sum, err));
+    if (max)
+        return trace_read_slice(t, call, &arr[TRACE_MAP_MAX], head, max, err);
+    return 0;
 }
 
 int trace_read_run(const struct trace *t, enum trace_run which, void *out, int64_t *n,
                    struct err *err)
 {
     const struct trace_array *a = &t->run[which];
-    void *data = NULL;
-    int rc = 0;
+    OWN(free_at) void *data = NULL;
     if (!a->present) {
         memset(out, 0, sizeof(void *));
         *n = 0;
         return 0;
     }
-    TRY(mem_alloc(&data, a->rows, (size_t)a->row_bytes, a->name, err));
-    TRY(trace_read_slice(t, -1, a, 0, data, err));
+    PASS_ON(mem_alloc(&data, a->rows, (size_t)a->row_bytes, a->name, err));
+    PASS_ON(trace_read_slice(t, -1, a, 0, data, err));
     memcpy(out, &data, sizeof data);
     *n = a->rows;
     data = NULL;
-out:
-    free(data);
-    return rc;
+    return 0;
 }

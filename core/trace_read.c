@@ -177,18 +177,12 @@ static int refuse_unknown(struct trace *t, hid_t group, enum place at, struct er
 {
     char where[128], optional[OPTIONAL_MAX];
     struct look l = {.t = t, .at = at, .where = h5_where(group, where), .optional = optional};
-    int rc = 0;
     l.err = err;
-    TRY(optional_names(group, optional, err));
-    if (H5Aiterate2(group, H5_INDEX_NAME, H5_ITER_INC, NULL, see_attr, &l) < 0) {
-        rc = h5_fail(err, ERR_INPUT, "%s: listing the attributes", where);
-        goto out;
-    }
-    if ((rc = l.rc) != 0)
-        goto out;
-    TRY(see_links(group, &l));
-out:
-    return rc;
+    PASS_ON(optional_names(group, optional, err));
+    if (H5Aiterate2(group, H5_INDEX_NAME, H5_ITER_INC, NULL, see_attr, &l) < 0)
+        return h5_fail(err, ERR_INPUT, "%s: listing the attributes", where);
+    PASS_ON(l.rc);
+    return see_links(group, &l);
 }
 
 /* ---- directories of traces ----------------------------------------------------------------------
@@ -215,15 +209,14 @@ static bool has_format(const char *path, const char *format)
 
 static int add_path(const char *dir, const char *name, struct str_list *out, struct err *err)
 {
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     buf_printf(&path, "%s/%s", dir, name);
-    int rc = buf_check(&path, dir, err);
+    PASS_ON(buf_check(&path, dir, err));
     /* Whatever is neither masks nor outputs is taken: a damaged trace is reported, not left out. */
-    if (rc == 0 && !has_format(buf_str(&path), "lacuna-masks") &&
+    if (!has_format(buf_str(&path), "lacuna-masks") &&
         !has_format(buf_str(&path), "lacuna-outputs"))
         str_list_add(out, buf_str(&path));
-    buf_free(&path);
-    return rc;
+    return 0;
 }
 
 static int list_directory(const char *dir, struct str_list *out, struct err *err)
@@ -252,37 +245,34 @@ static bool is_directory(const char *path)
 
 int trace_list(char *const *args, int64_t n, struct str_list *out, struct err *err)
 {
-    int rc = 0;
-    for (int64_t i = 0; i < n && rc == 0; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (is_directory(args[i]))
-            rc = list_directory(args[i], out, err);
+            PASS_ON(list_directory(args[i], out, err));
         else
             str_list_add(out, args[i]);
     }
-    if (rc == 0 && out->failed)
-        rc = err_set(err, ERR_NOMEM, "names of traces");
-    return rc;
+    if (out->failed)
+        return err_set(err, ERR_NOMEM, "names of traces");
+    return 0;
 }
 
 /* The one trace in a directory, malloc'd; NULL where `path` is none. Several: ERR_INPUT. */
 static int only_trace(const char *path, char **only, struct err *err)
 {
-    struct str_list found = {0};
-    int rc = 0;
+    OWN(str_list_free) struct str_list found = {0};
     *only = NULL;
     if (!is_directory(path))
         return 0;
-    TRY(trace_list(&(char *){(char *)(uintptr_t)path}, 1, &found, err));
+    PASS_ON(trace_list(&(char *){(char *)(uintptr_t)path}, 1, &found, err));
     if (found.n > 1)
-        FAIL(err, ERR_INPUT,
-             "%s holds %lld traces, and one is wanted here: name one of them, such as %s, or put "
-             "calls of one run together with lacuna trace join",
-             path, (long long)found.n, found.items[0]);
+        return err_set(
+            err, ERR_INPUT,
+            "%s holds %lld traces, and one is wanted here: name one of them, such as %s, or put "
+            "calls of one run together with lacuna trace join",
+            path, (long long)found.n, found.items[0]);
     *only = found.items[0];
     found.items[0] = NULL;
-out:
-    str_list_free(&found);
-    return rc;
+    return 0;
 }
 
 /* ---- datasets -------------------------------------------------------------------------------- */
@@ -342,59 +332,48 @@ static int check_storage(const struct trace *t, const struct h5_info *info, stru
 static int read_sums(hid_t group, struct trace_array *a, struct err *err)
 {
     char name[32];
-    uint8_t *raw = NULL;
+    OWN(free_at) uint8_t *raw = NULL;
     int64_t dims[2] = {a->slices, 16};
-    int rc = 0;
     snprintf(name, sizeof name, "%s_xxh3", a->name);
-    TRY(mem_alloc(&raw, a->slices, 16, "checksums", err));
-    TRY(mem_alloc(&a->sums, a->slices, sizeof *a->sums, "checksums", err));
-    TRY(h5_get_array(group, name, DT_U8, 2, dims, raw, err));
+    PASS_ON(mem_alloc(&raw, a->slices, 16, "checksums", err));
+    PASS_ON(mem_alloc(&a->sums, a->slices, sizeof *a->sums, "checksums", err));
+    PASS_ON(h5_get_array(group, name, DT_U8, 2, dims, raw, err));
     for (int64_t s = 0; s < a->slices; s++)
         a->sums[s] = sum_from_bytes(raw + 16 * s);
     a->present = true;
-out:
-    free(raw);
-    return rc;
+    return 0;
 }
 
 /* `a` holds the shape that the metadata demand; the dataset must have it. */
 static int open_array(const struct trace *t, hid_t group, struct trace_array *a, struct err *err)
 {
     struct h5_info info;
-    hid_t dset = H5I_INVALID_HID;
-    int rc = 0;
-    TRY(h5_open_dataset(group, a->name, &dset, err));
-    TRY(h5_dataset_info(dset, a->type, &info, err));
-    TRY(check_storage(t, &info, a, err));
-    TRY(read_sums(group, a, err));
-out:
-    h5_close(dset);
-    return rc;
+    OWN(h5_close_at) hid_t dset = H5I_INVALID_HID;
+    PASS_ON(h5_open_dataset(group, a->name, &dset, err));
+    PASS_ON(h5_dataset_info(dset, a->type, &info, err));
+    PASS_ON(check_storage(t, &info, a, err));
+    return read_sums(group, a, err);
 }
 
 static int open_run_array(struct trace *t, hid_t group, int i, struct err *err)
 {
     struct trace_array *a = &t->run[i];
     struct h5_info info;
-    hid_t dset = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t dset = H5I_INVALID_HID;
     int64_t want = trace_run_length(&t->meta, i), n;
-    int rc = 0;
     trace_run_array(i, 0, a);
     if (!h5_has_link(group, a->name))
         return 0;
-    TRY(h5_open_dataset(group, a->name, &dset, err));
-    TRY(h5_dataset_info(dset, a->type, &info, err));
+    PASS_ON(h5_open_dataset(group, a->name, &dset, err));
+    PASS_ON(h5_dataset_info(dset, a->type, &info, err));
     n = info.dims[0];
     if (info.ndim != 1 || info.chunked || (want >= 0 && n != want))
-        FAIL(err, ERR_INPUT, "/run: '%s' is not a contiguous array of %lld elements", a->name,
-             (long long)(want >= 0 ? want : n));
+        return err_set(err, ERR_INPUT, "/run: '%s' is not a contiguous array of %lld elements",
+                       a->name, (long long)(want >= 0 ? want : n));
     if (!trace_run_array(i, n, a))
-        FAIL(err, ERR_INPUT, "/run: size of '%s' overflows", a->name);
-    TRY(check_storage(t, &info, a, err));
-    TRY(read_sums(group, a, err));
-out:
-    h5_close(dset);
-    return rc;
+        return err_set(err, ERR_INPUT, "/run: size of '%s' overflows", a->name);
+    PASS_ON(check_storage(t, &info, a, err));
+    return read_sums(group, a, err);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -402,29 +381,25 @@ out:
 /* Shapes of the extra operands, which the datasets themselves say. */
 static int read_aux(struct trace *t, hid_t call, struct aux_shape aux[AUX_COUNT], struct err *err)
 {
-    hid_t group = H5I_INVALID_HID, dset = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID, dset = H5I_INVALID_HID;
     struct h5_info info;
-    int rc = 0;
     if (!h5_has_link(call, "aux"))
         return 0;
-    TRY(h5_open_group(call, "aux", &group, err));
-    TRY(refuse_unknown(t, group, AT_AUX, err));
+    PASS_ON(h5_open_group(call, "aux", &group, err));
+    PASS_ON(refuse_unknown(t, group, AT_AUX, err));
     for (int i = 0; i < AUX_COUNT; i++) {
         const char *name = trace_aux_name((enum trace_aux)i);
         if (!h5_has_link(group, name))
             continue;
-        TRY(h5_open_dataset(group, name, &dset, err));
-        TRY(h5_dataset_info(dset, DT_F32, &info, err));
+        PASS_ON(h5_open_dataset(group, name, &dset, err));
+        PASS_ON(h5_dataset_info(dset, DT_F32, &info, err));
         if (info.ndim != 3 || info.dims[0] < 1)
-            FAIL(err, ERR_INPUT, "'aux/%s' is not of heads, rows and channels", name);
+            return err_set(err, ERR_INPUT, "'aux/%s' is not of heads, rows and channels", name);
         aux[i] = (struct aux_shape){info.dims[0], info.dims[1], info.dims[2]};
         h5_close(dset);
         dset = H5I_INVALID_HID;
     }
-out:
-    h5_close(dset);
-    h5_close(group);
-    return rc;
+    return 0;
 }
 
 static int read_call(struct trace *t, hid_t group, const char *path, struct err *err)
@@ -498,18 +473,16 @@ static int by_order(const void *a, const void *b)
 
 static int read_calls(struct trace *t, struct err *err)
 {
-    hid_t group = H5I_INVALID_HID;
-    int rc = 0;
-    TRY(h5_open_group(t->file, "calls", &group, err));
-    TRY(walk(t, group, "/calls", 0, err));
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
+    PASS_ON(h5_open_group(t->file, "calls", &group, err));
+    PASS_ON(walk(t, group, "/calls", 0, err));
     if (t->n_calls > 1)
         qsort(t->calls, (size_t)t->n_calls, sizeof *t->calls, by_order);
     for (int64_t i = 1; i < t->n_calls; i++)
         if (t->calls[i].call.order == t->calls[i - 1].call.order)
-            FAIL(err, ERR_INPUT, "/calls: two calls have order %d", t->calls[i].call.order);
-out:
-    h5_close(group);
-    return rc;
+            return err_set(err, ERR_INPUT, "/calls: two calls have order %d",
+                           t->calls[i].call.order);
+    return 0;
 }
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -518,35 +491,28 @@ out:
 static int read_rows(struct trace *t, struct err *err)
 {
     struct row_sample s = {.n = t->meta.n_q, .group = t->meta.row_group};
-    int rc = 0;
     if ((s.group != 0) != t->run[TRACE_ROWS].present)
         return err_set(err, ERR_INPUT, "/run: of 'row_group' and 'rows' only one is there");
     if (s.group == 0)
         return 0;
-    TRY(mem_alloc(&t->rows, s.n, sizeof *t->rows, "sampled rows", err));
-    TRY(trace_read_slice(t, -1, &t->run[TRACE_ROWS], 0, t->rows, err));
+    PASS_ON(mem_alloc(&t->rows, s.n, sizeof *t->rows, "sampled rows", err));
+    PASS_ON(trace_read_slice(t, -1, &t->run[TRACE_ROWS], 0, t->rows, err));
     s.at = t->rows;
-    TRY(row_sample_check(&s, t->meta.n_k, ERR_INPUT, err));
-out:
-    return rc;
+    return row_sample_check(&s, t->meta.n_k, ERR_INPUT, err);
 }
 
 static int read_run(struct trace *t, struct err *err)
 {
-    hid_t group = H5I_INVALID_HID;
-    int rc = 0;
-    TRY(h5_open_group(t->file, "run", &group, err));
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
+    PASS_ON(h5_open_group(t->file, "run", &group, err));
     for (int i = 0; i < RUN_ARRAYS; i++)
-        TRY(open_run_array(t, group, i, err));
-    TRY(read_rows(t, err));
-out:
-    h5_close(group);
-    return rc;
+        PASS_ON(open_run_array(t, group, i, err));
+    return read_rows(t, err);
 }
 
 static int compute_id(struct trace *t, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     content_meta(&t->meta, &b);
     for (int64_t i = 0; i < t->n_calls; i++) {
         content_call(&t->calls[i].call, &b);
@@ -555,11 +521,9 @@ static int compute_id(struct trace *t, struct err *err)
     }
     for (int i = 0; i < RUN_ARRAYS; i++)
         content_array(&t->run[i], &b);
-    int rc = buf_check(&b, "content id", err);
-    if (rc == 0)
-        hash_text(hash_bytes(buf_str(&b), b.len), t->id);
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, "content id", err));
+    hash_text(hash_bytes(buf_str(&b), b.len), t->id);
+    return 0;
 }
 
 static int open_payload(struct trace *t, const char *path, struct err *err)
@@ -587,16 +551,13 @@ static bool is_packed(const struct trace *t)
 /* The committed element type, for viewers; the datasets' own types are what counts. */
 static int check_types(const struct trace *t, struct err *err)
 {
-    hid_t group = H5I_INVALID_HID;
-    int rc = 0;
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
     if (t->meta.dtype != DT_BF16)
         return 0;
-    TRY(h5_open_group(t->file, "types", &group, err));
+    PASS_ON(h5_open_group(t->file, "types", &group, err));
     if (!h5_has_link(group, "bfloat16"))
-        FAIL(err, ERR_INPUT, "/types: type 'bfloat16' is missing");
-out:
-    h5_close(group);
-    return rc;
+        return err_set(err, ERR_INPUT, "/types: type 'bfloat16' is missing");
+    return 0;
 }
 
 /* Everything but the calls, before a value of it is believed. */
@@ -606,37 +567,31 @@ static int check_known(struct trace *t, struct err *err)
         const char *name;
         enum place at;
     } groups[] = {{"types", AT_TYPES}, {"model", AT_MODEL}, {"run", AT_RUN}, {"video", AT_VIDEO}};
-    hid_t group = H5I_INVALID_HID;
-    int rc = 0;
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID;
 
-    TRY(h5_get_i64(t->file, "version_minor", &t->minor, err));
-    TRY(refuse_unknown(t, t->file, AT_ROOT, err));
+    PASS_ON(h5_get_i64(t->file, "version_minor", &t->minor, err));
+    PASS_ON(refuse_unknown(t, t->file, AT_ROOT, err));
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
         if (!h5_has_link(t->file, groups[i].name))
             continue;
-        TRY(h5_open_group(t->file, groups[i].name, &group, err));
-        TRY(refuse_unknown(t, group, groups[i].at, err));
+        PASS_ON(h5_open_group(t->file, groups[i].name, &group, err));
+        PASS_ON(refuse_unknown(t, group, groups[i].at, err));
         h5_close(group);
         group = H5I_INVALID_HID;
     }
-out:
-    h5_close(group);
-    return rc;
+    return 0;
 }
 
 static int read_structure(struct trace *t, struct err *err)
 {
-    int rc = 0;
-    TRY(check_known(t, err));
-    TRY(trace_meta_get(t->file, &t->meta, err));
-    TRY(trace_meta_validate(&t->meta, ERR_INPUT, err));
-    TRY(check_types(t, err));
-    TRY(read_calls(t, err));
-    TRY(read_run(t, err));
-    TRY(h5_get_str(t->file, "content_id", t->stored_id, sizeof t->stored_id, err));
-    TRY(compute_id(t, err));
-out:
-    return rc;
+    PASS_ON(check_known(t, err));
+    PASS_ON(trace_meta_get(t->file, &t->meta, err));
+    PASS_ON(trace_meta_validate(&t->meta, ERR_INPUT, err));
+    PASS_ON(check_types(t, err));
+    PASS_ON(read_calls(t, err));
+    PASS_ON(read_run(t, err));
+    PASS_ON(h5_get_str(t->file, "content_id", t->stored_id, sizeof t->stored_id, err));
+    return compute_id(t, err);
 }
 
 int trace_open_damaged(const char *path, struct trace **out, struct err *err)

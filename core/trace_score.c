@@ -94,14 +94,13 @@ bool trace_score_equal(const struct trace_score *a, const struct trace_score *b)
 
 int trace_score_put(hid_t group, const struct trace_score *s, struct err *err)
 {
-    int rc = 0;
-    for (size_t i = 0; i < FIELDS && rc == 0; i++) {
+    for (size_t i = 0; i < FIELDS; i++) {
         if (!present(s, i))
             continue;
-        rc = fields[i].kind == REAL ? h5_put_f64(group, fields[i].name, real_at(s, i), err)
-                                    : h5_put_i64(group, fields[i].name, stored(s, i), err);
+        PASS_ON(fields[i].kind == REAL ? h5_put_f64(group, fields[i].name, real_at(s, i), err)
+                                       : h5_put_i64(group, fields[i].name, stored(s, i), err));
     }
-    return rc;
+    return 0;
 }
 
 static int get_field(hid_t group, size_t i, struct trace_score *s, struct err *err)
@@ -109,18 +108,15 @@ static int get_field(hid_t group, size_t i, struct trace_score *s, struct err *e
     char *at = (char *)s + fields[i].offset;
     int64_t n = 0, default_value = from_zero(i) ? -1 : 0;
     double x = 0;
-    int rc;
     if (fields[i].kind == REAL) {
-        if ((rc = h5_get_f64(group, fields[i].name, &x, err)) != 0)
-            return rc;
+        PASS_ON(h5_get_f64(group, fields[i].name, &x, err));
         memcpy(at, &x, sizeof x);
         /* A default that is written has no line in the content id, so a reader would not notice
          * that it was changed. */
         return x != 0 ? 0
                       : err_set(err, ERR_INPUT, "attribute '%s' = 0 is written", fields[i].name);
     }
-    if ((rc = h5_get_i64(group, fields[i].name, &n, err)) != 0)
-        return rc;
+    PASS_ON(h5_get_i64(group, fields[i].name, &n, err));
     if (n <= default_value || n > INT32_MAX)
         return err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", fields[i].name,
                        (long long)n);
@@ -134,33 +130,28 @@ static int get_bias_heads(hid_t group, const char *name, int ndim, const struct 
                           int *heads, struct err *err)
 {
     struct h5_info info;
-    hid_t dset = H5I_INVALID_HID;
-    int rc = 0;
-    TRY(h5_open_dataset(group, name, &dset, err));
-    TRY(h5_dataset_info(dset, DT_F32, &info, err));
+    OWN(h5_close_at) hid_t dset = H5I_INVALID_HID;
+    PASS_ON(h5_open_dataset(group, name, &dset, err));
+    PASS_ON(h5_dataset_info(dset, DT_F32, &info, err));
     if (info.ndim != ndim || (info.dims[0] != 1 && info.dims[0] != m->heads))
-        FAIL(err, ERR_INPUT, "'%s' is not of 1 or %d heads", name, m->heads);
+        return err_set(err, ERR_INPUT, "'%s' is not of 1 or %d heads", name, m->heads);
     *heads = (int)info.dims[0];
-out:
-    h5_close(dset);
-    return rc;
+    return 0;
 }
 
 int trace_score_get(hid_t group, const struct trace_meta *m, struct trace_score *s, struct err *err)
 {
-    int rc = 0;
     memset(s, 0, sizeof *s);
     for (size_t i = 0; i < FIELDS; i++)
         if (h5_has_attr(group, fields[i].name))
-            TRY(get_field(group, i, s, err));
+            PASS_ON(get_field(group, i, s, err));
     s->sinks = h5_has_link(group, "sinks");
     s->alibi = h5_has_link(group, "alibi");
     if (h5_has_link(group, "rel_bias"))
-        TRY(get_bias_heads(group, "rel_bias", 2, m, &s->rel_bias, err));
+        PASS_ON(get_bias_heads(group, "rel_bias", 2, m, &s->rel_bias, err));
     if (h5_has_link(group, "bias"))
-        TRY(get_bias_heads(group, "bias", 3, m, &s->bias, err));
-out:
-    return rc;
+        return get_bias_heads(group, "bias", 3, m, &s->bias, err);
+    return 0;
 }
 
 static int check_biases(const struct trace_meta *m, const struct trace_score *s, int code,
@@ -218,9 +209,7 @@ int trace_score_check(const struct trace_meta *m, const struct trace_score *s, i
         if (fields[i].kind != REAL && (count_at(s, i) < 0 || stored(s, i) > INT32_MAX))
             return err_set(err, code, "%s = %lld is out of range", fields[i].name,
                            (long long)stored(s, i));
-    int rc = check_own(m, s, code, err);
-    if (rc)
-        return rc;
+    PASS_ON(check_own(m, s, code, err));
     bool causal = trace_causal(m, s);
     if (reach_any(&s->reach) && m->n_q > m->n_k)
         return err_set(err, code,
@@ -380,7 +369,6 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
     const struct trace_score *s = &trace_call(t, call)->score;
     bool causal = trace_causal(m, s);
     int64_t n_k = m->n_k;
-    int rc = 0;
     *rel = NULL;
     *in = (struct attn_in){
         .nq = m->row_group ? n_k : m->n_q,
@@ -396,20 +384,19 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
         .mods = {.softcap = s->softcap, .has_sink = s->sinks},
     };
     float sink, slope;
-    TRY(trace_read_values(t, call, TRACE_SINKS, head, &sink, err));
-    TRY(trace_read_values(t, call, TRACE_ALIBI, head, &slope, err));
+    PASS_ON(trace_read_values(t, call, TRACE_SINKS, head, &sink, err));
+    PASS_ON(trace_read_values(t, call, TRACE_ALIBI, head, &slope, err));
     in->mods.sink = sink;
     in->mods.alibi = slope;
     if (s->rel_bias) {
-        TRY(mem_alloc(rel, 2 * n_k - 1, sizeof **rel, "relative bias", err));
-        TRY(trace_read_values(t, call, TRACE_REL_BIAS, head, *rel, err));
+        PASS_ON(mem_alloc(rel, 2 * n_k - 1, sizeof **rel, "relative bias", err));
+        PASS_ON(trace_read_values(t, call, TRACE_REL_BIAS, head, *rel, err));
         in->mods.rel = *rel + n_k - 1;
     }
     if (s->bias) {
-        TRY(mem_alloc(rel, m->n_q * n_k, sizeof **rel, "bias", err));
-        TRY(trace_read_values(t, call, TRACE_BIAS, head, *rel, err));
+        PASS_ON(mem_alloc(rel, m->n_q * n_k, sizeof **rel, "bias", err));
+        PASS_ON(trace_read_values(t, call, TRACE_BIAS, head, *rel, err));
         in->mods.pair = (struct pair_bias){*rel, n_k, n_k - m->n_q};
     }
-out:
-    return rc;
+    return 0;
 }

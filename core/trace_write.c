@@ -104,20 +104,16 @@ static int check_space(const char *path, const struct trace_meta *m, const struc
 /* bfloat16 is a type of its own in the file, so that viewers show its name. */
 static int commit_type(struct trace_writer *w, struct err *err)
 {
-    hid_t group = H5I_INVALID_HID, props = H5I_INVALID_HID;
-    int rc = 0;
+    OWN(h5_close_at) hid_t group = H5I_INVALID_HID, props = H5I_INVALID_HID;
     w->type = h5_type(w->meta.dtype);
     if (w->meta.dtype != DT_BF16)
         return 0;
-    TRY(h5_create_group(w->part.file, "types", &group, err));
+    PASS_ON(h5_create_group(w->part.file, "types", &group, err));
     props = H5Pcreate(H5P_DATATYPE_CREATE);
     H5Pset_obj_track_times(props, 0);
     if (H5Tcommit2(group, "bfloat16", w->type, H5P_DEFAULT, props, H5P_DEFAULT) < 0)
-        rc = h5_fail(err, ERR_IO, "type bfloat16");
-out:
-    h5_close(props);
-    h5_close(group);
-    return rc;
+        return h5_fail(err, ERR_IO, "type bfloat16");
+    return 0;
 }
 
 static int start_file(struct trace_writer *w, struct err *err)
@@ -209,18 +205,13 @@ static int pack_chunk(void *ctx, int64_t i, int worker, struct err *err)
     const struct trace_array *a = p->a;
     int64_t row = i * a->chunk_rows;
     int64_t rows = a->rows - row < a->chunk_rows ? a->rows - row : a->chunk_rows;
-    char *plain = NULL, *scratch = NULL;
-    int rc = 0;
+    OWN(free_at) char *plain = NULL, *scratch = NULL;
     (void)worker;
-    TRY(mem_zalloc(&plain, (int64_t)p->chunk, 1, "chunk", err)); /* the last chunk is padded */
-    TRY(mem_alloc(&scratch, (int64_t)p->chunk, 1, "chunk", err));
+    PASS_ON(mem_zalloc(&plain, (int64_t)p->chunk, 1, "chunk", err)); /* the last chunk is padded */
+    PASS_ON(mem_alloc(&scratch, (int64_t)p->chunk, 1, "chunk", err));
     memcpy(plain, p->data + row * a->row_bytes, (size_t)(rows * a->row_bytes));
-    TRY(chunk_pack(plain, p->chunk, p->elem, LEVEL, scratch, p->packed + (size_t)i * p->bound,
-                   &p->size[i], err));
-out:
-    free(scratch);
-    free(plain);
-    return rc;
+    return chunk_pack(plain, p->chunk, p->elem, LEVEL, scratch, p->packed + (size_t)i * p->bound,
+                      &p->size[i], err);
 }
 
 static int put_zstd(hid_t dset, const struct trace_array *a, int jobs, int64_t slice,
@@ -331,29 +322,25 @@ out:
 static int create_call_group(struct trace_writer *w, const struct trace_call *c, struct err *err)
 {
     char name[32];
-    hid_t step = H5I_INVALID_HID, branch = H5I_INVALID_HID, aux = H5I_INVALID_HID;
-    int rc = 0;
+    OWN(h5_close_at) hid_t step = H5I_INVALID_HID, branch = H5I_INVALID_HID, aux = H5I_INVALID_HID;
     snprintf(name, sizeof name, "step-%03d", c->step);
-    TRY(h5_enter_group(w->calls, name, &step, err));
-    TRY(h5_enter_group(step, c->branch, &branch, err));
+    PASS_ON(h5_enter_group(w->calls, name, &step, err));
+    PASS_ON(h5_enter_group(step, c->branch, &branch, err));
     snprintf(name, sizeof name, "layer-%02d", c->layer);
     if (h5_has_link(branch, name))
-        FAIL(err, ERR_USAGE, "step %d, branch %s, layer %d: the trace has this call already",
-             c->step, c->branch, c->layer);
-    TRY(h5_create_group(branch, name, &w->group, err));
-    TRY(h5_put_fields(w->group, trace_call_fields, c, err));
-    TRY(trace_score_put(w->group, &c->score, err));
+        return err_set(err, ERR_USAGE,
+                       "step %d, branch %s, layer %d: the trace has this call already", c->step,
+                       c->branch, c->layer);
+    PASS_ON(h5_create_group(branch, name, &w->group, err));
+    PASS_ON(h5_put_fields(w->group, trace_call_fields, c, err));
+    PASS_ON(trace_score_put(w->group, &c->score, err));
     for (int i = 0; i < AUX_COUNT; i++)
         if (c->aux[i].heads && aux < 0)
-            TRY(h5_create_group(w->group, "aux", &aux, err));
+            PASS_ON(h5_create_group(w->group, "aux", &aux, err));
     int minor = aux >= 0 ? TRACE_VERSION_MINOR : trace_score_any(&c->score);
     if (minor > w->minor)
-        TRY(h5_set_i64(w->part.file, "version_minor", w->minor = minor, err));
-out:
-    h5_close(aux);
-    h5_close(branch);
-    h5_close(step);
-    return rc;
+        return h5_set_i64(w->part.file, "version_minor", w->minor = minor, err);
+    return 0;
 }
 
 /* Release the datasets and the group of the current call. */
@@ -512,17 +499,13 @@ int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *da
 static int write_sums(hid_t group, const struct trace_array *a, struct err *err)
 {
     char name[32];
-    uint8_t *raw = NULL;
+    OWN(free_at) uint8_t *raw = NULL;
     int64_t dims[2] = {a->slices, 16};
-    int rc = 0;
-    TRY(mem_alloc(&raw, a->slices, 16, "checksums", err));
+    PASS_ON(mem_alloc(&raw, a->slices, 16, "checksums", err));
     for (int64_t s = 0; s < a->slices; s++)
         sum_to_bytes(a->sums[s], raw + 16 * s);
     snprintf(name, sizeof name, "%s_xxh3", a->name);
-    rc = h5_put_array(group, name, DT_U8, 2, dims, raw, err);
-out:
-    free(raw);
-    return rc;
+    return h5_put_array(group, name, DT_U8, 2, dims, raw, err);
 }
 
 static int finish_array(struct trace_writer *w, struct array_writer *aw, struct err *err)
@@ -613,9 +596,7 @@ static int write_id(struct trace_writer *w, struct err *err)
     char id[HASH_TEXT_MAX];
     for (int i = 0; i < RUN_ARRAYS; i++)
         content_array(&w->run_arrays[i], &w->content);
-    int rc = buf_check(&w->content, "content id", err);
-    if (rc)
-        return rc;
+    PASS_ON(buf_check(&w->content, "content id", err));
     hash_text(hash_bytes(buf_str(&w->content), w->content.len), id);
     return h5_put_str(w->part.file, "content_id", id, err);
 }

@@ -3,6 +3,7 @@
  * machine is, the exact attention of a head, and who does the rest.
  */
 #include "cuda/backend.h"
+#include "core/mem.h"
 
 #include "cuda/attn/attn.h"
 #include "cuda/ops.h"
@@ -69,19 +70,18 @@ static int find_head(struct accel_session *s, const struct attn_in *x, uint64_t 
     const struct accel_call one = {.n = 1, .group = 1, .heads = &head, .data = data};
     uint64_t first = c->data + (uint64_t)c->copies, end = c->data + (uint64_t)c->problem.heads;
     bool there = c->data && data >= first && data < end;
-    int i = there ? (int)(data - c->data) : 0, rc = 0;
-    CU(err, cudaSetDevice(s->gpu.device));
+    int i = there ? (int)(data - c->data) : 0;
+    PASS_ON_CU(err, cudaSetDevice(s->gpu.device));
     if (!there)
-        TRY(session_put_call(s, &one, err));
-    TRY(session_call_dense(s, err));
+        PASS_ON(session_put_call(s, &one, err));
+    PASS_ON(session_call_dense(s, err));
     int kv = i / (c->problem.heads / c->problem.kv_heads);
     h->p = c->problem;
     h->p.heads = h->p.kv_heads = 1;
     h->x = run_tensors(c, &c->x, (struct head_run){i, 1, 1});
     h->row = (i - c->copies) * c->problem.nq;
     h->v_exp = c->v_exp[kv];
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- how sparse a map is -------------------------------------------------------------------- */
@@ -98,10 +98,9 @@ static int map_levels(struct accel_session *s, const struct metrics_pass *pass, 
     struct metrics_below below;
     struct accel_time time;
     struct session_work work = {launch_pass, pass};
-    int rc = 0;
 
-    TRY(metrics_pass_launch(&s->gpu, pass, err));
-    TRY(metrics_pass_below(&s->gpu, pass, &below, err));
+    PASS_ON(metrics_pass_launch(&s->gpu, pass, err));
+    PASS_ON(metrics_pass_below(&s->gpu, pass, &below, err));
     for (int u = 0; u < ACCEL_UNITS; u++)
         for (int i = 0; i < n; i++) {
             m->units[u * m->n_c + c0 + i] = below.units[u][i];
@@ -109,23 +108,21 @@ static int map_levels(struct accel_session *s, const struct metrics_pass *pass, 
         }
     m->p_max = fmax(m->p_max, below.p_max); /* of which either may be NAN */
     if (s->options.samples > 0) {
-        TRY(session_time(s, &work, 1, 1, 0, &time, NULL, err));
+        PASS_ON(session_time(s, &work, 1, 1, 0, &time, NULL, err));
         m->time.median += time.median;
         m->time.q1 += time.q1;
         m->time.q3 += time.q3;
         m->time.samples = time.samples;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int sum_error(struct accel_session *s, const struct metrics_pass *pass,
                      const struct attn_problem *p, struct accel_map *m, struct err *err)
 {
-    double *sum = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&sum, p->nq, sizeof *sum, "sums of rows", err));
-    TRY(metrics_pass_sums(&s->gpu, pass, sum, err));
+    OWN(free_at) double *sum = NULL;
+    PASS_ON(mem_alloc(&sum, p->nq, sizeof *sum, "sums of rows", err));
+    PASS_ON(metrics_pass_sums(&s->gpu, pass, sum, err));
     m->sum_err = 0;
     for (int64_t i = 0; i < p->nq; i++) {
         bool sees = !p->causal || i + p->nk - p->nq >= 0;
@@ -133,9 +130,7 @@ static int sum_error(struct accel_session *s, const struct metrics_pass *pass,
         if (!(e <= m->sum_err)) /* NaN stays */
             m->sum_err = e;
     }
-out:
-    free(sum);
-    return rc;
+    return 0;
 }
 
 static int map_locked(struct accel_session *s, const struct attn_in *x, uint64_t data,
@@ -182,20 +177,18 @@ static int reference_locked(struct accel_session *s, const struct attn_in *x, ui
 {
     int64_t n = x->nq * x->dv;
     struct dense_head h;
-    float *part = NULL;
-    int rc = 0;
+    OWN(free_at) float *part = NULL;
 
-    TRY(find_head(s, x, data, &h, err));
-    TRY(gpu_get(&s->gpu, lse, s->call.dense.lse + h.row, x->nq * 8, err));
+    PASS_ON(find_head(s, x, data, &h, err));
+    PASS_ON(gpu_get(&s->gpu, lse, s->call.dense.lse + h.row, x->nq * 8, err));
     if (!out)
         return 0;
-    TRY(mem_alloc(&part, n, sizeof *part, "dense outputs", err));
-    TRY(gpu_get(&s->gpu, part, s->call.dense.out + h.row * x->dv, n * (int64_t)sizeof *part, err));
+    PASS_ON(mem_alloc(&part, n, sizeof *part, "dense outputs", err));
+    PASS_ON(
+        gpu_get(&s->gpu, part, s->call.dense.out + h.row * x->dv, n * (int64_t)sizeof *part, err));
     for (int64_t i = 0; i < n; i++)
         out[i] = part[i] * ldexp(1, h.v_exp);
-out:
-    free(part);
-    return rc;
+    return 0;
 }
 
 static int session_reference(struct accel_session *s, const struct attn_in *x, uint64_t data,
@@ -334,14 +327,14 @@ int cuda_list_kernels(struct jw *w, struct err *err)
 /* Without a driver or a GPU: nothing. */
 int cuda_list_gpus(struct jw *w, struct err *err)
 {
-    int rc = 0, count = 0, driver = 0;
+    int count = 0, driver = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 ||
         cudaGetDeviceCount(&count) != cudaSuccess)
         return 0;
     for (int i = 0; i < count; i++) {
         struct gpu g = {0};
         char text[160];
-        TRY(gpu_describe(i, &g, err));
+        PASS_ON(gpu_describe(i, &g, err));
         snprintf(text, sizeof text, "sm_%d, %d multiprocessors, %.0f GB", g.sm, g.sms,
                  (double)g.memory_bytes / 1e9);
         jw_obj(w);
@@ -355,6 +348,5 @@ int cuda_list_gpus(struct jw *w, struct err *err)
         jw_kint(w, "cuda_driver", driver);
         jw_obj_end(w);
     }
-out:
-    return rc;
+    return 0;
 }

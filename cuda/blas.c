@@ -3,6 +3,7 @@
  * row-major x w^T is computed with the operands exchanged and w transposed.
  */
 #include "cuda/ops.h"
+#include "core/mem.h"
 
 #include <cublas_v2.h>
 #include <dlfcn.h>
@@ -41,17 +42,14 @@ static int load(struct blas *b, struct err *err)
 
 int blas_open(struct gpu *g, struct blas **out, struct err *err)
 {
-    struct blas *b = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&b, 1, sizeof *b, "cuBLAS", err));
-    TRY(load(b, err));
+    OWN(blas_close) struct blas *b = NULL;
+    PASS_ON(mem_zalloc(&b, 1, sizeof *b, "cuBLAS", err));
+    PASS_ON(load(b, err));
     if (b->create(&b->handle) || b->set_stream(b->handle, g->stream))
-        FAIL(err, ERR_RUN, "cuBLAS could not be started");
+        return err_set(err, ERR_RUN, "cuBLAS could not be started");
     *out = b;
     b = NULL;
-out:
-    blas_close(&b);
-    return rc;
+    return 0;
 }
 
 void blas_close(struct blas **b)
@@ -88,20 +86,17 @@ int blas_bf16(struct blas *b, int64_t m, int64_t n, int64_t k, const void *x, co
 int ceiling_open(struct gpu *g, struct ceiling *c, struct err *err)
 {
     const int64_t n = CEILING_N * CEILING_N, bytes = CEILING_BYTES / 2;
-    int rc = 0;
     *c = (struct ceiling){0};
-    TRY(blas_open(g, &c->blas, err));
-    TRY(gpu_alloc(g, n * 2, &c->a, err));
-    TRY(gpu_alloc(g, n * 2, &c->b, err));
-    TRY(gpu_alloc(g, n * 2, &c->c, err));
-    TRY(gpu_alloc(g, bytes, &c->from, err));
-    TRY(gpu_alloc(g, bytes, &c->to, err));
-    TRY(ops_fill_normal(g, c->a, n, 11, err));
-    TRY(ops_fill_normal(g, c->b, n, 12, err));
-    TRY(ops_fill_normal(g, c->from, bytes / 2, 13, err));
-    TRY(gpu_sync(g, err));
-out:
-    return rc;
+    PASS_ON(blas_open(g, &c->blas, err));
+    PASS_ON(gpu_alloc(g, n * 2, &c->a, err));
+    PASS_ON(gpu_alloc(g, n * 2, &c->b, err));
+    PASS_ON(gpu_alloc(g, n * 2, &c->c, err));
+    PASS_ON(gpu_alloc(g, bytes, &c->from, err));
+    PASS_ON(gpu_alloc(g, bytes, &c->to, err));
+    PASS_ON(ops_fill_normal(g, c->a, n, 11, err));
+    PASS_ON(ops_fill_normal(g, c->b, n, 12, err));
+    PASS_ON(ops_fill_normal(g, c->from, bytes / 2, 13, err));
+    return gpu_sync(g, err);
 }
 
 int ceiling_matmul(struct gpu *g, const void *ceiling, struct err *err)

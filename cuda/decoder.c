@@ -17,6 +17,7 @@
 #include "cuda/backend.h"
 
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "cuda/modelrun.h"
 
 #include <math.h>
@@ -96,9 +97,7 @@ static int64_t chunk(const struct decoder *d, int64_t t)
 static int set_sizes(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    int rc = pad_head_dim(s->head_dim, &d->padded, err);
-    if (rc)
-        return rc;
+    PASS_ON(pad_head_dim(s->head_dim, &d->padded, err));
     d->qdim = (int64_t)s->heads * s->head_dim;
     d->kvdim = (int64_t)s->kv_heads * s->head_dim;
     d->wide_in = MAX(MAX(s->hidden, d->qdim), s->ffn);
@@ -115,15 +114,12 @@ static int alloc_few(struct decoder *d, struct err *err)
     struct few_rows *f = &d->few;
     struct gpu *g = &d->on.gpu;
     int64_t parts = ops_few_parts(s->heads, s->head_dim, d->cap);
-    int rc = 0;
 
     f->rows = MAX(1, MIN(MIN(FEW_ROWS, d->rows), PART_BYTES / (4 * parts)));
-    TRY(gpu_alloc(g, f->rows * s->hidden * 4, &f->h, err));
-    TRY(gpu_alloc(g, f->rows * d->qdim * 4, &f->o, err));
-    TRY(gpu_alloc(g, f->rows * 4, &f->ids, err));
-    TRY(gpu_alloc(g, f->rows * parts * 4, &f->parts, err));
-out:
-    return rc;
+    PASS_ON(gpu_alloc(g, f->rows * s->hidden * 4, &f->h, err));
+    PASS_ON(gpu_alloc(g, f->rows * d->qdim * 4, &f->o, err));
+    PASS_ON(gpu_alloc(g, f->rows * 4, &f->ids, err));
+    return gpu_alloc(g, f->rows * parts * 4, &f->parts, err);
 }
 
 static int alloc_states(struct decoder *d, struct err *err)
@@ -131,24 +127,22 @@ static int alloc_states(struct decoder *d, struct err *err)
     const struct decoder_shape *s = &d->shape;
     struct gpu *g = &d->on.gpu;
     int64_t n = s->tokens, kept = s->kept ? (int64_t)s->kept * s->states : 1;
-    int rc = 0;
 
     d->cap = n;
-    TRY(mem_zalloc(&d->states, s->states, sizeof *d->states, "states", err));
+    PASS_ON(mem_zalloc(&d->states, s->states, sizeof *d->states, "states", err));
     for (int i = 0; i < s->states; i++)
-        TRY(gpu_alloc(g, n * s->hidden * 4, &d->states[i], err));
+        PASS_ON(gpu_alloc(g, n * s->hidden * 4, &d->states[i], err));
     d->h = d->states[0];
-    TRY(gpu_alloc(g, n * d->qdim * 4, &d->o_rows, err));
-    TRY(gpu_alloc(g, n * d->qdim * 4, &d->o_ref, err));
-    TRY(gpu_alloc(g, n * d->qdim * 4, &d->q_rows, err));
-    TRY(gpu_alloc(g, kept * n * d->kvdim * 4, &d->k_rows, err));
-    TRY(gpu_alloc(g, kept * n * d->kvdim * 4, &d->v_rows, err));
-    TRY(gpu_alloc(g, 2 * OPS_SUMS * 8, &d->sums, err));
-    TRY(gpu_alloc(g, n * 4, &d->ids, err));
+    PASS_ON(gpu_alloc(g, n * d->qdim * 4, &d->o_rows, err));
+    PASS_ON(gpu_alloc(g, n * d->qdim * 4, &d->o_ref, err));
+    PASS_ON(gpu_alloc(g, n * d->qdim * 4, &d->q_rows, err));
+    PASS_ON(gpu_alloc(g, kept * n * d->kvdim * 4, &d->k_rows, err));
+    PASS_ON(gpu_alloc(g, kept * n * d->kvdim * 4, &d->v_rows, err));
+    PASS_ON(gpu_alloc(g, 2 * OPS_SUMS * 8, &d->sums, err));
+    PASS_ON(gpu_alloc(g, n * 4, &d->ids, err));
     if (s->kept)
-        TRY(alloc_few(d, err));
-out:
-    return rc;
+        return alloc_few(d, err);
+    return 0;
 }
 
 static int alloc_activations(struct decoder *d, struct err *err)
@@ -156,27 +150,25 @@ static int alloc_activations(struct decoder *d, struct err *err)
     const struct decoder_shape *s = &d->shape;
     struct gpu *g = &d->on.gpu;
     int64_t n = s->tokens;
-    int rc = 0;
 
     if (s->states)
-        TRY(alloc_states(d, err));
+        PASS_ON(alloc_states(d, err));
     else
-        TRY(gpu_alloc(g, n * s->hidden * 4, &d->h, err));
-    TRY(gpu_alloc(g, d->rows * d->wide_out * 4, &d->y, err));
-    TRY(gpu_alloc(g, d->rows * d->wide_in * 6, &d->x, err));
-    TRY(gpu_alloc(g, s->heads * n * d->padded * 2, &d->q, err));
-    TRY(gpu_alloc(g, s->heads * n * d->padded * 2, &d->o, err));
-    TRY(gpu_alloc(g, s->kv_heads * n * d->padded * 2, &d->k, err));
-    TRY(gpu_alloc(g, s->kv_heads * n * d->padded * 2, &d->v, err));
-    TRY(gpu_alloc(g, s->heads * n * 4, &d->lse, err));
-    TRY(gpu_alloc(g, n * (s->head_dim / 2) * 8, &d->rope, err));
-    TRY(gpu_alloc(g, 4, &d->overflow, err));
-    TRY(gpu_zero(g, d->overflow, 4, err));
+        PASS_ON(gpu_alloc(g, n * s->hidden * 4, &d->h, err));
+    PASS_ON(gpu_alloc(g, d->rows * d->wide_out * 4, &d->y, err));
+    PASS_ON(gpu_alloc(g, d->rows * d->wide_in * 6, &d->x, err));
+    PASS_ON(gpu_alloc(g, s->heads * n * d->padded * 2, &d->q, err));
+    PASS_ON(gpu_alloc(g, s->heads * n * d->padded * 2, &d->o, err));
+    PASS_ON(gpu_alloc(g, s->kv_heads * n * d->padded * 2, &d->k, err));
+    PASS_ON(gpu_alloc(g, s->kv_heads * n * d->padded * 2, &d->v, err));
+    PASS_ON(gpu_alloc(g, s->heads * n * 4, &d->lse, err));
+    PASS_ON(gpu_alloc(g, n * (s->head_dim / 2) * 8, &d->rope, err));
+    PASS_ON(gpu_alloc(g, 4, &d->overflow, err));
+    PASS_ON(gpu_zero(g, d->overflow, 4, err));
     if (!s->states)
-        TRY(mem_alloc(&d->host, d->rows * (d->qdim + 2 * d->kvdim), sizeof *d->host,
-                      "queries, keys and values", err));
-out:
-    return rc;
+        return mem_alloc(&d->host, d->rows * (d->qdim + 2 * d->kvdim), sizeof *d->host,
+                         "queries, keys and values", err);
+    return 0;
 }
 
 static int alloc_weights(struct decoder *d, struct err *err)
@@ -184,23 +176,21 @@ static int alloc_weights(struct decoder *d, struct err *err)
     const struct decoder_shape *s = &d->shape;
     const int64_t rows[MATRICES] = {d->qdim + 2 * d->kvdim, s->hidden, 2 * s->ffn, s->hidden};
     const int64_t cols[MATRICES] = {s->hidden, d->qdim, s->hidden, s->ffn};
-    int layers = MAX(s->kept, 1), rc = 0;
+    int layers = MAX(s->kept, 1);
 
-    TRY(mem_zalloc(&d->layers, layers, sizeof *d->layers, "layers", err));
+    PASS_ON(mem_zalloc(&d->layers, layers, sizeof *d->layers, "layers", err));
     d->w = d->layers;
     for (struct decoder_weights *w = d->layers; w < d->layers + layers; w++) {
         for (int i = 0; i < MATRICES; i++) {
             w->m[i] = (struct matrix){NULL, rows[i], cols[i], 2};
-            TRY(gpu_alloc(&d->on.gpu, rows[i] * cols[i] * 6, &w->m[i].w, err));
+            PASS_ON(gpu_alloc(&d->on.gpu, rows[i] * cols[i] * 6, &w->m[i].w, err));
         }
         for (int i = 0; i < LLM_LAYER_TENSORS; i++)
-            TRY(gpu_alloc(&d->on.gpu, d->wide_in * 4, &w->vector[i], err));
+            PASS_ON(gpu_alloc(&d->on.gpu, d->wide_in * 4, &w->vector[i], err));
     }
-    TRY(gpu_alloc(&d->on.gpu, s->hidden * 4, &d->norm, err));
+    PASS_ON(gpu_alloc(&d->on.gpu, s->hidden * 4, &d->norm, err));
     d->on.raw_bytes = 4 * s->hidden * d->wide_in;
-    TRY(gpu_alloc(&d->on.gpu, d->on.raw_bytes, &d->on.raw, err));
-out:
-    return rc;
+    return gpu_alloc(&d->on.gpu, d->on.raw_bytes, &d->on.raw, err);
 }
 
 static int make_rope(struct decoder *d, struct err *err)
@@ -244,43 +234,37 @@ static void decoder_close(struct decoder **out)
 static int decoder_open(int local_rank, const struct decoder_shape *s, struct decoder **out,
                         struct err *err)
 {
-    struct decoder *d = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&d, 1, sizeof *d, "decoder", err));
+    OWN(decoder_close) struct decoder *d = NULL;
+    PASS_ON(mem_zalloc(&d, 1, sizeof *d, "decoder", err));
     d->shape = *s;
-    TRY(set_sizes(d, err));
-    TRY(model_run_open(local_rank, &d->on, err));
-    TRY(alloc_activations(d, err));
-    TRY(alloc_weights(d, err));
-    TRY(make_rope(d, err));
+    PASS_ON(set_sizes(d, err));
+    PASS_ON(model_run_open(local_rank, &d->on, err));
+    PASS_ON(alloc_activations(d, err));
+    PASS_ON(alloc_weights(d, err));
+    PASS_ON(make_rope(d, err));
     d->base = gpu_mark(&d->on.gpu);
     if (!s->states)
-        TRY(make_attention(d, err));
+        PASS_ON(make_attention(d, err));
     d->shape.inv_freq = NULL;
     *out = d;
     d = NULL;
-out:
-    decoder_close(&d);
-    return rc;
+    return 0;
 }
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
 static int put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err)
 {
-    int rc = 0;
-    TRY(put_matrix(&d->on, w, LLM_Q, 3, &d->w->m[QKV], err));
-    TRY(put_matrix(&d->on, w, LLM_O, 1, &d->w->m[OUT], err));
-    TRY(put_matrix(&d->on, w, LLM_GATE, 2, &d->w->m[GATE_UP], err));
-    TRY(put_matrix(&d->on, w, LLM_DOWN, 1, &d->w->m[DOWN], err));
+    PASS_ON(put_matrix(&d->on, w, LLM_Q, 3, &d->w->m[QKV], err));
+    PASS_ON(put_matrix(&d->on, w, LLM_O, 1, &d->w->m[OUT], err));
+    PASS_ON(put_matrix(&d->on, w, LLM_GATE, 2, &d->w->m[GATE_UP], err));
+    PASS_ON(put_matrix(&d->on, w, LLM_DOWN, 1, &d->w->m[DOWN], err));
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
         d->w->has[i] = w[i].data && w[i].cols == 1;
         if (d->w->has[i])
-            TRY(put_vector(&d->on, w + i, d->w->vector[i], err));
+            PASS_ON(put_vector(&d->on, w + i, d->w->vector[i], err));
     }
-    TRY(gpu_sync(&d->on.gpu, err));
-out:
-    return rc;
+    return gpu_sync(&d->on.gpu, err);
 }
 
 /* ---- a layer -------------------------------------------------------------------------------- */
@@ -299,13 +283,13 @@ static int project_rows(struct decoder *d, const float *h, int64_t n, struct ops
     const struct decoder_weights *w = d->w;
     struct gpu *g = &d->on.gpu;
     int64_t ld = d->qdim + 2 * d->kvdim;
-    int rc = 0;
 
-    TRY(ops_rms_norm(g, h, n, s->hidden, w->vector[LLM_NORM1], s->eps, w->m[QKV].terms, d->x, err));
-    TRY(multiply(&d->on, &w->m[QKV], n, d->x, 0, d->y, err));
-    TRY(add_bias(d, LLM_Q_B, d->y, n, d->qdim, ld, err));
-    TRY(add_bias(d, LLM_K_B, d->y + d->qdim, n, d->kvdim, ld, err));
-    TRY(add_bias(d, LLM_V_B, d->y + d->qdim + d->kvdim, n, d->kvdim, ld, err));
+    PASS_ON(
+        ops_rms_norm(g, h, n, s->hidden, w->vector[LLM_NORM1], s->eps, w->m[QKV].terms, d->x, err));
+    PASS_ON(multiply(&d->on, &w->m[QKV], n, d->x, 0, d->y, err));
+    PASS_ON(add_bias(d, LLM_Q_B, d->y, n, d->qdim, ld, err));
+    PASS_ON(add_bias(d, LLM_K_B, d->y + d->qdim, n, d->kvdim, ld, err));
+    PASS_ON(add_bias(d, LLM_V_B, d->y + d->qdim + d->kvdim, n, d->kvdim, ld, err));
     to->heads = s->heads;
     to->kv_heads = s->kv_heads;
     to->d = s->head_dim;
@@ -316,9 +300,7 @@ static int project_rows(struct decoder *d, const float *h, int64_t n, struct ops
     to->eps = s->eps;
     to->rope = d->rope;
     to->overflow = d->overflow;
-    TRY(ops_split_heads(g, to, d->y, err));
-out:
-    return rc;
+    return ops_split_heads(g, to, d->y, err);
 }
 
 static int project_chunk(struct decoder *d, int64_t t0, int64_t n, struct err *err)
@@ -340,20 +322,17 @@ static int finish_chunk(struct decoder *d, int64_t t0, int64_t n, struct err *er
     const struct decoder_shape *s = &d->shape;
     struct gpu *g = &d->on.gpu;
     float *h = d->h + t0 * s->hidden;
-    int rc = 0;
 
-    TRY(multiply(&d->on, &d->w->m[OUT], n, d->x, 1, h, err));
-    TRY(add_bias(d, LLM_O_B, h, n, s->hidden, s->hidden, err));
-    TRY(ops_rms_norm(g, h, n, s->hidden, d->w->vector[LLM_NORM2], s->eps, d->w->m[GATE_UP].terms,
-                     d->x, err));
-    TRY(multiply(&d->on, &d->w->m[GATE_UP], n, d->x, 0, d->y, err));
-    TRY(add_bias(d, LLM_GATE_B, d->y, n, s->ffn, 2 * s->ffn, err));
-    TRY(add_bias(d, LLM_UP_B, d->y + s->ffn, n, s->ffn, 2 * s->ffn, err));
-    TRY(ops_silu_gate(g, d->y, n, s->ffn, d->w->m[DOWN].terms, d->x, err));
-    TRY(multiply(&d->on, &d->w->m[DOWN], n, d->x, 1, h, err));
-    TRY(add_bias(d, LLM_DOWN_B, h, n, s->hidden, s->hidden, err));
-out:
-    return rc;
+    PASS_ON(multiply(&d->on, &d->w->m[OUT], n, d->x, 1, h, err));
+    PASS_ON(add_bias(d, LLM_O_B, h, n, s->hidden, s->hidden, err));
+    PASS_ON(ops_rms_norm(g, h, n, s->hidden, d->w->vector[LLM_NORM2], s->eps,
+                         d->w->m[GATE_UP].terms, d->x, err));
+    PASS_ON(multiply(&d->on, &d->w->m[GATE_UP], n, d->x, 0, d->y, err));
+    PASS_ON(add_bias(d, LLM_GATE_B, d->y, n, s->ffn, 2 * s->ffn, err));
+    PASS_ON(add_bias(d, LLM_UP_B, d->y + s->ffn, n, s->ffn, 2 * s->ffn, err));
+    PASS_ON(ops_silu_gate(g, d->y, n, s->ffn, d->w->m[DOWN].terms, d->x, err));
+    PASS_ON(multiply(&d->on, &d->w->m[DOWN], n, d->x, 1, h, err));
+    return add_bias(d, LLM_DOWN_B, h, n, s->hidden, s->hidden, err);
 }
 
 static int hand_out(struct decoder *d, const struct decoder_sink *sink, int64_t t0, int64_t n,
@@ -361,14 +340,11 @@ static int hand_out(struct decoder *d, const struct decoder_sink *sink, int64_t 
 {
     float *q = d->host, *k = q + n * d->qdim, *v = k + n * d->kvdim;
     int64_t ld = d->qdim + 2 * d->kvdim;
-    int rc = 0;
-    TRY(fetch_columns(&d->on, d->y, ld, n, 0, d->qdim, q, err));
-    TRY(fetch_columns(&d->on, d->y, ld, n, d->qdim, d->kvdim, k, err));
-    TRY(fetch_columns(&d->on, d->y, ld, n, d->qdim + d->kvdim, d->kvdim, v, err));
-    TRY(gpu_sync(&d->on.gpu, err));
-    TRY(sink->rows(sink->ctx, t0, n, q, k, v, err));
-out:
-    return rc;
+    PASS_ON(fetch_columns(&d->on, d->y, ld, n, 0, d->qdim, q, err));
+    PASS_ON(fetch_columns(&d->on, d->y, ld, n, d->qdim, d->kvdim, k, err));
+    PASS_ON(fetch_columns(&d->on, d->y, ld, n, d->qdim + d->kvdim, d->kvdim, v, err));
+    PASS_ON(gpu_sync(&d->on.gpu, err));
+    return sink->rows(sink->ctx, t0, n, q, k, v, err);
 }
 
 static int make_layer_maps(struct decoder *d, const struct decoder_sink *sink, struct err *err)
@@ -386,37 +362,35 @@ static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
     const struct decoder_shape *s = &d->shape;
     struct ops_outputs o = {d->o, s->heads, s->head_dim, (int)d->padded, s->tokens, false};
     int64_t tokens = s->tokens;
-    int rc = 0;
 
-    TRY(put_weights(d, w, err));
+    PASS_ON(put_weights(d, w, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
         int64_t n = chunk(d, t);
-        TRY(span_begin(&d->on, err));
-        TRY(project_chunk(d, t, n, err));
-        TRY(span_end(&d->on, err));
+        PASS_ON(span_begin(&d->on, err));
+        PASS_ON(project_chunk(d, t, n, err));
+        PASS_ON(span_end(&d->on, err));
         if (sink->rows)
-            TRY(hand_out(d, sink, t, n, err));
+            PASS_ON(hand_out(d, sink, t, n, err));
     }
-    TRY(check_operands(&d->on, d->overflow, d->shape.states > 0, err));
-    TRY(span_begin(&d->on, err));
-    TRY(attn_job_launch(&d->on.gpu, &d->attend, err));
+    PASS_ON(check_operands(&d->on, d->overflow, d->shape.states > 0, err));
+    PASS_ON(span_begin(&d->on, err));
+    PASS_ON(attn_job_launch(&d->on.gpu, &d->attend, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
         int64_t n = chunk(d, t);
-        TRY(ops_join_heads(&d->on.gpu, &o, t, n, d->w->m[OUT].terms, d->x, err));
-        TRY(finish_chunk(d, t, n, err));
+        PASS_ON(ops_join_heads(&d->on.gpu, &o, t, n, d->w->m[OUT].terms, d->x, err));
+        PASS_ON(finish_chunk(d, t, n, err));
     }
-    TRY(span_end(&d->on, err));
+    PASS_ON(span_end(&d->on, err));
     if (sink->pool)
-        TRY(make_layer_maps(d, sink, err));
-out:
-    return rc;
+        return make_layer_maps(d, sink, err);
+    return 0;
 }
 
 static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h, struct err *err)
 {
     int64_t width = d->shape.hidden;
-    int rc = gpu_put(&d->on.gpu, d->h + tok0 * width, h, n * width * 4, err);
-    return rc ? rc : gpu_sync(&d->on.gpu, err);
+    PASS_ON(gpu_put(&d->on.gpu, d->h + tok0 * width, h, n * width * 4, err));
+    return gpu_sync(&d->on.gpu, err);
 }
 
 /* ---- likelihoods ---------------------------------------------------------------------------- */
@@ -435,17 +409,15 @@ static int put_head(struct decoder *d, const struct decoder_tensor *head, int te
                     struct err *err)
 {
     int64_t row = head->cols * (int64_t)dtype_size(head->dtype), step = d->on.raw_bytes / row;
-    int rc = 0;
     for (int64_t r = 0; r < head->rows; r += step) {
         struct decoder_tensor part = *head;
         part.data = (const char *)head->data + r * row;
         part.rows = head->rows - r < step ? head->rows - r : step;
-        TRY(put_raw(&d->on, &part, err));
-        TRY(ops_split_weights(&d->on.gpu, d->on.raw, part.dtype, part.rows, part.cols, terms,
-                              (char *)w + 2 * r * part.cols * terms, err));
+        PASS_ON(put_raw(&d->on, &part, err));
+        PASS_ON(ops_split_weights(&d->on.gpu, d->on.raw, part.dtype, part.rows, part.cols, terms,
+                                  (char *)w + 2 * r * part.cols * terms, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int scoring_open(struct decoder *d, const struct decoder_tensor *norm,
@@ -454,22 +426,19 @@ static int scoring_open(struct decoder *d, const struct decoder_tensor *norm,
 {
     struct gpu *g = &d->on.gpu;
     int64_t vocab = d->shape.vocab, n = d->shape.tokens;
-    int rc = 0;
 
     s->terms = head->dtype == DT_BF16 ? 2 : 3;
     s->rows = MIN(MAX(LOGIT_BYTES / (4 * states * vocab), 1), MIN(d->rows, n));
-    TRY(gpu_alloc(g, head->rows * head->cols * 2 * s->terms, &s->w, err));
-    TRY(gpu_alloc(g, s->rows * vocab * 4, &s->p, err));
+    PASS_ON(gpu_alloc(g, head->rows * head->cols * 2 * s->terms, &s->w, err));
+    PASS_ON(gpu_alloc(g, s->rows * vocab * 4, &s->p, err));
     if (states > 1)
-        TRY(gpu_alloc(g, s->rows * vocab * 4, &s->q, err));
-    TRY(gpu_alloc(g, n * 4, &s->ids, err));
-    TRY(put_head(d, head, s->terms, s->w, err));
-    TRY(put_vector(&d->on, norm, d->norm, err));
+        PASS_ON(gpu_alloc(g, s->rows * vocab * 4, &s->q, err));
+    PASS_ON(gpu_alloc(g, n * 4, &s->ids, err));
+    PASS_ON(put_head(d, head, s->terms, s->w, err));
+    PASS_ON(put_vector(&d->on, norm, d->norm, err));
     if (tokens)
-        TRY(gpu_put(g, s->ids, tokens, n * 4, err));
-    TRY(gpu_sync(g, err));
-out:
-    return rc;
+        PASS_ON(gpu_put(g, s->ids, tokens, n * 4, err));
+    return gpu_sync(g, err);
 }
 
 /* Logits of the rows h [n][hidden]. */
@@ -477,12 +446,9 @@ static int logits(struct decoder *d, const struct scoring *s, const float *h, in
                   struct err *err)
 {
     const struct decoder_shape *c = &d->shape;
-    int rc = 0;
-    TRY(ops_rms_norm(&d->on.gpu, h, n, c->hidden, d->norm, c->eps, s->terms, d->x, err));
-    TRY(blas_bf16(d->on.blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab,
-                  err));
-out:
-    return rc;
+    PASS_ON(ops_rms_norm(&d->on.gpu, h, n, c->hidden, d->norm, c->eps, s->terms, d->x, err));
+    return blas_bf16(d->on.blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab,
+                     err);
 }
 
 static int likelihoods(struct decoder *d, const struct decoder_tensor *norm,
@@ -518,37 +484,34 @@ static int put_table(struct decoder *d, const struct decoder_tensor *table, stru
 {
     const struct decoder_shape *s = &d->shape;
     int64_t bytes = table->rows * table->cols * (int64_t)dtype_size(table->dtype);
-    int rc = 0;
 
     if (table->rows != s->vocab || table->cols != s->hidden)
-        FAIL(err, ERR_RUN, "the embeddings do not have the shape that the model's sizes say");
-    TRY(gpu_upload(&d->on.gpu, table->data, bytes, &d->table, err));
-    TRY(gpu_sync(&d->on.gpu, err));
+        return err_set(err, ERR_RUN,
+                       "the embeddings do not have the shape that the model's sizes say");
+    PASS_ON(gpu_upload(&d->on.gpu, table->data, bytes, &d->table, err));
+    PASS_ON(gpu_sync(&d->on.gpu, err));
     d->table_type = table->dtype;
     d->base = gpu_mark(&d->on.gpu);
-out:
-    return rc;
+    return 0;
 }
 
 static int begin(struct decoder *d, const int32_t *tokens, int64_t n, struct err *err)
 {
     int64_t bytes = n * d->shape.hidden * 4;
     struct gpu *g = &d->on.gpu;
-    int rc = 0;
 
     if (n < 1 || n > d->cap)
-        FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)d->cap);
+        return err_set(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)d->cap);
     attn_job_free(&d->attend);
     gpu_release(g, d->base);
     d->shape.tokens = n;
-    TRY(make_attention(d, err));
-    TRY(gpu_put(g, d->ids, tokens, n * 4, err));
-    TRY(ops_take_rows(g, d->table, d->table_type, d->shape.hidden, d->ids, n, d->states[0], err));
+    PASS_ON(make_attention(d, err));
+    PASS_ON(gpu_put(g, d->ids, tokens, n * 4, err));
+    PASS_ON(
+        ops_take_rows(g, d->table, d->table_type, d->shape.hidden, d->ids, n, d->states[0], err));
     for (int i = 1; i < d->shape.states; i++)
-        TRY(gpu_copy(g, d->states[i], d->states[0], bytes, err));
-    TRY(gpu_sync(g, err));
-out:
-    return rc;
+        PASS_ON(gpu_copy(g, d->states[i], d->states[0], bytes, err));
+    return gpu_sync(g, err);
 }
 
 /* ---- a layer of a state --------------------------------------------------------------------- */
@@ -564,11 +527,9 @@ static int load(struct decoder *d, int layer, const struct decoder_tensor *w, st
 static int fetch_heads(struct decoder *d, const float *from, int heads, float *to, struct err *err)
 {
     int64_t n = d->shape.tokens * d->shape.head_dim, step = d->cap * d->shape.head_dim;
-    int rc = 0;
     for (int h = 0; h < heads; h++)
-        TRY(fetch_locked(&d->on, to + h * n, from + h * step, n * 4, err));
-out:
-    return rc;
+        PASS_ON(fetch_locked(&d->on, to + h * n, from + h * step, n * 4, err));
+    return 0;
 }
 
 /* What was projected, to the host; nobody has waited for it. */
@@ -576,49 +537,42 @@ static int fetch_rows(struct decoder *d, struct decoder_rows *rows, struct err *
 {
     const struct decoder_shape *s = &d->shape;
     int64_t q = s->tokens * d->qdim, kv = s->tokens * d->kvdim;
-    int rc = 0;
     if (!d->pinned)
-        TRY(host_locked(d->cap * (d->qdim + 2 * d->kvdim) * 4, "queries, keys and values",
-                        &d->pinned, err));
+        PASS_ON(host_locked(d->cap * (d->qdim + 2 * d->kvdim) * 4, "queries, keys and values",
+                            &d->pinned, err));
     *rows = (struct decoder_rows){d->pinned, d->pinned + q, d->pinned + q + kv};
-    TRY(fetch_heads(d, d->q_rows, s->heads, rows->q, err));
-    TRY(fetch_heads(d, kept_rows(d, d->k_rows), s->kv_heads, rows->k, err));
-    TRY(fetch_heads(d, kept_rows(d, d->v_rows), s->kv_heads, rows->v, err));
-out:
-    return rc;
+    PASS_ON(fetch_heads(d, d->q_rows, s->heads, rows->q, err));
+    PASS_ON(fetch_heads(d, kept_rows(d, d->k_rows), s->kv_heads, rows->k, err));
+    return fetch_heads(d, kept_rows(d, d->v_rows), s->kv_heads, rows->v, err);
 }
 
 static int project(struct decoder *d, int state, struct decoder_rows *rows,
                    struct decoder_operands *operands, struct err *err)
 {
-    int rc = 0;
     d->state = state;
     d->h = d->states[state];
     for (int64_t t = 0; t < d->shape.tokens; t += d->rows)
-        TRY(project_chunk(d, t, chunk(d, t), err));
+        PASS_ON(project_chunk(d, t, chunk(d, t), err));
     if (rows)
-        TRY(fetch_rows(d, rows, err));
-    TRY(check_operands(&d->on, d->overflow, d->shape.states > 0, err)); /* waits for the device */
+        PASS_ON(fetch_rows(d, rows, err));
+    PASS_ON(
+        check_operands(&d->on, d->overflow, d->shape.states > 0, err)); /* waits for the device */
     *operands = (struct decoder_operands){d->q, d->k, d->v, (int)d->padded, d->o_rows};
-out:
-    return rc;
+    return 0;
 }
 
 static int attend(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    int rc = 0;
-    TRY(attn_job_launch(&d->on.gpu, &d->attend, err));
-    TRY(ops_head_rows(&d->on.gpu, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, 1,
-                      d->o_rows, d->qdim, err));
-out:
-    return rc;
+    PASS_ON(attn_job_launch(&d->on.gpu, &d->attend, err));
+    return ops_head_rows(&d->on.gpu, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, 1,
+                         d->o_rows, d->qdim, err);
 }
 
 static int put_attended(struct decoder *d, const float *o, struct err *err)
 {
-    int rc = gpu_put(&d->on.gpu, d->o_rows, o, d->shape.tokens * d->qdim * 4, err);
-    return rc ? rc : gpu_sync(&d->on.gpu, err);
+    PASS_ON(gpu_put(&d->on.gpu, d->o_rows, o, d->shape.tokens * d->qdim * 4, err));
+    return gpu_sync(&d->on.gpu, err);
 }
 
 /* Sums of squares of x - ref and of ref. */
@@ -626,49 +580,44 @@ static int difference(struct decoder *d, const float *x, const float *ref, int64
                       double *norm, struct err *err)
 {
     double sums[2 * OPS_SUMS];
-    int rc = 0;
-    TRY(ops_difference(&d->on.gpu, x, ref, n, d->sums, err));
-    TRY(gpu_get(&d->on.gpu, sums, d->sums, sizeof sums, err));
+    PASS_ON(ops_difference(&d->on.gpu, x, ref, n, d->sums, err));
+    PASS_ON(gpu_get(&d->on.gpu, sums, d->sums, sizeof sums, err));
     *diff = *norm = 0;
     for (int i = 0; i < OPS_SUMS; i++) {
         *diff += sums[2 * i];
         *norm += sums[2 * i + 1];
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Everything behind the attention whose outputs are in `o`. */
 static int finish_rows(struct decoder *d, const float *o, struct err *err)
 {
-    int rc = 0;
     for (int64_t t = 0; t < d->shape.tokens; t += d->rows) {
         int64_t n = chunk(d, t);
-        TRY(ops_split_rows(&d->on.gpu, o + t * d->qdim, n, d->qdim, d->w->m[OUT].terms, d->x, err));
-        TRY(finish_chunk(d, t, n, err));
+        PASS_ON(
+            ops_split_rows(&d->on.gpu, o + t * d->qdim, n, d->qdim, d->w->m[OUT].terms, d->x, err));
+        PASS_ON(finish_chunk(d, t, n, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int finish(struct decoder *d, int state, struct decoder_diff *diff, struct err *err)
 {
     int64_t n = d->shape.tokens;
-    int rc = 0;
 
     d->h = d->states[state];
-    TRY(finish_rows(d, d->o_rows, err));
+    PASS_ON(finish_rows(d, d->o_rows, err));
     if (state == 0) { /* what the other states are compared with */
         float *now = d->o_rows;
         d->o_rows = d->o_ref;
         d->o_ref = now;
     } else if (diff) {
-        TRY(difference(d, d->o_rows, d->o_ref, n * d->qdim, &diff->attn, &diff->attn_ref, err));
-        TRY(difference(d, d->h, d->states[0], n * d->shape.hidden, &diff->resid, &diff->resid_ref,
-                       err));
+        PASS_ON(difference(d, d->o_rows, d->o_ref, n * d->qdim, &diff->attn, &diff->attn_ref, err));
+        return difference(d, d->h, d->states[0], n * d->shape.hidden, &diff->resid,
+                          &diff->resid_ref, err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int get_hidden(struct decoder *d, int state, int64_t row, int64_t n, float *h,
@@ -723,14 +672,11 @@ static int layer_work(void *ctx, struct err *err)
 {
     const struct layer_work *w = ctx;
     struct decoder *d = w->d;
-    int rc = 0;
     d->state = 0;
     d->h = w->scratch;
     for (int64_t t = 0; t < d->shape.tokens; t += d->rows)
-        TRY(project_chunk(d, t, chunk(d, t), err));
-    TRY(finish_rows(d, d->o_rows, err));
-out:
-    return rc;
+        PASS_ON(project_chunk(d, t, chunk(d, t), err));
+    return finish_rows(d, d->o_rows, err);
 }
 
 static int time_layer(struct decoder *d, int samples, double *ns, struct err *err)
@@ -800,19 +746,16 @@ static int attend_few(struct decoder *d, int64_t pos, int64_t m, struct err *err
 static int run_few_layer(struct decoder *d, int layer, int64_t pos, int64_t m, struct err *err)
 {
     struct ops_heads to = {.tok0 = pos, .tokens32 = d->cap};
-    int rc = 0;
 
     d->layer = layer;
     d->w = d->layers + layer;
     to.k32 = kept_rows(d, d->k_rows);
     to.v32 = kept_rows(d, d->v_rows);
-    TRY(project_rows(d, d->few.h, m, &to, err));
-    TRY(attend_few(d, pos, m, err));
-    TRY(ops_split_rows(&d->on.gpu, d->few.o, m, d->qdim, d->w->m[OUT].terms, d->x, err));
+    PASS_ON(project_rows(d, d->few.h, m, &to, err));
+    PASS_ON(attend_few(d, pos, m, err));
+    PASS_ON(ops_split_rows(&d->on.gpu, d->few.o, m, d->qdim, d->w->m[OUT].terms, d->x, err));
     d->h = d->few.h;
-    TRY(finish_chunk(d, 0, m, err));
-out:
-    return rc;
+    return finish_chunk(d, 0, m, err);
 }
 
 static int run_few(struct decoder *d, int state, const int32_t *tokens, int64_t pos, int64_t m,
@@ -820,23 +763,21 @@ static int run_few(struct decoder *d, int state, const int32_t *tokens, int64_t 
 {
     const struct decoder_shape *s = &d->shape;
     struct gpu *g = &d->on.gpu;
-    int rc = 0;
 
     if (!s->kept || pos + m > d->cap)
-        FAIL(err, ERR_RUN,
-             "rows at %lld behind a sequence: the GPU has kept %d layers of %lld tokens",
-             (long long)pos, s->kept, (long long)d->cap);
+        return err_set(err, ERR_RUN,
+                       "rows at %lld behind a sequence: the GPU has kept %d layers of %lld tokens",
+                       (long long)pos, s->kept, (long long)d->cap);
     d->state = state;
     for (int64_t t = 0; t < m; t += d->few.rows) {
         int64_t n = MIN(d->few.rows, m - t);
-        TRY(gpu_put(g, d->few.ids, tokens + t, n * 4, err));
-        TRY(ops_take_rows(g, d->table, d->table_type, s->hidden, d->few.ids, n, d->few.h, err));
+        PASS_ON(gpu_put(g, d->few.ids, tokens + t, n * 4, err));
+        PASS_ON(ops_take_rows(g, d->table, d->table_type, s->hidden, d->few.ids, n, d->few.h, err));
         for (int layer = 0; layer < s->kept; layer++)
-            TRY(run_few_layer(d, layer, pos + t, n, err));
-        TRY(gpu_get(g, h + t * s->hidden, d->few.h, n * s->hidden * 4, err));
+            PASS_ON(run_few_layer(d, layer, pos + t, n, err));
+        PASS_ON(gpu_get(g, h + t * s->hidden, d->few.h, n * s->hidden * 4, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static const struct decoder_states decoder_states = {

@@ -10,6 +10,7 @@
 #include "cuda/backend.h"
 
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "cuda/modelrun.h"
 
 #include <math.h>
@@ -100,9 +101,7 @@ static int64_t widest_output(const struct denoiser *d)
 static int set_sizes(struct denoiser *d, struct err *err)
 {
     const struct denoiser_shape *s = &d->shape;
-    int rc = pad_head_dim(s->head_dim, &d->padded, err);
-    if (rc)
-        return rc;
+    PASS_ON(pad_head_dim(s->head_dim, &d->padded, err));
     d->dim = (int64_t)s->heads * s->head_dim;
     d->tokens = 1;
     for (int a = 0; a < 3; a++) {
@@ -126,21 +125,18 @@ static int alloc_operands(struct denoiser *d, struct err *err)
     int64_t bytes = s->heads * d->tokens * d->padded * 2;
     int64_t text = s->heads * s->n_text * d->padded * 2;
     void **const own[] = {&d->q, &d->k, &d->v, &d->o}, **const of_text[] = {&d->k2, &d->v2};
-    int rc = 0;
 
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
-        TRY(gpu_alloc(g, bytes, own[i], err));
-        TRY(gpu_zero(g, *own[i], bytes, err)); /* channels from head_dim on stay 0 */
+        PASS_ON(gpu_alloc(g, bytes, own[i], err));
+        PASS_ON(gpu_zero(g, *own[i], bytes, err)); /* channels from head_dim on stay 0 */
     }
     for (size_t i = 0; i < sizeof of_text / sizeof *of_text; i++) {
-        TRY(gpu_alloc(g, text, of_text[i], err));
-        TRY(gpu_zero(g, *of_text[i], text, err));
+        PASS_ON(gpu_alloc(g, text, of_text[i], err));
+        PASS_ON(gpu_zero(g, *of_text[i], text, err));
     }
-    TRY(gpu_alloc(g, s->heads * d->tokens * 4, &d->lse, err));
-    TRY(gpu_alloc(g, 4, &d->overflow, err));
-    TRY(gpu_zero(g, d->overflow, 4, err));
-out:
-    return rc;
+    PASS_ON(gpu_alloc(g, s->heads * d->tokens * 4, &d->lse, err));
+    PASS_ON(gpu_alloc(g, 4, &d->overflow, err));
+    return gpu_zero(g, d->overflow, 4, err);
 }
 
 static int alloc_activations(struct denoiser *d, struct err *err)
@@ -149,24 +145,21 @@ static int alloc_activations(struct denoiser *d, struct err *err)
     struct gpu *g = &d->on.gpu;
     int64_t pixels = s->size[0] * s->size[1] * s->size[2];
     int64_t largest = MAX(MAX(6 * d->dim, s->ffn), widest_input(d)) * d->dim;
-    int rc = 0;
 
-    TRY(gpu_alloc(g, MAX(s->in_channels, s->out_channels) * pixels * 4, &d->latent, err));
-    TRY(gpu_alloc(g, d->tokens * d->dim * 4, &d->h, err));
-    TRY(gpu_alloc(g, d->rows * widest_output(d) * 4, &d->y, err));
-    TRY(gpu_alloc(g, d->rows * widest_input(d) * 6, &d->x, err));
-    TRY(gpu_alloc(g, s->freq * 4, &d->freq, err));
-    TRY(gpu_alloc(g, s->n_text * s->text_dim * 4, &d->text_in, err));
-    TRY(gpu_alloc(g, s->n_text * d->dim * 4, &d->text, err));
-    TRY(gpu_alloc(g, d->dim * 4, &d->temb, err));
-    TRY(gpu_alloc(g, 6 * d->dim * 4, &d->emod, err));
-    TRY(gpu_alloc(g, 6 * d->dim * 4, &d->mod, err));
+    PASS_ON(gpu_alloc(g, MAX(s->in_channels, s->out_channels) * pixels * 4, &d->latent, err));
+    PASS_ON(gpu_alloc(g, d->tokens * d->dim * 4, &d->h, err));
+    PASS_ON(gpu_alloc(g, d->rows * widest_output(d) * 4, &d->y, err));
+    PASS_ON(gpu_alloc(g, d->rows * widest_input(d) * 6, &d->x, err));
+    PASS_ON(gpu_alloc(g, s->freq * 4, &d->freq, err));
+    PASS_ON(gpu_alloc(g, s->n_text * s->text_dim * 4, &d->text_in, err));
+    PASS_ON(gpu_alloc(g, s->n_text * d->dim * 4, &d->text, err));
+    PASS_ON(gpu_alloc(g, d->dim * 4, &d->temb, err));
+    PASS_ON(gpu_alloc(g, 6 * d->dim * 4, &d->emod, err));
+    PASS_ON(gpu_alloc(g, 6 * d->dim * 4, &d->mod, err));
     d->on.raw_bytes = 4 * MAX(largest, patch_values(s, s->out_channels) * d->dim);
-    TRY(gpu_alloc(g, d->on.raw_bytes, &d->on.raw, err));
-    TRY(mem_alloc(&d->host, d->rows * 3 * d->dim, sizeof *d->host, "queries, keys and values",
-                  err));
-out:
-    return rc;
+    PASS_ON(gpu_alloc(g, d->on.raw_bytes, &d->on.raw, err));
+    return mem_alloc(&d->host, d->rows * 3 * d->dim, sizeof *d->host, "queries, keys and values",
+                     err);
 }
 
 static int make_tables(struct denoiser *d, struct err *err)
@@ -175,17 +168,15 @@ static int make_tables(struct denoiser *d, struct err *err)
     struct gpu *g = &d->on.gpu;
     double *freq = NULL;
     int64_t at = 0;
-    int rc = 0;
 
-    TRY(gpu_upload(g, s->inv_freq, s->head_dim / 2 * 8, &freq, err));
+    PASS_ON(gpu_upload(g, s->inv_freq, s->head_dim / 2 * 8, &freq, err));
     for (int a = 0; a < 3; at += s->pairs[a++]) {
-        TRY(gpu_alloc(g, MAX(d->in.grid[a] * s->pairs[a], 1) * 8, &d->table[a], err));
+        PASS_ON(gpu_alloc(g, MAX(d->in.grid[a] * s->pairs[a], 1) * 8, &d->table[a], err));
         if (s->pairs[a])
-            TRY(ops_rope_table(g, freq + at, (int)s->pairs[a], d->in.grid[a], 1, d->table[a], err));
+            PASS_ON(
+                ops_rope_table(g, freq + at, (int)s->pairs[a], d->in.grid[a], 1, d->table[a], err));
     }
-    TRY(gpu_sync(g, err));
-out:
-    return rc;
+    return gpu_sync(g, err);
 }
 
 /* The plan of attention over nk keys. */
@@ -219,24 +210,21 @@ static void denoiser_close(struct denoiser **out)
 static int denoiser_open(int local_rank, const struct denoiser_shape *s, struct denoiser **out,
                          struct err *err)
 {
-    struct denoiser *d = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&d, 1, sizeof *d, "denoiser", err));
+    OWN(denoiser_close) struct denoiser *d = NULL;
+    PASS_ON(mem_zalloc(&d, 1, sizeof *d, "denoiser", err));
     d->shape = *s;
-    TRY(set_sizes(d, err));
-    TRY(model_run_open(local_rank, &d->on, err));
-    TRY(mem_zalloc(&d->blocks, s->layers, sizeof *d->blocks, "blocks", err));
-    TRY(alloc_activations(d, err));
-    TRY(alloc_operands(d, err));
-    TRY(make_tables(d, err));
-    TRY(make_attention(d, d->k, d->v, d->tokens, &d->self, err));
-    TRY(make_attention(d, d->k2, d->v2, s->n_text, &d->cross, err));
+    PASS_ON(set_sizes(d, err));
+    PASS_ON(model_run_open(local_rank, &d->on, err));
+    PASS_ON(mem_zalloc(&d->blocks, s->layers, sizeof *d->blocks, "blocks", err));
+    PASS_ON(alloc_activations(d, err));
+    PASS_ON(alloc_operands(d, err));
+    PASS_ON(make_tables(d, err));
+    PASS_ON(make_attention(d, d->k, d->v, d->tokens, &d->self, err));
+    PASS_ON(make_attention(d, d->k2, d->v2, s->n_text, &d->cross, err));
     d->shape.inv_freq = NULL;
     *out = d;
     d = NULL;
-out:
-    denoiser_close(&d);
-    return rc;
+    return 0;
 }
 
 /* ---- weights -------------------------------------------------------------------------------- */
@@ -250,14 +238,11 @@ static int64_t count(const struct decoder_tensor *t)
 static int keep_vector(struct denoiser *d, const struct decoder_tensor *t, int64_t n, float **to,
                        struct err *err)
 {
-    int rc = 0;
     if (count(t) != n)
-        FAIL(err, ERR_RUN, "a weight has %lld values, the model's sizes say %lld",
-             (long long)count(t), (long long)n);
-    TRY(gpu_alloc(&d->on.gpu, n * 4, to, err));
-    TRY(put_vector(&d->on, t, *to, err));
-out:
-    return rc;
+        return err_set(err, ERR_RUN, "a weight has %lld values, the model's sizes say %lld",
+                       (long long)count(t), (long long)n);
+    PASS_ON(gpu_alloc(&d->on.gpu, n * 4, to, err));
+    return put_vector(&d->on, t, *to, err);
 }
 
 /* Matrices and their biases, one below the other. */
@@ -265,34 +250,30 @@ static int keep_linear(struct denoiser *d, const struct decoder_tensor *w, struc
                        struct linear *l, struct err *err)
 {
     int64_t rows = 0, at = 0, cols = w[p.first].cols;
-    int terms = matrix_terms(w, p.first, p.n), rc = 0;
+    int terms = matrix_terms(w, p.first, p.n);
 
     for (int i = 0; i < p.n; i++)
         rows += w[p.first + 2 * i].rows;
     l->m = (struct matrix){NULL, rows, cols, terms};
-    TRY(gpu_alloc(&d->on.gpu, rows * cols * 2 * terms, &l->m.w, err));
-    TRY(gpu_alloc(&d->on.gpu, rows * 4, &l->bias, err));
-    TRY(put_matrix(&d->on, w, p.first, p.n, &l->m, err));
+    PASS_ON(gpu_alloc(&d->on.gpu, rows * cols * 2 * terms, &l->m.w, err));
+    PASS_ON(gpu_alloc(&d->on.gpu, rows * 4, &l->bias, err));
+    PASS_ON(put_matrix(&d->on, w, p.first, p.n, &l->m, err));
     for (int i = 0; i < p.n; i++) {
         const struct decoder_tensor *bias = w + p.first + 2 * i + 1;
         if (at + count(bias) > rows)
-            FAIL(err, ERR_RUN, "a bias is longer than the model's sizes say");
-        TRY(put_vector(&d->on, bias, l->bias + at, err));
+            return err_set(err, ERR_RUN, "a bias is longer than the model's sizes say");
+        PASS_ON(put_vector(&d->on, bias, l->bias + at, err));
         at += count(bias);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int put_outer(struct denoiser *d, const struct decoder_tensor *w, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < OUTER_MATRICES; i++)
-        TRY(keep_linear(d, w, outer_parts[i], d->outer + i, err));
-    TRY(keep_vector(d, w + WAN_OUT_MOD, 2 * d->dim, &d->out_mod, err));
-    TRY(gpu_sync(&d->on.gpu, err));
-out:
-    return rc;
+        PASS_ON(keep_linear(d, w, outer_parts[i], d->outer + i, err));
+    PASS_ON(keep_vector(d, w + WAN_OUT_MOD, 2 * d->dim, &d->out_mod, err));
+    return gpu_sync(&d->on.gpu, err);
 }
 
 static int put_block(struct denoiser *d, int block, const struct decoder_tensor *w, struct err *err)
@@ -308,16 +289,13 @@ static int put_block(struct denoiser *d, int block, const struct decoder_tensor 
         {WAN_NK2, &b->k2_norm, d->dim},     {WAN_NORM2, &b->norm2, d->dim},
         {WAN_NORM2_B, &b->norm2_b, d->dim},
     };
-    int rc = 0;
 
     for (int i = 0; i < BLOCK_MATRICES; i++)
-        TRY(keep_linear(d, w, block_parts[i], b->l + i, err));
+        PASS_ON(keep_linear(d, w, block_parts[i], b->l + i, err));
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
         if (w[vectors[i].from].data)
-            TRY(keep_vector(d, w + vectors[i].from, vectors[i].n, vectors[i].to, err));
-    TRY(gpu_sync(&d->on.gpu, err));
-out:
-    return rc;
+            PASS_ON(keep_vector(d, w + vectors[i].from, vectors[i].n, vectors[i].to, err));
+    return gpu_sync(&d->on.gpu, err);
 }
 
 /* ---- pieces of an evaluation ---------------------------------------------------------------- */
@@ -332,8 +310,8 @@ static int apply(struct denoiser *d, const struct linear *l, int64_t n, float *y
 static int apply_bias(struct denoiser *d, const struct linear *l, int64_t n, float *y,
                       struct err *err)
 {
-    int rc = apply(d, l, n, y, err);
-    return rc ? rc : ops_add_bias(&d->on.gpu, y, n, l->m.rows, l->m.rows, l->bias, err);
+    PASS_ON(apply(d, l, n, y, err));
+    return ops_add_bias(&d->on.gpu, y, n, l->m.rows, l->m.rows, l->bias, err);
 }
 
 /* x -> the terms that the next product takes. */
@@ -371,9 +349,8 @@ static int take_attended(struct denoiser *d, int64_t t, int64_t n, const struct 
 static int add_to_hidden(struct denoiser *d, int64_t t, int64_t n, const struct linear *l,
                          const float *gate, struct err *err)
 {
-    int rc = apply(d, l, n, d->y, err);
-    return rc ? rc
-              : ops_add_gated(&d->on.gpu, d->h + t * d->dim, d->y, n, d->dim, l->bias, gate, err);
+    PASS_ON(apply(d, l, n, d->y, err));
+    return ops_add_gated(&d->on.gpu, d->h + t * d->dim, d->y, n, d->dim, l->bias, gate, err);
 }
 
 /* Tokens of the chunk that begins at t. */
@@ -406,45 +383,37 @@ static int split(struct denoiser *d, float *y, int64_t ld, int64_t t, int64_t n,
 static int embed_time(struct denoiser *d, struct err *err)
 {
     const struct linear *o = d->outer;
-    int rc = 0;
-    TRY(take(d, d->freq, 1, o + TIME1, err));
-    TRY(apply(d, o + TIME1, 1, d->y, err));
-    TRY(take_activated(d, 1, o + TIME1, OPS_SILU, o + TIME2, err));
-    TRY(apply_bias(d, o + TIME2, 1, d->temb, err));
-    TRY(ops_activate(&d->on.gpu, d->temb, 1, d->dim, NULL, OPS_SILU, o[TIME_PROJ].m.terms, d->x,
-                     err));
-    TRY(apply_bias(d, o + TIME_PROJ, 1, d->emod, err));
-out:
-    return rc;
+    PASS_ON(take(d, d->freq, 1, o + TIME1, err));
+    PASS_ON(apply(d, o + TIME1, 1, d->y, err));
+    PASS_ON(take_activated(d, 1, o + TIME1, OPS_SILU, o + TIME2, err));
+    PASS_ON(apply_bias(d, o + TIME2, 1, d->temb, err));
+    PASS_ON(ops_activate(&d->on.gpu, d->temb, 1, d->dim, NULL, OPS_SILU, o[TIME_PROJ].m.terms, d->x,
+                         err));
+    return apply_bias(d, o + TIME_PROJ, 1, d->emod, err);
 }
 
 static int embed_text(struct denoiser *d, struct err *err)
 {
     const struct linear *o = d->outer;
     int64_t n = d->shape.n_text;
-    int rc = 0;
-    TRY(take(d, d->text_in, n, o + TEXT1, err));
-    TRY(apply(d, o + TEXT1, n, d->y, err));
-    TRY(take_activated(d, n, o + TEXT1, OPS_GELU_TANH, o + TEXT2, err));
-    TRY(apply_bias(d, o + TEXT2, n, d->text, err));
-out:
-    return rc;
+    PASS_ON(take(d, d->text_in, n, o + TEXT1, err));
+    PASS_ON(apply(d, o + TEXT1, n, d->y, err));
+    PASS_ON(take_activated(d, n, o + TEXT1, OPS_GELU_TANH, o + TEXT2, err));
+    return apply_bias(d, o + TEXT2, n, d->text, err);
 }
 
 /* Embeddings of timestep, text and latent. */
 static int embed(struct denoiser *d, struct err *err)
 {
     const struct linear *patch = d->outer + PATCH;
-    int rc = 0;
-    TRY(embed_time(d, err));
-    TRY(embed_text(d, err));
+    PASS_ON(embed_time(d, err));
+    PASS_ON(embed_text(d, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows) {
         int64_t n = chunk(d, t);
-        TRY(ops_patches(&d->on.gpu, d->latent, &d->in, t, n, patch->m.terms, d->x, err));
-        TRY(apply_bias(d, patch, n, d->h + t * d->dim, err));
+        PASS_ON(ops_patches(&d->on.gpu, d->latent, &d->in, t, n, patch->m.terms, d->x, err));
+        PASS_ON(apply_bias(d, patch, n, d->h + t * d->dim, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int denoiser_begin(struct denoiser *d, const float *x, const float *frequencies,
@@ -453,16 +422,13 @@ static int denoiser_begin(struct denoiser *d, const float *x, const float *frequ
     const struct denoiser_shape *s = &d->shape;
     struct gpu *g = &d->on.gpu;
     int64_t pixels = s->size[0] * s->size[1] * s->size[2];
-    int rc = 0;
 
-    TRY(gpu_put(g, d->latent, x, s->in_channels * pixels * 4, err));
-    TRY(gpu_put(g, d->freq, frequencies, s->freq * 4, err));
-    TRY(gpu_put(g, d->text_in, text, s->n_text * s->text_dim * 4, err));
-    TRY(span_begin(&d->on, err));
-    TRY(embed(d, err));
-    TRY(span_end(&d->on, err));
-out:
-    return rc;
+    PASS_ON(gpu_put(g, d->latent, x, s->in_channels * pixels * 4, err));
+    PASS_ON(gpu_put(g, d->freq, frequencies, s->freq * 4, err));
+    PASS_ON(gpu_put(g, d->text_in, text, s->n_text * s->text_dim * 4, err));
+    PASS_ON(span_begin(&d->on, err));
+    PASS_ON(embed(d, err));
+    return span_end(&d->on, err);
 }
 
 /* ---- a layer -------------------------------------------------------------------------------- */
@@ -473,14 +439,11 @@ static int project(struct denoiser *d, const struct block *b, int64_t t, int64_t
     int64_t dim = d->dim, ld = 3 * dim, N = d->tokens;
     float *q = d->own.wanted ? d->own.qkv : NULL, *k = q ? q + N * dim : NULL;
     float *v = q ? k + N * dim : NULL;
-    int rc = 0;
-    TRY(take_normed(d, t, n, d->mod + dim, d->mod, b->l + QKV1, err));
-    TRY(apply_bias(d, b->l + QKV1, n, d->y, err));
-    TRY(split(d, d->y, ld, t, n, N, b->q1_norm, true, d->q, q, err));
-    TRY(split(d, d->y + dim, ld, t, n, N, b->k1_norm, true, d->k, k, err));
-    TRY(split(d, d->y + 2 * dim, ld, t, n, N, NULL, false, d->v, v, err));
-out:
-    return rc;
+    PASS_ON(take_normed(d, t, n, d->mod + dim, d->mod, b->l + QKV1, err));
+    PASS_ON(apply_bias(d, b->l + QKV1, n, d->y, err));
+    PASS_ON(split(d, d->y, ld, t, n, N, b->q1_norm, true, d->q, q, err));
+    PASS_ON(split(d, d->y + dim, ld, t, n, N, b->k1_norm, true, d->k, k, err));
+    return split(d, d->y + 2 * dim, ld, t, n, N, NULL, false, d->v, v, err);
 }
 
 static int hand_out(struct denoiser *d, const struct denoiser_sink *sink, int64_t t, int64_t n,
@@ -488,64 +451,54 @@ static int hand_out(struct denoiser *d, const struct denoiser_sink *sink, int64_
 {
     int64_t dim = d->dim, ld = 3 * dim;
     float *at[3] = {d->host, d->host + n * dim, d->host + 2 * n * dim};
-    int rc = 0;
     for (int i = 0; i < 3; i++)
-        TRY(fetch_columns(&d->on, d->y, ld, n, i * dim, dim, at[i], err));
-    TRY(gpu_sync(&d->on.gpu, err));
-    TRY(sink->rows(sink->ctx, t, n, at[0], at[1], at[2], err));
-out:
-    return rc;
+        PASS_ON(fetch_columns(&d->on, d->y, ld, n, i * dim, dim, at[i], err));
+    PASS_ON(gpu_sync(&d->on.gpu, err));
+    return sink->rows(sink->ctx, t, n, at[0], at[1], at[2], err);
 }
 
 /* Modulation, keys and values of the text. */
 static int project_text(struct denoiser *d, const struct block *b, struct err *err)
 {
     int64_t n_text = d->shape.n_text, dim = d->dim;
-    int rc = 0;
-    TRY(ops_modulation(&d->on.gpu, b->mod, d->emod, false, 6, dim, 1u << 1 | 1u << 4, d->mod, err));
-    TRY(take(d, d->text, n_text, b->l + KV2, err));
-    TRY(apply_bias(d, b->l + KV2, n_text, d->y, err));
-    TRY(split(d, d->y, 2 * dim, 0, n_text, n_text, b->k2_norm, false, d->k2, NULL, err));
-    TRY(split(d, d->y + dim, 2 * dim, 0, n_text, n_text, NULL, false, d->v2, NULL, err));
-out:
-    return rc;
+    PASS_ON(
+        ops_modulation(&d->on.gpu, b->mod, d->emod, false, 6, dim, 1u << 1 | 1u << 4, d->mod, err));
+    PASS_ON(take(d, d->text, n_text, b->l + KV2, err));
+    PASS_ON(apply_bias(d, b->l + KV2, n_text, d->y, err));
+    PASS_ON(split(d, d->y, 2 * dim, 0, n_text, n_text, b->k2_norm, false, d->k2, NULL, err));
+    return split(d, d->y + dim, 2 * dim, 0, n_text, n_text, NULL, false, d->v2, NULL, err);
 }
 
 /* The same, then q, k, v of all tokens. */
 static int project_all(struct denoiser *d, const struct block *b, const struct denoiser_sink *sink,
                        struct err *err)
 {
-    int rc = 0;
-    TRY(span_begin(&d->on, err));
-    TRY(project_text(d, b, err));
-    TRY(span_end(&d->on, err));
+    PASS_ON(span_begin(&d->on, err));
+    PASS_ON(project_text(d, b, err));
+    PASS_ON(span_end(&d->on, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows) {
-        TRY(span_begin(&d->on, err));
-        TRY(project(d, b, t, chunk(d, t), err));
-        TRY(span_end(&d->on, err));
+        PASS_ON(span_begin(&d->on, err));
+        PASS_ON(project(d, b, t, chunk(d, t), err));
+        PASS_ON(span_end(&d->on, err));
         if (sink->rows)
-            TRY(hand_out(d, sink, t, chunk(d, t), err));
+            PASS_ON(hand_out(d, sink, t, chunk(d, t), err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Room for somebody else's attention. */
 static int open_own(struct denoiser *d, struct err *err)
 {
     int64_t n = d->tokens * d->dim;
-    int rc = 0;
     if (d->own.attended)
         return 0;
     if (!d->own.qkv)
-        TRY(gpu_alloc(&d->on.gpu, 3 * n * 4, &d->own.qkv, err));
+        PASS_ON(gpu_alloc(&d->on.gpu, 3 * n * 4, &d->own.qkv, err));
     if (!d->own.out)
-        TRY(gpu_alloc(&d->on.gpu, n * 4, &d->own.out, err));
+        PASS_ON(gpu_alloc(&d->on.gpu, n * 4, &d->own.out, err));
     if (!d->own.host)
-        TRY(host_locked(3 * n * 4, "queries, keys and values", &d->own.host, err));
-    TRY(mem_alloc(&d->own.attended, n, sizeof(float), "attention output", err));
-out:
-    return rc;
+        PASS_ON(host_locked(3 * n * 4, "queries, keys and values", &d->own.host, err));
+    return mem_alloc(&d->own.attended, n, sizeof(float), "attention output", err);
 }
 
 static int attend_own(struct denoiser *d, const struct denoiser_sink *sink, struct err *err)
@@ -553,13 +506,10 @@ static int attend_own(struct denoiser *d, const struct denoiser_sink *sink, stru
     int64_t n = d->tokens * d->dim;
     struct decoder_operands there = {d->q, d->k, d->v, (int)d->padded, d->own.out};
     struct decoder_rows rows = {d->own.host, d->own.host + n, d->own.host + 2 * n};
-    int rc = 0;
-    TRY(fetch_locked(&d->on, d->own.host, d->own.qkv, 3 * n * 4, err));
-    TRY(gpu_sync(&d->on.gpu, err));
+    PASS_ON(fetch_locked(&d->on, d->own.host, d->own.qkv, 3 * n * 4, err));
+    PASS_ON(gpu_sync(&d->on.gpu, err));
     d->own.there = false;
-    rc = sink->attend(sink->ctx, &there, &rows, d->own.attended, &d->own.there, err);
-out:
-    return rc;
+    return sink->attend(sink->ctx, &there, &rows, d->own.attended, &d->own.there, err);
 }
 
 /* Self-attention, its maps, and what somebody else puts in its place. */
@@ -569,21 +519,19 @@ static int attend(struct denoiser *d, const struct denoiser_sink *sink, struct e
     struct map_source from = {d->q,     d->k,           d->lse,    s->heads,
                               s->heads, (int)d->padded, d->tokens, 1 / sqrt(s->head_dim),
                               false};
-    int rc = 0;
 
     if (sink->pool && s->bf16)
-        FAIL(err, ERR_RUN, "maps are made of float16 operands");
+        return err_set(err, ERR_RUN, "maps are made of float16 operands");
     if (sink->pool || !sink->attend) {
-        TRY(span_begin(&d->on, err));
-        TRY(attn_job_launch(&d->on.gpu, &d->self, err));
-        TRY(span_end(&d->on, err));
+        PASS_ON(span_begin(&d->on, err));
+        PASS_ON(attn_job_launch(&d->on.gpu, &d->self, err));
+        PASS_ON(span_end(&d->on, err));
     }
     if (sink->pool)
-        TRY(make_maps(&d->on, &from, sink->pool, sink->map_sum, sink->map_max, err));
+        PASS_ON(make_maps(&d->on, &from, sink->pool, sink->map_sum, sink->map_max, err));
     if (sink->attend)
         return attend_own(d, sink, err);
-out:
-    return rc;
+    return 0;
 }
 
 /* What follows self-attention, up to the queries of cross-attention. */
@@ -591,23 +539,20 @@ static int finish_self(struct denoiser *d, const struct block *b, int64_t t, int
                        struct err *err)
 {
     float *own = d->own.there ? d->own.out + t * d->dim : d->y;
-    int rc = 0;
     if (d->own.wanted) {
         if (!d->own.there)
-            TRY(gpu_put(&d->on.gpu, own, d->own.attended + t * d->dim, n * d->dim * 4, err));
-        TRY(take(d, own, n, b->l + OUT1, err));
+            PASS_ON(gpu_put(&d->on.gpu, own, d->own.attended + t * d->dim, n * d->dim * 4, err));
+        PASS_ON(take(d, own, n, b->l + OUT1, err));
     } else {
-        TRY(take_attended(d, t, n, b->l + OUT1, err));
+        PASS_ON(take_attended(d, t, n, b->l + OUT1, err));
     }
-    TRY(add_to_hidden(d, t, n, b->l + OUT1, d->mod + 2 * d->dim, err));
+    PASS_ON(add_to_hidden(d, t, n, b->l + OUT1, d->mod + 2 * d->dim, err));
     if (b->norm2)
-        TRY(take_normed(d, t, n, b->norm2, b->norm2_b, b->l + Q2, err));
+        PASS_ON(take_normed(d, t, n, b->norm2, b->norm2_b, b->l + Q2, err));
     else
-        TRY(take(d, d->h + t * d->dim, n, b->l + Q2, err));
-    TRY(apply_bias(d, b->l + Q2, n, d->y, err));
-    TRY(split(d, d->y, d->dim, t, n, d->tokens, b->q2_norm, false, d->q, NULL, err));
-out:
-    return rc;
+        PASS_ON(take(d, d->h + t * d->dim, n, b->l + Q2, err));
+    PASS_ON(apply_bias(d, b->l + Q2, n, d->y, err));
+    return split(d, d->y, d->dim, t, n, d->tokens, b->q2_norm, false, d->q, NULL, err);
 }
 
 /* What follows cross-attention. */
@@ -616,48 +561,40 @@ static int finish_cross(struct denoiser *d, const struct block *b, int64_t t, in
 {
     const float *mod = d->mod;
     int64_t dim = d->dim;
-    int rc = 0;
-    TRY(take_attended(d, t, n, b->l + OUT2, err));
-    TRY(add_to_hidden(d, t, n, b->l + OUT2, NULL, err));
-    TRY(take_normed(d, t, n, mod + 4 * dim, mod + 3 * dim, b->l + FFN0, err));
-    TRY(apply(d, b->l + FFN0, n, d->y, err));
-    TRY(take_activated(d, n, b->l + FFN0, OPS_GELU_TANH, b->l + FFN2, err));
-    TRY(add_to_hidden(d, t, n, b->l + FFN2, mod + 5 * dim, err));
-out:
-    return rc;
+    PASS_ON(take_attended(d, t, n, b->l + OUT2, err));
+    PASS_ON(add_to_hidden(d, t, n, b->l + OUT2, NULL, err));
+    PASS_ON(take_normed(d, t, n, mod + 4 * dim, mod + 3 * dim, b->l + FFN0, err));
+    PASS_ON(apply(d, b->l + FFN0, n, d->y, err));
+    PASS_ON(take_activated(d, n, b->l + FFN0, OPS_GELU_TANH, b->l + FFN2, err));
+    return add_to_hidden(d, t, n, b->l + FFN2, mod + 5 * dim, err);
 }
 
 /* What follows self-attention of all tokens. */
 static int finish(struct denoiser *d, const struct block *b, struct err *err)
 {
-    int rc = 0;
     for (int64_t t = 0; t < d->tokens; t += d->rows)
-        TRY(finish_self(d, b, t, chunk(d, t), err));
-    TRY(attn_job_launch(&d->on.gpu, &d->cross, err));
+        PASS_ON(finish_self(d, b, t, chunk(d, t), err));
+    PASS_ON(attn_job_launch(&d->on.gpu, &d->cross, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows)
-        TRY(finish_cross(d, b, t, chunk(d, t), err));
-out:
-    return rc;
+        PASS_ON(finish_cross(d, b, t, chunk(d, t), err));
+    return 0;
 }
 
 static int denoiser_layer(struct denoiser *d, int at, const struct denoiser_sink *sink,
                           struct err *err)
 {
     const struct block *b = d->blocks + at;
-    int rc = 0;
 
     d->own.wanted = sink->attend != NULL;
     if (d->own.wanted)
-        TRY(open_own(d, err));
-    TRY(project_all(d, b, sink, err));
-    TRY(check_operands(&d->on, d->overflow, d->shape.bf16, err));
-    TRY(attend(d, sink, err));
-    TRY(span_begin(&d->on, err));
-    TRY(finish(d, b, err));
-    TRY(span_end(&d->on, err));
-    TRY(check_operands(&d->on, d->overflow, d->shape.bf16, err));
-out:
-    return rc;
+        PASS_ON(open_own(d, err));
+    PASS_ON(project_all(d, b, sink, err));
+    PASS_ON(check_operands(&d->on, d->overflow, d->shape.bf16, err));
+    PASS_ON(attend(d, sink, err));
+    PASS_ON(span_begin(&d->on, err));
+    PASS_ON(finish(d, b, err));
+    PASS_ON(span_end(&d->on, err));
+    return check_operands(&d->on, d->overflow, d->shape.bf16, err);
 }
 
 /* -> d->latent */
@@ -665,16 +602,14 @@ static int velocity(struct denoiser *d, struct err *err)
 {
     const struct linear *head = d->outer + HEAD;
     struct gpu *g = &d->on.gpu;
-    int rc = 0;
-    TRY(ops_modulation(g, d->out_mod, d->temb, true, 2, d->dim, 1u << 1, d->mod, err));
+    PASS_ON(ops_modulation(g, d->out_mod, d->temb, true, 2, d->dim, 1u << 1, d->mod, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows) {
         int64_t n = chunk(d, t);
-        TRY(take_normed(d, t, n, d->mod + d->dim, d->mod, head, err));
-        TRY(apply(d, head, n, d->y, err));
-        TRY(ops_pixels(g, d->y, head->bias, &d->out, t, n, d->latent, err));
+        PASS_ON(take_normed(d, t, n, d->mod + d->dim, d->mod, head, err));
+        PASS_ON(apply(d, head, n, d->y, err));
+        PASS_ON(ops_pixels(g, d->y, head->bias, &d->out, t, n, d->latent, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int denoiser_end(struct denoiser *d, float *v, struct err *err)
@@ -682,14 +617,11 @@ static int denoiser_end(struct denoiser *d, float *v, struct err *err)
     const struct denoiser_shape *s = &d->shape;
     int64_t pixels = s->size[0] * s->size[1] * s->size[2];
     struct gpu *g = &d->on.gpu;
-    int rc = 0;
 
-    TRY(span_begin(&d->on, err));
-    TRY(velocity(d, err));
-    TRY(span_end(&d->on, err));
-    TRY(gpu_get(g, v, d->latent, s->out_channels * pixels * 4, err));
-out:
-    return rc;
+    PASS_ON(span_begin(&d->on, err));
+    PASS_ON(velocity(d, err));
+    PASS_ON(span_end(&d->on, err));
+    return gpu_get(g, v, d->latent, s->out_channels * pixels * 4, err);
 }
 
 /* ---- time ----------------------------------------------------------------------------------- */
@@ -698,28 +630,23 @@ out:
 static int all_but_attention(void *ctx, struct err *err)
 {
     struct denoiser *d = ctx;
-    int rc = 0;
-    TRY(embed(d, err));
+    PASS_ON(embed(d, err));
     for (int i = 0; i < d->shape.layers; i++) {
-        TRY(project_text(d, d->blocks + i, err));
+        PASS_ON(project_text(d, d->blocks + i, err));
         for (int64_t t = 0; t < d->tokens; t += d->rows)
-            TRY(project(d, d->blocks + i, t, chunk(d, t), err));
-        TRY(finish(d, d->blocks + i, err));
+            PASS_ON(project(d, d->blocks + i, t, chunk(d, t), err));
+        PASS_ON(finish(d, d->blocks + i, err));
     }
-    TRY(velocity(d, err));
-out:
-    return rc;
+    return velocity(d, err);
 }
 
 /* Products of n rows with the matrices `which` of l. */
 static int products(struct denoiser *d, const struct linear *l, const int *which, int count,
                     int64_t n, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < count; i++)
-        TRY(apply(d, l + which[i], n, d->y, err));
-out:
-    return rc;
+        PASS_ON(apply(d, l + which[i], n, d->y, err));
+    return 0;
 }
 
 /* The products of an evaluation, of whatever rows lie in d->x. */
@@ -730,45 +657,38 @@ static int all_products(void *ctx, struct err *err)
     static const int of_block[] = {QKV1, OUT1, Q2, OUT2, FFN0, FFN2};
     struct denoiser *d = ctx;
     int64_t n_text = d->shape.n_text;
-    int rc = 0;
 
-    TRY(products(d, d->outer, of_time, 3, 1, err));
-    TRY(products(d, d->outer, of_text, 2, n_text, err));
+    PASS_ON(products(d, d->outer, of_time, 3, 1, err));
+    PASS_ON(products(d, d->outer, of_text, 2, n_text, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows)
-        TRY(products(d, d->outer, of_tokens, 2, chunk(d, t), err));
+        PASS_ON(products(d, d->outer, of_tokens, 2, chunk(d, t), err));
     for (int i = 0; i < d->shape.layers; i++) {
-        TRY(products(d, d->blocks[i].l, of_block_text, 1, n_text, err));
+        PASS_ON(products(d, d->blocks[i].l, of_block_text, 1, n_text, err));
         for (int64_t t = 0; t < d->tokens; t += d->rows)
-            TRY(products(d, d->blocks[i].l, of_block, 6, chunk(d, t), err));
+            PASS_ON(products(d, d->blocks[i].l, of_block, 6, chunk(d, t), err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int self_attention(void *ctx, struct err *err)
 {
     struct denoiser *d = ctx;
-    int rc = 0;
     for (int i = 0; i < d->shape.layers; i++)
-        TRY(attn_job_launch(&d->on.gpu, &d->self, err));
-out:
-    return rc;
+        PASS_ON(attn_job_launch(&d->on.gpu, &d->self, err));
+    return 0;
 }
 
 static int denoiser_time(struct denoiser *d, int samples, struct denoiser_times *t, struct err *err)
 {
     const struct block *last = d->blocks + d->shape.layers - 1;
-    int rc = 0;
 
     d->own.wanted = false;
-    TRY(time_work(&d->on, all_but_attention, d, samples, &t->linear, err));
-    TRY(time_work(&d->on, all_products, d, samples, &t->product, err));
+    PASS_ON(time_work(&d->on, all_but_attention, d, samples, &t->linear, err));
+    PASS_ON(time_work(&d->on, all_products, d, samples, &t->product, err));
     for (int64_t at = 0; at < d->tokens; at += d->rows) /* cross-attention has used the queries */
-        TRY(project(d, last, at, chunk(d, at), err));
-    TRY(time_work(&d->on, self_attention, d, samples, &t->attention, err));
-    TRY(gpu_zero(&d->on.gpu, d->overflow, 4, err)); /* a state may have grown beyond all bounds */
-out:
-    return rc;
+        PASS_ON(project(d, last, at, chunk(d, at), err));
+    PASS_ON(time_work(&d->on, self_attention, d, samples, &t->attention, err));
+    return gpu_zero(&d->on.gpu, d->overflow, 4, err); /* a state may have grown beyond all bounds */
 }
 
 /* ---- all of it ------------------------------------------------------------------------------ */

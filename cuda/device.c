@@ -2,6 +2,7 @@
  * device.c - the CUDA runtime behind struct err, and an arena of device memory (device.h).
  */
 #include "cuda/device.h"
+#include "core/mem.h"
 
 #include <cudaTypedefs.h>
 #include <stdio.h>
@@ -58,17 +59,16 @@ int gpu_status(struct err *err, const char *file, int line, const char *call, cu
 /* A driver that is missing or too old is the usual reason on a new machine: say it in words. */
 static int check_driver(struct gpu *g, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaRuntimeGetVersion(&g->runtime));
-    CU(err, cudaDriverGetVersion(&g->driver));
+    PASS_ON_CU(err, cudaRuntimeGetVersion(&g->runtime));
+    PASS_ON_CU(err, cudaDriverGetVersion(&g->driver));
     if (g->driver == 0)
-        FAIL(err, ERR_MACHINE, "CUDA: no NVIDIA driver was found on this machine");
+        return err_set(err, ERR_MACHINE, "CUDA: no NVIDIA driver was found on this machine");
     if (g->driver / 1000 < g->runtime / 1000)
-        FAIL(err, ERR_MACHINE,
-             "the NVIDIA driver supports CUDA %d.%d, this program needs CUDA %d: update the driver",
-             g->driver / 1000, g->driver % 1000 / 10, g->runtime / 1000);
-out:
-    return rc;
+        return err_set(
+            err, ERR_MACHINE,
+            "the NVIDIA driver supports CUDA %d.%d, this program needs CUDA %d: update the driver",
+            g->driver / 1000, g->driver % 1000 / 10, g->runtime / 1000);
+    return 0;
 }
 
 /* GPU-8-4-4-4-12 hexadecimal digits. */
@@ -82,9 +82,8 @@ static void write_uuid(const unsigned char *bytes, char out[41])
 
 int gpu_describe(int device, struct gpu *g, struct err *err)
 {
-    int rc = 0;
     struct cudaDeviceProp p;
-    CU(err, cudaGetDeviceProperties(&p, device));
+    PASS_ON_CU(err, cudaGetDeviceProperties(&p, device));
     g->device = device;
     g->sm = p.major * 10 + p.minor;
     g->sms = p.multiProcessorCount;
@@ -92,8 +91,7 @@ int gpu_describe(int device, struct gpu *g, struct err *err)
     g->memory_bytes = (int64_t)p.totalGlobalMem;
     snprintf(g->name, sizeof g->name, "%.120s", p.name);
     write_uuid((const unsigned char *)p.uuid.bytes, g->uuid);
-out:
-    return rc;
+    return 0;
 }
 
 int gpu_open(int local_rank, struct gpu *g, struct err *err)
@@ -122,10 +120,9 @@ out:
 static void free_chunks(struct gpu_chunk **list)
 {
     while (*list) {
-        struct gpu_chunk *c = *list;
+        OWN(free_at) struct gpu_chunk *c = *list;
         *list = c->next;
         cudaFree(c->base);
-        free(c);
     }
 }
 
@@ -230,11 +227,10 @@ static struct gpu_chunk *add_chunk(struct gpu *g, int64_t bytes, struct err *err
 
 int gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err)
 {
-    int rc = 0;
     struct gpu_chunk *c = g->chunks;
     int64_t need;
     if (bytes < 0 || __builtin_add_overflow(bytes, 255, &need))
-        FAIL(err, ERR_RUN, "GPU memory: impossible size");
+        return err_set(err, ERR_RUN, "GPU memory: impossible size");
     need &= ~255LL;
     if (!c || c->size - c->used < need)
         c = add_chunk(g, need, err);
@@ -242,8 +238,7 @@ int gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err)
         return err->code;
     *(void **)out = c->base + c->used;
     c->used += need;
-out:
-    return rc;
+    return 0;
 }
 
 struct gpu_mark gpu_mark(const struct gpu *g)
@@ -275,9 +270,7 @@ int64_t gpu_bytes_held(const struct gpu *g)
 
 int gpu_alloc_own(struct gpu *g, int64_t bytes, void *out, struct err *err)
 {
-    int rc = take_memory(g, bytes, out, err);
-    if (rc)
-        return rc;
+    PASS_ON(take_memory(g, bytes, out, err));
     g->bytes_own += bytes;
     raise_peak(g);
     return 0;
@@ -302,8 +295,8 @@ int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err
 
 int gpu_upload(struct gpu *g, const void *src, int64_t bytes, void *out, struct err *err)
 {
-    int rc = gpu_alloc(g, bytes, out, err);
-    return rc ? rc : gpu_put(g, *(void **)out, src, bytes, err);
+    PASS_ON(gpu_alloc(g, bytes, out, err));
+    return gpu_put(g, *(void **)out, src, bytes, err);
 }
 
 int gpu_copy(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
@@ -315,10 +308,10 @@ int gpu_copy(struct gpu *g, void *dst, const void *src, int64_t bytes, struct er
 
 int gpu_get(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
 {
-    int rc = bytes ? CU_STATUS(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToHost,
-                                                    g->stream))
-                   : 0;
-    return rc ? rc : gpu_sync(g, err);
+    PASS_ON(bytes ? CU_STATUS(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToHost,
+                                                   g->stream))
+                  : 0);
+    return gpu_sync(g, err);
 }
 
 int gpu_zero(struct gpu *g, void *dst, int64_t bytes, struct err *err)
@@ -333,14 +326,14 @@ int gpu_sync(struct gpu *g, struct err *err)
 
 int gpu_fork(struct gpu *g, struct err *err)
 {
-    int rc = CU_STATUS(err, cudaEventRecord(g->forked, g->stream));
-    return rc ? rc : CU_STATUS(err, cudaStreamWaitEvent(g->side, g->forked, 0));
+    PASS_ON(CU_STATUS(err, cudaEventRecord(g->forked, g->stream)));
+    return CU_STATUS(err, cudaStreamWaitEvent(g->side, g->forked, 0));
 }
 
 int gpu_join(struct gpu *g, struct err *err)
 {
-    int rc = CU_STATUS(err, cudaEventRecord(g->joined, g->side));
-    return rc ? rc : CU_STATUS(err, cudaStreamWaitEvent(g->stream, g->joined, 0));
+    PASS_ON(CU_STATUS(err, cudaEventRecord(g->joined, g->side)));
+    return CU_STATUS(err, cudaStreamWaitEvent(g->stream, g->joined, 0));
 }
 
 /* ---- tensor maps ---------------------------------------------------------------------------- */
@@ -348,16 +341,15 @@ int gpu_join(struct gpu *g, struct err *err)
 /* Taken from the driver at run time: the program links no libcuda. */
 static int encoder(PFN_cuTensorMapEncodeTiled_v12000 *encode, struct err *err)
 {
-    int rc = 0;
     enum cudaDriverEntryPointQueryResult found;
     void *p = NULL;
-    CU(err, cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, cudaEnableDefault,
-                                             &found));
+    PASS_ON_CU(err, cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000,
+                                                     cudaEnableDefault, &found));
     if (found != cudaDriverEntryPointSuccess || !p)
-        FAIL(err, ERR_MACHINE, "the NVIDIA driver has no cuTensorMapEncodeTiled (CUDA 12.0)");
+        return err_set(err, ERR_MACHINE,
+                       "the NVIDIA driver has no cuTensorMapEncodeTiled (CUDA 12.0)");
     *(void **)encode = p;
-out:
-    return rc;
+    return 0;
 }
 
 int tensor_map(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
@@ -375,15 +367,13 @@ int tensor_map_boxes(CUtensorMap *map, const void *x, int d, int64_t n, int head
     cuuint64_t strides[2] = {(cuuint64_t)d * 2, (cuuint64_t)n * (cuuint64_t)d * 2};
     cuuint32_t size[3] = {(cuuint32_t)box[0], (cuuint32_t)box[1], (cuuint32_t)box[2]};
     cuuint32_t steps[3] = {1, 1, 1};
-    int rc = 0;
-    TRY(encoder(&encode, err));
+    PASS_ON(encoder(&encode, err));
     CUresult r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)(uintptr_t)x, dims,
                         strides, size, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                         box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r)
-        FAIL(err, ERR_RUN, "tensor map of %d x %lld x %d: driver error %d", heads, (long long)n, d,
-             (int)r);
-out:
-    return rc;
+        return err_set(err, ERR_RUN, "tensor map of %d x %lld x %d: driver error %d", heads,
+                       (long long)n, d, (int)r);
+    return 0;
 }

@@ -1,6 +1,7 @@
 #include "cuda/modelrun.h"
 
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "cuda/metrics/metrics.h"
 #include "cuda/timer.h"
 
@@ -11,13 +12,10 @@
 
 int model_run_open(int local_rank, struct model_run *r, struct err *err)
 {
-    int rc = 0;
-    TRY(gpu_open(local_rank, &r->gpu, err));
-    TRY(blas_open(&r->gpu, &r->blas, err));
-    CU(err, cudaEventCreate(&r->begin));
-    CU(err, cudaEventCreate(&r->end));
-out:
-    return rc;
+    PASS_ON(gpu_open(local_rank, &r->gpu, err));
+    PASS_ON(blas_open(&r->gpu, &r->blas, err));
+    PASS_ON_CU(err, cudaEventCreate(&r->begin));
+    return CU_STATUS(err, cudaEventCreate(&r->end));
 }
 
 void model_run_close(struct model_run *r)
@@ -46,14 +44,10 @@ int plan_attention(struct model_run *r, const struct attn_problem *p, bool bf16,
                    const struct attn_tensors *x, struct attn_job *job, struct err *err)
 {
     const struct attn_kernel *kernel;
-    struct attn_plan plan = {0};
-    int rc = 0;
-    TRY(attn_kernel_for(p, r->gpu.sm, bf16 ? ATTN_BF16 : ATTN_F16, &kernel, err));
-    TRY(attn_plan_make(p, &kernel->tile, NULL, r->gpu.sms, &plan, err));
-    TRY(attn_job_init(&r->gpu, p, kernel, &plan, x, job, err));
-out:
-    attn_plan_free(&plan);
-    return rc;
+    OWN(attn_plan_free) struct attn_plan plan = {0};
+    PASS_ON(attn_kernel_for(p, r->gpu.sm, bf16 ? ATTN_BF16 : ATTN_F16, &kernel, err));
+    PASS_ON(attn_plan_make(p, &kernel->tile, NULL, r->gpu.sms, &plan, err));
+    return attn_job_init(&r->gpu, p, kernel, &plan, x, job, err);
 }
 
 int check_operands(struct model_run *r, const int *overflow, bool bf16, struct err *err)
@@ -85,33 +79,29 @@ int span_begin(struct model_run *r, struct err *err)
 int span_end(struct model_run *r, struct err *err)
 {
     float ms = 0;
-    int rc = 0;
-    CU(err, cudaEventRecord(r->end, r->gpu.stream));
-    CU(err, cudaEventSynchronize(r->end));
-    CU(err, cudaEventElapsedTime(&ms, r->begin, r->end));
+    PASS_ON_CU(err, cudaEventRecord(r->end, r->gpu.stream));
+    PASS_ON_CU(err, cudaEventSynchronize(r->end));
+    PASS_ON_CU(err, cudaEventElapsedTime(&ms, r->begin, r->end));
     r->seconds += 1e-3 * (double)ms;
-out:
-    return rc;
+    return 0;
 }
 
 int time_work(struct model_run *r, int (*work)(void *ctx, struct err *err), void *ctx, int samples,
               double *ns, struct err *err)
 {
     double x[MAX_SAMPLES];
-    int rc = 0;
     samples = samples < MAX_SAMPLES ? samples : MAX_SAMPLES;
-    TRY(work(ctx, err));
+    PASS_ON(work(ctx, err));
     for (int i = 0; i < samples; i++) {
         double before = r->seconds;
-        TRY(span_begin(r, err));
-        TRY(work(ctx, err));
-        TRY(span_end(r, err));
+        PASS_ON(span_begin(r, err));
+        PASS_ON(work(ctx, err));
+        PASS_ON(span_end(r, err));
         x[i] = 1e9 * (r->seconds - before);
         r->seconds = before;
     }
     *ns = quartiles_of(x, samples).median;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- weights -------------------------------------------------------------------------------- */
@@ -132,8 +122,8 @@ int put_raw(struct model_run *r, const struct decoder_tensor *t, struct err *err
 
 int put_vector(struct model_run *r, const struct decoder_tensor *t, float *to, struct err *err)
 {
-    int rc = put_raw(r, t, err);
-    return rc ? rc : ops_widen(&r->gpu, r->raw, t->dtype, count(t), to, err);
+    PASS_ON(put_raw(r, t, err));
+    return ops_widen(&r->gpu, r->raw, t->dtype, count(t), to, err);
 }
 
 int matrix_terms(const struct decoder_tensor *t, int first, int n)
@@ -148,20 +138,19 @@ int put_matrix(struct model_run *r, const struct decoder_tensor *t, int first, i
                struct matrix *m, struct err *err)
 {
     int64_t at = 0;
-    int rc = 0;
 
     m->terms = matrix_terms(t, first, n);
     for (int i = 0; i < n; i++) {
         const struct decoder_tensor *w = t + first + 2 * i;
         if (w->cols != m->cols || at + w->rows > m->rows)
-            FAIL(err, ERR_RUN, "a weight does not have the shape that the model's sizes say");
-        TRY(put_raw(r, w, err));
-        TRY(ops_split_weights(&r->gpu, r->raw, w->dtype, w->rows, w->cols, m->terms,
-                              (char *)m->w + 2 * at * m->cols * m->terms, err));
+            return err_set(err, ERR_RUN,
+                           "a weight does not have the shape that the model's sizes say");
+        PASS_ON(put_raw(r, w, err));
+        PASS_ON(ops_split_weights(&r->gpu, r->raw, w->dtype, w->rows, w->cols, m->terms,
+                                  (char *)m->w + 2 * at * m->cols * m->terms, err));
         at += w->rows;
     }
-out:
-    return rc;
+    return 0;
 }
 
 int multiply(struct model_run *r, const struct matrix *m, int64_t n, const void *x, float beta,
@@ -215,17 +204,14 @@ static int make_slowly(struct model_run *r, const struct map_source *s, int64_t 
                             .pool = pool,
                             .scale = s->scale,
                             .causal = s->causal};
-    int rc = 0;
 
-    TRY(gpu_alloc(&r->gpu, bytes, &maps.sum, err));
-    TRY(gpu_alloc(&r->gpu, bytes, &maps.max, err));
-    TRY(span_begin(r, err));
-    TRY(ops_pool_map(&r->gpu, &maps, err));
-    TRY(span_end(r, err));
-    TRY(gpu_get(&r->gpu, sum, maps.sum, bytes, err));
-    TRY(gpu_get(&r->gpu, max, maps.max, bytes, err));
-out:
-    return rc;
+    PASS_ON(gpu_alloc(&r->gpu, bytes, &maps.sum, err));
+    PASS_ON(gpu_alloc(&r->gpu, bytes, &maps.max, err));
+    PASS_ON(span_begin(r, err));
+    PASS_ON(ops_pool_map(&r->gpu, &maps, err));
+    PASS_ON(span_end(r, err));
+    PASS_ON(gpu_get(&r->gpu, sum, maps.sum, bytes, err));
+    return gpu_get(&r->gpu, max, maps.max, bytes, err);
 }
 
 /* The map of one head, to sum and max on the host. */
@@ -238,22 +224,18 @@ static int make_head(struct model_run *r, const struct map_source *s, int head, 
     struct attn_tensors x = {.q = (const char *)s->q + head * bytes,
                              .k = (const char *)s->k + kv * bytes};
     struct metrics_ask maps = {.cells = true, .sums = true, .element = ATTN_F16};
-    struct metrics_pass pass = {0};
+    OWN(metrics_pass_free) struct metrics_pass pass = {0};
     void *norm = NULL;
-    int rc = 0;
 
-    TRY(gpu_alloc(&r->gpu, s->tokens * 8, &norm, err));
-    TRY(span_begin(r, err));
-    TRY(metrics_norms_into(&r->gpu, s->lse + head * s->tokens, s->tokens, norm, err));
-    TRY(span_end(r, err));
-    TRY(metrics_pass_init(&r->gpu, &p, &x, norm, &maps, &pass, err));
-    TRY(span_begin(r, err));
-    TRY(metrics_pass_launch(&r->gpu, &pass, err));
-    TRY(span_end(r, err));
-    TRY(metrics_pass_cells(&r->gpu, &pass, pool, sum, max, err));
-out:
-    metrics_pass_free(&pass);
-    return rc;
+    PASS_ON(gpu_alloc(&r->gpu, s->tokens * 8, &norm, err));
+    PASS_ON(span_begin(r, err));
+    PASS_ON(metrics_norms_into(&r->gpu, s->lse + head * s->tokens, s->tokens, norm, err));
+    PASS_ON(span_end(r, err));
+    PASS_ON(metrics_pass_init(&r->gpu, &p, &x, norm, &maps, &pass, err));
+    PASS_ON(span_begin(r, err));
+    PASS_ON(metrics_pass_launch(&r->gpu, &pass, err));
+    PASS_ON(span_end(r, err));
+    return metrics_pass_cells(&r->gpu, &pass, pool, sum, max, err);
 }
 
 int make_maps(struct model_run *r, const struct map_source *s, int64_t pool, float *sum, float *max,

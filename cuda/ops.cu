@@ -392,18 +392,15 @@ static __global__ void __launch_bounds__(THREADS) pool_cells(const ops_maps m)
 
 int ops_pool_map(struct gpu *g, const struct ops_maps *m, struct err *err)
 {
-    int rc = 0;
     int64_t cells = ceil_div(m->tokens, m->pool);
     dim3 grid((unsigned)cells, (unsigned)cells, (unsigned)m->heads);
     if (cells > 65535)
-        FAIL(err, ERR_RUN,
-             "%lld cells a row are more than the GPU's maps can have (65535): use a "
-             "larger --maps",
-             (long long)cells);
+        return err_set(err, ERR_RUN,
+                       "%lld cells a row are more than the GPU's maps can have (65535): use a "
+                       "larger --maps",
+                       (long long)cells);
     pool_cells<<<grid, THREADS, 0, g->stream>>>(*m);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- likelihood ----------------------------------------------------------------------------- */
@@ -705,20 +702,19 @@ static __global__ void __launch_bounds__(MAX_D) join_parts(const ops_few f, int 
 int ops_attend_few(struct gpu *g, const struct ops_few *f, struct err *err)
 {
     int of_kv = f->heads / f->kv_heads, group = min(of_kv, MAX_GROUP);
-    int per_kv = (int)ceil_div(of_kv, group), rc = 0;
+    int per_kv = (int)ceil_div(of_kv, group);
     int64_t parts = ceil_div(f->pos + f->m, PART);
     dim3 grid((unsigned)parts, (unsigned)(f->kv_heads * per_kv), (unsigned)f->m);
     dim3 join((unsigned)f->heads, (unsigned)f->m);
 
     if (f->d % 4 || f->d > MAX_D)
-        FAIL(err, ERR_RUN, "attention of single rows on the GPU has head dims up to %d, not %d",
-             MAX_D, f->d);
+        return err_set(err, ERR_RUN,
+                       "attention of single rows on the GPU has head dims up to %d, not %d", MAX_D,
+                       f->d);
     attend_part<<<grid, KEYS, 0, g->stream>>>(*f, group, per_kv);
-    CU_LAUNCHED(err);
+    PASS_ON_LAUNCH(err);
     join_parts<<<join, MAX_D, 0, g->stream>>>(*f, (int)parts);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- patches -------------------------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "cuda/operands.h"
 
 #include <stdatomic.h>
@@ -168,42 +169,39 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
     int64_t q = p->nq * p->d, k = p->nk * p->d, v = p->nk * attn_dv(p->d);
     int64_t most = MAX(q, MAX(k, v));
     char *at_q, *at_k, *at_v;
-    float *scaled = NULL;
-    void *staging = NULL;
-    int rc = 0;
+    OWN(free_at) float *scaled = NULL;
+    OWN(free_at) void *staging = NULL;
 
-    TRY(take(&s->gpu, p->heads, q * 2, &at_q, err));
-    TRY(take(&s->gpu, p->kv_heads, k * 2, &at_k, err));
-    TRY(take(&s->gpu, p->kv_heads, v * 2, &at_v, err));
-    TRY(take(&s->gpu, p->heads, p->nq * attn_dv(p->d) * 2, &s->call.x.out, err));
-    TRY(take(&s->gpu, p->heads, p->nq * 4, &s->call.x.lse, err));
-    TRY(mem_alloc(&staging, most, 2, "operands in bf16", err));
-    TRY(mem_alloc(&scaled, v, sizeof *scaled, "scaled values", err));
+    PASS_ON(take(&s->gpu, p->heads, q * 2, &at_q, err));
+    PASS_ON(take(&s->gpu, p->kv_heads, k * 2, &at_k, err));
+    PASS_ON(take(&s->gpu, p->kv_heads, v * 2, &at_v, err));
+    PASS_ON(take(&s->gpu, p->heads, p->nq * attn_dv(p->d) * 2, &s->call.x.out, err));
+    PASS_ON(take(&s->gpu, p->heads, p->nq * 4, &s->call.x.lse, err));
+    PASS_ON(mem_alloc(&staging, most, 2, "operands in bf16", err));
+    PASS_ON(mem_alloc(&scaled, v, sizeof *scaled, "scaled values", err));
     for (int i = 0; i < c->n; i++) {
         const struct attn_in *x = c->heads[i].x;
         const void *there = is_copy(c, i) ? at_q : x->on_device ? x->on_device->q : NULL;
-        TRY(put_matrix(&s->gpu, x->q, there, q, staging, at_q + i * q * 2, err));
+        PASS_ON(put_matrix(&s->gpu, x->q, there, q, staging, at_q + i * q * 2, err));
     }
     for (int g = 0; g < p->kv_heads; g++) {
         const struct attn_in *x = c->heads[g * c->group].x;
         bool copy = is_copy(c, g);
         const void *there = copy ? at_k : x->on_device ? x->on_device->k : NULL;
-        TRY(put_matrix(&s->gpu, x->k, there, k, staging, at_k + g * k * 2, err));
+        PASS_ON(put_matrix(&s->gpu, x->k, there, k, staging, at_k + g * k * 2, err));
         if (copy) {
             s->call.v_exp[g] = s->call.v_exp[0];
-            TRY(gpu_copy(&s->gpu, at_v + g * v * 2, at_v, v * 2, err));
+            PASS_ON(gpu_copy(&s->gpu, at_v + g * v * 2, at_v, v * 2, err));
         } else {
-            TRY(put_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * v * 2, err));
+            PASS_ON(
+                put_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * v * 2, err));
         }
     }
-    TRY(gpu_sync(&s->gpu, err));
+    PASS_ON(gpu_sync(&s->gpu, err));
     s->call.x.q = at_q;
     s->call.x.k = at_k;
     s->call.x.v = at_v;
-out:
-    free(staging);
-    free(scaled);
-    return rc;
+    return 0;
 }
 
 int session_put_call(struct accel_session *s, const struct accel_call *c, struct err *err)
@@ -330,15 +328,12 @@ static int64_t rounded(int64_t bytes)
 /* Copy the parts into the plan's memory. */
 static int put_parts(struct gpu *g, char *at, const struct part part[PARTS], struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < PARTS; i++) {
         *part[i].to = at;
-        TRY(gpu_put(g, at, part[i].from, part[i].bytes, err));
+        PASS_ON(gpu_put(g, at, part[i].from, part[i].bytes, err));
         at += rounded(part[i].bytes);
     }
-    TRY(gpu_sync(g, err));
-out:
-    return rc;
+    return gpu_sync(g, err);
 }
 
 /* The plan as it is kept: only what is on the device, and its numbers. */
@@ -408,14 +403,12 @@ static int warm_up(struct accel_session *s, const struct session_work *work, str
 static int sample(struct accel_session *s, const struct session_work *work, struct err *err)
 {
     int64_t id;
-    int rc = 0;
     if (s->flush)
-        CU(err, cudaMemsetAsync(s->flush, 0x5a, (size_t)(2 * s->gpu.l2_bytes), s->gpu.stream));
-    TRY(timer_begin(s->timer, &s->gpu, &id, err));
-    TRY(work->launch(&s->gpu, work->job, err));
-    TRY(timer_end(s->timer, &s->gpu, err));
-out:
-    return rc;
+        PASS_ON_CU(err,
+                   cudaMemsetAsync(s->flush, 0x5a, (size_t)(2 * s->gpu.l2_bytes), s->gpu.stream));
+    PASS_ON(timer_begin(s->timer, &s->gpu, &id, err));
+    PASS_ON(work->launch(&s->gpu, work->job, err));
+    return timer_end(s->timer, &s->gpu, err);
 }
 
 /* Where work i stands in sample k: the chain comes first, or last. */
@@ -439,15 +432,15 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
                  int in_total, struct accel_time *times, struct accel_time *total, struct err *err)
 {
     double ns[SESSION_MAX_SAMPLES], sum[SESSION_MAX_SAMPLES] = {0};
-    int rc = 0, samples = s->options.samples;
+    int samples = s->options.samples;
 
     timer_reset(s->timer);
     for (int i = n - 1; i >= 0; i--)
-        TRY(warm_up(s, work + i, err));
+        PASS_ON(warm_up(s, work + i, err));
     for (int k = 0; k < samples; k++)
         for (int i = 0; i < n; i++)
-            TRY(sample(s, work + work_at(i, k, n, chain), err));
-    TRY(timer_collect(s->timer, &s->gpu, err));
+            PASS_ON(sample(s, work + work_at(i, k, n, chain), err));
+    PASS_ON(timer_collect(s->timer, &s->gpu, err));
     for (int i = 0; i < n; i++) {
         for (int k = 0; k < samples; k++) {
             ns[k] = timer_ns(s->timer, (int64_t)k * n + place_of(i, k, n, chain));
@@ -457,6 +450,5 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
     }
     if (total)
         *total = summary(sum, samples);
-out:
-    return rc;
+    return 0;
 }

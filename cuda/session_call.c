@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "cuda/attn/attn.h"
 #include "cuda/attn/mapplan.h"
 #include "cuda/ops.h"
@@ -101,10 +102,10 @@ static const struct select_method *run_select(const struct session_call *c,
 /* A copy of the heads' choices, one after the other; owned by the caller. */
 static int call_choices(const struct accel_call *call, struct accel_choice **out, struct err *err)
 {
-    int rc = mem_alloc(out, call->n, sizeof **out, "choices of heads", err);
-    for (int i = 0; i < call->n && !rc; i++)
+    PASS_ON(mem_alloc(out, call->n, sizeof **out, "choices of heads", err));
+    for (int i = 0; i < call->n; i++)
         (*out)[i] = call->heads[i].choice;
-    return rc;
+    return 0;
 }
 
 /* The lists of a head to the host, and what comes beside them. */
@@ -185,19 +186,17 @@ out:
  * lies below them and has to be there first. */
 static int begin_kept(struct accel_session *s, struct choosing *c, struct err *err)
 {
-    int n = c->call->n, rc = 0;
+    int n = c->call->n;
     c->keep = true;
     for (int i = 0; i < n; i++)
         c->keep &= c->choices[i].method && c->choices[i].keep_on_device;
     if (!c->keep)
         return 0;
     if (!c->call->unmeasured)
-        TRY(session_call_dense(s, err));
-    TRY(mem_zalloc(&c->runs, n, sizeof *c->runs, "runs of heads", err));
+        PASS_ON(session_call_dense(s, err));
+    PASS_ON(mem_zalloc(&c->runs, n, sizeof *c->runs, "runs of heads", err));
     s->kept.mark = gpu_mark(&s->gpu);
-    TRY(mem_zalloc(&s->kept.jobs, n, sizeof *s->kept.jobs, "selections", err));
-out:
-    return rc;
+    return mem_zalloc(&s->kept.jobs, n, sizeof *s->kept.jobs, "selections", err);
 }
 
 int session_block_keys(const struct accel_session *s, int d)
@@ -261,59 +260,53 @@ static int count_tiles(struct accel_session *s, const struct choosing *c, struct
     const struct tile_rows *r = &s->kept.rows;
     const int32_t *from[] = {r->place, r->partial, r->keys};
     int64_t rows = c->call->n * r->groups;
-    int32_t *n = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&n, 3 * rows, sizeof *n, "tiles of rows", err));
+    OWN(free_at) int32_t *n = NULL;
+    PASS_ON(mem_alloc(&n, 3 * rows, sizeof *n, "tiles of rows", err));
     for (int k = 0; k < 3; k++)
-        TRY(gpu_get(&s->gpu, n + k * rows, from[k], rows * 4, err));
+        PASS_ON(gpu_get(&s->gpu, n + k * rows, from[k], rows * 4, err));
     for (int64_t i = 0; i < rows; i++) {
         struct accel_units *u = c->choices[i / r->groups].keep_on_device;
         if (i % r->groups == 0)
             u->tiles[1] = 0;
         if (i % r->groups == 0)
-            TRY(mem_alloc(&u->tile_rows, r->groups, sizeof *u->tile_rows, "tiles of rows", err));
+            PASS_ON(
+                mem_alloc(&u->tile_rows, r->groups, sizeof *u->tile_rows, "tiles of rows", err));
         u->tile_rows[i % r->groups] = (struct accel_tile_row){n[i], n[rows + i], n[2 * rows + i]};
         u->tiles[1] += ceil_div(n[2 * rows + i], ACCEL_TILE);
     }
-out:
-    free(n);
-    return rc;
+    return 0;
 }
 
 static int count_kept(struct accel_session *s, const struct choosing *c, struct err *err)
 {
     const struct select_lists *l = &s->kept.jobs->lists;
-    struct map_totals *totals = NULL;
-    int32_t *count = NULL;
-    int n = c->call->n, rc = 0;
+    OWN(free_at) struct map_totals *totals = NULL;
+    OWN(free_at) int32_t *count = NULL;
+    int n = c->call->n;
 
-    TRY(mem_alloc(&totals, n, sizeof *totals, "counts of masks", err));
-    TRY(mem_alloc(&count, n * l->groups, sizeof *count, "counts of masks", err));
+    PASS_ON(mem_alloc(&totals, n, sizeof *totals, "counts of masks", err));
+    PASS_ON(mem_alloc(&count, n * l->groups, sizeof *count, "counts of masks", err));
     if (are_fine(l))
-        TRY(tile_rows_totals(&s->gpu, &s->kept.rows, totals, count, err));
+        PASS_ON(tile_rows_totals(&s->gpu, &s->kept.rows, totals, count, err));
     else
-        TRY(map_lists_totals(&s->gpu, &s->kept.lists, totals, count, err));
+        PASS_ON(map_lists_totals(&s->gpu, &s->kept.lists, totals, count, err));
     for (int i = 0; i < n; i++) {
         struct accel_units *u = c->choices[i].keep_on_device;
-        TRY(mem_alloc(&u->count, l->groups, sizeof *u->count, "counts of masks", err));
+        PASS_ON(mem_alloc(&u->count, l->groups, sizeof *u->count, "counts of masks", err));
         fill_units(l, totals + i, count + i * l->groups, u);
     }
     if (!are_blocks(s, l))
-        TRY(count_tiles(s, c, err));
-out:
-    free(totals);
-    free(count);
-    return rc;
+        return count_tiles(s, c, err);
+    return 0;
 }
 
 static int keep_masks(struct accel_session *s, const struct choosing *c, struct err *err)
 {
     const struct select_job *job = s->kept.jobs;
     const struct attn_problem *p = &s->call.problem;
-    const uint32_t **map = NULL;
-    int rc = 0;
+    OWN(free_at) const uint32_t **map = NULL;
 
-    TRY(mem_alloc(&map, c->call->n, sizeof *map, "maps of heads", err));
+    PASS_ON(mem_alloc(&map, c->call->n, sizeof *map, "maps of heads", err));
     for (int i = 0; i < s->kept.n; i++)
         for (int h = 0; h < c->runs[i].n; h++)
             map[c->runs[i].first + h] =
@@ -321,13 +314,10 @@ static int keep_masks(struct accel_session *s, const struct choosing *c, struct 
     struct unit_maps m = {c->call->n,       p->nq,     p->nk, job->lists.bq, job->lists.bk,
                           job->lists.words, p->causal, map};
     if (are_blocks(s, &job->lists))
-        TRY(map_lists_init(&s->gpu, &m, &s->kept.lists, err));
+        PASS_ON(map_lists_init(&s->gpu, &m, &s->kept.lists, err));
     if (are_fine(&job->lists))
-        TRY(tile_rows_init(&s->gpu, &m, &s->kept.rows, err));
-    TRY(count_kept(s, c, err));
-out:
-    free(map);
-    return rc;
+        PASS_ON(tile_rows_init(&s->gpu, &m, &s->kept.rows, err));
+    return count_kept(s, c, err);
 }
 
 /* The maps of a job's heads to the host, and what comes beside them, where they are wanted. */
@@ -336,39 +326,35 @@ static int fetch_maps(struct accel_session *s, const struct choosing *c,
 {
     const struct select_lists *l = &job->lists;
     int64_t n = l->groups * l->words;
-    int rc = 0;
     for (int i = 0; i < r.n; i++) {
         const struct accel_choice *choice = c->choices + r.first + i;
         struct accel_units *u = choice->keep_on_device;
         if (choice->own)
-            TRY(select_fetch_own(&s->gpu, job, i, choice->own, err));
+            PASS_ON(select_fetch_own(&s->gpu, job, i, choice->own, err));
         if (!choice->fetch && !are_blocks(s, l))
             continue;
         u->words = l->words;
-        TRY(mem_alloc(&u->map, n, sizeof *u->map, "map of a mask", err));
-        TRY(gpu_get(&s->gpu, u->map, l->map + i * n, n * (int64_t)sizeof *u->map, err));
+        PASS_ON(mem_alloc(&u->map, n, sizeof *u->map, "map of a mask", err));
+        PASS_ON(gpu_get(&s->gpu, u->map, l->map + i * n, n * (int64_t)sizeof *u->map, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int end_kept(struct accel_session *s, const struct choosing *c, struct err *err)
 {
-    int rc = 0;
     if (!c->keep)
         return 0;
     bool stay = can_keep(s, c);
     if (stay)
-        TRY(keep_masks(s, c, err));
+        PASS_ON(keep_masks(s, c, err));
     for (int i = 0; i < s->kept.n; i++)
         if (stay)
-            TRY(fetch_maps(s, c, s->kept.jobs + i, c->runs[i], err));
+            PASS_ON(fetch_maps(s, c, s->kept.jobs + i, c->runs[i], err));
         else
-            TRY(fetch_masks(s, c->call, s->kept.jobs + i, c->runs[i], err));
+            PASS_ON(fetch_masks(s, c->call, s->kept.jobs + i, c->runs[i], err));
     if (!stay)
         session_drop_kept(s);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- selection of a call -------------------------------------------------------------------- */
@@ -392,7 +378,6 @@ static int select_runs(struct accel_session *s, const struct choosing *c, struct
 {
     const struct accel_call *call = c->call;
     struct head_run r;
-    int rc = 0;
 
     for (int i = 0; i < call->n; i += r.n) {
         struct select_problem p;
@@ -405,10 +390,9 @@ static int select_runs(struct accel_session *s, const struct choosing *c, struct
             run_select(&s->call, c->choices, r, &p, &full, call->heads[i].why);
         answer_run(s, call, r, m ? 0 : ACCEL_NO_SELECT, full);
         if (m && !full)
-            TRY(choose_run(s, c, m, &p, r, err));
+            PASS_ON(choose_run(s, c, m, &p, r, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int select_locked(struct accel_session *s, struct choosing *c, struct err *err)
@@ -456,28 +440,25 @@ struct jobs {
 static int launch_attends(struct gpu *g, const void *jobs, struct err *err)
 {
     const struct jobs *j = jobs;
-    int rc = 0;
-    for (int i = 0; i < j->n && !rc; i++)
-        rc = attn_job_launch(g, j->attend + i, err);
-    return rc;
+    for (int i = 0; i < j->n; i++)
+        PASS_ON(attn_job_launch(g, j->attend + i, err));
+    return 0;
 }
 
 static int launch_operands(struct gpu *g, const void *jobs, struct err *err)
 {
     const struct jobs *j = jobs;
-    int rc = 0;
-    for (int i = 0; i < j->n && !rc && j->operands; i++)
-        rc = own_operands_make(g, j->operands + i, err);
-    return rc;
+    for (int i = 0; i < j->n && j->operands; i++)
+        PASS_ON(own_operands_make(g, j->operands + i, err));
+    return 0;
 }
 
 static int launch_selects(struct gpu *g, const void *jobs, struct err *err)
 {
     const struct jobs *j = jobs;
-    int rc = 0;
-    for (int i = 0; i < j->n && !rc; i++)
-        rc = select_job_choose(g, j->select + i, err);
-    return rc;
+    for (int i = 0; i < j->n; i++)
+        PASS_ON(select_job_choose(g, j->select + i, err));
+    return 0;
 }
 
 static void jobs_free(struct jobs *j)
@@ -503,9 +484,8 @@ static int make_selects(struct accel_session *s, const struct accel_call *call,
 {
     struct head_run r;
     char why[160];
-    int rc = 0;
 
-    TRY(mem_zalloc(&out->select, call->n, sizeof *out->select, "selections", err));
+    PASS_ON(mem_zalloc(&out->select, call->n, sizeof *out->select, "selections", err));
     for (int i = 0; i < call->n; i += r.n) {
         struct select_problem p;
         bool full = false;
@@ -515,15 +495,14 @@ static int make_selects(struct accel_session *s, const struct accel_call *call,
         r = run_from(call->n, call->group, i, run_same_choice, choices);
         const struct select_method *m = run_select(&s->call, choices, r, &p, &full, why);
         if (!m)
-            FAIL(err, ERR_RUN, "%s", why);
+            return err_set(err, ERR_RUN, "%s", why);
         if (full)
             continue;
         p.no_mask = true;
-        TRY(select_job_init(&s->gpu, m, &p, out->select + out->n, err));
+        PASS_ON(select_job_init(&s->gpu, m, &p, out->select + out->n, err));
         out->n++;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */
@@ -592,9 +571,7 @@ static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *cs
         *csr = a->plan.tiles.csr;
         return 0;
     }
-    int rc = mem_alloc(ptr, n + 1, sizeof **ptr, "lists of a run of heads", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(ptr, n + 1, sizeof **ptr, "lists of a run of heads", err));
     for (int64_t i = 0; i <= n; i++)
         (*ptr)[i] = rows[i] - from;
     *csr = (struct attn_csr){*ptr,
@@ -634,24 +611,22 @@ static int make_plan(struct attend *a, const struct attn_problem *p, const struc
 {
     struct gpu *g = &a->s->gpu;
     double since = clock_ns();
-    int rc = 0;
     if (a->held) {
         *plan = a->held->plan;
     } else if (makes_blocks(a)) {
         struct list_run all = {0, p->heads, p->kv_heads, -1};
-        TRY(list_plan_make(g, &a->s->kept.lists, a->lists.first, p, &k->tile, &all, 1,
-                           &a->block_plan, plan, a->blocks, err));
+        PASS_ON(list_plan_make(g, &a->s->kept.lists, a->lists.first, p, &k->tile, &all, 1,
+                               &a->block_plan, plan, a->blocks, err));
     } else if (a->lists.made) {
-        TRY(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
+        PASS_ON(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
     } else {
-        TRY(attn_plan_make(p, &k->tile, csr, g->sms, plan, err));
+        PASS_ON(attn_plan_make(p, &k->tile, csr, g->sms, plan, err));
         if (a->lists.static_id && csr && p->heads == a->call->n)
-            TRY(session_keep_plan(a->s, a->lists.static_id, p, csr, a->groups, plan, err));
+            PASS_ON(session_keep_plan(a->s, a->lists.static_id, p, csr, a->groups, plan, err));
         res->host_plan_ns += clock_ns() - since;
     }
     res->balance = fmax(res->balance, plan->balance);
-out:
-    return rc;
+    return 0;
 }
 
 /* The kernel over lists (or the dense one) for a run. */
@@ -700,16 +675,13 @@ static int filter_plan(const struct attend *a, struct head_run r, const struct a
                        struct accel_result *res, struct err *err)
 {
     struct attn_csr csr;
-    int64_t *ptr = NULL;
-    int rc = 0;
-    TRY(csr_of(a, r, &csr, &ptr, err));
+    OWN(free_at) int64_t *ptr = NULL;
+    PASS_ON(csr_of(a, r, &csr, &ptr, err));
     double since = clock_ns();
-    TRY(attn_plan_filtered(p, tile, &csr, tail, a->s->gpu.sms, plan, err));
+    PASS_ON(attn_plan_filtered(p, tile, &csr, tail, a->s->gpu.sms, plan, err));
     if (res)
         res->host_plan_ns += clock_ns() - since;
-out:
-    free(ptr);
-    return rc;
+    return 0;
 }
 
 /* The filter's kernel for run number i, in jobs->attend[i]. f: of the run's heads; x: where the
@@ -723,23 +695,19 @@ static int filter_job(struct attend *a, int i, const struct accel_filter *f,
     struct attn_problem p = problem_of(a, r);
     struct attn_tensors own = run_tensors(&a->s->call, x, r);
     struct own_operands *ops = jobs->operands ? jobs->operands + i : NULL;
-    struct attn_plan plan = {0};
+    OWN(attn_plan_free) struct attn_plan plan = {0};
     const struct attn_plan *made = a->filter_plans ? a->filter_plans + i : &plan;
-    int rc = 0;
 
     jobs->n = i + 1;
-    TRY(find_filter(a, f, &p, kernel, err));
+    PASS_ON(find_filter(a, f, &p, kernel, err));
     if (!a->filter_plans)
-        TRY(filter_plan(a, r, &p, &(*kernel)->kernel.tile, f->tail, &plan, res, err));
+        PASS_ON(filter_plan(a, r, &p, &(*kernel)->kernel.tile, f->tail, &plan, res, err));
     if (res)
         res->balance = fmax(res->balance, made->balance);
     if (ops)
-        TRY(own_operands_init(&a->s->gpu, &p, &f->quant, &own, ops, err));
-    TRY(filter_job_init(&a->s->gpu, &p, *kernel, made, f, r.n, ops ? &ops->x : &own,
-                        ops ? &ops->scales : NULL, jobs->attend + i, err));
-out:
-    attn_plan_free(&plan);
-    return rc;
+        PASS_ON(own_operands_init(&a->s->gpu, &p, &f->quant, &own, ops, err));
+    return filter_job_init(&a->s->gpu, &p, *kernel, made, f, r.n, ops ? &ops->x : &own,
+                           ops ? &ops->scales : NULL, jobs->attend + i, err);
 }
 
 static bool same_arithmetic(const struct own_quantised *a, const struct own_quantised *b)
@@ -769,40 +737,36 @@ static int plan_filters(struct attend *a, int n, struct err *err)
     struct head_run all = section_of(a);
     struct attn_problem p = problem_of(a, all);
     const struct filter_kernel *kernel;
-    struct list_run *runs = NULL;
-    int rc = 0;
-    TRY(find_filter(a, a->filters + first, &p, &kernel, err));
-    TRY(mem_alloc(&runs, n, sizeof *runs, "runs of heads", err));
-    TRY(mem_zalloc(&a->filter_plans, n, sizeof *a->filter_plans, "plans", err));
+    OWN(free_at) struct list_run *runs = NULL;
+    PASS_ON(find_filter(a, a->filters + first, &p, &kernel, err));
+    PASS_ON(mem_alloc(&runs, n, sizeof *runs, "runs of heads", err));
+    PASS_ON(mem_zalloc(&a->filter_plans, n, sizeof *a->filter_plans, "plans", err));
     for (int i = 0; i < n; i++) {
         struct head_run r = a->runs[i];
         runs[i] = (struct list_run){r.first - first, r.n, r.kv, a->filters[r.first].tail};
     }
-    TRY(list_plan_make(&a->s->gpu, &a->s->kept.lists, first, &p, &kernel->kernel.tile, runs, n,
-                       &a->block_plan, a->filter_plans, a->blocks, err));
+    PASS_ON(list_plan_make(&a->s->gpu, &a->s->kept.lists, first, &p, &kernel->kernel.tile, runs, n,
+                           &a->block_plan, a->filter_plans, a->blocks, err));
     a->n_filter_plans = n;
-out:
-    free(runs);
-    return rc;
+    return 0;
 }
 
 static int make_filter_jobs(struct attend *a, struct accel_result *res, struct err *err)
 {
     const struct accel_call *call = a->call;
-    int first = a->lists.first, end = first + a->lists.count, n = 0, rc = 0;
+    int first = a->lists.first, end = first + a->lists.count, n = 0;
 
-    TRY(mem_zalloc(&a->kernels, call->n, sizeof *a->kernels, "kernels", err));
+    PASS_ON(mem_zalloc(&a->kernels, call->n, sizeof *a->kernels, "kernels", err));
     for (int i = first; i < end; i += a->runs[n++].n)
         a->runs[n] = run_from(end, call->group, i, same_filter, a->filters);
     if (makes_blocks(a))
-        TRY(plan_filters(a, n, err));
+        PASS_ON(plan_filters(a, n, err));
     if (a->filters->quant.levels)
-        TRY(mem_zalloc(&a->jobs.operands, n, sizeof *a->jobs.operands, "operands", err));
+        PASS_ON(mem_zalloc(&a->jobs.operands, n, sizeof *a->jobs.operands, "operands", err));
     for (int i = 0; i < n; i++)
-        TRY(filter_job(a, i, a->filters + a->runs[i].first, &a->x, &a->jobs, a->kernels + i, res,
-                       err));
-out:
-    return rc;
+        PASS_ON(filter_job(a, i, a->filters + a->runs[i].first, &a->x, &a->jobs, a->kernels + i,
+                           res, err));
+    return 0;
 }
 
 /* The methods' own arithmetic for all heads of the section. */
@@ -811,19 +775,16 @@ static int make_own(struct attend *a, struct head_run all, struct accel_result *
 {
     struct attn_problem p = problem_of(a, all);
     struct attn_tensors x = run_tensors(&a->s->call, &a->x, all);
-    struct own_rule *rules = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&rules, all.n, sizeof *rules, "rules of heads", err));
+    OWN(free_at) struct own_rule *rules = NULL;
+    PASS_ON(mem_alloc(&rules, all.n, sizeof *rules, "rules of heads", err));
     for (int h = 0; h < all.n; h++)
         rules[h] = *a->call->heads[all.first + h].own_kernel;
-    TRY(own_job_init(&a->s->gpu, &p, rules, &x, &a->own, err));
+    PASS_ON(own_job_init(&a->s->gpu, &p, rules, &x, &a->own, err));
     res->host_plan_ns += a->own.plan_ns;
     res->balance = a->own.balance;
     for (int h = 0; h < all.n; h++)
         a->call->heads[all.first + h].pairs_exec = a->own.pairs[h];
-out:
-    free(rules);
-    return rc;
+    return 0;
 }
 
 static int launch_all(struct gpu *g, const void *attend, struct err *err)
@@ -861,56 +822,51 @@ out:
 static int make_jobs(struct attend *a, struct accel_result *res, struct err *err)
 {
     const struct accel_lists *l = &a->lists;
-    int n = a->lists.count, rc = 0;
+    int n = a->lists.count;
     struct head_run all = section_of(a);
 
     a->groups = l->ptr ? ceil_div(a->s->call.problem.nq, l->bq) : 0;
     if (a->own_kernel)
         return make_own(a, all, res, err);
-    TRY(mem_zalloc(&a->jobs.attend, n, sizeof *a->jobs.attend, "launches", err));
-    TRY(mem_zalloc(&a->runs, n, sizeof *a->runs, "launches", err));
+    PASS_ON(mem_zalloc(&a->jobs.attend, n, sizeof *a->jobs.attend, "launches", err));
+    PASS_ON(mem_zalloc(&a->runs, n, sizeof *a->runs, "launches", err));
     if (a->filters)
         return make_filter_jobs(a, res, err);
-    TRY(plain_job(a, all, a->jobs.attend, res, err));
+    PASS_ON(plain_job(a, all, a->jobs.attend, res, err));
     a->runs[a->jobs.n++] = all;
-out:
-    return rc;
+    return 0;
 }
 
 /* The plan that an earlier call left, for the same problem. */
 static int take_held(struct attend *a, struct err *err)
 {
     const struct attn_problem *p = &a->s->call.problem;
-    int rc = 0;
     a->held = session_find_plan(a->s, a->lists.static_id);
     if (!a->held)
         return 0;
     const struct attn_problem *of = &a->held->problem;
     if (a->filters || of->heads != p->heads || of->kv_heads != p->kv_heads || of->d != p->d ||
         of->nq != p->nq || of->nk != p->nk || of->causal != p->causal)
-        FAIL(err, ERR_RUN, "calls of different kinds have one number of static masks");
+        return err_set(err, ERR_RUN, "calls of different kinds have one number of static masks");
     a->lists.ptr = a->held->ptr;
-out:
-    return rc;
+    return 0;
 }
 
 /* The lists of the section, made on the device where its masks are. */
 static int take_lists(struct attend *a, struct err *err)
 {
     struct accel_session *s = a->s;
-    int rc = 0;
     if (!a->lists.made)
         return take_held(a, err);
     const struct unit_maps *kept = makes_blocks(a) ? &s->kept.lists.maps : &s->kept.rows.maps;
     if (kept->heads != a->call->n)
-        FAIL(err, ERR_RUN, "the masks of the call are no longer on the GPU");
+        return err_set(err, ERR_RUN, "the masks of the call are no longer on the GPU");
     if (makes_blocks(a))
         return mem_zalloc(&a->blocks, a->lists.count, sizeof *a->blocks, "counts of blocks", err);
-    TRY(map_tiles_make(&s->gpu, &s->kept.rows, a->lists.first, a->lists.count,
-                       a->lists.made == ACCEL_GATHERED_TILES, &a->plan.tiles, err));
+    PASS_ON(map_tiles_make(&s->gpu, &s->kept.rows, a->lists.first, a->lists.count,
+                           a->lists.made == ACCEL_GATHERED_TILES, &a->plan.tiles, err));
     a->lists.ptr = a->plan.tiles.csr.ptr;
-out:
-    return rc;
+    return 0;
 }
 
 /* Dense attention of all heads, to the call's own scratch: what it would be, and where times are
@@ -920,19 +876,16 @@ static int make_dense(struct attend *a, struct accel_result *r, struct err *err)
     struct accel_session *s = a->s;
     const struct attn_problem *p = &s->call.problem;
     const struct attn_kernel *k = NULL;
-    struct attn_plan plan = {0};
-    int rc = 0;
-    TRY(attn_kernel_find(p, s->gpu.sm, NULL, &k, err));
+    OWN(attn_plan_free) struct attn_plan plan = {0};
+    PASS_ON(attn_kernel_find(p, s->gpu.sm, NULL, &k, err));
     snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", k->name);
     if (s->options.samples <= 0)
         return 0;
-    TRY(mem_zalloc(&a->dense.attend, 1, sizeof *a->dense.attend, "launches", err));
-    TRY(attn_plan_make(p, &k->tile, NULL, s->gpu.sms, &plan, err));
-    TRY(attn_job_init(&s->gpu, p, k, &plan, &s->call.x, a->dense.attend, err));
+    PASS_ON(mem_zalloc(&a->dense.attend, 1, sizeof *a->dense.attend, "launches", err));
+    PASS_ON(attn_plan_make(p, &k->tile, NULL, s->gpu.sms, &plan, err));
+    PASS_ON(attn_job_init(&s->gpu, p, k, &plan, &s->call.x, a->dense.attend, err));
     a->dense.n = 1;
-out:
-    attn_plan_free(&plan);
-    return rc;
+    return 0;
 }
 
 /* Attention over the masks that own arithmetic was about, for their LSE. Outputs go to the call's
@@ -940,19 +893,17 @@ out:
 static int run_mask(struct attend *a, struct err *err)
 {
     struct accel_session *s = a->s;
-    int rc = 0;
     struct accel_result ignored = {0};
     struct attend mask = *a;
 
     mask.x = s->call.x;
-    TRY(gpu_alloc(&s->gpu, s->call.problem.heads * s->call.problem.nq * 4, &mask.x.lse, err));
-    TRY(mem_zalloc(&a->whole.attend, 1, sizeof *a->whole.attend, "launches", err));
-    TRY(plain_job(&mask, section_of(a), a->whole.attend, &ignored, err));
+    PASS_ON(gpu_alloc(&s->gpu, s->call.problem.heads * s->call.problem.nq * 4, &mask.x.lse, err));
+    PASS_ON(mem_zalloc(&a->whole.attend, 1, sizeof *a->whole.attend, "launches", err));
+    PASS_ON(plain_job(&mask, section_of(a), a->whole.attend, &ignored, err));
     a->whole.n = 1;
-    TRY(launch_attends(&s->gpu, &a->whole, err));
+    PASS_ON(launch_attends(&s->gpu, &a->whole, err));
     a->whole_lse = mask.x.lse;
-out:
-    return rc;
+    return 0;
 }
 
 /* The filters of runs that leave skipped tiles out of their normaliser, or round their operands,
@@ -963,29 +914,26 @@ static int run_whole(struct attend *a, struct err *err)
     const struct attn_problem *p = &s->call.problem;
     struct attn_tensors x = s->call.x;
     const struct filter_kernel *kernel;
-    struct accel_filter *all = NULL;
-    int rc = 0;
+    OWN(free_at) struct accel_filter *all = NULL;
 
     a->whole_lse = a->x.lse;
     if (a->own_kernel && !keeps_all(a))
         return run_mask(a, err);
     if (!a->filters || (a->filters[0].keep_denominator && !a->jobs.operands))
         return 0;
-    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
-    TRY(mem_zalloc(&a->whole.attend, a->jobs.n, sizeof *a->whole.attend, "launches", err));
-    TRY(mem_alloc(&all, p->heads, sizeof *all, "filters", err));
+    PASS_ON(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
+    PASS_ON(mem_zalloc(&a->whole.attend, a->jobs.n, sizeof *a->whole.attend, "launches", err));
+    PASS_ON(mem_alloc(&all, p->heads, sizeof *all, "filters", err));
     for (int h = 0; h < p->heads; h++) {
         all[h] = a->filters[h];
         all[h].keep_denominator = true;
         all[h].quant = (struct own_quantised){0};
     }
     for (int i = 0; i < a->jobs.n; i++)
-        TRY(filter_job(a, i, all + a->runs[i].first, &x, &a->whole, &kernel, NULL, err));
-    TRY(launch_attends(&s->gpu, &a->whole, err));
+        PASS_ON(filter_job(a, i, all + a->runs[i].first, &x, &a->whole, &kernel, NULL, err));
+    PASS_ON(launch_attends(&s->gpu, &a->whole, err));
     a->whole_lse = x.lse;
-out:
-    free(all);
-    return rc;
+    return 0;
 }
 
 /* ---- results -------------------------------------------------------------------------------- */
@@ -1006,40 +954,36 @@ static int fetch_head(struct attend *a, int h, struct err *err)
     int64_t n = p->nq * dv;
     const struct accel_operands *o = r->x->on_device;
     const char *from = (const char *)a->x.out + h * n * 2;
-    uint16_t *out = NULL;
-    float *lse = NULL;
-    int rc = 0;
+    OWN(free_at) uint16_t *out = NULL;
+    OWN(free_at) float *lse = NULL;
 
     if (accel_keeps_output(r->x))
-        TRY(ops_head_rows(&a->s->gpu, from, 1, p->nq, dv, dv, (float)unit, o->out, o->stride, err));
+        PASS_ON(
+            ops_head_rows(&a->s->gpu, from, 1, p->nq, dv, dv, (float)unit, o->out, o->stride, err));
     if (r->out) {
-        TRY(mem_alloc(&out, n, sizeof *out, "output", err));
-        TRY(gpu_get(&a->s->gpu, out, from, n * 2, err));
+        PASS_ON(mem_alloc(&out, n, sizeof *out, "output", err));
+        PASS_ON(gpu_get(&a->s->gpu, out, from, n * 2, err));
         for (int64_t i = 0; i < n; i++)
             r->out[i] = bf16_to_f32(out[i]) * unit;
     }
     if (r->lse) {
-        TRY(mem_alloc(&lse, p->nq, sizeof *lse, "log-sum-exp", err));
-        TRY(gpu_get(&a->s->gpu, lse, a->x.lse + h * p->nq, p->nq * 4, err));
+        PASS_ON(mem_alloc(&lse, p->nq, sizeof *lse, "log-sum-exp", err));
+        PASS_ON(gpu_get(&a->s->gpu, lse, a->x.lse + h * p->nq, p->nq * 4, err));
         for (int64_t i = 0; i < p->nq; i++)
             r->lse[i] = lse[i];
     }
-out:
-    free(out);
-    free(lse);
-    return rc;
+    return 0;
 }
 
 /* How many tiles of P V the launches computed. */
 static int count_filtered(struct attend *a, struct accel_result *res, struct err *err)
 {
     const struct accel_lists *l = &a->lists;
-    double *tiles = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&tiles, a->lists.count, sizeof *tiles, "counts of tiles", err));
+    OWN(free_at) double *tiles = NULL;
+    PASS_ON(mem_alloc(&tiles, a->lists.count, sizeof *tiles, "counts of tiles", err));
     for (int i = 0; i < a->jobs.n; i++) {
         struct head_run r = a->runs[i];
-        TRY(filter_tiles(&a->s->gpu, a->jobs.attend + i, a->kernels[i], tiles, err));
+        PASS_ON(filter_tiles(&a->s->gpu, a->jobs.attend + i, a->kernels[i], tiles, err));
         for (int h = r.first; h < r.first + r.n; h++) {
             int64_t blocks = blocks_of(a, h);
             a->call->heads[h].tiles_pv = tiles[h - r.first];
@@ -1047,9 +991,7 @@ static int count_filtered(struct attend *a, struct accel_result *res, struct err
                 (int64_t)(((double)blocks + tiles[h - r.first]) / 2 * ((double)l->bq * l->bk));
         }
     }
-out:
-    free(tiles);
-    return rc;
+    return 0;
 }
 
 static int measure(struct attend *a, struct err *err)
@@ -1060,27 +1002,23 @@ static int measure(struct attend *a, struct err *err)
         end = a->lists.first + a->lists.count;
     int64_t row = first * p.nq, ref_row = (first - c->copies) * p.nq;
     struct metrics_dense ref = {c->dense.out + ref_row * dv, c->dense.lse + ref_row, NULL};
-    struct accel_sums *sums = NULL;
-    double *mass = NULL;
-    int rc = 0;
+    OWN(free_at) struct accel_sums *sums = NULL;
+    OWN(free_at) double *mass = NULL;
 
-    TRY(run_whole(a, err));
+    PASS_ON(run_whole(a, err));
     struct metrics_outputs o = {(const char *)a->x.out + row * dv * 2, a->x.lse + row,
                                 a->whole_lse + row, keeps_all(a)};
     p.heads = end - first;
-    TRY(mem_alloc(&sums, p.heads, sizeof *sums, "sums of errors", err));
-    TRY(mem_alloc(&mass, p.heads * p.nq, sizeof *mass, "kept mass of rows", err));
-    TRY(metrics_compare(&a->s->gpu, &p, &ref, &o, sums, mass, err));
+    PASS_ON(mem_alloc(&sums, p.heads, sizeof *sums, "sums of errors", err));
+    PASS_ON(mem_alloc(&mass, p.heads * p.nq, sizeof *mass, "kept mass of rows", err));
+    PASS_ON(metrics_compare(&a->s->gpu, &p, &ref, &o, sums, mass, err));
     for (int h = first; h < end; h++) {
         struct accel_head *head = a->call->heads + h;
         head->sums = sums[h - first];
         head->sums.exp = c->v_exp[h / size];
         memcpy(head->mass, mass + (h - first) * p.nq, (size_t)p.nq * sizeof *mass);
     }
-out:
-    free(sums);
-    free(mass);
-    return rc;
+    return 0;
 }
 
 /* From masks on the device to their lists or tiles and the order of the work. */
@@ -1106,7 +1044,7 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
     bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->own_kernel;
     bool own_quant = a->own_kernel && a->own.has_quant, quant = own_quant || a->jobs.operands,
          plan = a->lists.made && !a->own_kernel && !built;
-    int n = 0, rc = 0;
+    int n = 0;
 
     if (chosen)
         work[n++] = (struct session_work){launch_selects, &a->select};
@@ -1122,7 +1060,7 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
         work[n++] = (struct session_work){launch_attends, &a->dense};
     if (built)
         work[n++] = (struct session_work){launch_build, a};
-    TRY(session_time(a->s, work, n, chain, chain, times, &res->total, err));
+    PASS_ON(session_time(a->s, work, n, chain, chain, times, &res->total, err));
     if (chosen)
         res->select = times[0];
     if (plan)
@@ -1134,24 +1072,21 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
         res->dense = times[chain];
     if (built)
         res->build = times[chain + 1];
-out:
-    return rc;
+    return 0;
 }
 
 /* How the heads attend. */
 static int find_way(struct attend *a, struct err *err)
 {
     const struct accel_head *h = a->call->heads;
-    int rc = 0;
     a->own_kernel = h->own_kernel;
     a->adds = h->added;
     if (!h->filter)
         return 0;
-    TRY(mem_alloc(&a->filters, a->call->n, sizeof *a->filters, "filters", err));
+    PASS_ON(mem_alloc(&a->filters, a->call->n, sizeof *a->filters, "filters", err));
     for (int i = 0; i < a->call->n; i++)
         a->filters[i] = *h[i].filter;
-out:
-    return rc;
+    return 0;
 }
 
 static void attend_free(struct attend *a)
@@ -1176,21 +1111,18 @@ static void attend_free(struct attend *a)
 static int take_samples(struct attend *a, struct accel_result *r, struct err *err)
 {
     struct accel_session *s = a->s;
-    struct accel_choice *choices = NULL;
-    int rc = 0;
+    OWN(free_at) struct accel_choice *choices = NULL;
     if (s->options.samples > 0 && a->lists.first == 0) {
-        TRY(call_choices(a->call, &choices, err));
-        TRY(make_selects(s, a->call, choices, false, &a->select, err));
+        PASS_ON(call_choices(a->call, &choices, err));
+        PASS_ON(make_selects(s, a->call, choices, false, &a->select, err));
         r->selections = a->select.n;
-        TRY(make_selects(s, a->call, choices, true, &a->build, err));
+        PASS_ON(make_selects(s, a->call, choices, true, &a->build, err));
     }
     if (s->options.samples > 0)
-        TRY(take_times(a, r, err));
+        PASS_ON(take_times(a, r, err));
     if (s->counters) /* select kernels are not part of what is counted */
-        TRY(counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, err));
-out:
-    free(choices);
-    return rc;
+        return counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, err);
+    return 0;
 }
 
 /* The launches over the lists, with outputs and metrics, in memory that the caller releases. */
@@ -1199,34 +1131,33 @@ static int attend_lists(struct attend *a, struct accel_result *r, struct stopwat
 {
     struct accel_session *s = a->s;
     const struct attn_problem *p = &s->call.problem;
-    int end = a->lists.first + a->lists.count, rc = 0;
+    int end = a->lists.first + a->lists.count;
 
-    TRY(take_lists(a, err));
+    PASS_ON(take_lists(a, err));
     stopwatch_lap(watch, "tiles");
     a->x = s->call.x;
-    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * attn_dv(p->d) * 2, &a->x.out, err));
-    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a->x.lse, err));
-    TRY(make_jobs(a, r, err));
-    TRY(make_added(a, err));
+    PASS_ON(gpu_alloc(&s->gpu, p->heads * p->nq * attn_dv(p->d) * 2, &a->x.out, err));
+    PASS_ON(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a->x.lse, err));
+    PASS_ON(make_jobs(a, r, err));
+    PASS_ON(make_added(a, err));
     if (a->lists.first == 0)
-        TRY(make_dense(a, r, err));
+        PASS_ON(make_dense(a, r, err));
     stopwatch_lap(watch, "plan");
     r->launches = a->own_kernel ? a->own.launches : a->jobs.n;
     r->kv = p->kv_heads;
     snprintf(r->kernel, sizeof r->kernel, "%s",
              a->own_kernel ? a->own.name : a->jobs.attend[0].kernel->name);
     if (a->own_kernel)
-        TRY(own_job_quant(&s->gpu, &a->own, err));
-    TRY(launch_operands(&s->gpu, &a->jobs, err));
-    TRY(launch_all(&s->gpu, a, err));
+        PASS_ON(own_job_quant(&s->gpu, &a->own, err));
+    PASS_ON(launch_operands(&s->gpu, &a->jobs, err));
+    PASS_ON(launch_all(&s->gpu, a, err));
     for (int h = own_head(a); h < end; h++)
-        TRY(fetch_head(a, h, err));
-    TRY(gpu_sync(&s->gpu, err)); /* outputs that stay are read by others next */
+        PASS_ON(fetch_head(a, h, err));
+    PASS_ON(gpu_sync(&s->gpu, err)); /* outputs that stay are read by others next */
     if (a->filters)
-        TRY(count_filtered(a, r, err));
+        PASS_ON(count_filtered(a, r, err));
     stopwatch_lap(watch, "outputs");
-out:
-    return rc;
+    return 0;
 }
 
 static int attend_locked(struct accel_session *s, const struct accel_call *call,

@@ -248,9 +248,7 @@ static bool start_cupti(char *why, size_t size)
 int timer_open(bool want_cupti, struct timer **out, struct err *err)
 {
     struct timer *t = NULL;
-    int rc = mem_zalloc(&t, 1, sizeof *t, "timer", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&t, 1, sizeof *t, "timer", err));
     if (want_cupti)
         t->cupti = start_cupti(t->reason, sizeof t->reason);
     else
@@ -310,35 +308,31 @@ void timer_print_names(FILE *to)
 
 int timer_begin(struct timer *t, struct gpu *g, int64_t *id, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_grow(&t->spans, &t->cap, t->n + 1, sizeof *t->spans, "timed spans", err));
+    PASS_ON(mem_grow(&t->spans, &t->cap, t->n + 1, sizeof *t->spans, "timed spans", err));
     struct span *s = t->spans + t->n;
     memset(s, 0, sizeof *s);
     if (t->cupti) {
         if (cupti.cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
                                                          (uint64_t)t->n))
-            FAIL(err, ERR_RUN, "CUPTI refused a correlation id");
+            return err_set(err, ERR_RUN, "CUPTI refused a correlation id");
     } else {
-        CU(err, cudaEventCreate(&s->begin));
-        CU(err, cudaEventCreate(&s->end));
-        CU(err, cudaEventRecord(s->begin, g->stream));
+        PASS_ON_CU(err, cudaEventCreate(&s->begin));
+        PASS_ON_CU(err, cudaEventCreate(&s->end));
+        PASS_ON_CU(err, cudaEventRecord(s->begin, g->stream));
     }
     *id = t->n++;
-out:
-    return rc;
+    return 0;
 }
 
 int timer_end(struct timer *t, struct gpu *g, struct err *err)
 {
-    int rc = 0;
     uint64_t last;
     if (!t->cupti)
-        CU(err, cudaEventRecord(t->spans[t->n - 1].end, g->stream));
+        return CU_STATUS(err, cudaEventRecord(t->spans[t->n - 1].end, g->stream));
     else if (cupti.cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
                                                          &last))
-        FAIL(err, ERR_RUN, "CUPTI lost a correlation id");
-out:
-    return rc;
+        return err_set(err, ERR_RUN, "CUPTI lost a correlation id");
+    return 0;
 }
 
 static int by_correlation(const void *x, const void *y)
@@ -393,21 +387,17 @@ static int collect_cupti(struct timer *t, struct err *err)
 
 static int collect_events(struct timer *t, struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0; i < t->n; i++) {
         float ms;
-        CU(err, cudaEventElapsedTime(&ms, t->spans[i].begin, t->spans[i].end));
+        PASS_ON_CU(err, cudaEventElapsedTime(&ms, t->spans[i].begin, t->spans[i].end));
         t->spans[i].ns = 1e6 * (double)ms;
     }
-out:
-    return rc;
+    return 0;
 }
 
 int timer_collect(struct timer *t, struct gpu *g, struct err *err)
 {
-    int rc = gpu_sync(g, err);
-    if (rc)
-        return rc;
+    PASS_ON(gpu_sync(g, err));
     return t->cupti ? collect_cupti(t, err) : collect_events(t, err);
 }
 

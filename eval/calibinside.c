@@ -49,38 +49,32 @@ static int make_windows(struct search *s, const int32_t *ids, int64_t n, struct 
     const struct calib_inside *c = s->c;
     const struct llm_config *m = &c->m->llm.c;
     int64_t bos = c->m->bos >= 0, step = c->tokens - bos;
-    int rc = 0;
     for (; s->n < CALIB_INSIDE_WINDOWS && (s->n + 1) * step <= n; s->n++) {
         struct window *w = s->w + s->n;
-        TRY(mem_alloc(&w->ids, c->tokens, sizeof *w->ids, "token ids", err));
-        TRY(mem_alloc(&w->h, c->tokens * m->hidden, sizeof *w->h, "hidden state", err));
-        TRY(mem_alloc(&w->q, c->tokens * s->work.qdim, sizeof *w->q, "queries", err));
-        TRY(nn_kv_init(&w->kv, c->tokens, m->kv_heads, m->head_dim, err));
+        PASS_ON(mem_alloc(&w->ids, c->tokens, sizeof *w->ids, "token ids", err));
+        PASS_ON(mem_alloc(&w->h, c->tokens * m->hidden, sizeof *w->h, "hidden state", err));
+        PASS_ON(mem_alloc(&w->q, c->tokens * s->work.qdim, sizeof *w->q, "queries", err));
+        PASS_ON(nn_kv_init(&w->kv, c->tokens, m->kv_heads, m->head_dim, err));
         w->ids[0] = c->m->bos;
         memcpy(w->ids + bos, ids + s->n * step, (size_t)step * sizeof *ids);
-        TRY(llm_embed(&c->m->llm, w->ids, c->tokens, w->h, err));
+        PASS_ON(llm_embed(&c->m->llm, w->ids, c->tokens, w->h, err));
     }
     if (s->n == 0)
-        FAIL(err, ERR_INPUT, "%s has %lld tokens, --calibrate-tokens asks for windows of %lld",
-             c->text, (long long)(n + bos), (long long)c->tokens);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s has %lld tokens, --calibrate-tokens asks for windows of %lld", c->text,
+                       (long long)(n + bos), (long long)c->tokens);
+    return 0;
 }
 
 static int read_windows(struct search *s, struct err *err)
 {
-    struct buf text = {0};
-    int32_t *ids = NULL;
+    OWN(buf_free) struct buf text = {0};
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
-    int rc = 0;
-    TRY(buf_read_file(&text, s->c->text, EVAL_TEXT_MAX, err));
+    PASS_ON(buf_read_file(&text, s->c->text, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), s->id);
-    TRY(tokenizer_encode_plain(s->c->m->tok, buf_str(&text), text.len, &ids, &n, err));
-    TRY(make_windows(s, ids, n, err));
-out:
-    buf_free(&text);
-    free(ids);
-    return rc;
+    PASS_ON(tokenizer_encode_plain(s->c->m->tok, buf_str(&text), text.len, &ids, &n, err));
+    return make_windows(s, ids, n, err);
 }
 
 /* ---- a layer -------------------------------------------------------------------------------- */
@@ -118,7 +112,7 @@ static void head_of(const struct search *s, const struct window *w, int head, fl
 static int search_samples(struct search *s, struct head_in *in, int head, struct err *err)
 {
     struct method_ctx ctx = {.seed = s->c->how->seed};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     int rc;
     if (!attn_is_plain(&in[0].x))
@@ -132,7 +126,6 @@ static int search_samples(struct search *s, struct head_in *in, int head, struct
     else if (!rc && !(rc = buf_check(&b, "calibration of a head", err)) &&
              !(s->found[head] = json_loads(buf_str(&b), 0, NULL)))
         rc = err_set(err, ERR_NOMEM, "calibration: out of memory");
-    buf_free(&b);
     return rc;
 }
 
@@ -187,25 +180,23 @@ static int run_layer(struct search *s, struct layer_attn *attn, struct err *err)
 {
     const struct calib_inside *c = s->c;
     int64_t n = c->tokens, hidden = c->m->llm.c.hidden, step = s->work.chunk;
-    int rc = 0;
-    TRY(llm_layer_load(&c->m->llm, s->layer, &s->weights, err));
+    PASS_ON(llm_layer_load(&c->m->llm, s->layer, &s->weights, err));
     for (int i = 0; i < s->n; i++)
         for (int64_t t = 0; t < n; t += step)
-            TRY(llm_project(&s->work, &s->weights, s->w[i].h + t * hidden, t,
-                            n - t < step ? n - t : step, &s->w[i].kv, s->w[i].q + t * s->work.qdim,
-                            err));
-    TRY(pool_run(c->jobs, c->m->llm.c.heads, search_head, s, err));
-    TRY(keep_found(s, err));
+            PASS_ON(llm_project(&s->work, &s->weights, s->w[i].h + t * hidden, t,
+                                n - t < step ? n - t : step, &s->w[i].kv,
+                                s->w[i].q + t * s->work.qdim, err));
+    PASS_ON(pool_run(c->jobs, c->m->llm.c.heads, search_head, s, err));
+    PASS_ON(keep_found(s, err));
     for (int i = 0; i < s->n; i++) {
         struct window *w = s->w + i;
-        TRY(layer_attn_attend(attn, s->layer, w->q, n, &w->kv, n, s->o, err));
+        PASS_ON(layer_attn_attend(attn, s->layer, w->q, n, &w->kv, n, s->o, err));
         for (int64_t t = 0; t < n; t += step)
-            TRY(llm_finish(&s->work, &s->weights, s->o + t * s->work.qdim,
-                           n - t < step ? n - t : step, w->h + t * hidden, err));
+            PASS_ON(llm_finish(&s->work, &s->weights, s->o + t * s->work.qdim,
+                               n - t < step ? n - t : step, w->h + t * hidden, err));
     }
     log_debug("calibration inside: layer %d", s->layer);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the file ------------------------------------------------------------------------------- */
@@ -214,9 +205,8 @@ out:
 static int write_file(const struct search *s, const char *path, struct err *err)
 {
     const struct method_run *run = &s->run;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
     jw_init(&w, &b, 2);
     jw_obj(&w);
     jw_members(&w, JW_STR("method", run->method->name), JW_STR("name", "inside"),
@@ -235,11 +225,8 @@ static int write_file(const struct search *s, const char *path, struct err *err)
     jw_obj_end(&w);
     seal_put(&b, 0);
     buf_puts(&b, "\n");
-    TRY(buf_check(&b, path, err));
-    TRY(file_write_atomic(path, buf_str(&b), b.len, err));
-out:
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, path, err));
+    return file_write_atomic(path, buf_str(&b), b.len, err);
 }
 
 /* Whatever changes what is found is in the name. */
@@ -247,7 +234,7 @@ static void file_path(const struct search *s, const struct method_run *run, char
 {
     const struct calib_inside *c = s->c;
     const struct llm_config *m = &c->m->llm.c;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     char id[HASH_TEXT_MAX];
     buf_printf(&b, "%s %s %s %lld %d %d %llu ", c->m->weights, s->id, run->canonical,
@@ -261,7 +248,6 @@ static void file_path(const struct search *s, const struct method_run *run, char
         buf_puts(&b, c->how->dense_head[i] ? "d" : ".");
     hash_text(hash_bytes(buf_str(&b), b.len), id);
     snprintf(path, size, "%s/calib-%s-%.12s.json", c->dir, run->method->name, strchr(id, ':') + 1);
-    buf_free(&b);
 }
 
 static void search_free(struct search *s)
@@ -292,18 +278,15 @@ static int search_layers(struct search *s, struct err *err)
                            .round = c->how->round,
                            .precision = c->how->precision,
                            .seed = c->how->seed};
-    struct layer_attn attn = {0};
-    int rc = 0;
-    TRY(layer_attn_init(&attn, &s->run, &how, &shape, c->m->name, c->jobs, err));
+    OWN(layer_attn_free) struct layer_attn attn = {0};
+    PASS_ON(layer_attn_init(&attn, &s->run, &how, &shape, c->m->name, c->jobs, err));
     for (s->layer = 0; s->layer < shape.layers; s->layer++)
-        TRY(run_layer(s, &attn, err));
+        PASS_ON(run_layer(s, &attn, err));
     if (s->lacking)
         log_warn("%s: the search inside the model has no answer for %lld heads, which use the "
                  "settings of all",
                  s->run.method->name, (long long)s->lacking);
-out:
-    layer_attn_free(&attn);
-    return rc;
+    return 0;
 }
 
 static int open_search(struct search *s, const struct calib_inside *c, const struct method_run *run,
@@ -311,23 +294,20 @@ static int open_search(struct search *s, const struct calib_inside *c, const str
 {
     const struct llm_config *m = &c->m->llm.c;
     int64_t chunk = c->tokens < 2048 ? c->tokens : 2048;
-    int rc = 0;
     s->c = c;
     s->run = (struct method_run){.method = run->method,
                                  .params = run->params,
                                  .canonical = run->canonical,
                                  .calib = (char *)(uintptr_t) "the search inside the model"};
-    TRY(mem_zalloc(&s->run.given, opt_count(run->method->params.table), sizeof *s->run.given,
-                   "parameters given", err));
+    PASS_ON(mem_zalloc(&s->run.given, opt_count(run->method->params.table), sizeof *s->run.given,
+                       "parameters given", err));
     if (!(s->run.calib_doc = json_pack("{s:[]}", "heads")))
-        FAIL(err, ERR_NOMEM, "calibration: out of memory");
-    TRY(mem_zalloc(&s->found, m->heads, sizeof(json_t *), "parameters of heads", err));
-    TRY(llm_work_init(&s->work, m, chunk, c->jobs, err));
+        return err_set(err, ERR_NOMEM, "calibration: out of memory");
+    PASS_ON(mem_zalloc(&s->found, m->heads, sizeof(json_t *), "parameters of heads", err));
+    PASS_ON(llm_work_init(&s->work, m, chunk, c->jobs, err));
     s->work.round = c->how->round;
-    TRY(mem_alloc(&s->o, c->tokens * s->work.qdim, sizeof *s->o, "attention output", err));
-    TRY(read_windows(s, err));
-out:
-    return rc;
+    PASS_ON(mem_alloc(&s->o, c->tokens * s->work.qdim, sizeof *s->o, "attention output", err));
+    return read_windows(s, err);
 }
 
 int calib_inside(const struct calib_inside *c, const struct method *const *methods,

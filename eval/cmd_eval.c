@@ -25,7 +25,7 @@
 static int print_plan(const struct eval_opts *o, const struct eval_count *t, int64_t memory,
                       struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     if (!o->c.json) {
         printf("%lld records (%lld already done, %lld to do), about %.1f MB of memory\n",
@@ -37,9 +37,7 @@ static int print_plan(const struct eval_opts *o, const struct eval_count *t, int
     jw_row(&w, JW_INT("records", t->all), JW_INT("records_done", t->all - t->todo),
            JW_INT("records_to_do", t->todo), JW_INT("memory_bytes", memory));
     printf("%s\n", buf_str(&b));
-    int rc = buf_check(&b, "plan", err);
-    buf_free(&b);
-    return rc;
+    return buf_check(&b, "plan", err);
 }
 
 static void say_lacking(const char *what, int64_t n)
@@ -85,25 +83,23 @@ static int open_records(const struct app *app, const struct eval_opts *o, const 
                         struct maskfile **masks, struct manifest **manifest, struct err *err)
 {
     char path[4096], name[96];
-    int rc = 0;
-    TRY(make_dirs(o->out, err));
+    PASS_ON(make_dirs(o->out, err));
     shard_path(o, shard, "records", path, sizeof path);
-    TRY((o->c.force ? record_file_reopen : record_file_open)(path, records, err));
+    PASS_ON((o->c.force ? record_file_reopen : record_file_open)(path, records, err));
     shard_file_name(shard, "manifest", "json", name);
     if (o->dump_masks)
-        TRY(maskfile_create(o->dump_masks,
-                            o->c.force || manifest_killed(o->out, name, app->argc, app->argv),
-                            masks, err));
-    TRY(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
+        PASS_ON(maskfile_create(o->dump_masks,
+                                o->c.force || manifest_killed(o->out, name, app->argc, app->argv),
+                                masks, err));
+    PASS_ON(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
     if (o->c.force)
         manifest_accept_changes(*manifest);
-    TRY(manifest_input(*manifest, o->model, weights, err));
-    TRY(manifest_write(*manifest, err));
+    PASS_ON(manifest_input(*manifest, o->model, weights, err));
+    PASS_ON(manifest_write(*manifest, err));
     manifest_num(*manifest, "seed", (double)o->c.seed);
     if (o->c.force)
-        TRY(record_file_clear(*records, err));
-out:
-    return rc;
+        return record_file_clear(*records, err);
+    return 0;
 }
 
 static int peek_records(const struct eval_opts *o, const struct shard *shard,
@@ -138,8 +134,8 @@ static int open_device(const struct app *app, const struct eval_opts *o, const s
     how->device = d;
     if (o->c.dry_run)
         return 0;
-    int rc = static_masks_new(static_masks_room(), cmd_jobs(&o->c), &d->statics, err);
-    return rc ? rc : app->accel->open(&want, &d->session, err);
+    PASS_ON(static_masks_new(static_masks_room(), cmd_jobs(&o->c), &d->statics, err));
+    return app->accel->open(&want, &d->session, err);
 }
 
 static void close_device(struct sim_device *d)
@@ -188,7 +184,6 @@ static int find_search(const struct method_run *run, const char *dir, const char
 {
     char found[sizeof s->found];
     size_t len;
-    int rc = 0;
     for (int64_t i = 0; i < n; i++) {
         bool counts = r[i].status == RECORD_OK && is_of(run, model, r + i);
         const char *note = counts ? record_note_value(r + i, "found", &len) : NULL;
@@ -196,10 +191,11 @@ static int find_search(const struct method_run *run, const char *dir, const char
             continue;
         snprintf(found, sizeof found, "%.*s", (int)len, note);
         if (s->cells && strcmp(found, s->found) != 0)
-            FAIL(err, ERR_INPUT,
-                 "--found %s: %s%s%s was found as %s on one trace and %s on another: give the "
-                 "records of one",
-                 dir, run->method->name, method_run_colon(run), run->canonical, s->found, found);
+            return err_set(
+                err, ERR_INPUT,
+                "--found %s: %s%s%s was found as %s on one trace and %s on another: give the "
+                "records of one",
+                dir, run->method->name, method_run_colon(run), run->canonical, s->found, found);
         memcpy(s->found, found, sizeof found);
         s->target = record_get(r + i, "budget_target");
         s->miss = record_get(r + i, "budget_miss");
@@ -207,9 +203,8 @@ static int find_search(const struct method_run *run, const char *dir, const char
         s->cells++;
     }
     if (!s->cells)
-        rc = found_nothing(run, dir, model, r, n, err);
-out:
-    return rc;
+        return found_nothing(run, dir, model, r, n, err);
+    return 0;
 }
 
 /* "sale:dense_below=0" and "tau=0.03" become a run of "sale:dense_below=0:tau=0.03". */
@@ -351,24 +346,22 @@ out:
 
 static int open_tasks(const struct eval_opts *o, struct eval_run *r, struct err *err)
 {
-    int rc = 0;
     if (o->tasks.n == 0)
-        FAIL(err, ERR_USAGE, "eval: no task given (--task NAME or FILE)");
-    TRY(mem_zalloc(&r->tasks, o->tasks.n, sizeof *r->tasks, "tasks", err));
+        return err_set(err, ERR_USAGE, "eval: no task given (--task NAME or FILE)");
+    PASS_ON(mem_zalloc(&r->tasks, o->tasks.n, sizeof *r->tasks, "tasks", err));
     for (int64_t i = 0; i < o->tasks.n; i++) {
-        TRY(eval_task_open(o->tasks.items[i], r->m, &o->ask, r->tasks + i, err));
+        PASS_ON(eval_task_open(o->tasks.items[i], r->m, &o->ask, r->tasks + i, err));
         r->n_tasks++;
     }
-    TRY(eval_check_tasks(o, r->tasks, r->n_tasks, err));
+    PASS_ON(eval_check_tasks(o, r->tasks, r->n_tasks, err));
     bool one = r->n_tasks == 1 && r->tasks[0].cells == 1 && !r->tasks[0].decodes;
     if (o->dump_masks && o->prefill_chunk)
-        FAIL(err, ERR_USAGE,
-             "eval: --dump-masks writes one mask per head, --prefill-chunk makes "
-             "several");
+        return err_set(err, ERR_USAGE,
+                       "eval: --dump-masks writes one mask per head, --prefill-chunk makes "
+                       "several");
     if ((o->dump_nll || o->dump_masks) && !one)
-        FAIL(err, ERR_USAGE, "eval: --dump-nll and --dump-masks take one --task, a text");
-out:
-    return rc;
+        return err_set(err, ERR_USAGE, "eval: --dump-nll and --dump-masks take one --task, a text");
+    return 0;
 }
 
 static int run_language(const struct app *app, const struct eval_opts *o, struct eval_run *r,
@@ -447,24 +440,21 @@ static bool read_regular(const char *path, struct buf *b)
  * A task that is no file and a pipe have their names alone. */
 static int refuse_task_text(const struct eval_opts *o, struct err *err)
 {
-    struct buf text = {0}, task = {0};
+    OWN(buf_free) struct buf text = {0}, task = {0};
     bool read = read_regular(o->calibrate_inside, &text);
-    int rc = 0;
-    for (int64_t i = 0; i < o->tasks.n && !rc; i++) {
+    for (int64_t i = 0; i < o->tasks.n; i++) {
         const char *name = o->tasks.items[i];
         bool same = strcmp(name, o->calibrate_inside) == 0;
         buf_reset(&task);
         if (!same && read && read_regular(name, &task))
             same = task.len == text.len && memcmp(buf_str(&task), buf_str(&text), text.len) == 0;
         if (same)
-            rc = err_set(err, ERR_USAGE,
-                         "--calibrate-inside %s: the text is a --task, too (%s): calibrate on "
-                         "another one",
-                         o->calibrate_inside, name);
+            PASS_ON(err_set(err, ERR_USAGE,
+                            "--calibrate-inside %s: the text is a --task, too (%s): calibrate on "
+                            "another one",
+                            o->calibrate_inside, name));
     }
-    buf_free(&text);
-    buf_free(&task);
-    return rc;
+    return 0;
 }
 
 /* Parameters that are searched inside the model before anything is evaluated; not in a dry run. */
@@ -477,23 +467,23 @@ static int calibrate_runs(const struct app *app, const struct eval_opts *o,
                              .tokens = o->calibrate_tokens,
                              .dir = o->out,
                              .jobs = r->jobs};
-    int searched = 0, rc = 0;
+    int searched = 0;
     if (!o->calibrate_inside || o->c.dry_run)
         return 0;
-    TRY(refuse_task_text(o, err));
+    PASS_ON(refuse_task_text(o, err));
     for (int i = 0; i < r->n_runs; i++) {
         if (!runs[i].method->search.calibrate || runs[i].calib || runs[i].target)
             continue;
         searched++;
-        TRY(calib_inside(&c, app->methods, runs + i, err));
+        PASS_ON(calib_inside(&c, app->methods, runs + i, err));
     }
     if (!searched)
-        FAIL(err, ERR_USAGE,
-             "--calibrate-inside %s: no method is given that can be calibrated and has neither "
-             "calib= nor a target",
-             o->calibrate_inside);
-out:
-    return rc;
+        return err_set(
+            err, ERR_USAGE,
+            "--calibrate-inside %s: no method is given that can be calibrated and has neither "
+            "calib= nor a target",
+            o->calibrate_inside);
+    return 0;
 }
 
 static int eval_language(const struct app *app, struct eval_opts *o, struct method_run *runs,

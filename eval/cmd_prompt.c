@@ -5,6 +5,7 @@
 #include "core/cmd.h"
 #include "core/environment.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 #include "eval/evalargs.h"
 #include "eval/prompt.h"
 
@@ -90,22 +91,19 @@ static void put_chat(const char *chat, const struct buf *prompt, struct buf *b)
 static int write_prompt(const struct prompt_opts *o, const struct prompt_spec *s,
                         const struct prompt *p, struct err *err)
 {
-    struct buf line = {0};
+    OWN(buf_free) struct buf line = {0};
     const struct buf *text = &p->text;
-    int rc = 0;
     if (o->c.json)
-        TRY(task_line(s, p, &line, err));
+        PASS_ON(task_line(s, p, &line, err));
     else if (o->chat)
         put_chat(o->chat, &p->text, &line);
-    TRY(buf_check(&line, "prompt", err));
+    PASS_ON(buf_check(&line, "prompt", err));
     text = line.len ? &line : text;
     if (o->out)
-        TRY(file_write_atomic(o->out, text->data, text->len, err));
+        return file_write_atomic(o->out, text->data, text->len, err);
     else if (fwrite(text->data, 1, text->len, stdout) != text->len)
-        rc = err_sys(err, ERR_IO, "standard output");
-out:
-    buf_free(&line);
-    return rc;
+        return err_sys(err, ERR_IO, "standard output");
+    return 0;
 }
 
 static int make(const struct prompt_opts *o, const char *task, struct err *err)
@@ -152,15 +150,12 @@ out:
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct prompt_opts *o = opts;
-    int rc = 0;
     if (rest->n != 1)
-        FAIL(err, ERR_USAGE,
-             "prompt: one task was expected (needle, multi, kv, chain, copy, "
-             "track), found %lld arguments",
-             (long long)rest->n);
-    TRY(make(o, rest->items[0], err));
-out:
-    return rc;
+        return err_set(err, ERR_USAGE,
+                       "prompt: one task was expected (needle, multi, kv, chain, copy, "
+                       "track), found %lld arguments",
+                       (long long)rest->n);
+    return make(o, rest->items[0], err);
 }
 
 const struct command cmd_prompt = {

@@ -90,36 +90,30 @@ static int run_rows(struct decode *d, const int32_t *ids, int64_t m, struct err 
 
 int decode_push(struct decode *d, const int32_t *ids, int64_t m, struct err *err)
 {
-    int rc = run_rows(d, ids, m, err);
-    return rc ? rc
-              : lockstep_logits(d->l, d->rows + (m - 1) * d->l->model->c.hidden, 1, d->logits, err);
+    PASS_ON(run_rows(d, ids, m, err));
+    return lockstep_logits(d->l, d->rows + (m - 1) * d->l->model->c.hidden, 1, d->logits, err);
 }
 
 int decode_score(struct decode *d, const int32_t *ids, int64_t m, double *nll, bool *top1,
                  struct err *err)
 {
     int64_t hidden = d->l->model->c.hidden;
-    float *logits = NULL;
-    int rc = 0;
+    OWN(free_at) float *logits = NULL;
     if (m == 0)
         return 0;
     nll[0] = logits_nll(d->logits, vocab(d), ids[0], top1);
-    TRY(mem_alloc(&logits, ROWS * vocab(d), sizeof *logits, "logits", err));
-    rc = run_rows(d, ids, m, err);
-    if (rc)
-        goto out;
+    PASS_ON(mem_alloc(&logits, ROWS * vocab(d), sizeof *logits, "logits", err));
+    PASS_ON(run_rows(d, ids, m, err));
     for (int64_t r = 0; r < m; r += ROWS) {
         int64_t n = m - r < ROWS ? m - r : ROWS;
-        TRY(lockstep_logits(d->l, d->rows + r * hidden, n, logits, err));
+        PASS_ON(lockstep_logits(d->l, d->rows + r * hidden, n, logits, err));
         for (int64_t i = r; i < r + n && i + 1 < m; i++)
             nll[i + 1] = logits_nll(logits + (i - r) * vocab(d), vocab(d), ids[i + 1],
                                     top1 ? top1 + i + 1 : NULL);
         if (r + n == m)
             memcpy(d->logits, logits + (n - 1) * vocab(d), (size_t)vocab(d) * sizeof *logits);
     }
-out:
-    free(logits);
-    return rc;
+    return 0;
 }
 
 /* ---- answers as text ------------------------------------------------------------------------ */
@@ -146,18 +140,14 @@ static int append_chat(const struct eval_model *m, const char *text, size_t len,
                        struct id_list *out, struct err *err)
 {
     bool added = false;
-    int32_t *ids = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
-    int rc = 0;
     if (len == 0)
         return 0;
-    TRY(tokenizer_encode(m->tok, text, len, &added, &ids, &n, err));
+    PASS_ON(tokenizer_encode(m->tok, text, len, &added, &ids, &n, err));
     int64_t skip = added;
     skip += out->n == 1 && skip < n && ids[skip] == m->bos;
-    TRY(append(out, ids + skip, n - skip, err));
-out:
-    free(ids);
-    return rc;
+    return append(out, ids + skip, n - skip, err);
 }
 
 int prompt_ids(const struct eval_model *m, const char *chat, const char *text, size_t len,
@@ -165,54 +155,45 @@ int prompt_ids(const struct eval_model *m, const char *chat, const char *text, s
 {
     static const char hole[] = "{prompt}";
     const char *at = chat ? strstr(chat, hole) : NULL;
-    int32_t *ids = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
-    int rc = 0;
     id_list_free(out);
     if (m->bos >= 0)
-        TRY(append(out, &m->bos, 1, err));
+        PASS_ON(append(out, &m->bos, 1, err));
     if (at)
-        TRY(append_chat(m, chat, (size_t)(at - chat), out, err));
-    TRY(tokenizer_encode_plain(m->tok, text, len, &ids, &n, err));
-    TRY(append(out, ids, n, err));
+        PASS_ON(append_chat(m, chat, (size_t)(at - chat), out, err));
+    PASS_ON(tokenizer_encode_plain(m->tok, text, len, &ids, &n, err));
+    PASS_ON(append(out, ids, n, err));
     if (at)
-        TRY(append_chat(m, at + strlen(hole), strlen(at + strlen(hole)), out, err));
-out:
-    free(ids);
-    return rc;
+        return append_chat(m, at + strlen(hole), strlen(at + strlen(hole)), out, err);
+    return 0;
 }
 
 int answer_ids(const struct eval_model *m, const char *chat, const char *prompt_text, size_t len,
                const char *answer_text, struct id_list *prompt, struct id_list *answer,
                bool *retokenised, struct err *err)
 {
-    struct buf whole_text = {0};
-    struct id_list whole = {0};
-    int32_t *ids = NULL;
+    OWN(buf_free) struct buf whole_text = {0};
+    OWN(id_list_free) struct id_list whole = {0};
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0, same = 0;
-    int rc = 0;
     id_list_free(answer);
     *retokenised = false;
-    TRY(tokenizer_encode_plain(m->tok, answer_text, strlen(answer_text), &ids, &n, err));
+    PASS_ON(tokenizer_encode_plain(m->tok, answer_text, strlen(answer_text), &ids, &n, err));
     if (chat) { /* text stands between the prompt and its answer */
-        TRY(append(answer, ids, n, err));
-        goto out;
+        PASS_ON(append(answer, ids, n, err));
+        return 0;
     }
     buf_put(&whole_text, prompt_text, len);
     buf_puts(&whole_text, answer_text);
-    TRY(buf_check(&whole_text, "prompt", err));
-    TRY(prompt_ids(m, NULL, whole_text.data, whole_text.len, &whole, err));
+    PASS_ON(buf_check(&whole_text, "prompt", err));
+    PASS_ON(prompt_ids(m, NULL, whole_text.data, whole_text.len, &whole, err));
     while (same < prompt->n && same < whole.n && prompt->v[same] == whole.v[same])
         same++;
     *retokenised = same < prompt->n || whole.n - same != n ||
                    memcmp(whole.v + same, ids, (size_t)n * sizeof *ids) != 0;
     prompt->n = same;
-    TRY(append(answer, whole.v + same, whole.n - same, err));
-out:
-    buf_free(&whole_text);
-    id_list_free(&whole);
-    free(ids);
-    return rc;
+    return append(answer, whole.v + same, whole.n - same, err);
 }
 
 /* Where the first of the stop strings begins, or the length. */
@@ -238,18 +219,17 @@ static bool ends_text(const struct eval_model *m, int32_t id)
 int generate(struct decode *d, const struct eval_model *m, int64_t max_new,
              const struct str_list *stop, struct buf *out, struct err *err)
 {
-    struct id_list ids = {0};
-    int rc = 0;
+    OWN(id_list_free) struct id_list ids = {0};
     buf_reset(out);
     buf_puts(out, "");
     for (int64_t i = 0; i < max_new; i++) {
         int32_t id = decode_likeliest(d);
         if (ends_text(m, id))
             break;
-        TRY(append(&ids, &id, 1, err));
+        PASS_ON(append(&ids, &id, 1, err));
         buf_reset(out);
         tokenizer_decode_bytes(m->tok, ids.v, ids.n, out);
-        TRY(buf_check(out, "generated text", err));
+        PASS_ON(buf_check(out, "generated text", err));
         size_t end = stop_at(out, stop);
         if (end < out->len) {
             out->len = end;
@@ -257,41 +237,33 @@ int generate(struct decode *d, const struct eval_model *m, int64_t max_new,
             break;
         }
         if (i + 1 < max_new) {
-            rc = decode_push(d, &id, 1, err);
-            if (rc)
-                goto out;
+            PASS_ON(decode_push(d, &id, 1, err));
         }
     }
-out:
-    id_list_free(&ids);
-    return rc;
+    return 0;
 }
 
 int decode_greedy(const char *dir, const struct decoder_accel *on, int jobs, const int32_t *prompt,
                   int64_t n, int64_t most, int32_t *ids, int64_t *made, struct err *err)
 {
-    struct eval_model m = {.dir = dir};
+    OWN(eval_model_close) struct eval_model m = {.dir = dir};
     struct lockstep_on where = {.decoder = on};
-    struct lockstep l = {0};
-    struct decode d = {0};
-    int rc = 0;
+    OWN(lockstep_close) struct lockstep l = {0};
+    OWN(decode_close) struct decode d = {0};
     *made = 0;
-    TRY(llm_open(dir, &m.llm, err));
-    TRY(eval_model_ends(&m, err));
-    TRY(lockstep_open(&l, &m.llm, NULL, 0, n + most, true, DT_F32, jobs, on ? &where : NULL, err));
-    TRY(lockstep_prefill(&l, prompt, n, err));
-    TRY(decode_open(&d, &l, 0, err));
+    PASS_ON(llm_open(dir, &m.llm, err));
+    PASS_ON(eval_model_ends(&m, err));
+    PASS_ON(
+        lockstep_open(&l, &m.llm, NULL, 0, n + most, true, DT_F32, jobs, on ? &where : NULL, err));
+    PASS_ON(lockstep_prefill(&l, prompt, n, err));
+    PASS_ON(decode_open(&d, &l, 0, err));
     while (*made < most) {
         int32_t id = decode_likeliest(&d);
         if (ends_text(&m, id))
             break;
         ids[(*made)++] = id;
         if (*made < most)
-            TRY(decode_push(&d, &id, 1, err));
+            PASS_ON(decode_push(&d, &id, 1, err));
     }
-out:
-    decode_close(&d);
-    lockstep_close(&l);
-    eval_model_close(&m);
-    return rc;
+    return 0;
 }

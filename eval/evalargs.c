@@ -193,13 +193,13 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
                  struct method_run **runs, int64_t *n, int64_t *used, struct err *err)
 {
     int64_t kept = 0;
-    int rc = 0;
     if (o->methods.n == 0)
-        FAIL(err, ERR_USAGE, "eval: no method given (-m NAME; see `lacuna list methods`)");
+        return err_set(err, ERR_USAGE,
+                       "eval: no method given (-m NAME; see `lacuna list methods`)");
     for (int64_t i = 0; i < o->methods.n; i++)
-        TRY(method_runs_parse(methods, o->methods.items[i], runs, n, err));
+        PASS_ON(method_runs_parse(methods, o->methods.items[i], runs, n, err));
     for (int64_t i = 0; i < *n; i++)
-        TRY(check_target(o, *runs + i, err));
+        PASS_ON(check_target(o, *runs + i, err));
     for (int64_t i = 0; i < *n; i++) {
         struct method_run *r = *runs + i;
         if (strcmp(r->method->name, "dense") != 0) {
@@ -212,11 +212,10 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
     /* What is left behind the kept ones are dense runs. */
     for (int64_t i = kept; i < *n; i++)
         if ((*runs)[i].canonical[0])
-            FAIL(err, ERR_USAGE, "eval: method dense takes no parameters here (found %s)",
-                 (*runs)[i].canonical);
+            return err_set(err, ERR_USAGE, "eval: method dense takes no parameters here (found %s)",
+                           (*runs)[i].canonical);
     *used = kept;
-out:
-    return rc;
+    return 0;
 }
 
 int eval_check_kind(const struct eval_opts *o, bool video, struct err *err)
@@ -270,8 +269,8 @@ static int parse_dense_last(const char *text, int64_t *out, struct err *err)
 int eval_how_options(const struct eval_opts *o, const struct attn_shape *c, enum dtype native,
                      struct eval_how *how, struct err *err)
 {
-    int64_t *layers = NULL, n = 0;
-    int rc = 0;
+    OWN(free_at) int64_t *layers = NULL;
+    int64_t n = 0;
     how->dense_below = o->dense_below;
     how->prefill_chunk = o->prefill_chunk;
     how->decode_method = o->decode == 1;
@@ -280,23 +279,19 @@ int eval_how_options(const struct eval_opts *o, const struct attn_shape *c, enum
     how->round = o->qkv == 1 ? native : DT_F32;
     how->precision = o->precision == 1 ? PREC_F64 : PREC_F32;
     how->seed = (uint64_t)o->c.seed;
-    TRY(mem_zalloc(&how->dense_head, (int64_t)c->layers * c->heads, sizeof *how->dense_head,
-                   "dense heads", err));
+    PASS_ON(mem_zalloc(&how->dense_head, (int64_t)c->layers * c->heads, sizeof *how->dense_head,
+                       "dense heads", err));
     if (o->dense_layers)
-        TRY(index_list_parse(o->dense_layers, c->layers, "--dense-layers", &layers, &n, err));
+        PASS_ON(index_list_parse(o->dense_layers, c->layers, "--dense-layers", &layers, &n, err));
     for (int64_t i = 0; i < n; i++)
         memset(how->dense_head + layers[i] * c->heads, 1, (size_t)c->heads);
-    TRY(parse_dense_heads(o->dense_heads, c, how->dense_head, err));
-    TRY(parse_dense_last(o->dense_last, &how->dense_last, err));
-out:
-    free(layers);
-    return rc;
+    PASS_ON(parse_dense_heads(o->dense_heads, c, how->dense_head, err));
+    return parse_dense_last(o->dense_last, &how->dense_last, err);
 }
 
 int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n, struct err *err)
 {
     int64_t cap = 0;
-    int rc = 0;
     for (const char *p = text; p && *p;) {
         char *end;
         errno = 0;
@@ -304,35 +299,33 @@ int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n,
         int64_t unit = *end == 'K' ? 1024 : *end == 'M' ? 1024 * 1024 : 1;
         const char *next = end + (unit > 1);
         if (end == p || errno || x < 1 || x > 1000000000 / unit || (*next && *next != ','))
-            FAIL(err, ERR_USAGE,
-                 "%s: lengths as in 2048,8K (K = 1024) were expected, found '%.60s'", what, text);
-        TRY(mem_grow(list, &cap, *n + 1, sizeof **list, what, err));
+            return err_set(err, ERR_USAGE,
+                           "%s: lengths as in 2048,8K (K = 1024) were expected, found '%.60s'",
+                           what, text);
+        PASS_ON(mem_grow(list, &cap, *n + 1, sizeof **list, what, err));
         (*list)[(*n)++] = x * unit;
         p = *next ? next + 1 : next;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* "0,0.25,1": shares in [0, 1]; *list is malloc'd. */
 static int depths_parse(const char *text, double **list, int64_t *n, struct err *err)
 {
     int64_t cap = 0;
-    int rc = 0;
     for (const char *p = text; p && *p;) {
         const char *end;
         double x;
         if (!num_read(p, &x, &end) || !(x >= 0 && x <= 1) || (*end && *end != ','))
-            FAIL(err, ERR_USAGE,
-                 "--depth: shares from 0 to 1 as in 0,0.5,1 were expected, found "
-                 "'%.60s'",
-                 text);
-        TRY(mem_grow(list, &cap, *n + 1, sizeof **list, "--depth", err));
+            return err_set(err, ERR_USAGE,
+                           "--depth: shares from 0 to 1 as in 0,0.5,1 were expected, found "
+                           "'%.60s'",
+                           text);
+        PASS_ON(mem_grow(list, &cap, *n + 1, sizeof **list, "--depth", err));
         (*list)[(*n)++] = x;
         p = *end ? end + 1 : end;
     }
-out:
-    return rc;
+    return 0;
 }
 
 int chat_check(const char *chat, struct err *err)
@@ -372,8 +365,8 @@ int eval_task_options(struct eval_opts *o, struct err *err)
 {
     struct task_opts *t = &o->ask;
     t->seed = (uint64_t)o->c.seed;
-    int rc = chat_check(t->chat, err);
-    rc = rc ? rc : template_check(t->template, err);
-    rc = rc ? rc : depths_parse(o->depth, &t->depths, &t->n_depths, err);
-    return rc ? rc : tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);
+    PASS_ON(chat_check(t->chat, err));
+    PASS_ON(template_check(t->template, err));
+    PASS_ON(depths_parse(o->depth, &t->depths, &t->n_depths, err));
+    return tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);
 }

@@ -6,6 +6,7 @@
 
 #include "core/checkpoint.h"
 #include "core/json.h"
+#include "core/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,25 +19,22 @@ enum { BOS_AUTO, BOS_YES, BOS_NO };
 static int find_bos(struct eval_model *m, int mode, struct err *err)
 {
     bool added = false;
-    int32_t *ids = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
-    int rc = 0;
-    TRY(tokenizer_encode(m->tok, "", 0, &added, &ids, &n, err));
+    PASS_ON(tokenizer_encode(m->tok, "", 0, &added, &ids, &n, err));
     if (n > 1)
-        FAIL(err, ERR_INPUT,
-             "%s: the tokenizer puts %lld special tokens around a text; eval knows "
-             "one in front of it",
-             m->dir, (long long)n);
+        return err_set(err, ERR_INPUT,
+                       "%s: the tokenizer puts %lld special tokens around a text; eval knows "
+                       "one in front of it",
+                       m->dir, (long long)n);
     m->bos = -1;
     if (mode == BOS_NO)
-        goto out;
+        return 0;
     if (added)
         m->bos = ids[0];
     else if (mode == BOS_YES)
-        TRY(llm_bos(m->dir, &m->llm.c, &m->bos, err));
-out:
-    free(ids);
-    return rc;
+        return llm_bos(m->dir, &m->llm.c, &m->bos, err);
+    return 0;
 }
 
 static void add_eot(struct eval_model *m, const json_t *id)
@@ -51,41 +49,35 @@ static void add_eot(struct eval_model *m, const json_t *id)
 static int read_eot(struct eval_model *m, const char *file, struct err *err)
 {
     char path[CHECKPOINT_PATH];
-    json_t *o = NULL;
-    int rc = 0;
-    TRY(checkpoint_json(m->dir, file, MAX_CONFIG, path, &o, err));
+    OWN(json_decrefp) json_t *o = NULL;
+    PASS_ON(checkpoint_json(m->dir, file, MAX_CONFIG, path, &o, err));
     const json_t *eos = json_object_get(o, "eos_token_id");
     add_eot(m, eos);
     for (size_t i = 0; i < json_array_size(eos); i++)
         add_eot(m, json_array_get(eos, i));
-out:
-    json_decref(o);
-    return rc;
+    return 0;
 }
 
 int eval_model_ends(struct eval_model *m, struct err *err)
 {
-    int rc = read_eot(m, "config.json", err);
-    return rc ? rc : read_eot(m, "generation_config.json", err);
+    PASS_ON(read_eot(m, "config.json", err));
+    return read_eot(m, "generation_config.json", err);
 }
 
 static int read_domain(struct eval_model *m, struct err *err)
 {
     char path[CHECKPOINT_PATH];
     const char *domain = "en";
-    json_t *o = NULL;
-    int rc = 0;
-    TRY(checkpoint_json(m->dir, "eval.json", MAX_CONFIG, path, &o, err));
+    OWN(json_decrefp) json_t *o = NULL;
+    PASS_ON(checkpoint_json(m->dir, "eval.json", MAX_CONFIG, path, &o, err));
     if (o) {
-        TRY(jget_str_opt(o, "domain", path, &domain, err));
+        PASS_ON(jget_str_opt(o, "domain", path, &domain, err));
         if (strcmp(domain, "c") != 0 && strcmp(domain, "en") != 0 && strcmp(domain, "source") != 0)
-            FAIL(err, ERR_INPUT, "%s: domain: c, en or source was expected, found '%.60s'", path,
-                 domain);
+            return err_set(err, ERR_INPUT,
+                           "%s: domain: c, en or source was expected, found '%.60s'", path, domain);
     }
     snprintf(m->domain, sizeof m->domain, "%s", domain);
-out:
-    json_decref(o);
-    return rc;
+    return 0;
 }
 
 struct attn_shape eval_model_shape(const struct eval_model *m)

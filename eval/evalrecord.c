@@ -3,6 +3,7 @@
  * has.
  */
 #include "eval/evalrun.h"
+#include "core/mem.h"
 
 #include "core/text.h"
 #include "sim/budgetsearch.h"
@@ -71,8 +72,7 @@ static void setting_text(const struct eval_how *how, const struct attn_shape *c,
 int eval_identity(const struct eval_subject *m, const struct eval_how *how, const char *task,
                   const struct method_run *run, struct record *r, struct err *err)
 {
-    struct buf setting = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf setting = {0};
     record_of_model(r);
     snprintf(r->trace, sizeof r->trace, "%s", m->weights);
     record_text(r, &r->model, "%s", m->name);
@@ -86,23 +86,19 @@ int eval_identity(const struct eval_subject *m, const struct eval_how *how, cons
     r->seed = how->seed;
     r->causal = m->shape.causal;
     setting_text(how, &m->shape, !run, &setting);
-    TRY(buf_check(&setting, "setting", err));
+    PASS_ON(buf_check(&setting, "setting", err));
     r->params = strdup(run ? run->canonical : "");
     r->task = strdup(task);
     r->setting = strdup(buf_str(&setting));
     if (!r->params || !r->task || !r->setting)
-        FAIL(err, ERR_NOMEM, "record: out of memory");
-out:
-    buf_free(&setting);
-    return rc;
+        return err_set(err, ERR_NOMEM, "record: out of memory");
+    return 0;
 }
 
 int eval_append(struct record_file *f, const struct record *r, struct eval_count *n,
                 struct setting_tally *tally, struct err *err)
 {
-    int rc = record_file_append(f, r, err);
-    if (rc)
-        return rc;
+    PASS_ON(record_file_append(f, r, err));
     n->ok += r->status == RECORD_OK;
     n->skip += r->status == RECORD_SKIP;
     n->error += r->status == RECORD_ERROR;
@@ -125,7 +121,6 @@ int eval_record_densities(const struct layer_attn *a, struct record *r, struct e
     const struct attn_shape *c = &a->shape;
     double elem = 0, exec = 0, sparse = 0, sparse_calls = 0;
     int64_t heads = (int64_t)c->layers * c->heads, dense = 0;
-    int rc = 0;
     for (int l = 0; l < c->layers; l++) {
         double layer = 0;
         for (int64_t i = (int64_t)l * c->heads; i < (int64_t)(l + 1) * c->heads; i++) {
@@ -137,30 +132,29 @@ int eval_record_densities(const struct layer_attn *a, struct record *r, struct e
             dense += a->sparse_calls[i] == 0;
         }
         elem += layer;
-        TRY(put_at(r, "density_elem", l, layer / c->heads, err));
+        PASS_ON(put_at(r, "density_elem", l, layer / c->heads, err));
         if (a->how->local_errors)
-            TRY(put_at(r, "err_local", l,
-                       ratio_or_inf(sqrt(a->local_err[l]), sqrt(a->local_ref[l])), err));
+            PASS_ON(put_at(r, "err_local", l,
+                           ratio_or_inf(sqrt(a->local_err[l]), sqrt(a->local_ref[l])), err));
     }
-    TRY(record_metric(r, "density_elem", elem / (double)heads, err));
+    PASS_ON(record_metric(r, "density_elem", elem / (double)heads, err));
     if (!isnan(exec))
-        TRY(record_metric(r, "density_exec", exec / (double)heads, err));
+        PASS_ON(record_metric(r, "density_exec", exec / (double)heads, err));
     if (sparse_calls > 0)
-        TRY(record_metric(r, "density_sparse", sparse / sparse_calls, err));
-    TRY(record_metric(r, "heads_dense", (double)dense, err));
+        PASS_ON(record_metric(r, "density_sparse", sparse / sparse_calls, err));
+    PASS_ON(record_metric(r, "heads_dense", (double)dense, err));
     if (a->heads_without_calib)
         record_note(r, "calib=absent for %lld heads", (long long)a->heads_without_calib);
     if (a->target.n) {
         double n = (double)a->target.n;
-        TRY(record_metric(r, "budget_target", a->run->target->value, err));
-        TRY(record_metric(r, "budget_miss", a->target.miss / n, err));
-        TRY(record_metric(r, "budget_evals", (double)a->target.evals / n, err));
+        PASS_ON(record_metric(r, "budget_target", a->run->target->value, err));
+        PASS_ON(record_metric(r, "budget_miss", a->target.miss / n, err));
+        PASS_ON(record_metric(r, "budget_evals", (double)a->target.evals / n, err));
         budget_note_heads(r, a->target.ends);
     }
     if (a->was_skip_dense)
         record_note(r, "heads_that_did_not_apply=dense");
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- times ---------------------------------------------------------------------------------- */
@@ -184,29 +178,23 @@ static const char *const names_of_clip[] = {"generation_dense_ns", "generation_n
 static int put_whole(const char *const names[3], double dense, double method, struct record *r,
                      struct err *err)
 {
-    int rc = 0;
-    TRY(record_metric(r, names[0], dense, err));
+    PASS_ON(record_metric(r, names[0], dense, err));
     if (isnan(method))
         return 0;
-    TRY(record_metric(r, names[1], method, err));
-    TRY(record_metric(r, names[2], dense / method, err));
-out:
-    return rc;
+    PASS_ON(record_metric(r, names[1], method, err));
+    return record_metric(r, names[2], dense / method, err);
 }
 
 static int put_attention(const struct attention_ns *t, struct record *r, struct err *err)
 {
-    int rc = 0;
-    TRY(record_metric(r, "time_attn_dense_ns", t->dense, err));
+    PASS_ON(record_metric(r, "time_attn_dense_ns", t->dense, err));
     if (isnan(t->method)) {
         record_note(r, "time_attn_ns=a part of it ran on the CPU");
         return 0;
     }
-    TRY(record_metric(r, "time_attn_ns", t->method, err));
-    TRY(record_metric(r, "attn_speedup", t->dense / t->method, err));
-    TRY(record_metric(r, "host_plan_ns", t->plan, err));
-out:
-    return rc;
+    PASS_ON(record_metric(r, "time_attn_ns", t->method, err));
+    PASS_ON(record_metric(r, "attn_speedup", t->dense / t->method, err));
+    return record_metric(r, "host_plan_ns", t->plan, err);
 }
 
 static struct attention_ns mean_of(struct attention_ns sum, double n)
@@ -220,12 +208,9 @@ static int put_times(const struct lockstep_device *dev, const struct layer_attn 
 {
     struct attention_ns t = mean_of(eval_attention_ns(a), dev->prefills);
     double linear = dev->linear_ns / dev->prefills;
-    int rc = 0;
-    TRY(record_metric(r, "time_linear_ns", linear, err));
-    TRY(put_attention(&t, r, err));
-    TRY(put_whole(names_of_prefill, linear + t.dense, linear + t.method, r, err));
-out:
-    return rc;
+    PASS_ON(record_metric(r, "time_linear_ns", linear, err));
+    PASS_ON(put_attention(&t, r, err));
+    return put_whole(names_of_prefill, linear + t.dense, linear + t.method, r, err);
 }
 
 int eval_record_clip_times(const struct clip_times *t, const struct layer_attn *a, struct record *r,
@@ -236,35 +221,31 @@ int eval_record_clip_times(const struct clip_times *t, const struct layer_attn *
     double own = branches * t->of.attention;
     struct attention_ns at =
         a ? mean_of(eval_attention_ns(a), steps) : (struct attention_ns){own, own, 0};
-    int rc = 0;
-    TRY(record_metric(r, "time_linear_ns", linear, err));
-    TRY(record_metric(r, "time_product_ns", product, err));
-    TRY(record_metric(r, "time_other_ns", linear - product, err));
-    TRY(put_attention(&at, r, err));
+    PASS_ON(record_metric(r, "time_linear_ns", linear, err));
+    PASS_ON(record_metric(r, "time_product_ns", product, err));
+    PASS_ON(record_metric(r, "time_other_ns", linear - product, err));
+    PASS_ON(put_attention(&at, r, err));
     if (!isnan(at.method))
-        TRY(record_metric(r, "attn_share", at.method / (linear + at.method), err));
-    TRY(put_whole(names_of_clip, steps * (linear + at.dense), steps * (linear + at.method), r,
-                  err));
-out:
-    return rc;
+        PASS_ON(record_metric(r, "attn_share", at.method / (linear + at.method), err));
+    return put_whole(names_of_clip, steps * (linear + at.dense), steps * (linear + at.method), r,
+                     err);
 }
 
 int eval_record_layers(const struct lockstep *l, int stream, struct record *r, struct err *err)
 {
     const struct stream *s = l->s + stream;
     const struct layer_attn *a = s->attn;
-    int layers = l->model->c.layers, rc = 0;
+    int layers = l->model->c.layers;
     if (!a)
         return record_metric(r, "density_elem", 1, err);
-    TRY(eval_record_densities(a, r, err));
+    PASS_ON(eval_record_densities(a, r, err));
     if (l->device && l->device->on->samples)
-        TRY(put_times(l->device, a, r, err));
+        PASS_ON(put_times(l->device, a, r, err));
     for (int i = 0; i < layers; i++) {
-        TRY(put_at(r, "err_attn", i, ratio_or_inf(sqrt(s->attn_err[i]), sqrt(s->attn_ref[i])),
-                   err));
-        TRY(put_at(r, "err_resid", i, ratio_or_inf(sqrt(s->resid_err[i]), sqrt(s->resid_ref[i])),
-                   err));
+        PASS_ON(put_at(r, "err_attn", i, ratio_or_inf(sqrt(s->attn_err[i]), sqrt(s->attn_ref[i])),
+                       err));
+        PASS_ON(put_at(r, "err_resid", i,
+                       ratio_or_inf(sqrt(s->resid_err[i]), sqrt(s->resid_ref[i])), err));
     }
-out:
-    return rc;
+    return 0;
 }

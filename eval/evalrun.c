@@ -60,13 +60,13 @@ int eval_check_file(const struct eval_run *r, struct method_run *run, struct err
 {
     struct err why = {0};
     bool some = !run->method->session.takes || r->how.prefill_chunk;
-    int rc = some ? 0 : method_run_open(run, err);
-    for (int i = 0; !rc && i < r->n_tasks && !some; i++)
+    PASS_ON(some ? 0 : method_run_open(run, err));
+    for (int i = 0; i < r->n_tasks && !some; i++)
         some = r->tasks[i].decodes || takes_some(r->m, run, r->tasks[i].cap, &why);
-    if (!rc && !some)
-        rc = err_set(err, why.code, "method %s fits none of the heads; the first: %s",
-                     run->method->name, why.msg);
-    return rc;
+    if (!some)
+        return err_set(err, why.code, "method %s fits none of the heads; the first: %s",
+                       run->method->name, why.msg);
+    return 0;
 }
 
 /* The records of one cell, [n_runs + 1]; done[i]: it is there already. */
@@ -88,43 +88,36 @@ static int cell_records(const struct eval_run *r, const struct eval_task *t, int
                         struct cell_records *c, struct err *err)
 {
     struct eval_subject m = {r->m->name, r->m->weights, eval_model_shape(r->m)};
-    struct buf name = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf name = {0};
     *c = (struct cell_records){.n = r->n_runs + 1};
-    TRY(mem_zalloc(&c->rec, c->n, sizeof *c->rec, "records", err));
-    TRY(mem_zalloc(&c->done, c->n, sizeof *c->done, "records", err));
-    TRY(t->kind->cell_name(t, cell, &name, err));
+    PASS_ON(mem_zalloc(&c->rec, c->n, sizeof *c->rec, "records", err));
+    PASS_ON(mem_zalloc(&c->done, c->n, sizeof *c->done, "records", err));
+    PASS_ON(t->kind->cell_name(t, cell, &name, err));
     for (int i = 0; i < c->n; i++) {
         record_init(c->rec + i);
-        TRY(eval_identity(&m, &r->how, buf_str(&name), i ? r->runs + i - 1 : NULL, c->rec + i,
-                          err));
-        TRY(record_file_holds(r->records, c->rec + i, c->done + i, err));
+        PASS_ON(eval_identity(&m, &r->how, buf_str(&name), i ? r->runs + i - 1 : NULL, c->rec + i,
+                              err));
+        PASS_ON(record_file_holds(r->records, c->rec + i, c->done + i, err));
     }
-out:
-    buf_free(&name);
-    return rc;
+    return 0;
 }
 
 /* r->owner: which shard does each cell, tasks one after the other. Nothing that is recorded already
  * enters, so that every shard comes to the same split. */
 static int assign_cells(struct eval_run *r, struct err *err)
 {
-    double *cost = NULL;
+    OWN(free_at) double *cost = NULL;
     int64_t n = 0, at = 0;
-    int rc = 0;
     for (int i = 0; i < r->n_tasks; i++)
         n += r->tasks[i].cells;
     free(r->owner);
     r->owner = NULL;
-    TRY(mem_alloc(&r->owner, n, sizeof *r->owner, "shards", err));
-    TRY(mem_alloc(&cost, n, sizeof *cost, "shards", err));
+    PASS_ON(mem_alloc(&r->owner, n, sizeof *r->owner, "shards", err));
+    PASS_ON(mem_alloc(&cost, n, sizeof *cost, "shards", err));
     for (int i = 0; i < r->n_tasks; i++)
         for (int64_t k = 0; k < r->tasks[i].cells; k++)
             cost[at++] = r->tasks[i].kind->cell_cost(r->tasks + i, k);
-    TRY(shard_assign(cost, n, r->shard.count, r->owner, err));
-out:
-    free(cost);
-    return rc;
+    return shard_assign(cost, n, r->shard.count, r->owner, err);
 }
 
 static bool owned(const struct eval_run *r, int task, int64_t cell)
@@ -138,40 +131,35 @@ static bool owned(const struct eval_run *r, int task, int64_t cell)
 static int count_lacking(struct eval_run *r, const struct record *rec, struct err *err)
 {
     bool lacks = false;
-    int rc = 0;
     if (r->how.local_errors)
-        TRY(record_file_lacks(r->records, rec, RECORD_LOCAL, &lacks, err));
+        PASS_ON(record_file_lacks(r->records, rec, RECORD_LOCAL, &lacks, err));
     r->count.no_local_errors += lacks;
     lacks = false;
     if (r->wants_times)
-        TRY(record_file_lacks(r->records, rec, RECORD_TIMES, &lacks, err));
+        PASS_ON(record_file_lacks(r->records, rec, RECORD_TIMES, &lacks, err));
     r->count.no_times += lacks;
-out:
-    return rc;
+    return 0;
 }
 
 int eval_plan(struct eval_run *r, struct err *err)
 {
-    struct cell_records c = {0};
-    int rc = 0;
+    OWN(cell_records_free) struct cell_records c = {0};
     r->count = (struct eval_count){0};
-    TRY(assign_cells(r, err));
+    PASS_ON(assign_cells(r, err));
     for (int i = 0; i < r->n_tasks; i++)
         for (int64_t k = 0; k < r->tasks[i].cells; k++) {
             if (!owned(r, i, k))
                 continue;
-            TRY(cell_records(r, r->tasks + i, k, &c, err));
+            PASS_ON(cell_records(r, r->tasks + i, k, &c, err));
             r->count.all += c.n;
             for (int j = 0; j < c.n; j++)
                 r->count.todo += !c.done[j];
             for (int j = 1; j < c.n; j++)
-                TRY(count_lacking(r, c.rec + j, err));
+                PASS_ON(count_lacking(r, c.rec + j, err));
             cell_records_free(&c);
             c = (struct cell_records){0};
         }
-out:
-    cell_records_free(&c);
-    return rc;
+    return 0;
 }
 
 /* ---- one cell ------------------------------------------------------------------------------- */
@@ -182,26 +170,22 @@ static int deliver_predictions(struct eval_run *r, const struct cell_records *c,
                                const struct cell_run *run, struct err *err)
 {
     bool any = false;
-    int rc = 0;
     for (int i = 0; i < c->n; i++) {
         if (c->done[i] || !run->predicted[i].data)
             continue;
         any = true;
-        TRY(predictions_add(r->predictions, c->rec + i, run->prompt_id, buf_str(run->predicted + i),
-                            err));
+        PASS_ON(predictions_add(r->predictions, c->rec + i, run->prompt_id,
+                                buf_str(run->predicted + i), err));
     }
     if (any)
-        TRY(predictions_sync(r->predictions, err));
-out:
-    return rc;
+        return predictions_sync(r->predictions, err);
+    return 0;
 }
 
 static int deliver(struct eval_run *r, struct cell_records *c, struct cell_run *run,
                    struct err *err)
 {
-    int rc = deliver_predictions(r, c, run, err);
-    if (rc)
-        return rc;
+    PASS_ON(deliver_predictions(r, c, run, err));
     for (int i = 0; i < c->n; i++) {
         struct record *rec = c->rec + i;
         const struct stream *s = run->l->s + i;
@@ -209,30 +193,25 @@ static int deliver(struct eval_run *r, struct cell_records *c, struct cell_run *
             continue;
         rec->status = s->status;
         if (s->status == RECORD_OK)
-            TRY(eval_record_layers(run->l, i, rec, err));
+            PASS_ON(eval_record_layers(run->l, i, rec, err));
         else
             record_text(rec, &rec->reason, "%s", s->reason);
-        TRY(eval_append(r->records, rec, &r->count, i ? r->tally + i - 1 : NULL, err));
+        PASS_ON(eval_append(r->records, rec, &r->count, i ? r->tally + i - 1 : NULL, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* nll [streams][tokens] of a text, exact attention first; NAN where a method did not run. */
 static int dump_nll(const struct eval_run *r, const struct cell_run *run, struct err *err)
 {
     int64_t streams = run->l->n_streams, n = run->scores[0].n, shape[2] = {streams, n};
-    float *x = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&x, streams * n, sizeof *x, "likelihoods", err));
+    OWN(free_at) float *x = NULL;
+    PASS_ON(mem_alloc(&x, streams * n, sizeof *x, "likelihoods", err));
     for (int64_t i = 0; i < streams; i++)
         for (int64_t k = 0; k < n; k++)
             x[i * n + k] =
                 run->scores[i].n == n ? (float)run->scores[i].v[k].nll : __builtin_nanf("");
-    TRY(npy_write(r->dump_nll, DT_F32, 2, shape, x, err));
-out:
-    free(x);
-    return rc;
+    return npy_write(r->dump_nll, DT_F32, 2, shape, x, err);
 }
 
 static int do_cell(struct eval_run *r, struct eval_task *t, int64_t cell, struct lockstep *l,

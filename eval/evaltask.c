@@ -77,25 +77,26 @@ static int plan_windows(struct text_state *s, const struct eval_task *t, struct 
 {
     int bos = t->m->bos >= 0;
     int64_t all = s->n + bos, at, limit = t->m->llm.c.max_positions;
-    int rc = 0;
     if (t->o->n_tokens > 1)
-        FAIL(err, ERR_USAGE, "%s: a text takes one --tokens, found %lld lengths", s->path,
-             (long long)t->o->n_tokens);
+        return err_set(err, ERR_USAGE, "%s: a text takes one --tokens, found %lld lengths", s->path,
+                       (long long)t->o->n_tokens);
     s->window = t->o->n_tokens ? t->o->tokens[0] : all < limit ? all : limit;
     s->stride = t->o->stride;
     s->from = t->o->score_from ? t->o->score_from : 1;
     if (s->window > limit)
-        FAIL(err, ERR_USAGE, "%s: --tokens %lld is more than the model's context of %lld", s->path,
-             (long long)s->window, (long long)limit);
+        return err_set(err, ERR_USAGE, "%s: --tokens %lld is more than the model's context of %lld",
+                       s->path, (long long)s->window, (long long)limit);
     if (all < s->window)
-        FAIL(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", s->path, (long long)all,
-             (long long)s->window);
+        return err_set(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", s->path,
+                       (long long)all, (long long)s->window);
     if (s->window < 2 || s->from >= s->window)
-        FAIL(err, ERR_USAGE, "%s: windows of %lld tokens leave none to score from position %lld on",
-             s->path, (long long)s->window, (long long)s->from);
+        return err_set(err, ERR_USAGE,
+                       "%s: windows of %lld tokens leave none to score from position %lld on",
+                       s->path, (long long)s->window, (long long)s->from);
     if (s->stride > s->window - bos)
-        FAIL(err, ERR_USAGE, "%s: --stride %lld skips text between windows of %lld tokens", s->path,
-             (long long)s->stride, (long long)s->window);
+        return err_set(err, ERR_USAGE,
+                       "%s: --stride %lld skips text between windows of %lld tokens", s->path,
+                       (long long)s->stride, (long long)s->window);
     /* A rest shorter than half a window is left out. */
     for (;;) {
         int64_t n = window_ids(s, bos, s->windows, &at);
@@ -109,8 +110,7 @@ static int plan_windows(struct text_state *s, const struct eval_task *t, struct 
         if (!whole || (t->o->windows && s->windows == t->o->windows))
             break;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int cell_name(const struct eval_task *t, int64_t i, struct buf *b, struct err *err)
@@ -134,7 +134,7 @@ static int cell_name(const struct eval_task *t, int64_t i, struct buf *b, struct
 static int measure_text(const struct text_state *s, const struct eval_model *m, int64_t a,
                         int64_t b, double *bytes, double *words, struct err *err)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     bool inside = false;
     tokenizer_decode_bytes(m->tok, s->ids + a, b - a, &text);
     int rc = buf_check(&text, "text", err);
@@ -144,52 +144,47 @@ static int measure_text(const struct text_state *s, const struct eval_model *m, 
         *words += !space && !inside;
         inside = !space;
     }
-    buf_free(&text);
     return rc;
 }
 
 static int put_lengths(struct cell_run *c, double bytes, double words, int64_t left_out,
                        struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < c->l->n_streams; i++) {
         struct record *r = c->rec + i;
         if (!stream_runs(c->l->s + i))
             continue;
-        TRY(likelihood_record(c->scores + i, c->scores, r, err));
+        PASS_ON(likelihood_record(c->scores + i, c->scores, r, err));
         double nll = record_get(r, "nll_sum");
-        TRY(record_metric(r, "bits_per_byte", bytes > 0 ? nll / log(2) / bytes : NAN, err));
-        TRY(record_metric(r, "word_ppl", words > 0 ? exp(nll / words) : NAN, err));
+        PASS_ON(record_metric(r, "bits_per_byte", bytes > 0 ? nll / log(2) / bytes : NAN, err));
+        PASS_ON(record_metric(r, "word_ppl", words > 0 ? exp(nll / words) : NAN, err));
         if (left_out)
             record_note(r, "tokens_left_out=%lld", (long long)left_out);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int run_text(struct eval_task *t, int64_t cell, struct cell_run *c, struct err *err)
 {
     const struct text_state *s = t->state;
-    int bos = t->m->bos >= 0, rc = 0;
+    int bos = t->m->bos >= 0;
     double bytes = 0, words = 0;
-    int32_t *ids = NULL;
-    TRY(mem_alloc(&ids, s->window, sizeof *ids, "token ids", err));
+    OWN(free_at) int32_t *ids = NULL;
+    PASS_ON(mem_alloc(&ids, s->window, sizeof *ids, "token ids", err));
     ids[0] = t->m->bos;
     for (int64_t i = 0; i < s->windows; i++) {
         int64_t at, n = window_ids(s, bos, i, &at);
         int64_t from = s->stride && i ? n + bos - s->stride : s->from;
         memcpy(ids + bos, s->ids + at, (size_t)n * sizeof *ids);
-        TRY(lockstep_prefill(c->l, ids, n + bos, err));
-        TRY(likelihood_add(c->l, ids, from, c->scores, err));
-        TRY(measure_text(s, t->m, at + from - bos, at + n, &bytes, &words, err));
+        PASS_ON(lockstep_prefill(c->l, ids, n + bos, err));
+        PASS_ON(likelihood_add(c->l, ids, from, c->scores, err));
+        PASS_ON(measure_text(s, t->m, at + from - bos, at + n, &bytes, &words, err));
     }
-    TRY(put_lengths(c, bytes, words, s->left_out, err));
+    PASS_ON(put_lengths(c, bytes, words, s->left_out, err));
     snprintf(c->prompt_id, sizeof c->prompt_id, "%s", s->hash);
     for (int i = 0; i < c->l->n_streams; i++)
         c->rec[i].n_q = c->rec[i].n_k = s->window;
-out:
-    free(ids);
-    return rc;
+    return 0;
 }
 
 static double cell_cost(const struct eval_task *t, int64_t i)
@@ -211,17 +206,15 @@ static const struct task_kind text_kind = {"texts", cell_name, run_text, cell_co
 static int text_task_open(const char *path, struct eval_task *t, struct err *err)
 {
     struct text_state *s = NULL;
-    int rc = 0;
     t->kind = &text_kind;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "task", err));
+    PASS_ON(mem_zalloc(&s, 1, sizeof *s, "task", err));
     t->state = s;
     snprintf(s->path, sizeof s->path, "%s", path);
-    TRY(read_text(s, t->m, err));
-    TRY(plan_windows(s, t, err));
+    PASS_ON(read_text(s, t->m, err));
+    PASS_ON(plan_windows(s, t, err));
     t->cells = 1;
     t->cap = s->window;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- tasks ---------------------------------------------------------------------------------- */

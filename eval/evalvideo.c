@@ -27,10 +27,9 @@
 int video_eval_open(struct video_eval *v, struct err *err)
 {
     const struct wan_config *c = &v->model.c;
-    int rc = 0;
-    TRY(wan_open(v->ask.model, CACHE_BYTES, &v->model, err));
-    TRY(video_input_open(c, &v->ask, &v->in, err));
-    TRY(st_content_id(v->model.file, v->weights, err));
+    PASS_ON(wan_open(v->ask.model, CACHE_BYTES, &v->model, err));
+    PASS_ON(video_input_open(c, &v->ask, &v->in, err));
+    PASS_ON(st_content_id(v->model.file, v->weights, err));
     checkpoint_name(v->ask.model, v->name, sizeof v->name);
     v->shape = (struct attn_shape){
         .layers = c->layers,
@@ -40,12 +39,12 @@ int video_eval_open(struct video_eval *v, struct err *err)
         .geom = {.t = v->in.grid[0], .h = v->in.grid[1], .w = v->in.grid[2]},
     };
     if (v->frames && c->out_channels != 3)
-        FAIL(err, ERR_USAGE,
-             "eval: --save-frames needs a model that denoises RGB pixels; this one has %lld latent "
-             "channels",
-             (long long)c->out_channels);
-out:
-    return rc;
+        return err_set(
+            err, ERR_USAGE,
+            "eval: --save-frames needs a model that denoises RGB pixels; this one has %lld latent "
+            "channels",
+            (long long)c->out_channels);
+    return 0;
 }
 
 void video_eval_close(struct video_eval *v)
@@ -79,7 +78,6 @@ static int task_name(struct video_eval *v, struct buf *b, struct err *err)
 {
     const struct video_input *in = &v->in;
     int64_t text = in->n_text * v->model.c.text_dim;
-    int rc = 0;
     buf_printf(b, "video:size=%lldx%lldx%lld:steps=%lld:shift=%.15g:guidance=%.15g",
                (long long)in->t, (long long)in->h, (long long)in->w, (long long)v->ask.steps,
                v->ask.shift, v->ask.guidance);
@@ -88,35 +86,31 @@ static int task_name(struct video_eval *v, struct buf *b, struct err *err)
         put_hash(b, "negative", in->negative, text);
     if (v->ask.noise) {
         if (!in->x)
-            TRY(video_input_noise(&v->model.c, &v->ask, &v->in, err));
+            PASS_ON(video_input_noise(&v->model.c, &v->ask, &v->in, err));
         put_hash(b, "noise", in->x, in->size);
     }
-    TRY(buf_check(b, "task", err));
-out:
-    return rc;
+    return buf_check(b, "task", err);
 }
 
 /* records [n_runs + 1], done[i]: there already. */
 static int make_records(struct video_eval *v, struct record *rec, bool *done, struct err *err)
 {
     struct eval_subject m = {v->name, v->weights, v->shape};
-    struct buf name = {0};
-    int rc = 0;
-    TRY(task_name(v, &name, err));
+    OWN(buf_free) struct buf name = {0};
+    PASS_ON(task_name(v, &name, err));
     v->count = (struct eval_count){.all = v->n_runs + 1};
     for (int i = 0; i <= v->n_runs; i++) {
         bool lacks = false;
-        TRY(eval_identity(&m, &v->how, buf_str(&name), i ? v->runs + i - 1 : NULL, rec + i, err));
+        PASS_ON(
+            eval_identity(&m, &v->how, buf_str(&name), i ? v->runs + i - 1 : NULL, rec + i, err));
         rec[i].n_q = rec[i].n_k = v->in.grid[0] * v->in.grid[1] * v->in.grid[2];
-        TRY(record_file_holds(v->records, rec + i, done + i, err));
+        PASS_ON(record_file_holds(v->records, rec + i, done + i, err));
         v->count.todo += !done[i];
         if (v->samples)
-            TRY(record_file_lacks(v->records, rec + i, RECORD_TIMES, &lacks, err));
+            PASS_ON(record_file_lacks(v->records, rec + i, RECORD_TIMES, &lacks, err));
         v->count.no_times += lacks;
     }
-out:
-    buf_free(&name);
-    return rc;
+    return 0;
 }
 
 /* ---- streams -------------------------------------------------------------------------------- */
@@ -281,17 +275,16 @@ static int compare_step(struct video_work *w, struct video_stream *s, int64_t st
     double kept = sum_of(s->attn.elem, heads) - before->kept;
     double attn_ns = eval_attention_ns(&s->attn).method - before->attn_ns;
     double l2, cosine, v_l2, v_cosine;
-    int rc = 0;
     vector_compare(s->x, dense->x, n, &l2, &cosine);
     vector_compare(s->v, dense->v, n, &v_l2, &v_cosine);
-    TRY(put_step(&s->rec, "x_l2", step, l2, err));
-    TRY(put_step(&s->rec, "x_cos", step, cosine, err));
-    TRY(put_step(&s->rec, "v_l2", step, v_l2, err));
-    TRY(put_step(&s->rec, "density_elem", step, kept / (double)(heads * w->e->in.branches), err));
+    PASS_ON(put_step(&s->rec, "x_l2", step, l2, err));
+    PASS_ON(put_step(&s->rec, "x_cos", step, cosine, err));
+    PASS_ON(put_step(&s->rec, "v_l2", step, v_l2, err));
+    PASS_ON(
+        put_step(&s->rec, "density_elem", step, kept / (double)(heads * w->e->in.branches), err));
     if (w->e->samples && !isnan(attn_ns))
-        TRY(put_step(&s->rec, "time_attn_ns", step, attn_ns, err));
-out:
-    return rc;
+        return put_step(&s->rec, "time_attn_ns", step, attn_ns, err);
+    return 0;
 }
 
 static int step_stream(struct video_work *w, struct video_stream *s, int64_t step, struct err *err)
@@ -321,16 +314,14 @@ static int step_stream(struct video_work *w, struct video_stream *s, int64_t ste
 static int sample(struct video_work *w, struct err *err)
 {
     char text[32];
-    int rc = 0;
     for (int64_t step = 0; step < w->e->ask.steps; step++)
         for (int i = 0; i <= w->e->n_runs; i++) {
             if (w->s[i].runs)
-                TRY(step_stream(w, w->s + i, step, err));
+                PASS_ON(step_stream(w, w->s + i, step, err));
             snprintf(text, sizeof text, "step %lld", (long long)step);
             progress_add(w->progress, 1, 1, text);
         }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -340,10 +331,9 @@ static int compare_clips(struct video_work *w, struct video_stream *s, struct er
     const struct video_eval *e = w->e;
     struct clip_size size = {e->in.t, e->in.h, e->in.w};
     struct clip_diff d;
-    int rc = 0;
     if (e->model.c.out_channels != 3)
         return 0;
-    TRY(clip_compare(s->x, w->s->x, size, e->jobs, &d, err));
+    PASS_ON(clip_compare(s->x, w->s->x, size, e->jobs, &d, err));
     const struct {
         const char *name;
         double value;
@@ -357,9 +347,8 @@ static int compare_clips(struct video_work *w, struct video_stream *s, struct er
              {"flicker_diff", d.flicker_diff}};
     for (size_t i = 0; i < sizeof v / sizeof *v; i++)
         if (!isnan(v[i].value))
-            TRY(record_metric(&s->rec, v[i].name, v[i].value, err));
-out:
-    return rc;
+            PASS_ON(record_metric(&s->rec, v[i].name, v[i].value, err));
+    return 0;
 }
 
 static int save_pictures(const struct video_work *w, int i, struct err *err)
@@ -368,48 +357,43 @@ static int save_pictures(const struct video_work *w, int i, struct err *err)
     const struct video_stream *s = w->s + i;
     struct clip_size size = {e->in.t, e->in.h, e->in.w};
     char path[4096];
-    int rc = 0;
     if (i == 0)
         snprintf(path, sizeof path, "%s/dense", e->frames);
     else
         snprintf(path, sizeof path, "%s/%02d-%s", e->frames, i, e->runs[i - 1].method->name);
-    TRY(frames_write(path, s->x, size.t, size.h, size.w, err));
+    PASS_ON(frames_write(path, s->x, size.t, size.h, size.w, err));
     if (i > 0) {
         strncat(path, ".png", sizeof path - strlen(path) - 1);
-        TRY(clip_strip(path, s->x, w->s->x, size, err));
+        PASS_ON(clip_strip(path, s->x, w->s->x, size, err));
         log_info("%s: dense above %s%s%s", path, s->rec.method, s->rec.params[0] ? ":" : "",
                  s->rec.params);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int finish(struct video_work *w, int i, struct err *err)
 {
     struct video_eval *e = w->e;
     struct video_stream *s = w->s + i;
-    int rc = 0;
     if (s->runs) {
         s->rec.status = RECORD_OK;
-        TRY(compare_clips(w, s, err));
+        PASS_ON(compare_clips(w, s, err));
         if (i == 0)
-            TRY(record_metric(&s->rec, "density_elem", 1, err));
+            PASS_ON(record_metric(&s->rec, "density_elem", 1, err));
         else
-            TRY(eval_record_densities(&s->attn, &s->rec, err));
+            PASS_ON(eval_record_densities(&s->attn, &s->rec, err));
         if (e->samples)
-            TRY(eval_record_clip_times(&w->times, i ? &s->attn : NULL, &s->rec, err));
+            PASS_ON(eval_record_clip_times(&w->times, i ? &s->attn : NULL, &s->rec, err));
         log_debug("%s: %lld steps took %.3f s on the host's clock", s->rec.method,
                   (long long)e->ask.steps, 1e-9 * s->wall_ns);
         if (e->frames)
-            TRY(save_pictures(w, i, err));
+            PASS_ON(save_pictures(w, i, err));
     } else {
         record_no_metrics(&s->rec);
     }
     if (w->done[i])
-        goto out;
-    TRY(eval_append(e->records, &s->rec, &e->count, i ? e->tally + i - 1 : NULL, err));
-out:
-    return rc;
+        return 0;
+    return eval_append(e->records, &s->rec, &e->count, i ? e->tally + i - 1 : NULL, err);
 }
 
 int video_eval_plan(struct video_eval *v, struct err *err)

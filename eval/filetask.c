@@ -129,9 +129,7 @@ static int grade_choice(struct decode *d, const struct question *q, const struct
         TRY(tokenizer_encode_plain(m->tok, text, strlen(text), &ids, &n, err));
         TRY(mem_alloc(&nll, n, sizeof *nll, "likelihoods", err));
         decode_rewind(d);
-        rc = decode_score(d, ids, n, nll, NULL, err);
-        if (rc)
-            goto out;
+        TRY(decode_score(d, ids, n, nll, NULL, err));
         for (int64_t k = 0; k < n; k++)
             sum += nll[k];
         if (sum < best) {
@@ -161,14 +159,10 @@ static int grade_text(struct decode *d, const struct question *q, const struct e
     struct text_case c = {q->metric, &q->answers, &q->choices, q->first_line, q->ignore_case};
     char name[48];
     double score = 0;
-    int rc = generate(d, m, q->max_new, &q->stop, text, err);
-    if (rc)
-        return rc;
-    TRY(text_score(&c, buf_str(text), &score, err));
+    PASS_ON(generate(d, m, q->max_new, &q->stop, text, err));
+    PASS_ON(text_score(&c, buf_str(text), &score, err));
     snprintf(name, sizeof name, "score@%s", text_metric_names[q->metric]);
-    TRY(record_metric(r, name, score, err));
-out:
-    return rc;
+    return record_metric(r, name, score, err);
 }
 
 static int grade(struct cell_run *c, int stream, const struct question *q, int64_t cut,
@@ -195,20 +189,17 @@ static int run_cell(struct eval_task *t, int64_t cell, struct cell_run *c, struc
 {
     const struct file_state *s = t->state;
     const struct question *q = s->f.q + cell;
-    struct id_list ids = {0};
+    OWN(id_list_free) struct id_list ids = {0};
     int64_t cut, room;
-    int rc = 0;
-    TRY(question_prompt(t, q, &ids, &cut, &room, err));
+    PASS_ON(question_prompt(t, q, &ids, &cut, &room, err));
     hash_text(hash_bytes(q->prompt.data, q->prompt.len), c->prompt_id);
-    TRY(lockstep_prefill(c->l, ids.v, ids.n, err));
+    PASS_ON(lockstep_prefill(c->l, ids.v, ids.n, err));
     for (int i = 0; i < c->l->n_streams; i++) {
         c->rec[i].n_q = c->rec[i].n_k = ids.n;
         if (stream_runs(c->l->s + i))
-            TRY(grade(c, i, q, cut, err));
+            PASS_ON(grade(c, i, q, cut, err));
     }
-out:
-    id_list_free(&ids);
-    return rc;
+    return 0;
 }
 
 /* Ids are not counted: about three bytes each. */
@@ -221,10 +212,9 @@ static double cell_cost(const struct eval_task *t, int64_t i)
 
 static void close_task(struct eval_task *t)
 {
-    struct file_state *s = t->state;
+    OWN(free_at) struct file_state *s = t->state;
     if (s)
         taskfile_free(&s->f);
-    free(s);
 }
 
 static const struct task_kind file_kind = {"task files", cell_name, run_cell, cell_cost,
@@ -234,45 +224,38 @@ static const struct task_kind file_kind = {"task files", cell_name, run_cell, ce
 static int plan_room(struct eval_task *t, struct err *err)
 {
     const struct file_state *s = t->state;
-    struct id_list ids = {0};
+    OWN(id_list_free) struct id_list ids = {0};
     int64_t cut, room;
-    int rc = 0;
     for (int64_t i = 0; i < s->f.n; i++) {
-        TRY(question_prompt(t, s->f.q + i, &ids, &cut, &room, err));
+        PASS_ON(question_prompt(t, s->f.q + i, &ids, &cut, &room, err));
         t->cap = ids.n + room > t->cap ? ids.n + room : t->cap;
     }
-out:
-    id_list_free(&ids);
-    return rc;
+    return 0;
 }
 
 int file_task_open(const char *path, struct eval_task *t, struct err *err)
 {
     const char *slash = strrchr(path, '/');
     struct file_state *s = NULL;
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     int64_t context = t->m->llm.c.max_positions;
-    int rc = 0;
     t->kind = &file_kind;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "task", err));
+    PASS_ON(mem_zalloc(&s, 1, sizeof *s, "task", err));
     t->state = s;
     task_put_text(&name, slash ? slash + 1 : path);
     snprintf(s->name, sizeof s->name, "%s", buf_str(&name));
     if (t->o->n_tokens > 1)
-        FAIL(err, ERR_USAGE,
-             "%s: a task file takes one --tokens, the most that prompt and answer "
-             "may have",
-             path);
+        return err_set(err, ERR_USAGE,
+                       "%s: a task file takes one --tokens, the most that prompt and answer "
+                       "may have",
+                       path);
     s->limit = t->o->n_tokens ? t->o->tokens[0] : context;
     if (s->limit > context)
-        FAIL(err, ERR_USAGE, "%s: --tokens %lld is more than the model's context of %lld", path,
-             (long long)s->limit, (long long)context);
+        return err_set(err, ERR_USAGE, "%s: --tokens %lld is more than the model's context of %lld",
+                       path, (long long)s->limit, (long long)context);
     const struct line_defaults d = {t->o->template, t->o->metric, t->o->max_new};
-    TRY(taskfile_read(&s->f, path, &d, err));
+    PASS_ON(taskfile_read(&s->f, path, &d, err));
     t->cells = s->f.n;
     t->decodes = true;
-    TRY(plan_room(t, err));
-out:
-    buf_free(&name);
-    return rc;
+    return plan_room(t, err);
 }

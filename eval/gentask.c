@@ -43,12 +43,11 @@ static int open_wrong(struct grade *g, int64_t n, struct err *err)
 {
     const struct prompt *p = g->prompt;
     bool again;
-    int rc = 0;
-    TRY(mem_zalloc(&g->wrong, p->wrong.n, sizeof *g->wrong, "answers", err));
+    PASS_ON(mem_zalloc(&g->wrong, p->wrong.n, sizeof *g->wrong, "answers", err));
     for (int64_t i = 0; i < p->wrong.n; i++) {
         struct id_list *w = g->wrong + g->n_wrong, prompt = {g->ids.v, n};
-        TRY(answer_ids(g->m, g->chat, p->text.data, p->text.len, p->wrong.items[i], &prompt, w,
-                       &again, err));
+        PASS_ON(answer_ids(g->m, g->chat, p->text.data, p->text.len, p->wrong.items[i], &prompt, w,
+                           &again, err));
         /* An answer that begins at another id of the prompt cannot be scored behind the same one.
          */
         if (prompt.n == g->ids.n && w->n > 0)
@@ -56,8 +55,7 @@ static int open_wrong(struct grade *g, int64_t n, struct err *err)
         else
             id_list_free(w);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Where the ids of the passage stand first. The ids at its ends may differ, because a token can
@@ -81,18 +79,17 @@ static int grade_open(struct grade *g, struct err *err)
 {
     const struct prompt *p = g->prompt;
     enum prompt_kind kind = g->spec->kind;
-    struct buf covered = {0};
-    int rc = 0;
-    TRY(prompt_ids(g->m, g->chat, p->text.data, p->text.len, &g->ids, err));
+    OWN(buf_free) struct buf covered = {0};
+    PASS_ON(prompt_ids(g->m, g->chat, p->text.data, p->text.len, &g->ids, err));
     int64_t n = g->ids.n;
     if (kind == PROMPT_CHAIN || kind == PROMPT_TRACK)
-        goto out;
-    TRY(answer_ids(g->m, g->chat, p->text.data, p->text.len, p->answers.items[0], &g->ids,
-                   &g->answer, &g->retokenised, err));
+        return 0;
+    PASS_ON(answer_ids(g->m, g->chat, p->text.data, p->text.len, p->answers.items[0], &g->ids,
+                       &g->answer, &g->retokenised, err));
     if (g->retokenised) {
         int64_t bos = g->m->bos >= 0;
         tokenizer_decode_bytes(g->m->tok, g->ids.v + bos, g->ids.n - bos, &covered);
-        TRY(buf_check(&covered, "prompt", err));
+        PASS_ON(buf_check(&covered, "prompt", err));
         g->overhang = p->text.len > covered.len ? p->text.len - covered.len : 0;
     }
     if (kind == PROMPT_COPY && g->answer.n > COPY_IDS)
@@ -100,10 +97,8 @@ static int grade_open(struct grade *g, struct err *err)
     if (kind == PROMPT_COPY)
         find_first(g);
     else
-        TRY(open_wrong(g, n, err));
-out:
-    buf_free(&covered);
-    return rc;
+        return open_wrong(g, n, err);
+    return 0;
 }
 
 static void grade_close(struct grade *g)
@@ -168,22 +163,17 @@ static int grade_likelihood(struct grading *x, struct err *err)
 {
     const struct grade *g = x->g;
     double nll, other, margin = INFINITY;
-    int rc = score_ids(x, &g->answer, &nll, err);
-    if (rc)
-        return rc;
+    PASS_ON(score_ids(x, &g->answer, &nll, err));
     for (int64_t i = 0; i < g->n_wrong; i++) {
-        rc = score_ids(x, g->wrong + i, &other, err);
-        if (rc)
-            return rc;
+        PASS_ON(score_ids(x, g->wrong + i, &other, err));
         margin = other - nll < margin ? other - nll : margin;
     }
-    TRY(record_metric(x->r, "answer_nll", nll, err));
-    TRY(record_metric(x->r, "answer_nll_tok", nll / (double)g->answer.n, err));
-    TRY(record_metric(x->r, "answer_p", exp(-nll), err));
+    PASS_ON(record_metric(x->r, "answer_nll", nll, err));
+    PASS_ON(record_metric(x->r, "answer_nll_tok", nll / (double)g->answer.n, err));
+    PASS_ON(record_metric(x->r, "answer_p", exp(-nll), err));
     if (g->n_wrong)
-        TRY(record_metric(x->r, "answer_margin", margin, err));
-out:
-    return rc;
+        return record_metric(x->r, "answer_margin", margin, err);
+    return 0;
 }
 
 static int grade_value(struct grading *x, struct err *err)
@@ -211,75 +201,61 @@ static int first_nll(struct grading *x, double *mean, struct err *err)
 {
     const struct grade *g = x->g;
     const struct llm_config *c = &g->m->llm.c;
-    float *logits = NULL, *h = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&logits, c->vocab, sizeof *logits, "logits", err));
-    TRY(mem_alloc(&h, g->first_n * c->hidden, sizeof *h, "hidden state", err));
-    TRY(lockstep_hidden(x->c->l, x->d.stream, g->first_at - 1, g->first_n, h, err));
+    OWN(free_at) float *logits = NULL, *h = NULL;
+    PASS_ON(mem_alloc(&logits, c->vocab, sizeof *logits, "logits", err));
+    PASS_ON(mem_alloc(&h, g->first_n * c->hidden, sizeof *h, "hidden state", err));
+    PASS_ON(lockstep_hidden(x->c->l, x->d.stream, g->first_at - 1, g->first_n, h, err));
     *mean = 0;
     for (int64_t i = 0; i < g->first_n; i++) {
-        TRY(lockstep_logits(x->c->l, h + i * c->hidden, 1, logits, err));
+        PASS_ON(lockstep_logits(x->c->l, h + i * c->hidden, 1, logits, err));
         *mean += logits_nll(logits, c->vocab, g->ids.v[g->first_at + i], NULL) / (double)g->first_n;
     }
-out:
-    free(logits);
-    free(h);
-    return rc;
+    return 0;
 }
 
 static int grade_copy(struct grading *x, struct err *err)
 {
     const struct grade *g = x->g;
     int64_t n = g->answer.n, right = 0;
-    double *nll = NULL, sum = 0, again = 0, first;
-    bool *top1 = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&nll, n, sizeof *nll, "likelihoods", err));
-    TRY(mem_alloc(&top1, n, sizeof *top1, "likelihoods", err));
-    rc = decode_score(&x->d, g->answer.v, n, nll, top1, err);
-    if (rc)
-        goto out;
+    OWN(free_at) double *nll = NULL;
+    double sum = 0, again = 0, first;
+    OWN(free_at) bool *top1 = NULL;
+    PASS_ON(mem_alloc(&nll, n, sizeof *nll, "likelihoods", err));
+    PASS_ON(mem_alloc(&top1, n, sizeof *top1, "likelihoods", err));
+    PASS_ON(decode_score(&x->d, g->answer.v, n, nll, top1, err));
     for (int64_t i = 0; i < n; i++) {
         sum += nll[i];
         right += top1[i];
         again += i >= g->first_skip && i < g->first_skip + g->first_n ? nll[i] : 0;
     }
-    TRY(record_metric(x->r, "copy_nll", sum / (double)n, err));
-    TRY(record_metric(x->r, "copy_top1", (double)right / (double)n, err));
+    PASS_ON(record_metric(x->r, "copy_nll", sum / (double)n, err));
+    PASS_ON(record_metric(x->r, "copy_top1", (double)right / (double)n, err));
     if (g->first_n) {
-        TRY(first_nll(x, &first, err));
-        TRY(record_metric(x->r, "copy_gain", first - again / (double)g->first_n, err));
+        PASS_ON(first_nll(x, &first, err));
+        return record_metric(x->r, "copy_gain", first - again / (double)g->first_n, err);
     } else {
         record_note(x->r, "copy_gain=ids of the passage differ where it stands first");
     }
-out:
-    free(nll);
-    free(top1);
-    return rc;
+    return 0;
 }
 
 /* One turn of a chain: the ids up to the first that is not of digits and spaces. They are taken. */
 static int chain_turn(struct grading *x, struct buf *text, struct err *err)
 {
     const struct tokenizer *tok = x->g->m->tok;
-    struct buf piece = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf piece = {0};
     buf_reset(text);
     for (int i = 0; i < 24; i++) {
         int32_t id = decode_likeliest(&x->d);
         buf_reset(&piece);
         tokenizer_decode_bytes(tok, &id, 1, &piece);
-        TRY(buf_check(&piece, "generated text", err));
+        PASS_ON(buf_check(&piece, "generated text", err));
         if (strspn(buf_str(&piece), "0123456789 ") < piece.len || piece.len == 0)
             break;
         buf_puts(text, buf_str(&piece));
-        rc = decode_push(&x->d, &id, 1, err);
-        if (rc)
-            goto out;
+        PASS_ON(decode_push(&x->d, &id, 1, err));
     }
-out:
-    buf_free(&piece);
-    return rc;
+    return 0;
 }
 
 static int grade_chain(struct grading *x, struct err *err)
@@ -292,9 +268,7 @@ static int grade_chain(struct grading *x, struct err *err)
     for (int64_t i = 0; i < p->answers.n; i++) {
         char link[64];
         int64_t n = 0;
-        rc = chain_turn(x, &text, err);
-        if (rc)
-            goto out;
+        TRY(chain_turn(x, &text, err));
         buf_puts(x->text, buf_str(&text));
         strip(x->g, &text, &right);
         TRY(buf_check(&right, "generated text", err));
@@ -325,9 +299,7 @@ static int grade_track(struct grading *x, struct err *err)
 {
     const struct prompt *p = x->g->prompt;
     int64_t found = 0;
-    int rc = generate(&x->d, x->g->m, p->max_new, &p->stop, x->text, err);
-    if (rc)
-        return rc;
+    PASS_ON(generate(&x->d, x->g->m, p->max_new, &p->stop, x->text, err));
     for (int64_t i = 0; i < p->answers.n; i++)
         found += strcasestr(buf_str(x->text), p->answers.items[i]) != NULL;
     return record_metric(x->r, "track_recall", (double)found / (double)p->answers.n, err);
@@ -381,36 +353,34 @@ static const double default_depths[] = {0, 0.25, 0.5, 0.75, 1};
 static int choose_lengths(struct gen_state *s, const struct eval_task *t, struct err *err)
 {
     int64_t limit = t->m->llm.c.max_positions, cap = 0;
-    int rc = 0;
     for (int64_t i = 0; i < t->o->n_tokens; i++) {
         if (t->o->tokens[i] > limit)
-            FAIL(err, ERR_USAGE, "task %s: --tokens %lld is more than the model's context of %lld",
-                 prompt_name(&s->spec), (long long)t->o->tokens[i], (long long)limit);
-        TRY(mem_grow(&s->lengths, &cap, s->n_lengths + 1, sizeof *s->lengths, "lengths", err));
+            return err_set(err, ERR_USAGE,
+                           "task %s: --tokens %lld is more than the model's context of %lld",
+                           prompt_name(&s->spec), (long long)t->o->tokens[i], (long long)limit);
+        PASS_ON(mem_grow(&s->lengths, &cap, s->n_lengths + 1, sizeof *s->lengths, "lengths", err));
         s->lengths[s->n_lengths++] = t->o->tokens[i];
     }
     for (int64_t n = 2048; !t->o->n_tokens && n <= limit; n *= 2) {
-        TRY(mem_grow(&s->lengths, &cap, s->n_lengths + 1, sizeof *s->lengths, "lengths", err));
+        PASS_ON(mem_grow(&s->lengths, &cap, s->n_lengths + 1, sizeof *s->lengths, "lengths", err));
         s->lengths[s->n_lengths++] = n;
     }
     if (!s->n_lengths)
-        FAIL(err, ERR_USAGE, "task %s: the model's context has %lld tokens: give --tokens",
-             prompt_name(&s->spec), (long long)limit);
-out:
-    return rc;
+        return err_set(err, ERR_USAGE,
+                       "task %s: the model's context has %lld tokens: give --tokens",
+                       prompt_name(&s->spec), (long long)limit);
+    return 0;
 }
 
 static int choose_depths(struct gen_state *s, const struct task_opts *o, struct err *err)
 {
     const double *from = o->n_depths ? o->depths : default_depths;
-    int rc = 0;
     s->n_depths = o->n_depths ? o->n_depths : 5;
     if (!prompt_has_depth(&s->spec))
         s->n_depths = 1;
-    TRY(mem_alloc(&s->depths, s->n_depths, sizeof *s->depths, "depths", err));
+    PASS_ON(mem_alloc(&s->depths, s->n_depths, sizeof *s->depths, "depths", err));
     memcpy(s->depths, from, (size_t)s->n_depths * sizeof *from);
-out:
-    return rc;
+    return 0;
 }
 
 /* Cells come by length, then depth, then sample. */
@@ -453,10 +423,9 @@ struct count_with {
 static int count_ids(void *ctx, const char *text, size_t len, int64_t *n, struct err *err)
 {
     const struct count_with *c = ctx;
-    struct id_list ids = {0};
+    OWN(id_list_free) struct id_list ids = {0};
     int rc = prompt_ids(c->m, c->chat, text, len, &ids, err);
     *n = ids.n;
-    id_list_free(&ids);
     return rc;
 }
 
@@ -473,49 +442,42 @@ static int question_ids(const struct cell_run *c, const char *chat, const struct
                         int64_t all, struct err *err)
 {
     static const char hole[] = "{prompt}";
-    struct id_list front = {0};
-    struct buf text = {0};
-    int rc = 0;
+    OWN(id_list_free) struct id_list front = {0};
+    OWN(buf_free) struct buf text = {0};
     if (chat)
         buf_put(&text, chat, (size_t)(strstr(chat, hole) - chat) + strlen(hole));
-    TRY(buf_check(&text, "chat text", err));
-    TRY(prompt_ids(c->m, chat ? buf_str(&text) : NULL, p->text.data, p->question, &front, err));
+    PASS_ON(buf_check(&text, "chat text", err));
+    PASS_ON(prompt_ids(c->m, chat ? buf_str(&text) : NULL, p->text.data, p->question, &front, err));
     c->l->question = all > front.n ? all - front.n : 0;
-out:
-    id_list_free(&front);
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 static int run_cell(struct eval_task *t, int64_t cell, struct cell_run *c, struct err *err)
 {
     const struct gen_state *s = t->state;
-    struct prompt p = {0};
+    OWN(prompt_free) struct prompt p = {0};
+    OWN(grade_close)
     struct grade g = {.spec = &s->spec, .m = t->m, .prompt = &p, .chat = t->o->chat};
     struct stopwatch watch = {.since = clock_ns()};
     int64_t tokens, sample;
     double depth;
-    int rc = 0;
     cell_of(s, cell, &tokens, &depth, &sample);
-    TRY(eval_prompt_make(t->m, &s->spec, s->file.n ? &s->file : NULL, t->o->chat, tokens, depth,
-                         sample, t->o->seed, &p, err));
+    PASS_ON(eval_prompt_make(t->m, &s->spec, s->file.n ? &s->file : NULL, t->o->chat, tokens, depth,
+                             sample, t->o->seed, &p, err));
     hash_text(hash_bytes(p.text.data, p.text.len), c->prompt_id);
-    TRY(grade_open(&g, err));
-    TRY(question_ids(c, t->o->chat, &p, g.ids.n, err));
+    PASS_ON(grade_open(&g, err));
+    PASS_ON(question_ids(c, t->o->chat, &p, g.ids.n, err));
     stopwatch_lap(&watch, "prompt");
-    TRY(lockstep_prefill(c->l, g.ids.v, g.ids.n, err));
+    PASS_ON(lockstep_prefill(c->l, g.ids.v, g.ids.n, err));
     stopwatch_lap(&watch, "prefill");
     for (int i = 0; i < c->l->n_streams; i++) {
         c->rec[i].n_q = c->rec[i].n_k = g.ids.n;
         if (stream_runs(c->l->s + i))
-            TRY(grade_stream(&g, c, i, err));
+            PASS_ON(grade_stream(&g, c, i, err));
     }
     stopwatch_lap(&watch, "answers");
     stopwatch_log(&watch, prompt_name(&s->spec));
-out:
-    grade_close(&g);
-    prompt_free(&p);
-    return rc;
+    return 0;
 }
 
 static double cell_cost(const struct eval_task *t, int64_t i)
@@ -543,16 +505,15 @@ static const struct task_kind gen_kind = {"generated prompts", cell_name, run_ce
 int gen_task_open(const char *text, struct eval_task *t, struct err *err)
 {
     struct gen_state *s = NULL;
-    int rc = 0;
     t->kind = &gen_kind;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "task", err));
+    PASS_ON(mem_zalloc(&s, 1, sizeof *s, "task", err));
     t->state = s;
-    TRY(prompt_spec_parse(text, t->m->domain, &s->spec, err));
-    TRY(choose_lengths(s, t, err));
-    TRY(choose_depths(s, t->o, err));
+    PASS_ON(prompt_spec_parse(text, t->m->domain, &s->spec, err));
+    PASS_ON(choose_lengths(s, t, err));
+    PASS_ON(choose_depths(s, t->o, err));
     if (t->o->haystack) {
         const char *slash = strrchr(t->o->haystack, '/');
-        TRY(lines_read(&s->file, t->o->haystack, s->hash, err));
+        PASS_ON(lines_read(&s->file, t->o->haystack, s->hash, err));
         snprintf(s->name, sizeof s->name, "%.120s", slash ? slash + 1 : t->o->haystack);
     }
     s->samples = t->o->trials;
@@ -561,6 +522,5 @@ int gen_task_open(const char *text, struct eval_task *t, struct err *err)
     for (int64_t i = 0; i < s->n_lengths; i++)
         t->cap = s->lengths[i] > t->cap ? s->lengths[i] : t->cap;
     t->cap += GRADE_ROOM;
-out:
-    return rc;
+    return 0;
 }

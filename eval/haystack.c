@@ -64,38 +64,33 @@ void lines_free(struct lines *l)
 
 int lines_add(struct lines *l, const char *text, size_t len, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_grow(&l->start, &l->cap, l->n + 2, sizeof *l->start, "lines", err));
+    PASS_ON(mem_grow(&l->start, &l->cap, l->n + 2, sizeof *l->start, "lines", err));
     l->start[l->n++] = (int64_t)l->text.len;
     buf_put(&l->text, text, len);
-    TRY(buf_check(&l->text, "lines", err));
+    PASS_ON(buf_check(&l->text, "lines", err));
     l->start[l->n] = (int64_t)l->text.len;
-out:
-    return rc;
+    return 0;
 }
 
 int lines_read(struct lines *l, const char *path, char hash[40], struct err *err)
 {
-    struct buf text = {0};
-    int rc = 0;
-    TRY(buf_read_file(&text, path, EVAL_TEXT_MAX, err));
+    OWN(buf_free) struct buf text = {0};
+    PASS_ON(buf_read_file(&text, path, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), hash);
     for (size_t at = 0; at < text.len;) {
         const char *end = memchr(text.data + at, '\n', text.len - at);
         if (!end) { /* a last line without a newline gets one */
             buf_puts(&text, "\n");
-            TRY(buf_check(&text, path, err));
+            PASS_ON(buf_check(&text, path, err));
             end = text.data + text.len - 1;
         }
         size_t len = (size_t)(end - (text.data + at)) + 1;
-        TRY(lines_add(l, text.data + at, len, err));
+        PASS_ON(lines_add(l, text.data + at, len, err));
         at += len;
     }
     if (l->n == 0)
-        FAIL(err, ERR_INPUT, "%s: no line to hide anything between", path);
-out:
-    buf_free(&text);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: no line to hide anything between", path);
+    return 0;
 }
 
 /* ---- made-up C and English ------------------------------------------------------------------ */

@@ -94,15 +94,13 @@ static void put_rows(const struct head_work *w, int64_t row0, int64_t n, const d
 static int count_kept(struct head_work *w, const struct mask *m, struct err *err)
 {
     int64_t end = method_rows(w->j), need = mask_max_spans(m);
-    int rc = 0;
-    TRY(mem_grow(&w->spans, &w->cap_spans, need, sizeof *w->spans, "spans of a row", err));
+    PASS_ON(mem_grow(&w->spans, &w->cap_spans, need, sizeof *w->spans, "spans of a row", err));
     for (int64_t i = m->row0; i < m->row1 && i < end; i++) {
         int64_t n = mask_row_spans(m, i, w->spans);
         for (int64_t s = 0; s < n; s++)
             w->sum->kept += w->spans[s].hi - w->spans[s].lo;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Add what the rows [row0, row0 + n) are off from exact attention over the same q, k, v. */
@@ -111,16 +109,16 @@ static int add_errors(struct head_work *w, int64_t row0, int64_t n, const double
 {
     int64_t d = w->j->kv->d;
     const double *ref;
-    int rc = w->perm ? exact_out(&w->exact, 0, w->j->nq, &ref, err)
-                     : exact_out(&w->exact, row0, row0 + n, &ref, err);
-    for (int64_t r = 0; !rc && r < n; r++) {
+    PASS_ON(w->perm ? exact_out(&w->exact, 0, w->j->nq, &ref, err)
+                    : exact_out(&w->exact, row0, row0 + n, &ref, err));
+    for (int64_t r = 0; r < n; r++) {
         const double *x = out + r * d, *y = ref + (w->perm ? w->perm[row0 + r] : r) * d;
         for (int64_t c = 0; c < d; c++) {
             w->sum->err += (x[c] - y[c]) * (x[c] - y[c]);
             w->sum->ref += y[c] * y[c];
         }
     }
-    return rc;
+    return 0;
 }
 
 static int take_rows(void *ctx, const struct mask *m, const double *out, const double *lse,
@@ -129,18 +127,16 @@ static int take_rows(void *ctx, const struct mask *m, const double *out, const d
     struct head_work *w = ctx;
     const struct layer_attn *a = w->j->a;
     int64_t end = method_rows(w->j), n = (m->row1 < end ? m->row1 : end) - m->row0;
-    int rc = 0;
     put_rows(w, m->row0, m->row1 - m->row0, out);
     if (a->decoding)
         return 0;
     if (w->j->dense_rows > 0)
-        TRY(count_kept(w, m, err));
+        PASS_ON(count_kept(w, m, err));
     if (a->how->local_errors && n > 0)
-        TRY(add_errors(w, m->row0, n, out, err));
+        PASS_ON(add_errors(w, m->row0, n, out, err));
     if (a->how->masks)
-        TRY(maskfile_put(a->how->masks, &w->rec, NULL, m, err));
-out:
-    return rc;
+        return maskfile_put(a->how->masks, &w->rec, NULL, m, err);
+    return 0;
 }
 
 /* Exact attention of the rows from row0 on. */
@@ -148,23 +144,19 @@ static int dense_rows(struct head_work *w, int64_t row0, struct err *err)
 {
     enum { STEP = 1024 };
     const struct layer_job *j = w->j;
-    double *out = NULL, *lse = NULL;
+    OWN(free_at) double *out = NULL, *lse = NULL;
     struct mask m;
-    int rc = 0;
-    TRY(mem_alloc(&out, STEP * j->kv->d, sizeof *out, "output of a head", err));
-    TRY(mem_alloc(&lse, STEP, sizeof *lse, "log-sum-exp of a head", err));
+    PASS_ON(mem_alloc(&out, STEP * j->kv->d, sizeof *out, "output of a head", err));
+    PASS_ON(mem_alloc(&lse, STEP, sizeof *lse, "log-sum-exp of a head", err));
     for (int64_t r = row0; r < j->nq; r += STEP) {
         int64_t end = r + STEP < j->nq ? r + STEP : j->nq;
         attn_full_mask(&w->in.x, r, end, &m);
-        TRY(exact_attend(&w->exact, &m, out, lse, err));
+        PASS_ON(exact_attend(&w->exact, &m, out, lse, err));
         put_rows(w, r, end - r, out);
         if (j->a->how->local_errors && !j->a->decoding)
-            TRY(add_errors(w, r, end - r, out, err));
+            PASS_ON(add_errors(w, r, end - r, out, err));
     }
-out:
-    free(out);
-    free(lse);
-    return rc;
+    return 0;
 }
 
 /* Identity, for dumped masks. */
@@ -246,7 +238,7 @@ static int head_open(struct head_work *w, const struct layer_job *j, int head, s
     static const char *const branches[] = {"cond", "uncond"};
     const struct layer_attn *a = j->a;
     const struct attn_shape *c = &a->shape;
-    int d = c->head_dim, kv_head = head / (c->heads / c->kv_heads), rc = 0;
+    int d = c->head_dim, kv_head = head / (c->heads / c->kv_heads);
     int64_t at = kv_head * j->kv->n * d;
     const float *q = j->q;
     *w = (struct head_work){.j = j, .sum = j->sums + head, .head = head};
@@ -254,7 +246,7 @@ static int head_open(struct head_work *w, const struct layer_job *j, int head, s
     if (a->there) {
         q += (head * a->there_tokens + j->row0) * d;
     } else {
-        TRY(mem_alloc(&w->q, j->nq * d, sizeof *w->q, "queries of a head", err));
+        PASS_ON(mem_alloc(&w->q, j->nq * d, sizeof *w->q, "queries of a head", err));
         nn_take_head(j->q, j->nq, c->heads, d, head, w->q);
         q = w->q;
     }
@@ -289,9 +281,7 @@ static int head_open(struct head_work *w, const struct layer_job *j, int head, s
     w->in.exact = &w->exact;
     if (a->how->local_errors)
         exact_expect_out(&w->exact);
-    TRY(describe(w, err));
-out:
-    return rc;
+    return describe(w, err);
 }
 
 static void head_close(struct head_work *w)
@@ -330,24 +320,21 @@ static int method_begin(struct head_work *w, struct err *err)
     bool shares = run->method->reuse.shares_branches;
     struct carry *mine =
         a->carry ? a->carry + (int64_t)a->branch * a->shape.layers * a->shape.heads + at : w->fresh;
-    int rc = 0;
     w->ctx = (struct method_ctx){.seed = a->how->seed,
                                  .carry = steps ? mine : NULL,
                                  .shared = !shares     ? NULL
                                            : a->shared ? a->shared + at
                                                        : w->fresh + 1,
                                  .session = run->session};
-    TRY(method_params_for_head(run, w->j->layer, w->head, w->in.x.nk, &w->params, err));
+    PASS_ON(method_params_for_head(run, w->j->layer, w->head, w->in.x.nk, &w->params, err));
     w->sum->lacks_calib = method_calib_lacks(run, w->j->layer, w->head, w->in.x.nk);
     if (run->target) {
-        TRY(budget_resolve_head(run, &w->in, a->how->device, a->how->seed, w->params, &w->found,
-                                err));
+        PASS_ON(budget_resolve_head(run, &w->in, a->how->device, a->how->seed, w->params, &w->found,
+                                    err));
         w->sum->searched = w->found.params[0] != '\0';
         w->sum->found = w->found.answer;
     }
-    TRY(find_order(w, w->params, err));
-out:
-    return rc;
+    return find_order(w, w->params, err);
 }
 
 static struct sim_cell method_cell(struct head_work *w, const struct sim_device *device)
@@ -367,12 +354,9 @@ static struct sim_cell method_cell(struct head_work *w, const struct sim_device 
 /* The method on the head: w->rec receives status and counts. */
 static int run_method(struct head_work *w, struct err *err)
 {
-    int rc = 0;
-    TRY(method_begin(w, err));
+    PASS_ON(method_begin(w, err));
     struct sim_cell cell = method_cell(w, NULL);
-    TRY(sim_run(&cell, &w->rec, err));
-out:
-    return rc;
+    return sim_run(&cell, &w->rec, err);
 }
 
 /* Density of what a head did; 1 where it attended exactly. */
@@ -407,15 +391,12 @@ static void add_density(const struct head_work *w, bool is_dense)
 /* The times of a launch of n copies, as those of one. */
 static int take_times(struct record *rec, const struct accel_result *r, int n, struct err *err)
 {
-    int rc = 0;
     record_no_metrics(rec);
     if (!r->attend.samples)
         return 0;
-    TRY(record_metric(rec, "time_total_ns", r->attend.median / n, err));
-    TRY(record_metric(rec, "time_dense_ns", r->dense.median / n, err));
-    TRY(record_metric(rec, "host_plan_ns", r->host_plan_ns / n, err));
-out:
-    return rc;
+    PASS_ON(record_metric(rec, "time_total_ns", r->attend.median / n, err));
+    PASS_ON(record_metric(rec, "time_dense_ns", r->dense.median / n, err));
+    return record_metric(rec, "host_plan_ns", r->host_plan_ns / n, err);
 }
 
 /* The head on the device as exact attention, a call of its copies. *done: it was. */
@@ -464,21 +445,19 @@ out:
 static int attend_dense_head(struct head_work *w, struct err *err)
 {
     bool done = false;
-    int rc = 0;
     if (!w->j->a->decoding)
-        TRY(dense_on_device(w, &done, err));
+        PASS_ON(dense_on_device(w, &done, err));
     if (!done && w->j->stays)
-        FAIL(err, ERR_RUN, "the GPU did not attend to a head whose outputs were to stay there");
+        return err_set(err, ERR_RUN,
+                       "the GPU did not attend to a head whose outputs were to stay there");
     if (!done)
-        TRY(dense_rows(w, 0, err));
-out:
-    return rc;
+        return dense_rows(w, 0, err);
+    return 0;
 }
 
 static int method_end(struct head_work *w, bool is_dense, struct err *err)
 {
     const struct layer_job *j = w->j;
-    int rc = 0;
     if (!is_dense && w->rec.status == RECORD_SKIP) {
         snprintf(w->sum->skip, sizeof w->sum->skip, "%.255s", w->rec.reason);
         is_dense = true;
@@ -486,28 +465,23 @@ static int method_end(struct head_work *w, bool is_dense, struct err *err)
             return 0;
     }
     if (is_dense)
-        TRY(attend_dense_head(w, err));
+        PASS_ON(attend_dense_head(w, err));
     else if (j->dense_rows > 0)
-        TRY(dense_rows(w, method_rows(j), err));
+        PASS_ON(dense_rows(w, method_rows(j), err));
     if (!j->a->decoding)
         add_density(w, is_dense);
-out:
-    return rc;
+    return 0;
 }
 
 static int head_attend(void *ctx, int64_t head, int worker, struct err *err)
 {
     const struct layer_job *j = ctx;
-    struct head_work w = {0};
+    OWN(head_close) struct head_work w = {0};
     bool is_dense = head_is_dense(j, (int)head);
-    int rc = 0;
-    TRY(head_open(&w, j, (int)head, err));
+    PASS_ON(head_open(&w, j, (int)head, err));
     if (!is_dense)
-        TRY(run_method(&w, err));
-    TRY(method_end(&w, is_dense, err));
-out:
-    head_close(&w);
-    return rc;
+        PASS_ON(run_method(&w, err));
+    return method_end(&w, is_dense, err);
 }
 
 /* ---- the heads of a layer as one call on a GPU ---------------------------------------------- */
@@ -533,42 +507,35 @@ static int begin_head(void *call, int64_t i, int worker, struct err *err)
 {
     struct layer_call *c = call;
     struct head_work *w = c->heads + i;
-    int rc = 0;
     (void)worker;
-    TRY(head_open(w, c->j, c->at[i], err));
-    TRY(method_begin(w, err));
+    PASS_ON(head_open(w, c->j, c->at[i], err));
+    PASS_ON(method_begin(w, err));
     c->cells[i] = method_cell(w, &c->device);
     c->outs[i] = (struct call_outcome){.record = &w->rec};
-out:
-    return rc;
+    return 0;
 }
 
 /* The call's times belong to its heads in equal parts. */
 static int share_times(const struct layer_call *c, struct record *r, struct err *err)
 {
     static const char *const names[] = {"time_total_ns", "time_dense_ns", "host_plan_ns"};
-    int rc = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names && r->status == RECORD_OK; i++)
         if (!isnan(record_get(&c->of_call, names[i])))
-            TRY(record_metric(r, names[i], record_get(&c->of_call, names[i]) / c->n, err));
-out:
-    return rc;
+            PASS_ON(record_metric(r, names[i], record_get(&c->of_call, names[i]) / c->n, err));
+    return 0;
 }
 
 static int end_head(void *call, int64_t i, int worker, struct err *err)
 {
     struct layer_call *c = call;
     struct head_work *w = c->heads + i;
-    int rc = 0;
     (void)worker;
     if (c->outs[i].err.code) {
         *err = c->outs[i].err;
         return err->code;
     }
-    TRY(share_times(c, &w->rec, err));
-    TRY(method_end(w, false, err));
-out:
-    return rc;
+    PASS_ON(share_times(c, &w->rec, err));
+    return method_end(w, false, err);
 }
 
 static int dense_head(void *job, int64_t head, int worker, struct err *err)
@@ -580,7 +547,6 @@ static int dense_head(void *job, int64_t head, int worker, struct err *err)
 static int run_call(struct layer_call *c, struct err *err)
 {
     const struct attn_shape *shape = &c->j->a->shape;
-    int rc = 0;
     struct sim_call call = {.cells = c->cells,
                             .heads = c->outs,
                             .n = c->n,
@@ -588,26 +554,22 @@ static int run_call(struct layer_call *c, struct err *err)
                             .data = device_numbers(c->n),
                             .jobs = c->j->a->jobs,
                             .record = c->device.timed ? &c->of_call : NULL};
-    TRY(pool_run(c->j->a->jobs, c->n, begin_head, c, err));
-    TRY(sim_share_params(c->cells, c->outs, c->n, err));
-    TRY(sim_run_call(&call, err));
-    TRY(pool_run(c->j->a->jobs, c->n, end_head, c, err));
-out:
-    return rc;
+    PASS_ON(pool_run(c->j->a->jobs, c->n, begin_head, c, err));
+    PASS_ON(sim_share_params(c->cells, c->outs, c->n, err));
+    PASS_ON(sim_run_call(&call, err));
+    return pool_run(c->j->a->jobs, c->n, end_head, c, err);
 }
 
 static int find_heads(struct layer_call *c, struct err *err)
 {
-    int heads = c->j->a->shape.heads, rc = 0;
-    TRY(mem_alloc(&c->at, heads, sizeof *c->at, "heads of a layer", err));
+    int heads = c->j->a->shape.heads;
+    PASS_ON(mem_alloc(&c->at, heads, sizeof *c->at, "heads of a layer", err));
     for (int h = 0; h < heads; h++)
         if (!head_is_dense(c->j, h))
             c->at[c->n++] = h;
-    TRY(mem_zalloc(&c->heads, c->n, sizeof *c->heads, "heads of a layer", err));
-    TRY(mem_zalloc(&c->cells, c->n, sizeof *c->cells, "heads of a layer", err));
-    TRY(mem_zalloc(&c->outs, c->n, sizeof *c->outs, "heads of a layer", err));
-out:
-    return rc;
+    PASS_ON(mem_zalloc(&c->heads, c->n, sizeof *c->heads, "heads of a layer", err));
+    PASS_ON(mem_zalloc(&c->cells, c->n, sizeof *c->cells, "heads of a layer", err));
+    return mem_zalloc(&c->outs, c->n, sizeof *c->outs, "heads of a layer", err);
 }
 
 static int call_attend(struct layer_job *j, struct err *err)
@@ -675,12 +637,10 @@ out:
 
 int layer_attn_keep_state(struct layer_attn *a, int branches, struct err *err)
 {
-    int rc = 0;
     a->branches = branches;
-    TRY(mem_zalloc(&a->carry, branches * all_heads(a), sizeof *a->carry, "state of methods", err));
-    TRY(mem_zalloc(&a->shared, all_heads(a), sizeof *a->shared, "state of methods", err));
-out:
-    return rc;
+    PASS_ON(
+        mem_zalloc(&a->carry, branches * all_heads(a), sizeof *a->carry, "state of methods", err));
+    return mem_zalloc(&a->shared, all_heads(a), sizeof *a->shared, "state of methods", err);
 }
 
 void layer_attn_reset(struct layer_attn *a)
@@ -769,7 +729,6 @@ static int attend_in_chunks(const struct layer_job *whole, int64_t step, struct 
     int64_t width = (int64_t)c->heads * c->head_dim, nq = whole->nq, before = whole->nk - nq;
     struct head_shape all = {nq, whole->nk, c->causal, whole->kv->reach};
     double pairs = (double)pairs_within(&all, 0, nq, 0, whole->nk);
-    int rc = 0;
     for (int64_t r = 0; r < nq; r += step) {
         int64_t end = r + step < nq ? r + step : nq, dense = whole->dense_rows - (nq - end);
         struct layer_job j = *whole;
@@ -780,11 +739,9 @@ static int attend_in_chunks(const struct layer_job *whole, int64_t step, struct 
         j.row0 = r;
         j.dense_rows = dense < 0 ? 0 : dense < j.nq ? dense : j.nq;
         j.share = (double)pairs_within(&all, r, end, 0, whole->nk) / pairs;
-        rc = attend_rows(&j, err);
-        if (rc)
-            return rc;
+        PASS_ON(attend_rows(&j, err));
     }
-    return rc;
+    return 0;
 }
 
 int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,

@@ -97,8 +97,7 @@ static int score_slice(struct work *k, const int32_t *tokens, int64_t from, int6
 {
     const struct llm_model *m = k->l->model;
     int64_t hidden = m->c.hidden;
-    int rc = 0;
-    TRY(st_read_f32(m->file, m->head, v0 * hidden, nv * hidden, k->w, err));
+    PASS_ON(st_read_f32(m->file, m->head, v0 * hidden, nv * hidden, k->w, err));
     /* The row at i predicts the token at i + 1. */
     for (int64_t r = from - 1; r < n - 1; r += ROWS) {
         int64_t rows = n - 1 - r < ROWS ? n - 1 - r : ROWS;
@@ -106,37 +105,36 @@ static int score_slice(struct work *k, const int32_t *tokens, int64_t from, int6
         s.t = k->t + (r - from + 1) * s.n_streams;
         for (int i = 0; i < s.n_streams; i++)
             if (!k->out[i])
-                TRY(nn_linear(k->l->s[i].h + r * hidden, rows, hidden, k->w, NULL, nv, k->l->jobs,
-                              k->logits + (int64_t)i * ROWS * nv, err));
-        TRY(pool_run(k->l->jobs, rows, tally_rows, &s, err));
+                PASS_ON(nn_linear(k->l->s[i].h + r * hidden, rows, hidden, k->w, NULL, nv,
+                                  k->l->jobs, k->logits + (int64_t)i * ROWS * nv, err));
+        PASS_ON(pool_run(k->l->jobs, rows, tally_rows, &s, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The same from the device, which keeps logits to itself. */
 static int add_from_device(struct lockstep *l, const int32_t *tokens, int64_t from,
                            struct scores *scores, struct err *err)
 {
-    int streams = l->n_streams, rc = 0;
+    int streams = l->n_streams;
     int64_t n = l->n - from;
-    struct decoder_score *all = NULL, **out = NULL;
-    bool *wants = NULL;
-    TRY(mem_alloc(&all, streams * n, sizeof *all, "likelihoods", err));
-    TRY(mem_alloc(&out, streams, sizeof *out, "likelihoods", err));
-    TRY(mem_zalloc(&wants, streams, sizeof *wants, "streams", err));
+    OWN(free_at) struct decoder_score *all = NULL, **out = NULL;
+    OWN(free_at) bool *wants = NULL;
+    PASS_ON(mem_alloc(&all, streams * n, sizeof *all, "likelihoods", err));
+    PASS_ON(mem_alloc(&out, streams, sizeof *out, "likelihoods", err));
+    PASS_ON(mem_zalloc(&wants, streams, sizeof *wants, "streams", err));
     for (int i = 0; i < streams; i++) {
         out[i] = all + i * n;
         wants[i] = stream_runs(l->s + i);
     }
     double since = clock_ns();
-    TRY(lockstep_device_score(l, tokens, from, wants, out, err));
+    PASS_ON(lockstep_device_score(l, tokens, from, wants, out, err));
     log_debug("likelihoods of %lld tokens: %.3f s", (long long)n, 1e-9 * (clock_ns() - since));
     for (int i = 0; i < streams; i++) {
         struct scores *s = scores + i;
         if (!wants[i])
             continue;
-        TRY(mem_grow(&s->v, &s->cap, s->n + n, sizeof *s->v, "likelihoods", err));
+        PASS_ON(mem_grow(&s->v, &s->cap, s->n + n, sizeof *s->v, "likelihoods", err));
         for (int64_t r = 0; r < n; r++) {
             const struct decoder_score *x = out[i] + r;
             double nll = (float)x->nll;
@@ -148,22 +146,18 @@ static int add_from_device(struct lockstep *l, const int32_t *tokens, int64_t fr
                                            .correct = x->likely == tokens[from + r]};
         }
     }
-out:
-    free(all);
-    free(out);
-    free(wants);
-    return rc;
+    return 0;
 }
 
 static int put_scores(const struct work *k, const int32_t *tokens, int64_t from, int64_t n,
                       struct scores *scores, struct err *err)
 {
-    int streams = k->l->n_streams, rc = 0;
+    int streams = k->l->n_streams;
     for (int i = 0; i < streams; i++) {
         struct scores *s = scores + i;
         if (k->out[i])
             continue;
-        TRY(mem_grow(&s->v, &s->cap, s->n + n - from, sizeof *s->v, "likelihoods", err));
+        PASS_ON(mem_grow(&s->v, &s->cap, s->n + n - from, sizeof *s->v, "likelihoods", err));
         for (int64_t r = 0; r < n - from; r++) {
             const struct tally *dense = k->t + r * streams, *t = dense + i;
             double lse = t->top + log(t->sum), dense_lse = dense->top + log(dense->sum);
@@ -177,8 +171,7 @@ static int put_scores(const struct work *k, const int32_t *tokens, int64_t from,
                                            .correct = t->likely == tokens[from + r]};
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 int likelihood_add(struct lockstep *l, const int32_t *tokens, int64_t from, struct scores *scores,
@@ -253,13 +246,11 @@ static int put(struct record *r, const struct named *v, size_t n, const char *su
                struct err *err)
 {
     char name[64];
-    int rc = 0;
     for (size_t i = 0; i < n; i++) {
         snprintf(name, sizeof name, "%s%s", v[i].name, suffix);
-        TRY(record_metric(r, name, v[i].value, err));
+        PASS_ON(record_metric(r, name, v[i].value, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* KL, agreement and likelihood by position, where there are at least two ranges. */
@@ -268,7 +259,6 @@ static int put_positions(const struct scores *s, const struct scores *dense, int
 {
     static const int64_t first[] = {0, 256, 1024, 4096, 8192, 16384};
     int64_t a = 0, b;
-    int rc = 0;
     for (int i = 1; a <= last; i++, a = b) {
         b = i < (int)(sizeof first / sizeof *first) ? first[i] : 2 * a;
         struct sums t = add_up(s, dense, a, b);
@@ -281,23 +271,22 @@ static int put_positions(const struct scores *s, const struct scores *dense, int
                                   {"kl_mean", t.kl / n},
                                   {"top1_agree", (double)t.agree / n}};
         snprintf(suffix, sizeof suffix, "@%lld-%lld", (long long)a, (long long)b);
-        TRY(put(r, v, sizeof v / sizeof *v, suffix, err));
+        PASS_ON(put(r, v, sizeof v / sizeof *v, suffix, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 int likelihood_record(const struct scores *s, const struct scores *dense, struct record *r,
                       struct err *err)
 {
     struct sums t = add_up(s, dense, 0, INT64_MAX);
-    double n = (double)t.n, *kl = NULL;
+    OWN(free_at) double *kl = NULL;
+    double n = (double)t.n;
     int64_t last = 0;
-    int rc = 0;
     if (s->n == 0 || s->n != dense->n)
-        FAIL(err, ERR_RUN, "%lld tokens were scored, and %lld by exact attention", (long long)s->n,
-             (long long)dense->n);
-    TRY(mem_alloc(&kl, s->n, sizeof *kl, "divergences", err));
+        return err_set(err, ERR_RUN, "%lld tokens were scored, and %lld by exact attention",
+                       (long long)s->n, (long long)dense->n);
+    PASS_ON(mem_alloc(&kl, s->n, sizeof *kl, "divergences", err));
     for (int64_t i = 0; i < s->n; i++) {
         kl[i] = s->v[i].kl;
         last = s->v[i].pos > last ? s->v[i].pos : last;
@@ -323,9 +312,6 @@ int likelihood_record(const struct scores *s, const struct scores *dense, struct
         {"top1_acc_dense", (double)t.dense_correct / n},
         {"p_rms", sqrt(t.p2 / n)},
     };
-    TRY(put(r, v, sizeof v / sizeof *v, "", err));
-    TRY(put_positions(s, dense, last, r, err));
-out:
-    free(kl);
-    return rc;
+    PASS_ON(put(r, v, sizeof v / sizeof *v, "", err));
+    return put_positions(s, dense, last, r, err);
 }

@@ -61,18 +61,16 @@ static int stream_init(struct lockstep *l, struct stream *s, struct layer_attn *
 {
     const struct llm_config *c = &l->model->c;
     double **sums[] = {&s->attn_err, &s->attn_ref, &s->resid_err, &s->resid_ref};
-    int rc = 0;
     s->attn = attn;
-    TRY(mem_alloc(&s->last, c->hidden, sizeof(float), "hidden state", err));
+    PASS_ON(mem_alloc(&s->last, c->hidden, sizeof(float), "hidden state", err));
     if (!l->device)
-        TRY(mem_alloc(&s->h, l->cap * c->hidden, sizeof(float), "hidden state", err));
-    TRY(mem_zalloc(&s->kv, caches(l), sizeof *s->kv, "keys and values", err));
+        PASS_ON(mem_alloc(&s->h, l->cap * c->hidden, sizeof(float), "hidden state", err));
+    PASS_ON(mem_zalloc(&s->kv, caches(l), sizeof *s->kv, "keys and values", err));
     for (int i = 0; i < caches(l); i++)
-        TRY(nn_kv_init(s->kv + i, l->cap, c->kv_heads, c->head_dim, err));
+        PASS_ON(nn_kv_init(s->kv + i, l->cap, c->kv_heads, c->head_dim, err));
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
-        TRY(mem_zalloc(sums[i], c->layers, sizeof(double), "errors of layers", err));
-out:
-    return rc;
+        PASS_ON(mem_zalloc(sums[i], c->layers, sizeof(double), "errors of layers", err));
+    return 0;
 }
 
 int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *attn, int n_methods,
@@ -214,10 +212,9 @@ int lockstep_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struc
 {
     const struct llm_config *c = &l->model->c;
     int64_t last;
-    int rc = 0;
-    TRY(llm_check_tokens(c, tokens, n, err));
+    PASS_ON(llm_check_tokens(c, tokens, n, err));
     if (n > l->cap)
-        FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)l->cap);
+        return err_set(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)l->cap);
     l->n = n;
     for (int i = 1; i < l->n_streams; i++) {
         l->s[i].attn->decoding = false;
@@ -226,20 +223,19 @@ int lockstep_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struc
     }
     if (l->device)
         return lockstep_device_prefill(l, tokens, n, err);
-    TRY(llm_embed(l->model, tokens, n, l->s[0].h, err));
+    PASS_ON(llm_embed(l->model, tokens, n, l->s[0].h, err));
     for (int i = 1; i < l->n_streams; i++)
         memcpy(l->s[i].h, l->s[0].h, (size_t)(n * c->hidden) * sizeof(float));
     for (int layer = 0; layer < c->layers; layer++)
-        TRY(prefill_layer(l, layer, err));
+        PASS_ON(prefill_layer(l, layer, err));
     for (int i = 0; i < l->n_streams; i++) {
         struct stream *s = l->s + i;
         if (!stream_runs(s))
             continue;
-        TRY(llm_final_norm(l->model, n, s->h, err));
+        PASS_ON(llm_final_norm(l->model, n, s->h, err));
         memcpy(s->last, s->h + (n - 1) * c->hidden, (size_t)c->hidden * sizeof *s->last);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Rows through the layers here, not normed. */
@@ -250,37 +246,29 @@ static int rows_here(struct lockstep *l, int stream, const int32_t *tokens, int6
     struct stream *s = l->s + stream;
     bool one_by_one = s->attn && s->attn->how->decode_method;
     int64_t step = one_by_one ? 1 : m;
-    int rc = 0;
     if (s->attn) {
         s->attn->decoding = true;
         s->attn->dense_rows = 0;
     }
-    TRY(llm_embed(l->model, tokens, m, rows, err));
+    PASS_ON(llm_embed(l->model, tokens, m, rows, err));
     for (int64_t t = 0; t < m; t += step)
         for (int layer = 0; layer < c->layers; layer++) {
             struct llm_layer *w;
-            TRY(load(l, layer, &w, err));
-            rc = stream_layer(l, s, layer, w, pos + t, step, l->o, rows + t * c->hidden, err);
-            if (rc)
-                goto out;
+            PASS_ON(load(l, layer, &w, err));
+            PASS_ON(stream_layer(l, s, layer, w, pos + t, step, l->o, rows + t * c->hidden, err));
         }
-out:
-    return rc;
+    return 0;
 }
 
 int lockstep_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t pos, int64_t m,
                   float *rows, struct err *err)
 {
-    int rc = 0;
     if (pos + m > l->cap)
-        FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)(pos + m), (long long)l->cap);
-    rc = l->keep ? rows_here(l, stream, tokens, pos, m, rows, err)
-                 : lockstep_device_rows(l, stream, tokens, pos, m, rows, err);
-    if (rc)
-        goto out;
-    TRY(llm_final_norm(l->model, m, rows, err));
-out:
-    return rc;
+        return err_set(err, ERR_RUN, "%lld tokens, room for %lld", (long long)(pos + m),
+                       (long long)l->cap);
+    PASS_ON(l->keep ? rows_here(l, stream, tokens, pos, m, rows, err)
+                    : lockstep_device_rows(l, stream, tokens, pos, m, rows, err));
+    return llm_final_norm(l->model, m, rows, err);
 }
 
 int lockstep_logits(struct lockstep *l, const float *rows, int64_t m, float *logits,
@@ -294,13 +282,11 @@ int lockstep_hidden(struct lockstep *l, int stream, int64_t row, int64_t n, floa
                     struct err *err)
 {
     int64_t hidden = l->model->c.hidden;
-    int rc = 0;
     if (l->device) {
-        TRY(lockstep_device_hidden(l, stream, row, n, h, err));
-        TRY(llm_final_norm(l->model, n, h, err));
+        PASS_ON(lockstep_device_hidden(l, stream, row, n, h, err));
+        PASS_ON(llm_final_norm(l->model, n, h, err));
         return 0;
     }
     memcpy(h, l->s[stream].h + row * hidden, (size_t)(n * hidden) * sizeof *h);
-out:
-    return rc;
+    return 0;
 }

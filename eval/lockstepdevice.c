@@ -51,30 +51,24 @@ static int open_decoder(struct lockstep *l, const struct layer_attn *attn, struc
 static int put_table(struct lockstep *l, struct err *err)
 {
     const struct llm_model *m = l->model;
-    struct decoder_tensor own = {0}, *table = m->embed == m->head ? &l->device->head : &own;
-    int rc = 0;
+    OWN(raw_tensor_free) struct decoder_tensor own = {0};
+    struct decoder_tensor *table = m->embed == m->head ? &l->device->head : &own;
     if (table == &own)
-        TRY(raw_tensor_read(m->file, m->embed, &own, err));
-    TRY(states(l)->put_table(l->device->d, table, err));
-out:
-    raw_tensor_free(&own);
-    return rc;
+        PASS_ON(raw_tensor_read(m->file, m->embed, &own, err));
+    return states(l)->put_table(l->device->d, table, err);
 }
 
 int lockstep_device_open(struct lockstep *l, const struct layer_attn *attn,
                          const struct lockstep_on *on, struct err *err)
 {
     struct lockstep_device *dev;
-    int rc = 0;
-    TRY(mem_zalloc(&l->device, 1, sizeof *l->device, "device", err));
+    PASS_ON(mem_zalloc(&l->device, 1, sizeof *l->device, "device", err));
     dev = l->device;
     dev->on = on;
-    TRY(open_decoder(l, attn, err));
-    TRY(raw_tensor_read(l->model->file, l->model->norm, &dev->norm, err));
-    TRY(raw_tensor_read(l->model->file, l->model->head, &dev->head, err));
-    TRY(put_table(l, err));
-out:
-    return rc;
+    PASS_ON(open_decoder(l, attn, err));
+    PASS_ON(raw_tensor_read(l->model->file, l->model->norm, &dev->norm, err));
+    PASS_ON(raw_tensor_read(l->model->file, l->model->head, &dev->head, err));
+    return put_table(l, err);
 }
 
 void lockstep_device_close(struct lockstep *l)
@@ -187,32 +181,28 @@ static int load(struct lockstep *l, int layer, struct err *err)
 {
     struct lockstep_device *dev = l->device;
     bool there = dev->loaded && dev->loaded[layer];
-    int rc = 0;
     if (!there)
-        TRY(llm_raw_load(l->model, layer, &dev->layer, err));
-    TRY(states(l)->load(dev->d, layer, there ? NULL : dev->layer.t, err));
+        PASS_ON(llm_raw_load(l->model, layer, &dev->layer, err));
+    PASS_ON(states(l)->load(dev->d, layer, there ? NULL : dev->layer.t, err));
     if (dev->loaded)
         dev->loaded[layer] = true;
-out:
-    return rc;
+    return 0;
 }
 
 static int run_layer(struct lockstep *l, int layer, struct err *err)
 {
     struct lockstep_device *dev = l->device;
     double ns = 0;
-    int rc = 0;
     if (interrupted())
-        FAIL(err, ERR_INTERRUPTED, "interrupted");
-    TRY(load(l, layer, err));
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
+    PASS_ON(load(l, layer, err));
     if (dev->on->samples)
-        TRY(states(l)->time_layer(dev->d, dev->on->samples, &ns, err));
+        PASS_ON(states(l)->time_layer(dev->d, dev->on->samples, &ns, err));
     dev->linear_ns += ns;
     for (int i = 0; i < l->n_streams; i++)
         if (i == 0 || stream_runs(l->s + i))
-            TRY(stream_layer(l, i, layer, err));
-out:
-    return rc;
+            PASS_ON(stream_layer(l, i, layer, err));
+    return 0;
 }
 
 int lockstep_device_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struct err *err)

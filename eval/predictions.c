@@ -26,17 +26,16 @@ struct predictions {
 static int kept_lines(const char *path, const struct record_file *records, struct buf *keep,
                       struct err *err)
 {
-    struct io_lines l = {0};
+    OWN(io_lines_close) struct io_lines l = {0};
     enum io_line kind;
     const char *text, *key = NULL;
-    json_t *o = NULL;
+    OWN(json_decrefp) json_t *o = NULL;
     size_t len;
     char where[4200];
     struct err damage = {0};
-    int rc = 0;
-    TRY(io_lines_open(&l, path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
+    PASS_ON(io_lines_open(&l, path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
     for (;;) {
-        TRY(io_line(&l, &kind, &text, &len, err));
+        PASS_ON(io_line(&l, &kind, &text, &len, err));
         if (kind != IO_LINE_WHOLE)
             break;
         snprintf(where, sizeof where, "%s: line %lld", path, (long long)l.number);
@@ -45,47 +44,39 @@ static int kept_lines(const char *path, const struct record_file *records, struc
             break;
         if (seal_json(text, len, where, &o, &damage) != 0)
             continue;
-        TRY(jget_str(o, "key", where, &key, err));
+        PASS_ON(jget_str(o, "key", where, &key, err));
         if (record_file_has(records, key))
             buf_put(keep, text, len);
         json_decref(o);
         o = NULL;
     }
     if (damage.code && (kind == IO_LINE_WHOLE || damage.code != ERR_INPUT))
-        FAIL(err, damage.code, "%s", damage.msg);
+        return err_set(err, damage.code, "%s", damage.msg);
     if (kind == IO_LINE_LONG)
-        FAIL(err, ERR_INPUT, "%s: line %lld is longer than a prediction can be", path,
-             (long long)l.number);
-    TRY(buf_check(keep, path, err));
-out:
-    json_decref(o);
-    io_lines_close(&l);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: line %lld is longer than a prediction can be", path,
+                       (long long)l.number);
+    return buf_check(keep, path, err);
 }
 
 int predictions_open(const char *path, const struct record_file *records, bool fresh,
                      struct predictions **out, struct err *err)
 {
-    struct predictions *p = NULL;
-    struct buf keep = {0};
+    OWN(predictions_close) struct predictions *p = NULL;
+    OWN(buf_free) struct buf keep = {0};
     bool there;
-    int rc = 0;
-    TRY(mem_zalloc(&p, 1, sizeof *p, "predictions", err));
+    PASS_ON(mem_zalloc(&p, 1, sizeof *p, "predictions", err));
     p->fd = -1;
     snprintf(p->path, sizeof p->path, "%s", path);
-    TRY(io_exists(p->path, &there, err));
+    PASS_ON(io_exists(p->path, &there, err));
     if (there) {
         if (!fresh)
-            TRY(kept_lines(p->path, records, &keep, err));
-        TRY(file_write_atomic(p->path, buf_str(&keep), keep.len, err));
+            PASS_ON(kept_lines(p->path, records, &keep, err));
+        PASS_ON(file_write_atomic(p->path, buf_str(&keep), keep.len, err));
     }
-    TRY(io_append_open(p->path, &p->fd, err));
+    PASS_ON(io_append_open(p->path, &p->fd, err));
     *out = p;
     p = NULL;
-out:
-    buf_free(&keep);
-    predictions_close(&p);
-    return rc;
+    return 0;
 }
 
 void predictions_close(struct predictions **pp)
@@ -105,7 +96,6 @@ int predictions_add(struct predictions *p, const struct record *r, const char *p
                     const char *text, struct err *err)
 {
     struct jw w;
-    int rc = 0;
     buf_reset(&p->line);
     buf_reset(&p->key);
     record_key(r, &p->key);
@@ -115,11 +105,9 @@ int predictions_add(struct predictions *p, const struct record *r, const char *p
            JW_STR("key", buf_str(&p->key)));
     seal_put(&p->line, 0);
     buf_puts(&p->line, "\n");
-    TRY(buf_check(&p->key, p->path, err));
-    TRY(buf_check(&p->line, p->path, err));
-    TRY(io_write(p->fd, p->path, p->line.data, (int64_t)p->line.len, err));
-out:
-    return rc;
+    PASS_ON(buf_check(&p->key, p->path, err));
+    PASS_ON(buf_check(&p->line, p->path, err));
+    return io_write(p->fd, p->path, p->line.data, (int64_t)p->line.len, err);
 }
 
 int predictions_sync(struct predictions *p, struct err *err)

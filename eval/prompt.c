@@ -78,9 +78,7 @@ static int parse_pairs(const char *text, enum prompt_kind kind, struct prompt_pa
         if (!eq)
             return err_set(err, ERR_USAGE, "%s: key=value was expected, found '%s'", who, pair);
         *eq = '\0';
-        int rc = opt_set(params, p, who, pair, eq + 1, err);
-        if (rc)
-            return rc;
+        PASS_ON(opt_set(params, p, who, pair, eq + 1, err));
         if (strcmp(pair, "domain") != 0 && !kind_has(kind, pair))
             return err_set(err, ERR_USAGE, "%s has no parameter '%s'", who, pair);
         bool *again = &given[opt_find(params, pair) - params];
@@ -97,7 +95,7 @@ int prompt_spec_parse(const char *text, const char *domain, struct prompt_spec *
     struct names all = {0};
     struct prompt_params p = {0};
     size_t len = strcspn(text, ":");
-    int kind = find_kind(text, len), rc = 0;
+    int kind = find_kind(text, len);
     char word[64];
     if (kind < 0) {
         snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), text);
@@ -105,8 +103,8 @@ int prompt_spec_parse(const char *text, const char *domain, struct prompt_spec *
             names_add(&all, names[i]);
         return names_unknown(&all, "task", word, err);
     }
-    TRY(opt_defaults(params, &p, err));
-    TRY(parse_pairs(text, (enum prompt_kind)kind, &p, err));
+    PASS_ON(opt_defaults(params, &p, err));
+    PASS_ON(parse_pairs(text, (enum prompt_kind)kind, &p, err));
     *out = (struct prompt_spec){.kind = (enum prompt_kind)kind, .lines = p.lines, .cue = p.cue};
     out->domain = p.domain >= 0                   ? (enum domain)p.domain
                   : strcmp(domain, "c") == 0      ? DOMAIN_C
@@ -114,14 +112,14 @@ int prompt_spec_parse(const char *text, const char *domain, struct prompt_spec *
                                                   : DOMAIN_EN;
     out->items = kind == PROMPT_MULTI ? p.n : kind == PROMPT_NEEDLE ? 1 : p.h;
     if (kind == PROMPT_CHAIN && !domain_is_c(out->domain))
-        FAIL(err, ERR_USAGE, "task chain has the domains c and source only, found en");
+        return err_set(err, ERR_USAGE, "task chain has the domains c and source only, found en");
     if (kind == PROMPT_TRACK && out->domain != DOMAIN_EN)
-        FAIL(err, ERR_USAGE, "task track has the domain en only, found %s", domains[out->domain]);
+        return err_set(err, ERR_USAGE, "task track has the domain en only, found %s",
+                       domains[out->domain]);
     if (kind == PROMPT_COPY && p.cue >= p.lines)
-        FAIL(err, ERR_USAGE, "task copy: cue %lld leaves nothing of %lld lines to answer",
-             (long long)p.cue, (long long)p.lines);
-out:
-    return rc;
+        return err_set(err, ERR_USAGE, "task copy: cue %lld leaves nothing of %lld lines to answer",
+                       (long long)p.cue, (long long)p.lines);
+    return 0;
 }
 
 const char *prompt_name(const struct prompt_spec *s)
@@ -212,60 +210,55 @@ static void draw_value(const struct maker *m, struct draws *d, char value[40])
 /* One more item with a key of its own; key before value. */
 static int add_item(struct maker *m, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_grow(&m->items, &m->cap_items, m->n_items + 1, sizeof *m->items, "items", err));
+    PASS_ON(mem_grow(&m->items, &m->cap_items, m->n_items + 1, sizeof *m->items, "items", err));
     struct item *it = m->items + m->n_items;
     memset(it, 0, sizeof *it);
     do
         draw_key(m, it->key);
     while (strmap_get(&m->seen, it->key) >= 0);
-    TRY(strmap_put(&m->seen, it->key, m->n_items, err));
+    PASS_ON(strmap_put(&m->seen, it->key, m->n_items, err));
     draw_value(m, &m->keys, it->value);
     m->n_items++;
-out:
-    return rc;
+    return 0;
 }
 
 /* The first key, then values whose first digits are the next key. */
 static int draw_chain(struct maker *m, struct err *err)
 {
     char next[40];
-    int rc = 0;
-    TRY(mem_grow(&m->items, &m->cap_items, m->s->items, sizeof *m->items, "items", err));
+    PASS_ON(mem_grow(&m->items, &m->cap_items, m->s->items, sizeof *m->items, "items", err));
     memset(m->items, 0, (size_t)m->s->items * sizeof *m->items);
     draw_key(m, m->items[0].key);
-    TRY(strmap_put(&m->seen, m->items[0].key, 0, err));
+    PASS_ON(strmap_put(&m->seen, m->items[0].key, 0, err));
     for (int64_t i = 0; i < m->s->items; i++) {
         do {
             draw_value(m, &m->keys, m->items[i].value);
             snprintf(next, sizeof next, "%.5s", m->items[i].value);
         } while (strmap_get(&m->seen, next) >= 0);
-        TRY(strmap_put(&m->seen, next, i + 1, err));
+        PASS_ON(strmap_put(&m->seen, next, i + 1, err));
         if (i + 1 < m->s->items)
             snprintf(m->items[i + 1].key, 40, "%s", next);
         m->items[i].place = draw_place(&m->places);
     }
     m->n_items = m->s->items;
-out:
-    return rc;
+    return 0;
 }
 
 /* A number, then names; item i sets name i, in the order of the text. */
 static int draw_track(struct maker *m, struct err *err)
 {
     int64_t n = m->s->items + 1;
-    double *places = NULL;
+    OWN(free_at) double *places = NULL;
     char word[16];
-    int rc = 0;
-    TRY(mem_alloc(&places, n, sizeof *places, "places", err));
-    TRY(mem_grow(&m->items, &m->cap_items, n, sizeof *m->items, "items", err));
+    PASS_ON(mem_alloc(&places, n, sizeof *places, "places", err));
+    PASS_ON(mem_grow(&m->items, &m->cap_items, n, sizeof *m->items, "items", err));
     memset(m->items, 0, (size_t)n * sizeof *m->items);
     m->number = draw_number(&m->keys, 5);
     for (int64_t i = 0; i < n; i++) {
         do
             draw_word(&m->keys, 2, word);
         while (strmap_get(&m->seen, word) >= 0);
-        TRY(strmap_put(&m->seen, word, i, err));
+        PASS_ON(strmap_put(&m->seen, word, i, err));
         snprintf(m->items[i].key, 40, "%s", word);
         places[i] = draw_place(&m->places);
     }
@@ -273,33 +266,29 @@ static int draw_track(struct maker *m, struct err *err)
     for (int64_t i = 0; i < n; i++)
         m->items[i].place = places[i];
     m->n_items = n;
-out:
-    free(places);
-    return rc;
+    return 0;
 }
 
 static int draw_items(struct maker *m, struct err *err)
 {
-    int rc = 0;
     switch (m->s->kind) {
     case PROMPT_NEEDLE:
     case PROMPT_MULTI:
         for (int64_t i = 0; i < m->s->items; i++) {
-            TRY(add_item(m, err));
+            PASS_ON(add_item(m, err));
             m->items[i].place = i ? draw_place(&m->places) : m->depth;
         }
         break;
     case PROMPT_CHAIN:
-        TRY(draw_chain(m, err));
+        PASS_ON(draw_chain(m, err));
         break;
     case PROMPT_TRACK:
-        TRY(draw_track(m, err));
+        PASS_ON(draw_track(m, err));
         break;
     default: /* kv draws a line when it is needed; copy hides nothing */
         break;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- layout --------------------------------------------------------------------------------- */
@@ -346,15 +335,13 @@ static int64_t asked_line(const struct maker *m, int64_t lines)
 
 static int lay_kv(struct maker *m, int64_t lines, struct buf *b, size_t *question, struct err *err)
 {
-    int rc = 0;
     while (m->n_items < lines)
-        TRY(add_item(m, err));
+        PASS_ON(add_item(m, err));
     for (int64_t i = 0; i < lines; i++)
         put_item(m, i, b);
     *question = b->len;
     put_question(m, asked_line(m, lines), b);
-out:
-    return rc;
+    return 0;
 }
 
 static int64_t copy_begin(const struct maker *m, int64_t lines)
@@ -372,15 +359,14 @@ static void put_lines(const struct maker *m, int64_t a, int64_t b, struct buf *t
 static int lay_out(struct maker *m, int64_t lines, struct buf *b, size_t *question, struct err *err)
 {
     int64_t at = 0;
-    int rc = 0;
     buf_reset(b);
     if (m->s->domain == DOMAIN_EN && m->s->kind != PROMPT_COPY && m->s->kind != PROMPT_TRACK)
         buf_puts(b, first_line);
     if (m->s->kind == PROMPT_KV) {
-        TRY(lay_kv(m, lines, b, question, err));
+        PASS_ON(lay_kv(m, lines, b, question, err));
         return buf_check(b, "prompt", err);
     }
-    TRY(haystack_need(&m->h, lines, err));
+    PASS_ON(haystack_need(&m->h, lines, err));
     for (int64_t g = 0; g <= lines; g++)
         for (int64_t i = 0; i < m->n_items; i++)
             if (gap_of(m->items[i].place, lines) == g) {
@@ -396,9 +382,7 @@ static int lay_out(struct maker *m, int64_t lines, struct buf *b, size_t *questi
     } else if (m->s->kind != PROMPT_COPY) {
         put_question(m, 0, b);
     }
-    TRY(buf_check(b, "prompt", err));
-out:
-    return rc;
+    return buf_check(b, "prompt", err);
 }
 
 /* ---- the answer ----------------------------------------------------------------------------- */
@@ -415,7 +399,7 @@ static int put_answers(struct maker *m, struct prompt *p, uint64_t seed, int64_t
 {
     struct draws d = draws_of(seed, DRAW_NEEDLE, DRAW_DISTRACTORS, sample);
     int64_t asked = m->s->kind == PROMPT_KV ? asked_line(m, p->lines) : 0;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     char value[40];
     str_list_add(&p->stop, domain_is_c(m->s->domain) ? "*/" : "\n");
     if (m->s->domain == DOMAIN_EN)
@@ -443,7 +427,6 @@ static int put_answers(struct maker *m, struct prompt *p, uint64_t seed, int64_t
     }
     bool failed =
         b.failed || p->answers.failed || p->keys.failed || p->wrong.failed || p->stop.failed;
-    buf_free(&b);
     return failed ? err_set(err, ERR_NOMEM, "prompt: out of memory") : 0;
 }
 
@@ -453,22 +436,20 @@ static int fit_lines(struct maker *m, int64_t room, prompt_count_fn *count, void
 {
     int64_t lo = 0, hi = 1, ids = 0;
     size_t question;
-    int rc = 0;
     for (;; hi *= 2) {
-        TRY(lay_out(m, hi, b, &question, err));
-        TRY(count(ctx, b->data, b->len, &ids, err));
+        PASS_ON(lay_out(m, hi, b, &question, err));
+        PASS_ON(count(ctx, b->data, b->len, &ids, err));
         if (ids > room)
             break;
     }
     while (hi - lo > 1) {
         int64_t mid = (lo + hi) / 2;
-        TRY(lay_out(m, mid, b, &question, err));
-        TRY(count(ctx, b->data, b->len, &ids, err));
+        PASS_ON(lay_out(m, mid, b, &question, err));
+        PASS_ON(count(ctx, b->data, b->len, &ids, err));
         *(ids <= room ? &lo : &hi) = mid;
     }
     *lines = lo;
-out:
-    return rc;
+    return 0;
 }
 
 int prompt_make(const struct prompt_spec *s, const struct lines *file, int64_t tokens, double depth,

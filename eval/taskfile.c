@@ -135,22 +135,20 @@ static int get_prompt(struct question *q, const json_t *o, const char *tmpl, con
                       struct err *err)
 {
     const char *prompt = NULL, *input = NULL, *prefix = "";
-    int rc = 0;
     if (tmpl)
         return fill(tmpl, o, where, &q->prompt, err);
-    TRY(jget_str_opt(o, "prompt", where, &prompt, err));
-    TRY(jget_str_opt(o, "input", where, &input, err));
-    TRY(jget_str_opt(o, "answer_prefix", where, &prefix, err));
+    PASS_ON(jget_str_opt(o, "prompt", where, &prompt, err));
+    PASS_ON(jget_str_opt(o, "input", where, &input, err));
+    PASS_ON(jget_str_opt(o, "answer_prefix", where, &prefix, err));
     if (!prompt && json_object_get(o, "context"))
-        FAIL(err, ERR_INPUT,
-             "%s: no \"prompt\": lines with \"context\" and \"input\" need --template", where);
+        return err_set(err, ERR_INPUT,
+                       "%s: no \"prompt\": lines with \"context\" and \"input\" need --template",
+                       where);
     if (!prompt && !input)
-        FAIL(err, ERR_INPUT, "%s: no \"prompt\"", where);
+        return err_set(err, ERR_INPUT, "%s: no \"prompt\"", where);
     buf_puts(&q->prompt, prompt ? prompt : input);
     buf_puts(&q->prompt, prompt ? "" : prefix);
-    TRY(buf_check(&q->prompt, "prompt", err));
-out:
-    return rc;
+    return buf_check(&q->prompt, "prompt", err);
 }
 
 static int get_metric(struct question *q, const json_t *o, const struct line_defaults *d,
@@ -158,10 +156,9 @@ static int get_metric(struct question *q, const json_t *o, const struct line_def
 {
     const char *name = NULL, *dataset = NULL;
     struct names all = {0};
-    struct buf list = {0};
-    int rc = 0;
-    TRY(jget_str_opt(o, "metric", where, &name, err));
-    TRY(jget_str_opt(o, "dataset", where, &dataset, err));
+    OWN(buf_free) struct buf list = {0};
+    PASS_ON(jget_str_opt(o, "metric", where, &name, err));
+    PASS_ON(jget_str_opt(o, "dataset", where, &dataset, err));
     q->max_new = d->max_new;
     for (size_t i = 0; dataset && i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].dataset, dataset) == 0) {
@@ -185,11 +182,10 @@ static int get_metric(struct question *q, const json_t *o, const struct line_def
     }
     names_text(&all, &list);
     if (!name)
-        FAIL(err, ERR_INPUT, "%s: no \"metric\", nor --grade (%s)", where, buf_str(&list));
-    FAIL(err, ERR_INPUT, "%s: unknown metric '%.60s' (there are %s)", where, name, buf_str(&list));
-out:
-    buf_free(&list);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: no \"metric\", nor --grade (%s)", where,
+                       buf_str(&list));
+    return err_set(err, ERR_INPUT, "%s: unknown metric '%.60s' (there are %s)", where, name,
+                   buf_str(&list));
 }
 
 /* An empty text stands in every text, ends it before it begins, and is the likeliest of all. */
@@ -230,39 +226,37 @@ static int parse_question(const json_t *o, const struct line_defaults *d, const 
 {
     static const char *const answers[] = {"answers", "outputs", "answer", NULL};
     const char *group = NULL, *key;
-    int rc = 0;
     if (!json_is_object(o))
-        FAIL(err, ERR_INPUT, "%s: not a JSON object, such as {\"prompt\": ..., \"answers\": ...}",
-             where);
-    TRY(get_prompt(q, o, d->template, where, err));
+        return err_set(err, ERR_INPUT,
+                       "%s: not a JSON object, such as {\"prompt\": ..., \"answers\": ...}", where);
+    PASS_ON(get_prompt(q, o, d->template, where, err));
     if (q->prompt.len == 0)
-        FAIL(err, ERR_INPUT, "%s: the prompt is empty", where);
-    TRY(get_metric(q, o, d, where, err));
+        return err_set(err, ERR_INPUT, "%s: the prompt is empty", where);
+    PASS_ON(get_metric(q, o, d, where, err));
     if ((key = first_key(o, answers)) != NULL)
-        TRY(get_texts(o, key, true, where, &q->answers, err));
+        PASS_ON(get_texts(o, key, true, where, &q->answers, err));
     if (q->answers.n == 0)
-        FAIL(err, ERR_INPUT, "%s: no \"answers\"", where);
+        return err_set(err, ERR_INPUT, "%s: no \"answers\"", where);
     if (q->metric == TEXT_CONTAINS || q->metric == TEXT_CONTAINS_ALL)
-        TRY(refuse_empty(&q->answers, key, where, err));
+        PASS_ON(refuse_empty(&q->answers, key, where, err));
     if ((key = first_key(o, choice_keys)) != NULL)
-        TRY(get_texts(o, key, true, where, &q->choices, err));
-    TRY(refuse_empty(&q->choices, key, where, err));
-    TRY(check_choices(q, where, err));
+        PASS_ON(get_texts(o, key, true, where, &q->choices, err));
+    PASS_ON(refuse_empty(&q->choices, key, where, err));
+    PASS_ON(check_choices(q, where, err));
     add_letters(q);
     if (q->answers.failed)
-        FAIL(err, ERR_NOMEM, "%s: out of memory", where);
-    TRY(get_texts(o, "stop", false, where, &q->stop, err));
-    TRY(refuse_empty(&q->stop, "stop", where, err));
-    TRY(jget_size_opt(o, "max_new_tokens", where, 1 << 20, &q->max_new, err));
-    TRY(jget_bool_opt(o, "first_line", where, &q->first_line, err));
-    TRY(jget_bool_opt(o, "ignore_case", where, &q->ignore_case, err));
-    TRY(jget_str_opt(o, "group", where, &group, err));
+        return err_set(err, ERR_NOMEM, "%s: out of memory", where);
+    PASS_ON(get_texts(o, "stop", false, where, &q->stop, err));
+    PASS_ON(refuse_empty(&q->stop, "stop", where, err));
+    PASS_ON(jget_size_opt(o, "max_new_tokens", where, 1 << 20, &q->max_new, err));
+    PASS_ON(jget_bool_opt(o, "first_line", where, &q->first_line, err));
+    PASS_ON(jget_bool_opt(o, "ignore_case", where, &q->ignore_case, err));
+    PASS_ON(jget_str_opt(o, "group", where, &group, err));
     if (group)
         utf8_copy(q->group, sizeof q->group, group);
     if (q->metric == TEXT_CHOICE)
         q->max_new = 0;
-out:
-    return rc;
+    return 0;
 }
 
 int taskfile_read(struct taskfile *f, const char *path, const struct line_defaults *d,

@@ -65,7 +65,7 @@ static void lower(const char *s, struct buf *out)
 static void split_words(const char *s, struct str_list *out)
 {
     size_t len = strlen(s);
-    struct buf word = {0};
+    OWN(buf_free) struct buf word = {0};
     for (size_t at = 0; at < len;) {
         int32_t c = next_char(s, len, &at);
         if (!is_space(c))
@@ -76,7 +76,6 @@ static void split_words(const char *s, struct str_list *out)
         }
     }
     out->failed |= word.failed;
-    buf_free(&word);
 }
 
 static bool is_article(const char *w, size_t n)
@@ -135,13 +134,11 @@ static bool same_words(const struct str_list *a, const struct str_list *b)
 
 static double score_exact(const char *prediction, const char *answer, bool *failed)
 {
-    struct str_list a = {0}, b = {0};
+    OWN(str_list_free) struct str_list a = {0}, b = {0};
     normal_words(prediction, &a);
     normal_words(answer, &b);
     double score = same_words(&a, &b);
     *failed |= a.failed || b.failed;
-    str_list_free(&a);
-    str_list_free(&b);
     return score;
 }
 
@@ -162,14 +159,12 @@ static int64_t common_words(const struct str_list *a, struct str_list *b)
 
 static double score_f1(const char *prediction, const char *answer, bool *failed)
 {
-    struct str_list a = {0}, b = {0};
+    OWN(str_list_free) struct str_list a = {0}, b = {0};
     normal_words(prediction, &a);
     normal_words(answer, &b);
     double n = (double)common_words(&a, &b);
     double p = a.n ? n / (double)a.n : 0, r = b.n ? n / (double)b.n : 0;
     *failed |= a.failed || b.failed;
-    str_list_free(&a);
-    str_list_free(&b);
     return n > 0 ? 2 * p * r / (p + r) : 0;
 }
 
@@ -203,8 +198,8 @@ static int64_t word_number(struct strmap *words, const char *w, bool *failed)
 static void add_sentence(struct sentences *x, const char *text, size_t len, struct strmap *words,
                          bool *failed)
 {
-    struct buf piece = {0};
-    struct str_list list = {0};
+    OWN(buf_free) struct buf piece = {0};
+    OWN(str_list_free) struct str_list list = {0};
     struct err none = {0};
     if (len == 0)
         return;
@@ -220,8 +215,6 @@ static void add_sentence(struct sentences *x, const char *text, size_t len, stru
                 s->w[s->n++] = word_number(words, list.items[i], failed);
     }
     *failed |= none.code || piece.failed || list.failed;
-    buf_free(&piece);
-    str_list_free(&list);
 }
 
 static void split_sentences(const char *s, struct sentences *x, struct strmap *words, bool *failed)
@@ -470,13 +463,11 @@ static double score_word(const char *prediction, const char *answer, bool *faile
 
 static double score_word_any_case(const char *prediction, const char *answer, bool *failed)
 {
-    struct buf p = {0}, a = {0};
+    OWN(buf_free) struct buf p = {0}, a = {0};
     lower(prediction, &p);
     lower(answer, &a);
     double score = has_word(buf_str(&p), buf_str(&a));
     *failed |= p.failed || a.failed;
-    buf_free(&p);
-    buf_free(&a);
     return score;
 }
 
@@ -512,16 +503,13 @@ static double score_letter(const char *prediction, const char *answer, bool *fai
 /* ASCII control characters are newlines here, and those at the ends are gone. */
 static double score_contains(const char *prediction, const char *answer, bool *failed)
 {
-    struct buf p = {0}, a = {0}, clean = {0};
+    OWN(buf_free) struct buf p = {0}, a = {0}, clean = {0};
     for (const char *s = prediction; *s; s++)
         buf_put(&clean, (unsigned char)*s < 0x20 ? "\n" : s, 1);
     lower(buf_str(&clean), &p);
     lower(answer, &a);
     double score = strstr(buf_str(&p), buf_str(&a)) != NULL;
     *failed |= p.failed || a.failed || clean.failed;
-    buf_free(&p);
-    buf_free(&a);
-    buf_free(&clean);
     return score;
 }
 

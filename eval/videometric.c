@@ -40,10 +40,10 @@ static double unit(float x)
 static int to_unit(const float *x, struct clip_size s, double **out, struct err *err)
 {
     int64_t n = CHANNELS * s.t * s.h * s.w;
-    int rc = mem_alloc(out, n, sizeof **out, "clip", err);
-    for (int64_t i = 0; !rc && i < n; i++)
+    PASS_ON(mem_alloc(out, n, sizeof **out, "clip", err));
+    for (int64_t i = 0; i < n; i++)
         (*out)[i] = unit(x[i]);
-    return rc;
+    return 0;
 }
 
 static void compare_pixels(const double *x, const double *ref, struct clip_size s,
@@ -100,13 +100,10 @@ static void moments_free(struct moments *m)
 
 static int moments_alloc(struct moments *m, int64_t frame, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < 5; i++)
-        TRY(mem_alloc(&m->m[i], frame, sizeof(double), "windows", err));
-    TRY(mem_alloc(&m->values, frame, sizeof(double), "windows", err));
-    TRY(mem_alloc(&m->tmp, frame, sizeof(double), "windows", err));
-out:
-    return rc;
+        PASS_ON(mem_alloc(&m->m[i], frame, sizeof(double), "windows", err));
+    PASS_ON(mem_alloc(&m->values, frame, sizeof(double), "windows", err));
+    return mem_alloc(&m->tmp, frame, sizeof(double), "windows", err);
 }
 
 static double product(double x, double y, int k)
@@ -241,17 +238,12 @@ out:
 int clip_compare(const float *x, const float *ref, struct clip_size size, int jobs,
                  struct clip_diff *out, struct err *err)
 {
-    double *a = NULL, *b = NULL;
-    int rc = 0;
-    TRY(to_unit(x, size, &a, err));
-    TRY(to_unit(ref, size, &b, err));
+    OWN(free_at) double *a = NULL, *b = NULL;
+    PASS_ON(to_unit(x, size, &a, err));
+    PASS_ON(to_unit(ref, size, &b, err));
     compare_pixels(a, b, size, out);
     compare_flicker(a, b, size, out);
-    TRY(compare_structure(a, b, size, jobs, out, err));
-out:
-    free(a);
-    free(b);
-    return rc;
+    return compare_structure(a, b, size, jobs, out, err);
 }
 
 /* ---- pictures ------------------------------------------------------------------------------- */
@@ -267,9 +259,8 @@ int clip_strip(const char *path, const float *x, const float *ref, struct clip_s
     enum { COLUMNS = 5, ROWS = 3 };
     const int64_t frames[COLUMNS] = {0, s.t / 4, s.t / 2, 3 * s.t / 4, s.t - 1};
     int64_t width = COLUMNS * s.w;
-    unsigned char *rgb = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&rgb, ROWS * s.h * width * CHANNELS, 1, "strip", err));
+    OWN(free_at) unsigned char *rgb = NULL;
+    PASS_ON(mem_alloc(&rgb, ROWS * s.h * width * CHANNELS, 1, "strip", err));
     for (int64_t i = 0; i < s.h; i++)
         for (int64_t j = 0; j < width; j++)
             for (int64_t c = 0; c < CHANNELS; c++) {
@@ -286,8 +277,6 @@ int clip_strip(const char *path, const float *x, const float *ref, struct clip_s
     image.height = (png_uint_32)(ROWS * s.h);
     image.format = PNG_FORMAT_RGB;
     if (!png_image_write_to_file(&image, path, 0, rgb, 0, NULL))
-        FAIL(err, ERR_IO, "%s: %s", path, image.message);
-out:
-    free(rgb);
-    return rc;
+        return err_set(err, ERR_IO, "%s: %s", path, image.message);
+    return 0;
 }

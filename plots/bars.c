@@ -35,7 +35,7 @@ static void put_task(struct buf *b, const char *task)
 /* The place of a record's task, a new one if it is the first of it; -1: out of memory. */
 static int task_place(struct chart *c, const struct record *r)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     int64_t k = 0;
     key_text(r, KEY_TASK, &text);
     while (k < c->places.n && strcmp(c->places.items[k], buf_str(&text)) != 0)
@@ -43,7 +43,6 @@ static int task_place(struct chart *c, const struct record *r)
     if (k == c->places.n)
         str_list_add(&c->places, buf_str(&text));
     bool failed = text.failed || c->places.failed;
-    buf_free(&text);
     return failed ? -1 : (int)k;
 }
 
@@ -52,28 +51,25 @@ int bars_of_key(struct chart *c, struct err *err)
     const char *unit, *x = c->a->x ? c->a->x : "layer";
     double scale = metric_scale(c->metric, &unit);
     bool by_task = strcmp(x, "task") == 0;
-    struct buf keys = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf keys = {0};
     if (!by_task && strcmp(x, "layer") != 0)
-        FAIL(err, ERR_USAGE, "--x %s: bars stand by layer or by task", x);
+        return err_set(err, ERR_USAGE, "--x %s: bars stand by layer or by task", x);
     buf_printf(&keys, "%s,%s", c->f->keys, x);
-    TRY(buf_check(&keys, "keys", err));
-    TRY(chart_regroup(c, keys.data, c->metric, KEY_COUNT, c->f->flags, err));
+    PASS_ON(buf_check(&keys, "keys", err));
+    PASS_ON(chart_regroup(c, keys.data, c->metric, KEY_COUNT, c->f->flags, err));
     bool models = !by_task && c->g.gs.g[c->g.gs.n - 1].first->layer < 0;
     chart_panel(c, c->metric, models ? "" : x, AXIS_COUNT);
     buf_printf(&c->says, "%s%s", models ? "" : " by ", models ? "" : x);
     for (int64_t i = 0; i < c->g.gs.n; i++) {
         const struct record *r = c->g.gs.g[i].first;
         struct stats s;
-        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
+        PASS_ON(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
         int at = by_task ? task_place(c, r) : r->layer;
         if (by_task && at < 0)
-            FAIL(err, ERR_NOMEM, "bars: out of memory");
-        TRY(chart_add_stats(c, chart_series(c, r, r->params, err), at, &s, scale, err));
+            return err_set(err, ERR_NOMEM, "bars: out of memory");
+        PASS_ON(chart_add_stats(c, chart_series(c, r, r->params, err), at, &s, scale, err));
     }
-out:
-    buf_free(&keys);
-    return rc;
+    return 0;
 }
 
 /* ---- means of one setting ------------------------------------------------------------------- */
@@ -118,21 +114,20 @@ static int add_means(struct chart *c, const char *x, struct err *err)
 {
     const char *unit;
     double scale = metric_scale(c->metric, &unit);
-    int rc = 0;
     for (int64_t i = 0; i < c->g.gs.n; i++) {
         const struct record *r = c->g.gs.g[i].first;
         struct stats s;
-        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
-        TRY(chart_add_stats(c, chart_series(c, r, r->params, err), 0, &s, scale, err));
+        PASS_ON(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
+        PASS_ON(chart_add_stats(c, chart_series(c, r, r->params, err), 0, &s, scale, err));
         if (c->l.n > 1)
-            FAIL(err, ERR_USAGE,
-                 "'%s' and '%s': means are drawn of one setting; choose with --method, --params or "
-                 "--where",
-                 c->l.s[0].name, c->l.s[1].name);
+            return err_set(
+                err, ERR_USAGE,
+                "'%s' and '%s': means are drawn of one setting; choose with --method, --params or "
+                "--where",
+                c->l.s[0].name, c->l.s[1].name);
         c->p[c->n - 1].scope = strcmp(x, "layer") == 0 ? r->layer : sample_number(c->g.gs.set, r);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* All calls count: the paper's means are of whole runs. A bar's `scope` is its name, the number of
@@ -141,25 +136,23 @@ int bars_of_means(struct chart *c, struct err *err)
 {
     const char *x = c->a->x ? c->a->x : "layer";
     bool samples = strcmp(x, "sample") == 0;
-    int rc = 0;
     if (!name_matches(c->f->x, x))
-        FAIL(err, ERR_USAGE, "means: --x takes layer or sample");
-    TRY(chart_regroup(c, samples ? "method,params,trace" : "method,params,layer", c->metric,
-                      KEY_COUNT, c->f->flags, err));
+        return err_set(err, ERR_USAGE, "means: --x takes layer or sample");
+    PASS_ON(chart_regroup(c, samples ? "method,params,trace" : "method,params,layer", c->metric,
+                          KEY_COUNT, c->f->flags, err));
     chart_panel(c, c->metric, x, AXIS_COUNT);
-    TRY(add_means(c, x, err));
+    PASS_ON(add_means(c, x, err));
     if (samples)
         qsort(c->p, (size_t)c->n, sizeof *c->p, by_mean);
     for (int64_t i = 0; i < c->n; i++)
         c->p[i].x = (double)i;
-    TRY(check_marks(c, err));
+    PASS_ON(check_marks(c, err));
     buf_printf(&c->says, " of %s by %s", c->l.s[0].name, x);
     buf_printf(&c->caption, "Dashed: the mean of the bars.%s",
                samples ? " Samples from the largest to the least." : "");
     if (c->marks.n)
         buf_printf(&c->caption, " Grey: %s.", c->marks.name);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- data ----------------------------------------------------------------------------------- */
@@ -279,14 +272,13 @@ static void fill_of(const struct chart *c, const struct chart_facet *f, int k, s
 /* The name of a place: a task, or a number. */
 static void put_tic(struct chart *c, const struct chart_point *p, struct buf *b)
 {
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     if (c->places.n)
         put_task(&name, c->places.items[(int)p->x]);
     else
         buf_printf(&name, "%d", has_numbers(c) ? p->scope : (int)p->x);
     gp_tic(&c->canvas.gp, b, buf_str(&name));
     buf_printf(b, " %.0f", p->x);
-    buf_free(&name);
 }
 
 /* Names below the bars, as many as have room, and of marks where no bar is. */
@@ -423,10 +415,10 @@ static int open_page(struct chart *c, struct err *err)
                                   .entries = numbers ? 1 + (c->marks.n > 0) : most,
                                   .chars = chars,
                                   .each = many};
-    int rc = canvas_open(c->a, &w, &c->canvas, err);
-    if (!rc && draws_whiskers(c, c->facets.most))
+    PASS_ON(canvas_open(c->a, &w, &c->canvas, err));
+    if (draws_whiskers(c, c->facets.most))
         buf_puts(&c->canvas.gp.caption, " Whiskers: quartiles.");
-    return rc;
+    return 0;
 }
 
 int draw_bars(const struct figure *f, const struct figure_args *a, struct err *err)
@@ -658,13 +650,13 @@ static void put_stacks(struct stacks *f)
 static int render(struct stacks *f, struct err *err)
 {
     struct chart *c = &f->c;
-    int rows = c->l.n, without = (int)c->g.gs.n - rows, rc = 0;
+    int rows = c->l.n, without = (int)c->g.gs.n - rows;
     char x_name[32];
     buf_printf(&c->says, "%s, %s", subject(f), kinds[f->kind].what);
     if (without)
         buf_printf(&c->says, "; %d setting%s without times left out", without,
                    without > 1 ? "s" : "");
-    TRY(chart_title(c, err));
+    PASS_ON(chart_title(c, err));
     const struct canvas_wish w = {
         .title = buf_str(&c->title),
         .caption = buf_str(&c->caption),
@@ -674,15 +666,13 @@ static int render(struct stacks *f, struct err *err)
         .left = (int)(28 + (c->a->width ? 0.85 : 1) * CANVAS_CHAR * name_chars(f)),
         .entries = f->hatched ? 4 : 3,
         .chars = f->hatched ? 30 : 9};
-    TRY(canvas_open(c->a, &w, &c->canvas, err));
+    PASS_ON(canvas_open(c->a, &w, &c->canvas, err));
     write_stacks(f);
     snprintf(x_name, sizeof x_name, "time [%s]", f->unit);
     canvas_panel(&c->canvas, x_name, "", NULL);
     put_axes(f);
     put_stacks(f);
-    TRY(canvas_finish(&c->canvas, &c->data, err));
-out:
-    return rc;
+    return canvas_finish(&c->canvas, &c->data, err);
 }
 
 int draw_stacks(const struct figure *figure, const struct figure_args *a, struct err *err)

@@ -4,6 +4,7 @@
  * beside it has room for, so panels are at least as high as their legend.
  */
 #include "plots/canvas.h"
+#include "core/mem.h"
 
 #include "plots/series.h"
 
@@ -65,7 +66,7 @@ int canvas_count_lines(const char *text, int chars)
 
 void canvas_put(const struct gp *g, struct buf *b, const char *text, int chars, canvas_word *put)
 {
-    struct buf one = {0};
+    OWN(buf_free) struct buf one = {0};
     int lines = canvas_count_lines(text, chars);
     while (chars > 1 && canvas_count_lines(text, chars - 1) == lines) /* lines of like length */
         chars--;
@@ -79,7 +80,6 @@ void canvas_put(const struct gp *g, struct buf *b, const char *text, int chars, 
         buf_puts(b, *text ? ".\"\\n\"." : "");
     } while (*text);
     b->failed |= one.failed;
-    buf_free(&one);
 }
 
 /* ---- geometry ------------------------------------------------------------------------------- */
@@ -262,27 +262,24 @@ int canvas_open(const struct figure_args *a, const struct canvas_wish *w, struct
                 struct err *err)
 {
     struct gp *g = &p->gp;
-    struct buf title = {0}, own = {0};
-    int wide, high, rc = 0;
+    OWN(buf_free) struct buf title = {0}, own = {0};
+    int wide, high;
     geometry(a, w, p, &wide, &high);
     title_sentence(title_of(a, w), &title);
     title_sentence(w->title, &own);
-    TRY(buf_check(&title, "title", err));
-    TRY(gp_open(g, a->output, a->width ? a->width : wide, a->height ? a->height : high, &a->style,
-                err));
+    PASS_ON(buf_check(&title, "title", err));
+    PASS_ON(gp_open(g, a->output, a->width ? a->width : wide, a->height ? a->height : high,
+                    &a->style, err));
     g->inputs = a->inputs;
     g->made_by = a->made_by;
-    TRY(check_room(w, p, err));
+    PASS_ON(check_room(w, p, err));
     if (!w->exact)
         buf_puts(&g->script, "set border 3 lw 0.8\nset tics out nomirror scale 0.7\n"
                              "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
     put_layout(p, a->title ? a->title : buf_str(&title), &g->script);
     buf_printf(&g->caption, "%s%s%s.%s%s", a->title ? a->title : "", a->title ? ". " : "",
                buf_str(&own), w->caption[0] && w->caption[0] != ' ' ? " " : "", w->caption);
-out:
-    buf_free(&title);
-    buf_free(&own);
-    return rc;
+    return 0;
 }
 
 static void put_name(struct canvas *p, const char *what, const char *name, int room)
@@ -410,15 +407,12 @@ void canvas_colours(struct canvas *p, double low, double high, bool log, const c
 
 int canvas_finish(struct canvas *p, const struct buf *data, struct err *err)
 {
-    int rc = 0;
     buf_puts(&p->gp.script, "unset multiplot\n");
     if (data) {
-        TRY(buf_check(data, "data of the figure", err));
-        TRY(gp_data(&p->gp, "dat", buf_str(data), data->len, err));
+        PASS_ON(buf_check(data, "data of the figure", err));
+        PASS_ON(gp_data(&p->gp, "dat", buf_str(data), data->len, err));
     }
-    TRY(gp_finish(&p->gp, err));
-out:
-    return rc;
+    return gp_finish(&p->gp, err);
 }
 
 void canvas_free(struct canvas *p)

@@ -71,9 +71,7 @@ int cells_from_map(const float *m, const struct head_shape *h, int64_t tokens, i
     struct cells c;
     int64_t n_q = h->nq, n_k = h->nk;
     int64_t rows = (n_q + tokens - 1) / tokens, cols = (n_k + tokens - 1) / tokens;
-    int rc = cells_new(&(struct cells_span){0, n_q, 0, n_k}, tokens * factor, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(cells_new(&(struct cells_span){0, n_q, 0, n_k}, tokens * factor, &c, err));
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
             int64_t pairs = pairs_within(h, r * c.tokens, MIN((r + 1) * c.tokens, n_q),
@@ -142,27 +140,24 @@ int map_stored(const struct trace *t, int64_t call, int head, bool mean, int64_t
 {
     const struct trace_meta *m = trace_meta(t);
     int64_t rows, cols, n;
-    float *map = NULL;
-    int rc = 0;
+    OWN(free_at) float *map = NULL;
     if (m->pool <= 0 || !trace_call(t, call)->has_map)
-        FAIL(err, ERR_INPUT,
-             "%s: layer %d has no pooled maps: capture or import with --maps, or let them be "
-             "computed (--map computed)",
-             trace_path(t), trace_call(t, call)->layer);
+        return err_set(
+            err, ERR_INPUT,
+            "%s: layer %d has no pooled maps: capture or import with --maps, or let them be "
+            "computed (--map computed)",
+            trace_path(t), trace_call(t, call)->layer);
     rows = trace_map_cells(t, false);
     cols = trace_map_cells(t, true);
     if (!mul_ok(rows, cols, &n))
-        FAIL(err, ERR_INPUT, "%s: a map of %lld x %lld cells is too large", trace_path(t),
-             (long long)rows, (long long)cols);
-    TRY(mem_alloc(&map, n, sizeof *map, "pooled map", err));
-    TRY(trace_read_map(t, call, head, mean ? map : NULL, mean ? NULL : map, err));
+        return err_set(err, ERR_INPUT, "%s: a map of %lld x %lld cells is too large", trace_path(t),
+                       (long long)rows, (long long)cols);
+    PASS_ON(mem_alloc(&map, n, sizeof *map, "pooled map", err));
+    PASS_ON(trace_read_map(t, call, head, mean ? map : NULL, mean ? NULL : map, err));
     const struct trace_score *score = &trace_call(t, call)->score;
     struct head_shape shape = {m->n_q, m->n_k, trace_causal(m, score), score->reach};
-    TRY(cells_from_map(map, &shape, m->pool, cells_factor(rows, cols, most),
-                       mean ? POOL_MEAN : POOL_MAX, out, err));
-out:
-    free(map);
-    return rc;
+    return cells_from_map(map, &shape, m->pool, cells_factor(rows, cols, most),
+                          mean ? POOL_MEAN : POOL_MAX, out, err);
 }
 
 /* A block of rows of exact probabilities at a time, of which each cell keeps the largest or the
@@ -186,17 +181,14 @@ static void head_free(struct head *h)
 static int head_read(const struct trace *t, int64_t call, int head, struct head *h, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
-    int rc = 0;
-    TRY(trace_attn(t, call, head, &h->in, &h->rel, err));
-    TRY(mem_alloc(&h->q, h->in.nq * h->in.d, sizeof *h->q, "q", err));
-    TRY(mem_alloc(&h->k, h->in.nk * h->in.d, sizeof *h->k, "k", err));
-    TRY(trace_read(t, call, TRACE_Q, head, 0, h->in.nq, h->q, err));
-    TRY(trace_read(t, call, TRACE_K, head / (m->heads / m->kv_heads), 0, h->in.nk, h->k, err));
+    PASS_ON(trace_attn(t, call, head, &h->in, &h->rel, err));
+    PASS_ON(mem_alloc(&h->q, h->in.nq * h->in.d, sizeof *h->q, "q", err));
+    PASS_ON(mem_alloc(&h->k, h->in.nk * h->in.d, sizeof *h->k, "k", err));
+    PASS_ON(trace_read(t, call, TRACE_Q, head, 0, h->in.nq, h->q, err));
+    PASS_ON(trace_read(t, call, TRACE_K, head / (m->heads / m->kv_heads), 0, h->in.nk, h->k, err));
     h->in.q = h->q;
     h->in.k = h->k;
-    TRY(attn_prepare(&h->ops, &h->in, PREC_F32, err));
-out:
-    return rc;
+    return attn_prepare(&h->ops, &h->in, PREC_F32, err);
 }
 
 /* Add a row of probabilities to its row of cells. */
@@ -216,33 +208,30 @@ static int fill_row(const struct head *h, int64_t top, int64_t bottom, int64_t b
                     const struct cells *c, double *p, double *lse, double *row, struct err *err)
 {
     struct mask all;
-    int rc = 0;
     for (int64_t r = top; r < bottom; r += block) {
         int64_t end = MIN(r + block, bottom);
         attn_full_mask(&h->in, r, end, &all);
-        TRY(attn_rows(&h->ops, &all, NULL, lse, err));
-        TRY(attn_probs(&h->ops, r, end, lse, p, err));
+        PASS_ON(attn_rows(&h->ops, &all, NULL, lse, err));
+        PASS_ON(attn_probs(&h->ops, r, end, lse, p, err));
         for (int64_t i = r; i < end; i++)
             fold(p + (i - r) * h->in.nk, attn_key_share(&h->in, lse[i - r]), c, mean, row);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int fill(const struct head *h, bool mean, struct cells *c, struct err *err)
 {
     struct head_shape shape = attn_shape(&h->in);
     int64_t block = MAX(8, MIN(ATTN_ROWS, (4 << 20) / MAX(h->in.nk, 1)));
-    double *p = NULL, *lse = NULL, *row = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&p, block * h->in.nk, sizeof *p, "rows of probabilities", err));
-    TRY(mem_alloc(&lse, block, sizeof *lse, "rows of probabilities", err));
-    TRY(mem_alloc(&row, c->cols, sizeof *row, "cells of a map", err));
+    OWN(free_at) double *p = NULL, *lse = NULL, *row = NULL;
+    PASS_ON(mem_alloc(&p, block * h->in.nk, sizeof *p, "rows of probabilities", err));
+    PASS_ON(mem_alloc(&lse, block, sizeof *lse, "rows of probabilities", err));
+    PASS_ON(mem_alloc(&row, c->cols, sizeof *row, "cells of a map", err));
     for (int64_t y = 0; y < c->rows; y++) {
         int64_t top = c->q0 + y * c->tokens, bottom = MIN(top + c->tokens, c->q0 + c->n_q);
         for (int64_t x = 0; x < c->cols; x++)
             row[x] = 0;
-        TRY(fill_row(h, top, bottom, block, mean, c, p, lse, row, err));
+        PASS_ON(fill_row(h, top, bottom, block, mean, c, p, lse, row, err));
         for (int64_t x = 0; x < c->cols; x++) {
             int64_t left = c->k0 + x * c->tokens, right = MIN(left + c->tokens, c->k0 + c->n_k);
             int64_t pairs = pairs_within(&shape, top, bottom, left, right);
@@ -250,11 +239,7 @@ static int fill(const struct head *h, bool mean, struct cells *c, struct err *er
                 pairs == 0 ? NAN : (float)(mean ? row[x] / (double)pairs : row[x]);
         }
     }
-out:
-    free(p);
-    free(lse);
-    free(row);
-    return rc;
+    return 0;
 }
 
 int map_compute(const struct trace *t, int64_t call, int head, const struct cells_span *span,

@@ -51,9 +51,7 @@ static int drop_without(struct grouping *gs, const char *metric, struct err *err
     struct stats s;
     int64_t kept = 0;
     for (int64_t i = 0; i < gs->n; i++) {
-        int rc = group_stats(gs, &gs->g[i], metric, &s, NULL, err);
-        if (rc)
-            return rc;
+        PASS_ON(group_stats(gs, &gs->g[i], metric, &s, NULL, err));
         if (s.n > 0)
             gs->g[kept++] = gs->g[i];
     }
@@ -71,9 +69,7 @@ static void chart_groups_free(struct chart_groups *c)
 
 int chart_nothing(const struct figure_args *a, const char *metric, struct err *err)
 {
-    int rc = metric ? recset_check_metrics(a->set, NULL, "--metrics", metric, err) : 0;
-    if (rc)
-        return rc;
+    PASS_ON(metric ? recset_check_metrics(a->set, NULL, "--metrics", metric, err) : 0);
     return err_set(err, ERR_INPUT, "no ok record%s%s is left to draw", metric ? " with " : "",
                    metric ? metric : "");
 }
@@ -84,10 +80,10 @@ int chart_regroup(struct chart *c, const char *keys, const char *metric, enum gr
     const struct figure_args *a = c->a;
     struct chart_groups *g = &c->g;
     enum group_key scope[KEYS_MAX], setting[KEYS_MAX], own[KEYS_MAX];
-    int n, n_own = 0, rc = 0;
+    int n, n_own = 0;
     chart_groups_free(g);
-    TRY(figure_cells(a, -1, -1, &g->cells, err));
-    TRY(recset_scope(a->set, scope, &n, err));
+    PASS_ON(figure_cells(a, -1, -1, &g->cells, err));
+    PASS_ON(recset_scope(a->set, scope, &n, err));
     for (int i = 0; i < n; i++)
         if (scope[i] != without)
             g->scope[g->n_scope++] = scope[i];
@@ -95,20 +91,20 @@ int chart_regroup(struct chart *c, const char *keys, const char *metric, enum gr
     setting[g->n_scope] = KEY_METHOD;
     setting[g->n_scope + 1] = KEY_PARAMS;
     if (!(flags & FIGURE_ALL_CALLS)) /* which settings ran some calls dense and others not */
-        TRY(grouping_make(a->set, setting, g->n_scope + 2, GROUP_SPLIT_STEPS, fits, c, &g->settings,
-                          err));
+        PASS_ON(grouping_make(a->set, setting, g->n_scope + 2, GROUP_SPLIT_STEPS, fits, c,
+                              &g->settings, err));
     if (keys[0])
-        TRY(keys_parse(keys, "figure", own, &n_own, err));
+        PASS_ON(keys_parse(keys, "figure", own, &n_own, err));
     memcpy(g->keys, g->scope, sizeof g->keys);
     memcpy(g->keys + g->n_scope, own, (size_t)n_own * sizeof *own);
-    TRY(grouping_make(a->set, g->keys, g->n_scope + n_own,
-                      flags & FIGURE_PER_HEAD ? GROUP_PER_HEAD : 0, fits_sparse, c, &g->gs, err));
+    PASS_ON(grouping_make(a->set, g->keys, g->n_scope + n_own,
+                          flags & FIGURE_PER_HEAD ? GROUP_PER_HEAD : 0, fits_sparse, c, &g->gs,
+                          err));
     if (metric)
-        TRY(drop_without(&g->gs, metric, err));
+        PASS_ON(drop_without(&g->gs, metric, err));
     if (g->gs.n == 0)
-        TRY(chart_nothing(a, metric, err));
-out:
-    return rc;
+        return chart_nothing(a, metric, err);
+    return 0;
 }
 
 /* ---- names ---------------------------------------------------------------------------------- */
@@ -125,23 +121,21 @@ void chart_scope(const struct chart *c, const struct record *r, struct buf *b)
 
 void chart_name(const struct chart *c, const struct record *r, const char *params, struct buf *b)
 {
-    struct buf scope = {0};
+    OWN(buf_free) struct buf scope = {0};
     chart_scope(c, r, &scope);
     series_name(buf_str(&scope), r->method, params, false, b);
     b->failed |= scope.failed;
-    buf_free(&scope);
 }
 
 int chart_series(struct chart *c, const struct record *r, const char *params, struct err *err)
 {
-    struct buf scope = {0};
+    OWN(buf_free) struct buf scope = {0};
     int s = -1;
     c->l.methods = c->a->methods;
     chart_scope(c, r, &scope);
     if (!buf_check(&scope, "series", err))
         s = series_of_setting(&c->l, buf_str(&scope), r->method, params, leaves_dense_out(&c->g, r),
                               err);
-    buf_free(&scope);
     return s;
 }
 
@@ -263,9 +257,7 @@ static void fill(const struct series_list *l, int first, struct chart_facet *f)
 static int chart_facets_make(const struct series_list *l, int most, struct chart_facets *out,
                              struct err *err)
 {
-    int rc = mem_zalloc(&out->f, l->n ? l->n : 1, sizeof *out->f, "panels", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&out->f, l->n ? l->n : 1, sizeof *out->f, "panels", err));
     if (l->n <= most) {
         out->n = 1;
         for (int i = 0; i < l->n; i++)
@@ -328,7 +320,6 @@ int marks_parse(const char *text, struct marks *out, struct err *err)
 {
     const char *p = text ? strchr(text, '=') : NULL;
     int64_t cap = 0;
-    int rc = 0;
     const char *end;
     memset(out, 0, sizeof *out);
     if (!text)
@@ -342,13 +333,12 @@ int marks_parse(const char *text, struct marks *out, struct err *err)
         struct xy_mark m;
         if (!num_read(++p, &m.x, &end) || *end != ':' || !num_read(end + 1, &m.y, &end) ||
             (*end && *end != ','))
-            FAIL(err, ERR_USAGE, "--marks: X:Y, two numbers, was expected at '%s'", p);
-        TRY(mem_grow(&out->m, &cap, out->n + 1, sizeof *out->m, "marks", err));
+            return err_set(err, ERR_USAGE, "--marks: X:Y, two numbers, was expected at '%s'", p);
+        PASS_ON(mem_grow(&out->m, &cap, out->n + 1, sizeof *out->m, "marks", err));
         out->m[out->n++] = m;
         p = end;
     } while (*p);
-out:
-    return rc;
+    return 0;
 }
 
 static void marks_free(struct marks *k)
@@ -408,9 +398,7 @@ void chart_free(struct chart *c)
 
 int chart_add(struct chart *c, const struct chart_point *p, struct err *err)
 {
-    int rc = mem_grow(&c->p, &c->cap, c->n + 1, sizeof *c->p, "points", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&c->p, &c->cap, c->n + 1, sizeof *c->p, "points", err));
     c->p[c->n] = *p;
     c->p[c->n++].panel = c->panels - 1;
     return 0;
@@ -467,15 +455,13 @@ struct chart_panel *chart_panel(struct chart *c, const char *metric, const char 
 
 int chart_series_done(struct chart *c, enum series_tell tell, struct err *err)
 {
-    int rc = 0;
-    TRY(series_labels(&c->l, LEGEND_CHARS, err));
+    PASS_ON(series_labels(&c->l, LEGEND_CHARS, err));
     if (c->l.n && c->l.s[0].method[0])
         series_shade(&c->l, tell);
     int most = c->split ? 0 : c->facets_from ? c->facets_from : FACET_SERIES;
-    TRY(chart_facets_make(&c->l, most, &c->facets, err));
+    PASS_ON(chart_facets_make(&c->l, most, &c->facets, err));
     chart_facets_note(&c->facets, &c->l, (c->f->flags & FIGURE_GREY) && !c->split, &c->caption);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- title ---------------------------------------------------------------------------------- */
@@ -515,8 +501,8 @@ int chart_title(struct chart *c, struct err *err)
     }
     if (c->f->caption)
         buf_printf(&c->caption, " %s", c->f->caption);
-    int rc = buf_check(&c->title, "title", err);
-    return rc ? rc : buf_check(&c->caption, "caption", err);
+    PASS_ON(buf_check(&c->title, "title", err));
+    return buf_check(&c->caption, "caption", err);
 }
 
 /* ---- axes ----------------------------------------------------------------------------------- */

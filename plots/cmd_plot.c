@@ -7,6 +7,7 @@
 #include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/text.h"
 #include "plots/figure.h"
 
@@ -108,19 +109,19 @@ static int fill_style(struct plot_opts *o, enum gp_type type, struct err *err)
     struct figure_args *a = &o->a;
     double inch = gp_units_per_inch(type, &a->style);
     bool screen = a->style.look == LOOK_SCREEN, vector = type != GP_PNG && type != GP_SVG;
-    int rc = 0;
     a->untitled = !screen;
     if (o->size && o->width)
-        FAIL(err, ERR_USAGE, "--size and --width both say how wide the figure is: give one");
+        return err_set(err, ERR_USAGE,
+                       "--size and --width both say how wide the figure is: give one");
     if (o->size)
-        TRY(parse_size(o->size, vector ? 100 / inch : gp_pixels_per_unit(type, &a->style), a, err));
+        return parse_size(o->size, vector ? 100 / inch : gp_pixels_per_unit(type, &a->style), a,
+                          err);
     else if (o->width || !screen)
-        TRY(parse_width(o->width                      ? o->width
-                        : a->style.look == LOOK_PAPER ? "3.3in"
-                                                      : "10in",
-                        inch, a, err));
-out:
-    return rc;
+        return parse_width(o->width                      ? o->width
+                           : a->style.look == LOOK_PAPER ? "3.3in"
+                                                         : "10in",
+                           inch, a, err);
+    return 0;
 }
 
 static int parse_range(const char *text, struct figure_args *a, struct err *err)
@@ -136,38 +137,35 @@ static int parse_range(const char *text, struct figure_args *a, struct err *err)
 static int fill_args(struct plot_opts *o, struct err *err)
 {
     enum gp_type type;
-    int rc = 0;
     o->a.jobs = cmd_jobs(&o->common);
     o->a.low = o->a.high = NAN;
-    TRY(gp_check_name(o->a.output, &type, err));
-    TRY(fill_style(o, type, err));
+    PASS_ON(gp_check_name(o->a.output, &type, err));
+    PASS_ON(fill_style(o, type, err));
     if (o->range)
-        TRY(parse_range(o->range, &o->a, err));
-out:
-    return rc;
+        return parse_range(o->range, &o->a, err);
+    return 0;
 }
 
 /* An option that only other figures read would change nothing and say nothing. */
 static int check_uses(const struct figure *f, const struct plot_opts *o, struct err *err)
 {
     bool same;
-    int rc = 0;
     for (const struct opt *p = options; p->name; p++) {
         bool of_some = false;
         for (const struct figure *any = figures; any->listed.name; any++)
             of_some |= name_matches(any->uses, p->name);
         if (!of_some || name_matches(f->uses, p->name) || opt_is_unset(p, o))
             continue;
-        TRY(opt_is_default(p, o, &same, err));
+        PASS_ON(opt_is_default(p, o, &same, err));
         if (!same)
-            FAIL(err, ERR_USAGE, "--%s changes nothing in the figure %s, which reads %s", p->name,
-                 f->listed.name, f->uses[0] ? f->uses : "none of the options of some figures");
+            return err_set(err, ERR_USAGE, "--%s changes nothing in the figure %s, which reads %s",
+                           p->name, f->listed.name,
+                           f->uses[0] ? f->uses : "none of the options of some figures");
     }
     if (o->a.metrics && strchr(o->a.metrics, ',') && !(f->flags & FIGURE_SEVERAL))
-        FAIL(err, ERR_USAGE, "--metrics %s: figure %s shows one metric", o->a.metrics,
-             f->listed.name);
-out:
-    return rc;
+        return err_set(err, ERR_USAGE, "--metrics %s: figure %s shows one metric", o->a.metrics,
+                       f->listed.name);
+    return 0;
 }
 
 struct inputs {
@@ -245,15 +243,14 @@ static void command_line(const struct app *app, struct buf *b)
 
 static int print_json(const struct figure *f, const char *output, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 0);
     jw_row(&w, JW_STR("figure", f->listed.name), JW_STR("output", output));
-    int rc = buf_check(&b, "JSON", err);
-    if (!rc && printf("%s\n", buf_str(&b)) < 0)
-        rc = err_sys(err, ERR_IO, "standard output");
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, "JSON", err));
+    if (printf("%s\n", buf_str(&b)) < 0)
+        return err_sys(err, ERR_IO, "standard output");
+    return 0;
 }
 
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)

@@ -65,12 +65,9 @@ static int parse(const char *text, int64_t n, const char *option, struct chosen 
 int figure_cells(const struct figure_args *a, int64_t n_layers, int64_t n_heads,
                  struct figure_cells *out, struct err *err)
 {
-    int rc = 0;
-    TRY(parse(a->layers, n_layers, "--layers", &out->layers, err));
-    TRY(parse(a->heads, n_heads, "--heads", &out->heads, err));
-    TRY(parse(a->steps, -1, "--steps", &out->steps, err));
-out:
-    return rc;
+    PASS_ON(parse(a->layers, n_layers, "--layers", &out->layers, err));
+    PASS_ON(parse(a->heads, n_heads, "--heads", &out->heads, err));
+    return parse(a->steps, -1, "--steps", &out->steps, err);
 }
 
 bool figure_has(const struct chosen *c, int64_t number)

@@ -10,6 +10,7 @@
 #include "core/child.h"
 #include "core/environment.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 #include "core/pool.h"
 #include "core/text.h"
 
@@ -197,26 +198,23 @@ static int open_stage(struct gp *g, struct err *err)
 {
     char path[PATH_MAX], name[NAME_MAX + 1];
     struct stat st;
-    int rc = 0;
     if (g->staged)
         return 0;
-    TRY(refuse(g, with_suffix(g, ".gp", name), err));
+    PASS_ON(refuse(g, with_suffix(g, ".gp", name), err));
     if (g->type == GP_TEX) /* what LaTeX includes from fig.tex */
-        TRY(refuse(g, with_suffix(g, ".pdf", name), err));
-    TRY(refuse(g, g->file, err));
+        PASS_ON(refuse(g, with_suffix(g, ".pdf", name), err));
+    PASS_ON(refuse(g, g->file, err));
     for (int i = 0; i < GP_TYPES; i++)
         g->replaces |= stat(path_of(g, false, with_suffix(g, suffixes[i], name), path), &st) == 0;
     path_of(g, true, "", path);
     if (mkdir(path, 0777) != 0 && (errno != EEXIST || lstat(path, &st) != 0 ||
                                    !S_ISDIR(st.st_mode) || st.st_uid != geteuid())) {
         path[strlen(path) - 1] = '\0';
-        rc = err_sys(err, ERR_IO, "%s: cannot create the directory", path);
-        goto out;
+        return err_sys(err, ERR_IO, "%s: cannot create the directory", path);
     }
     empty_stage(g, false, NULL);
     g->staged = true;
-out:
-    return rc;
+    return 0;
 }
 
 static void drop_stage(struct gp *g)
@@ -233,9 +231,7 @@ int gp_open(struct gp *g, const char *path, int width, int height, const struct 
             struct err *err)
 {
     *g = (struct gp){.width = width, .height = height};
-    int rc = gp_check_name(path, &g->type, err);
-    if (rc)
-        return rc;
+    PASS_ON(gp_check_name(path, &g->type, err));
     if (style)
         g->style = *style;
     double scale = gp_pixels_per_unit(g->type, &g->style);
@@ -262,13 +258,10 @@ void gp_free(struct gp *g)
 int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err)
 {
     char path[PATH_MAX], name[NAME_MAX + 1], suffix[32];
-    int rc = 0;
     snprintf(suffix, sizeof suffix, ".%s", tag);
-    TRY(open_stage(g, err));
-    TRY(refuse(g, with_suffix(g, suffix, name), err));
-    TRY(file_write_atomic(path_of(g, true, name, path), data, len, err));
-out:
-    return rc;
+    PASS_ON(open_stage(g, err));
+    PASS_ON(refuse(g, with_suffix(g, suffix, name), err));
+    return file_write_atomic(path_of(g, true, name, path), data, len, err);
 }
 
 static void put_file(struct buf *b, const char *name)
@@ -319,7 +312,7 @@ static void terminal(const struct gp *g, struct buf *b)
     double pt = font_pt(g->type, &g->style), scale = gp_pixels_per_unit(g->type, &g->style);
     double inch = gp_units_per_inch(g->type, &g->style), w = g->width / inch, h = g->height / inch;
     double line = g->style.look == LOOK_SCREEN ? 1 : 1.15 * pt / 8; /* 1.4 lines are 0.8 pt at 8 */
-    struct buf font = {0}, word = {0};
+    OWN(buf_free) struct buf font = {0}, word = {0};
     if (is_raster(g->type))
         pt = 10;
     buf_printf(&font, "%s,%g", g->style.font ? g->style.font : "Sans", pt);
@@ -347,8 +340,6 @@ static void terminal(const struct gp *g, struct buf *b)
         buf_printf(b, " linewidth %.3g", line);
     buf_puts(b, "\n");
     b->failed |= font.failed || word.failed;
-    buf_free(&font);
-    buf_free(&word);
 }
 
 /* Terminal, sizes that the commands use by name, and output. */
@@ -379,37 +370,29 @@ static void put_made_by(const struct gp *g, const char *before, struct buf *b)
 static int write_script(struct gp *g, struct err *err)
 {
     char name[NAME_MAX + 1];
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     buf_printf(&b, "# run in this directory: gnuplot %s\n", with_suffix(g, ".gp", name));
     put_made_by(g, "# made by: ", &b);
     head(g, &b);
     buf_puts(&b, buf_str(&g->script));
     buf_puts(&b, "set output\n");
     b.failed |= g->script.failed;
-    TRY(buf_check(&b, "gnuplot script", err));
-    TRY(gp_data(g, "gp", b.data, b.len, err));
-out:
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, "gnuplot script", err));
+    return gp_data(g, "gp", b.data, b.len, err);
 }
 
 /* The caption as one paragraph and, below it, the command. */
 static int write_caption(struct gp *g, struct err *err)
 {
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     if (!g->caption.len)
         return 0;
     text_escape(&b, buf_str(&g->caption), "\n");
     buf_puts(&b, "\n");
     put_made_by(g, "\nmade by: ", &b);
     b.failed |= g->caption.failed;
-    TRY(buf_check(&b, "caption", err));
-    TRY(gp_data(g, "txt", b.data, b.len, err));
-out:
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, "caption", err));
+    return gp_data(g, "txt", b.data, b.len, err);
 }
 
 /* ---- the process ---------------------------------------------------------------------------- */

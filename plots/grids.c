@@ -49,36 +49,32 @@ static int by_value(const void *a, const void *b)
 static int list_texts(struct chart *c, group_text *text, const char *what, struct str_list *l,
                       struct err *err)
 {
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     for (int64_t i = 0; i < c->g.gs.n; i++) {
         buf_reset(&b);
-        TRY(text(c, c->g.gs.g[i].first, &b, err));
-        TRY(buf_check(&b, "names", err));
+        PASS_ON(text(c, c->g.gs.g[i].first, &b, err));
+        PASS_ON(buf_check(&b, "names", err));
         if (!str_list_has(l, buf_str(&b)))
             str_list_add(l, buf_str(&b));
         if (l->n > VALUES_MOST)
-            FAIL(err, ERR_USAGE,
-                 "more than %d values of %s: choose with --layers, --heads or --where", VALUES_MOST,
-                 what);
+            return err_set(err, ERR_USAGE,
+                           "more than %d values of %s: choose with --layers, --heads or --where",
+                           VALUES_MOST, what);
     }
     if (l->failed)
-        FAIL(err, ERR_NOMEM, "names: out of memory");
+        return err_set(err, ERR_NOMEM, "names: out of memory");
     qsort(l->items, (size_t)l->n, sizeof *l->items, by_value);
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 static int place_in(const struct str_list *l, group_text *text, struct chart *c,
                     const struct record *r, int *place, struct err *err)
 {
-    struct buf b = {0};
-    int rc = text(c, r, &b, err);
-    for (*place = 0; !rc && strcmp(l->items[*place], buf_str(&b)) != 0;)
+    OWN(buf_free) struct buf b = {0};
+    PASS_ON(text(c, r, &b, err));
+    for (*place = 0; strcmp(l->items[*place], buf_str(&b)) != 0;)
         ++*place;
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 /* The panels, columns and rows that the groups of c->g are in, and their means; differences to the
@@ -89,17 +85,16 @@ static int collect(struct chart *c, group_series *panel, group_text *x, group_te
     struct chart_grid *g = &c->grid;
     const char *unit;
     double scale = metric_scale(c->metric, &unit), *ref = NULL;
-    int rc = 0;
     c->l.most = PANELS_MOST;
-    TRY(list_texts(c, x, g->x_name, &g->x_names, err));
-    TRY(list_texts(c, y, g->y_name, &g->y_names, err));
+    PASS_ON(list_texts(c, x, g->x_name, &g->x_names, err));
+    PASS_ON(list_texts(c, y, g->y_name, &g->y_names, err));
     for (int64_t i = 0; i < c->g.gs.n; i++)
         if (!is_reference(c, c->g.gs.g[i].first))
-            TRY(panel(c, c->g.gs.g[i].first, err) < 0 ? err->code : 0);
+            PASS_ON(panel(c, c->g.gs.g[i].first, err) < 0 ? err->code : 0);
     g->cols = (int)g->x_names.n;
     g->rows = (int)g->y_names.n;
     int64_t cells = (int64_t)g->rows * g->cols, n = cells * (c->l.n + 1), seen = 0;
-    TRY(mem_alloc(&g->v, n, sizeof *g->v, "cells", err));
+    PASS_ON(mem_alloc(&g->v, n, sizeof *g->v, "cells", err));
     for (int64_t i = 0; i < n; i++)
         g->v[i] = NAN;
     ref = g->v + cells * c->l.n;
@@ -108,9 +103,9 @@ static int collect(struct chart *c, group_series *panel, group_text *x, group_te
         bool own = is_reference(c, r);
         struct stats s;
         int row, col;
-        TRY(place_in(&g->x_names, x, c, r, &col, err));
-        TRY(place_in(&g->y_names, y, c, r, &row, err));
-        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
+        PASS_ON(place_in(&g->x_names, x, c, r, &col, err));
+        PASS_ON(place_in(&g->y_names, y, c, r, &row, err));
+        PASS_ON(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
         seen += own;
         if (s.n)
             (own ? ref : g->v + cells * panel(c, r, err))[row * g->cols + col] = s.mean * scale;
@@ -118,13 +113,11 @@ static int collect(struct chart *c, group_series *panel, group_text *x, group_te
     for (int64_t i = 0; i < n - cells && c->a->against; i++)
         g->v[i] -= ref[i % cells];
     if (c->a->against && !seen)
-        FAIL(err, ERR_INPUT, "--against %s: no records of this method and parameters",
-             c->a->against);
+        return err_set(err, ERR_INPUT, "--against %s: no records of this method and parameters",
+                       c->a->against);
     if (c->l.n == 0)
-        FAIL(err, ERR_USAGE, "--against %s: no other method is left", c->a->against);
-    TRY(series_labels(&c->l, LEGEND_CHARS, err));
-out:
-    return rc;
+        return err_set(err, ERR_USAGE, "--against %s: no other method is left", c->a->against);
+    return series_labels(&c->l, LEGEND_CHARS, err);
 }
 
 /* ---- layer by head -------------------------------------------------------------------------- */
@@ -150,19 +143,17 @@ static int head_text(struct chart *c, const struct record *r, struct buf *b, str
 int cells_of_heads(struct chart *c, struct err *err)
 {
     struct chart_grid *g = &c->grid;
-    int rc = 0;
-    TRY(chart_regroup(c, "method,params,layer,head", c->metric, KEY_COUNT, c->f->flags, err));
+    PASS_ON(chart_regroup(c, "method,params,layer,head", c->metric, KEY_COUNT, c->f->flags, err));
     g->x_name = "head";
     g->y_name = "layer";
-    TRY(collect(c, setting_of, head_text, layer_text, err));
+    PASS_ON(collect(c, setting_of, head_text, layer_text, err));
     /* Cells large enough for their numbers while there are few of them. */
     int longest = g->rows > g->cols ? g->rows : g->cols;
     g->cell_x = g->cell_y = c->l.n * longest > 40 && (c->l.n > 6 || longest > 16) ? 16 : 36;
     if (c->a->against)
         buf_printf(&c->says, " minus that of %s,", c->a->against);
     buf_puts(&c->says, " by layer and head");
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- parameter by parameter ----------------------------------------------------------------- */
@@ -188,14 +179,12 @@ static int y_text(struct chart *c, const struct record *r, struct buf *b, struct
 /* Scope, method and the other parameters. */
 static int rest_of(struct chart *c, const struct record *r, struct err *err)
 {
-    struct buf one = {0}, two = {0};
+    OWN(buf_free) struct buf one = {0}, two = {0};
     int k = -1;
     params_without(r->params, c->a->x, &one);
     params_without(buf_str(&one), c->a->y, &two);
     if (!buf_check(&two, "settings", err))
         k = chart_series(c, r, buf_str(&two), err);
-    buf_free(&one);
-    buf_free(&two);
     return k;
 }
 
@@ -203,28 +192,28 @@ int cells_of_params(struct chart *c, struct err *err)
 {
     struct chart_grid *g = &c->grid;
     const char *x = c->a->x, *y = c->a->y;
-    int rc = 0;
     if (!x || !y || strcmp(x, y) == 0)
-        FAIL(err, ERR_USAGE,
-             "figure sweep needs two parameters, such as --x alpha_c --y alpha_s --method "
-             "sampleattention");
-    TRY(chart_regroup(c, "method,params", c->metric, KEY_COUNT, c->f->flags, err));
+        return err_set(
+            err, ERR_USAGE,
+            "figure sweep needs two parameters, such as --x alpha_c --y alpha_s --method "
+            "sampleattention");
+    PASS_ON(chart_regroup(c, "method,params", c->metric, KEY_COUNT, c->f->flags, err));
     g->x_name = x;
     g->y_name = y;
-    TRY(collect(c, rest_of, x_text, y_text, err));
+    PASS_ON(collect(c, rest_of, x_text, y_text, err));
     if (g->cols * g->rows < 2)
-        FAIL(err, ERR_INPUT, "%s and %s have one value each: nothing was swept", x, y);
+        return err_set(err, ERR_INPUT, "%s and %s have one value each: nothing was swept", x, y);
     if (c->l.n > 1)
-        FAIL(err, ERR_USAGE,
-             "'%s' and '%s' differ in more than %s and %s: choose one with --method, --params or "
-             "--where",
-             c->l.s[0].name, c->l.s[1].name, x, y);
+        return err_set(
+            err, ERR_USAGE,
+            "'%s' and '%s' differ in more than %s and %s: choose one with --method, --params or "
+            "--where",
+            c->l.s[0].name, c->l.s[1].name, x, y);
     g->cell_x = g->cols < 4 ? 240 / g->cols : 58;
     g->cell_y = g->rows < 7 ? 230 / g->rows : 34;
     g->upwards = true;
     buf_printf(&c->says, " of %s", c->l.s[0].name);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- length by depth ------------------------------------------------------------------------ */
@@ -249,15 +238,13 @@ static int depth_text(struct chart *c, const struct record *r, struct buf *b, st
 int cells_of_prompts(struct chart *c, struct err *err)
 {
     struct chart_grid *g = &c->grid;
-    int rc = 0;
-    TRY(chart_regroup(c, "method,params,tokens,depth", c->metric, KEY_TOKENS, c->f->flags, err));
+    PASS_ON(
+        chart_regroup(c, "method,params,tokens,depth", c->metric, KEY_TOKENS, c->f->flags, err));
     g->x_name = "tokens";
     g->y_name = "depth";
     g->cell_x = g->cell_y = 40;
     g->grade = true;
-    TRY(collect(c, setting_of, tokens_text, depth_text, err));
-out:
-    return rc;
+    return collect(c, setting_of, tokens_text, depth_text, err);
 }
 
 /* The mean of a metric over a panel's cells, weighted by their prompts; NAN: no prompt has it. */
@@ -269,9 +256,7 @@ static int panel_mean(struct chart *c, int panel, const char *metric, double *me
         struct stats s;
         if (setting_of(c, c->g.gs.g[i].first, err) != panel)
             continue;
-        int rc = group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err);
-        if (rc)
-            return rc;
+        PASS_ON(group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err));
         sum += s.n ? s.mean * (double)s.n : 0;
         n += s.n;
     }
@@ -295,9 +280,7 @@ static int panel_title(struct chart *c, int panel, struct buf *b, struct err *er
         buf_puts(b, k->label);
     for (int i = 0; i < 3 && c->grid.grade; i++) {
         double mean;
-        int rc = panel_mean(c, panel, metrics[i], &mean, err);
-        if (rc)
-            return rc;
+        PASS_ON(panel_mean(c, panel, metrics[i], &mean, err));
         if (!isnan(mean))
             buf_printf(b, "\n%s %.3g", names[i], mean);
     }
@@ -306,18 +289,15 @@ static int panel_title(struct chart *c, int panel, struct buf *b, struct err *er
 
 static int make_titles(struct chart *c, struct err *err)
 {
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     for (int i = 0; i < c->l.n; i++) {
         buf_reset(&b);
-        TRY(panel_title(c, i, &b, err));
+        PASS_ON(panel_title(c, i, &b, err));
         str_list_add(&c->grid.titles, buf_str(&b));
     }
     if (c->grid.titles.failed)
-        FAIL(err, ERR_NOMEM, "titles: out of memory");
-out:
-    buf_free(&b);
-    return rc;
+        return err_set(err, ERR_NOMEM, "titles: out of memory");
+    return 0;
 }
 
 /* ---- numbers -------------------------------------------------------------------------------- */
@@ -500,9 +480,8 @@ static void draw_panel(struct chart *c, int i, double low, double high, const ch
 
 static int render(struct chart *c, struct err *err)
 {
-    struct buf bar = {0};
+    OWN(buf_free) struct buf bar = {0};
     double low, high, scale;
-    int rc = 0;
     colour_range(c, &low, &high);
     chart_metric_label(c->metric, &bar, &scale);
     struct canvas_wish w = {.title = buf_str(&c->title),
@@ -512,7 +491,7 @@ static int render(struct chart *c, struct err *err)
                             .gap_y = 14,
                             .exact = true};
     set_panels(c, &w);
-    TRY(canvas_open(c->a, &w, &c->canvas, err));
+    PASS_ON(canvas_open(c->a, &w, &c->canvas, err));
     write_cells(c, low, high);
     struct buf *s = &c->canvas.gp.script;
     if (c->grid.grade)
@@ -525,10 +504,7 @@ static int render(struct chart *c, struct err *err)
     canvas_names(&c->canvas, c->grid.x_name, c->grid.y_name);
     for (int i = 0; i < c->l.n; i++)
         draw_panel(c, i, low, high, buf_str(&bar));
-    TRY(canvas_finish(&c->canvas, &c->data, err));
-out:
-    buf_free(&bar);
-    return rc;
+    return canvas_finish(&c->canvas, &c->data, err);
 }
 
 int draw_grid(const struct figure *f, const struct figure_args *a, struct err *err)

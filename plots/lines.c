@@ -7,6 +7,7 @@
  * coordinates and better in one) is hollow. A bound (METHOD_BOUND) dominates nobody.
  */
 #include "plots/chart.h"
+#include "core/mem.h"
 
 #include "analyze/metricfacts.h"
 
@@ -289,7 +290,7 @@ static void draw_panel(struct chart *c, int facet, int panel)
     bool named = c->panels > 1 ? panel == 0 || strcmp(p->metric, c->panel[0].metric) != 0 ||
                                      strcmp(p->y_name, c->panel[0].y_name) != 0
                                : c->canvas.next % c->canvas.cols == 0;
-    struct buf y = {0};
+    OWN(buf_free) struct buf y = {0};
     chart_y_name(p, &y);
     canvas_panel(&c->canvas, p->x_name, named ? buf_str(&y) : "",
                  many ? panel == 0 ? own->title : "" : NULL);
@@ -307,7 +308,6 @@ static void draw_panel(struct chart *c, int facet, int panel)
     if (key)
         put_entries(c, own);
     canvas_end(&c->canvas);
-    buf_free(&y);
 }
 
 /* ---- figure --------------------------------------------------------------------------------- */

@@ -95,21 +95,17 @@ static void visible(const char *text, struct buf *out)
 static int read_side(const struct figure_args *a, const int32_t *ids, int64_t first, int64_t n,
                      struct str_list *out, struct err *err)
 {
-    struct str_list texts = {0};
-    struct buf one = {0};
-    int rc = 0;
-    TRY(a->app->token_texts(a->tokens, ids + first, n, &texts, err));
+    OWN(str_list_free) struct str_list texts = {0};
+    OWN(buf_free) struct buf one = {0};
+    PASS_ON(a->app->token_texts(a->tokens, ids + first, n, &texts, err));
     for (int64_t i = 0; i < texts.n; i++) {
         visible(texts.items[i], &one);
-        TRY(buf_check(&one, "text of a token", err));
+        PASS_ON(buf_check(&one, "text of a token", err));
         str_list_add(out, buf_str(&one));
     }
     if (out->failed)
-        FAIL(err, ERR_NOMEM, "texts of tokens: out of memory");
-out:
-    str_list_free(&texts);
-    buf_free(&one);
-    return rc;
+        return err_set(err, ERR_NOMEM, "texts of tokens: out of memory");
+    return 0;
 }
 
 /* The texts of the tokens of a part, where --tokens asks for them. ERR_USAGE where the part is too
@@ -195,8 +191,8 @@ static int parse_span(const char *text, const char *what, int64_t n, int64_t *fi
 static int map_part(const struct figure_args *a, int64_t n_q, int64_t n_k, struct cells_span *out,
                     struct err *err)
 {
-    int rc = parse_span(a->rows, "--rows", n_q, &out->q0, &out->n_q, err);
-    return rc ? rc : parse_span(a->keys, "--keys", n_k, &out->k0, &out->n_k, err);
+    PASS_ON(parse_span(a->rows, "--rows", n_q, &out->q0, &out->n_q, err));
+    return parse_span(a->keys, "--keys", n_k, &out->k0, &out->n_k, err);
 }
 
 /* Scores that are computed without asking: a minute or two on two processors. */
@@ -276,55 +272,48 @@ static int read_maps(struct map_figure *f, int64_t first, int n, int64_t most, s
 {
     struct reading r = {.t = trace_of(f->a, f->m[first].trace), .m = &f->m[first], .most = most};
     const struct trace_meta *m = trace_meta(r.t);
-    int rc = 0;
     r.mean = f->a->mean;
-    TRY(map_part(f->a, m->n_q, m->n_k, &r.span, err));
+    PASS_ON(map_part(f->a, m->n_q, m->n_k, &r.span, err));
     r.stored = prefers_stored(f->a, r.t, r.m, n, &r.span, most);
     if (r.stored && (r.span.n_q != m->n_q || r.span.n_k != m->n_k))
-        FAIL(err, ERR_USAGE,
-             "--rows and --keys need maps that are computed: leave --map stored out");
+        return err_set(err, ERR_USAGE,
+                       "--rows and --keys need maps that are computed: leave --map stored out");
     r.tokens =
         round_tokens(MAX(r.span.n_q, r.span.n_k), cells_factor(r.span.n_q, r.span.n_k, most));
-    TRY(pool_run(r.stored ? 1 : f->a->jobs, n, read_one, &r, err));
+    PASS_ON(pool_run(r.stored ? 1 : f->a->jobs, n, read_one, &r, err));
     read_caption(f, &r, &f->caption);
-out:
-    return rc;
+    return 0;
 }
 
 /* Shares of a mask that are kept: a veil over the cells of its map, or cells of their own. */
 static int read_mask(struct map_figure *f, struct map *m, int64_t most, struct err *err)
 {
-    struct mask mask = {0};
+    OWN(mask_free) struct mask mask = {0};
     struct mask_counts n;
     struct cells_span span;
-    int rc = 0;
-    TRY(maskfile_read(f->a->masks, m->mask, &mask, err));
-    TRY(map_part(f->a, mask.nq, mask.nk, &span, err));
+    PASS_ON(maskfile_read(f->a->masks, m->mask, &mask, err));
+    PASS_ON(map_part(f->a, mask.nq, mask.nk, &span, err));
     int64_t tokens = f->shares ? cells_factor(span.n_q, span.n_k, most) : m->cells.tokens;
-    TRY(cells_from_mask(&mask, &span, tokens, f->shares ? &m->cells : &m->veil, err));
+    PASS_ON(cells_from_mask(&mask, &span, tokens, f->shares ? &m->cells : &m->veil, err));
     if (m->cells.n_q != f->m[0].cells.n_q || m->cells.n_k != f->m[0].cells.n_k)
-        FAIL(err, ERR_USAGE,
-             "masks of different sizes in one figure: choose with --layers, --method");
-    TRY(mask_count(&mask, &n, err));
+        return err_set(err, ERR_USAGE,
+                       "masks of different sizes in one figure: choose with --layers, --method");
+    PASS_ON(mask_count(&mask, &n, err));
     title_share((double)n.pairs_kept / (double)n.pairs_allowed, 3, m->below);
-out:
-    mask_free(&mask);
-    return rc;
+    return 0;
 }
 
 static int read_cells(struct map_figure *f, int64_t most, struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0, n; i < f->n && !f->shares; i += n) {
         for (n = 1; i + n < f->n && f->m[i + n].trace == f->m[i].trace;)
             n++;
-        TRY(read_maps(f, i, (int)n, most, err));
+        PASS_ON(read_maps(f, i, (int)n, most, err));
     }
     for (int64_t i = 0; i < f->n; i++)
         if (f->m[i].mask >= 0)
-            TRY(read_mask(f, &f->m[i], most, err));
-out:
-    return rc;
+            PASS_ON(read_mask(f, &f->m[i], most, err));
+    return 0;
 }
 
 /* ---- layout --------------------------------------------------------------------------------- */
@@ -393,10 +382,10 @@ static int lay_out(struct map_figure *f, int64_t *most, struct err *err)
     const struct figure_args *a = f->a;
     struct cells_span span;
     enum gp_type type = GP_PNG;
-    int cols = grid_columns(f), rc = 0;
-    TRY(gp_check_name(a->output, &type, err));
-    TRY(map_part(a, f->m[0].n_q, f->m[0].n_k, &span, err));
-    TRY(words_read(f, &span, err));
+    int cols = grid_columns(f);
+    PASS_ON(gp_check_name(a->output, &type, err));
+    PASS_ON(map_part(a, f->m[0].n_q, f->m[0].n_k, &span, err));
+    PASS_ON(words_read(f, &span, err));
     f->grid = cols > 0;
     f->w = (struct canvas_wish){.title = "x",
                                 .panels = (int)f->n,
@@ -421,17 +410,17 @@ static int lay_out(struct map_figure *f, int64_t *most, struct err *err)
     f->unit = a->width ? fmin(room_x / x, room_y / y) : side / long_side;
     double fine = gp_pixels_per_unit(type, &a->style) * f->unit * long_side;
     if (fine < 16)
-        FAIL(err, ERR_USAGE,
-             "the figure is too small for %d panels in %d columns: choose some with --layers, "
-             "--heads, --method, or give it a larger --width or --size",
-             (int)f->n, f->w.cols);
+        return err_set(
+            err, ERR_USAGE,
+            "the figure is too small for %d panels in %d columns: choose some with --layers, "
+            "--heads, --method, or give it a larger --width or --size",
+            (int)f->n, f->w.cols);
     *most = type == GP_PNG
                 ? (int64_t)fine
                 : (int64_t)fmin(VECTOR_SIDE, fmax(64, sqrt(VECTOR_CELLS / (double)f->n)));
     f->w.width = MAX(a->width ? 1 : least, (int)(f->unit * x));
     f->w.height = MAX(a->height ? 1 : least, (int)(f->unit * y));
-out:
-    return rc;
+    return 0;
 }
 
 /* Cells of whole units, where they have one: all look alike then. */
@@ -498,8 +487,7 @@ static void put_cell(const struct map_figure *f, double low, float x, bool veil,
 static int write_images(struct map_figure *f, struct samples s, double low, bool veil,
                         struct err *err)
 {
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     for (int64_t i = 0; i < f->n; i++) {
         const struct cells *c = veil ? &f->m[i].veil : &f->m[i].cells;
         for (int64_t y = 0; y < s.y; y++) {
@@ -508,11 +496,8 @@ static int write_images(struct map_figure *f, struct samples s, double low, bool
                 put_cell(f, low, c->v[row + cells_sample(x, s.x, c->n_k, c->tokens)], veil, &b);
         }
     }
-    TRY(buf_check(&b, "cells", err));
-    TRY(gp_data(&f->canvas.gp, veil ? "veil.bin" : "bin", b.data, b.len, err));
-out:
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, "cells", err));
+    return gp_data(&f->canvas.gp, veil ? "veil.bin" : "bin", b.data, b.len, err);
 }
 
 /* ---- script --------------------------------------------------------------------------------- */
@@ -663,8 +648,8 @@ static int put_texts(struct map_figure *f, struct err *err)
                               "numbers are kept pairs over allowed pairs of the whole map.");
     if (f->m[0].below[0] && f->w.width + f->w.gap_x < 32)
         buf_puts(&f->caption, " The panels are too narrow for their numbers.");
-    int rc = buf_check(&f->title, "title", err);
-    return rc ? rc : buf_check(&f->caption, "caption", err);
+    PASS_ON(buf_check(&f->title, "title", err));
+    return buf_check(&f->caption, "caption", err);
 }
 
 static void put_scale(struct map_figure *f, double low, double high)
@@ -690,18 +675,17 @@ static int map_draw(struct map_figure *f, struct err *err)
     const struct figure_args *a = f->a;
     double low = isnan(a->low) ? f->shares ? 0 : 1e-6 : a->low, high = isnan(a->high) ? 1 : a->high;
     int64_t most;
-    int rc = 0;
-    TRY(lay_out(f, &most, err));
-    TRY(read_cells(f, most, err));
+    PASS_ON(lay_out(f, &most, err));
+    PASS_ON(read_cells(f, most, err));
     round_panels(f);
-    TRY(put_texts(f, err));
+    PASS_ON(put_texts(f, err));
     f->w.title = buf_str(&f->title);
     f->w.caption = buf_str(&f->caption);
-    TRY(canvas_open(a, &f->w, &f->canvas, err));
+    PASS_ON(canvas_open(a, &f->w, &f->canvas, err));
     struct samples n = sampling(f);
-    TRY(write_images(f, n, low, false, err));
+    PASS_ON(write_images(f, n, low, false, err));
     if (f->m[0].veil.v)
-        TRY(write_images(f, n, low, true, err));
+        PASS_ON(write_images(f, n, low, true, err));
     put_scale(f, low, high);
     canvas_names(&f->canvas, "key [token]", "query [token]");
     for (int64_t i = 0; i < f->n; i++) {
@@ -709,21 +693,18 @@ static int map_draw(struct map_figure *f, struct err *err)
             canvas_colours(&f->canvas, low, high, !f->shares, bar_label(f));
         draw_panel(f, i, n);
     }
-    TRY(canvas_finish(&f->canvas, NULL, err));
-out:
-    return rc;
+    return canvas_finish(&f->canvas, NULL, err);
 }
 
 static int add_map(struct map_figure *f, const struct map *m, struct err *err)
 {
-    int rc = 0;
     if (f->n == MAPS_MOST)
-        FAIL(err, ERR_USAGE,
-             "more than %d maps: choose with --layers, --heads, --method and --params", MAPS_MOST);
-    TRY(mem_grow(&f->m, &f->cap, f->n + 1, sizeof *f->m, "maps", err));
+        return err_set(err, ERR_USAGE,
+                       "more than %d maps: choose with --layers, --heads, --method and --params",
+                       MAPS_MOST);
+    PASS_ON(mem_grow(&f->m, &f->cap, f->n + 1, sizeof *f->m, "maps", err));
     f->m[f->n++] = *m;
-out:
-    return rc;
+    return 0;
 }
 
 static void map_free(struct map_figure *f)
@@ -744,16 +725,14 @@ static void map_free(struct map_figure *f)
 
 static int no_call(const struct trace *t, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     for (int64_t i = 0; i < trace_calls(t) && i < 40; i++) {
         const struct trace_call *c = trace_call(t, i);
         buf_printf(&b, "%s%d/%s/%d", i ? " " : "", c->step, c->branch, c->layer);
     }
     buf_puts(&b, trace_calls(t) > 40 ? " ..." : "");
-    int rc = err_set(err, ERR_INPUT, "%s: no such call; step/branch/layer in the trace: %s",
-                     trace_path(t), buf_str(&b));
-    buf_free(&b);
-    return rc;
+    return err_set(err, ERR_INPUT, "%s: no such call; step/branch/layer in the trace: %s",
+                   trace_path(t), buf_str(&b));
 }
 
 /* Add the heads that --layers and --heads name, in the trace's calls of --steps and --branch, by
@@ -763,14 +742,13 @@ static int add_heads(struct map_figure *f, int trace, bool steps, struct err *er
     const struct figure_args *a = f->a;
     const struct trace *t = trace_of(a, trace);
     const struct trace_meta *m = trace_meta(t);
-    struct figure_cells chosen = {0};
+    OWN(figure_cells_free) struct figure_cells chosen = {0};
     int64_t before = f->n;
-    int rc = 0;
     if (trace_calls(t) == 0)
-        FAIL(err, ERR_INPUT, "%s: holds no attention call", trace_path(t));
+        return err_set(err, ERR_INPUT, "%s: holds no attention call", trace_path(t));
     const struct trace_call *first = trace_call(t, 0);
     const char *branch = a->branch ? a->branch : first->branch;
-    TRY(figure_cells(a, m->layers, m->head_ids[0] ? -1 : m->heads, &chosen, err));
+    PASS_ON(figure_cells(a, m->layers, m->head_ids[0] ? -1 : m->heads, &chosen, err));
     for (int64_t i = 0; i < trace_calls(t); i++) {
         const struct trace_call *call = trace_call(t, i);
         bool step = steps ? figure_has(&chosen.steps, call->step) : call->step == first->step;
@@ -786,7 +764,7 @@ static int add_heads(struct map_figure *f, int trace, bool steps, struct err *er
                                     .mask = -1};
             if (step && strcmp(call->branch, branch) == 0 &&
                 figure_has(&chosen.layers, one.layer) && figure_has(&chosen.heads, one.head))
-                TRY(add_map(f, &one, err));
+                PASS_ON(add_map(f, &one, err));
         }
     }
     bool all = f->n > before;
@@ -797,10 +775,8 @@ static int add_heads(struct map_figure *f, int trace, bool steps, struct err *er
         all &= found;
     }
     if (!all)
-        TRY(no_call(t, err));
-out:
-    figure_cells_free(&chosen);
-    return rc;
+        return no_call(t, err);
+    return 0;
 }
 
 static void put_trace(const struct trace *t, int step, const char *branch, struct buf *b)
@@ -844,8 +820,7 @@ static int add_trace(struct map_figure *f, int trace, struct err *err)
     const struct trace *t = trace_of(a, trace);
     int64_t before = f->n, n;
     bool over_steps = false;
-    int rc = 0;
-    TRY(add_heads(f, trace, a->steps && (a->n_traces < 2 || trace_meta(t)->grid_t > 0), err));
+    PASS_ON(add_heads(f, trace, a->steps && (a->n_traces < 2 || trace_meta(t)->grid_t > 0), err));
     n = f->n - before;
     for (int64_t i = before; i < f->n; i++)
         over_steps |= f->m[i].step != f->m[before].step;
@@ -855,10 +830,11 @@ static int add_trace(struct map_figure *f, int trace, struct err *err)
         struct map *m = &f->m[i];
         const struct map *same = &f->m[i - before];
         if (m->layer != same->layer || m->head != same->head || n * (trace + 1) != f->n)
-            FAIL(err, ERR_USAGE,
-                 "%s and %s have other layers or heads: choose some that both have, with --layers "
-                 "and --heads",
-                 trace_path(trace_of(a, 0)), trace_path(t));
+            return err_set(
+                err, ERR_USAGE,
+                "%s and %s have other layers or heads: choose some that both have, with --layers "
+                "and --heads",
+                trace_path(trace_of(a, 0)), trace_path(t));
         snprintf(m->row, sizeof m->row, "layer %d", m->layer);
         snprintf(m->col, sizeof m->col, "head %d", m->head);
         if (over_steps) {
@@ -873,24 +849,20 @@ static int add_trace(struct map_figure *f, int trace, struct err *err)
     buf_puts(&f->title, trace ? "; " : "attention of ");
     put_trace(t, over_steps ? -1 : f->m[before].step,
               a->branch ? a->branch : trace_call(t, 0)->branch, &f->title);
-out:
-    return rc;
+    return 0;
 }
 
 int draw_heatmap(const struct figure *figure, const struct figure_args *a, struct err *err)
 {
-    struct map_figure f = {.a = a, .own_axes = a->n_traces > 1};
-    int rc = 0;
+    OWN(map_free) struct map_figure f = {.a = a, .own_axes = a->n_traces > 1};
     (void)figure;
     if (a->tokens && a->n_traces > 1)
-        FAIL(err, ERR_USAGE, "--tokens names the tokens of one trace, %d are given", a->n_traces);
-    TRY(check_scale(a, err));
+        return err_set(err, ERR_USAGE, "--tokens names the tokens of one trace, %d are given",
+                       a->n_traces);
+    PASS_ON(check_scale(a, err));
     for (int t = 0; t < (a->n_traces > 1 ? a->n_traces : 1); t++)
-        TRY(add_trace(&f, t, err));
-    TRY(map_draw(&f, err));
-out:
-    map_free(&f);
-    return rc;
+        PASS_ON(add_trace(&f, t, err));
+    return map_draw(&f, err);
 }
 
 /* ---- masks ---------------------------------------------------------------------------------- */
@@ -928,12 +900,11 @@ static int list_masks(const struct figure_args *a, bool over, struct mask_list *
 {
     const struct trace_call *first = over && trace_calls(a->trace) ? trace_call(a->trace, 0) : NULL;
     const char *branch = !a->branch && first ? first->branch : a->branch;
-    struct figure_cells chosen = {0};
+    OWN(figure_cells_free) struct figure_cells chosen = {0};
     struct record id;
-    int rc = 0;
-    TRY(figure_cells(a, -1, -1, &chosen, err));
+    PASS_ON(figure_cells(a, -1, -1, &chosen, err));
     for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
-        TRY(maskfile_cell(a->masks, i, &id, err));
+        PASS_ON(maskfile_cell(a->masks, i, &id, err));
         bool fits =
             figure_has(&chosen.layers, id.layer) && figure_has(&chosen.heads, id.head) &&
             (a->steps || !first ? figure_has(&chosen.steps, id.step) : id.step == first->step) &&
@@ -944,22 +915,21 @@ static int list_masks(const struct figure_args *a, bool over, struct mask_list *
         }
         record_free(&id);
         if (fits)
-            FAIL(err, ERR_USAGE, "more than %d masks: choose with --layers, --heads, --method",
-                 MAPS_MOST);
+            return err_set(err, ERR_USAGE,
+                           "more than %d masks: choose with --layers, --heads, --method",
+                           MAPS_MOST);
     }
     if (l->n == 0)
-        FAIL(err, ERR_INPUT, "no dumped mask fits the options (%lld masks in the file)",
-             (long long)maskfile_cells(a->masks));
+        return err_set(err, ERR_INPUT, "no dumped mask fits the options (%lld masks in the file)",
+                       (long long)maskfile_cells(a->masks));
     qsort(l->m, (size_t)l->n, sizeof *l->m, by_cell);
-out:
-    figure_cells_free(&chosen);
-    return rc;
+    return 0;
 }
 
 /* What all masks share goes to `shared`: "spargeattn:theta=-1". */
 static void compare_masks(struct mask_list *l, struct buf *shared)
 {
-    struct buf params = {0};
+    OWN(buf_free) struct buf params = {0};
     const struct record *first = &l->m[0].id;
     for (int i = 1; i < l->n; i++) {
         const struct record *x = &l->m[i].id;
@@ -976,7 +946,6 @@ static void compare_masks(struct mask_list *l, struct buf *shared)
         buf_puts(shared, first->method);
     buf_printf(shared, "%s%s", shared->len && params.len ? ":" : "", buf_str(&params));
     shared->failed |= params.failed;
-    buf_free(&params);
 }
 
 /* A row for each setting and a column for each head; of one setting a row for each layer. */
@@ -984,7 +953,7 @@ static void name_mask(const struct mask_list *l, int i, struct map *m)
 {
     const struct record *x = &l->m[i].id;
     const struct title_params *t = &l->params[i];
-    struct buf col = {0};
+    OWN(buf_free) struct buf col = {0};
     if (!l->settings)
         snprintf(m->row, sizeof m->row, "layer %d", x->layer);
     else
@@ -998,7 +967,6 @@ static void name_mask(const struct mask_list *l, int i, struct map *m)
     else
         buf_printf(&col, "head %d", x->head);
     snprintf(m->col, sizeof m->col, "%s", buf_str(&col));
-    buf_free(&col);
 }
 
 /* The map under a mask: of the same trace, in its order of tokens. */

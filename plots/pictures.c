@@ -55,9 +55,9 @@ static int check_grid(const struct figure_args *a, const struct geometry *g, str
 static int write_order(const struct geometry *g, const char *name, struct buf *b, struct err *err)
 {
     struct geometry video = {.t = g->t, .h = g->h, .w = g->w};
-    int64_t n = g->t * g->h * g->w, *perm = NULL;
-    int rc = 0;
-    TRY(permute_make(name, &video, n, 0, &perm, err));
+    OWN(free_at) int64_t *perm = NULL;
+    int64_t n = g->t * g->h * g->w;
+    PASS_ON(permute_make(name, &video, n, 0, &perm, err));
     buf_printf(b, "# %s: column, row, block of %d tokens, way to the next token\n", name, BLOCK);
     for (int64_t i = 0; i < n; i++) {
         struct place p = place_of(g, perm[i]), to = place_of(g, perm[i + 1 < n ? i + 1 : i]);
@@ -65,9 +65,7 @@ static int write_order(const struct geometry *g, const char *name, struct buf *b
                    (long long)(i / BLOCK), (long long)(to.x - p.x), (long long)(to.y - p.y));
     }
     buf_puts(b, "\n\n");
-out:
-    free(perm);
-    return rc;
+    return 0;
 }
 
 /* A light line under a dark one shows on all colours; a dot is where the order begins. */
@@ -91,11 +89,10 @@ static void draw_order_panel(const struct geometry *g, int i, struct canvas *c)
 static int render_orders(const struct figure_args *a, const struct geometry *g,
                          const struct buf *data, struct err *err)
 {
-    struct canvas c = {.panels = 0};
+    OWN(canvas_free) struct canvas c = {.panels = 0};
     char title[96];
     double last = (double)((g->t * g->h * g->w - 1) / BLOCK), high = last > 0 ? last : 1;
     double x = (double)(g->t * (g->w + 1) - 1), y = (double)g->h;
-    int rc = 0;
     snprintf(title, sizeof title, "Token orders of %lld x %lld x %lld tokens", (long long)g->t,
              (long long)g->h, (long long)g->w);
     struct canvas_wish w = {.title = title,
@@ -114,7 +111,7 @@ static int render_orders(const struct figure_args *a, const struct geometry *g,
     side = a->width ? fmin(room_x, room_y * x / y) : 160 * x / fmax(x, y);
     w.width = (int)side;
     w.height = (int)(side * y / x);
-    TRY(canvas_open(a, &w, &c, err));
+    PASS_ON(canvas_open(a, &w, &c, err));
     palette_viridis(&c.gp.script);
     buf_printf(&c.gp.script, "set border lw 0.6\nunset colorbox\nset cbrange [0:%g]\n", high);
     canvas_names(&c, g->t > 1 ? "column, frame by frame" : "column", "row");
@@ -123,26 +120,19 @@ static int render_orders(const struct figure_args *a, const struct geometry *g,
             canvas_colours(&c, 0, high, false, "block of tokens");
         draw_order_panel(g, i, &c);
     }
-    TRY(canvas_finish(&c, data, err));
-out:
-    canvas_free(&c);
-    return rc;
+    return canvas_finish(&c, data, err);
 }
 
 int draw_order(const struct figure *figure, const struct figure_args *a, struct err *err)
 {
     const struct trace_meta *m = trace_meta(a->trace);
     const struct geometry g = {.t = m->grid_t, .h = m->grid_h, .w = m->grid_w};
-    struct buf data = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf data = {0};
     (void)figure;
-    TRY(check_grid(a, &g, err));
+    PASS_ON(check_grid(a, &g, err));
     for (int i = 0; i < ORDERS; i++)
-        TRY(write_order(&g, orders[i], &data, err));
-    TRY(render_orders(a, &g, &data, err));
-out:
-    buf_free(&data);
-    return rc;
+        PASS_ON(write_order(&g, orders[i], &data, err));
+    return render_orders(a, &g, &data, err);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -212,10 +202,10 @@ static void add_row(struct frames *f, int strip, int row, const char *name)
 /* Exact frames once; the difference where there is but one method. */
 static int read_rows(const struct figure_args *a, struct frames *f, struct err *err)
 {
-    int n = (int)a->inputs->n, rc = 0;
+    int n = (int)a->inputs->n;
     for (int i = 0; i < n; i++) {
         char name[40];
-        TRY(read_strip(a->inputs->items[i], f, i, err));
+        PASS_ON(read_strip(a->inputs->items[i], f, i, err));
         method_name(a->inputs->items[i], name);
         if (i == 0)
             add_row(f, 0, 0, "exact");
@@ -223,8 +213,7 @@ static int read_rows(const struct figure_args *a, struct frames *f, struct err *
     }
     if (n == 1)
         add_row(f, 0, 2, "four times the difference");
-out:
-    return rc;
+    return 0;
 }
 
 enum { MARGIN = 8, LEAST = 480 };

@@ -164,7 +164,7 @@ static bool look_alike(const struct title_params *t, int n)
 
 void title_params(struct title_params *t, int n, size_t most, struct buf *shared)
 {
-    struct buf own = {0}, cut = {0};
+    OWN(buf_free) struct buf own = {0}, cut = {0};
     for (int pass = 0; pass == 0 || (pass == 1 && look_alike(t, n)); pass++)
         for (int i = 0; i < n; i++) {
             buf_reset(&own);
@@ -175,34 +175,27 @@ void title_params(struct title_params *t, int n, size_t most, struct buf *shared
         }
     if (n > 0 && shared)
         put_words(t, n, 0, true, shared);
-    buf_free(&own);
-    buf_free(&cut);
 }
 
 /* ---- labels --------------------------------------------------------------------------------- */
 
 static int set_label(struct series *s, const char *params, struct err *err)
 {
-    struct buf text = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf text = {0};
     if (s->params)
         series_name(s->scope, s->method, params, s->sparse, &text);
     else
         buf_puts(&text, s->name);
-    TRY(buf_check(&text, "label", err));
+    PASS_ON(buf_check(&text, "label", err));
     free(s->label);
     s->label = copy_text(buf_str(&text), err);
-    rc = s->label ? 0 : err->code;
-out:
-    buf_free(&text);
-    return rc;
+    return s->label ? 0 : err->code;
 }
 
 int series_labels(struct series_list *l, int most, struct err *err)
 {
-    struct title_params *t = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&t, l->n, sizeof *t, "labels", err));
+    OWN(free_at) struct title_params *t = NULL;
+    PASS_ON(mem_alloc(&t, l->n, sizeof *t, "labels", err));
     for (int i = 0; i < l->n; i++) {
         struct series *s = &l->s[i];
         int n = 0, own = 0;
@@ -218,11 +211,9 @@ int series_labels(struct series_list *l, int most, struct err *err)
         int room = several ? most - utf8_count(s->name) + utf8_count(s->params) : 0;
         if (several)
             title_params(t, n, room > 12 ? (size_t)room : 12, NULL);
-        TRY(set_label(s, several ? t[own].text : s->params, err));
+        PASS_ON(set_label(s, several ? t[own].text : s->params, err));
     }
-out:
-    free(t);
-    return rc;
+    return 0;
 }
 
 void series_line(const struct series *s, char how[128])

@@ -4,6 +4,7 @@
  * model with the method inside.
  */
 #include "plots/chart.h"
+#include "core/mem.h"
 
 #include "analyze/inside.h"
 #include "analyze/metricfacts.h"
@@ -37,7 +38,7 @@ static int plain_series(struct chart *c, const char *name, const char *color, in
 /* A layer of a setting is a series. */
 static int series_of_layer(struct chart *c, const struct record *r, struct err *err)
 {
-    struct buf name = {0}, setting = {0};
+    OWN(buf_free) struct buf name = {0}, setting = {0};
     int k = -1;
     c->l.most = LAYERS_MOST;
     bool several = c->g.n_scope || recset_varies(c->a->set, KEY_PARAMS);
@@ -49,29 +50,25 @@ static int series_of_layer(struct chart *c, const struct record *r, struct err *
                          5 + 2 * (r->layer % 5), err);
     if (k >= 0 && several && !c->l.s[k].scope && !(c->l.s[k].scope = strdup(buf_str(&setting))))
         k = err_set(err, ERR_NOMEM, "series: out of memory");
-    buf_free(&name);
-    buf_free(&setting);
     return k;
 }
 
 int points_by_age(struct chart *c, struct err *err)
 {
-    int rc = 0;
-    TRY(metric_list(c->metric, &c->metrics, err));
+    PASS_ON(metric_list(c->metric, &c->metrics, err));
     for (int64_t m = 0; m < c->metrics.n; m++) {
         const char *metric = c->metrics.items[m];
         chart_panel(c, metric, "age of the mask [step]", AXIS_COUNT);
-        TRY(chart_regroup(c, c->f->keys, metric, KEY_COUNT, c->f->flags, err));
+        PASS_ON(chart_regroup(c, c->f->keys, metric, KEY_COUNT, c->f->flags, err));
         for (int64_t i = 0; i < c->g.gs.n; i++) {
             const struct record *r = c->g.gs.g[i].first;
             struct stats s;
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err));
-            TRY(chart_add_stats(c, series_of_layer(c, r, err), key_number(r, KEY_MASK_AGE), &s, 1,
-                                err));
+            PASS_ON(group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err));
+            PASS_ON(chart_add_stats(c, series_of_layer(c, r, err), key_number(r, KEY_MASK_AGE), &s,
+                                    1, err));
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the distribution of a metric ----------------------------------------------------------- */
@@ -206,18 +203,16 @@ static int choose_x(struct chart *c, struct axis *x, struct err *err)
 {
     static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER,    KEY_HEAD,   KEY_N_Q,  KEY_N_K,
                                              KEY_RUN,  KEY_MASK_AGE, KEY_TOKENS, KEY_DEPTH};
-    int rc = 0;
     if (c->a->x)
         snprintf(x->x, sizeof x->x, "%s", c->a->x);
     else
-        TRY(usual_x(c, x->x, err));
+        PASS_ON(usual_x(c, x->x, err));
     x->key = KEY_COUNT;
     for (size_t i = 0; i < sizeof numeric / sizeof *numeric; i++)
         if (strcmp(x->x, key_name(numeric[i])) == 0)
             x->key = numeric[i];
     x->metric = x->key == KEY_COUNT && is_metric(c->a->set, x->x);
-out:
-    return rc;
+    return 0;
 }
 
 /* x of a group; NAN: none. */
@@ -250,31 +245,29 @@ static void line_params(const struct record *r, const struct axis *x, struct buf
 
 static int add_points(struct chart *c, const struct axis *x, struct err *err)
 {
-    struct buf rest = {0};
+    OWN(buf_free) struct buf rest = {0};
     struct stats s;
     const char *unit;
     double scale = metric_scale(c->metric, &unit), at;
-    int rc = 0;
     for (int64_t i = 0; i < c->g.gs.n; i++) {
         const struct group *g = &c->g.gs.g[i];
-        TRY(x_of(c, g, x, &at, err));
-        TRY(group_stats(&c->g.gs, g, c->metric, &s, NULL, err));
+        PASS_ON(x_of(c, g, x, &at, err));
+        PASS_ON(group_stats(&c->g.gs, g, c->metric, &s, NULL, err));
         if (isnan(at) || s.n == 0)
             continue;
         line_params(g->first, x, &rest);
-        TRY(buf_check(&rest, "series", err));
+        PASS_ON(buf_check(&rest, "series", err));
         int k = chart_series(c, g->first, x->metric ? NULL : buf_str(&rest), err);
-        TRY(chart_add_stats(c, k, at, &s, scale, err));
+        PASS_ON(chart_add_stats(c, k, at, &s, scale, err));
     }
     if (c->n == 0)
-        FAIL(err, ERR_INPUT,
-             "no record has a number for '%s': --x takes step, layer, head, n_q, of evals tokens "
-             "or depth, a metric or a "
-             "parameter such as tau",
-             x->x);
-out:
-    buf_free(&rest);
-    return rc;
+        return err_set(
+            err, ERR_INPUT,
+            "no record has a number for '%s': --x takes step, layer, head, n_q, of evals tokens "
+            "or depth, a metric or a "
+            "parameter such as tau",
+            x->x);
+    return 0;
 }
 
 /* The only method of the series; NULL where there are several. */
@@ -315,20 +308,19 @@ static enum figure_axis axis_of(const struct axis *x)
 int points_of_curve(struct chart *c, struct err *err)
 {
     struct axis x = {.key = KEY_COUNT};
-    struct buf name = {0}, keys = {0};
-    int rc = 0;
-    TRY(choose_x(c, &x, err));
+    OWN(buf_free) struct buf name = {0}, keys = {0};
+    PASS_ON(choose_x(c, &x, err));
     /* A time belongs to one length: over several a line leads from length to length. */
     bool by_length = x.metric && (strstr(x.x, "speedup") || strstr(x.x, "time_"));
     enum group_key along = by_length ? KEY_TOKENS : x.key;
     buf_printf(&keys, "%s%s%s", c->f->keys, along == KEY_COUNT ? "" : ",",
                along == KEY_COUNT ? "" : key_name(along));
-    TRY(buf_check(&keys, "keys", err));
+    PASS_ON(buf_check(&keys, "keys", err));
     /* Against the step a method's schedule is what one wants to see. */
-    TRY(chart_regroup(c, keys.data, c->metric, along,
-                      (x.key == KEY_STEP ? FIGURE_ALL_CALLS : 0) | c->f->flags, err));
+    PASS_ON(chart_regroup(c, keys.data, c->metric, along,
+                          (x.key == KEY_STEP ? FIGURE_ALL_CALLS : 0) | c->f->flags, err));
     struct chart_panel *p = chart_panel(c, c->metric, "", axis_of(&x));
-    TRY(add_points(c, &x, err));
+    PASS_ON(add_points(c, &x, err));
     x_name(c, &x, &name);
     snprintf(p->x_name, sizeof p->x_name, "%s", buf_str(&name));
     buf_reset(&name);
@@ -342,10 +334,7 @@ int points_of_curve(struct chart *c, struct err *err)
     if (c->split)
         buf_puts(&c->caption, "The parameter means something else in each method, so each has an "
                               "axis of its own.");
-out:
-    buf_free(&name);
-    buf_free(&keys);
-    return rc;
+    return 0;
 }
 
 /* ---- metrics whose names hold x ------------------------------------------------------------- */
@@ -353,13 +342,12 @@ out:
 /* The names of the metric at layers, steps or tokens; `over` becomes "layer", "step" or "token". */
 static int find_names(struct chart *c, struct str_list *names, char over[32], struct err *err)
 {
-    struct buf pattern = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf pattern = {0};
     buf_printf(&pattern, "%s@*=*", c->metric);
-    TRY(buf_check(&pattern, "metric", err));
-    TRY(recset_metrics(c->a->set, buf_str(&pattern), names, err));
+    PASS_ON(buf_check(&pattern, "metric", err));
+    PASS_ON(recset_metrics(c->a->set, buf_str(&pattern), names, err));
     if (names->n == 0)
-        FAIL(
+        return err_set(
             err, ERR_INPUT,
             "no record has %s by layer or step: --metrics takes err_resid, err_attn, err_local, "
             "density_elem, x_l2, x_cos, v_l2 of `lacuna eval`, recall, lost, cache_keys of `lacuna "
@@ -367,19 +355,16 @@ static int find_names(struct chart *c, struct str_list *names, char over[32], st
             c->metric);
     const char *at = strchr(names->items[0], '@') + 1;
     snprintf(over, 32, "%.*s", (int)strcspn(at, "="), at);
-out:
-    buf_free(&pattern);
-    return rc;
+    return 0;
 }
 
 /* A name of the other kind (steps among layers) is left out. */
 int points_of_names(struct chart *c, struct err *err)
 {
-    struct str_list names = {0};
+    OWN(str_list_free) struct str_list names = {0};
     char over[32];
-    int rc = 0;
-    TRY(chart_regroup(c, c->f->keys, NULL, KEY_COUNT, c->f->flags, err));
-    TRY(find_names(c, &names, over, err));
+    PASS_ON(chart_regroup(c, c->f->keys, NULL, KEY_COUNT, c->f->flags, err));
+    PASS_ON(find_names(c, &names, over, err));
     struct chart_panel *p =
         chart_panel(c, c->metric, strcmp(over, "step") == 0 ? "denoising step" : over, AXIS_COUNT);
     buf_puts(&c->says, over);
@@ -390,21 +375,19 @@ int points_of_names(struct chart *c, struct err *err)
             struct stats s;
             if (strncmp(at, over, strlen(over)) != 0)
                 continue;
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], names.items[k], &s, NULL, err));
+            PASS_ON(group_stats(&c->g.gs, &c->g.gs.g[i], names.items[k], &s, NULL, err));
             if (s.n == 0)
                 continue;
-            TRY(chart_add_stats(c, chart_series(c, r, r->params, err), strtod(x, NULL), &s, 1,
-                                err));
+            PASS_ON(chart_add_stats(c, chart_series(c, r, r->params, err), strtod(x, NULL), &s, 1,
+                                    err));
             c->p[c->n - 1].rounding = s.mean < chart_rounding(c->metric, r);
             p->rounding |= s.mean > 0 && c->p[c->n - 1].rounding;
         }
     if (c->n == 0)
-        FAIL(err, ERR_INPUT, "no setting that is left has %s by %s", c->metric, over);
+        return err_set(err, ERR_INPUT, "no setting that is left has %s by %s", c->metric, over);
     if (p->rounding)
         buf_puts(&c->caption, "Differences that are rounding lie below the lower edge.");
-out:
-    str_list_free(&names);
-    return rc;
+    return 0;
 }
 
 /* Colour by model and length, circles for blocks, triangles on dashed lines for slices. */
@@ -412,40 +395,35 @@ static int add_sizes(struct chart *c, const struct group *g, bool slices, struct
 {
     static const int sides[2][5] = {{16, 32, 64, 128, 0}, {16, 64, 128, 0}};
     static const char *const colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"};
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     struct stats s;
-    int rc = 0;
     chart_scope(c, g->first, &name);
     buf_printf(&name, "%s ", c->g.n_scope ? "" : g->first->model);
     buf_puts(&name, slices ? "M x 1 slices" : "b x b blocks");
-    TRY(buf_check(&name, "series", err));
+    PASS_ON(buf_check(&name, "series", err));
     int k = plain_series(c, name.data, colors[c->l.n / 2 % 5], slices ? 2 : 1, slices ? 9 : 7, err);
     for (const int *side = sides[slices]; *side; side++) {
         char metric[32];
         snprintf(metric, sizeof metric, "below_%c%d", slices ? 's' : 'b', *side);
-        TRY(group_stats(&c->g.gs, g, metric, &s, NULL, err));
+        PASS_ON(group_stats(&c->g.gs, g, metric, &s, NULL, err));
         if (s.n)
-            TRY(chart_add_stats(c, k, *side, &s, 1, err));
+            PASS_ON(chart_add_stats(c, k, *side, &s, 1, err));
     }
-out:
-    buf_free(&name);
-    return rc;
+    return 0;
 }
 
 int points_of_sizes(struct chart *c, struct err *err)
 {
-    int rc = 0;
-    TRY(chart_regroup(c, c->f->keys, "below_b64", KEY_COUNT, c->f->flags, err));
+    PASS_ON(chart_regroup(c, c->f->keys, "below_b64", KEY_COUNT, c->f->flags, err));
     struct chart_panel *p =
         chart_panel(c, "below_b64", "block side b, or slice rows M [tokens]", AXIS_TOKENS);
     snprintf(p->y_name, sizeof p->y_name, "share of units below 0.5/N");
     c->facets_from = SERIES_MOST;
     for (int64_t i = 0; i < c->g.gs.n; i++) {
-        TRY(add_sizes(c, &c->g.gs.g[i], false, err));
-        TRY(add_sizes(c, &c->g.gs.g[i], true, err));
+        PASS_ON(add_sizes(c, &c->g.gs.g[i], false, err));
+        PASS_ON(add_sizes(c, &c->g.gs.g[i], true, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- points of settings ---------------------------------------------------------------------- */
@@ -456,14 +434,13 @@ out:
 static int line_of(struct chart *c, const struct record *r, struct err *err)
 {
     const char *target = params_target(r->params), *per = strchr(target, ':');
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     int line = -1;
     if (*target)
         buf_printf(&name, "%.*s%.*s%s", (int)(target - r->params), r->params,
                    (int)strcspn(target, "<>="), target, per ? per : "");
     if (!buf_check(&name, "series", err))
         line = chart_series(c, r, *target ? buf_str(&name) : NULL, err);
-    buf_free(&name);
     return line;
 }
 
@@ -472,17 +449,17 @@ static int add_settings(struct chart *c, const char *metric, struct err *err)
     const char *unit;
     double scale = metric_scale(metric, &unit), x_scale = metric_scale(c->f->x, &unit);
     struct stats x, y;
-    int scope = 0, rc = 0;
+    int scope = 0;
     for (int64_t i = 0; i < c->g.gs.n; i++) {
         const struct group *g = &c->g.gs.g[i];
         struct chart_point p = {.eps = chart_rounding(metric, g->first),
                                 .text = g->first->params,
                                 .bound = record_is_bound(g->first)};
-        TRY(group_stats(&c->g.gs, g, c->f->x, &x, NULL, err));
-        TRY(group_stats(&c->g.gs, g, metric, &y, NULL, err));
+        PASS_ON(group_stats(&c->g.gs, g, c->f->x, &x, NULL, err));
+        PASS_ON(group_stats(&c->g.gs, g, metric, &y, NULL, err));
         scope += i > 0 && !same_keys(c->g.gs.g[i - 1].first, g->first, c->g.scope, c->g.n_scope);
         p.series = line_of(c, g->first, err);
-        TRY(p.series < 0 ? err->code : 0);
+        PASS_ON(p.series < 0 ? err->code : 0);
         if (x.n == 0 || y.n == 0 || !(x.mean > 0))
             continue;
         p.scope = scope;
@@ -492,64 +469,58 @@ static int add_settings(struct chart *c, const char *metric, struct err *err)
         p.value = y.mean * scale;
         p.rounding = metric_axis(metric) == AXIS_LOG && fabs(y.mean) < p.eps;
         p.y = p.rounding ? 0 : p.value;
-        TRY(chart_add(c, &p, err));
+        PASS_ON(chart_add(c, &p, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Panels: those of --metrics, which must have data, or those of the usual ones that have. */
 int points_of_settings(struct chart *c, struct err *err)
 {
-    struct str_list all = {0};
-    struct buf x = {0};
+    OWN(str_list_free) struct str_list all = {0};
+    OWN(buf_free) struct buf x = {0};
     double scale;
-    int rc = 0;
-    TRY(chart_regroup(c, c->f->keys, c->f->x, KEY_COUNT, c->f->flags, err));
-    TRY(metric_list(c->metric, &all, err));
+    PASS_ON(chart_regroup(c, c->f->keys, c->f->x, KEY_COUNT, c->f->flags, err));
+    PASS_ON(metric_list(c->metric, &all, err));
     if (all.n > 4)
-        FAIL(err, ERR_USAGE, "--metrics: a figure of points has up to 4 panels");
+        return err_set(err, ERR_USAGE, "--metrics: a figure of points has up to 4 panels");
     for (int64_t m = 0; m < all.n; m++) {
         struct stats s;
         int64_t n = 0;
         for (int64_t i = 0; i < c->g.gs.n; i++) {
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], all.items[m], &s, NULL, err));
+            PASS_ON(group_stats(&c->g.gs, &c->g.gs.g[i], all.items[m], &s, NULL, err));
             n += s.n;
         }
         if (n)
             str_list_add(&c->metrics, all.items[m]);
         else if (c->a->metrics || (m + 1 == all.n && c->metrics.n == 0))
-            TRY(chart_nothing(c->a, all.items[m], err));
+            PASS_ON(chart_nothing(c->a, all.items[m], err));
     }
     if (c->metrics.failed)
-        FAIL(err, ERR_NOMEM, "metrics: out of memory");
+        return err_set(err, ERR_NOMEM, "metrics: out of memory");
     chart_metric_label(c->f->x, &x, &scale);
     for (int64_t m = 0; m < c->metrics.n; m++) {
         chart_panel(c, c->metrics.items[m], buf_str(&x), AXIS_OF_METRIC);
-        TRY(add_settings(c, c->metrics.items[m], err));
+        PASS_ON(add_settings(c, c->metrics.items[m], err));
     }
-out:
-    str_list_free(&all);
-    buf_free(&x);
-    return rc;
+    return 0;
 }
 
 /* ---- pairs of a replay and a model ---------------------------------------------------------- */
 
 int points_of_pairs(struct chart *c, struct err *err)
 {
-    struct inside_point *p = NULL;
-    struct buf x = {0}, y = {0};
+    OWN(free_at) struct inside_point *p = NULL;
+    OWN(buf_free) struct buf x = {0}, y = {0};
     double scale, rho;
     int64_t n, kept = 0;
-    int rc = 0;
-    TRY(metric_list(c->metric, &c->metrics, err));
+    PASS_ON(metric_list(c->metric, &c->metrics, err));
     if (c->metrics.n != 2)
-        FAIL(err, ERR_USAGE,
-             "--metrics: two metrics were expected, one of a replay and one of "
-             "`lacuna eval`, as in cra_mean,kl_mean");
+        return err_set(err, ERR_USAGE,
+                       "--metrics: two metrics were expected, one of a replay and one of "
+                       "`lacuna eval`, as in cra_mean,kl_mean");
     const char *const *m = (const char *const *)c->metrics.items;
-    TRY(inside_points(c->a->set, m[0], m[1], &p, &n, err));
+    PASS_ON(inside_points(c->a->set, m[0], m[1], &p, &n, err));
     chart_metric_label(m[0], &x, &scale);
     chart_metric_label(m[1], &y, &scale);
     buf_puts(&x, ", replay");
@@ -566,22 +537,18 @@ int points_of_pairs(struct chart *c, struct err *err)
                                 .y = p[i].inside,
                                 .text = r->params,
                                 .rounding = p[i].inside < chart_rounding(m[1], r)};
-        TRY(q.series < 0 ? err->code : chart_add(c, &q, err));
+        PASS_ON(q.series < 0 ? err->code : chart_add(c, &q, err));
         p[kept++] = p[i];
     }
     if (kept == 0)
-        FAIL(
+        return err_set(
             err, ERR_INPUT,
             "no setting has both %s of a replay and %s of `lacuna eval`: give directories of both, "
             "with the same methods",
             m[0], m[1]);
-    TRY(inside_spearman(p, kept, &rho, err));
+    PASS_ON(inside_spearman(p, kept, &rho, err));
     buf_printf(&c->says, "%lld settings", (long long)kept);
     if (!isnan(rho))
         buf_printf(&c->says, "; Spearman's rho %.2f", rho);
-out:
-    free(p);
-    buf_free(&x);
-    buf_free(&y);
-    return rc;
+    return 0;
 }

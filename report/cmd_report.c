@@ -6,6 +6,7 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/manifest.h"
+#include "core/mem.h"
 #include "core/text.h"
 #include "core/trace.h"
 
@@ -38,8 +39,7 @@ static const struct opt options[] = {
 static int sort_inputs(const struct str_list *rest, struct report *r, struct err *err)
 {
     struct stat st;
-    int rc = 0;
-    for (int64_t i = 0; i < rest->n && rc == 0; i++) {
+    for (int64_t i = 0; i < rest->n; i++) {
         const char *p = rest->items[i];
         size_t len = strlen(p);
         if (stat(p, &st) != 0)
@@ -48,35 +48,32 @@ static int sort_inputs(const struct str_list *rest, struct report *r, struct err
         if (lines || (S_ISDIR(st.st_mode) && !input_is_traces(p)))
             str_list_add(&r->records, p);
         else
-            rc = trace_list(rest->items + i, 1, &r->traces, err);
+            PASS_ON(trace_list(rest->items + i, 1, &r->traces, err));
     }
-    return rc;
+    return 0;
 }
 
 int report_build(struct report *r, int argc, char **argv, struct err *err)
 {
     struct manifest *m = NULL;
-    int rc = 0;
-    TRY(make_dirs(r->dir, err));
-    TRY(report_findings(r, err));
-    TRY(report_tables(r, err));
-    TRY(report_figures(r, err));
-    TRY(report_explorer(r, err));
-    TRY(report_definitions(r, err));
-    TRY(manifest_start(r->dir, argc, argv, &m, err));
+    PASS_ON(make_dirs(r->dir, err));
+    PASS_ON(report_findings(r, err));
+    PASS_ON(report_tables(r, err));
+    PASS_ON(report_figures(r, err));
+    PASS_ON(report_explorer(r, err));
+    PASS_ON(report_definitions(r, err));
+    PASS_ON(manifest_start(r->dir, argc, argv, &m, err));
     manifest_num(m, "cells", (double)r->set.n);
     manifest_num(m, "tables", r->n_tables);
     manifest_num(m, "figures", r->n_figures);
-    TRY(manifest_finish(&m, "ok", err));
-    TRY(report_manifests(r, err));
-    TRY(report_write(r, err));
-out:
-    return rc;
+    PASS_ON(manifest_finish(&m, "ok", err));
+    PASS_ON(report_manifests(r, err));
+    return report_write(r, err);
 }
 
 static int print_json(const struct report *r, struct err *err)
 {
-    struct buf b = {0}, page = {0};
+    OWN(buf_free) struct buf b = {0}, page = {0};
     struct jw w;
     buf_printf(&page, "%s/index.html", r->dir);
     jw_init(&w, &b, 0);
@@ -84,47 +81,42 @@ static int print_json(const struct report *r, struct err *err)
            JW_INT("tables", r->n_tables), JW_INT("figures", r->n_figures));
     int rc = buf_check(&b, "JSON", err);
     puts(rc ? "" : buf_str(&b));
-    buf_free(&b);
-    buf_free(&page);
     return rc;
 }
 
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct report_opts *o = opts;
-    struct report r = {.app = app};
-    int rc = 0;
+    OWN(report_free) struct report r = {.app = app};
     r.dir = o->output;
     r.title = o->title;
     r.figures = o->figures;
-    TRY(sort_inputs(rest, &r, err));
+    PASS_ON(sort_inputs(rest, &r, err));
     for (int64_t i = 0; i < o->masks.n; i++) {
         if (access(o->masks.items[i], R_OK) != 0)
-            FAIL(err, ERR_INPUT, "--masks: %s: %s", o->masks.items[i], strerror(errno));
+            return err_set(err, ERR_INPUT, "--masks: %s: %s", o->masks.items[i], strerror(errno));
         str_list_add(&r.masks, o->masks.items[i]);
     }
     if (r.records.n == 0 && r.traces.n)
-        TRY(input_check(r.traces.items[0], WANT_RECORDS, err));
-    TRY(recset_load(&r.records, &r.set, err));
-    TRY(report_find_inputs(&r, err));
+        PASS_ON(input_check(r.traces.items[0], WANT_RECORDS, err));
+    PASS_ON(recset_load(&r.records, &r.set, err));
+    PASS_ON(report_find_inputs(&r, err));
     if (o->common.dry_run) {
         text_printf(stderr,
                     "would write %s/index.html from %lld records, %lld traces, %lld mask files\n",
                     r.dir, (long long)r.set.n, (long long)r.traces.n, (long long)r.masks.n);
-        goto out;
+        return 0;
     }
-    TRY(report_build(&r, app->argc, app->argv, err));
+    PASS_ON(report_build(&r, app->argc, app->argv, err));
     log_info("%s/index.html: %d tables, %d figures", r.dir, r.n_tables, r.n_figures);
     if (o->common.json)
-        TRY(print_json(&r, err));
+        PASS_ON(print_json(&r, err));
     if (r.no_gnuplot)
-        FAIL(err, ERR_MACHINE,
-             "%s/index.html has no figures: install gnuplot-nox and run again; "
-             "scripts and data of the figures are in %s/figures",
-             r.dir, r.dir);
-out:
-    report_free(&r);
-    return rc;
+        return err_set(err, ERR_MACHINE,
+                       "%s/index.html has no figures: install gnuplot-nox and run again; "
+                       "scripts and data of the figures are in %s/figures",
+                       r.dir, r.dir);
+    return 0;
 }
 
 const struct command cmd_report = {

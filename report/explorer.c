@@ -80,15 +80,12 @@ static bool is_shown(const void *ctx, const struct record *r)
 static int find_values(const struct explorer *e, enum group_key key, int64_t **x, int64_t *n,
                        struct err *err)
 {
-    struct grouping gs = {0};
-    int rc = 0;
-    TRY(grouping_make(&e->r->set, &key, 1, 0, is_shown, NULL, &gs, err));
-    TRY(mem_alloc(x, gs.n, sizeof **x, "heads", err));
+    OWN(grouping_free) struct grouping gs = {0};
+    PASS_ON(grouping_make(&e->r->set, &key, 1, 0, is_shown, NULL, &gs, err));
+    PASS_ON(mem_alloc(x, gs.n, sizeof **x, "heads", err));
     for (*n = 0; *n < gs.n; ++*n)
         (*x)[*n] = (int64_t)key_number(gs.g[*n].first, key);
-out:
-    grouping_free(&gs);
-    return rc;
+    return 0;
 }
 
 /* A method that ran some steps dense by its own schedule is shown by the sparse ones. */
@@ -96,19 +93,17 @@ static int find_settings(struct explorer *e, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
     int64_t cap = 0;
-    int rc = 0;
     for (int k = 0; k < e->scopes.n; k++) {
-        TRY(grouping_make(&e->scopes.s[k].set, keys, 2, GROUP_SPLIT_STEPS, is_shown, NULL,
-                          &e->gs[k], err));
+        PASS_ON(grouping_make(&e->scopes.s[k].set, keys, 2, GROUP_SPLIT_STEPS, is_shown, NULL,
+                              &e->gs[k], err));
         for (int64_t i = 0; i < e->gs[k].n; i++) {
             const struct group *g = &e->gs[k].g[i];
-            TRY(mem_grow(&e->s, &cap, e->n_s + 1, sizeof *e->s, "settings", err));
+            PASS_ON(mem_grow(&e->s, &cap, e->n_s + 1, sizeof *e->s, "settings", err));
             e->n_s -= g->steps == STEPS_SPARSE && e->n_s > 0;
             e->s[e->n_s++] = (struct setting){g->first, g->at, g->n, g->steps, k};
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* As many metrics as the page has room for. */
@@ -164,11 +159,11 @@ static void put_values(struct explorer *e, const struct setting *s, const char *
 
 static int put_all_values(struct explorer *e, struct err *err)
 {
-    int64_t cells = e->n_layers * e->n_heads, *n = NULL;
-    double *sum = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&sum, cells, sizeof *sum, "values of heads", err));
-    TRY(mem_alloc(&n, cells, sizeof *n, "values of heads", err));
+    OWN(free_at) int64_t *n = NULL;
+    int64_t cells = e->n_layers * e->n_heads;
+    OWN(free_at) double *sum = NULL;
+    PASS_ON(mem_alloc(&sum, cells, sizeof *sum, "values of heads", err));
+    PASS_ON(mem_alloc(&n, cells, sizeof *n, "values of heads", err));
     jw_karr(&e->w, "values");
     for (int64_t i = 0; i < e->n_s; i++) {
         jw_arr(&e->w);
@@ -177,10 +172,7 @@ static int put_all_values(struct explorer *e, struct err *err)
         jw_arr_end(&e->w);
     }
     jw_arr_end(&e->w);
-out:
-    free(sum);
-    free(n);
-    return rc;
+    return 0;
 }
 
 static void put_metrics(struct explorer *e)
@@ -212,7 +204,7 @@ static void put_setting(struct explorer *e, const struct setting *s)
 {
     const struct record *r = s->first;
     const char *scope = buf_str(&e->scopes.s[s->scope].name);
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     int64_t k = 0, of = 0;
     for (int64_t i = 0; i < e->n_s; i++)
         if (strcmp(e->s[i].first->method, r->method) == 0) {
@@ -228,7 +220,6 @@ static void put_setting(struct explorer *e, const struct setting *s)
            JW_BOOL("bound", strcmp(r->method, "dense") == 0 || record_is_bound(r)),
            JW_BOOL("full", keeps_all(e, s)), JW_INT("scope", s->scope));
     e->json.failed |= name.failed;
-    buf_free(&name);
 }
 
 static void put_numbers(struct explorer *e, const char *key, const int64_t *x, int64_t n)
@@ -310,14 +301,13 @@ static int put_png(const struct cells *c, bool mask, struct buf *b, struct err *
         {68, 1, 84}, {59, 82, 139}, {33, 145, 140}, {94, 201, 98}, {253, 231, 37}};
     static const unsigned char blues[][3] = {{238, 241, 245}, {107, 174, 214}, {8, 48, 107}};
     rgba colours[LEVELS];
-    unsigned char *levels = NULL;
+    OWN(free_at) unsigned char *levels = NULL;
     int rc = mem_alloc(&levels, c->rows * c->cols, 1, "picture", err);
     palette(mask ? blues : viridis, mask ? 3 : 5, colours);
     for (int64_t i = 0; !rc && i < c->rows * c->cols; i++)
         levels[i] = (unsigned char)(mask ? level_of_share(c->v[i]) : level_of_weight(c->v[i]));
     if (!rc)
         rc = write_png(c, levels, (const rgba *)colours, b, err);
-    free(levels);
     return rc;
 }
 
@@ -347,10 +337,9 @@ static const char *path_of(const struct report *r, const char *id)
 {
     const char *found = NULL;
     for (int64_t i = 0; i < r->traces.n && !found; i++) {
-        struct trace *t = NULL;
+        OWN(trace_close) struct trace *t = NULL;
         if (trace_open(r->traces.items[i], &t, NULL) == 0 && strcmp(trace_id(t), id) == 0)
             found = r->traces.items[i];
-        trace_close(&t);
     }
     return found;
 }
@@ -385,20 +374,17 @@ static int draw_map(void *ctx, int64_t i, int worker, struct err *err)
     const struct cells_span all = {0, m->n_q, 0, m->n_k};
     int layer = (int)j->e->layers[i / j->e->n_heads];
     int64_t call = trace_find(j->t, j->v->first->step, j->v->first->branch, layer);
-    int head = trace_head_find(m, j->e->heads[i % j->e->n_heads]), rc;
-    struct cells c = {0};
+    int head = trace_head_find(m, j->e->heads[i % j->e->n_heads]);
+    OWN(cells_free) struct cells c = {0};
     (void)worker;
     if (call < 0 || head < 0)
         return 0;
     if (j->v->exact)
-        rc = map_compute(j->t, call, head, &all, cells_factor(m->n_q, m->n_k, j->side), false, &c,
-                         err);
+        PASS_ON(map_compute(j->t, call, head, &all, cells_factor(m->n_q, m->n_k, j->side), false,
+                            &c, err));
     else
-        rc = map_stored(j->t, call, head, false, j->side, &c, err);
-    if (!rc)
-        rc = put_png(&c, false, &j->png[i], err);
-    cells_free(&c);
-    return rc;
+        PASS_ON(map_stored(j->t, call, head, false, j->side, &c, err));
+    return put_png(&c, false, &j->png[i], err);
 }
 
 static int64_t side_for(int64_t pictures)
@@ -415,7 +401,7 @@ static void put_key(struct explorer *e, int64_t layer, int64_t head)
 
 static void put_maps(struct explorer *e, const struct view *v, const struct buf *png, int64_t n)
 {
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     size_t bytes = 0;
     shell_word(v->path, &path);
     jw_members(&e->w, JW_STR("trace", buf_str(&path)),
@@ -427,7 +413,6 @@ static void put_maps(struct explorer *e, const struct view *v, const struct buf 
             bytes += png[i].len;
         }
     e->json.failed |= path.failed;
-    buf_free(&path);
 }
 
 /* A trace that cannot be drawn is no failure of the report: the explorer says that it has no map.
@@ -507,10 +492,9 @@ out:
 static int put_masks(struct explorer *e, const struct dumps *d, int64_t setting,
                      const struct view *v, int64_t side, int64_t *n, size_t *bytes, struct err *err)
 {
-    struct buf png = {0};
+    OWN(buf_free) struct buf png = {0};
     char key[32];
     bool open = false;
-    int rc = 0;
     for (int64_t i = 0; i < e->n_layers * e->n_heads && *bytes < MASKS_MOST; i++) {
         int64_t layer = e->layers[i / e->n_heads], head = e->heads[i % e->n_heads], file;
         const struct mask_entry *m = find_mask(d, &e->s[setting], v, (int)layer, (int)head, &file);
@@ -518,7 +502,7 @@ static int put_masks(struct explorer *e, const struct dumps *d, int64_t setting,
         if (!m || !side)
             continue;
         buf_reset(&png);
-        TRY(draw_mask(d->file[file], m->cell, side, &png, err));
+        PASS_ON(draw_mask(d->file[file], m->cell, side, &png, err));
         if (!open) {
             snprintf(key, sizeof key, "%lld", (long long)setting);
             jw_kobj(&e->w, key);
@@ -530,9 +514,7 @@ static int put_masks(struct explorer *e, const struct dumps *d, int64_t setting,
     }
     if (open)
         jw_obj_end(&e->w);
-out:
-    buf_free(&png);
-    return rc;
+    return 0;
 }
 
 static int masks(struct explorer *e, const struct view *views, struct err *err)
@@ -569,17 +551,16 @@ static int put_pictures(struct explorer *e, struct err *err)
 {
     struct view views[SCOPES_MOST] = {0};
     bool drawn = e->r->figures;
-    int rc = 0;
     jw_karr(&e->w, "maps");
     for (int i = 0; i < e->scopes.n && drawn; i++) {
         views[i] = view_of(e, i);
         jw_obj(&e->w);
         if (views[i].path)
-            TRY(maps_of(e, &views[i], err));
+            PASS_ON(maps_of(e, &views[i], err));
         jw_obj_end(&e->w);
     }
     jw_arr_end(&e->w);
-    TRY(masks(e, views, err));
+    PASS_ON(masks(e, views, err));
     jw_members(
         &e->w,
         JW_STR("no_map",
@@ -590,15 +571,13 @@ static int put_pictures(struct explorer *e, struct err *err)
             "no_mask",
             drawn ? "not on this page: replay with --dump-masks M.h5, then report with --masks M.h5"
                   : "the report was made with --no-figures"));
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the part ------------------------------------------------------------------------------- */
 
 static int put_data(struct explorer *e, struct err *err)
 {
-    int rc = 0;
     jw_init(&e->w, &e->json, 0);
     jw_obj(&e->w);
     put_numbers(e, "layers", e->layers, e->n_layers);
@@ -608,12 +587,10 @@ static int put_data(struct explorer *e, struct err *err)
     for (int64_t i = 0; i < e->n_s; i++)
         put_setting(e, &e->s[i]);
     jw_arr_end(&e->w);
-    TRY(put_all_values(e, err));
-    TRY(put_pictures(e, err));
+    PASS_ON(put_all_values(e, err));
+    PASS_ON(put_pictures(e, err));
     jw_obj_end(&e->w);
-    TRY(buf_check(&e->json, "data of the explorer", err));
-out:
-    return rc;
+    return buf_check(&e->json, "data of the explorer", err);
 }
 
 static void put_section(struct explorer *e)

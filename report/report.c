@@ -59,7 +59,7 @@ static void inputs_of(const json_t *doc, struct report *r)
 {
     const char *cwd = json_string_value(json_object_get(doc, "directory"));
     json_t *list = json_object_get(doc, "inputs"), *argv = json_object_get(doc, "argv");
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *p = json_string_value(json_object_get(json_array_get(list, i), "path"));
         if (p && fnmatch("*.h5", p, 0) == 0 && resolve(p, cwd, &path))
@@ -75,24 +75,20 @@ static void inputs_of(const json_t *doc, struct report *r)
         if (p && resolve(p, cwd, &path))
             add_once(&r->masks, buf_str(&path));
     }
-    buf_free(&path);
 }
 
 int report_find_inputs(struct report *r, struct err *err)
 {
-    struct str_list files = {0};
+    OWN(str_list_free) struct str_list files = {0};
     json_t *doc = NULL;
-    int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
-        TRY(input_files(r->records.items[i], "manifest*.json", &files, err));
+        PASS_ON(input_files(r->records.items[i], "manifest*.json", &files, err));
     for (int64_t i = 0; i < files.n; i++) {
-        TRY(seal_json_file(files.items[i], 16 << 20, &doc, err));
+        PASS_ON(seal_json_file(files.items[i], 16 << 20, &doc, err));
         inputs_of(doc, r);
         json_decref(doc);
     }
-out:
-    str_list_free(&files);
-    return rc;
+    return 0;
 }
 
 /* ---- definitions --------------------------------------------------------------------------- */
@@ -140,9 +136,8 @@ static void put_definition(const char *method, const struct metric_def *def, str
 
 int report_definitions(struct report *r, struct err *err)
 {
-    struct str_list names = {0};
-    int rc = 0;
-    TRY(recset_metrics(&r->set, "*", &names, err));
+    OWN(str_list_free) struct str_list names = {0};
+    PASS_ON(recset_metrics(&r->set, "*", &names, err));
     buf_puts(
         &r->about,
         "<h2 id=\"definitions\">What the numbers mean</h2>\n<div class=\"wide\"><table>"
@@ -161,9 +156,7 @@ int report_definitions(struct report *r, struct err *err)
              "</tbody></table></div>\n<p class=\"notes\">Means over heads, layers, steps, "
              "branches and prompts give every cell the same weight; \u00b1 is the standard "
              "deviation (n - 1).</p>\n");
-out:
-    str_list_free(&names);
-    return rc;
+    return 0;
 }
 
 /* ---- commands and manifests ----------------------------------------------------------------- */
@@ -172,7 +165,7 @@ out:
 static void put_command(const json_t *doc, struct buf *b)
 {
     const json_t *argv = json_object_get(doc, "argv");
-    struct buf line = {0};
+    OWN(buf_free) struct buf line = {0};
     for (size_t i = 0; i < json_array_size(argv); i++) {
         const char *word = json_string_value(json_array_get(argv, i));
         buf_puts(&line, i ? " " : "");
@@ -181,7 +174,6 @@ static void put_command(const json_t *doc, struct buf *b)
     html_text(buf_str(&line), b);
     buf_puts(b, line.len ? "\n" : "");
     b->failed |= line.failed;
-    buf_free(&line);
 }
 
 static void put_file(const char *path, const struct buf *text, struct buf *b)
@@ -195,18 +187,17 @@ static void put_file(const char *path, const struct buf *text, struct buf *b)
 
 int report_manifests(struct report *r, struct err *err)
 {
-    struct str_list files = {0};
-    struct buf path = {0}, text = {0}, commands = {0}, manifests = {0};
+    OWN(str_list_free) struct str_list files = {0};
+    OWN(buf_free) struct buf path = {0}, text = {0}, commands = {0}, manifests = {0};
     json_t *doc = NULL;
-    int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
-        TRY(input_files(r->records.items[i], "manifest*.json", &files, err));
+        PASS_ON(input_files(r->records.items[i], "manifest*.json", &files, err));
     buf_printf(&path, "%s/manifest.json", r->dir);
     str_list_add(&files, buf_str(&path));
     for (int64_t i = 0; i < files.n; i++) {
         buf_reset(&text);
-        TRY(buf_read_file(&text, files.items[i], 16 << 20, err));
-        TRY(seal_json_file(files.items[i], 16 << 20, &doc, err));
+        PASS_ON(buf_read_file(&text, files.items[i], 16 << 20, err));
+        PASS_ON(seal_json_file(files.items[i], 16 << 20, &doc, err));
         put_command(doc, &commands);
         json_decref(doc);
         put_file(files.items[i], &text, &manifests);
@@ -217,21 +208,15 @@ int report_manifests(struct report *r, struct err *err)
     buf_puts(&r->about, "</pre>\n");
     buf_put(&r->about, buf_str(&manifests), manifests.len);
     r->about.failed |= commands.failed || manifests.failed;
-out:
-    str_list_free(&files);
-    buf_free(&path);
-    buf_free(&text);
-    buf_free(&commands);
-    buf_free(&manifests);
-    return rc;
+    return 0;
 }
 
 static int fill(const struct report_scopes *all, const struct recset *set, const struct group *g,
                 struct report_scope *out, struct err *err)
 {
-    struct buf name = {0}, where = {0}, word = {0};
-    int rc = 0;
-    TRY(mem_alloc(&out->set.r, g->n, sizeof *out->set.r, "records of a scope", err));
+    OWN(buf_free) struct buf word = {0};
+    struct buf name = {0}, where = {0};
+    PASS_ON(mem_alloc(&out->set.r, g->n, sizeof *out->set.r, "records of a scope", err));
     for (int64_t i = 0; i < g->n; i++)
         out->set.r[i] = set->r[g->at[i]];
     out->set.n = g->n;
@@ -249,10 +234,7 @@ static int fill(const struct report_scopes *all, const struct recset *set, const
     }
     out->name = name;
     out->where = where;
-    rc = buf_check(word.failed ? &word : name.failed ? &name : &where, "name of a scope", err);
-out:
-    buf_free(&word);
-    return rc;
+    return buf_check(word.failed ? &word : name.failed ? &name : &where, "name of a scope", err);
 }
 
 int report_scopes(const struct recset *set, struct report_scopes *out, struct err *err)
@@ -296,14 +278,13 @@ static void begin(struct report *r, const char *style)
 /* The command below a sentence; `options` is text for a shell. */
 static void end(struct report *r, const struct report_scope *scope, const char *options)
 {
-    struct buf c = {0};
+    OWN(buf_free) struct buf c = {0};
     report_command(r, "analyze", &c);
     buf_printf(&c, "%s%s", buf_str(&scope->where), options);
     buf_puts(&r->findings, " <span class=\"cmd\"><code>");
     html_text(buf_str(&c), &r->findings);
     buf_puts(&r->findings, "</code></span></li>\n");
     r->findings.failed |= c.failed;
-    buf_free(&c);
 }
 
 static void put_sentences(struct report *r, const struct report_scope *scope, const struct sheet *s)
@@ -354,9 +335,8 @@ static int put_scope(struct report *r, const struct report_scope *scope, struct 
     static const struct sheet_opts view = {0};
     const struct table_def *summary = table_def_find("summary", err);
     struct buf *b = &r->findings;
-    struct table t = {0};
-    struct sheet s = {0};
-    int rc = 0;
+    OWN(table_free) struct table t = {0};
+    OWN(sheet_free) struct sheet s = {0};
     if (scope->name.len) {
         buf_puts(b, "<h3>");
         html_text(buf_str(&scope->name), b);
@@ -364,34 +344,28 @@ static int put_scope(struct report *r, const struct report_scope *scope, struct 
     }
     buf_puts(b, "<ol>\n");
     if (table_of_set(&scope->set) == summary && table_has_data(summary, &scope->set)) {
-        TRY(table_build(summary, &scope->set, NULL, &t, err));
+        PASS_ON(table_build(summary, &scope->set, NULL, &t, err));
         sheet_make(&t, &view, &s);
         put_sentences(r, scope, &s);
         b->failed |= s.failed;
     }
     put_inside(r, scope);
     buf_puts(b, "</ol>\n");
-out:
-    sheet_free(&s);
-    table_free(&t);
-    return rc;
+    return 0;
 }
 
 int report_findings(struct report *r, struct err *err)
 {
-    struct report_scopes scopes = {0};
-    int rc = 0;
+    OWN(report_scopes_free) struct report_scopes scopes = {0};
     buf_puts(&r->findings, "<section class=\"findings\">\n<h2 id=\"findings\">Findings</h2>\n");
-    TRY(report_scopes(&r->set, &scopes, err));
+    PASS_ON(report_scopes(&r->set, &scopes, err));
     for (int i = 0; i < scopes.n; i++)
-        TRY(put_scope(r, &scopes.s[i], err));
+        PASS_ON(put_scope(r, &scopes.s[i], err));
     if (scopes.left_out)
         buf_printf(&r->findings,
                    "<p class=\"notes\">%lld more combinations of what no mean goes across are in "
                    "the tables only.</p>\n",
                    (long long)scopes.left_out);
     buf_puts(&r->findings, "</section>\n");
-out:
-    report_scopes_free(&scopes);
-    return rc;
+    return 0;
 }

@@ -8,6 +8,7 @@
 #include "analyze/group.h"
 #include "core/fileio.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/pool.h"
 #include "plots/figure.h"
 
@@ -48,27 +49,21 @@ static void command_of(const struct report *r, const struct item *it, const stru
 /* The first paragraph of the text beside the picture: what is drawn, every line and colour. */
 static int read_caption(const char *path, struct buf *caption, struct err *err)
 {
-    struct buf text = {0}, beside = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf text = {0}, beside = {0};
     buf_put(&beside, path, strlen(path) - strlen(".png"));
     buf_puts(&beside, ".txt");
-    TRY(buf_check(&beside, "path", err));
-    TRY(buf_read_file(&text, beside.data, 1 << 20, err));
+    PASS_ON(buf_check(&beside, "path", err));
+    PASS_ON(buf_read_file(&text, beside.data, 1 << 20, err));
     buf_put(caption, text.data, strcspn(buf_str(&text), "\n"));
-    TRY(buf_check(caption, "caption", err));
-out:
-    buf_free(&text);
-    buf_free(&beside);
-    return rc;
+    return buf_check(caption, "caption", err);
 }
 
 static int embed(struct report *r, const char *path, const struct item *it, const char *summary,
                  const char *command, struct err *err)
 {
-    struct buf png = {0}, caption = {0};
-    int rc = 0;
-    TRY(read_caption(path, &caption, err));
-    TRY(buf_read_file(&png, path, 64 << 20, err));
+    OWN(buf_free) struct buf png = {0}, caption = {0};
+    PASS_ON(read_caption(path, &caption, err));
+    PASS_ON(buf_read_file(&png, path, 64 << 20, err));
     buf_printf(&r->pictures, "<figure id=\"figure-%s\"><img alt=\"", it->file);
     html_text(summary, &r->pictures);
     buf_puts(&r->pictures, "\" src=\"data:image/png;base64,");
@@ -81,10 +76,7 @@ static int embed(struct report *r, const char *path, const struct item *it, cons
                "</code><span class=\"files\"><br>files: <a href=\"figures/%s.png\">png</a> "
                "<a href=\"figures/%s.gp\">gnuplot script</a></span></figcaption></figure>\n",
                it->file, it->file);
-out:
-    buf_free(&png);
-    buf_free(&caption);
-    return rc;
+    return 0;
 }
 
 /* A figure that the data do not allow leaves a sentence; only real failures end the report. */
@@ -186,11 +178,10 @@ static int draw_records(struct report *r, struct err *err)
         {{.figure = "granularity", .file = "granularity"}, "below_b64"},
         {{.figure = "phases", .file = "phases"}, "time_*_ns,host_*_ns"},
     };
-    int rc = 0;
-    for (size_t i = 0; !rc && i < sizeof list / sizeof *list; i++)
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (has_metric(r, list[i].needs))
-            rc = draw(r, &list[i].item, err);
-    return rc;
+            PASS_ON(draw(r, &list[i].item, err));
+    return 0;
 }
 
 /* ---- maps ---------------------------------------------------------------------------------- */
@@ -247,18 +238,15 @@ static int draw_heatmap(struct report *r, int64_t i, struct err *err)
 
 int report_figures(struct report *r, struct err *err)
 {
-    struct buf path = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf path = {0};
     if (!r->figures)
         return 0;
     buf_printf(&path, "%s/figures", r->dir);
-    TRY(buf_check(&path, "path", err));
-    TRY(make_dirs(buf_str(&path), err));
+    PASS_ON(buf_check(&path, "path", err));
+    PASS_ON(make_dirs(buf_str(&path), err));
     buf_puts(&r->pictures, "<h2 id=\"figures\">Figures</h2>\n");
-    TRY(draw_records(r, err));
+    PASS_ON(draw_records(r, err));
     for (int64_t i = 0; i < r->traces.n; i++)
-        TRY(draw_heatmap(r, i, err));
-out:
-    buf_free(&path);
-    return rc;
+        PASS_ON(draw_heatmap(r, i, err));
+    return 0;
 }

@@ -10,6 +10,7 @@
 #include "analyze/format.h"
 #include "analyze/group.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 #include "core/version.h"
 #include "plots/gp.h"
 
@@ -84,7 +85,7 @@ static void put_facts(const struct report *r, struct buf *b)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
     const struct recset *s = &r->set;
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     struct grouping g;
     recset_caption(s, &text);
     for (int n = 1; n <= 2; n++)
@@ -100,7 +101,6 @@ static void put_facts(const struct report *r, struct buf *b)
                (long long)s->n, (long long)s->n_ok, (long long)s->n_skip, (long long)s->n_error,
                lacuna_version());
     b->failed |= text.failed;
-    buf_free(&text);
 }
 
 static void put_header(const struct report *r, struct buf *b)
@@ -126,8 +126,7 @@ static void put_header(const struct report *r, struct buf *b)
 int report_write(struct report *r, struct err *err)
 {
     const struct buf *parts[] = {&r->findings, &r->explorer, &r->pictures, &r->tables, &r->about};
-    struct buf b = {0}, path = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0}, path = {0};
     buf_puts(&b, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
                  "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n");
     put_policy(&b);
@@ -140,12 +139,8 @@ int report_write(struct report *r, struct err *err)
         b.failed |= parts[i]->failed;
     }
     buf_printf(&b, "<script>%s</script>\n</body></html>\n", page_js);
-    TRY(buf_check(&b, "report", err));
+    PASS_ON(buf_check(&b, "report", err));
     buf_printf(&path, "%s/index.html", r->dir);
-    TRY(buf_check(&path, "path", err));
-    TRY(file_write_atomic(buf_str(&path), b.data, b.len, err));
-out:
-    buf_free(&b);
-    buf_free(&path);
-    return rc;
+    PASS_ON(buf_check(&path, "path", err));
+    return file_write_atomic(buf_str(&path), b.data, b.len, err);
 }

@@ -7,6 +7,7 @@
 #include "analyze/format.h"
 #include "analyze/tables.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 
 #include <string.h>
 
@@ -26,26 +27,22 @@ static int n_files(const struct table *t)
 static int write_files(const struct report *r, const struct table *t, struct err *err)
 {
     static const struct sheet_opts view = {0};
-    struct buf b = {0}, path = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0}, path = {0};
     for (int i = 0; i < n_files(t); i++) {
         buf_reset(&b);
         buf_reset(&path);
         format_table(format_find(file_formats[i], err), t, &view, &b);
         buf_printf(&path, "%s/tables/%s.%s", r->dir, t->name, file_formats[i]);
-        TRY(buf_check(&b, "table", err));
-        TRY(buf_check(&path, "path", err));
-        TRY(file_write_atomic(buf_str(&path), b.data, b.len, err));
+        PASS_ON(buf_check(&b, "table", err));
+        PASS_ON(buf_check(&path, "path", err));
+        PASS_ON(file_write_atomic(buf_str(&path), b.data, b.len, err));
     }
-out:
-    buf_free(&b);
-    buf_free(&path);
-    return rc;
+    return 0;
 }
 
 static void put_files(const struct report *r, const struct table *t, struct buf *b)
 {
-    struct buf cmd = {0};
+    OWN(buf_free) struct buf cmd = {0};
     buf_puts(b, "<p class=\"notes files\">");
     for (int i = 0; i < n_files(t); i++)
         buf_printf(b, "<a href=\"tables/%s.%s\">%s</a> ", t->name, file_formats[i],
@@ -56,7 +53,6 @@ static void put_files(const struct report *r, const struct table *t, struct buf 
     html_text(buf_str(&cmd), b);
     buf_puts(b, "</code></p>\n");
     b->failed |= cmd.failed;
-    buf_free(&cmd);
 }
 
 static void put_table(struct report *r, const struct table *t)
@@ -105,9 +101,7 @@ int report_tables(struct report *r, struct err *err)
     for (const struct table_def *def = table_defs; def->build; def++) {
         if (!worth_showing(def, r))
             continue;
-        rc = table_build(def, &r->set, &req, &t, err);
-        if (rc)
-            goto out;
+        TRY(table_build(def, &r->set, &req, &t, err));
         rc = write_files(r, &t, err);
         if (!rc)
             put_table(r, &t);

@@ -188,9 +188,7 @@ static int add_member(const struct gathering *g, const char *metric, const char 
                       const char *value)
 {
     struct member *m = NULL;
-    int rc = new_member(g, metric, &m);
-    if (rc)
-        return rc;
+    PASS_ON(new_member(g, metric, &m));
     m->where = where_of(g, metric, key);
     if (key)
         json_object_set_new(m->where, key, json_string(value));
@@ -204,10 +202,10 @@ static int add_member(const struct gathering *g, const char *metric, const char 
     snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
     struct choice choice = choice_of(g, metric, m->where);
     m->job = choice.job;
-    rc = evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
-    if (!rc && g->c->weight)
-        rc = evidence_units(&g->p->evidence, &choice, g->c->weight, &m->weights, g->err);
-    return rc;
+    PASS_ON(evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err));
+    if (g->c->weight)
+        return evidence_units(&g->p->evidence, &choice, g->c->weight, &m->weights, g->err);
+    return 0;
 }
 
 /* The largest less the smallest head of every layer: a head's number means nothing in another. */
@@ -257,10 +255,9 @@ static void values_of(const struct gathering *g, const char *metric, const char 
     for (const struct step *s = NULL; !record_key && (s = next_step(p->plan, p->at, s));)
         add_value(values, s->model == g->model ? step_value(s, set) : NULL);
     for (const struct proof *r = NULL; record_key && (r = next_proof(&p->evidence, &choice, r));) {
-        struct buf text = {0};
+        OWN(buf_free) struct buf text = {0};
         if (r->r->scope == RECORD_OF_HEAD && evidence_key(&p->evidence, r, set, &text))
             add_value(values, buf_str(&text));
-        buf_free(&text);
     }
     json_decref(where);
     if (record_key && strcmp(set, "trace") != 0 && values->n)
@@ -271,14 +268,11 @@ static int add_set(const struct gathering *g, const char *metric)
 {
     const char *set = json_string_value(g->c->set);
     const char *key = strcmp(set, "cases") == 0 ? "case" : set;
-    struct str_list values = {0};
-    int rc = 0;
+    OWN(str_list_free) struct str_list values = {0};
     values_of(g, metric, set, &values);
     for (int64_t i = g->c->last && values.n ? values.n - 1 : 0; i < values.n; i++)
-        TRY(add_member(g, metric, key, values.items[i]));
-out:
-    str_list_free(&values);
-    return rc;
+        PASS_ON(add_member(g, metric, key, values.items[i]));
+    return 0;
 }
 
 /* Metrics, or cases of one metric. */
@@ -286,15 +280,13 @@ static int add_list(const struct gathering *g, const char *metric)
 {
     size_t i;
     json_t *v;
-    int rc = 0;
     json_array_foreach(g->c->set, i, v)
     {
         const char *name = json_string_value(v);
         bool is_case = json_object_get(g->p->recipe->cases, name) != NULL;
-        TRY(add_member(g, is_case ? metric : name, is_case ? "case" : NULL, name));
+        PASS_ON(add_member(g, is_case ? metric : name, is_case ? "case" : NULL, name));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* What a calibration found is one unit without an interval. */
@@ -303,17 +295,15 @@ static int add_setting(const struct gathering *g, const char *job)
     const char *reason = NULL;
     struct member *m = NULL;
     double x;
-    int rc = 0;
-    TRY(new_member(g, g->c->setting, &m));
+    PASS_ON(new_member(g, g->c->setting, &m));
     snprintf(m->label, sizeof m->label, "%s", job);
-    TRY(setting_found(g->p, g->model, job, json_object_get(g->c->test, "where"), g->c->setting, &x,
-                      &reason, g->err));
+    PASS_ON(setting_found(g->p, g->model, job, json_object_get(g->c->test, "where"), g->c->setting,
+                          &x, &reason, g->err));
     if (reason)
         snprintf(g->all->reason, sizeof g->all->reason, "%s", reason);
     else
         set_number(m, x, "search");
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- at equal cost ---------------------------------------------------------------------------
@@ -326,9 +316,7 @@ static int add_point(const struct gathering *g, const char *metric, const json_t
                      const char *params)
 {
     struct member *m = NULL;
-    int rc = new_member(g, metric, &m);
-    if (rc)
-        return rc;
+    PASS_ON(new_member(g, metric, &m));
     m->where = json_deep_copy(where);
     if (params)
         json_object_set_new(m->where, "params", json_string(params));
@@ -370,24 +358,22 @@ int claim_members(const struct page *p, const struct claim *c, int model, struct
     const char *metric = c->metric ? c->metric : "";
     size_t i;
     json_t *v;
-    int rc = 0;
     if (c->setting) {
         json_array_foreach(c->set ? c->set : setting_jobs(p->recipe, c->setting), i, v)
-            TRY(add_setting(&g, json_string_value(v)));
+            PASS_ON(add_setting(&g, json_string_value(v)));
     } else if (c->kind == CLAIM_FRONT) { /* all members with the first metric, then the second */
         json_array_foreach(json_object_get(c->test, "metrics"), i, v)
-            TRY(add_set(&g, json_string_value(v)));
+            PASS_ON(add_set(&g, json_string_value(v)));
     } else if (json_is_array(c->set)) {
-        TRY(add_list(&g, metric));
+        PASS_ON(add_list(&g, metric));
         if (c->at_equal && all->n == 2)
-            TRY(read_at_equal(&g));
+            return read_at_equal(&g);
     } else if (c->heads) {
-        TRY(add_layers(&g, metric));
+        return add_layers(&g, metric);
     } else {
-        TRY(c->set ? add_set(&g, metric) : add_member(&g, metric, NULL, NULL));
+        return c->set ? add_set(&g, metric) : add_member(&g, metric, NULL, NULL);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -432,14 +418,13 @@ static bool all_have(const struct member *const *m, int n, const struct unit *u)
 static int sample_make(const struct member *const *m, int n, bool apart, struct claim_sample *s,
                        struct err *err)
 {
-    int rc = 0;
     *s = (struct claim_sample){.members = n, .paired = !apart};
     for (int g = 0; g < n; g++) {
         const struct unit_values *of = &m[apart ? g : 0]->units;
         const struct unit_values *weights = &m[g]->weights;
-        TRY(mem_alloc(&s->x[g], of->n + 1, sizeof *s->x[g], "values", err));
+        PASS_ON(mem_alloc(&s->x[g], of->n + 1, sizeof *s->x[g], "values", err));
         if (weights->n)
-            TRY(mem_alloc(&s->w[g], of->n + 1, sizeof *s->w[g], "weights", err));
+            PASS_ON(mem_alloc(&s->w[g], of->n + 1, sizeof *s->w[g], "weights", err));
         for (int64_t i = 0; i < of->n; i++) {
             if (!apart && !all_have(m, n, &of->u[i]))
                 continue;
@@ -448,8 +433,7 @@ static int sample_make(const struct member *const *m, int n, bool apart, struct 
             s->x[g][s->n[g]++] = unit_mean(unit_at(&m[g]->units, of->u[i].layer, of->u[i].head));
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Have all members the same units, and with `values` the same numbers? */
@@ -520,7 +504,7 @@ static int test_members(const struct claim *c, const struct members *all, double
     bool whole = c->kind == CLAIM_MORE || (c->kind == CLAIM_WITHIN && c->stat != STAT_MEAN);
     bool apart = c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD && !same_units(all, false);
     int n = whole ? 1 : c->kind == CLAIM_ORDER ? all->n - 1 : all->n;
-    int x = find_member(all, c->x, all->n), tests = n > 1 ? all->n - 1 : 1, rc = 0;
+    int x = find_member(all, c->x, all->n), tests = n > 1 ? all->n - 1 : 1;
     for (int i = 0; i < n; i++) {
         struct comparison one = {.n = whole ? all->n : c->kind == CLAIM_WITHIN ? 1 : 2};
         int other = c->kind == CLAIM_MOST ? x : i + 1;
@@ -532,11 +516,10 @@ static int test_members(const struct claim *c, const struct members *all, double
             one.m[0] = &all->m[c->falls ? i : other];
             one.m[1] = &all->m[c->falls ? other : i];
         }
-        TRY(compare(c, apart, tie, tests, &one, err));
+        PASS_ON(compare(c, apart, tie, tests, &one, err));
         join(worst, &one);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Is member o better than x in the metric of one half? */
@@ -554,13 +537,13 @@ static int test_better(const struct claim *c, const struct members *all, int o, 
 static int test_front(const struct claim *c, const struct members *all, double tie,
                       struct comparison *worst, struct err *err)
 {
-    int half = all->n / 2, x = find_member(all, c->x, half), rc = 0;
+    int half = all->n / 2, x = find_member(all, c->x, half);
     for (int i = 0; i < half && x >= 0; i++) {
         struct comparison one, two;
         if (i == x)
             continue;
-        TRY(test_better(c, all, i, x, tie, &one, err));
-        TRY(test_better(c, all, half + i, half + x, tie, &two, err));
+        PASS_ON(test_better(c, all, i, x, tie, &one, err));
+        PASS_ON(test_better(c, all, half + i, half + x, tie, &two, err));
         bool both = one.state == CLAIM_HOLDS && two.state == CLAIM_HOLDS;
         bool not_both = one.state == CLAIM_HOLDS_NOT || two.state == CLAIM_HOLDS_NOT;
         one.state = both ? CLAIM_HOLDS_NOT : not_both ? CLAIM_HOLDS : CLAIM_OPEN;
@@ -568,8 +551,7 @@ static int test_front(const struct claim *c, const struct members *all, double t
         one.e.n = two.e.n < one.e.n ? two.e.n : one.e.n;
         join(worst, &one);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Settings with the same number in every unit were one experiment under several names, and decide
@@ -684,7 +666,6 @@ int claim_test(const struct claim *c, const struct members *all, double tie, str
                struct err *err)
 {
     struct comparison worst = {.n = 0};
-    int rc = 0;
     row->state = CLAIM_OPEN;
     row->value = (struct claim_estimate){NAN, NAN, NAN, NAN, 0};
     row->mean[0] = row->mean[1] = NAN;
@@ -695,8 +676,8 @@ int claim_test(const struct claim *c, const struct members *all, double tie, str
                                                                    : "");
     put_test(c, row->test, sizeof row->test);
     if (!all->reason[0] && !is_unmoved(c, all) && all->n >= least_members(c))
-        TRY(c->kind == CLAIM_FRONT ? test_front(c, all, tie, &worst, err)
-                                   : test_members(c, all, tie, &worst, err));
+        PASS_ON(c->kind == CLAIM_FRONT ? test_front(c, all, tie, &worst, err)
+                                       : test_members(c, all, tie, &worst, err));
     if (worst.n) {
         row->state = worst.state;
         row->value = worst.e;
@@ -704,8 +685,7 @@ int claim_test(const struct claim *c, const struct members *all, double tie, str
     }
     if (row->state == CLAIM_OPEN)
         say_why(c, all, &worst, row);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- printed numbers ------------------------------------------------------------------------- */
@@ -774,9 +754,8 @@ static void take_cell(const struct page *p, const struct claim *c, const struct 
         return;
     /* the table may print what the claim's metric leaves */
     bool rest = strncmp(metric, "1-", 2) == 0 && strcmp(metric + 2, want) == 0;
-    json_t *where = rule_where(cell->rule, cell);
+    OWN(json_decrefp) json_t *where = rule_where(cell->rule, cell);
     put_number(p, cell, 0, member_of(p, c, where, rest ? want : metric), cell_scale(cell), rest, l);
-    json_decref(where);
 }
 
 /* 1 holds, 0 does not, -1 the line has not what the claim compares. A number has no interval;
@@ -999,9 +978,9 @@ static int add_row(struct page *p, const json_t *claim, int model, const char *n
                    struct err *err)
 {
     struct claim c;
-    int rc = 0;
-    TRY(claim_read(json_object_get(claim, "test"), &c, err));
-    TRY(mem_grow(&p->claims, &p->cap_claims, p->n_claims + 1, sizeof *p->claims, "claims", err));
+    PASS_ON(claim_read(json_object_get(claim, "test"), &c, err));
+    PASS_ON(
+        mem_grow(&p->claims, &p->cap_claims, p->n_claims + 1, sizeof *p->claims, "claims", err));
     struct claim_row *row = &p->claims[p->n_claims++];
     *row = (struct claim_row){.id = json_str_or(claim, "id", ""),
                               .text = json_str_or(claim, "text", ""),
@@ -1011,19 +990,17 @@ static int add_row(struct page *p, const json_t *claim, int model, const char *n
                               .state = CLAIM_OPEN};
     put_printed(p, &c, row);
     if (model >= 0) {
-        TRY(test_on_model(p, &c, model, row, err));
+        PASS_ON(test_on_model(p, &c, model, row, err));
         note_cause(p, claim, model, row);
     } else if (!c.labels)
         snprintf(row->why, sizeof row->why, "needs %s", *needs == 'K' ? "a GPU" : "eval");
-out:
-    return rc;
+    return 0;
 }
 
 int page_claims(struct page *p, struct err *err)
 {
     size_t i;
     json_t *claim;
-    int rc = 0;
     for (int m = 0; m <= p->plan->models->n; m++)
         json_array_foreach(p->recipe->claims, i, claim)
         {
@@ -1031,10 +1008,9 @@ int page_claims(struct page *p, struct err *err)
             bool labels = json_object_get(json_object_get(claim, "test"), "labels") != NULL;
             bool here = !needs[0] || p->plan->cuda, last = m == p->plan->models->n;
             if (!last && !labels && here && page_uses(p, -1, m))
-                TRY(add_row(p, claim, m, needs, err));
+                PASS_ON(add_row(p, claim, m, needs, err));
             if (last && (labels || (needs[0] && !(p->plan->cuda && p->recipe->n_jobs))))
-                TRY(add_row(p, claim, -1, needs, err));
+                PASS_ON(add_row(p, claim, -1, needs, err));
         }
-out:
-    return rc;
+    return 0;
 }

@@ -118,30 +118,27 @@ static int check_items(const struct paper_data *d, const struct str_list *items,
 
 static int read_recipes(struct session *s, const struct str_list *items, struct err *err)
 {
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     const json_t *item;
     size_t n = 0;
-    int rc = 0;
-    TRY(check_items(&s->data, items, err));
+    PASS_ON(check_items(&s->data, items, err));
     while (paper_item_at(&s->data, n))
         n++;
-    TRY(mem_zalloc(&s->recipes, (int64_t)n, sizeof *s->recipes, "recipes", err));
+    PASS_ON(mem_zalloc(&s->recipes, (int64_t)n, sizeof *s->recipes, "recipes", err));
     for (size_t i = 0; (item = paper_item_at(&s->data, i)); i++) {
         const char *id = json_str_or(item, "id", "");
         if (!s->o.list && !wanted(items, id))
             continue;
         buf_reset(&path);
-        TRY(recipe_path(&s->data, id, &path, err));
+        PASS_ON(recipe_path(&s->data, id, &path, err));
         struct recipe *r = &s->recipes[s->n_recipes++];
-        TRY(recipe_read(buf_str(&path), &s->data, r, err));
+        PASS_ON(recipe_read(buf_str(&path), &s->data, r, err));
         if (strcmp(r->id, id) != 0)
-            FAIL(err, ERR_INPUT, "%s: id: '%s' was expected, found '%s'", buf_str(&path), id,
-                 r->id);
-        TRY(recipe_check(r, err));
+            return err_set(err, ERR_INPUT, "%s: id: '%s' was expected, found '%s'", buf_str(&path),
+                           id, r->id);
+        PASS_ON(recipe_check(r, err));
     }
-out:
-    buf_free(&path);
-    return rc;
+    return 0;
 }
 
 /* Without jobs there is nothing of ours. */
@@ -218,27 +215,22 @@ static int print_list(const struct session *s, struct err *err)
 /* Work in DIR/jobs, so that every path in a command is short and free of odd characters. */
 static int enter(struct session *s, struct err *err)
 {
-    struct buf jobs = {0}, data = {0};
-    char *root = NULL;
-    int rc = 0;
+    OWN(buf_free) struct buf jobs = {0}, data = {0};
+    OWN(free_at) char *root = NULL;
     root = realpath(buf_str(&s->data.dir), NULL);
     if (!root)
-        FAIL(err, ERR_INPUT, "%s: not there any more", buf_str(&s->data.dir));
+        return err_set(err, ERR_INPUT, "%s: not there any more", buf_str(&s->data.dir));
     buf_puts(&data, root);
     data.data[strlen(root) - strlen("/paper")] = '\0';
     if (setenv("LACUNA_DATA", data.data, 1) != 0)
-        FAIL(err, ERR_NOMEM, "environment: out of memory");
+        return err_set(err, ERR_NOMEM, "environment: out of memory");
     buf_printf(&jobs, "%s/jobs", s->o.output);
-    TRY(buf_check(&jobs, "path", err));
+    PASS_ON(buf_check(&jobs, "path", err));
     if (!s->o.c.dry_run)
-        TRY(make_dirs(buf_str(&jobs), err));
+        PASS_ON(make_dirs(buf_str(&jobs), err));
     if (chdir(buf_str(&jobs)) != 0 && !s->o.c.dry_run)
-        rc = err_sys(err, ERR_IO, "%s", buf_str(&jobs));
-out:
-    free(root);
-    buf_free(&jobs);
-    buf_free(&data);
-    return rc;
+        return err_sys(err, ERR_IO, "%s", buf_str(&jobs));
+    return 0;
 }
 
 /* How many jobs run side by side: most have phases of one thread. */
@@ -306,17 +298,16 @@ static int put_advice(struct session *s, struct buf *b, struct err *err)
     struct cost all = {0};
     double least, has = disk_free("."), room = room_of(s);
     char text[3][24];
-    int rc = 0;
     plan_cost(&s->plan, cmd_jobs(&s->o.c), &all);
     if (all.seconds < 1800 && all.bytes < 10e9)
         return 0;
     bytes_text(has, text[0]);
     buf_printf(b, "free on this disk: %s\n", has < 0 ? "not known" : text[0]);
     if (!s->plan.quick)
-        TRY(put_other(s, true, s->plan.cuda, b, err));
+        PASS_ON(put_other(s, true, s->plan.cuda, b, err));
     if (!s->plan.cuda)
-        TRY(put_other(s, s->plan.quick, true, b, err));
-    TRY(plan_least_disk(&s->plan, &least, err));
+        PASS_ON(put_other(s, s->plan.quick, true, b, err));
+    PASS_ON(plan_least_disk(&s->plan, &least, err));
     bytes_text(least, text[1]);
     bytes_text(room, text[2]);
     if (room > 0)
@@ -325,8 +316,7 @@ static int put_advice(struct session *s, struct buf *b, struct err *err)
     else if (least < all.bytes)
         buf_printf(b, "  --disk %.0f: %s of traces at a time, made in turns and deleted\n",
                    ceil(least / 1e9), text[1]);
-out:
-    return rc;
+    return 0;
 }
 
 static int print_plan(struct session *s, struct err *err)
@@ -343,30 +333,33 @@ static int print_plan(struct session *s, struct err *err)
 
 static int reproduce(struct session *s, const struct str_list *items, struct err *err)
 {
-    int written = 0, failed = 0, rc = 0;
+    int written = 0, failed = 0;
     if (s->o.c.force)
-        FAIL(err, ERR_USAGE,
-             "reproduce: --force: remove the folders of DIR/jobs that are to be made again");
+        return err_set(
+            err, ERR_USAGE,
+            "reproduce: --force: remove the folders of DIR/jobs that are to be made again");
     if (s->o.c.seed)
-        FAIL(err, ERR_USAGE, "reproduce: --seed: the recipes fix the seeds of their jobs");
+        return err_set(err, ERR_USAGE,
+                       "reproduce: --seed: the recipes fix the seeds of their jobs");
     if (s->o.c.json && s->o.c.dry_run)
-        FAIL(err, ERR_USAGE, "reproduce: the plan of --dry-run is text; leave --json out");
+        return err_set(err, ERR_USAGE,
+                       "reproduce: the plan of --dry-run is text; leave --json out");
     if (s->o.backend == 1 && !s->app->accel && !s->o.c.dry_run)
-        FAIL(err, ERR_MACHINE, "reproduce: this program was built without CUDA");
-    TRY(paper_data_load(&s->data, err));
-    TRY(read_recipes(s, items, err));
+        return err_set(err, ERR_MACHINE, "reproduce: this program was built without CUDA");
+    PASS_ON(paper_data_load(&s->data, err));
+    PASS_ON(read_recipes(s, items, err));
     if (s->o.list) {
-        TRY(print_list(s, err));
-        goto out;
+        PASS_ON(print_list(s, err));
+        return 0;
     }
-    TRY(model_set_make(&s->o.model, &s->o.trace, s->recipes, s->n_recipes, &s->data, &s->models,
-                       err));
-    TRY(model_set_chat(&s->models, &s->data, s->o.chat, err));
-    TRY(task_set_make(&s->data, &s->o.tasks, &s->tasks, err));
-    TRY(enter(s, err));
+    PASS_ON(model_set_make(&s->o.model, &s->o.trace, s->recipes, s->n_recipes, &s->data, &s->models,
+                           err));
+    PASS_ON(model_set_chat(&s->models, &s->data, s->o.chat, err));
+    PASS_ON(task_set_make(&s->data, &s->o.tasks, &s->tasks, err));
+    PASS_ON(enter(s, err));
     set_backend(s, s->o.backend == 1);
     for (int i = 0; s->o.lengths && i < s->n_recipes; i++)
-        TRY(recipe_set_lengths(&s->recipes[i], s->o.lengths, err));
+        PASS_ON(recipe_set_lengths(&s->recipes[i], s->o.lengths, err));
     s->plan = (struct plan){.app = s->app,
                             .style = styles[s->o.style],
                             .recipes = s->recipes,
@@ -377,20 +370,20 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .lengths = s->o.lengths,
                             .cuda = s->o.backend == 1,
                             .no_gnuplot = !program_found("gnuplot")};
-    TRY(plan_expand(&s->plan, err));
-    TRY(plan_check(&s->plan, &s->data, err));
+    PASS_ON(plan_expand(&s->plan, err));
+    PASS_ON(plan_check(&s->plan, &s->data, err));
     if (s->o.c.dry_run) {
-        TRY(print_plan(s, err));
-        goto out;
+        PASS_ON(print_plan(s, err));
+        return 0;
     }
     const struct make_opts make = {at_once(s), cmd_jobs(&s->o.c), room_of(s)};
-    TRY(jobs_run(&s->plan, &make, err));
+    PASS_ON(jobs_run(&s->plan, &make, err));
     for (int i = 0; i < s->n_recipes; i++) {
         bool changed = false;
-        TRY(output_page(&s->plan, i, &s->data, &changed, err));
+        PASS_ON(output_page(&s->plan, i, &s->data, &changed, err));
         written += changed;
     }
-    TRY(output_index(&s->data, err));
+    PASS_ON(output_index(&s->data, err));
     for (int i = 0; i < s->plan.n; i++)
         failed += s->plan.s[i].failed;
     warn_undrawn(&s->plan);
@@ -398,13 +391,12 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
              failed ? "some jobs failed" : "nothing is left to do");
     if (s->o.c.json && printf("{\"pages\": %d, \"written\": %d, \"failed_jobs\": %d}\n",
                               s->n_recipes, written, failed) < 0)
-        FAIL(err, ERR_IO, "standard output");
+        return err_set(err, ERR_IO, "standard output");
     if (failed)
-        FAIL(err, ERR_CHECK,
-             "some jobs failed; the pages name what lacks them, and "
-             "DIR/jobs/*.part/log.txt has their output");
-out:
-    return rc;
+        return err_set(err, ERR_CHECK,
+                       "some jobs failed; the pages name what lacks them, and "
+                       "DIR/jobs/*.part/log.txt has their output");
+    return 0;
 }
 
 static void close_session(struct session *s)
@@ -420,16 +412,13 @@ static void close_session(struct session *s)
 
 static int run(const struct app *app, void *opts, struct str_list *items, struct err *err)
 {
-    struct session s = {.app = app, .o = *(struct reproduce_opts *)opts};
-    int rc = 0;
+    OWN(close_session) struct session s = {.app = app, .o = *(struct reproduce_opts *)opts};
     if (!s.o.list && items->n == 0)
-        FAIL(err, ERR_USAGE, "reproduce: which table? (lacuna reproduce --list names them)");
+        return err_set(err, ERR_USAGE,
+                       "reproduce: which table? (lacuna reproduce --list names them)");
     if (!s.o.list && !s.o.output)
-        FAIL(err, ERR_USAGE, "reproduce: -o DIR is missing");
-    TRY(reproduce(&s, items, err));
-out:
-    close_session(&s);
-    return rc;
+        return err_set(err, ERR_USAGE, "reproduce: -o DIR is missing");
+    return reproduce(&s, items, err);
 }
 
 const struct command cmd_reproduce = {

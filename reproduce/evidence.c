@@ -25,40 +25,36 @@ int record_as_counted(struct record *r, struct err *err)
     static const char *const grades[] = {"needle_acc", "multi_acc", "kv_acc",
                                          "chain_acc",  "copy_top1", "choice_acc"};
     double grade = NAN;
-    int rc = 0;
     for (int64_t i = 0; i < record_metrics(r) && isnan(grade); i++)
         if (strncmp(record_metric_name(r, i), "score@", 6) == 0)
             grade = r->values[i];
     for (size_t k = 0; k < sizeof grades / sizeof *grades && isnan(grade); k++)
         grade = record_get(r, grades[k]);
     if (!isnan(grade))
-        TRY(record_metric(r, "score", grade, err));
+        PASS_ON(record_metric(r, "score", grade, err));
     if (!record_has(r, "time_quant_ns") && record_has(r, "time_total_ns"))
-        TRY(record_metric(r, "time_quant_ns", 0, err));
-out:
-    return rc;
+        return record_metric(r, "time_quant_ns", 0, err);
+    return 0;
 }
 
 int evidence_load(const struct plan *p, int recipe, struct evidence *e, struct err *err)
 {
-    int rc = 0;
     e->plan = p;
     e->recipe = recipe;
-    TRY(mem_zalloc(&e->sets, p->n + 1, sizeof *e->sets, "records", err));
+    PASS_ON(mem_zalloc(&e->sets, p->n + 1, sizeof *e->sets, "records", err));
     for (const struct step *s = NULL; (s = next_step(p, recipe, s));) {
         struct record_set *set = &e->sets[e->n_sets];
         if (!s->done || !step_has_records(p, s))
             continue;
-        TRY(records_load(s->id, &set->r, &set->n, err));
+        PASS_ON(records_load(s->id, &set->r, &set->n, err));
         e->n_sets++;
-        TRY(mem_grow(&e->v, &e->cap, e->n + set->n, sizeof *e->v, "records", err));
+        PASS_ON(mem_grow(&e->v, &e->cap, e->n + set->n, sizeof *e->v, "records", err));
         for (int64_t k = 0; k < set->n; k++) {
-            TRY(record_as_counted(&set->r[k], err));
+            PASS_ON(record_as_counted(&set->r[k], err));
             e->v[e->n++] = (struct proof){&set->r[k], (int)(s - p->s)};
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 void evidence_free(struct evidence *e)
@@ -282,7 +278,6 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
     struct expr number = expr_parse(metric);
     bool keys = metric_of_keys(metric);
     int64_t cap = 0;
-    int rc = 0;
     *out = (struct unit_values){.of = of[RECORD_OF_HEAD]};
     for (const struct proof *p = NULL; (p = next_proof(e, c, p));) {
         const struct record *r = p->r;
@@ -291,7 +286,7 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
             continue;
         struct unit own = unit_of_record(r, keys), *u = unit_at(out, own.layer, own.head);
         if (!u) {
-            TRY(mem_grow(&out->u, &cap, out->n + 1, sizeof *out->u, "units", err));
+            PASS_ON(mem_grow(&out->u, &cap, out->n + 1, sizeof *out->u, "units", err));
             u = &out->u[out->n++];
             *u = own;
         }
@@ -303,8 +298,7 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
     }
     if (out->n)
         qsort(out->u, (size_t)out->n, sizeof *out->u, by_place);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- intervals ------------------------------------------------------------------------------- */
@@ -487,27 +481,24 @@ out:
 int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
                   const char *stat, struct sample_stats *out, struct err *err)
 {
-    struct unit_values v = {0};
+    OWN(unit_values_free) struct unit_values v = {0};
     bool tasks = strstr(stat, "-over-tasks") != NULL;
-    int rc = 0;
     *out = (struct sample_stats){.value = NAN, .sd = NAN, .lo = NAN, .hi = NAN};
     if (strcmp(stat, "sum-over-layers") == 0)
         return sum_over_layers(e, c, metric, out, err);
-    TRY(evidence_units(e, c, metric, &v, err));
+    PASS_ON(evidence_units(e, c, metric, &v, err));
     if (v.n == 0)
-        goto out;
+        return 0;
     if (tasks)
         weigh_tasks(&v, stat[0] == 's');
     if (strcmp(stat, "largest") == 0)
         out->value = largest(&v);
     else
-        TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
+        PASS_ON(spread(&v, strcmp(stat, "calls") == 0, out, err));
     if (tasks)
         out->sd = NAN;
     out->units = v.n;
     out->calls = v.calls;
     out->of = v.of;
-out:
-    unit_values_free(&v);
-    return rc;
+    return 0;
 }

@@ -100,7 +100,6 @@ bool axis_has_models(const struct grid_axis *a)
 /* "ours, least (layer 2, head 5)/Sparsity": the levels, with the head that was picked. */
 static int name_entries(const struct page *p, struct grid_axis *a, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < a->n; i++) {
         struct grid_entry *e = &a->e[i];
         char **last = &e->level[e->levels - 1];
@@ -114,18 +113,17 @@ static int name_entries(const struct page *p, struct grid_axis *a, struct err *e
             buf_printf(&path, "%s%s", k ? "/" : "", e->level[k] ? e->level[k] : "");
         buf_puts(&path, "");
         e->path = path.data;
-        TRY(buf_check(&label, "label", err));
-        TRY(buf_check(&path, "label", err));
+        PASS_ON(buf_check(&label, "label", err));
+        PASS_ON(buf_check(&path, "label", err));
         if (!e->named)
             continue;
         label = (struct buf){0};
         buf_printf(&label, "%s, %s", *last, p->plan->models->m[e->model].name);
         free(*last);
         *last = label.data;
-        TRY(buf_check(&label, "label", err));
+        PASS_ON(buf_check(&label, "label", err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* A zeroed entry at place `at`; without memory a spare one, and the axis has failed. */
@@ -392,9 +390,8 @@ static int pick_head(const struct page *p, const json_t *pick, struct grid_entry
                        recipe_job_find(p->recipe, json_str_or(pick, "job", "")),
                        json_object_get(pick, "where"), NULL};
     const char *rank = json_str_or(pick, "rank", "");
-    struct unit_values u = {0};
-    int rc = 0;
-    TRY(evidence_units(&p->evidence, &c, json_str_or(pick, "by", ""), &u, err));
+    OWN(unit_values_free) struct unit_values u = {0};
+    PASS_ON(evidence_units(&p->evidence, &c, json_str_or(pick, "by", ""), &u, err));
     if (u.n) {
         qsort(u.u, (size_t)u.n, sizeof *u.u, by_mean);
         const struct unit *one = &u.u[rank[0] == 'm'   ? (u.n - 1) / 2
@@ -404,9 +401,7 @@ static int pick_head(const struct page *p, const json_t *pick, struct grid_entry
         e->layer = one->layer;
         e->head = one->head;
     }
-out:
-    unit_values_free(&u);
-    return rc;
+    return 0;
 }
 
 /* Put names into an added entry's labels: of {role} the model's, of {variable} its value. */
@@ -461,7 +456,7 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
     bool placed = axis_has_models(&b->rows) || axis_has_models(&b->columns);
     size_t i;
     json_t *o;
-    int used = 0, rc = 0;
+    int used = 0;
     for (int m = 0; m < p->plan->models->n; m++)
         used += page_uses(p, -1, m);
     bool shared = !placed && used > 1 && json_object_size(p->recipe->roles) == 1;
@@ -475,12 +470,11 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
             continue;
         for (int m = 0; m < p->plan->models->n; m++)
             if (has_entry(p, o, m, shared))
-                TRY(add_extra(p, a, o, m, !label_role(p->recipe, o), err));
+                PASS_ON(add_extra(p, a, o, m, !label_role(p->recipe, o), err));
         if (!shared && !label_role(p->recipe, o))
-            TRY(add_extra(p, a, o, -1, false, err));
+            PASS_ON(add_extra(p, a, o, -1, false, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- cells ----------------------------------------------------------------------------------- */
@@ -507,9 +501,8 @@ int grid_make(struct page *p, struct err *err)
     const json_t *blocks = json_object_get(p->recipe->item, "blocks");
     size_t i;
     json_t *o;
-    int rc = 0;
-    TRY(mem_zalloc(&p->blocks, (int64_t)json_array_size(blocks) + 1, sizeof *p->blocks, "blocks",
-                   err));
+    PASS_ON(mem_zalloc(&p->blocks, (int64_t)json_array_size(blocks) + 1, sizeof *p->blocks,
+                       "blocks", err));
     json_array_foreach(blocks, i, o)
     {
         struct page_block *b = &p->blocks[p->n_blocks++];
@@ -518,12 +511,13 @@ int grid_make(struct page *p, struct err *err)
         take_axis(json_object_get(o, "rows"), "label", &b->rows);
         place_models(p, b);
         place_lengths(p, b);
-        TRY(place_extra(p, b, err));
+        PASS_ON(place_extra(p, b, err));
         if (b->rows.failed || b->columns.failed)
-            FAIL(err, ERR_NOMEM, "rows and columns: out of memory");
-        TRY(name_entries(p, &b->columns, err));
-        TRY(name_entries(p, &b->rows, err));
-        TRY(mem_zalloc(&b->cell, (int64_t)b->rows.n * b->columns.n, sizeof *b->cell, "cells", err));
+            return err_set(err, ERR_NOMEM, "rows and columns: out of memory");
+        PASS_ON(name_entries(p, &b->columns, err));
+        PASS_ON(name_entries(p, &b->rows, err));
+        PASS_ON(
+            mem_zalloc(&b->cell, (int64_t)b->rows.n * b->columns.n, sizeof *b->cell, "cells", err));
         for (int k = 0; k < b->rows.n * b->columns.n; k++) {
             struct page_cell *c = &b->cell[k];
             c->block = b;
@@ -532,6 +526,5 @@ int grid_make(struct page *p, struct err *err)
             c->rule = find_rule(p, c);
         }
     }
-out:
-    return rc;
+    return 0;
 }

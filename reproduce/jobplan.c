@@ -55,9 +55,7 @@ void step_text(const struct step *s, struct buf *b)
 
 static int new_step(struct plan *p, struct step **out, struct err *err)
 {
-    int rc = mem_grow(&p->s, &p->cap, p->n + 1, sizeof *p->s, "plan", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&p->s, &p->cap, p->n + 1, sizeof *p->s, "plan", err));
     *out = &p->s[p->n++];
     memset(*out, 0, sizeof **out);
     return 0;
@@ -155,12 +153,10 @@ static int add_named(struct plan *p, int at, int first, const char *text, struct
 {
     const struct recipe *r = &p->recipes[p->s[at].recipe];
     struct template_word w;
-    int rc = 0;
     while (template_next(&text, &w))
         if (recipe_job_find(r, w.name) >= 0)
-            TRY(add_inputs(p, at, first, recipe_job_find(r, w.name), err));
-out:
-    return rc;
+            PASS_ON(add_inputs(p, at, first, recipe_job_find(r, w.name), err));
+    return 0;
 }
 
 static int connect(struct plan *p, int at, int first, struct err *err)
@@ -169,14 +165,13 @@ static int connect(struct plan *p, int at, int first, struct err *err)
     const struct recipe_job *j = step_job(p, &p->s[at]);
     size_t i;
     json_t *v;
-    int rc = 0;
     json_array_foreach(j->from, i, v)
-        TRY(add_inputs(p, at, first, recipe_job_find(r, json_string_value(v)), err));
+        PASS_ON(add_inputs(p, at, first, recipe_job_find(r, json_string_value(v)), err));
     p->s[at].n_from = p->s[at].n_in;
-    TRY(add_named(p, at, first, j->args, err));
-    json_array_foreach(j->methods, i, v) TRY(add_named(p, at, first, json_string_value(v), err));
-out:
-    return rc;
+    PASS_ON(add_named(p, at, first, j->args, err));
+    json_array_foreach(j->methods, i, v)
+        PASS_ON(add_named(p, at, first, json_string_value(v), err));
+    return 0;
 }
 
 /* Steps of one job for one model: all combinations of its variables, the last one fastest. */
@@ -185,13 +180,12 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
     const struct recipe *r = &p->recipes[recipe];
     const struct recipe_job *j = &r->jobs[job];
     size_t n = json_array_size(j->each), at[STEP_VARS] = {0};
-    int rc = 0;
     if (n > STEP_VARS)
-        FAIL(err, ERR_INPUT, "%s: job '%s' repeats over more than %d variables", buf_str(&r->path),
-             j->name, STEP_VARS);
+        return err_set(err, ERR_INPUT, "%s: job '%s' repeats over more than %d variables",
+                       buf_str(&r->path), j->name, STEP_VARS);
     for (;;) {
         struct step *s = NULL;
-        TRY(new_step(p, &s, err));
+        PASS_ON(new_step(p, &s, err));
         s->recipe = recipe;
         s->job = job;
         s->model = model;
@@ -199,11 +193,12 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
             const char *name = json_string_value(json_array_get(j->each, i));
             s->var[i] = (struct step_var){name, value_at(p, recipe, model, name, at[i])};
             if (!s->var[i].value)
-                FAIL(err, ERR_INPUT, "%s: variable '%s' has no value", buf_str(&r->path), name);
+                return err_set(err, ERR_INPUT, "%s: variable '%s' has no value", buf_str(&r->path),
+                               name);
         }
         s->n_vars = (int)n;
-        TRY(step_find_task(p, s, err));
-        TRY(connect(p, p->n - 1, first, err));
+        PASS_ON(step_find_task(p, s, err));
+        PASS_ON(connect(p, p->n - 1, first, err));
         size_t k = n;
         while (k > 0) {
             const char *name = json_string_value(json_array_get(j->each, k - 1));
@@ -214,8 +209,7 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
         if (k == 0)
             break;
     }
-out:
-    return rc;
+    return 0;
 }
 
 bool step_lacks_file(const struct step *s)
@@ -241,19 +235,15 @@ static const char *cannot(const struct plan *p, const struct step *s, char text[
 /* A model's positions end its lengths: the step goes without longer ones, or is left out. */
 static int end_lengths(const struct plan *p, struct step *s, struct err *err)
 {
-    struct buf fit = {0}, beyond = {0};
-    int rc = 0;
-    TRY(step_lengths(p, s, &fit, &beyond, err));
+    OWN(buf_free) struct buf fit = {0}, beyond = {0};
+    PASS_ON(step_lengths(p, s, &fit, &beyond, err));
     if (beyond.len) {
         const struct model_use *m = &p->models->m[s->model];
         snprintf(s->reason, sizeof s->reason, "beyond the %lld positions of %s (%s tokens)",
                  (long long)m->positions, m->name, buf_str(&beyond));
         s->left_out = !fit.len;
     }
-out:
-    buf_free(&fit);
-    buf_free(&beyond);
-    return rc;
+    return 0;
 }
 
 bool step_reads(const struct step *s, int input)
@@ -293,13 +283,12 @@ static const char *drop_inputs(const struct plan *p, struct step *s)
 /* Leave out what cannot be done here, what reads it, and inputs that nothing else reads. */
 static int leave_out(struct plan *p, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < p->n; i++) {
         struct step *s = &p->s[i];
         char text[200];
         const char *why = cannot(p, s, text);
         if (!why)
-            TRY(end_lengths(p, s, err));
+            PASS_ON(end_lengths(p, s, err));
         if (!why && !s->left_out)
             why = drop_inputs(p, s);
         if (why) {
@@ -324,29 +313,25 @@ static int leave_out(struct plan *p, struct err *err)
         s->left_out = true;
         memmove(s->reason, p->s[last].reason, sizeof s->reason);
     }
-out:
-    return rc;
+    return 0;
 }
 
 int plan_expand(struct plan *p, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < p->n_recipes; i++) {
         const struct recipe *r = &p->recipes[i];
         int first = p->n;
         for (int j = 0; j < r->n_jobs; j++) {
             const char *role = job_role(r, &r->jobs[j]);
             if (!role)
-                TRY(expand_job(p, i, j, -1, first, err));
+                PASS_ON(expand_job(p, i, j, -1, first, err));
             for (int m = 0; role && m < p->models->n; m++)
                 if (strcmp(p->models->m[m].role, role) == 0)
-                    TRY(expand_job(p, i, j, m, first, err));
+                    PASS_ON(expand_job(p, i, j, m, first, err));
         }
     }
-    TRY(leave_out(p, err));
-    TRY(plan_jobs(p, err));
-out:
-    return rc;
+    PASS_ON(leave_out(p, err));
+    return plan_jobs(p, err);
 }
 
 void plan_free(struct plan *p)

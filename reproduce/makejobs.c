@@ -7,6 +7,7 @@
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/method_run.h"
 #include "core/pool.h"
 #include "reproduce/evidence.h"
@@ -95,7 +96,7 @@ static void put_dollars(const char *s, struct buf *b)
  * before the rule. */
 static void put_command(const struct step *s, int k, bool texts, struct buf *b)
 {
-    struct buf word = {0};
+    OWN(buf_free) struct buf word = {0};
     for (int64_t i = 0; i < s->argv[k].n; i++) {
         bool lines = strchr(s->argv[k].items[i], '\n') != NULL;
         buf_reset(&word);
@@ -109,7 +110,6 @@ static void put_command(const struct step *s, int k, bool texts, struct buf *b)
             word_text(buf_str(&word), "$@.part", b);
     }
     b->failed |= word.failed;
-    buf_free(&word);
 }
 
 static void job_name(const struct plan *p, const struct step *s, struct buf *b)
@@ -155,8 +155,7 @@ static void put_rule(const struct plan *p, const struct step *s, struct buf *b)
 
 static int write_makefile(const struct plan *p, struct err *err)
 {
-    struct buf b = {0}, goals = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0}, goals = {0};
     buf_puts(&b, "# Written by lacuna reproduce. A target is the folder of a job.\n"
                  "export LACUNA ?= lacuna\nTHREADS := 1\nall:\n");
     for (int i = 0; i < p->n; i++) {
@@ -166,13 +165,9 @@ static int write_makefile(const struct plan *p, struct err *err)
         put_rule(p, &p->s[i], &b);
     }
     buf_printf(&b, "\nGOALS :=%s\nall: $(GOALS)\n", buf_str(&goals));
-    TRY(buf_check(&goals, "Makefile", err));
-    TRY(buf_check(&b, "Makefile", err));
-    TRY(file_write_atomic("Makefile", b.data, b.len, err));
-out:
-    buf_free(&goals);
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&goals, "Makefile", err));
+    PASS_ON(buf_check(&b, "Makefile", err));
+    return file_write_atomic("Makefile", b.data, b.len, err);
 }
 
 /* ---- make ------------------------------------------------------------------------------------ */
@@ -272,7 +267,7 @@ static int lock_jobs(int *fd, struct err *err)
 /* The last error of a job's output. */
 static void last_error(const char *id, char why[300])
 {
-    struct buf b = {0}, path = {0};
+    OWN(buf_free) struct buf b = {0}, path = {0};
     struct err ignored = {0};
     snprintf(why, 300, "the command ended without a message; jobs/make.log may say why");
     buf_printf(&path, "%s.part/log.txt", id);
@@ -283,8 +278,6 @@ static void last_error(const char *id, char why[300])
         if (found)
             snprintf(why, 300, "%.*s", (int)strcspn(found, "\n"), found);
     }
-    buf_free(&b);
-    buf_free(&path);
 }
 
 static void find_failures(struct plan *p)
@@ -332,25 +325,22 @@ struct calibrations {
 static int find_calibrations(const struct plan *p, const struct step *s, struct calibrations *out,
                              struct err *err)
 {
-    struct str_list texts = {0};
-    int rc = 0;
-    TRY(step_methods(p, s, &texts, err));
+    OWN(str_list_free) struct str_list texts = {0};
+    PASS_ON(step_methods(p, s, &texts, err));
     for (int64_t i = 0; i < texts.n; i++) {
         const char *name = calibration_of(p, s, texts.items[i]);
         struct method_run *runs = NULL;
         int64_t n = 0;
         if (!name)
             continue;
-        TRY(method_runs_parse(p->app->methods, texts.items[i], &runs, &n, err));
+        PASS_ON(method_runs_parse(p->app->methods, texts.items[i], &runs, &n, err));
         for (int64_t k = 0; k < n; k++) {
             str_list_add(&out->params, runs[k].canonical);
             str_list_add(&out->names, name);
         }
         method_runs_free(runs, n);
     }
-out:
-    str_list_free(&texts);
-    return rc;
+    return 0;
 }
 
 /* A calibration is called as in the recipe, not by the hash of its content. */
@@ -389,7 +379,7 @@ static void put_record(const struct plan *p, const struct recipe_job *j, int ste
                        const struct calibrations *c, const struct record *r, struct buf *lines)
 {
     struct record shown = *r;
-    struct buf params = {0};
+    OWN(buf_free) struct buf params = {0};
     put_params(c, r->params ? r->params : "", &params);
     shown.params = (char *)(uintptr_t)buf_str(&params);
     const char *name = series_of(p, j, step, &shown);
@@ -400,7 +390,6 @@ static void put_record(const struct plan *p, const struct recipe_job *j, int ste
     shown.params = (char *)(uintptr_t)buf_str(&params);
     record_json(&shown, lines);
     lines->failed |= params.failed;
-    buf_free(&params);
 }
 
 /* Write ID.part/drawn.jsonl: the records of the step's inputs, with the names of lines and
@@ -452,8 +441,8 @@ static bool is_goal(const struct plan *p, int i, enum phase phase)
 
 static int run_phase(struct plan *p, enum phase phase, const struct make_opts *o, struct err *err)
 {
-    struct buf goals = {0};
-    int jobs = phase == TIMED ? 1 : o->jobs, rc = 0, n = 0;
+    OWN(buf_free) struct buf goals = {0};
+    int jobs = phase == TIMED ? 1 : o->jobs, n = 0;
     /* Beside others a job gets three times its share of the threads: most have phases of one. */
     int threads = jobs > 3 ? o->threads * 3 / jobs : o->threads;
     buf_puts(&goals, "GOALS=");
@@ -462,16 +451,14 @@ static int run_phase(struct plan *p, enum phase phase, const struct make_opts *o
         if (!is_goal(p, i, phase) || strstr(buf_str(&goals), s->id))
             continue;
         if (step_draws_records(p, s))
-            TRY(drawn_records_write(p, s, err));
+            PASS_ON(drawn_records_write(p, s, err));
         buf_printf(&goals, "%s%s", n++ ? " " : "", s->id);
     }
-    TRY(buf_check(&goals, "make", err));
+    PASS_ON(buf_check(&goals, "make", err));
     if (n)
-        TRY(run_make(goals.data, jobs, threads < 1 ? 1 : threads, err));
+        PASS_ON(run_make(goals.data, jobs, threads < 1 ? 1 : threads, err));
     plan_look(p);
-out:
-    buf_free(&goals);
-    return rc;
+    return 0;
 }
 
 int jobs_run(struct plan *p, const struct make_opts *o, struct err *err)

@@ -36,7 +36,7 @@ static int hash_input_file(struct hash_state *h, const char *path, const char *n
                            struct err *err)
 {
     struct stat st;
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     int rc = 0;
     if (stat(path, &st) != 0)
         return err_sys(err, ERR_INPUT, "%s", path);
@@ -47,7 +47,6 @@ static int hash_input_file(struct hash_state *h, const char *path, const char *n
         hash_update(h, &st.st_mtim, sizeof st.st_mtim);
     else if ((rc = buf_read_file(&text, path, (size_t)HASHED_MAX, err)) == 0)
         hash_update(h, text.data, text.len);
-    buf_free(&text);
     return rc;
 }
 
@@ -92,11 +91,10 @@ static int first_int(const json_t *o, const char *a, const char *b, int otherwis
 static int read_config(struct model_use *m, const char *model, struct err *err)
 {
     char path[CHECKPOINT_PATH];
-    json_t *o = NULL;
-    int rc = 0;
-    TRY(checkpoint_json(model, "config.json", (size_t)16 << 20, path, &o, err));
+    OWN(json_decrefp) json_t *o = NULL;
+    PASS_ON(checkpoint_json(model, "config.json", (size_t)16 << 20, path, &o, err));
     if (!o)
-        FAIL(err, ERR_INPUT, "%s does not exist", path);
+        return err_set(err, ERR_INPUT, "%s does not exist", path);
     const char *kind = json_str_or(o, "_class_name", NULL);
     if (!kind) {
         const json_t *first = json_array_get(json_object_get(o, "architectures"), 0);
@@ -119,10 +117,8 @@ static int read_config(struct model_use *m, const char *model, struct err *err)
             json_is_integer(p) && json_integer_value(p) > 0 ? (int)json_integer_value(p) : 1;
     }
     if (s->layers < 1 || s->heads < 1 || s->head_dim < 1)
-        FAIL(err, ERR_INPUT, "%s: layers, heads or head dimension are missing", path);
-out:
-    json_decref(o);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: layers, heads or head dimension are missing", path);
+    return 0;
 }
 
 const json_t *shape_paper_model(const struct paper_data *d, const struct shape *s)
@@ -156,24 +152,19 @@ static const char *split_role(const char *text, char role[32])
 
 static int read_dir(struct model_use *m, const char *path, struct err *err)
 {
-    int rc = 0;
     m->dir = realpath(path, NULL);
     if (!m->dir)
         return err_sys(err, ERR_INPUT, "--model %s", path);
     checkpoint_name(m->dir, m->name, sizeof m->name);
     m->has_weights = true;
-    TRY(read_config(m, path, err));
-    TRY(identify(m, err));
-out:
-    return rc;
+    PASS_ON(read_config(m, path, err));
+    return identify(m, err);
 }
 
 static int read_trace(struct model_use *m, const char *path, struct err *err)
 {
-    struct trace *t = NULL;
-    int rc = trace_open(path, &t, err);
-    if (rc)
-        return rc;
+    OWN(trace_close) struct trace *t = NULL;
+    PASS_ON(trace_open(path, &t, err));
     const struct trace_meta *meta = trace_meta(t);
     m->trace = realpath(path, NULL);
     snprintf(m->name, sizeof m->name, "%s", meta->name);
@@ -183,7 +174,6 @@ static int read_trace(struct model_use *m, const char *path, struct err *err)
     m->causal = meta->causal;
     m->has_weights = meta->weights_id[0] != '\0';
     m->n = meta->n_q;
-    trace_close(&t);
     return 0;
 }
 
@@ -191,13 +181,11 @@ static int read_trace(struct model_use *m, const char *path, struct err *err)
 static int add_model(struct model_set *s, const char *text, const char *role, bool trace,
                      const struct paper_data *d, struct err *err)
 {
-    int rc = mem_grow(&s->m, &s->cap, s->n + 1, sizeof *s->m, "models", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&s->m, &s->cap, s->n + 1, sizeof *s->m, "models", err));
     struct model_use *m = &s->m[s->n++];
     *m = (struct model_use){.given = !role};
     const char *path = role ? text : split_role(text, m->role);
-    TRY(trace ? read_trace(m, path, err) : read_dir(m, path, err));
+    PASS_ON(trace ? read_trace(m, path, err) : read_dir(m, path, err));
     m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
     m->fills = m->role[0] ? json_with_id(d->models, m->role) : NULL;
     if (m->fills) /* a name of the papers, and no role */
@@ -206,8 +194,7 @@ static int add_model(struct model_set *s, const char *text, const char *role, bo
         m->fills = m->paper;
     if (role || !m->role[0])
         snprintf(m->role, sizeof m->role, "%s", role ? role : m->causal ? "lm" : "dit");
-out:
-    return rc;
+    return 0;
 }
 
 static bool has_role(const struct model_set *s, const char *role)
@@ -275,16 +262,14 @@ int model_set_make(const struct str_list *dirs, const struct str_list *traces,
                    const struct recipe *recipes, int n_recipes, const struct paper_data *d,
                    struct model_set *out, struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0; i < dirs->n; i++)
-        TRY(add_model(out, dirs->items[i], NULL, false, d, err));
+        PASS_ON(add_model(out, dirs->items[i], NULL, false, d, err));
     for (int64_t i = 0; i < traces->n; i++)
-        TRY(add_model(out, traces->items[i], NULL, true, d, err));
-    TRY(check_roles(out, recipes, n_recipes, err));
+        PASS_ON(add_model(out, traces->items[i], NULL, true, d, err));
+    PASS_ON(check_roles(out, recipes, n_recipes, err));
     for (int i = 0; i < n_recipes; i++)
-        TRY(add_defaults(out, &recipes[i], d, err));
-out:
-    return rc;
+        PASS_ON(add_defaults(out, &recipes[i], d, err));
+    return 0;
 }
 
 void model_set_free(struct model_set *s)
@@ -329,10 +314,8 @@ int model_set_of_papers(const struct recipe *r, const struct paper_data *d, stru
     {
         const json_t *paper = candidate(d, role, json_object_get(o, "fills"));
         paper = paper ? paper : candidate(d, role, NULL);
-        int rc =
-            paper ? mem_grow(&out->m, &out->cap, out->n + 1, sizeof *out->m, "models", err) : 0;
-        if (rc)
-            return rc;
+        PASS_ON(paper ? mem_grow(&out->m, &out->cap, out->n + 1, sizeof *out->m, "models", err)
+                      : 0);
         if (!paper)
             continue;
         struct model_use *m = &out->m[out->n++];
@@ -360,37 +343,32 @@ int model_set_of_papers(const struct recipe *r, const struct paper_data *d, stru
 static int read_template(const char *dir, struct buf *out, struct err *err)
 {
     char path[CHECKPOINT_PATH];
-    json_t *o = NULL;
-    int rc = 0;
-    TRY(checkpoint_json(dir, "tokenizer_config.json", (size_t)16 << 20, path, &o, err));
+    OWN(json_decrefp) json_t *o = NULL;
+    PASS_ON(checkpoint_json(dir, "tokenizer_config.json", (size_t)16 << 20, path, &o, err));
     json_t *t = json_object_get(o, "chat_template");
     json_t *first = json_object_get(json_array_get(t, 0), "template");
     snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
     if (json_is_string(t) || json_is_string(first))
         buf_puts(out, json_string_value(json_is_string(t) ? t : first));
     else if (access(path, F_OK) == 0)
-        TRY(buf_read_file(out, path, (size_t)1 << 20, err));
-    rc = buf_check(out, "chat template", err);
-out:
-    json_decref(o);
-    return rc;
+        PASS_ON(buf_read_file(out, path, (size_t)1 << 20, err));
+    return buf_check(out, "chat template", err);
 }
 
 static int find_chat(struct model_use *m, const struct paper_data *d, struct err *err)
 {
-    struct buf template = {0};
+    OWN(buf_free) struct buf template = {0};
     size_t i;
     json_t *o;
-    int rc = 0;
-    TRY(read_template(m->dir, &template, err));
+    PASS_ON(read_template(m->dir, &template, err));
     json_array_foreach(d->models, i, o)
     {
         const char *sign = json_str_or(o, "sign", NULL);
         if (sign && strstr(buf_str(&template), sign)) {
             m->chat = strdup(json_str_or(o, "chat", ""));
             if (!m->chat)
-                FAIL(err, ERR_NOMEM, "chat: out of memory");
-            goto out;
+                return err_set(err, ERR_NOMEM, "chat: out of memory");
+            return 0;
         }
     }
     if (template.len)
@@ -398,29 +376,25 @@ static int find_chat(struct model_use *m, const struct paper_data *d, struct err
             "%s: its chat template is not one that reproduce knows, and prompts stand without "
             "it; --chat TEXT with {prompt} in it puts a text around them, --chat none is silent",
             m->name);
-out:
-    buf_free(&template);
-    return rc;
+    return 0;
 }
 
 int model_set_chat(struct model_set *s, const struct paper_data *d, const char *chat,
                    struct err *err)
 {
     bool find = strcmp(chat, "auto") == 0, none = strcmp(chat, "none") == 0;
-    int rc = 0;
     if (!find && !none && !strstr(chat, "{prompt}"))
-        FAIL(err, ERR_USAGE, "reproduce: --chat: the text has no {prompt}");
+        return err_set(err, ERR_USAGE, "reproduce: --chat: the text has no {prompt}");
     for (int i = 0; i < s->n && !none; i++) {
         struct model_use *m = &s->m[i];
         if (!m->given || !m->causal || !m->dir)
             continue;
         if (find)
-            TRY(find_chat(m, d, err));
+            PASS_ON(find_chat(m, d, err));
         else
-            TRY(mem_dup(&m->chat, chat, "chat", err));
+            PASS_ON(mem_dup(&m->chat, chat, "chat", err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- files of benchmarks --------------------------------------------------------------------- */
@@ -498,8 +472,7 @@ int task_set_make(const struct paper_data *d, const struct str_list *folders, st
 {
     size_t i;
     json_t *o;
-    int rc = 0;
-    TRY(mem_zalloc(&s->f, (int64_t)json_array_size(d->tasks) + 1, sizeof *s->f, "tasks", err));
+    PASS_ON(mem_zalloc(&s->f, (int64_t)json_array_size(d->tasks) + 1, sizeof *s->f, "tasks", err));
     json_array_foreach(d->tasks, i, o) s->f[s->n++] =
         (struct task_file){.j = o,
                            .id = json_str_or(o, "id", ""),
@@ -509,17 +482,17 @@ int task_set_make(const struct paper_data *d, const struct str_list *folders, st
         const char *folder = folders->items[k];
         bool any = false;
         if (!is_folder(folder))
-            FAIL(err, ERR_USAGE, "reproduce: --tasks %s: no such folder", folder);
+            return err_set(err, ERR_USAGE, "reproduce: --tasks %s: no such folder", folder);
         for (int n = 0; n < s->n; n++)
-            TRY(look_in(&s->f[n], folder, &any, err));
+            PASS_ON(look_in(&s->f[n], folder, &any, err));
         if (!any)
-            FAIL(err, ERR_USAGE,
-                 "reproduce: --tasks %s: none of the files of datasets/paper/tasks.json is there "
-                 "(%s, ...)",
-                 folder, s->n ? s->f[0].file : "");
+            return err_set(
+                err, ERR_USAGE,
+                "reproduce: --tasks %s: none of the files of datasets/paper/tasks.json is there "
+                "(%s, ...)",
+                folder, s->n ? s->f[0].file : "");
     }
-out:
-    return rc;
+    return 0;
 }
 
 void task_set_free(struct task_set *s)

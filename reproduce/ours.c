@@ -27,14 +27,13 @@ int printed_digits(const char *value)
 /* Replace {row} and {col}. */
 static void expand(const char *text, const char *row, const char *column, char *out, size_t size)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct template_word w;
     while (template_next(&text, &w)) {
         buf_put(&b, w.literal, w.len);
         buf_puts(&b, w.name[0] ? w.name[0] == 'r' ? row : column : "");
     }
     snprintf(out, size, "%s", buf_str(&b));
-    buf_free(&b);
 }
 
 bool cell_printed(const struct page *p, const struct page_cell *c, int k, struct paper_number *out)
@@ -285,8 +284,8 @@ static int put_setting(struct page *p, struct page_cell *c, const char **reason,
 {
     const json_t *what = json_object_get(c->rule, "setting");
     const char *name = json_str_or(what, "name", "");
-    int digits = digits_of(p, c), rc = 0;
-    struct buf text = {0};
+    int digits = digits_of(p, c);
+    OWN(buf_free) struct buf text = {0};
     int64_t prompts = 0;
     size_t i;
     json_t *job;
@@ -294,9 +293,10 @@ static int put_setting(struct page *p, struct page_cell *c, const char **reason,
     json_array_foreach(json_object_get(what, "jobs"), i, job)
     {
         double x;
-        TRY(setting_found(p, c->model, json_string_value(job), c->where, name, &x, reason, err));
+        PASS_ON(
+            setting_found(p, c->model, json_string_value(job), c->where, name, &x, reason, err));
         if (*reason)
-            goto out;
+            return 0;
         const struct step *s = step_of(p, c->model, json_string_value(job), c->where);
         buf_printf(&text, "%s%.*f", i ? json_str_or(c->block->j, "sep", " / ") : "", digits, x);
         if (c->n_jobs < 8)
@@ -304,7 +304,7 @@ static int put_setting(struct page *p, struct page_cell *c, const char **reason,
         c->value[i < CELL_PARTS ? i : 0] = x;
         prompts = s->n_from;
     }
-    TRY(buf_check(&text, "cell", err));
+    PASS_ON(buf_check(&text, "cell", err));
     c->ours = text.data;
     text = (struct buf){0};
     c->metric[0] = name;
@@ -317,9 +317,7 @@ static int put_setting(struct page *p, struct page_cell *c, const char **reason,
     add_letter(p, c, 'd'); /* what is searched for, and on what, is ours */
     if (p->quick)
         add_letter(p, c, 'q');
-out:
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 /* ---- why there is no number ------------------------------------------------------------------ */
@@ -376,9 +374,8 @@ static bool stands_behind(const struct step *s, const struct page_cell *c, int m
  * missing. */
 static int missing_files(const struct page *p, struct page_cell *c, int model, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     const char *of = "";
-    int rc = 0;
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
         if (!step_lacks_file(s) || !stands_behind(s, c, model))
             continue;
@@ -387,11 +384,10 @@ static int missing_files(const struct page *p, struct page_cell *c, int model, s
     }
     if (b.len) {
         buf_printf(&b, " of %s (--tasks DIR)%s", of, p->plan->cuda ? "" : " and --backend cuda");
-        rc = buf_check(&b, "cell", err);
-        rc = rc ? rc : set_reason(c, buf_str(&b), err);
+        PASS_ON(buf_check(&b, "cell", err));
+        return set_reason(c, buf_str(&b), err);
     }
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 bool metric_is_time(const char *metric)
@@ -440,16 +436,16 @@ static int put_value(struct page *p, struct page_cell *c, struct err *err)
     struct choice choice = cell_choice(c);
     const json_t *extra = extra_of(c);
     double scale = cell_scale(c);
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     bool has[CELL_PARTS] = {false};
-    int n = 0, rc = 0, digits = digits_of(p, c);
+    int n = 0, digits = digits_of(p, c);
     c->stat = json_str_or(extra, "stat", json_str_or(c->rule, "stat", "mean"));
     for (int k = 0; k < CELL_PARTS; k++) {
         struct sample_stats s;
         c->value[k] = NAN;
         if (!c->metric[k] || strncmp(c->metric[k], "eval:", 5) == 0)
             continue;
-        TRY(evidence_stat(&p->evidence, &choice, c->metric[k], c->stat, &s, err));
+        PASS_ON(evidence_stat(&p->evidence, &choice, c->metric[k], c->stat, &s, err));
         if (s.units == 0 || !isfinite(s.value))
             continue;
         has[k] = true;
@@ -465,16 +461,14 @@ static int put_value(struct page *p, struct page_cell *c, struct err *err)
         }
     }
     if (n == 0)
-        goto out;
+        return 0;
     buf_puts(&text, suffix_of(c));
-    TRY(buf_check(&text, "cell", err));
+    PASS_ON(buf_check(&text, "cell", err));
     c->ours = text.data;
     text = (struct buf){0};
     c->state = c->printed ? CELL_BESIDE : CELL_OURS;
     find_jobs(p, c, has);
-out:
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 /* Whose number of ours stands in a cell, -1: nobody's. Where the paper's labels leave no place for
@@ -495,9 +489,9 @@ static int model_of(const struct page *p, const struct page_cell *c)
 static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
 {
     const char *reason = NULL, *without = NULL;
-    int steps = 0, rc = 0;
+    int steps = 0;
     if (json_object_get(c->rule, "setting")) {
-        TRY(put_setting(p, c, &reason, err));
+        PASS_ON(put_setting(p, c, &reason, err));
         return set_reason(c, reason, err);
     }
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
@@ -506,43 +500,40 @@ static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
         reason = behind && (s->failed || s->left_out) ? s->reason : reason;
         without = behind && s->reason[0] ? s->reason : without;
     }
-    TRY(missing_files(p, c, c->model, err));
+    PASS_ON(missing_files(p, c, c->model, err));
     if (!reason)
-        TRY(put_value(p, c, err));
+        PASS_ON(put_value(p, c, err));
     if (!c->ours)
-        TRY(set_reason(c, without ? without : missing_reason(c->metric[0], steps > 0), err));
+        PASS_ON(set_reason(c, without ? without : missing_reason(c->metric[0], steps > 0), err));
     if (c->ours)
-        TRY(page_judge(p, c, err));
+        PASS_ON(page_judge(p, c, err));
     p->failed = p->failed || reason;
-out:
-    return rc;
+    return 0;
 }
 
 static int fill_cell(struct page *p, struct page_cell *c, struct err *err)
 {
     const char *why = absent_reason(p, c);
-    int rc = 0;
     c->job = c->rule ? recipe_job_find(p->recipe, json_str_or(c->rule, "job", "")) : -1;
     c->model = model_of(p, c);
     c->where = rule_where(c->rule, c);
     for (int k = 0; k < CELL_PARTS; k++)
         c->metric[k] = cell_metric(c, k);
-    TRY(put_printed(p, c, err));
+    PASS_ON(put_printed(p, c, err));
     c->state = c->printed ? CELL_PRINTED : CELL_EMPTY;
     if (why || c->model < 0) {
         if (!why && c->printed && c->job >= 0 && p->recipe->jobs[c->job].tasks)
-            TRY(missing_files(p, c, page_first_model(p, -1), err));
+            PASS_ON(missing_files(p, c, page_first_model(p, -1), err));
         if (!why && p->recipe->n_jobs && c->printed && c->rule)
-            TRY(unfilled_reason(p, c, err));
+            PASS_ON(unfilled_reason(p, c, err));
         if (c->printed || c->model >= 0)
-            TRY(set_reason(c, why ? why : missing_reason(c->metric[0], false), err));
+            return set_reason(c, why ? why : missing_reason(c->metric[0], false), err);
     } else if (c->rule && (c->metric[0] || json_object_get(c->rule, "setting"))) {
-        rc = fill_ours(p, c, err);
+        return fill_ours(p, c, err);
     } else {
-        rc = set_reason(c, missing_reason(c->metric[0], false), err);
+        return set_reason(c, missing_reason(c->metric[0], false), err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Is it in an added row or column that the recipe says to stand in for the printed one, of the same
@@ -586,9 +577,8 @@ static const struct page_cell *beside(const struct page *p, const struct page_ce
 
 int page_fill(struct page *p, struct err *err)
 {
-    int rc = 0;
     for (struct page_cell *c = NULL; (c = next_cell(p, c));)
-        TRY(fill_cell(p, c, err));
+        PASS_ON(fill_cell(p, c, err));
     for (struct page_cell *c = NULL; (c = next_cell(p, c));) {
         bool in;
         const struct page_cell *o = c->state == CELL_PRINTED ? beside(p, c, &in) : NULL;
@@ -600,8 +590,7 @@ int page_fill(struct page *p, struct err *err)
                  in ? ", a stand-in; " : "", in && c->reason ? c->reason : "");
         free(c->reason);
         c->reason = NULL;
-        TRY(set_reason(c, text, err));
+        PASS_ON(set_reason(c, text, err));
     }
-out:
-    return rc;
+    return 0;
 }

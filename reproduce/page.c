@@ -5,6 +5,7 @@
 
 #include "analyze/format.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -15,14 +16,13 @@
 
 void page_note(struct page *p, const char *fmt, ...)
 {
-    char *text = NULL;
+    OWN(free_at) char *text = NULL;
     va_list ap;
     va_start(ap, fmt);
     p->notes.failed |= vasprintf(&text, fmt, ap) < 0;
     va_end(ap);
     if (!p->notes.failed && !str_list_has(&p->notes, text))
         str_list_add(&p->notes, text);
-    free(text);
 }
 
 /* "spargeattn:9" as "SpargeAttn, Table 9". */
@@ -67,7 +67,7 @@ static void name_ours(struct page *p)
 /* One note for all files of benchmarks that were not given. */
 static void add_missing_files(struct page *p)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     const char *of = "";
     for (const struct step *s = NULL, *t; (s = next_step(p->plan, p->at, s));) {
         for (t = next_step(p->plan, p->at, NULL); t->task != s->task;)
@@ -82,7 +82,6 @@ static void add_missing_files(struct page *p)
     }
     if (b.len)
         page_note(p, "%s", buf_str(&b));
-    buf_free(&b);
 }
 
 /* Jobs that were left out, as a whole or in part, or failed, those with one reason in one note. */
@@ -113,22 +112,18 @@ static void add_missing(struct page *p)
 /* What the drawing shows, in the words that stand beside it. */
 static int add_figure_caption(struct page *p, struct err *err)
 {
-    struct buf path = {0}, text = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf path = {0}, text = {0};
     for (const struct step *s = NULL; (s = next_drawing(p->plan, p->at, s));) {
         buf_reset(&path);
         buf_reset(&text);
         buf_printf(&path, "%s/figure.txt", s->id);
-        TRY(buf_check(&path, "path", err));
-        TRY(buf_read_file(&text, buf_str(&path), (size_t)1 << 20, err));
+        PASS_ON(buf_check(&path, "path", err));
+        PASS_ON(buf_read_file(&text, buf_str(&path), (size_t)1 << 20, err));
         if (text.data)
             text.data[strcspn(text.data, "\n")] = '\0';
         page_note(p, "%s", buf_str(&text));
     }
-out:
-    buf_free(&path);
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 /* Places without a number of ours, those with one reason in one note, which stands once. */
@@ -138,14 +133,13 @@ static void add_absent(struct page *p)
     json_t *v, *w;
     json_object_foreach((json_t *)p->recipe->absent, pattern, v)
     {
-        struct buf b = {0};
+        OWN(buf_free) struct buf b = {0};
         json_object_foreach((json_t *)p->recipe->absent, other, w)
         {
             if (json_equal(v, w) && strcmp(other, "*") != 0)
                 buf_printf(&b, "%s%s", b.len ? ", " : " for ", other);
         }
         page_note(p, "No number of ours%s: %s", buf_str(&b), json_string_value(v));
-        buf_free(&b);
     }
 }
 
@@ -155,9 +149,7 @@ static int add_notes(struct page *p, struct err *err)
     const json_t *note = json_object_get(p->recipe->item, "note");
     size_t n;
     json_t *v;
-    int rc = add_figure_caption(p, err);
-    if (rc)
-        return rc;
+    PASS_ON(add_figure_caption(p, err));
     if (json_is_string(note))
         page_note(p, "%s", json_string_value(note));
     json_array_foreach(p->recipe->notes, n, v) page_note(p, "%s", json_string_value(v));
@@ -176,12 +168,11 @@ static void add_commands(struct page *p)
 {
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
         for (int k = 0; k < 2 && s->done; k++) {
-            struct buf b = {0};
+            OWN(buf_free) struct buf b = {0};
             buf_puts(&b, "lacuna");
             command_text(&s->argv[k], s->id, &b);
             if (s->argv[k].n && !str_list_has(&p->made_by, buf_str(&b)))
                 str_list_add(&p->made_by, buf_str(&b));
-            buf_free(&b);
         }
 }
 
@@ -207,48 +198,44 @@ static int note_equal_runs(struct page *p, struct err *err)
 {
     const char *a, *b;
     json_t *x, *y;
-    int rc = 0;
     json_object_foreach((json_t *)p->recipe->cases, a, x)
         json_object_foreach((json_t *)p->recipe->cases, b, y)
     {
         bool equal = false;
         if (strcmp(a, b) < 0 && !json_equal(x, y))
-            TRY(are_equal(p, x, y, &equal, err));
+            PASS_ON(are_equal(p, x, y, &equal, err));
         if (equal)
             page_note(p,
                       "The runs '%s' and '%s' are equal in every head: a setting that tells them "
                       "apart had no effect",
                       a, b);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Build a page from what is finished. Free also after a failure. */
 static int page_make(const struct plan *plan, int recipe, const struct paper_data *d,
                      struct page *p, struct err *err)
 {
-    int rc = 0;
     p->plan = plan;
     p->data = d;
     p->at = recipe;
     p->recipe = &plan->recipes[recipe];
     p->quick = plan->quick && p->recipe->n_jobs > 0;
     make_title(p);
-    TRY(evidence_load(plan, recipe, &p->evidence, err));
-    TRY(grid_make(p, err));
-    TRY(page_fill(p, err));
+    PASS_ON(evidence_load(plan, recipe, &p->evidence, err));
+    PASS_ON(grid_make(p, err));
+    PASS_ON(page_fill(p, err));
     add_commands(p);
-    TRY(page_claims(p, err));
-    TRY(note_equal_runs(p, err));
-    TRY(add_notes(p, err));
+    PASS_ON(page_claims(p, err));
+    PASS_ON(note_equal_runs(p, err));
+    PASS_ON(add_notes(p, err));
     name_ours(p);
-    TRY(buf_check(&p->title, "page", err));
-    TRY(buf_check(&p->ours, "page", err));
+    PASS_ON(buf_check(&p->title, "page", err));
+    PASS_ON(buf_check(&p->ours, "page", err));
     if (p->made_by.failed)
-        rc = err_set(err, ERR_NOMEM, "page: out of memory");
-out:
-    return rc;
+        return err_set(err, ERR_NOMEM, "page: out of memory");
+    return 0;
 }
 
 static void page_free(struct page *p)
@@ -288,7 +275,7 @@ static int make_path(const char *folder, const char *id, const char *suffix, str
 /* Write a file unless it has this content. */
 static int write_changed(const char *path, const struct buf *text, bool *changed, struct err *err)
 {
-    struct buf old = {0};
+    OWN(buf_free) struct buf old = {0};
     struct err ignored = {0};
     bool same = access(path, F_OK) == 0 &&
                 buf_read_file(&old, path, (size_t)1 << 30, &ignored) == 0 && old.len == text->len &&
@@ -297,30 +284,24 @@ static int write_changed(const char *path, const struct buf *text, bool *changed
     if (!rc && !same)
         rc = file_write_atomic(path, buf_str(text), text->len, err);
     *changed = *changed || !same;
-    buf_free(&old);
     return rc;
 }
 
 static int copy_figures(const struct plan *p, int recipe, bool *changed, struct err *err)
 {
     static const char *const suffixes[] = {"png", "pdf"};
-    struct buf from = {0}, to = {0}, content = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf from = {0}, to = {0}, content = {0};
     for (const struct step *s = NULL; (s = next_drawing(p, recipe, s));)
         for (int k = 0; k < 2; k++) {
             buf_reset(&from);
             buf_reset(&content);
             buf_printf(&from, "%s/figure.%s", s->id, suffixes[k]);
-            TRY(make_path("figures", p->recipes[recipe].id, suffixes[k], &to, err));
-            TRY(make_dirs("../figures", err));
-            TRY(buf_read_file(&content, buf_str(&from), (size_t)64 << 20, err));
-            TRY(write_changed(buf_str(&to), &content, changed, err));
+            PASS_ON(make_path("figures", p->recipes[recipe].id, suffixes[k], &to, err));
+            PASS_ON(make_dirs("../figures", err));
+            PASS_ON(buf_read_file(&content, buf_str(&from), (size_t)64 << 20, err));
+            PASS_ON(write_changed(buf_str(&to), &content, changed, err));
         }
-out:
-    buf_free(&from);
-    buf_free(&to);
-    buf_free(&content);
-    return rc;
+    return 0;
 }
 
 int output_page(const struct plan *p, int recipe, const struct paper_data *d, bool *changed,
@@ -348,16 +329,15 @@ out:
 int output_index(const struct paper_data *d, struct err *err)
 {
     const json_t *item;
-    struct buf b = {0}, path = {0};
+    OWN(buf_free) struct buf b = {0}, path = {0};
     bool changed = false;
-    int rc = 0;
     buf_printf(&b,
                "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>Reproduced tables</title>\n"
                "<style>%s</style>\n<ul>\n",
                html_style);
     for (size_t i = 0; (item = paper_item_at(d, i)); i++) {
         const char *id = json_str_or(item, "id", "");
-        TRY(make_path("pages", id, "html", &path, err));
+        PASS_ON(make_path("pages", id, "html", &path, err));
         if (access(buf_str(&path), F_OK) != 0)
             continue;
         buf_printf(&b, "<li><a href=\"%s\">", buf_str(&path) + strlen("../"));
@@ -367,9 +347,5 @@ int output_index(const struct paper_data *d, struct err *err)
         buf_puts(&b, "\n");
     }
     buf_puts(&b, "</ul>\n");
-    TRY(write_changed("../index.html", &b, &changed, err));
-out:
-    buf_free(&b);
-    buf_free(&path);
-    return rc;
+    return write_changed("../index.html", &b, &changed, err);
 }

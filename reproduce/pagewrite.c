@@ -93,18 +93,17 @@ struct page_tables {
 /* Text columns of these titles. */
 static int add_columns(struct table *t, const char *const *titles, int n, struct err *err)
 {
-    int rc = 0;
-    for (int i = 0; i < n && !rc; i++)
-        rc = table_column(t, titles[i], titles[i], "", COL_TEXT, 1, err);
-    return rc;
+    for (int i = 0; i < n; i++)
+        PASS_ON(table_column(t, titles[i], titles[i], "", COL_TEXT, 1, err));
+    return 0;
 }
 
 static int add_row(struct table *t, const char *const *texts, int n, struct err *err)
 {
-    int rc = table_row(t, err);
-    for (int i = 0; i < n && !rc; i++)
-        rc = table_text(t, i, texts[i] ? texts[i] : "", err);
-    return rc;
+    PASS_ON(table_row(t, err));
+    for (int i = 0; i < n; i++)
+        PASS_ON(table_text(t, i, texts[i] ? texts[i] : "", err));
+    return 0;
 }
 
 /* The letters that all cells of ours share in a column of ours, or in a row of ours where it
@@ -170,14 +169,13 @@ static int put_columns(const struct page *p, const struct page_block *b, struct 
                        struct err *err)
 {
     const json_t *stub = json_object_get(b->j, "stub"), *v;
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     const char *title;
     size_t i;
-    int rc = 0;
     json_array_foreach((json_t *)stub, i, v)
     {
         title = json_string_value(v);
-        TRY(add_columns(t, &title, 1, err));
+        PASS_ON(add_columns(t, &title, 1, err));
     }
     for (int c = 0; c < b->columns.n; c++) {
         const struct grid_entry *e = &b->columns.e[c];
@@ -189,14 +187,12 @@ static int put_columns(const struct page *p, const struct page_block *b, struct 
         buf_puts(&text, strcmp(arrow, "up") == 0 ? " \u2191" : arrow[0] ? " \u2193" : "");
         put_letters(shared_letters(b, e), &text);
         title = buf_str(&text);
-        TRY(add_columns(t, &title, 1, err));
+        PASS_ON(add_columns(t, &title, 1, err));
     }
     title = "no number of ours here, because";
     if (p->recipe->figure)
-        TRY(add_columns(t, &title, 1, err));
-out:
-    buf_free(&text);
-    return rc;
+        return add_columns(t, &title, 1, err);
+    return 0;
 }
 
 /* Why a printed number of a list has none of ours beside it; "": it has. */
@@ -212,15 +208,15 @@ static const char *reason_here(const struct page_block *b, int row)
 static int put_row(const struct page *p, const struct page_block *b, int row, struct table *t,
                    struct err *err)
 {
-    int stubs = (int)json_array_size(json_object_get(b->j, "stub")), at = stubs, rc = 0;
-    struct buf text = {0};
-    TRY(table_row(t, err));
+    int stubs = (int)json_array_size(json_object_get(b->j, "stub")), at = stubs;
+    OWN(buf_free) struct buf text = {0};
+    PASS_ON(table_row(t, err));
     for (int k = 0; k < stubs; k++) {
         buf_reset(&text);
         label_text(p, &b->rows.e[row], k, k + 1, " ", &text);
         if (k == 0)
             put_letters(shared_letters(b, &b->rows.e[row]), &text);
-        TRY(table_text(t, k, buf_str(&text), err));
+        PASS_ON(table_text(t, k, buf_str(&text), err));
     }
     for (int k = 0; k < b->columns.n; k++) {
         const struct page_cell *c = page_cell_at(b, row, k);
@@ -231,24 +227,20 @@ static int put_row(const struct page *p, const struct page_block *b, int row, st
                    c->printed && c->ours ? " / " : "", c->ours ? c->ours : "");
         buf_puts(&text, c->printed || c->ours ? "" : "-");
         put_letters(cell_letters(c), &text);
-        TRY(table_text(t, at++, buf_str(&text), err));
+        PASS_ON(table_text(t, at++, buf_str(&text), err));
     }
     if (p->recipe->figure)
-        TRY(table_text(t, at, reason_here(b, row), err));
-out:
-    buf_free(&text);
-    return rc;
+        return table_text(t, at, reason_here(b, row), err);
+    return 0;
 }
 
 static int make_block(const struct page *p, const struct page_block *b, struct table *t,
                       struct err *err)
 {
-    int rc = 0;
-    TRY(put_columns(p, b, t, err));
+    PASS_ON(put_columns(p, b, t, err));
     for (int r = 0; r < b->rows.n; r++)
-        TRY(put_row(p, b, r, t, err));
-out:
-    return rc;
+        PASS_ON(put_row(p, b, r, t, err));
+    return 0;
 }
 
 /* Numbers below 0.01, such as errors, need more digits than shares, and so do small differences. */
@@ -289,29 +281,25 @@ static int make_claims(const struct page *p, struct table *t, struct err *err)
 {
     static const char *const titles[] = {"claim", "printed", "model",        "metric", "A",
                                          "B",     "test",    "value [95 %]", "n",      "ours"};
-    int rc = 0;
-    TRY(add_columns(t, titles, 10, err));
+    PASS_ON(add_columns(t, titles, 10, err));
     for (int64_t i = 0; i < p->n_claims; i++)
-        TRY(put_claim(&p->claims[i], t, err));
-out:
-    return rc;
+        PASS_ON(put_claim(&p->claims[i], t, err));
+    return 0;
 }
 
 /* Free `out` also after a failure. */
 static int make_tables(const struct page *p, struct page_tables *out, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_zalloc(&out->t, p->n_blocks + 1, sizeof *out->t, "tables", err));
+    PASS_ON(mem_zalloc(&out->t, p->n_blocks + 1, sizeof *out->t, "tables", err));
     for (int i = 0; i < p->n_blocks; i++) {
         table_init(&out->t[out->n++], "page", "Printed / ours");
-        TRY(make_block(p, &p->blocks[i], &out->t[i], err));
+        PASS_ON(make_block(p, &p->blocks[i], &out->t[i], err));
     }
     if (p->n_claims) {
         table_init(&out->t[out->n++], "claims", "Claims");
-        TRY(make_claims(p, &out->t[out->n - 1], err));
+        return make_claims(p, &out->t[out->n - 1], err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void free_tables(struct page_tables *t)
@@ -378,8 +366,7 @@ static int put_tables(const struct page *p, bool html, struct buf *b, struct err
 
 static int put_page(const struct page *p, bool html, struct buf *b, struct err *err)
 {
-    struct buf text = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf text = {0};
     buf_puts(&text, buf_str(&p->title));
     put_part(html, TITLE, &text, b);
     lead_text(p, &text);
@@ -392,7 +379,7 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
                    buf_str(&text));
         buf_reset(&text);
     }
-    TRY(put_tables(p, html, b, err));
+    PASS_ON(put_tables(p, html, b, err));
     legend_text(p, &text);
     put_part(html, PARAGRAPH, &text, b);
     buf_puts(b, html ? "<ul>\n" : "");
@@ -408,15 +395,12 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
     put_part(html, COMMAND, &text, b);
     if (p->recipe->n_jobs && !has_given(p)) {
         buf_puts(&text, "For a model of your own: ");
-        TRY(own_model_text(p->plan, p->at, p->data, &text, err));
+        PASS_ON(own_model_text(p->plan, p->at, p->data, &text, err));
         buf_puts(&text, ".");
         put_part(html, NOTE, &text, b);
     }
     buf_puts(b, html ? "</ul>\n" : "");
-    rc = buf_check(b, "page", err);
-out:
-    buf_free(&text);
-    return rc;
+    return buf_check(b, "page", err);
 }
 
 int page_md(const struct page *p, struct buf *b, struct err *err)
@@ -490,11 +474,10 @@ out:
 
 int page_tex(const struct page *p, struct buf *b, struct err *err)
 {
-    struct buf text = {0}, file = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf text = {0}, file = {0};
     item_file(p->recipe->id, &file);
     buf_printf(b, "%% %s\n", buf_str(&p->title));
-    TRY(put_floats(p, b, err));
+    PASS_ON(put_floats(p, b, err));
     if (next_drawing(p->plan, p->at, NULL)) {
         lead_text(p, &text);
         buf_printf(b,
@@ -507,11 +490,7 @@ int page_tex(const struct page *p, struct buf *b, struct err *err)
         tex_text(buf_str(&text), b);
         buf_puts(b, "}\n\\end{figure}\n");
     }
-    rc = buf_check(b, "page", err);
-out:
-    buf_free(&text);
-    buf_free(&file);
-    return rc;
+    return buf_check(b, "page", err);
 }
 
 /* ---- CSV and JSON ---------------------------------------------------------------------------- */
@@ -529,7 +508,7 @@ static int put_line(const struct page *p, const struct page_cell *c, struct tabl
                               (double)c->stats.calls};
     struct paper_number x;
     char block[32], text[5][32] = {{0}};
-    struct buf row = {0};
+    OWN(buf_free) struct buf row = {0};
     bool has = cell_printed(p, c, 0, &x);
     label_text(p, c->row, 0, c->row->levels, "/", &row);
     snprintf(block, sizeof block, "%td", c->block - p->blocks + 1);
@@ -553,10 +532,8 @@ static int put_line(const struct page *p, const struct page_cell *c, struct tabl
                                  c->ours ? p->plan->models->m[c->model].name : "",
                                  c->n_jobs ? c->jobs[0] : "",
                                  c->reason};
-    int rc = add_row(t, texts, 17, err);
-    rc = rc ? rc : buf_check(&row, "page", err);
-    buf_free(&row);
-    return rc;
+    PASS_ON(add_row(t, texts, 17, err));
+    return buf_check(&row, "page", err);
 }
 
 int page_csv(const struct page *p, struct buf *b, struct err *err)
@@ -595,7 +572,7 @@ static void put_texts(struct jw *w, const char *key, const struct str_list *l)
 static void json_source(const struct page *p, const struct page_cell *c, struct jw *w)
 {
     const json_t *pairs = cell_choice(c).pairs;
-    struct buf where = {0};
+    OWN(buf_free) struct buf where = {0};
     struct jw text;
     jw_init(&text, &where, 0);
     jw_value(&text, c->where);
@@ -612,7 +589,6 @@ static void json_source(const struct page *p, const struct page_cell *c, struct 
                JW_STR("where", c->stat ? buf_str(&where) : NULL));
     put_list(w, "folders", c->jobs, c->n_jobs);
     w->b->failed |= where.failed;
-    buf_free(&where);
 }
 
 static void json_cell(const struct page *p, const struct page_cell *c, struct jw *w)
@@ -648,7 +624,7 @@ static void json_claim(const struct claim_row *r, struct jw *w)
 int page_json(const struct page *p, struct buf *b, struct err *err)
 {
     struct jw w;
-    struct buf command = {0};
+    OWN(buf_free) struct buf command = {0};
     put_command(p, &command);
     jw_init(&w, b, 1);
     jw_obj(&w);
@@ -669,6 +645,5 @@ int page_json(const struct page *p, struct buf *b, struct err *err)
     jw_arr_end(&w);
     jw_obj_end(&w);
     buf_puts(b, "\n");
-    buf_free(&command);
     return buf_check(b, "page", err);
 }

@@ -4,6 +4,7 @@
 #include "reproduce/paperdata.h"
 
 #include "core/environment.h"
+#include "core/mem.h"
 #include "core/text.h"
 
 #include <math.h>
@@ -19,13 +20,10 @@ static const char *const fields[PAPER_FIELDS] = {"table", "row", "column", "valu
 
 static int read_json(struct paper_data *d, const char *name, json_t **out, struct err *err)
 {
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     buf_printf(&path, "%s/%s", buf_str(&d->dir), name);
-    int rc = buf_check(&path, name, err);
-    if (!rc)
-        rc = json_read_file(buf_str(&path), FILE_MAX, out, err);
-    buf_free(&path);
-    return rc;
+    PASS_ON(buf_check(&path, name, err));
+    return json_read_file(buf_str(&path), FILE_MAX, out, err);
 }
 
 /* Every table and figure has an id, PAPER:ITEM, and names one of the csv files. */
@@ -47,16 +45,13 @@ static int check_items(const struct paper_data *d, const char *key, struct err *
 
 static int read_csv(struct paper_data *d, int p, struct err *err)
 {
-    struct buf path = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf path = {0};
     buf_printf(&path, "%s/%s.csv", buf_str(&d->dir), paper_ids[p]);
-    TRY(buf_check(&path, "path", err));
-    TRY(csv_read(buf_str(&path), &d->csv[p], err));
+    PASS_ON(buf_check(&path, "path", err));
+    PASS_ON(csv_read(buf_str(&path), &d->csv[p], err));
     for (int i = 0; i < PAPER_FIELDS; i++)
-        TRY(csv_column(&d->csv[p], fields[i], buf_str(&path), &d->at[p][i], err));
-out:
-    buf_free(&path);
-    return rc;
+        PASS_ON(csv_column(&d->csv[p], fields[i], buf_str(&path), &d->at[p][i], err));
+    return 0;
 }
 
 /* ---- numbers that stand in no table ---------------------------------------------------------- */
@@ -110,27 +105,22 @@ static int add_lists(struct paper_data *d, struct err *err)
 
 int paper_data_load(struct paper_data *d, struct err *err)
 {
-    json_t *models = NULL, *tasks = NULL;
-    int rc = 0;
-    TRY(datadir_find("paper", &d->dir, err));
-    TRY(read_json(d, "layouts.json", &d->layouts, err));
-    TRY(check_items(d, "tables", err));
-    TRY(check_items(d, "figures", err));
-    TRY(read_json(d, "models.json", &models, err));
+    OWN(json_decrefp) json_t *models = NULL, *tasks = NULL;
+    PASS_ON(datadir_find("paper", &d->dir, err));
+    PASS_ON(read_json(d, "layouts.json", &d->layouts, err));
+    PASS_ON(check_items(d, "tables", err));
+    PASS_ON(check_items(d, "figures", err));
+    PASS_ON(read_json(d, "models.json", &models, err));
     d->models = json_incref(json_object_get(models, "models"));
     if (!json_is_array(d->models))
-        FAIL(err, ERR_INPUT, "%s/models.json: no list 'models'", buf_str(&d->dir));
-    TRY(read_json(d, "tasks.json", &tasks, err));
+        return err_set(err, ERR_INPUT, "%s/models.json: no list 'models'", buf_str(&d->dir));
+    PASS_ON(read_json(d, "tasks.json", &tasks, err));
     d->tasks = json_incref(json_object_get(tasks, "tasks"));
     if (!json_is_array(d->tasks))
-        FAIL(err, ERR_INPUT, "%s/tasks.json: no list 'tasks'", buf_str(&d->dir));
+        return err_set(err, ERR_INPUT, "%s/tasks.json: no list 'tasks'", buf_str(&d->dir));
     for (int p = 0; p < PAPERS; p++)
-        TRY(read_csv(d, p, err));
-    TRY(add_lists(d, err));
-out:
-    json_decref(models);
-    json_decref(tasks);
-    return rc;
+        PASS_ON(read_csv(d, p, err));
+    return add_lists(d, err);
 }
 
 void paper_data_free(struct paper_data *d)

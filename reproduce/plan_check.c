@@ -40,9 +40,8 @@ static void settings_free(struct settings *s)
 static int add_setting(struct settings *s, const struct method_run *run, const char *behind,
                        struct err *err)
 {
-    struct buf params = {0};
-    int rc = 0;
-    TRY(mem_grow(&s->r, &s->cap, s->n + 1, sizeof *s->r, "settings", err));
+    OWN(buf_free) struct buf params = {0};
+    PASS_ON(mem_grow(&s->r, &s->cap, s->n + 1, sizeof *s->r, "settings", err));
     struct record *r = &s->r[s->n++];
     record_init(r);
     r->status = RECORD_OK;
@@ -50,12 +49,10 @@ static int add_setting(struct settings *s, const struct method_run *run, const c
     buf_puts(&params, run->canonical);
     if (behind)
         buf_printf(&params, "%scalib=" ANY_CALIB "%s", params.len ? ":" : "", behind);
-    TRY(buf_check(&params, "settings", err));
+    PASS_ON(buf_check(&params, "settings", err));
     r->params = params.data ? params.data : strdup("");
     params = (struct buf){0};
-out:
-    buf_free(&params);
-    return rc;
+    return 0;
 }
 
 /* The settings of "method:before:calib=FILE:behind", which is read without its file. */
@@ -79,7 +76,7 @@ out:
 
 static int add_step(struct settings *s, const struct plan *p, int step, struct err *err)
 {
-    struct str_list texts = {0};
+    OWN(str_list_free) struct str_list texts = {0};
     int64_t first = s->n, cap = first;
     int rc = step_methods(p, &p->s[step], &texts, err);
     for (int64_t i = 0; i < texts.n && !rc; i++) {
@@ -92,26 +89,22 @@ static int add_step(struct settings *s, const struct plan *p, int step, struct e
         rc = mem_grow(&s->v, &cap, s->n + 1, sizeof *s->v, "settings", err);
     for (int64_t i = first; i < s->n && !rc; i++)
         s->v[i].step = step;
-    str_list_free(&texts);
     return rc;
 }
 
 static int settings_of(const struct plan *p, const struct paper_data *d, int recipe,
                        struct settings *s, struct err *err)
 {
-    int rc = 0;
     s->page = (struct page){.plan = p, .data = d, .at = recipe, .recipe = &p->recipes[recipe]};
     for (const struct step *k = NULL; (k = next_step(p, recipe, k));)
         if (step_has_records(p, k))
-            TRY(add_step(s, p, (int)(k - p->s), err));
+            PASS_ON(add_step(s, p, (int)(k - p->s), err));
     for (int64_t i = 0; i < s->n; i++)
         s->v[i].r = &s->r[i];
     s->page.evidence =
         (struct evidence){.plan = p, .recipe = recipe, .v = s->v, .n = s->n, .cap = s->n};
-    TRY(grid_make(&s->page, err));
-    TRY(page_fill(&s->page, err));
-out:
-    return rc;
+    PASS_ON(grid_make(&s->page, err));
+    return page_fill(&s->page, err);
 }
 
 /* ---- conditions ------------------------------------------------------------------------------ */
@@ -180,30 +173,28 @@ enum { OR_NONE = 1, OR_SEVERAL = 2 };
 static int check_choice(const struct page *p, int model, int job, const json_t *all, unsigned more,
                         struct err *err)
 {
-    json_t *where = json_object();
+    OWN(json_decrefp) json_t *where = json_object();
     const char *name = job >= 0 ? p->recipe->jobs[job].name : "any", *key;
-    char *text = NULL;
-    int rc = 0;
+    OWN(free_at) char *text = NULL;
     take_settings(p, job, all, where);
     const struct chosen c = choose(p, model, job, where);
     if (!c.jobs)
-        goto out;
+        return 0;
     text = json_dumps(where, JSON_SORT_KEYS);
     if (!c.first && (key = default_key(p, model, job, where)))
-        FAIL(err, ERR_INPUT,
-             "no setting of job '%s' fulfils %s: this value of %s is the default, which records "
-             "leave out; write \"\"",
-             name, text ? text : "", key);
+        return err_set(
+            err, ERR_INPUT,
+            "no setting of job '%s' fulfils %s: this value of %s is the default, which records "
+            "leave out; write \"\"",
+            name, text ? text : "", key);
     if (!c.first && !(more & OR_NONE))
-        FAIL(err, ERR_INPUT, "no setting of job '%s' fulfils %s", name, text ? text : "");
+        return err_set(err, ERR_INPUT, "no setting of job '%s' fulfils %s", name, text ? text : "");
     if (c.other && !(more & OR_SEVERAL))
-        FAIL(err, ERR_INPUT,
-             "two settings of job '%s' fulfil %s, and a mean would mix them: %s %s and %s %s", name,
-             text ? text : "", c.first->method, c.first->params, c.other->method, c.other->params);
-out:
-    free(text);
-    json_decref(where);
-    return rc;
+        return err_set(
+            err, ERR_INPUT,
+            "two settings of job '%s' fulfil %s, and a mean would mix them: %s %s and %s %s", name,
+            text ? text : "", c.first->method, c.first->params, c.other->method, c.other->params);
+    return 0;
 }
 
 /* ---- claims ---------------------------------------------------------------------------------- */
@@ -244,18 +235,16 @@ static int check_members(const struct page *p, const struct claim *c, int model,
                          const struct members *all, struct err *err)
 {
     bool curve = json_object_get(c->test, "at_equal"), front = c->kind == CLAIM_FRONT;
-    int rc = 0;
     for (int i = 0; i < all->n; i++) {
         const struct member *m = &all->m[i];
-        TRY(check_choice(p, model, m->job, m->where, front || (curve && i == 0) ? OR_SEVERAL : 0,
-                         err));
-        TRY(check_bound(p, c, m->job, err));
+        PASS_ON(check_choice(p, model, m->job, m->where,
+                             front || (curve && i == 0) ? OR_SEVERAL : 0, err));
+        PASS_ON(check_bound(p, c, m->job, err));
         for (int k = 0; k < i; k++)
             if (strcmp(all->m[k].metric, m->metric) == 0 && json_equal(all->m[k].where, m->where))
-                FAIL(err, ERR_INPUT, "'%s' is compared with itself", m->label);
+                return err_set(err, ERR_INPUT, "'%s' is compared with itself", m->label);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int check_claim(const struct page *p, const json_t *claim, int model, struct err *err)
@@ -299,12 +288,10 @@ static int check_recipe(const struct page *p, struct err *err)
 
 int plan_check(const struct plan *p, const struct paper_data *d, struct err *err)
 {
-    int rc = 0;
-    for (int i = 0; i < p->n_recipes && !rc; i++) {
-        struct settings s = {.n = 0};
-        rc = settings_of(p, d, i, &s, err);
-        rc = rc ? rc : check_recipe(&s.page, err);
-        settings_free(&s);
+    for (int i = 0; i < p->n_recipes; i++) {
+        OWN(settings_free) struct settings s = {.n = 0};
+        PASS_ON(settings_of(p, d, i, &s, err));
+        PASS_ON(check_recipe(&s.page, err));
     }
-    return rc;
+    return 0;
 }

@@ -4,6 +4,7 @@
  * model's weights, and a share for each head and job.
  */
 #include "core/progress.h"
+#include "core/mem.h"
 #include "core/text.h"
 #include "reproduce/jobplan.h"
 
@@ -169,7 +170,7 @@ static void job_line(const struct plan *p, int recipe, int job, int threads, str
     int n = 0, done = 0, out = 0;
     struct cost cost = {0};
     const char *why = "";
-    struct buf values = {0};
+    OWN(buf_free) struct buf values = {0};
     for (const struct step *s = NULL; (s = next_step(p, recipe, s));) {
         if (s->job != job)
             continue;
@@ -196,7 +197,6 @@ static void job_line(const struct plan *p, int recipe, int job, int threads, str
     else if (why[0])
         buf_printf(b, ", in part %s", why);
     buf_puts(b, "\n");
-    buf_free(&values);
 }
 
 void plan_text(const struct plan *p, int threads, struct buf *b)

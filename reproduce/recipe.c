@@ -70,33 +70,31 @@ static json_t *lengths_value(const json_t *paper, const struct str_list *lengths
 
 int recipe_set_lengths(struct recipe *r, const char *lengths, struct err *err)
 {
-    struct str_list all = {0};
-    char *text = strdup(lengths), *rest = NULL;
+    OWN(str_list_free) struct str_list all = {0};
+    OWN(free_at) char *text = strdup(lengths);
+    char *rest = NULL;
     const char *name;
     json_t *v;
-    int rc = 0;
     r->lengths = json_object();
     if (!text || !r->lengths)
-        FAIL(err, ERR_NOMEM, "lengths: out of memory");
+        return err_set(err, ERR_NOMEM, "lengths: out of memory");
     for (char *n = strtok_r(text, ",", &rest); n; n = strtok_r(NULL, ",", &rest)) {
         if (strcmp(lengths, "paper") != 0 && !(size_value(n) >= 1))
-            FAIL(err, ERR_USAGE, "reproduce: --lengths: '%s' is no length such as 48K, nor `paper`",
-                 n);
+            return err_set(err, ERR_USAGE,
+                           "reproduce: --lengths: '%s' is no length such as 48K, nor `paper`", n);
         str_list_add(&all, n);
     }
     if (!all.n)
-        FAIL(err, ERR_USAGE, "reproduce: --lengths: a length such as 48K was expected, or `paper`");
+        return err_set(err, ERR_USAGE,
+                       "reproduce: --lengths: a length such as 48K was expected, or `paper`");
     json_object_foreach((json_t *)r->paper, name, v)
     {
         v = strcmp(lengths, "paper") == 0 ? json_incref(v) : lengths_value(v, &all, lengths);
         json_object_set_new(r->lengths, name, v);
     }
     if (all.failed || json_object_size(r->lengths) < json_object_size(r->paper))
-        FAIL(err, ERR_NOMEM, "lengths: out of memory");
-out:
-    free(text);
-    str_list_free(&all);
-    return rc;
+        return err_set(err, ERR_NOMEM, "lengths: out of memory");
+    return 0;
 }
 
 bool template_next(const char **text, struct template_word *w)
@@ -147,11 +145,10 @@ static int check_tasks(const struct recipe *r, const struct paper_data *d,
         json_t *v;
         json_array_foreach(json_object_get(sets[k], w.name), i, v)
         {
-            struct buf id = {0};
+            OWN(buf_free) struct buf id = {0};
             value_part(json_is_string(v) ? json_string_value(v) : "", w.part, &id);
             if (!json_with_id(d->tasks, buf_str(&id)))
                 err_set(err, ERR_INPUT, "tasks: tasks.json has no dataset '%s'", buf_str(&id));
-            buf_free(&id);
         }
     }
     return err->code;
@@ -281,12 +278,11 @@ static void take_lists(struct recipe *r)
 
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err)
 {
-    int rc = 0;
     buf_puts(&r->path, path);
-    TRY(json_read_file(path, (size_t)1 << 20, &r->doc, err));
-    TRY(recipe_check_form(r->doc, path, err));
+    PASS_ON(json_read_file(path, (size_t)1 << 20, &r->doc, err));
+    PASS_ON(recipe_check_form(r->doc, path, err));
     if (json_integer_value(json_object_get(r->doc, "recipe")) != 1)
-        FAIL(err, ERR_INPUT, "%s: this program reads recipes of version 1", path);
+        return err_set(err, ERR_INPUT, "%s: this program reads recipes of version 1", path);
     r->id = json_str_or(r->doc, "id", "");
     take_lists(r);
     r->item = json_with_id(json_object_get(d->layouts, "tables"), r->id);
@@ -294,12 +290,10 @@ int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, 
     if (r->figure)
         r->item = json_with_id(json_object_get(d->layouts, "figures"), r->id);
     if (!r->item)
-        FAIL(err, ERR_INPUT, "%s: id: layouts.json has no '%s'", path, r->id);
-    TRY(take_roles(r, d, err));
-    TRY(check_paper(r, err));
-    TRY(take_jobs(r, d, err));
-out:
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: id: layouts.json has no '%s'", path, r->id);
+    PASS_ON(take_roles(r, d, err));
+    PASS_ON(check_paper(r, err));
+    return take_jobs(r, d, err);
 }
 
 void recipe_free(struct recipe *r)

@@ -4,6 +4,7 @@
  * and methods are checked by the commands that a job runs.
  */
 #include "reproduce/claims.h"
+#include "core/mem.h"
 
 #include "analyze/params.h"
 #include "analyze/query.h"
@@ -177,7 +178,7 @@ static bool label_known(const struct recipe *r, bool rows, const char *pattern)
     for (size_t at = 0; !hit && (o = entry_at(r, rows, at)); at++) {
         const json_t *head = json_object_get(o, "head");
         const json_t *label = head ? head : json_object_get(o, "label");
-        struct buf path = {0};
+        OWN(buf_free) struct buf path = {0};
         size_t k;
         json_t *part;
         if (json_is_string(label))
@@ -185,7 +186,6 @@ static bool label_known(const struct recipe *r, bool rows, const char *pattern)
         json_array_foreach((json_t *)label, k, part)
             buf_printf(&path, "%s%s", k ? "/" : "", json_string_value(part));
         hit = fnmatch(pattern, buf_str(&path), 0) == 0;
-        buf_free(&path);
     }
     return hit;
 }
@@ -245,20 +245,18 @@ static int check_name(const struct walk *w, const json_t *v, enum field_type typ
     const char *key, *text = json_string_value(v);
     size_t i;
     json_t *item;
-    int rc = 0;
     json_array_foreach((json_t *)v, i, item)
-        TRY(type == FIELD_JOB ? check_job(w, item, place) : check_metric(w, item, place));
+        PASS_ON(type == FIELD_JOB ? check_job(w, item, place) : check_metric(w, item, place));
     if (type == FIELD_WHERE)
         return check_where(w, v, place);
     json_object_foreach((json_t *)v, key, item)
-        TRY(type == FIELD_WHERES ? check_where(w, item, place)
-                                 : check_label(w, key, true, true, place));
+        PASS_ON(type == FIELD_WHERES ? check_where(w, item, place)
+                                     : check_label(w, key, true, true, place));
     if (text && (type == FIELD_ROW || type == FIELD_COLUMN))
         return check_label(w, text, type == FIELD_ROW, type == FIELD_COLUMN, place);
     if (text)
         return type == FIELD_JOB ? check_job(w, v, place) : check_metric(w, v, place);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
@@ -295,28 +293,25 @@ static int check_items(const struct walk *w, const json_t *v, const struct field
                        const char *place)
 {
     const char *name;
-    struct buf at = {0};
+    OWN(buf_free) struct buf at = {0};
     size_t i;
     json_t *item;
-    int rc = 0;
     if (f->type == FIELD_MAP ? !json_is_object(v) : !json_is_array(v))
         return fail(w, place, f->type == FIELD_MAP ? "an object" : "a list");
     json_array_foreach((json_t *)v, i, item)
     {
         buf_reset(&at);
         buf_printf(&at, "%s entry %zu", place, i + 1);
-        TRY(f->type == FIELD_TEXTS ? check_text(w, item, f, buf_str(&at))
-                                   : check_object(w, item, f->in, buf_str(&at)));
+        PASS_ON(f->type == FIELD_TEXTS ? check_text(w, item, f, buf_str(&at))
+                                       : check_object(w, item, f->in, buf_str(&at)));
     }
     json_object_foreach((json_t *)v, name, item)
     {
         buf_reset(&at);
         buf_printf(&at, "%s '%s'", place, name);
-        TRY(f->in ? check_object(w, item, f->in, buf_str(&at)) : 0);
+        PASS_ON(f->in ? check_object(w, item, f->in, buf_str(&at)) : 0);
     }
-out:
-    buf_free(&at);
-    return rc;
+    return 0;
 }
 
 static int check_value(const struct walk *w, const json_t *v, const struct field *f,
@@ -358,17 +353,16 @@ static int check_object(const struct walk *w, const json_t *o, const struct fiel
                         const char *place)
 {
     struct names known = {0};
-    struct buf at = {0};
+    OWN(buf_free) struct buf at = {0};
     char hint[HINT_MAX];
     const char *key;
     json_t *v;
-    int rc = 0;
     if (!json_is_object(o))
         return fail(w, place, "an object");
     for (const struct field *f = fields; f->name; f++) {
         names_add(&known, f->name);
         if (f->required && !json_object_get(o, f->name))
-            FAIL(w->err, ERR_INPUT, "%s: the field '%s' is missing", place, f->name);
+            return err_set(w->err, ERR_INPUT, "%s: the field '%s' is missing", place, f->name);
     }
     json_object_foreach((json_t *)o, key, v)
     {
@@ -376,15 +370,13 @@ static int check_object(const struct walk *w, const json_t *o, const struct fiel
         while (f->name && strcmp(f->name, key) != 0)
             f++;
         if (!f->name)
-            FAIL(w->err, ERR_INPUT, "%s: unknown field '%s'%s", place, key,
-                 did_you_mean(key, known.items, hint));
+            return err_set(w->err, ERR_INPUT, "%s: unknown field '%s'%s", place, key,
+                           did_you_mean(key, known.items, hint));
         buf_reset(&at);
         buf_printf(&at, "%s: %s", place, key);
-        TRY(check_value(w, v, f, buf_str(&at)));
+        PASS_ON(check_value(w, v, f, buf_str(&at)));
     }
-out:
-    buf_free(&at);
-    return rc;
+    return 0;
 }
 
 int recipe_check_form(const json_t *doc, const char *path, struct err *err)
@@ -446,20 +438,18 @@ static int check_claim(const struct recipe *r, const json_t *test, struct err *e
 {
     const json_t *at = json_object_get(test, "at_equal"), *both = json_object_get(test, "metrics");
     struct claim c;
-    int rc = 0;
-    TRY(claim_read(test, &c, err));
+    PASS_ON(claim_read(test, &c, err));
     if (at && (c.kind != CLAIM_MORE || json_array_size(c.set) != 2))
-        FAIL(err, ERR_INPUT, "at_equal is for `more` of two cases");
+        return err_set(err, ERR_INPUT, "at_equal is for `more` of two cases");
     if (c.setting && !setting_rule(r, c.setting))
-        FAIL(err, ERR_INPUT, "setting: no rule of `ours` shows '%s'", c.setting);
+        return err_set(err, ERR_INPUT, "setting: no rule of `ours` shows '%s'", c.setting);
     if (c.kind == CLAIM_FRONT && json_array_size(both) != 2)
-        FAIL(err, ERR_INPUT, "metrics: two were expected");
+        return err_set(err, ERR_INPUT, "metrics: two were expected");
     if (at && c.metric && strcmp(json_string_value(at), c.metric) == 0)
-        FAIL(err, ERR_INPUT, "at_equal: %s is equal by construction", c.metric);
+        return err_set(err, ERR_INPUT, "at_equal: %s is equal by construction", c.metric);
     if (c.set || c.kind != CLAIM_WITHIN || c.stat != STAT_MEAN)
-        TRY(check_set(r, &c, err));
-out:
-    return rc;
+        return check_set(r, &c, err);
+    return 0;
 }
 
 static int check_claims(const struct recipe *r, struct err *err)
@@ -488,9 +478,6 @@ out:
 int recipe_check(const struct recipe *r, struct err *err)
 {
     const struct walk w = {r, err};
-    int rc = 0;
-    TRY(check_claims(r, err));
-    TRY(check_object(&w, r->doc, recipe_fields, buf_str(&r->path)));
-out:
-    return rc;
+    PASS_ON(check_claims(r, err));
+    return check_object(&w, r->doc, recipe_fields, buf_str(&r->path));
 }

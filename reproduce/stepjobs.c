@@ -3,6 +3,7 @@
  * variables and with the outputs of other jobs, so that equal work has equal commands.
  */
 #include "core/hash.h"
+#include "core/mem.h"
 #include "reproduce/jobplan.h"
 
 #include <string.h>
@@ -77,7 +78,6 @@ static int fill(const struct plan *p, const struct step *s, const char *text, st
 {
     const struct recipe *r = &p->recipes[s->recipe];
     struct template_word w;
-    int rc = 0;
     buf_reset(out);
     while (template_next(&text, &w)) {
         const char *value = step_value(s, w.name);
@@ -88,30 +88,26 @@ static int fill(const struct plan *p, const struct step *s, const char *text, st
         if (strcmp(w.name, "out") == 0) /* the job's own folder */
             buf_puts(out, "{}");
         else if (job >= 0)
-            TRY(put_output(p, s, job, out, err));
+            PASS_ON(put_output(p, s, job, out, err));
         else if (value)
             value_part(value, w.part, out);
         else if (w.name[0])
-            FAIL(err, ERR_INPUT,
-                 "%s: job '%s': {%s} is no job above it, nor a variable with one value here",
-                 buf_str(&r->path), step_job(p, s)->name, w.name);
+            return err_set(
+                err, ERR_INPUT,
+                "%s: job '%s': {%s} is no job above it, nor a variable with one value here",
+                buf_str(&r->path), step_job(p, s)->name, w.name);
     }
-    rc = buf_check(out, "words", err);
-out:
-    return rc;
+    return buf_check(out, "words", err);
 }
 
 int step_find_task(struct plan *p, struct step *s, struct err *err)
 {
-    struct buf id = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf id = {0};
     if (!step_job(p, s)->tasks)
         return 0;
-    TRY(fill(p, s, step_job(p, s)->tasks, &id, err));
+    PASS_ON(fill(p, s, step_job(p, s)->tasks, &id, err));
     s->task = task_set_find(p->tasks, buf_str(&id));
-out:
-    buf_free(&id);
-    return rc;
+    return 0;
 }
 
 int step_lengths(const struct plan *p, const struct step *s, struct buf *fit, struct buf *beyond,
@@ -119,44 +115,36 @@ int step_lengths(const struct plan *p, const struct step *s, struct buf *fit, st
 {
     const char *at = strstr(step_job(p, s)->args, "--tokens ");
     int64_t positions = s->model >= 0 ? p->models->m[s->model].positions : 0;
-    struct buf word = {0}, all = {0};
+    OWN(buf_free) struct buf word = {0}, all = {0};
     char *rest = NULL;
-    int rc = 0;
     if (!at)
         return 0;
     at += strlen("--tokens ");
     buf_put(&word, at, strcspn(at, " "));
-    TRY(buf_check(&word, "words", err));
-    TRY(fill(p, s, buf_str(&word), &all, err));
+    PASS_ON(buf_check(&word, "words", err));
+    PASS_ON(fill(p, s, buf_str(&word), &all, err));
     for (char *n = strtok_r(all.data, ",", &rest); n; n = strtok_r(NULL, ",", &rest)) {
         struct buf *to = positions && size_value(n) > (double)positions ? beyond : fit;
         buf_printf(to, "%s%s", to->len ? "," : "", n);
     }
-    TRY(buf_check(fit, "lengths", err));
-    TRY(buf_check(beyond, "lengths", err));
-out:
-    buf_free(&word);
-    buf_free(&all);
-    return rc;
+    PASS_ON(buf_check(fit, "lengths", err));
+    return buf_check(beyond, "lengths", err);
 }
 
 int step_methods(const struct plan *p, const struct step *s, struct str_list *texts,
                  struct err *err)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     size_t i;
     json_t *v;
-    int rc = 0;
     json_array_foreach(step_job(p, s)->methods, i, v)
     {
-        TRY(fill(p, s, json_string_value(v), &text, err));
+        PASS_ON(fill(p, s, json_string_value(v), &text, err));
         str_list_add(texts, buf_str(&text));
     }
     if (texts->failed)
-        FAIL(err, ERR_NOMEM, "methods: out of memory");
-out:
-    buf_free(&text);
-    return rc;
+        return err_set(err, ERR_NOMEM, "methods: out of memory");
+    return 0;
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
@@ -206,48 +194,40 @@ static void put_inputs(const struct making *m)
     const struct step *s = m->s;
     for (int i = 0; i < s->n_from; i++) {
         const struct step *in = &m->p->s[s->in[i]];
-        struct buf path = {0};
+        OWN(buf_free) struct buf path = {0};
         step_output(m->p, in, &path);
         if (!in->id[0] && !str_list_has(m->to, buf_str(&path)))
             put_file(m, buf_str(&path), m->p->models->m[in->model].id);
         else if (in->id[0] && !str_list_has(m->to, buf_str(&path)))
             put(m, buf_str(&path));
-        buf_free(&path);
     }
 }
 
 static int put_args(const struct making *m, struct err *err)
 {
-    struct buf text = {0}, fit = {0}, beyond = {0};
-    struct str_list words = {0};
-    int rc = 0;
-    TRY(step_lengths(m->p, m->s, &fit, &beyond, err));
-    TRY(fill(m->p, m->s, step_job(m->p, m->s)->args, &text, err));
+    OWN(buf_free) struct buf text = {0}, fit = {0}, beyond = {0};
+    OWN(str_list_free) struct str_list words = {0};
+    PASS_ON(step_lengths(m->p, m->s, &fit, &beyond, err));
+    PASS_ON(fill(m->p, m->s, step_job(m->p, m->s)->args, &text, err));
     if (text.len)
-        TRY(words_split(buf_str(&text), &words, err));
+        PASS_ON(words_split(buf_str(&text), &words, err));
     if (m->s->task)
-        TRY(task_file_options(m->s->task, &words, err));
+        PASS_ON(task_file_options(m->s->task, &words, err));
     for (int64_t i = 0; i < words.n; i++)
         put(m, i && strcmp(words.items[i - 1], "--tokens") == 0 ? buf_str(&fit) : words.items[i]);
-out:
-    str_list_free(&words);
-    buf_free(&text);
-    buf_free(&fit);
-    buf_free(&beyond);
-    return rc;
+    return 0;
 }
 
 static int put_methods(const struct making *m, const char *option, struct err *err)
 {
-    struct str_list texts = {0};
-    int rc = step_methods(m->p, m->s, &texts, err);
-    for (int64_t i = 0; !rc && i < texts.n; i++) {
+    OWN(str_list_free) struct str_list texts = {0};
+    PASS_ON(step_methods(m->p, m->s, &texts, err));
+    for (int64_t i = 0; i < texts.n; i++) {
         if (option)
             put(m, option);
         put(m, texts.items[i]);
     }
-    str_list_free(&texts);
-    return rc;
+    return 0;
 }
 
 /* Its records are those of its inputs, with the names that the recipe gives to lines. */
@@ -255,9 +235,8 @@ static int make_drawing(struct making *m, struct err *err)
 {
     static const char *const outputs[] = {"{}/figure.png", "{}/figure.pdf"};
     const struct recipe_job *j = step_job(m->p, m->s);
-    struct buf series = {0};
+    OWN(buf_free) struct buf series = {0};
     struct jw w;
-    int rc = 0;
     for (int i = 0; i < m->s->n_in; i++) {
         hash_word(m, m->p->s[m->s->in[i]].id);
         hash_word(m, step_job(m->p, &m->p->s[m->s->in[i]])->name);
@@ -273,15 +252,13 @@ static int make_drawing(struct making *m, struct err *err)
             put(m, "{}/drawn.jsonl");
         else
             put_inputs(m);
-        TRY(put_args(m, err));
+        PASS_ON(put_args(m, err));
         if (j->marks.len)
             put_option(m, "--marks", buf_str(&j->marks));
         put_option(m, "--style", m->p->style);
         put_option(m, "-o", outputs[i]);
     }
-out:
-    buf_free(&series);
-    return rc;
+    return 0;
 }
 
 /* Does it make prompts, or ask them? A text that is read as it is stands without. */
@@ -296,23 +273,22 @@ static int make_commands(struct making *m, struct err *err)
     enum job_do kind = step_job(m->p, m->s)->kind;
     bool records = step_has_records(m->p, m->s);
     char output[40] = "{}";
-    int rc = 0;
     if (kind == DO_DRAW)
         return make_drawing(m, err);
     put(m, job_do_commands[kind]);
     if (m->s->model >= 0 && (kind == DO_PROMPT || kind == DO_CAPTURE || kind == DO_EVAL))
         put_model(m);
     if (kind == DO_CALIBRATE)
-        TRY(put_methods(m, NULL, err));
+        PASS_ON(put_methods(m, NULL, err));
     if (kind == DO_CALIBRATE || records)
         put_inputs(m);
     if (records)
-        TRY(put_methods(m, "-m", err));
+        PASS_ON(put_methods(m, "-m", err));
     if (records && m->s->task) {
         put(m, "--task");
         put_file(m, m->s->task->path, m->s->task->hash);
     }
-    TRY(put_args(m, err));
+    PASS_ON(put_args(m, err));
     if (m->s->model >= 0 && m->p->models->m[m->s->model].chat && takes_chat(m->p, m->s))
         put_option(m, "--chat", m->p->models->m[m->s->model].chat);
     if (m->p->cuda && kind != DO_PROMPT)
@@ -327,8 +303,7 @@ static int make_commands(struct making *m, struct err *err)
         put(m, "trace");
         put_option(m, "verify", output);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int make_job(struct plan *p, struct step *s, struct err *err)
@@ -360,12 +335,10 @@ static bool is_given(const struct plan *p, const struct step *s)
 
 int plan_jobs(struct plan *p, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < p->n; i++)
         if (!p->s[i].left_out && !is_given(p, &p->s[i]))
-            TRY(make_job(p, &p->s[i], err));
-out:
-    return rc;
+            PASS_ON(make_job(p, &p->s[i], err));
+    return 0;
 }
 
 void word_text(const char *w, const char *folder, struct buf *b)

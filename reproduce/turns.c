@@ -124,10 +124,8 @@ static bool fill_turn(struct plan *p, double room, bool *need)
 
 int turn_next(struct plan *p, double room, bool *any, struct err *err)
 {
-    bool *need = NULL;
-    int rc = mem_alloc(&need, p->n + 1, sizeof *need, "plan", err);
-    if (rc)
-        return rc;
+    OWN(free_at) bool *need = NULL;
+    PASS_ON(mem_alloc(&need, p->n + 1, sizeof *need, "plan", err));
     for (int i = 0; i < p->n; i++)
         p->s[i].now = false;
     *any = fill_turn(p, room, need);
@@ -136,7 +134,6 @@ int turn_next(struct plan *p, double room, bool *any, struct err *err)
         plan_look(p);
         *any = fill_turn(p, room, need);
     }
-    free(need);
     return 0;
 }
 
@@ -177,9 +174,7 @@ int disk_check(const struct plan *p, double room, struct err *err)
     struct cost all = {0};
     double least, has = disk_free(".");
     char text[3][24];
-    int rc = plan_least_disk(p, &least, err);
-    if (rc)
-        return rc;
+    PASS_ON(plan_least_disk(p, &least, err));
     plan_cost(p, 1, &all);
     bytes_text(least, text[0]);
     bytes_text(room > 0 ? room : all.bytes, text[1]);

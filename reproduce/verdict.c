@@ -4,6 +4,7 @@
  * prompts, settings, calibration, GPU, metric and heads.
  */
 #include "reproduce/page.h"
+#include "core/mem.h"
 
 #include "analyze/params.h"
 #include "core/metricdef.h"
@@ -158,13 +159,11 @@ static const char *setting_at(const json_t *want, size_t k)
 static bool has_setting(const struct record *r, const char *want)
 {
     size_t n = strlen(r->method);
-    struct buf have = {0};
+    OWN(buf_free) struct buf have = {0};
     buf_printf(&have, "%s%s%s", r->method, r->params && r->params[0] ? ":" : "",
                r->params ? r->params : "");
-    bool fits = strncmp(want, r->method, n) == 0 && (!want[n] || want[n] == ':') &&
-                words_in(want, buf_str(&have)) && words_in(buf_str(&have), want);
-    buf_free(&have);
-    return fits;
+    return strncmp(want, r->method, n) == 0 && (!want[n] || want[n] == ':') &&
+           words_in(want, buf_str(&have)) && words_in(buf_str(&have), want);
 }
 
 /* A count of what a mask keeps is no number of an arithmetic. */
@@ -227,16 +226,14 @@ static bool calibration_fits(const struct page *p, const struct record *r)
 static bool gpu_fits(const struct page *p, const struct page_cell *c)
 {
     const char *want = json_str_or(p->recipe->match, "gpu", NULL);
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     struct err ignored = {0};
-    json_t *manifest = NULL;
+    OWN(json_decrefp) json_t *manifest = NULL;
     bool fits = false;
     buf_printf(&path, "%s/manifest.json", c->n_jobs ? c->jobs[0] : "");
     if (want && c->n_jobs &&
         json_read_file(buf_str(&path), (size_t)1 << 26, &manifest, &ignored) == 0)
         fits = fnmatch(want, json_str_or(json_object_get(manifest, "gpu"), "name", ""), 0) == 0;
-    json_decref(manifest);
-    buf_free(&path);
     return fits;
 }
 

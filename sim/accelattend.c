@@ -95,36 +95,32 @@ static void mark_keys(struct group *g, const int32_t *keys, int64_t n)
 static int mark_row(struct group *g, const struct mask *m, int64_t i, struct err *err)
 {
     int64_t n = mask_union_max(m, i, i + 1);
-    int rc = 0;
     if (m->form == MASK_LISTS && m->bk == 1 && !reach_any(&m->reach) && n > g->n_cols / 4) {
         int64_t at = (i - m->row0) / m->bq, from = m->ptr[at];
         mark_keys(g, m->col + from,
                   list_below(m->col + from, m->ptr[at + 1] - from, mask_limit(m, i)));
         return 0;
     }
-    TRY(mem_grow(&g->spans, &g->span_cap, n, sizeof *g->spans, "mask spans", err));
+    PASS_ON(mem_grow(&g->spans, &g->span_cap, n, sizeof *g->spans, "mask spans", err));
     n = mask_row_spans(m, i, g->spans);
     for (int64_t e = 0; e < n; e++)
         mark_span(g, g->n_runs, g->spans[e]);
-out:
-    return rc;
+    return 0;
 }
 
 /* Cut rows [row0, row1) of m into runs and mark what they keep. */
 static int mark_rows(struct group *g, const struct mask *m, int64_t row0, int64_t row1,
                      struct err *err)
 {
-    int rc = 0;
     while (row0 < row1) {
         int64_t end = row0 + 1;
         while (end < row1 && mask_rows_uniform(m, row0, end + 1))
             end++;
-        TRY(mark_row(g, m, end - 1, err));
+        PASS_ON(mark_row(g, m, end - 1, err));
         g->runs[g->n_runs++] = (struct run){m, row0, end};
         row0 = end;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Keys of a tile below a limit. */
@@ -208,42 +204,37 @@ static int add_bits(struct group *g, const struct tile *x, struct err *err)
 {
     struct accel_tiles *t = g->tiles;
     int64_t tile_bytes = ACCEL_TILE_WORDS * (int64_t)sizeof *t->words;
-    int rc = 0;
     if ((t->n_bits + 1) * tile_bytes > g->max_bytes) {
         snprintf(g->why, 160, "the mask's bits take more than %.1f GB of GPU memory",
                  (double)g->max_bytes * 1e-9);
         return METHOD_SKIP;
     }
-    TRY(mem_grow(&t->words, &t->word_cap, (t->n_bits + 1) * ACCEL_TILE_WORDS, sizeof *t->words,
-                 "bits of tiles", err));
+    PASS_ON(mem_grow(&t->words, &t->word_cap, (t->n_bits + 1) * ACCEL_TILE_WORDS, sizeof *t->words,
+                     "bits of tiles", err));
     uint64_t *out = t->words + t->n_bits++ * ACCEL_TILE_WORDS;
     memset(out, 0, (size_t)tile_bytes);
     for (int i = 0; i < g->n_runs; i++)
         run_words(g, i, x, out);
-out:
-    return rc;
+    return 0;
 }
 
 static int add_tile(struct group *g, const struct tile *x, struct err *err)
 {
     struct accel_tiles *t = g->tiles;
     int64_t at = t->n_tiles;
-    int rc = 0;
-    TRY(mem_grow(&t->bits, &t->bits_cap, at + 1, sizeof *t->bits, "tiles", err));
+    PASS_ON(mem_grow(&t->bits, &t->bits_cap, at + 1, sizeof *t->bits, "tiles", err));
     if (x->keys) {
-        TRY(mem_grow(&t->keys, &t->key_cap, (at + 1) * TILE, sizeof *t->keys, "keys", err));
+        PASS_ON(mem_grow(&t->keys, &t->key_cap, (at + 1) * TILE, sizeof *t->keys, "keys", err));
         for (int64_t k = 0; k < TILE; k++)
             t->keys[at * TILE + k] = x->keys[MIN(k, x->n_keys - 1)];
     } else {
-        TRY(mem_grow(&t->col, &t->col_cap, at + 1, sizeof *t->col, "tiles", err));
+        PASS_ON(mem_grow(&t->col, &t->col_cap, at + 1, sizeof *t->col, "tiles", err));
         t->col[at] = (int32_t)(x->first / TILE);
     }
     t->n_tiles++;
     bool all = keeps_all(g, x);
     t->bits[at] = all ? -1 : (int32_t)t->n_bits;
     return all ? 0 : add_bits(g, x, err);
-out:
-    return rc;
 }
 
 /* ---- gathering ------------------------------------------------------------------------------ */
@@ -318,17 +309,15 @@ static int mark_group(struct group *g, const struct mask **m, const struct mask 
                       struct err *err)
 {
     int64_t last = MIN(g->row0 + TILE, nq);
-    int rc = 0;
     g->n_runs = 0;
     for (int64_t row = g->row0; row < last;) {
         int64_t to = MIN(last, (*m)->row1);
-        TRY(mark_rows(g, *m, row, to, err));
+        PASS_ON(mark_rows(g, *m, row, to, err));
         row = to;
         if (row == (*m)->row1 && *m + 1 < end)
             ++*m;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Tiles of rows [row0, row1) of m, in place and gathered. */
@@ -336,8 +325,7 @@ static int count_rows(struct group *g, const struct mask *m, int64_t row0, int64
                       int64_t tiles[2], struct err *err)
 {
     int64_t keys = 0, last = -1, n = mask_union_max(m, row0, row1);
-    int rc = 0;
-    TRY(mem_grow(&g->spans, &g->span_cap, n, sizeof *g->spans, "mask spans", err));
+    PASS_ON(mem_grow(&g->spans, &g->span_cap, n, sizeof *g->spans, "mask spans", err));
     n = mask_union_spans(m, row0, row1, g->spans, err);
     if (n < 0)
         return (int)n;
@@ -348,8 +336,7 @@ static int count_rows(struct group *g, const struct mask *m, int64_t row0, int64
         last = to;
     }
     tiles[1] += ceil_div(keys, TILE);
-out:
-    return rc;
+    return 0;
 }
 
 int accel_tiles_count(const struct mask *masks, int64_t n, int64_t tiles[2], struct err *err)
@@ -465,14 +452,12 @@ static int64_t walk(const struct mask *masks, int64_t n, int64_t bq, int64_t bk,
 static int make_lists(const struct mask *masks, int64_t n, int64_t bq, int64_t bk,
                       struct accel_tiles *t, struct err *err)
 {
-    int rc = 0;
     t->groups = ceil_div(masks->nq, bq);
-    TRY(mem_alloc(&t->ptr, t->groups + 1, sizeof *t->ptr, "block lists", err));
+    PASS_ON(mem_alloc(&t->ptr, t->groups + 1, sizeof *t->ptr, "block lists", err));
     t->n_tiles = walk(masks, n, bq, bk, t);
-    TRY(mem_alloc(&t->col, t->n_tiles, sizeof *t->col, "block lists", err));
+    PASS_ON(mem_alloc(&t->col, t->n_tiles, sizeof *t->col, "block lists", err));
     walk(masks, n, bq, bk, t);
-out:
-    return rc;
+    return 0;
 }
 
 /* The largest unit of which the masks of all chunks, and *bq x *bk, are made; 0 when every pair is
@@ -631,16 +616,15 @@ static int64_t parts_of(const struct making *m)
 static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
 {
     int64_t all[2] = {0, 0};
-    int rc = 0;
     m->n_parts = tiles && !m->on_device ? parts_of(m) : 1;
-    TRY(mem_zalloc(&m->parts, m->n * m->n_parts, sizeof *m->parts, "tiles", err));
-    TRY(mem_zalloc(&m->counts, m->n, sizeof *m->counts, "tiles", err));
-    TRY(mem_zalloc(&m->as_first, m->n, sizeof *m->as_first, "tiles", err));
+    PASS_ON(mem_zalloc(&m->parts, m->n * m->n_parts, sizeof *m->parts, "tiles", err));
+    PASS_ON(mem_zalloc(&m->counts, m->n, sizeof *m->counts, "tiles", err));
+    PASS_ON(mem_zalloc(&m->as_first, m->n, sizeof *m->as_first, "tiles", err));
     if (!tiles)
         return 0;
     if (!m->on_device) {
-        TRY(pool_run(jobs, m->n, compare_head, m, err));
-        TRY(pool_run(jobs, m->n * m->n_parts, count_part, m, err));
+        PASS_ON(pool_run(jobs, m->n, compare_head, m, err));
+        PASS_ON(pool_run(jobs, m->n * m->n_parts, count_part, m, err));
     }
     for (int h = 0; h < m->n; h++)
         for (int k = 0; k < 2; k++) {
@@ -653,8 +637,7 @@ static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
             all[k] += m->counts[h][k];
         }
     m->how = accel_tiles_gather(all) ? ACCEL_GATHERED_TILES : ACCEL_TILES;
-out:
-    return rc;
+    return 0;
 }
 
 /* 0, or METHOD_SKIP with `why`: the parts of a head are too large, one of them or all together. */
@@ -682,7 +665,6 @@ static int join_alloc(const struct making *m, int first, int count, struct accel
 {
     bool keys = m->how == ACCEL_GATHERED_TILES;
     int64_t groups = ceil_div(m->nq, m->bq);
-    int rc = 0;
     for (int h = first; h < first + count; h++) {
         int maker = maker_of(m, first, h);
         for (int64_t p = 0; p < m->n_parts; p++) {
@@ -690,18 +672,18 @@ static int join_alloc(const struct making *m, int first, int count, struct accel
             j->n_bits += m->parts[h * m->n_parts + p].tiles.n_bits; /* 0 where another makes them */
         }
     }
-    TRY(mem_alloc(&j->ptr, count * groups + 1, sizeof *j->ptr, "block lists", err));
+    PASS_ON(mem_alloc(&j->ptr, count * groups + 1, sizeof *j->ptr, "block lists", err));
     if (keys)
-        TRY(mem_alloc(&j->keys, j->n_tiles * ACCEL_TILE, sizeof *j->keys, "gathered keys", err));
+        PASS_ON(
+            mem_alloc(&j->keys, j->n_tiles * ACCEL_TILE, sizeof *j->keys, "gathered keys", err));
     else
-        TRY(mem_alloc(&j->col, j->n_tiles, sizeof *j->col, "block lists", err));
+        PASS_ON(mem_alloc(&j->col, j->n_tiles, sizeof *j->col, "block lists", err));
     if (keys || j->n_bits) {
-        TRY(mem_alloc(&j->bits, j->n_tiles, sizeof *j->bits, "tiles", err));
-        TRY(mem_alloc(&j->words, j->n_bits * ACCEL_TILE_WORDS, sizeof *j->words, "bits of tiles",
-                      err));
+        PASS_ON(mem_alloc(&j->bits, j->n_tiles, sizeof *j->bits, "tiles", err));
+        return mem_alloc(&j->words, j->n_bits * ACCEL_TILE_WORDS, sizeof *j->words, "bits of tiles",
+                         err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void copy_ints(int32_t *to, const int32_t *from, int64_t n)
@@ -729,8 +711,7 @@ static int join(const struct making *m, int first, int count, struct accel_tiles
                 struct err *err)
 {
     int64_t at = 0, bits_at = 0, shared_at = 0, *ptr;
-    int rc = 0;
-    TRY(join_alloc(m, first, count, j, err));
+    PASS_ON(join_alloc(m, first, count, j, err));
     ptr = j->ptr;
     for (int h = first; h < first + count; h++) {
         int maker = maker_of(m, first, h);
@@ -749,8 +730,7 @@ static int join(const struct making *m, int first, int count, struct accel_tiles
         bits_at = own ? from : bits_at;
     }
     *ptr = at;
-out:
-    return rc;
+    return 0;
 }
 
 /* Bytes that a head's tiles take at most. Lists of the host are small; those that the device makes
@@ -854,9 +834,7 @@ static int attend_sections(const struct accel *a, struct accel_session *s,
         l.count = section_of(m, how->section_bytes, first);
         if (l.count < m->n)
             l.static_id = 0; /* a number of all heads' lists */
-        int rc = attend_section(a, s, how->jobs, &l, m, n ? &part : r, why, err);
-        if (rc)
-            return rc;
+        PASS_ON(attend_section(a, s, how->jobs, &l, m, n ? &part : r, why, err));
         if (n)
             add_section(r, &part);
         first += l.count;
@@ -888,9 +866,7 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
     for (int h = 0; !on_device && h < call->n; h++)
         common_unit(first[h].masks, first[h].n_masks, &unit_q, &unit_k);
     int64_t bq = unit_q, bk = unit_k;
-    int rc = geometry(a, s, first, &bq, &bk, why, err);
-    if (rc)
-        return rc;
+    PASS_ON(geometry(a, s, first, &bq, &bk, why, err));
     if (bk % 64 && !(on_device && !first->own_kernel && fills_little(call)))
         bq = bk = ACCEL_TILE;
     struct accel_lists l = {.count = call->n,
@@ -901,6 +877,7 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
     r->sections = 1;
     if (!unit_q || (how->static_id && a->has_cached && a->has_cached(s, how->static_id)))
         return a->attend_call(s, call, &l, r, err);
+    OWN(making_free)
     struct making m = {.call = call,
                        .nq = first->x->nq,
                        .nk = first->x->nk,
@@ -909,9 +886,6 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
                        .how = ACCEL_LISTS,
                        .n = call->n,
                        .on_device = on_device};
-    TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, how->jobs, err));
-    rc = attend_sections(a, s, how, &l, &m, r, why, err);
-out:
-    making_free(&m);
-    return rc;
+    PASS_ON(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, how->jobs, err));
+    return attend_sections(a, s, how, &l, &m, r, why, err);
 }

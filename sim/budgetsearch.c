@@ -69,9 +69,7 @@ static int probe(struct search *s, int64_t at, struct point *out, struct err *er
         return 0;
     }
     struct point p = {.at = at};
-    int rc = s->q->eval(s->q->ctx, at, &p.value, &p.cost, err);
-    if (rc)
-        return rc;
+    PASS_ON(s->q->eval(s->q->ctx, at, &p.value, &p.cost, err));
     for (int k = s->n; k > i; k--)
         s->points[k] = s->points[k - 1];
     s->points[i] = p;
@@ -124,11 +122,10 @@ static bool near_enough(const struct search *s, double value)
 static int learn_direction(struct search *s, struct err *err)
 {
     struct point least, most;
-    int rc = probe(s, 0, &least, err);
-    rc = rc ? rc : probe(s, s->q->count - 1, &most, err);
-    if (!rc)
-        s->direction = most.value < least.value ? -1 : 1;
-    return rc;
+    PASS_ON(probe(s, 0, &least, err));
+    PASS_ON(probe(s, s->q->count - 1, &most, err));
+    s->direction = most.value < least.value ? -1 : 1;
+    return 0;
 }
 
 /* The values that enclose the answer, and what the setting costs there: low keeps too little. */
@@ -168,9 +165,7 @@ static int close_in(struct search *s, struct err *err)
     struct bracket b = {.low = -1, .high = s->q->count};
     struct point p;
     for (int step = 0; s->evals < BUDGET_EVALS && !contradicts(s); step++) {
-        int rc = probe(s, at, &p, err);
-        if (rc)
-            return rc;
+        PASS_ON(probe(s, at, &p, err));
         if (near_enough(s, p.value))
             return 0;
         if (look_above(s, p.value)) {
@@ -192,10 +187,9 @@ static int scan(struct search *s, struct err *err)
 {
     struct point p;
     int64_t last = s->q->count - 1;
-    int rc = 0;
-    for (int i = 0; !rc && i < BUDGET_EVALS; i++)
-        rc = probe(s, (int64_t)llround((double)last * i / (BUDGET_EVALS - 1)), &p, err);
-    return rc;
+    for (int i = 0; i < BUDGET_EVALS; i++)
+        PASS_ON(probe(s, (int64_t)llround((double)last * i / (BUDGET_EVALS - 1)), &p, err));
+    return 0;
 }
 
 /* Is a the better answer? */
@@ -243,14 +237,12 @@ int budget_search(const struct budget_question *q, struct budget_answer *a, stru
 {
     struct search s = {.q = q, .direction = q->direction};
     bool scanned = false;
-    int rc = s.direction ? 0 : learn_direction(&s, err);
-    rc = rc ? rc : close_in(&s, err);
-    if (!rc && contradicts(&s)) {
+    PASS_ON(s.direction ? 0 : learn_direction(&s, err));
+    PASS_ON(close_in(&s, err));
+    if (contradicts(&s)) {
         scanned = true;
-        rc = scan(&s, err);
+        PASS_ON(scan(&s, err));
     }
-    if (rc)
-        return rc;
     const struct point *best = s.points;
     for (int i = 1; i < s.n; i++)
         if (better(&s, s.points + i, best))
@@ -299,10 +291,9 @@ static int add_item(struct hunt *h, const struct budget_item *i, struct err *err
         if (h->items[k].layer == i->layer && h->items[k].head == i->head &&
             strcmp(h->items[k].branch, i->branch) == 0)
             return 0;
-    int rc = mem_grow(&h->items, &h->cap, h->n + 1, sizeof *h->items, "heads of a search", err);
-    if (!rc)
-        h->items[h->n++] = *i;
-    return rc;
+    PASS_ON(mem_grow(&h->items, &h->cap, h->n + 1, sizeof *h->items, "heads of a search", err));
+    h->items[h->n++] = *i;
+    return 0;
 }
 
 /* The heads of the group that `name` stands for. */
@@ -310,7 +301,6 @@ static int fill_group(struct hunt *h, const struct budget_item *name, struct err
 {
     const struct trace *t = h->r->traces[h->trace];
     bool joins = h->run->method->reuse.shares_branches;
-    int rc = 0;
     for (int64_t c = 0; c < trace_calls(t); c++) {
         const struct trace_call *call = trace_call(t, c);
         if ((name->layer >= 0 && call->layer != name->layer) ||
@@ -322,11 +312,10 @@ static int fill_group(struct hunt *h, const struct budget_item *name, struct err
                 continue;
             if (!joins)
                 snprintf(i.branch, sizeof i.branch, "%s", call->branch);
-            TRY(add_item(h, &i, err));
+            PASS_ON(add_item(h, &i, err));
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- what a setting is worth ---------------------------------------------------------------- */
@@ -458,21 +447,19 @@ static int evaluate(void *ctx, int64_t at, double *value, double *cost, struct e
 {
     struct hunt *h = ctx;
     struct sum sum = {0};
-    int rc = 0;
     if (h->in) {
         struct method_ctx mc = {.seed = h->seed, .session = h->run->session};
-        TRY(budget_set(h->range, h->run->target, h->run->method, at, h->params, NULL, err));
-        TRY(measure(h->run, h->in, h->device, &mc, h->params, &sum, err));
+        PASS_ON(budget_set(h->range, h->run->target, h->run->method, at, h->params, NULL, err));
+        PASS_ON(measure(h->run, h->in, h->device, &mc, h->params, &sum, err));
     } else {
         h->at = at;
-        TRY(trial_run(h, &sum, err));
+        PASS_ON(trial_run(h, &sum, err));
     }
     if (sum.cells == 0) /* zeros then: they end the search soon */
         memcpy(h->why, sum.why, sizeof h->why);
     *value = sum.value;
     *cost = sum.cost;
-out:
-    return rc;
+    return 0;
 }
 
 static int seek(struct hunt *h, const void *params, int64_t nk, struct budget_found *f,
@@ -650,20 +637,17 @@ out:
 
 int budget_book_open(struct replay *r, int jobs, struct budget_book **out, struct err *err)
 {
-    struct budget_book *b = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&b, 1, sizeof *b, "found parameters", err));
+    OWN(budget_book_free) struct budget_book *b = NULL;
+    PASS_ON(mem_zalloc(&b, 1, sizeof *b, "found parameters", err));
     pthread_mutex_init(&b->lock, NULL);
     for (int64_t k = 0; k < r->n_runs; k++)
         for (int64_t i = 0; i < r->n_series; i++)
             if (r->runs[k].target && r->runs[k].target->per != TARGET_PER_HEAD &&
                 (r->series[i].todo || r->masks || r->outputs))
-                TRY(open_group(r, b, k, r->series + i, jobs, err));
+                PASS_ON(open_group(r, b, k, r->series + i, jobs, err));
     *out = b;
     b = NULL;
-out:
-    budget_book_free(&b);
-    return rc;
+    return 0;
 }
 
 /* ---- one cell ------------------------------------------------------------------------------- */
@@ -675,14 +659,11 @@ static int resolve_shared(struct replay *r, const struct series *s, int64_t k,
 {
     struct budget_item name = group_name(r, k, s->layer, s->head, in->branch);
     char key[96];
-    int rc = 0;
     group_key(k, s->trace, &name, key);
     if (book_has(r->book, key, f))
         return 0;
-    TRY(seek_group(r, k, s->trace, &name, 1, f, err));
-    TRY(book_put(r->book, key, f, err));
-out:
-    return rc;
+    PASS_ON(seek_group(r, k, s->trace, &name, 1, f, err));
+    return book_put(r->book, key, f, err);
 }
 
 int budget_resolve(struct replay *r, const struct series *s, int64_t k, const struct head_in *in,
@@ -690,26 +671,23 @@ int budget_resolve(struct replay *r, const struct series *s, int64_t k, const st
 {
     const struct method_run *run = r->runs + k;
     struct sim_device own;
-    int rc = 0;
     if (!is_shared(run))
         return budget_resolve_head(run, in, search_device(r, &own), r->seed, params, f, err);
     memset(f, 0, sizeof *f);
-    TRY(resolve_shared(r, s, k, in, f, err));
+    PASS_ON(resolve_shared(r, s, k, in, f, err));
     if (f->params[0])
-        TRY(budget_apply(run->target, run->method, f->params, params, err));
-out:
-    return rc;
+        return budget_apply(run->target, run->method, f->params, params, err);
+    return 0;
 }
 
 int budget_record(const struct budget_target *t, const struct budget_found *f, struct record *rec,
                   struct err *err)
 {
-    int rc = 0;
     if (rec->status != RECORD_OK || !f->params[0])
         return 0;
-    TRY(record_metric(rec, "budget_target", t->value, err));
-    TRY(record_metric(rec, "budget_miss", f->answer.value - t->value, err));
-    TRY(record_metric(rec, "budget_evals", f->answer.evals, err));
+    PASS_ON(record_metric(rec, "budget_target", t->value, err));
+    PASS_ON(record_metric(rec, "budget_miss", f->answer.value - t->value, err));
+    PASS_ON(record_metric(rec, "budget_evals", f->answer.evals, err));
     record_note(rec, "found=%s", f->params);
     record_note(rec, "budget=%s", ends[f->answer.end]);
     if (f->answer.end != BUDGET_MET && !isnan(f->answer.next))
@@ -717,6 +695,5 @@ int budget_record(const struct budget_target *t, const struct budget_found *f, s
     if (f->answer.scanned)
         record_note(rec, "budget_scan=%d values, because the metric does not follow the parameter",
                     BUDGET_EVALS);
-out:
-    return rc;
+    return 0;
 }

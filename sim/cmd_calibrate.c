@@ -51,7 +51,6 @@ static int same_model(const struct calibrate *c, struct err *err)
 static int fill_job(const struct calibrate *c, const struct call_filter *f, struct calibrate_job *j,
                     struct err *err)
 {
-    int rc = 0;
     for (int64_t t = 0; t < c->n_traces; t++)
         for (int64_t i = 0; i < trace_calls(c->traces[t]); i++) {
             const struct trace_meta *m = trace_meta(c->traces[t]);
@@ -62,12 +61,12 @@ static int fill_job(const struct calibrate *c, const struct call_filter *f, stru
                 if ((j->layer >= 0 && call->layer != j->layer) || (j->head >= 0 && h != j->head) ||
                     !call_filter_takes(f, c->traces[t], i, h))
                     continue;
-                TRY(mem_grow(&j->samples, &j->cap, j->n + 1, sizeof *j->samples, "samples", err));
+                PASS_ON(
+                    mem_grow(&j->samples, &j->cap, j->n + 1, sizeof *j->samples, "samples", err));
                 j->samples[j->n++] = (struct calibrate_sample){t, i, call->layer, h};
             }
         }
-out:
-    return rc;
+    return 0;
 }
 
 /* A job for a layer and head (-1: all) and the lengths of a segment, unless it has no samples. */
@@ -94,20 +93,20 @@ static int parse_segments(struct calibrate *c, const char *text, struct err *err
 {
     const char *all = text;
     int64_t cap = 0;
-    int rc = 0;
     while (text && *text) {
         char *end;
         long long n = strtoll(text, &end, 10);
         int64_t last = c->n_segments ? c->segments[c->n_segments - 1] : 0;
         if (end == text || (*end && *end != ',') || n <= last)
-            FAIL(err, ERR_USAGE,
-                 "--segments '%s': ascending numbers of tokens were expected, as 16384,49152", all);
-        TRY(mem_grow(&c->segments, &cap, c->n_segments + 1, sizeof *c->segments, "segments", err));
+            return err_set(
+                err, ERR_USAGE,
+                "--segments '%s': ascending numbers of tokens were expected, as 16384,49152", all);
+        PASS_ON(
+            mem_grow(&c->segments, &cap, c->n_segments + 1, sizeof *c->segments, "segments", err));
         c->segments[c->n_segments++] = n;
         text = end + (*end == ',');
     }
-out:
-    return rc;
+    return 0;
 }
 
 int calibrate_plan(struct calibrate *c, const struct call_select *sel, const char *segments,
@@ -115,20 +114,17 @@ int calibrate_plan(struct calibrate *c, const struct call_select *sel, const cha
 {
     const struct trace_meta *m = trace_meta(c->traces[0]);
     bool model = c->per == CALIBRATE_MODEL, by_head = c->per == CALIBRATE_HEAD;
-    struct call_filter f = {0};
-    int rc = 0;
-    TRY(same_model(c, err));
-    TRY(parse_segments(c, segments, err));
-    TRY(call_filter_init(&f, sel, m, err));
+    OWN(call_filter_free) struct call_filter f = {0};
+    PASS_ON(same_model(c, err));
+    PASS_ON(parse_segments(c, segments, err));
+    PASS_ON(call_filter_init(&f, sel, m, err));
     for (int l = 0; l < (model ? 1 : m->layers); l++)
         for (int h = 0; h < (by_head ? m->heads : 1); h++)
             for (int64_t s = 0; s <= c->n_segments; s++)
-                TRY(add_job(c, &f, model ? -1 : l, by_head ? h : -1, s, err));
+                PASS_ON(add_job(c, &f, model ? -1 : l, by_head ? h : -1, s, err));
     if (c->n_jobs == 0)
-        TRY(call_select_empty("captured", sel, err));
-out:
-    call_filter_free(&f);
-    return rc;
+        return call_select_empty("captured", sel, err);
+    return 0;
 }
 
 static bool sample_causal(const struct calibrate *c, const struct calibrate_sample *s)
@@ -202,39 +198,32 @@ static int write_line(struct journal *j, struct buf *line, struct err *err)
 
 int journal_add(struct journal *j, int64_t job, const char *text, const char *skip, struct err *err)
 {
-    struct buf line = {0};
+    OWN(buf_free) struct buf line = {0};
     struct jw w;
     jw_init(&w, &line, 0);
     jw_row(&w, JW_INT("job", job), JW_STR(text ? "found" : "skip", text ? text : skip));
     seal_put(&line, 0);
     buf_puts(&line, "\n");
-    int rc = write_line(j, &line, err);
-    buf_free(&line);
-    return rc;
+    return write_line(j, &line, err);
 }
 
 static int take_line(const struct journal *j, char *line, size_t len, journal_sink *sink, void *ctx,
                      struct err *err)
 {
-    json_t *o = NULL;
+    OWN(json_decrefp) json_t *o = NULL;
     int64_t job = 0;
     const char *text = NULL, *skip = NULL;
-    int rc = 0;
-    TRY(seal_json(line, len, j->path, &o, err));
-    TRY(jget_int(o, "job", j->path, &job, err));
-    TRY(jget_str_opt(o, "found", j->path, &text, err));
-    TRY(jget_str_opt(o, "skip", j->path, &skip, err));
-    TRY(sink(ctx, job, text, skip, err));
-out:
-    json_decref(o);
-    return rc;
+    PASS_ON(seal_json(line, len, j->path, &o, err));
+    PASS_ON(jget_int(o, "job", j->path, &job, err));
+    PASS_ON(jget_str_opt(o, "found", j->path, &text, err));
+    PASS_ON(jget_str_opt(o, "skip", j->path, &skip, err));
+    return sink(ctx, job, text, skip, err);
 }
 
 /* The first line is the identity, the others are jobs. *end: where the last whole line ends. */
 static int take_lines(const struct journal *j, const char *identity, struct buf *b,
                       journal_sink *sink, void *ctx, size_t *end, struct err *err)
 {
-    int rc = 0;
     *end = 0;
     for (size_t at = 0; at < b->len;) {
         char *nl = memchr(b->data + at, '\n', b->len - at);
@@ -246,18 +235,17 @@ static int take_lines(const struct journal *j, const char *identity, struct buf 
         if (other && at + len + 1 == b->len)
             return 0; /* nothing was found yet: the file is begun anew */
         if (other)
-            FAIL(
+            return err_set(
                 err, ERR_USAGE,
                 "%s holds the beginning of a calibration with other settings or inputs: repeat its "
                 "command to go on, or give --force to start anew",
                 j->path);
         if (at)
-            TRY(take_line(j, b->data + at, len, sink, ctx, err));
+            PASS_ON(take_line(j, b->data + at, len, sink, ctx, err));
         at += len + 1;
         *end = at;
     }
-out:
-    return rc;
+    return 0;
 }
 
 int journal_open(const char *path, const char *identity, journal_sink *sink, void *ctx,
@@ -357,7 +345,7 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
                   struct err *err)
 {
     struct method_ctx ctx = {.seed = c->load.seed};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     int rc;
     for (int64_t s = 0; s < j->n; s++)
@@ -371,7 +359,6 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
         rc = keep(&j->skip, ctx.skip, err);
     else if (rc == 0 && (rc = buf_check(&b, "calibration of a head", err)) == 0)
         rc = keep(&j->text, buf_str(&b), err);
-    buf_free(&b);
     return rc;
 }
 
@@ -575,11 +562,10 @@ static void write_heads(const struct calibrate *c, struct jw *w)
     jw_karr(w, "heads");
     for (int64_t i = 0; i < c->n_jobs; i++) {
         const struct calibrate_job *j = &c->jobs[i];
-        json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
+        OWN(json_decrefp) json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
         for (int64_t s = 0; v && s < j->n; s++)
             if (first_of_head(j, s))
                 write_head(c, j, j->samples + s, v, w);
-        json_decref(v);
     }
     jw_arr_end(w);
 }
@@ -589,7 +575,7 @@ static void write_grids(const struct calibrate *c, struct jw *w)
     bool any = false;
     for (int64_t i = 0; i < c->n_jobs; i++) {
         const struct calibrate_job *j = &c->jobs[i];
-        json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
+        OWN(json_decrefp) json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
         const json_t *grid = json_object_get(v, "grid");
         if (grid && !any) {
             jw_karr(w, "grids");
@@ -603,7 +589,6 @@ static void write_grids(const struct calibrate *c, struct jw *w)
             jw_value(w, grid);
             jw_obj_end(w);
         }
-        json_decref(v);
     }
     if (any)
         jw_arr_end(w);
@@ -687,9 +672,7 @@ static const struct opt options[] = {
 static int parse_method(const struct app *app, const char *text, struct method_run **runs,
                         int64_t *n, struct err *err)
 {
-    int rc = method_runs_parse(app->methods, text, runs, n, err);
-    if (rc)
-        return rc;
+    PASS_ON(method_runs_parse(app->methods, text, runs, n, err));
     const struct method *m = (*runs)[0].method;
     if (!m->search.calibrate) {
         char names[256] = "";
@@ -735,21 +718,18 @@ static int check_output(const struct calibrate_opts *o, const struct str_list *a
                         struct buf *journal, struct err *err)
 {
     struct stat st;
-    int rc = 0;
     for (int64_t i = 1; i < args->n; i++)
-        TRY(refuse_input(o->out, args->items[i], err));
+        PASS_ON(refuse_input(o->out, args->items[i], err));
     if (o->out && stat(o->out, &st) == 0 && S_ISDIR(st.st_mode))
-        FAIL(err, ERR_USAGE, "calibrate: %s is a directory, a file is written", o->out);
+        return err_set(err, ERR_USAGE, "calibrate: %s is a directory, a file is written", o->out);
     if (!o->out && !o->c.dry_run)
-        FAIL(err, ERR_USAGE, "calibrate: -o FILE is missing");
+        return err_set(err, ERR_USAGE, "calibrate: -o FILE is missing");
     if (!o->out || o->c.dry_run)
-        goto out;
+        return 0;
     /* A journal beside it is of a calibration that was stopped before its end (journal_open). */
     buf_printf(journal, "%s.journal", o->out);
-    TRY(buf_check(journal, o->out, err));
-    TRY(refuse_existing(o->out, o->c.force || access(buf_str(journal), F_OK) == 0, err));
-out:
-    return rc;
+    PASS_ON(buf_check(journal, o->out, err));
+    return refuse_existing(o->out, o->c.force || access(buf_str(journal), F_OK) == 0, err);
 }
 
 /* ---- results -------------------------------------------------------------------------------- */
@@ -757,13 +737,13 @@ out:
 static int print_plan(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
     struct calibrate_cost cost = calibrate_costs(c);
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int jobs = cmd_jobs(&o->c), rc = 0;
+    int jobs = cmd_jobs(&o->c);
     double rate, passes = c->run->method->search.passes;
     char read[24], memory[24], time[48] = "of unknown time";
     jobs = jobs > c->n_jobs ? (int)c->n_jobs : jobs;
-    TRY(attn_rate(c->load.precision, &rate, err));
+    PASS_ON(attn_rate(c->load.precision, &rate, err));
     bool known = passes > 0 && !c->device.accel;
     double seconds = known ? passes * 2 * cost.flop / rate / jobs : NAN;
     jw_init(&w, &b, 2);
@@ -772,7 +752,7 @@ static int print_plan(const struct calibrate *c, const struct calibrate_opts *o,
            JW_INT("heads", c->n_jobs), JW_INT("samples_per_head", cost.samples),
            JW_INT("bytes_to_read", cost.bytes), JW_INT("memory_bytes_per_thread", cost.memory),
            JW_INT("threads", jobs), JW_NUM("estimated_seconds", seconds));
-    TRY(buf_check(&b, "plan", err));
+    PASS_ON(buf_check(&b, "plan", err));
     bytes_text((double)cost.bytes, read);
     bytes_text((double)cost.memory, memory);
     if (known)
@@ -784,9 +764,7 @@ static int print_plan(const struct calibrate *c, const struct calibrate_opts *o,
                "memory per thread, %d threads, %s\n",
                (long long)c->n_jobs, calibrate_pers[o->per], (long long)cost.samples, read, memory,
                jobs, time);
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 static void report_skips(const struct calibrate *c)
@@ -799,34 +777,30 @@ static void report_skips(const struct calibrate *c)
 
 static int write_result(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
-    struct buf b = {0}, summary = {0};
+    OWN(buf_free) struct buf b = {0}, summary = {0};
     struct jw w;
     int64_t skipped = calibrate_skipped(c);
-    int rc = 0;
     report_skips(c);
     if (skipped == c->n_jobs)
-        FAIL(err, ERR_RUN, "no head could be calibrated: %s", c->jobs[0].skip);
+        return err_set(err, ERR_RUN, "no head could be calibrated: %s", c->jobs[0].skip);
     jw_init(&w, &b, 2);
     calibrate_write(c, &w);
     seal_put(&b, 0);
     buf_puts(&b, "\n");
-    TRY(buf_check(&b, "calibration file", err));
-    TRY(file_write_atomic(o->out, buf_str(&b), b.len, err));
+    PASS_ON(buf_check(&b, "calibration file", err));
+    PASS_ON(file_write_atomic(o->out, buf_str(&b), b.len, err));
     if (!o->c.json) {
         log_info("%s: %lld %s, %lld skipped", o->out, (long long)(c->n_jobs - skipped),
                  c->per == CALIBRATE_HEAD && !c->n_segments ? "heads" : "searches",
                  (long long)skipped);
-        goto out;
+        return 0;
     }
     jw_init(&w, &summary, 2);
     jw_row(&w, JW_STR("file", o->out), JW_STR("method", c->run->method->name),
            JW_INT("heads", c->n_jobs - skipped), JW_INT("skipped", skipped));
-    TRY(buf_check(&summary, "summary", err));
+    PASS_ON(buf_check(&summary, "summary", err));
     printf("%s\n", buf_str(&summary));
-out:
-    buf_free(&b);
-    buf_free(&summary);
-    return rc;
+    return 0;
 }
 
 /* A name stands in a note and in the parameters of tables. */
@@ -850,22 +824,21 @@ static int open_backend(const struct app *app, const struct calibrate_opts *o, s
     struct accel_options how = {.events = true}; /* nothing is timed: the least to open */
     struct shard shard;
     char why[160] = "";
-    int rc = 0;
     if (o->backend == 0)
         return 0;
     if (!app->accel)
-        FAIL(err, ERR_MACHINE, "calibrate: --backend cuda needs a build with CUDA (make CUDA=1)");
-    TRY(shard_from_env("0/1", &shard, err)); /* a calibration has no parts */
+        return err_set(err, ERR_MACHINE,
+                       "calibrate: --backend cuda needs a build with CUDA (make CUDA=1)");
+    PASS_ON(shard_from_env("0/1", &shard, err)); /* a calibration has no parts */
     how.local_rank = shard.local;
     c->device = (struct sim_device){.accel = app->accel, .metrics = true};
-    TRY(app->accel->open(&how, &c->device.session, err));
+    PASS_ON(app->accel->open(&how, &c->device.session, err));
     if (calibrate_on_device(c, why))
         return 0;
     log_warn("calibrate: %s is searched on the CPU: %s", c->run->method->name, why);
     app->accel->close(&c->device.session);
     c->device = (struct sim_device){0};
-out:
-    return rc;
+    return 0;
 }
 
 static int run(const struct app *app, void *opts, struct str_list *args, struct err *err)

@@ -75,19 +75,17 @@ static void find_call(const struct overlap *o, struct dumped *d)
 
 static int add_masks(struct overlap *o, const struct maskfile *file, struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0; i < maskfile_cells(file); i++) {
-        TRY(mem_grow(&o->masks, &o->cap, o->n + 1, sizeof *o->masks, "masks", err));
+        PASS_ON(mem_grow(&o->masks, &o->cap, o->n + 1, sizeof *o->masks, "masks", err));
         struct dumped *d = o->masks + o->n;
         *d = (struct dumped){.file = file, .cell = i};
-        TRY(maskfile_cell(file, i, &d->id, err));
+        PASS_ON(maskfile_cell(file, i, &d->id, err));
         find_call(o, d);
         if (d->call < 0)
             record_free(&d->id);
         *(d->call < 0 ? &o->strangers : &o->n) += 1;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int by_head(const void *a, const void *b)
@@ -111,9 +109,8 @@ static bool same_head(const struct dumped *a, const struct dumped *b)
 static int group_heads(struct overlap *o, const char *path, struct err *err)
 {
     int64_t pairs = 0;
-    int rc = 0;
     qsort(o->masks, (size_t)o->n, sizeof *o->masks, by_head);
-    TRY(mem_alloc(&o->starts, o->n + 1, sizeof *o->starts, "heads", err));
+    PASS_ON(mem_alloc(&o->starts, o->n + 1, sizeof *o->starts, "heads", err));
     for (int64_t i = 0; i < o->n; i++) {
         if (i == 0 || !same_head(o->masks + i - 1, o->masks + i))
             o->starts[o->n_heads++] = i;
@@ -124,12 +121,12 @@ static int group_heads(struct overlap *o, const char *path, struct err *err)
         log_warn("%lld masks are of other traces than %s and are left out", (long long)o->strangers,
                  path);
     if (pairs == 0)
-        FAIL(err, ERR_INPUT,
-             "no head of %s has two masks: dump those of several methods (lacuna replay %s -m A -m "
-             "B -o DIR --dump-masks M.h5)",
-             path, path);
-out:
-    return rc;
+        return err_set(
+            err, ERR_INPUT,
+            "no head of %s has two masks: dump those of several methods (lacuna replay %s -m A -m "
+            "B -o DIR --dump-masks M.h5)",
+            path, path);
+    return 0;
 }
 
 /* ---- one head ------------------------------------------------------------------------------- */
@@ -216,7 +213,7 @@ static int pair_identity(const struct overlap *o, const struct dumped *a, const 
 {
     const struct trace *t = o->traces[a->trace];
     const struct trace_meta *m = trace_meta(t);
-    struct buf params = {0};
+    OWN(buf_free) struct buf params = {0};
     snprintf(rec->trace, sizeof rec->trace, "%s", trace_id(t));
     record_text(rec, &rec->model, "%s", m->name);
     rec->step = a->id.step;
@@ -235,11 +232,10 @@ static int pair_identity(const struct overlap *o, const struct dumped *a, const 
     setting_text(&a->id, &params);
     buf_puts(&params, ":b=");
     setting_text(&b->id, &params);
-    int rc = buf_check(&params, "parameters", err);
-    if (!rc && !(rec->params = strdup(buf_str(&params))))
-        rc = err_set(err, ERR_NOMEM, "record: out of memory");
-    buf_free(&params);
-    return rc;
+    PASS_ON(buf_check(&params, "parameters", err));
+    if (!(rec->params = strdup(buf_str(&params))))
+        return err_set(err, ERR_NOMEM, "record: out of memory");
+    return 0;
 }
 
 static double share(double part, double whole)
@@ -271,59 +267,52 @@ static int deliver(struct overlap *o, const struct dumped *masks, struct pair *p
                    struct err *err)
 {
     bool ok_a, ok_b;
-    int rc = 0;
     if (p->done)
         return 0;
-    TRY(in_order(masks + p->a, &ok_a, err));
-    TRY(in_order(masks + p->b, &ok_b, err));
+    PASS_ON(in_order(masks + p->a, &ok_a, err));
+    PASS_ON(in_order(masks + p->b, &ok_b, err));
     if (ok_a && ok_b) {
-        TRY(put_metrics(p, nq, err));
+        PASS_ON(put_metrics(p, nq, err));
     } else {
         p->rec.status = RECORD_SKIP;
         record_text(&p->rec, &p->rec.reason,
                     "the rows of a mask are in another token order than the trace's");
     }
-    TRY(record_file_append(o->records, &p->rec, err));
-out:
-    return rc;
+    return record_file_append(o->records, &p->rec, err);
 }
 
 /* All pairs of n masks; *done: each has a record. */
 static int find_pairs(struct overlap *o, const struct dumped *masks, int64_t n, struct pair *p,
                       bool *done, struct err *err)
 {
-    int rc = 0;
     *done = true;
     for (int64_t a = 0; a < n; a++)
         for (int64_t b = a + 1; b < n; b++, p++) {
             p->a = a;
             p->b = b;
             record_init(&p->rec);
-            TRY(pair_identity(o, masks + a, masks + b, &p->rec, err));
-            TRY(record_file_holds(o->records, &p->rec, &p->done, err));
+            PASS_ON(pair_identity(o, masks + a, masks + b, &p->rec, err));
+            PASS_ON(record_file_holds(o->records, &p->rec, &p->done, err));
             *done &= p->done;
         }
-out:
-    return rc;
+    return 0;
 }
 
 /* Masks of all stored rows, or all of the steps of the decode phase, which are the last rows. */
 static int load_masks(const struct dumped *masks, int64_t n, const struct head_in *in,
                       int64_t steps, struct walked *w, struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0; i < n; i++) {
         struct mask *m = &w[i].mask;
-        TRY(maskfile_read(masks[i].file, masks[i].cell, m, err));
+        PASS_ON(maskfile_read(masks[i].file, masks[i].cell, m, err));
         bool fits = m->nq == in->x.nq || m->nq == steps;
         if (!fits || m->nq != w[0].mask.nq || m->nk != in->x.nk)
-            FAIL(err, ERR_INPUT, "mask of %s: %lld x %lld, the head has %lld x %lld",
-                 masks[i].id.method, (long long)m->nq, (long long)m->nk, (long long)in->x.nq,
-                 (long long)in->x.nk);
-        TRY(mem_alloc(&w[i].spans, mask_max_spans(m), sizeof *w[i].spans, "spans", err));
+            return err_set(err, ERR_INPUT, "mask of %s: %lld x %lld, the head has %lld x %lld",
+                           masks[i].id.method, (long long)m->nq, (long long)m->nk,
+                           (long long)in->x.nq, (long long)in->x.nk);
+        PASS_ON(mem_alloc(&w[i].spans, mask_max_spans(m), sizeof *w[i].spans, "spans", err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int do_head(void *ctx, int64_t item, int worker, struct err *err)
@@ -368,21 +357,18 @@ out:
 
 static int open_inputs(struct overlap *o, const struct str_list *paths, struct err *err)
 {
-    int rc = 0;
     if (paths->n < 2)
-        FAIL(err, ERR_USAGE,
-             "overlap: a trace and a file of masks are needed (lacuna overlap T.h5 "
-             "M.h5 -o DIR)");
-    TRY(traces_open(paths->items, 1, &o->traces, &o->n_traces, err));
-    TRY(traces_whole(o->traces, o->n_traces, "masks are of all rows", err));
-    TRY(mem_zalloc(&o->files, paths->n, sizeof *o->files, "mask files", err));
+        return err_set(err, ERR_USAGE,
+                       "overlap: a trace and a file of masks are needed (lacuna overlap T.h5 "
+                       "M.h5 -o DIR)");
+    PASS_ON(traces_open(paths->items, 1, &o->traces, &o->n_traces, err));
+    PASS_ON(traces_whole(o->traces, o->n_traces, "masks are of all rows", err));
+    PASS_ON(mem_zalloc(&o->files, paths->n, sizeof *o->files, "mask files", err));
     for (int64_t i = 1; i < paths->n; i++) {
-        TRY(maskfile_open(paths->items[i], &o->files[o->n_files], err));
-        TRY(add_masks(o, o->files[o->n_files++], err));
+        PASS_ON(maskfile_open(paths->items[i], &o->files[o->n_files], err));
+        PASS_ON(add_masks(o, o->files[o->n_files++], err));
     }
-    TRY(group_heads(o, paths->items[0], err));
-out:
-    return rc;
+    return group_heads(o, paths->items[0], err);
 }
 
 static void close_inputs(struct overlap *o)
@@ -429,20 +415,17 @@ out:
 static int run(const struct app *app, void *opts, struct str_list *args, struct err *err)
 {
     const struct overlap_opts *opt = opts;
-    struct overlap o = {0};
-    int rc = 0;
+    OWN(close_inputs) struct overlap o = {0};
 
     if (!opt->out && !opt->c.dry_run)
-        FAIL(err, ERR_USAGE, "overlap: -o DIR is missing");
+        return err_set(err, ERR_USAGE, "overlap: -o DIR is missing");
     o.load.precision = opt->precision == 0 ? PREC_F64 : PREC_F32;
-    TRY(open_inputs(&o, args, err));
+    PASS_ON(open_inputs(&o, args, err));
     if (opt->c.dry_run)
         printf("%lld heads with %lld masks\n", (long long)o.n_heads, (long long)o.n);
     else
-        TRY(execute(app, &o, opt, err));
-out:
-    close_inputs(&o);
-    return rc;
+        return execute(app, &o, opt, err);
+    return 0;
 }
 
 const struct command cmd_overlap = {

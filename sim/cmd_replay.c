@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "core/log.h"
 #include "core/manifest.h"
+#include "core/mem.h"
 #include "core/permute.h"
 #include "core/shard.h"
 #include "sim/decode/decodelayer.h"
@@ -168,12 +169,12 @@ static void print_totals(const struct totals *t, int jobs, double seconds)
 static int print_plan(const struct replay *r, const struct replay_opts *o,
                       const struct shard *shard, struct err *err)
 {
-    int jobs = cmd_jobs(&o->c), rc = 0;
+    int jobs = cmd_jobs(&o->c);
     struct totals t = plan_totals(r, jobs);
     double rate = 1;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    TRY(attn_rate(r->load.precision, &rate, err));
+    PASS_ON(attn_rate(r->load.precision, &rate, err));
     double seconds = t.flop / rate / jobs;
     jw_init(&w, &b, 2);
     jw_obj(&w);
@@ -185,7 +186,7 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     if (r->device.accel)
         jw_kint(&w, "local_rank", shard->local);
     jw_obj_end(&w);
-    TRY(buf_check(&b, "plan", err));
+    PASS_ON(buf_check(&b, "plan", err));
     if (o->c.json)
         printf("%s\n", buf_str(&b));
     else
@@ -193,9 +194,7 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     if (r->device.accel && !o->c.json)
         printf("shard %lld of %lld, with the GPU of local rank %d\n", (long long)shard->index,
                (long long)shard->count, shard->local);
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 static int print_result(const struct replay *r, const struct replay_opts *o, int64_t before,
@@ -236,37 +235,36 @@ static int peek_records(const struct replay_opts *o, struct replay *r, const str
 static int begin_outputs(const struct app *app, const struct replay_opts *o, struct replay *r,
                          const struct shard *shard, struct manifest **manifest, struct err *err)
 {
-    int rc = 0;
     char path[4096], name[96];
     for (int t = 0; t < r->n_traces; t++) {
         if ((o->dump_masks || o->dump_outputs) && trace_meta(r->traces[t])->row_group)
-            FAIL(err, ERR_USAGE,
-                 "%s holds a sample of query rows: dumps are of whole masks and outputs",
-                 trace_path(r->traces[t]));
-        TRY(refuse_input(o->dump_masks, trace_path(r->traces[t]), err));
-        TRY(refuse_input(o->dump_outputs, trace_path(r->traces[t]), err));
+            return err_set(err, ERR_USAGE,
+                           "%s holds a sample of query rows: dumps are of whole masks and outputs",
+                           trace_path(r->traces[t]));
+        PASS_ON(refuse_input(o->dump_masks, trace_path(r->traces[t]), err));
+        PASS_ON(refuse_input(o->dump_outputs, trace_path(r->traces[t]), err));
     }
     if (o->dump_masks && o->dump_outputs && strcmp(o->dump_masks, o->dump_outputs) == 0)
-        FAIL(err, ERR_USAGE, "--dump-masks and --dump-outputs name one file: %s", o->dump_masks);
-    TRY(make_dirs(o->out, err));
+        return err_set(err, ERR_USAGE, "--dump-masks and --dump-outputs name one file: %s",
+                       o->dump_masks);
+    PASS_ON(make_dirs(o->out, err));
     records_path(o->out, shard, path, sizeof path);
     if (o->c.force)
-        TRY(record_file_reopen(path, &r->records, err));
+        PASS_ON(record_file_reopen(path, &r->records, err));
     else
-        TRY(record_file_open(path, &r->records, err));
+        PASS_ON(record_file_open(path, &r->records, err));
     shard_file_name(shard, "manifest", "json", name);
     bool replace = o->c.force || manifest_killed(o->out, name, app->argc, app->argv);
     if (o->dump_masks)
-        TRY(maskfile_create(o->dump_masks, replace, &r->masks, err));
+        PASS_ON(maskfile_create(o->dump_masks, replace, &r->masks, err));
     if (o->dump_outputs)
-        TRY(outfile_create(o->dump_outputs, replace, &r->outputs, err));
-    TRY(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
+        PASS_ON(outfile_create(o->dump_outputs, replace, &r->outputs, err));
+    PASS_ON(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
     if (o->c.force)
         manifest_accept_changes(*manifest);
     for (int64_t i = 0; i < r->n_traces; i++)
-        TRY(manifest_input(*manifest, trace_path(r->traces[i]), trace_id(r->traces[i]), err));
-out:
-    return rc;
+        PASS_ON(manifest_input(*manifest, trace_path(r->traces[i]), trace_id(r->traces[i]), err));
+    return 0;
 }
 
 /* Dumps become files on success only; records are good at any time. */
@@ -297,16 +295,13 @@ static void say_gpu(const json_t *gpu, int local_rank)
 static int describe_gpu(const struct replay *r, const struct replay_opts *o, int local_rank,
                         struct manifest *manifest, struct err *err)
 {
-    json_t *gpu = NULL;
-    int rc = 0;
+    OWN(json_decrefp) json_t *gpu = NULL;
     if (!r->device.accel)
         return 0;
-    TRY(rates_of_gpu(&r->device, o->out, o->ceilings, &gpu, err));
+    PASS_ON(rates_of_gpu(&r->device, o->out, o->ceilings, &gpu, err));
     say_gpu(gpu, local_rank);
     manifest_json(manifest, "gpu", json_incref(gpu));
-out:
-    json_decref(gpu);
-    return rc;
+    return 0;
 }
 
 static int open_backend(const struct app *app, const struct replay_opts *o, struct replay *r,
@@ -349,8 +344,8 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
     r->device.timed = r->device.calls && (o->samples > 0 || o->counters);
     if (o->c.dry_run)
         return 0;
-    int rc = static_masks_new(static_masks_room(), cmd_jobs(&o->c), &r->device.statics, err);
-    return rc ? rc : r->device.accel->open(&how, &r->device.session, err);
+    PASS_ON(static_masks_new(static_masks_room(), cmd_jobs(&o->c), &r->device.statics, err));
+    return r->device.accel->open(&how, &r->device.session, err);
 }
 
 static int replay_run(const struct app *app, const struct replay_opts *o, struct replay *r,

@@ -58,20 +58,18 @@ static int dense(void *self, int64_t row0, int64_t row1, double *out, double *ls
     struct device_map *m = self;
     const struct sim_device *d = m->device;
     const struct attn_in *x = &m->in->x;
-    int rc = 0;
     if (!m->ref_lse || (out && !m->ref_out)) {
         if (!m->ref_lse)
-            TRY(mem_alloc(&m->ref_lse, x->nq, sizeof *lse, "dense log-sum-exp", err));
+            PASS_ON(mem_alloc(&m->ref_lse, x->nq, sizeof *lse, "dense log-sum-exp", err));
         if (out)
-            TRY(mem_alloc(&m->ref_out, x->nq * x->dv, sizeof *out, "dense output", err));
-        TRY(d->accel->reference(d->session, x, m->data, m->ref_out, m->ref_lse, err));
+            PASS_ON(mem_alloc(&m->ref_out, x->nq * x->dv, sizeof *out, "dense output", err));
+        PASS_ON(d->accel->reference(d->session, x, m->data, m->ref_out, m->ref_lse, err));
     }
     memcpy(lse + row0, m->ref_lse + row0, (size_t)(row1 - row0) * sizeof *lse);
     if (out)
         memcpy(out + row0 * x->dv, m->ref_out + row0 * x->dv,
                (size_t)((row1 - row0) * x->dv) * sizeof *out);
-out:
-    return rc;
+    return 0;
 }
 
 static int masked(void *self, const struct mask *m, double *out, double *lse, struct err *err)
@@ -169,9 +167,7 @@ static int forgive_full(const struct mask *masks, int64_t n, struct judged *j, s
     int64_t missing = 0;
     for (int64_t i = 0; i < n && missing == 0; i++) {
         struct mask_counts c;
-        int rc = mask_count(masks + i, &c, err);
-        if (rc)
-            return rc;
+        PASS_ON(mask_count(masks + i, &c, err));
         missing += c.pairs_allowed - c.pairs_kept;
     }
     if (missing == 0)
@@ -191,21 +187,17 @@ static int judge_masks(void *self, const struct mask *masks, int64_t n,
     const struct accel_call call = {.n = 1, .group = 1, .heads = &head, .data = m->data};
     const struct attend_how how = {.jobs = judge->judge.jobs};
     struct accel_result r;
-    double *own = NULL;
-    int rc = 0;
+    OWN(free_at) double *own = NULL;
     if (!mass) /* without it nothing is measured */
-        TRY(mem_alloc(&own, head.x->nq, sizeof *own, "kept mass of rows", err));
+        PASS_ON(mem_alloc(&own, head.x->nq, sizeof *own, "kept mass of rows", err));
     if (own)
         head.mass = own;
-    if ((rc = accel_attend_masks(d->accel, d->session, &how, &call, &r, why, err)) != 0)
-        goto out;
+    PASS_ON(accel_attend_masks(d->accel, d->session, &how, &call, &r, why, err));
     *j = sums_of(&head);
     j->tiles_pv = f ? head.tiles_pv : 0;
     if (!f)
-        rc = forgive_full(masks, n, j, err);
-out:
-    free(own);
-    return rc;
+        return forgive_full(masks, n, j, err);
+    return 0;
 }
 
 /* As the heads of a call that is made of copies of this one: one launch for all masks. */
@@ -226,12 +218,12 @@ static int judge_many(void *self, struct judge_many *masks, char why[160], struc
         heads[i].n_masks = 1;
         heads[i].mass = masks[i].mass;
     }
-    int rc = accel_attend_masks(d->accel, d->session, &how, &call, &r, why, err);
-    for (int i = 0; i < JUDGE_MANY && !rc; i++) {
+    PASS_ON(accel_attend_masks(d->accel, d->session, &how, &call, &r, why, err));
+    for (int i = 0; i < JUDGE_MANY; i++) {
         masks[i].sum = sums_of(heads + i);
-        rc = forgive_full(&masks[i].mask, 1, &masks[i].sum, err);
+        PASS_ON(forgive_full(&masks[i].mask, 1, &masks[i].sum, err));
     }
-    return rc;
+    return 0;
 }
 
 static int choose(void *self, const char *method, const union method_rule *rule, struct mask *whole,
@@ -244,16 +236,14 @@ static int choose(void *self, const char *method, const union method_rule *rule,
                               .answer = ACCEL_NO_SELECT,
                               .why = "the back end does not select"};
     const struct accel_call call = {.n = 1, .group = 1, .heads = &head, .data = m->data};
-    int rc = 0;
     if (d->accel->select_call)
-        TRY(d->accel->select_call(d->session, &call, err));
+        PASS_ON(d->accel->select_call(d->session, &call, err));
     if (head.answer == ACCEL_NO_SELECT) {
         memcpy(why, head.why, 160);
         return METHOD_SKIP;
     }
     *whole = head.mask;
-out:
-    return rc;
+    return 0;
 }
 
 void device_judge_attach(struct device_judge *j, const struct sim_device *d,
@@ -309,46 +299,37 @@ static void copy_members(const json_t *from, json_t *to)
 static int read_back(int (*fn)(struct accel_session *s, struct jw *w, struct err *err),
                      const struct sim_device *d, const char *what, json_t **out, struct err *err)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    TRY(fn(d->session, &w, err));
+    PASS_ON(fn(d->session, &w, err));
     jw_obj_end(&w);
-    TRY(buf_check(&b, what, err));
-    TRY(json_read_text(buf_str(&b), b.len, what, out, err));
-out:
-    buf_free(&b);
-    return rc;
+    PASS_ON(buf_check(&b, what, err));
+    return json_read_text(buf_str(&b), b.len, what, out, err);
 }
 
 /* Only what says whose they are, and the rates. */
 static int keep(const char *path, const json_t *gpu, struct err *err)
 {
-    json_t *doc = json_object();
-    char *text;
-    int rc;
+    OWN(json_decrefp) json_t *doc = json_object();
+    OWN(free_at) char *text;
     for (size_t i = 0; i < N_IDENTITY; i++)
         json_object_set(doc, identity[i], json_object_get(gpu, identity[i]));
     for (size_t i = 0; i < N_RATES; i++)
         json_object_set(doc, rates[i], json_object_get(gpu, rates[i]));
     text = json_dumps(doc, JSON_INDENT(2));
-    rc = text ? file_write_atomic(path, text, strlen(text), err)
-              : err_set(err, ERR_NOMEM, "%s: out of memory", path);
-    free(text);
-    json_decref(doc);
-    return rc;
+    return text ? file_write_atomic(path, text, strlen(text), err)
+                : err_set(err, ERR_NOMEM, "%s: out of memory", path);
 }
 
 static int add_ceilings(const struct sim_device *d, const char *dir, bool again, json_t *gpu,
                         struct err *err)
 {
     const char *uuid = json_string_value(json_object_get(gpu, "uuid"));
-    json_t *kept = NULL, *measured = NULL;
+    OWN(json_decrefp) json_t *kept = NULL, *measured = NULL;
     struct err damaged = {0}; /* such a file is as good as none */
     char path[4096];
-    int rc = 0;
     if (!d->accel->ceilings || !uuid)
         return 0;
     if (snprintf(path, sizeof path, "%s/ceilings-%s.json", dir, uuid) >= (int)sizeof path)
@@ -357,23 +338,20 @@ static int add_ceilings(const struct sim_device *d, const char *dir, bool again,
         json_read_file(path, 1 << 16, &kept, &damaged);
     if (kept && fits(kept, gpu)) {
         copy_members(kept, gpu);
-        goto out;
+        return 0;
     }
-    TRY(read_back(d->accel->ceilings, d, "ceilings of the GPU", &measured, err));
+    PASS_ON(read_back(d->accel->ceilings, d, "ceilings of the GPU", &measured, err));
     copy_members(measured, gpu);
     if (fits(gpu, gpu))
-        TRY(keep(path, gpu, err));
-out:
-    json_decref(kept);
-    json_decref(measured);
-    return rc;
+        return keep(path, gpu, err);
+    return 0;
 }
 
 int rates_of_gpu(const struct sim_device *d, const char *dir, bool again, json_t **gpu,
                  struct err *err)
 {
-    int rc = read_back(d->accel->describe, d, "description of the GPU", gpu, err);
-    return rc ? rc : add_ceilings(d, dir, again, *gpu, err);
+    PASS_ON(read_back(d->accel->describe, d, "description of the GPU", gpu, err));
+    return add_ceilings(d, dir, again, *gpu, err);
 }
 
 int attn_rate(enum precision prec, double *flop_per_s, struct err *err)

@@ -38,10 +38,9 @@ void sim_head_free(struct sim_head *h)
 static int rows_permuted(float **to, const float *x, int64_t n, int64_t d, const int64_t *perm,
                          const char *what, struct err *err)
 {
-    int rc = mem_alloc(to, n * d, sizeof **to, what, err);
-    if (!rc)
-        permute_rows(x, n, d, perm, *to);
-    return rc;
+    PASS_ON(mem_alloc(to, n * d, sizeof **to, what, err));
+    permute_rows(x, n, d, perm, *to);
+    return 0;
 }
 
 /* Rows of the head that *self comes from: moved, not computed again. */
@@ -51,16 +50,14 @@ static int moved_dense(void *self, int64_t row0, int64_t row1, double *out, doub
     const struct sim_head *h = self;
     const int64_t *perm = h->perm + row0, n = h->in.x.nq, dv = h->in.x.dv, rows = row1 - row0;
     const double *all;
-    int rc = 0;
 
     if (out) {
-        TRY(exact_out(h->from, 0, n, &all, err));
+        PASS_ON(exact_out(h->from, 0, n, &all, err));
         permute_rows_f64(all, rows, dv, perm, out + row0 * dv);
     }
-    TRY(exact_lse(h->from, 0, n, &all, err));
+    PASS_ON(exact_lse(h->from, 0, n, &all, err));
     permute_rows_f64(all, rows, 1, perm, lse + row0);
-out:
-    return rc;
+    return 0;
 }
 
 int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed, struct sim_head *h,
@@ -97,31 +94,27 @@ out:
 int traces_open(char *const *args, int64_t n_args, struct trace ***traces, int64_t *n,
                 struct err *err)
 {
-    struct str_list files = {0};
-    struct strmap seen = {0};
+    OWN(str_list_free) struct str_list files = {0};
+    OWN(strmap_free) struct strmap seen = {0};
     struct stat st = {0};
     char id[48];
-    int rc = 0;
-    TRY(trace_list(args, n_args, &files, err));
-    TRY(mem_zalloc(traces, files.n, sizeof **traces, "traces", err));
+    PASS_ON(trace_list(args, n_args, &files, err));
+    PASS_ON(mem_zalloc(traces, files.n, sizeof **traces, "traces", err));
     for (int64_t i = 0; i < files.n; i++) {
         bool there = stat(files.items[i], &st) == 0;
         snprintf(id, sizeof id, "%llu:%llu", (unsigned long long)st.st_dev,
                  (unsigned long long)st.st_ino);
         if (there && strmap_get(&seen, id) >= 0)
             continue;
-        TRY(strmap_put(&seen, id, i, err));
-        TRY(trace_open(files.items[i], *traces + *n, err));
+        PASS_ON(strmap_put(&seen, id, i, err));
+        PASS_ON(trace_open(files.items[i], *traces + *n, err));
         if (strmap_get(&seen, trace_id((*traces)[*n])) >= 0) { /* a copy: its cells are the same */
             trace_close(*traces + *n);
             continue;
         }
-        TRY(strmap_put(&seen, trace_id((*traces)[(*n)++]), i, err));
+        PASS_ON(strmap_put(&seen, trace_id((*traces)[(*n)++]), i, err));
     }
-out:
-    strmap_free(&seen);
-    str_list_free(&files);
-    return rc;
+    return 0;
 }
 
 void traces_close(struct trace ***traces, int64_t n)
@@ -182,13 +175,10 @@ static int parse_list(const char *text, int64_t limit, const char *what, struct 
 int call_filter_init(struct call_filter *f, const struct call_select *sel,
                      const struct trace_meta *m, struct err *err)
 {
-    int rc = 0;
     *f = (struct call_filter){.branch = sel->branch};
-    TRY(parse_list(sel->layers, m->layers, "--layers", &f->layers, err));
-    TRY(parse_list(sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", &f->heads, err));
-    TRY(parse_list(sel->steps, -1, "--steps", &f->steps, err));
-out:
-    return rc;
+    PASS_ON(parse_list(sel->layers, m->layers, "--layers", &f->layers, err));
+    PASS_ON(parse_list(sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", &f->heads, err));
+    return parse_list(sel->steps, -1, "--steps", &f->steps, err);
 }
 
 void call_filter_free(struct call_filter *f)
@@ -244,13 +234,10 @@ static int read_tensor(const struct trace *t, int64_t call, enum trace_what what
                        float **out, struct err *err)
 {
     static const char *const names[] = {"q", "k", "v"};
-    int rc = mem_alloc(out, n * d, sizeof(float), names[what], err);
-    if (!rc)
-        rc = trace_read(t, call, what, head, 0, n, *out, err);
-    if (!rc)
-        rc = check_finite(t, trace_call(t, call), names[what], head, *out, n, d, how,
-                          in->nonfinite + what, err);
-    return rc;
+    PASS_ON(mem_alloc(out, n * d, sizeof(float), names[what], err));
+    PASS_ON(trace_read(t, call, what, head, 0, n, *out, err));
+    return check_finite(t, trace_call(t, call), names[what], head, *out, n, d, how,
+                        in->nonfinite + what, err);
 }
 
 /* Queries of sampled rows, each at its position: x [n_k][d], 0 elsewhere. Pages without a row cost
@@ -259,16 +246,13 @@ static int read_sample(const struct trace *t, int64_t call, int head, int d,
                        const struct head_load *how, struct sim_head *h, struct err *err)
 {
     const struct row_sample *s = &h->sample;
-    float *stored = NULL;
-    int rc = 0;
+    OWN(free_at) float *stored = NULL;
 
-    TRY(read_tensor(t, call, TRACE_Q, head, s->n, d, how, &h->in, &stored, err));
-    TRY(mem_zalloc(&h->q, trace_meta(t)->n_k * d, sizeof *h->q, "q", err));
+    PASS_ON(read_tensor(t, call, TRACE_Q, head, s->n, d, how, &h->in, &stored, err));
+    PASS_ON(mem_zalloc(&h->q, trace_meta(t)->n_k * d, sizeof *h->q, "q", err));
     for (int64_t i = 0; i < s->n; i++)
         memcpy(h->q + s->at[i] * d, stored + i * d, (size_t)d * sizeof *stored);
-out:
-    free(stored);
-    return rc;
+    return 0;
 }
 
 static int read_queries(const struct trace *t, int64_t call, int head, const struct head_load *how,
@@ -303,20 +287,18 @@ static int trace_operand(const struct head_in *in, int layer, enum trace_aux whi
     const struct trace_call *c = trace_call(h->trace, h->call);
     int64_t call = trace_find(h->trace, c->step, c->branch, layer), each;
     int64_t skip = trace_aux_rows(which) == TRACE_Q && in->x.q ? (in->x.q - h->q) / in->x.d : 0;
-    int rc = 0;
     *shape = call < 0 ? (struct aux_shape){0} : trace_call(h->trace, call)->aux[which];
     if (!x || !shape->heads)
         return 0;
     each = shape->rows * shape->dim;
-    TRY(mem_alloc(x, shape->heads * each, sizeof **x, "an extra operand", err));
+    PASS_ON(mem_alloc(x, shape->heads * each, sizeof **x, "an extra operand", err));
     for (int i = 0; i < shape->heads; i++)
-        TRY(trace_read_values(h->trace, call, TRACE_AUX + which, i, *x + i * each, err));
+        PASS_ON(trace_read_values(h->trace, call, TRACE_AUX + which, i, *x + i * each, err));
     shape->rows -= skip;
     for (int64_t i = 0; i < shape->heads && skip; i++)
         memmove(*x + i * shape->rows * shape->dim, *x + i * each + skip * shape->dim,
                 (size_t)(shape->rows * shape->dim) * sizeof **x);
-out:
-    return rc;
+    return 0;
 }
 
 static struct geometry trace_geometry(const struct trace_meta *m)
@@ -383,9 +365,7 @@ static int drop_padding(const struct trace *t, int64_t call, struct head_in *in,
 static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err *err)
 {
     float *to = NULL;
-    int rc = rows_permuted(&to, *x, n, d, perm, "reordered tokens", err);
-    if (rc)
-        return rc;
+    PASS_ON(rows_permuted(&to, *x, n, d, perm, "reordered tokens", err));
     free(*x);
     *x = to;
     return 0;
@@ -394,41 +374,36 @@ static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err 
 static int apply_order(const struct trace *t, struct sim_head *h, const struct head_load *how,
                        struct err *err)
 {
-    int64_t *perm = NULL;
+    OWN(free_at) int64_t *perm = NULL;
     const struct attn_in *x = &h->in.x;
-    int rc = 0;
 
     if (!how->permute || strcmp(how->permute, "none") == 0)
         return 0;
     if (x->causal || x->nq != x->nk)
-        FAIL(err, ERR_USAGE,
-             "%s: --permute %s needs bidirectional attention of a sequence with "
-             "itself",
-             trace_path(t), how->permute);
+        return err_set(err, ERR_USAGE,
+                       "%s: --permute %s needs bidirectional attention of a sequence with "
+                       "itself",
+                       trace_path(t), how->permute);
     if (reach_any(&x->reach) || score_has_bias(&x->mods))
-        FAIL(err, ERR_USAGE,
-             "%s: --permute %s of a call whose window, chunk or bias depends on positions",
-             trace_path(t), how->permute);
-    TRY(permute_make(how->permute, &h->in.geom, x->nk, how->seed, &perm, err));
-    TRY(reorder(&h->q, x->nq, x->d, perm, err));
+        return err_set(
+            err, ERR_USAGE,
+            "%s: --permute %s of a call whose window, chunk or bias depends on positions",
+            trace_path(t), how->permute);
+    PASS_ON(permute_make(how->permute, &h->in.geom, x->nk, how->seed, &perm, err));
+    PASS_ON(reorder(&h->q, x->nq, x->d, perm, err));
     if (h->borrows_kv)
-        goto out; /* they are in this order already */
-    TRY(reorder(&h->k, x->nk, x->d, perm, err));
-    TRY(reorder(&h->v, x->nk, x->dv, perm, err));
-out:
-    free(perm);
-    return rc;
+        return 0; /* they are in this order already */
+    PASS_ON(reorder(&h->k, x->nk, x->d, perm, err));
+    return reorder(&h->v, x->nk, x->dv, perm, err);
 }
 
 static int load_kv(const struct trace *t, int64_t call, int head, const struct head_load *how,
                    struct sim_head *h, struct err *err)
 {
     const struct attn_in *x = &h->in.x;
-    int kv = head / (trace_meta(t)->heads / trace_meta(t)->kv_heads), rc = 0;
-    TRY(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->in, &h->k, err));
-    TRY(read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->in, &h->v, err));
-out:
-    return rc;
+    int kv = head / (trace_meta(t)->heads / trace_meta(t)->kv_heads);
+    PASS_ON(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->in, &h->k, err));
+    return read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->in, &h->v, err);
 }
 
 int head_shape(const struct trace *t, int64_t call, int head, const struct head_load *how,

@@ -164,9 +164,7 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
                       double tiles_pv, struct err *err)
 {
     struct mask_tally t = {0};
-    int rc = mask_tally_add(&t, lists, err);
-    if (rc)
-        return rc;
+    PASS_ON(mask_tally_add(&t, lists, err));
     if (u->tile_rows)
         work_add_tiles(&t.work, u->tile_rows, ceil_div(lists->nq, ACCEL_TILE));
     t.counts.pairs_kept = u->pairs;
@@ -181,23 +179,20 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
 int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err)
 {
     struct mask_tally one = {.work = {0}};
-    int rc = 0;
-    TRY(mask_count(m, &one.counts, err));
-    TRY(mask_tiles_kept(m, 64, 64, &one.kept64, &one.allowed64, err));
-    TRY(mask_tiles_kept(m, 128, 128, &one.kept128, &one.allowed128, err));
-    TRY(work_add(&one.work, m, err));
+    PASS_ON(mask_count(m, &one.counts, err));
+    PASS_ON(mask_tiles_kept(m, 64, 64, &one.kept64, &one.allowed64, err));
+    PASS_ON(mask_tiles_kept(m, 128, 128, &one.kept128, &one.allowed128, err));
+    PASS_ON(work_add(&one.work, m, err));
     mask_tally_join(t, &one);
-out:
-    return rc;
+    return 0;
 }
 
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err)
 {
     struct mask_tally t = {0};
-    int rc = mask_tally_add(&t, m, err);
-    if (!rc)
-        add_tally(a, &t, tiles_pv);
-    return rc;
+    PASS_ON(mask_tally_add(&t, m, err));
+    add_tally(a, &t, tiles_pv);
+    return 0;
 }
 
 double percentile_sorted(const double *x, int64_t n, double p)
@@ -213,14 +208,12 @@ double ratio_or_inf(double num, double den)
 
 static int put_all(struct record *r, const struct named_value *v, size_t n, struct err *err)
 {
-    int rc = 0;
     for (size_t i = 0; i < n; i++) {
-        TRY(record_metric(r, v[i].name, v[i].value, err));
+        PASS_ON(record_metric(r, v[i].name, v[i].value, err));
         if (!isfinite(v[i].value))
             record_note(r, "nonfinite=%s", v[i].name);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Smooth functions of sums over rows: what a sample of rows estimates with a standard error. */
@@ -272,8 +265,8 @@ int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct r
     exec_figure(a, &f);
     if (a->tally.counts.pairs_exec >= 0)
         figure(&f, "pairs_exec", (double)a->tally.counts.pairs_exec);
-    int rc = put_all(r, f.v, f.n, err);
-    return rc ? rc : work_record(&a->tally.work, a->dv, r, err);
+    PASS_ON(put_all(r, f.v, f.n, err));
+    return work_record(&a->tally.work, a->dv, r, err);
 }
 
 static double sum_of(const double *x, int64_t n)
@@ -307,8 +300,8 @@ static double lse_mean(const struct metrics_acc *a)
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, struct record *r,
                    struct err *err)
 {
-    int rc = metrics_counts(a, nq, nk, r, err);
-    return rc ? rc : metrics_output(a, sample, r, err);
+    PASS_ON(metrics_counts(a, nq, nk, r, err));
+    return metrics_output(a, sample, r, err);
 }
 
 int metrics_output(struct metrics_acc *a, bool sample, struct record *r, struct err *err)
@@ -386,7 +379,6 @@ int metrics_errors(const struct metrics_acc *a, const struct metrics_acc *part, 
 {
     double sum[20] = {0}, used = (double)(n - n % 2);
     struct figures f[2] = {{.n = 0}};
-    int rc = 0;
 
     for (int64_t g = 0; g + 1 < n; g += 2) {
         for (int k = 0; k < 2; k++) {
@@ -404,10 +396,9 @@ int metrics_errors(const struct metrics_acc *a, const struct metrics_acc *part, 
         char name[48];
         snprintf(name, sizeof name, "%s~se", f[0].v[i].name);
         if (isfinite(sum[i]))
-            TRY(record_metric(r, name, sqrt(sum[i] / ((double)n * used)), err));
+            PASS_ON(record_metric(r, name, sqrt(sum[i] / ((double)n * used)), err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- tiles of single pairs ------------------------------------------------------------------ */
@@ -415,9 +406,7 @@ out:
 int tile_count_add(struct tile_count *t, const struct mask *m, struct err *err)
 {
     int64_t kept, allowed;
-    int rc = mask_tiles_kept(m, t->bq, t->bk, &kept, &allowed, err);
-    if (rc)
-        return rc;
+    PASS_ON(mask_tiles_kept(m, t->bq, t->bk, &kept, &allowed, err));
     t->kept += kept;
     t->allowed += allowed;
     t->rect += ceil_div(m->row1 - m->row0, t->bq) * ceil_div(m->nk, t->bk);

@@ -24,21 +24,18 @@ static int put_attributes(hid_t g, const struct h5_cell *c, struct err *err)
 {
     const struct output *o = (const struct output *)c;
     const struct record *r = &c->id;
-    int rc = 0;
-    TRY(h5_put_str(g, "trace", r->trace, err));
-    TRY(h5_put_i64(g, "run", r->run, err));
-    TRY(h5_put_i64(g, "step", r->step, err));
-    TRY(h5_put_str(g, "branch", r->branch, err));
-    TRY(h5_put_i64(g, "layer", r->layer, err));
-    TRY(h5_put_i64(g, "head", r->head, err));
-    TRY(h5_put_str(g, "method", r->method, err));
-    TRY(h5_put_str(g, "params", r->params ? r->params : "", err));
-    TRY(h5_put_str(g, "permute", r->permute, err));
-    TRY(h5_put_i64(g, "seed", (int64_t)r->seed, err));
-    TRY(h5_put_str(g, "out_xxh3", o->hashes[0], err));
-    TRY(h5_put_str(g, "lse_xxh3", o->hashes[1], err));
-out:
-    return rc;
+    PASS_ON(h5_put_str(g, "trace", r->trace, err));
+    PASS_ON(h5_put_i64(g, "run", r->run, err));
+    PASS_ON(h5_put_i64(g, "step", r->step, err));
+    PASS_ON(h5_put_str(g, "branch", r->branch, err));
+    PASS_ON(h5_put_i64(g, "layer", r->layer, err));
+    PASS_ON(h5_put_i64(g, "head", r->head, err));
+    PASS_ON(h5_put_str(g, "method", r->method, err));
+    PASS_ON(h5_put_str(g, "params", r->params ? r->params : "", err));
+    PASS_ON(h5_put_str(g, "permute", r->permute, err));
+    PASS_ON(h5_put_i64(g, "seed", (int64_t)r->seed, err));
+    PASS_ON(h5_put_str(g, "out_xxh3", o->hashes[0], err));
+    return h5_put_str(g, "lse_xxh3", o->hashes[1], err);
 }
 
 int outfile_put(struct cellfile *f, const struct record *r, int64_t dv, const float *out,

@@ -47,11 +47,10 @@ static struct series *find_series(struct replay *r, int trace, const struct trac
 
 static int add_call(struct replay *r, int trace, int64_t call, int head, struct err *err)
 {
-    int rc = 0;
     const struct trace_call *c = trace_call(r->traces[trace], call);
     struct series *s = find_series(r, trace, c, head);
     if (!s) {
-        TRY(mem_grow(&r->series, &r->cap_series, r->n_series + 1, sizeof *s, "series", err));
+        PASS_ON(mem_grow(&r->series, &r->cap_series, r->n_series + 1, sizeof *s, "series", err));
         s = r->series + r->n_series++;
         memset(s, 0, sizeof *s);
         s->trace = trace;
@@ -62,23 +61,20 @@ static int add_call(struct replay *r, int trace, int64_t call, int head, struct 
     }
     int64_t *grown = realloc(s->calls, (size_t)(s->n_calls + 1) * sizeof *grown);
     if (!grown)
-        FAIL(err, ERR_NOMEM, "series: out of memory");
+        return err_set(err, ERR_NOMEM, "series: out of memory");
     s->calls = grown;
     s->calls[s->n_calls++] = call;
-out:
-    return rc;
+    return 0;
 }
 
 static int plan_trace(struct replay *r, int t, const struct call_filter *f, struct err *err)
 {
-    int rc = 0;
     const struct trace *trace = r->traces[t];
     for (int64_t i = 0; i < trace_calls(trace); i++)
         for (int h = 0; h < trace_meta(trace)->heads; h++)
             if (call_filter_takes(f, trace, i, h))
-                TRY(add_call(r, t, i, h, err));
-out:
-    return rc;
+                PASS_ON(add_call(r, t, i, h, err));
+    return 0;
 }
 
 /* Heads that a calibration does not know are easily taken for calibrated ones. */
@@ -101,14 +97,12 @@ static void warn_of_absent(const struct replay *r, const struct method_run *run)
 static int check_calibrations(const struct replay *r, struct err *err)
 {
     const char *order = r->load.permute ? r->load.permute : "none";
-    int rc = 0;
     for (int64_t k = 0; k < r->n_runs; k++) {
         for (int t = 0; t < r->n_traces; t++)
-            TRY(method_calib_fits(r->runs + k, trace_meta(r->traces[t])->name, order, err));
+            PASS_ON(method_calib_fits(r->runs + k, trace_meta(r->traces[t])->name, order, err));
         warn_of_absent(r, r->runs + k);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int takes_head(const struct replay *r, const struct method_run *run, const struct series *s,
@@ -127,11 +121,10 @@ static int takes_head(const struct replay *r, const struct method_run *run, cons
 static int check_takes(const struct replay *r, struct method_run *run, struct err *err)
 {
     struct err first = {0};
-    int rc = 0;
 
     if (!run->method->session.takes)
         return 0;
-    TRY(method_run_open(run, err));
+    PASS_ON(method_run_open(run, err));
     for (int64_t i = 0; i < r->n_series; i++)
         for (int64_t c = 0; c < r->series[i].n_calls; c++) {
             struct err own = {0};
@@ -139,10 +132,8 @@ static int check_takes(const struct replay *r, struct method_run *run, struct er
                 return 0;
             first = first.code ? first : own;
         }
-    FAIL(err, first.code, "method %s fits none of the heads; the first: %s", run->method->name,
-         first.msg);
-out:
-    return rc;
+    return err_set(err, first.code, "method %s fits none of the heads; the first: %s",
+                   run->method->name, first.msg);
 }
 
 /* The decode phase takes whole layers: heads share caches, and methods choose over heads. */
@@ -226,22 +217,20 @@ static struct call_group *find_group(struct replay *r, const struct series *s)
 static int add_series(struct replay *r, int64_t series, struct err *err)
 {
     struct call_group *g = by_call(r) ? find_group(r, r->series + series) : NULL;
-    int rc = 0;
     if (!g) {
-        TRY(mem_grow(&r->groups, &r->cap_groups, r->n_groups + 1, sizeof *g, "calls", err));
+        PASS_ON(mem_grow(&r->groups, &r->cap_groups, r->n_groups + 1, sizeof *g, "calls", err));
         g = r->groups + r->n_groups++;
         *g = (struct call_group){.n = 0};
     }
     int64_t *grown = realloc(g->series, (size_t)(g->n + 1) * sizeof *grown);
     if (!grown)
-        FAIL(err, ERR_NOMEM, "calls: out of memory");
+        return err_set(err, ERR_NOMEM, "calls: out of memory");
     g->series = grown;
     int64_t at = g->n++;
     for (; at > 0 && r->series[g->series[at - 1]].head > r->series[series].head; at--)
         g->series[at] = g->series[at - 1];
     g->series[at] = series;
-out:
-    return rc;
+    return 0;
 }
 
 /* The largest number of heads in a row that share their KV head everywhere. */
@@ -260,8 +249,7 @@ static int group_size(const struct replay *r, const struct call_group *g)
 static int heads_text(const struct replay *r, struct call_group *g, struct err *err)
 {
     const struct trace_meta *m = trace_meta(trace_of(r, g));
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     for (int64_t i = 0, k; i < g->n && g->n < m->heads; i = k) {
         int first = trace_head_number(m, series_of(r, g, i)->head), last = first;
         for (k = i + 1; k < g->n; k++, last++)
@@ -271,13 +259,11 @@ static int heads_text(const struct replay *r, struct call_group *g, struct err *
         if (last > first)
             buf_printf(&b, "-%d", last);
     }
-    TRY(buf_check(&b, "heads of a call", err));
+    PASS_ON(buf_check(&b, "heads of a call", err));
     g->heads = strdup(buf_str(&b));
     if (!g->heads)
-        FAIL(err, ERR_NOMEM, "heads of a call: out of memory");
-out:
-    buf_free(&b);
-    return rc;
+        return err_set(err, ERR_NOMEM, "heads of a call: out of memory");
+    return 0;
 }
 
 /* Identity of the record of a head of a call. */
@@ -317,28 +303,23 @@ static int find_record(const struct replay *r, const struct call_group *g, int64
                        const struct method_run *run, int64_t i, struct record *rec, bool *done,
                        struct err *err)
 {
-    int rc = 0;
     record_init(rec);
     *done = i == g->n && !r->device.timed;
     if (*done)
         return 0;
-    TRY(head_identity(r, series_of(r, g, i < g->n ? i : 0), call, run, rec, err));
+    PASS_ON(head_identity(r, series_of(r, g, i < g->n ? i : 0), call, run, rec, err));
     if (i == g->n) {
         record_of_call(rec);
-        TRY(mem_dup(&rec->heads, g->heads, "record", err));
+        PASS_ON(mem_dup(&rec->heads, g->heads, "record", err));
     }
-    TRY(record_file_holds(r->records, rec, done, err));
-out:
-    return rc;
+    return record_file_holds(r->records, rec, done, err);
 }
 
 static int is_done(const struct replay *r, const struct call_group *g, int64_t call,
                    const struct method_run *run, int64_t i, bool *done, struct err *err)
 {
-    struct record rec;
-    int rc = find_record(r, g, call, run, i, &rec, done, err);
-    record_free(&rec);
-    return rc;
+    OWN(record_free) struct record rec;
+    return find_record(r, g, call, run, i, &rec, done, err);
 }
 
 /* Cells without a record, and what they cost. The calls' own cells belong to the first series,
@@ -347,13 +328,12 @@ static int count_todo(struct replay *r, const struct call_group *g, struct err *
 {
     const struct trace *t = trace_of(r, g);
     double width = (double)(trace_meta(t)->head_dim + trace_meta(t)->v_dim);
-    int rc = 0;
     for (int64_t i = 0; i < g->n + r->device.timed; i++) {
         struct series *s = series_of(r, g, i < g->n ? i : 0);
         for (int64_t at = 0; at < s->n_calls * r->n_runs; at++) {
             const struct method_run *run = r->runs + at % r->n_runs;
             bool done = false;
-            TRY(is_done(r, g, s->calls[at / r->n_runs], run, i, &done, err));
+            PASS_ON(is_done(r, g, s->calls[at / r->n_runs], run, i, &done, err));
             s->cells++;
             s->todo += !done;
             s->searches += !done && i < g->n && run->target;
@@ -362,26 +342,23 @@ static int count_todo(struct replay *r, const struct call_group *g, struct err *
             s->cost = (double)trace_call_pairs(t, s->calls[0]) * width *
                       (double)(s->todo + s->n_calls + BUDGET_EVALS / 2 * s->searches);
     }
-out:
-    return rc;
+    return 0;
 }
 
 int replay_groups(struct replay *r, struct err *err)
 {
     int64_t cells = 0;
-    int rc = 0;
     for (int64_t i = 0; i < r->n_series; i++)
-        TRY(add_series(r, i, err));
+        PASS_ON(add_series(r, i, err));
     for (int64_t i = 0; i < r->n_groups; i++) {
         r->groups[i].ordinal = cells;
         cells += r->groups[i].n * series_of(r, r->groups + i, 0)->n_calls * r->n_runs;
         r->groups[i].group = group_size(r, r->groups + i);
         if (r->device.calls)
-            TRY(heads_text(r, r->groups + i, err));
-        TRY(count_todo(r, r->groups + i, err));
+            PASS_ON(heads_text(r, r->groups + i, err));
+        PASS_ON(count_todo(r, r->groups + i, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- shards --------------------------------------------------------------------------------- */
@@ -405,13 +382,13 @@ static int64_t shard_units(const struct replay *r, bool by_kv, int64_t *unit)
  * same split. */
 static int assign_series(const struct replay *r, int64_t count, int64_t *owner, struct err *err)
 {
-    double *cost = NULL;
-    int64_t *unit = NULL, *owners = NULL, n;
-    int rc = 0;
+    OWN(free_at) double *cost = NULL;
+    OWN(free_at) int64_t *unit = NULL, *owners = NULL;
+    int64_t n;
 
-    TRY(mem_zalloc(&cost, r->n_series, sizeof *cost, "shards", err));
-    TRY(mem_alloc(&unit, r->n_series, sizeof *unit, "shards", err));
-    TRY(mem_alloc(&owners, r->n_series, sizeof *owners, "shards", err));
+    PASS_ON(mem_zalloc(&cost, r->n_series, sizeof *cost, "shards", err));
+    PASS_ON(mem_alloc(&unit, r->n_series, sizeof *unit, "shards", err));
+    PASS_ON(mem_alloc(&owners, r->n_series, sizeof *owners, "shards", err));
     n = shard_units(r, false, unit);
     if (r->device.calls && n < count)
         n = shard_units(r, true, unit);
@@ -423,26 +400,22 @@ static int assign_series(const struct replay *r, int64_t count, int64_t *owner, 
         cost[unit[i]] += (double)pairs_allowed(m->n_q, m->n_k, causal) *
                          (double)(m->head_dim + m->v_dim) * (double)s->n_calls;
     }
-    TRY(shard_assign(cost, n, count, owners, err));
+    PASS_ON(shard_assign(cost, n, count, owners, err));
     for (int64_t i = 0; i < r->n_series; i++)
         owner[i] = owners[unit[i]];
-out:
-    free(cost);
-    free(unit);
-    free(owners);
-    return rc;
+    return 0;
 }
 
 int replay_shard(struct replay *r, const struct shard *shard, struct err *err)
 {
-    int rc = 0;
-    int64_t *owner = NULL, kept = 0;
+    OWN(free_at) int64_t *owner = NULL;
+    int64_t kept = 0;
 
     r->shard = *shard;
     if (shard->count <= 1)
         return 0;
-    TRY(mem_alloc(&owner, r->n_series, sizeof *owner, "shards", err));
-    TRY(assign_series(r, shard->count, owner, err));
+    PASS_ON(mem_alloc(&owner, r->n_series, sizeof *owner, "shards", err));
+    PASS_ON(assign_series(r, shard->count, owner, err));
     for (int64_t i = 0; i < r->n_series; i++) {
         if (owner[i] == shard->index)
             r->series[kept++] = r->series[i];
@@ -450,9 +423,7 @@ int replay_shard(struct replay *r, const struct shard *shard, struct err *err)
             free(r->series[i].calls);
     }
     r->n_series = kept;
-out:
-    free(owner);
-    return rc;
+    return 0;
 }
 
 /* ---- a cell --------------------------------------------------------------------------------- */
@@ -485,12 +456,12 @@ static int dump_init(struct dump *d, struct replay *r, const struct record *rec,
 {
     const char *run_order = r->load.permute ? r->load.permute : "none";
     const char *order = method_order ? method_order : "none";
-    int rc = 0;
 
     *d = (struct dump){.replay = r, .record = rec, .in = in};
     if (strcmp(run_order, "none") != 0 && strcmp(order, "none") != 0)
-        FAIL(err, ERR_USAGE, "--permute %s and method %s with permute=%s: give one token order",
-             run_order, rec->method, order);
+        return err_set(err, ERR_USAGE,
+                       "--permute %s and method %s with permute=%s: give one token order",
+                       run_order, rec->method, order);
     if (in->order && strcmp(in->order, order) == 0)
         order = "none"; /* the trace has it already */
     else if (strcmp(order, "none") == 0)
@@ -498,8 +469,7 @@ static int dump_init(struct dump *d, struct replay *r, const struct record *rec,
     d->order = order;
     if (r->outputs && strcmp(order, "none") != 0) /* the method tells what is wrong with it */
         permute_make(order, &in->geom, in->x.nq, r->seed, &d->perm, NULL);
-out:
-    return rc;
+    return 0;
 }
 
 static void dump_free_rows(struct dump *d)
@@ -515,11 +485,10 @@ static int dump_outputs(struct dump *d, const struct mask *m, const double *out,
                         struct err *err)
 {
     int64_t dv = d->in->x.dv;
-    int rc = 0;
     if (!d->out)
-        TRY(mem_alloc(&d->out, m->nq * dv, sizeof *d->out, "output rows", err));
+        PASS_ON(mem_alloc(&d->out, m->nq * dv, sizeof *d->out, "output rows", err));
     if (!d->lse)
-        TRY(mem_alloc(&d->lse, m->nq, sizeof *d->lse, "output rows", err));
+        PASS_ON(mem_alloc(&d->lse, m->nq, sizeof *d->lse, "output rows", err));
     for (int64_t i = m->row0; i < m->row1; i++) {
         int64_t row = d->perm ? d->perm[i] : i;
         for (int64_t c = 0; c < dv; c++)
@@ -528,23 +497,20 @@ static int dump_outputs(struct dump *d, const struct mask *m, const double *out,
     }
     if (m->row1 < m->nq)
         return 0;
-    TRY(outfile_put(d->replay->outputs, d->record, dv, d->out, d->lse, err));
+    PASS_ON(outfile_put(d->replay->outputs, d->record, dv, d->out, d->lse, err));
     dump_free_rows(d);
-out:
-    return rc;
+    return 0;
 }
 
 static int dump_chunk(void *ctx, const struct mask *m, const double *out, const double *lse,
                       struct err *err)
 {
     struct dump *d = ctx;
-    int rc = 0;
     if (d->replay->masks)
-        TRY(maskfile_put(d->replay->masks, d->record, d->order, m, err));
+        PASS_ON(maskfile_put(d->replay->masks, d->record, d->order, m, err));
     if (d->replay->outputs)
-        TRY(dump_outputs(d, m, out, lse, err));
-out:
-    return rc;
+        return dump_outputs(d, m, out, lse, err);
+    return 0;
 }
 
 static void cell_free(struct cell_run *c)
@@ -651,12 +617,11 @@ static int load_group(void *slot, int64_t item, int worker, struct err *err)
     struct slot *s = slot;
     const struct call_group *g = s->place.group;
     int64_t first = item * g->group;
-    int rc = 0;
     for (int64_t i = first; i < first + g->group; i++)
-        TRY(head_load_sharing(trace_of(s->r, g), s->place.call, series_of(s->r, g, i)->head,
-                              &s->r->load, i > first ? s->heads + first : NULL, s->heads + i, err));
-out:
-    return rc;
+        PASS_ON(head_load_sharing(trace_of(s->r, g), s->place.call, series_of(s->r, g, i)->head,
+                                  &s->r->load, i > first ? s->heads + first : NULL, s->heads + i,
+                                  err));
+    return 0;
 }
 
 static void *load(void *slot)
@@ -784,41 +749,37 @@ static void leave_group(struct loop *l)
 
 static int enter_group(struct loop *l, const struct call_group *g, struct err *err)
 {
-    int rc = 0;
     if (l->of.g == g)
         return 0;
     leave_group(l);
     l->of.g = g;
-    TRY(mem_zalloc(&l->of.shared, g->n * l->r->n_runs, sizeof *l->of.shared, "state of methods",
-                   err));
+    PASS_ON(mem_zalloc(&l->of.shared, g->n * l->r->n_runs, sizeof *l->of.shared, "state of methods",
+                       err));
     int64_t cells = l->r->decode ? g->n * l->r->n_runs : g->n;
-    TRY(mem_zalloc(&l->of.cells, cells, sizeof *l->of.cells, "heads of a call", err));
-    TRY(mem_zalloc(&l->of.sims, cells, sizeof *l->of.sims, "heads of a call", err));
-    TRY(mem_zalloc(&l->of.out, cells, sizeof *l->of.out, "heads of a call", err));
-out:
-    return rc;
+    PASS_ON(mem_zalloc(&l->of.cells, cells, sizeof *l->of.cells, "heads of a call", err));
+    PASS_ON(mem_zalloc(&l->of.sims, cells, sizeof *l->of.sims, "heads of a call", err));
+    return mem_zalloc(&l->of.out, cells, sizeof *l->of.out, "heads of a call", err);
 }
 
 /* The state of the branch, a new one where it has none. */
 static int enter_branch(struct loop *l, const char *name, struct err *err)
 {
     int64_t i = 0;
-    int rc = 0;
     while (i < l->of.n_branches && strcmp(l->of.branches[i].name, name) != 0)
         i++;
     if (i == l->of.n_branches) {
-        TRY(mem_grow(&l->of.branches, &l->of.cap_branches, i + 1, sizeof *l->of.branches,
-                     "branches", err));
+        PASS_ON(mem_grow(&l->of.branches, &l->of.cap_branches, i + 1, sizeof *l->of.branches,
+                         "branches", err));
         struct branch *b = l->of.branches + l->of.n_branches++;
         *b = (struct branch){.carry = NULL};
         snprintf(b->name, sizeof b->name, "%s", name);
-        TRY(mem_zalloc(&b->carry, l->of.g->n * l->r->n_runs, sizeof *b->carry, "state of methods",
-                       err));
-        TRY(mem_zalloc(&b->choose_ns, l->r->n_runs, sizeof *b->choose_ns, "state of methods", err));
+        PASS_ON(mem_zalloc(&b->carry, l->of.g->n * l->r->n_runs, sizeof *b->carry,
+                           "state of methods", err));
+        PASS_ON(
+            mem_zalloc(&b->choose_ns, l->r->n_runs, sizeof *b->choose_ns, "state of methods", err));
     }
     l->branch = l->of.branches + i;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- a method on a call --------------------------------------------------------------------- */
@@ -843,7 +804,6 @@ static int cell_init(struct loop *l, int64_t i, struct sim_cell *sim, struct err
     struct cell_run *c = l->cells + i;
     struct record *rec = &c->record;
     int64_t at = i * r->n_runs + l->run;
-    int rc = 0;
 
     c->method = method;
     c->ctx = (struct method_ctx){.seed = r->seed,
@@ -857,17 +817,16 @@ static int cell_init(struct loop *l, int64_t i, struct sim_cell *sim, struct err
                              .device = r->device.accel ? &r->device : NULL,
                              .sink = r->masks || r->outputs ? dump_chunk : NULL,
                              .sink_ctx = &c->dump};
-    TRY(method_params_for_head(run, rec->layer, rec->head, in->x.nk, &c->params, err));
+    PASS_ON(method_params_for_head(run, rec->layer, rec->head, in->x.nk, &c->params, err));
     if (method_calib_lacks(run, rec->layer, rec->head, in->x.nk))
         record_note(rec, "calib=absent");
-    TRY(method_calib_note(run, rec->trace, rec, err));
+    PASS_ON(method_calib_note(run, rec->trace, rec, err));
     if (run->target)
-        TRY(budget_resolve(r, s, l->run, in, c->params, &c->found, err));
-    TRY(dump_init(&c->dump, r, rec, in,
-                  method->params.order ? method->params.order(c->params) : NULL, err));
+        PASS_ON(budget_resolve(r, s, l->run, in, c->params, &c->found, err));
+    PASS_ON(dump_init(&c->dump, r, rec, in,
+                      method->params.order ? method->params.order(c->params) : NULL, err));
     sim->params = c->params;
-out:
-    return rc;
+    return 0;
 }
 
 /* Query rows and keys that count; the steps of a decode phase do anyway. */
@@ -905,17 +864,16 @@ static int run_call(struct loop *l, struct record *of_call, struct err *err)
                          .jobs = l->jobs,
                          .record = r->device.timed ? of_call : NULL,
                          .choose_ns = steps ? l->branch->choose_ns + l->run : NULL};
-    int rc = sim_share_params(l->sims, l->out, g->n, err);
-    return rc ? rc : sim_run_call(&c, err);
+    PASS_ON(sim_share_params(l->sims, l->out, g->n, err));
+    return sim_run_call(&c, err);
 }
 
 static int run_cells(struct loop *l, struct record *of_call, struct err *err)
 {
     const struct method_run *run = l->r->runs + l->run;
-    int rc = 0;
-    TRY(pool_run(l->jobs, l->of.g->n, begin_cell, l, err));
+    PASS_ON(pool_run(l->jobs, l->of.g->n, begin_cell, l, err));
     if (l->r->device.calls)
-        TRY(run_call(l, of_call, err));
+        PASS_ON(run_call(l, of_call, err));
     for (int64_t i = 0; i < l->of.g->n; i++) {
         struct cell_run *c = l->cells + i;
         struct err *own = &l->out[i].err; /* keeps a failure */
@@ -924,8 +882,7 @@ static int run_cells(struct loop *l, struct record *of_call, struct err *err)
         if (!own->code && run->target)
             budget_record(run->target, &c->found, &c->record, own);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void fail(struct record *rec, const struct err *err)
@@ -940,41 +897,38 @@ static int deliver_all(struct loop *l, struct record *of_call, bool call_done,
 {
     struct replay *r = l->r;
     const struct method_run *run = r->runs + l->run;
-    int rc = 0;
     for (int64_t i = 0; i < l->of.g->n; i++) {
         const struct err *own = whole->code ? whole : &l->out[i].err;
         if (own->code && ends_replay(r, own->code)) {
             *err = *own;
             return own->code;
         }
-        TRY(end_dumps(r, l->cells[i].record.ordinal, err));
+        PASS_ON(end_dumps(r, l->cells[i].record.ordinal, err));
         if (own->code)
             fail(&l->cells[i].record, own);
         if (!l->cells[i].done)
-            TRY(deliver(r, run, &l->cells[i].record, err));
+            PASS_ON(deliver(r, run, &l->cells[i].record, err));
     }
     if (whole->code)
         fail(of_call, whole);
     if (!call_done)
-        TRY(deliver(r, run, of_call, err));
-out:
-    return rc;
+        return deliver(r, run, of_call, err);
+    return 0;
 }
 
 /* The records of the heads; *all_done: each has one. */
 static int find_heads(struct loop *l, bool *all_done, struct err *err)
 {
     const struct call_group *g = l->of.g;
-    int rc = 0;
     *all_done = true;
     for (int64_t i = 0; i < g->n; i++) {
         struct cell_run *c = l->cells + i;
-        TRY(find_record(l->r, g, l->at.call, l->r->runs + l->run, i, &c->record, &c->done, err));
+        PASS_ON(
+            find_record(l->r, g, l->at.call, l->r->runs + l->run, i, &c->record, &c->done, err));
         c->record.ordinal = l->at.ordinal + l->run * g->n + i;
         *all_done &= c->done;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void free_cells(struct loop *l)
@@ -1014,18 +968,16 @@ static int read_col_sums(struct loop *l, float **data, const float ***sums, stru
 {
     const struct trace *t = trace_of(l->r, l->of.g);
     int64_t n = l->of.g->n, prompt = trace_meta(t)->decode_from;
-    int rc = 0;
     if (!trace_call(t, l->at.call)->has_col_sum)
         return 0;
-    TRY(mem_alloc(data, n * prompt, sizeof **data, "sums of columns", err));
-    TRY(mem_alloc(sums, n, sizeof **sums, "sums of columns", err));
+    PASS_ON(mem_alloc(data, n * prompt, sizeof **data, "sums of columns", err));
+    PASS_ON(mem_alloc(sums, n, sizeof **sums, "sums of columns", err));
     for (int64_t i = 0; i < n; i++) {
         (*sums)[i] = *data + i * prompt;
-        TRY(trace_read_values(t, l->at.call, TRACE_COL_SUM, series_of(l->r, l->of.g, i)->head,
-                              *data + i * prompt, err));
+        PASS_ON(trace_read_values(t, l->at.call, TRACE_COL_SUM, series_of(l->r, l->of.g, i)->head,
+                                  *data + i * prompt, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* A plan's heads run the settings of their entries. */
@@ -1046,12 +998,11 @@ static void take_entry(struct loop *l, int64_t i)
 static int begin_decode(struct loop *l, bool *wanted, struct err *err)
 {
     bool all_done;
-    int rc = 0;
     *wanted = false;
-    TRY(find_heads(l, &all_done, err));
+    PASS_ON(find_heads(l, &all_done, err));
     if (all_done && !runs_anyway(l->r, l->r->runs + l->run))
-        goto out;
-    TRY(pool_run(l->jobs, l->of.g->n, begin_cell, l, err));
+        return 0;
+    PASS_ON(pool_run(l->jobs, l->of.g->n, begin_cell, l, err));
     *wanted = true;
     for (int64_t i = 0; i < l->of.g->n; i++)
         take_entry(l, i);
@@ -1062,8 +1013,7 @@ static int begin_decode(struct loop *l, bool *wanted, struct err *err)
                 l->out[k].err = l->out[i].err;
             break;
         }
-out:
-    return rc;
+    return 0;
 }
 
 /* All runs on all heads. */
@@ -1130,18 +1080,16 @@ static void progress_call(struct loop *l, const struct trace_call *c)
 static int do_call(struct loop *l, struct err *err)
 {
     const struct trace_call *c = trace_call(trace_of(l->r, l->of.g), l->at.call);
-    int rc = 0;
-    TRY(enter_branch(l, c->branch, err));
+    PASS_ON(enter_branch(l, c->branch, err));
     l->data = device_numbers((int)l->of.g->n);
     if (l->r->decode)
-        TRY(do_decode(l, err));
+        PASS_ON(do_decode(l, err));
     for (int64_t k = 0; k < l->r->n_runs && !l->r->decode; k++) {
         take_run(l, k);
-        TRY(do_run(l, err));
+        PASS_ON(do_run(l, err));
     }
     progress_call(l, c);
-out:
-    return rc;
+    return 0;
 }
 
 /* The calls of the groups [first, end). */

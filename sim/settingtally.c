@@ -2,6 +2,7 @@
 
 #include "core/buf.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/metricdef.h"
 #include "sim/budgetsearch.h"
 
@@ -109,7 +110,7 @@ static void warn_full(const struct method_run *runs, const struct setting_tally 
 
 static void warn_of(const struct method_run *run, const struct setting_tally *t)
 {
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     put_setting(&name, run);
     if (t->ok && t->empty == t->ok)
         log_warn("%s kept no pair in any cell: its outputs are 0", buf_str(&name));
@@ -130,7 +131,6 @@ static void warn_of(const struct method_run *run, const struct setting_tally *t)
         log_warn("%s: none of its cells is ok, %lld %s: %s%s", buf_str(&name),
                  (long long)(t->error ? t->error : t->skip), t->error ? "failed" : "skipped",
                  t->skip + t->error > 1 ? "for one, " : "", t->bad);
-    buf_free(&name);
 }
 
 void setting_tally_warn(const struct method_run *runs, const struct setting_tally *t, int64_t n)

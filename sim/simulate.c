@@ -46,49 +46,44 @@ static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv,
     struct exact *exact = run->in->exact;
     bool own = run->arith.kind != ARITH_SOFTMAX; /* not exact softmax over its mask */
     const double *ref, *ref_lse;
-    int rc = 0;
     *tiles_pv = -1;
     double t = run_clock(run);
     if (own)
-        TRY(me->arith.attend(run->state, m, run->out, run->lse, tiles_pv, err));
+        PASS_ON(me->arith.attend(run->state, m, run->out, run->lse, tiles_pv, err));
     if (own)
         share_with_sink(&run->in->x, m->row1 - m->row0, run->lse, run->out);
     else
-        TRY(exact_attend(exact, m, run->out, run->lse, err));
+        PASS_ON(exact_attend(exact, m, run->out, run->lse, err));
     run->ns_attend += run_clock(run) - t;
     if (run->cell->measure != MEASURE_ALL)
-        goto out;
+        return 0;
     /* Recall belongs to the mask, whatever the arithmetic did with it. */
     if (own)
-        TRY(exact_attend(exact, m, NULL, run->lse_mask, err));
-    TRY(exact_out(exact, m->row0, m->row1, &ref, err));
-    TRY(exact_lse(exact, m->row0, m->row1, &ref_lse, err));
+        PASS_ON(exact_attend(exact, m, NULL, run->lse_mask, err));
+    PASS_ON(exact_out(exact, m->row0, m->row1, &ref, err));
+    PASS_ON(exact_lse(exact, m->row0, m->row1, &ref_lse, err));
     metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, run->out, ref,
                      own ? run->lse_mask : run->lse, run->lse, ref_lse);
-out:
-    return rc;
+    return 0;
 }
 
 static int run_chunk(struct run *run, int64_t row0, int64_t row1, struct err *err)
 {
-    struct mask m = {0};
+    OWN(mask_free) struct mask m = {0};
     double tiles_pv = -1, t = run_clock(run);
-    int rc = 0;
-    TRY(run->method->select(run->state, row0, row1, &m, err));
+    PASS_ON(run->method->select(run->state, row0, row1, &m, err));
     mask_within(&m, &run->in->x.reach);
     run->ns_select += run_clock(run) - t;
-    TRY(mask_check(&m, err));
+    PASS_ON(mask_check(&m, err));
     if (m.row0 != row0 || m.row1 != row1)
-        FAIL(err, ERR_RUN, "the mask covers rows %lld..%lld, asked for %lld..%lld",
-             (long long)m.row0, (long long)m.row1, (long long)row0, (long long)row1);
+        return err_set(err, ERR_RUN, "the mask covers rows %lld..%lld, asked for %lld..%lld",
+                       (long long)m.row0, (long long)m.row1, (long long)row0, (long long)row1);
     if (run->cell->measure != MEASURE_MASK)
-        TRY(attend_chunk(run, &m, &tiles_pv, err));
-    TRY(metrics_add_mask(&run->acc, &m, tiles_pv, err));
+        PASS_ON(attend_chunk(run, &m, &tiles_pv, err));
+    PASS_ON(metrics_add_mask(&run->acc, &m, tiles_pv, err));
     if (run->cell->sink)
-        TRY(run->cell->sink(run->cell->sink_ctx, &m, run->out, run->lse, err));
-out:
-    mask_free(&m);
-    return rc;
+        return run->cell->sink(run->cell->sink_ctx, &m, run->out, run->lse, err);
+    return 0;
 }
 
 /* The sampled rows, group by group, each with sums of its own. */
@@ -120,18 +115,16 @@ static int run_chunks(struct run *run, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
     int64_t step = run_chunk_rows(run), rows = MIN(step, x->nq);
-    int rc = 0;
     if (run->cell->measure != MEASURE_MASK) {
-        TRY(mem_alloc(&run->out, rows * x->dv, sizeof(double), "method output", err));
-        TRY(mem_alloc(&run->lse, rows, sizeof(double), "method log-sum-exp", err));
-        TRY(mem_alloc(&run->lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
+        PASS_ON(mem_alloc(&run->out, rows * x->dv, sizeof(double), "method output", err));
+        PASS_ON(mem_alloc(&run->lse, rows, sizeof(double), "method log-sum-exp", err));
+        PASS_ON(mem_alloc(&run->lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
     }
     if (run->in->rows)
         return run_groups(run, step, err);
     for (int64_t r = 0; r < x->nq; r += step)
-        TRY(run_chunk(run, r, MIN(r + step, x->nq), err));
-out:
-    return rc;
+        PASS_ON(run_chunk(run, r, MIN(r + step, x->nq), err));
+    return 0;
 }
 
 int sim_admits(const struct sim_cell *cell)
@@ -191,7 +184,6 @@ static int record_score(struct run *run, struct record *r, struct err *err)
     const struct row_sample *s = run->in->rows;
     const double *lse;
     double sum = 0;
-    int rc = 0;
     if (x->reach.back)
         record_note(r, "window_left=%lld", (long long)x->reach.back - 1);
     if (x->reach.ahead)
@@ -213,13 +205,11 @@ static int record_score(struct run *run, struct record *r, struct err *err)
     record_note(r, "sink=%.9g", x->mods.sink);
     for (int64_t g = 0; g < (s ? row_sample_groups(s) : 1); g++) {
         struct row_span span = s ? row_sample_span(s, g) : (struct row_span){0, x->nq, 0};
-        TRY(exact_lse(run->in->exact, span.pos, span.pos + span.rows, &lse, err));
+        PASS_ON(exact_lse(run->in->exact, span.pos, span.pos + span.rows, &lse, err));
         for (int64_t i = 0; i < span.rows; i++)
             sum += 1 - attn_key_share(x, lse[i]);
     }
-    TRY(record_metric(r, "sink_mass_mean", sum / (double)head_rows(run->in), err));
-out:
-    return rc;
+    return record_metric(r, "sink_mass_mean", sum / (double)head_rows(run->in), err);
 }
 
 /* What the method itself counted; of sampled rows only where that is right. */
@@ -254,15 +244,13 @@ static int record_cost(const struct run *run, struct record *r, struct err *err)
     struct select_cost cost = {0, 0};
     bool none = me->flags & METHOD_KEEPS_ALL || run->source != SOURCE_OWN;
     double exec = record_get(r, "pairs_exec");
-    int rc = 0;
     if (none || (me->cost && me->cost(run->state, &cost))) {
-        TRY(record_metric(r, "cost_select_flops", cost.flops, err));
-        TRY(record_metric(r, "cost_select_bytes", cost.bytes, err));
+        PASS_ON(record_metric(r, "cost_select_flops", cost.flops, err));
+        PASS_ON(record_metric(r, "cost_select_bytes", cost.bytes, err));
     }
     if (!isnan(exec))
-        TRY(record_metric(r, "cost_attend_flops", 2 * (double)(x->d + x->dv) * exec, err));
-out:
-    return rc;
+        return record_metric(r, "cost_attend_flops", 2 * (double)(x->d + x->dv) * exec, err);
+    return 0;
 }
 
 /* Dense attention under a method's name says nothing about the method: say why it is so. */
@@ -277,29 +265,27 @@ static void note_full(const struct run *run, struct record *r)
 int run_record(struct run *run, struct record *r, struct err *err)
 {
     int64_t nq = head_rows(run->in), nk = run->in->x.nk;
-    int rc = 0;
     r->status = RECORD_OK;
     if (run->cell->measure == MEASURE_MASK)
         return metrics_counts(&run->acc, nq, nk, r, err);
     if (run->cell->measure == MEASURE_COUNTS) {
-        TRY(metrics_counts(&run->acc, nq, nk, r, err));
+        PASS_ON(metrics_counts(&run->acc, nq, nk, r, err));
         return own_report(run, r, err);
     }
-    TRY(record_score(run, r, err));
-    TRY(metrics_finish(&run->acc, nq, nk, run->in->rows != NULL, r, err));
-    TRY(record_sample(run, r, err));
-    TRY(own_report(run, r, err));
+    PASS_ON(record_score(run, r, err));
+    PASS_ON(metrics_finish(&run->acc, nq, nk, run->in->rows != NULL, r, err));
+    PASS_ON(record_sample(run, r, err));
+    PASS_ON(own_report(run, r, err));
     if (!run->in->rows)
-        TRY(record_cost(run, r, err));
+        PASS_ON(record_cost(run, r, err));
     note_full(run, r);
     if (run->arith.kind == ARITH_FILTER)
         record_note(r, "arith=filter%s", run->arith.filter.quant.levels ? "-int8" : "");
-    TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
-    TRY(record_metric(r, "host_select_ns", run->ns_select, err));
+    PASS_ON(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
+    PASS_ON(record_metric(r, "host_select_ns", run->ns_select, err));
     if (run->out)
-        TRY(record_metric(r, "host_attend_ns", run->ns_attend, err));
-out:
-    return rc;
+        return record_metric(r, "host_attend_ns", run->ns_attend, err);
+    return 0;
 }
 
 void run_skipped(const struct run *run, struct record *r)
@@ -373,7 +359,7 @@ int run_reorder(const struct sim_cell *cell, struct sim_head *h, bool *moved, st
 int sim_run(const struct sim_cell *cell, struct record *r, struct err *err)
 {
     struct sim_cell here = *cell;
-    struct sim_head h = {0};
+    OWN(sim_head_free) struct sim_head h = {0};
     bool moved;
     if (cell->device)
         return sim_run_head(cell, r, err);
@@ -382,6 +368,5 @@ int sim_run(const struct sim_cell *cell, struct record *r, struct err *err)
         here.in = &h.in;
     if (rc == 0)
         rc = run_method(&here, r, err);
-    sim_head_free(&h);
     return rc == METHOD_SKIP ? 0 : rc;
 }

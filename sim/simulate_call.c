@@ -113,10 +113,9 @@ static int alloc_call(struct calling *k, struct err *err)
 {
     const struct sim_call *c = k->c;
     int64_t most = c->copies ? c->copies : c->n;
-    int rc = 0;
-    TRY(mem_zalloc(&k->heads, c->n, sizeof *k->heads, "heads of a call", err));
-    TRY(mem_zalloc(&k->call.heads, most, sizeof *k->call.heads, "heads of a call", err));
-    TRY(mem_zalloc(&k->at, most, sizeof *k->at, "heads of a call", err));
+    PASS_ON(mem_zalloc(&k->heads, c->n, sizeof *k->heads, "heads of a call", err));
+    PASS_ON(mem_zalloc(&k->call.heads, most, sizeof *k->call.heads, "heads of a call", err));
+    PASS_ON(mem_zalloc(&k->at, most, sizeof *k->at, "heads of a call", err));
     for (int i = 0; i < most; i++)
         k->at[i] = c->copies ? 0 : i;
     for (int i = 0; i < c->n; i++) {
@@ -126,8 +125,7 @@ static int alloc_call(struct calling *k, struct err *err)
     k->call.n = (int)most;
     k->call.copies = c->copies ? (int)most - 1 : 0;
     k->call.unmeasured = !k->device->metrics || k->measure == MEASURE_MASK;
-out:
-    return rc;
+    return 0;
 }
 
 static void free_choice(struct head *h)
@@ -228,15 +226,13 @@ static int select_all(struct head *h, struct err *err)
     struct run *run = &h->run;
     struct choice *c = &h->choice;
     int64_t nq = run->in->x.nq, n = 0;
-    int rc = 0;
     double t = run_clock(run);
     for (int64_t r = 0; r < nq; r += c->step, n++) {
-        TRY(run->method->select(run->state, r, MIN(r + c->step, nq), c->masks + n, err));
-        TRY(mask_check(c->masks + n, err));
+        PASS_ON(run->method->select(run->state, r, MIN(r + c->step, nq), c->masks + n, err));
+        PASS_ON(mask_check(c->masks + n, err));
     }
     run->ns_select = run_clock(run) - t;
-out:
-    return rc;
+    return 0;
 }
 
 static int make_static(void *head, int64_t i, struct mask *m, struct err *err)
@@ -268,20 +264,17 @@ static int static_key(const struct head *h, const struct mask_origin *o, struct 
 static int take_static(struct head *h, const struct mask_origin *o, struct err *err)
 {
     struct choice *c = &h->choice;
-    struct buf key = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf key = {0};
     double t = run_clock(&h->run);
     const struct static_maker maker = {make_static, h, c->n, o->any_order, o->counted, o->bytes};
-    TRY(static_key(h, o, &key, err));
-    TRY(static_masks_take(h->cell.device->statics, buf_str(&key), &maker, &c->shared, err));
+    PASS_ON(static_key(h, o, &key, err));
+    PASS_ON(static_masks_take(h->cell.device->statics, buf_str(&key), &maker, &c->shared, err));
     if (o->counted)
         memcpy(o->counted, c->shared->counted, o->bytes);
     free(c->masks);
     c->masks = c->shared->masks;
     h->run.ns_select = run_clock(&h->run) - t;
-out:
-    buf_free(&key);
-    return rc;
+    return 0;
 }
 
 /* The method's own masks: from the store, where there is one, those that are static, or one of a
@@ -328,24 +321,21 @@ static int start(struct calling *k, struct head *h, struct accel_head *at, struc
 {
     struct run *run = &h->run;
     struct choice *c = &h->choice;
-    int rc = 0;
     if (!k->device->metrics && k->measure == MEASURE_ALL)
         exact_expect_out(run->in->exact);
     device_map_attach(&run->map, k->device, run->in, run->map.data);
-    if ((rc = run_start(run, err)) != 0)
-        return rc;
+    PASS_ON(run_start(run, err));
     if (k->measure != MEASURE_MASK && run->arith.kind == ARITH_CPU)
         return method_skip(h->cell.ctx, "%s", run->why_cpu);
     c->none = run->method->flags & METHOD_KEEPS_ALL;
     c->step = run_chunk_rows(run);
     c->n = ceil_div(run->in->x.nq, c->step);
-    TRY(mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err));
+    PASS_ON(mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err));
     c->origin = method_origin(run->method, run->state);
     c->asked = asks(h);
     if (!c->asked)
-        TRY(choose_here(h, err));
-out:
-    return rc;
+        return choose_here(h, err);
+    return 0;
 }
 
 /* ---- choose --------------------------------------------------------------------------------- */
@@ -367,7 +357,6 @@ static int choose_fresh(struct calling *k, struct err *err)
 {
     const struct accel *a = k->device->accel;
     bool any = false;
-    int rc = 0;
 
     for (int i = k->call.copies; i < k->call.n; i++) {
         struct head *h = head_of(k, i);
@@ -381,12 +370,11 @@ static int choose_fresh(struct calling *k, struct err *err)
         any |= ask;
     }
     if (any && a->select_call) {
-        TRY(a->select_call(k->device->session, &k->call, err));
-        TRY(for_heads(k, take_fresh, err));
+        PASS_ON(a->select_call(k->device->session, &k->call, err));
+        PASS_ON(for_heads(k, take_fresh, err));
     }
     stopwatch_lap(&k->watch, "masks to compare with");
-out:
-    return rc;
+    return 0;
 }
 
 /* May the device, in a call, attend to the mask that it chose? KEEP_ALONE: counts are all that
@@ -422,22 +410,18 @@ static int lists_of(const struct attn_in *x, const struct accel_units *u, struct
                     struct err *err)
 {
     int64_t words = ceil_div(u->words, 2);
-    uint64_t *row = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&row, words, sizeof *row, "row of a map", err));
-    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err));
-    TRY(mem_grow(&m->col, &m->col_cap, u->units, sizeof *m->col, "lists of a map", err));
+    OWN(free_at) uint64_t *row = NULL;
+    PASS_ON(mem_alloc(&row, words, sizeof *row, "row of a map", err));
+    PASS_ON(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err));
+    PASS_ON(mem_grow(&m->col, &m->col_cap, u->units, sizeof *m->col, "lists of a map", err));
     for (int64_t g = 0; g < u->groups; g++) {
         const uint32_t *from = u->map + g * u->words;
         for (int64_t w = 0; w < words; w++)
             row[w] = from[2 * w] | (2 * w + 1 < u->words ? (uint64_t)from[2 * w + 1] << 32 : 0);
-        TRY(mask_lists_add_bits(m, g, row, words, err));
+        PASS_ON(mask_lists_add_bits(m, g, row, words, err));
     }
     mask_lists_finish(m);
-    rc = mask_check(m, err);
-out:
-    free(row);
-    return rc;
+    return mask_check(m, err);
 }
 
 /* What is known of a mask that stays on the device: its units where the kernels take them as block
@@ -476,7 +460,6 @@ static int take(struct head *h, struct mask *whole, const char *why, struct err 
     struct choice *c = &h->choice;
     const struct method *me = h->run.method;
     struct device_choice chosen = {.lists = whole, .own = &c->own};
-    int rc = 0;
 
     c->gpu = whole != NULL;
     if (c->asked && !whole)
@@ -485,24 +468,23 @@ static int take(struct head *h, struct mask *whole, const char *why, struct err 
         return method_skip(h->cell.ctx, "%s", c->why);
     if (whole && c->units.on_device && c->keep == KEEP_ALONE) { /* only the counts came */
         chosen = (struct device_choice){.counts = &c->units, .exec = &c->lists, .own = &c->own};
-        TRY(describe_units(h, err));
+        PASS_ON(describe_units(h, err));
         return me->device.take(h->run.state, &chosen, err);
     }
     if (whole && c->units.map)
-        TRY(lists_of(&h->run.in->x, &c->units, whole, err));
+        PASS_ON(lists_of(&h->run.in->x, &c->units, whole, err));
     if (whole)
-        TRY(me->device.take(h->run.state, &chosen, err));
+        PASS_ON(me->device.take(h->run.state, &chosen, err));
     if (c->asked)
-        TRY(choose_here(h, err));
+        PASS_ON(choose_here(h, err));
     c->units.on_device = c->units.on_device && same_as_on_device(c);
     if (c->units.on_device) { /* the method's own masks say what its kernel multiplies */
-        TRY(describe_units(h, err));
+        PASS_ON(describe_units(h, err));
         c->lists.exec = c->masks->exec;
         c->lists.exec_bq = c->masks->exec_bq;
         c->lists.exec_bk = c->masks->exec_bk;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The device's answer. */
@@ -519,7 +501,6 @@ static int choose(struct calling *k, struct err *err)
 {
     const struct accel *a = k->device->accel;
     enum keep keep = k->c->copies ? KEEP_NOT : KEEP_ALONE;
-    int rc = 0;
     bool any = false;
 
     for (int i = 0; i < k->call.n; i++)
@@ -534,12 +515,11 @@ static int choose(struct calling *k, struct err *err)
         any |= asked->choice.method != NULL;
     }
     if (any && a->select_call)
-        TRY(a->select_call(k->device->session, &k->call, err));
+        PASS_ON(a->select_call(k->device->session, &k->call, err));
     stopwatch_lap(&k->watch, "choice");
-    TRY(for_heads(k, answer, err));
+    PASS_ON(for_heads(k, answer, err));
     stopwatch_lap(&k->watch, "masks");
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- attend --------------------------------------------------------------------------------- */
@@ -547,7 +527,7 @@ out:
 /* The number of the heads' masks, if all are static ones. */
 static int number_masks(const struct calling *k, uint64_t *number, struct err *err)
 {
-    uint64_t *ids = NULL;
+    OWN(free_at) uint64_t *ids = NULL;
     bool all = k->device->statics != NULL;
     int rc = mem_alloc(&ids, k->call.n, sizeof *ids, "static masks of a call", err);
     *number = 0;
@@ -558,7 +538,6 @@ static int number_masks(const struct calling *k, uint64_t *number, struct err *e
     }
     if (all && !rc)
         rc = static_masks_number(k->device->statics, ids, k->call.n, number, err);
-    free(ids);
     return rc;
 }
 
@@ -596,9 +575,7 @@ static int describe_heads(struct calling *k, struct err *err)
 {
     enum arith_kind kind;
     bool keep = true;
-    int rc = common_arithmetic(k, &kind, err);
-    if (rc)
-        return rc;
+    PASS_ON(common_arithmetic(k, &kind, err));
     for (int i = 0; i < k->call.n; i++)
         keep &= head_of(k, i)->choice.units.on_device;
     for (int i = k->call.n - 1; i >= 0; i--) {
@@ -622,21 +599,19 @@ static int describe_heads(struct calling *k, struct err *err)
 static int alloc_results(struct calling *k, struct err *err)
 {
     bool measured = k->device->metrics || k->measure != MEASURE_ALL;
-    int rc = 0;
     for (int i = k->call.copies; i < k->call.n; i++) {
         const struct head *h = head_of(k, i);
         struct accel_head *r = k->call.heads + i;
         const struct attn_in *x = r->x;
         bool outputs = (h->cell.sink || !measured) && !accel_keeps_output(x);
         if (outputs)
-            TRY(mem_alloc(&r->out, x->nq * x->dv, sizeof(double), "method output", err));
+            PASS_ON(mem_alloc(&r->out, x->nq * x->dv, sizeof(double), "method output", err));
         if (outputs || (h->run.arith.kind == ARITH_KERNEL && run_hears(&h->run)))
-            TRY(mem_alloc(&r->lse, x->nq, sizeof(double), "method log-sum-exp", err));
+            PASS_ON(mem_alloc(&r->lse, x->nq, sizeof(double), "method log-sum-exp", err));
         if (k->device->metrics)
-            TRY(mem_alloc(&r->mass, x->nq, sizeof(double), "kept mass of rows", err));
+            PASS_ON(mem_alloc(&r->mass, x->nq, sizeof(double), "kept mass of rows", err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- results of a head ---------------------------------------------------------------------- */
@@ -649,20 +624,18 @@ static int add_chunk(struct run *run, const struct mask *m, const struct accel_h
     struct exact *exact = run->in->exact;
     const double *ref, *ref_lse;
     int64_t dv = run->in->x.dv;
-    int rc = 0;
     if (!run->cell->device->metrics && run->cell->measure == MEASURE_ALL) {
-        TRY(exact_attend(exact, m, NULL, run->lse_mask, err));
-        TRY(exact_out(exact, m->row0, m->row1, &ref, err));
-        TRY(exact_lse(exact, m->row0, m->row1, &ref_lse, err));
+        PASS_ON(exact_attend(exact, m, NULL, run->lse_mask, err));
+        PASS_ON(exact_out(exact, m->row0, m->row1, &ref, err));
+        PASS_ON(exact_lse(exact, m->row0, m->row1, &ref_lse, err));
         metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, o->out + m->row0 * dv, ref,
                          run->lse_mask, o->lse + m->row0, ref_lse);
     }
-    TRY(metrics_add_mask(&run->acc, m, tiles_pv, err));
+    PASS_ON(metrics_add_mask(&run->acc, m, tiles_pv, err));
     if (run->cell->sink)
-        TRY(run->cell->sink(run->cell->sink_ctx, m, o->out ? o->out + m->row0 * dv : NULL,
-                            o->lse ? o->lse + m->row0 : NULL, err));
-out:
-    return rc;
+        return run->cell->sink(run->cell->sink_ctx, m, o->out ? o->out + m->row0 * dv : NULL,
+                               o->lse ? o->lse + m->row0 : NULL, err);
+    return 0;
 }
 
 /* Counts of the head's masks, errors and recall unless the GPU measured them, and the sink. What
@@ -674,20 +647,18 @@ static int add_masks(struct head *h, const struct accel_head *at, double tiles_p
     const struct attn_in *x = &h->run.in->x;
     bool there = cell->device->metrics || cell->measure != MEASURE_ALL;
     bool counted = c->units.on_device || (c->shared && tiles_pv < 0 && there);
-    int rc = 0;
     if (counted && !sim_reads_masks(cell)) {
         struct mask rows;
         mask_full(&rows, x->nq, x->nk, 0, x->nq, x->causal);
         if (c->units.on_device)
-            TRY(metrics_add_units(&h->run.acc, &c->lists, &c->units, tiles_pv, err));
+            PASS_ON(metrics_add_units(&h->run.acc, &c->lists, &c->units, tiles_pv, err));
         else
             metrics_add_tally(&h->run.acc, &c->shared->tally);
         return cell->sink ? cell->sink(cell->sink_ctx, &rows, at->out, at->lse, err) : 0;
     }
     for (int64_t i = 0; i < c->n; i++)
-        TRY(add_chunk(&h->run, c->masks + i, at, tiles_pv < 0 || i == 0 ? tiles_pv : 0, err));
-out:
-    return rc;
+        PASS_ON(add_chunk(&h->run, c->masks + i, at, tiles_pv < 0 || i == 0 ? tiles_pv : 0, err));
+    return 0;
 }
 
 static int finish(struct calling *k, struct head *h, struct accel_head *at, struct err *err)
@@ -695,18 +666,15 @@ static int finish(struct calling *k, struct head *h, struct accel_head *at, stru
     bool attends = k->measure != MEASURE_MASK, measured = k->measure == MEASURE_ALL;
     bool filter = attends && h->run.arith.kind == ARITH_FILTER;
     int64_t rows = MIN(h->choice.step, h->run.in->x.nq);
-    int rc = 0;
 
     if (attends && run_hears(&h->run))
-        TRY(h->run.method->arith.done(h->run.state, at->tiles_pv, at->lse, err));
+        PASS_ON(h->run.method->arith.done(h->run.state, at->tiles_pv, at->lse, err));
     if (measured && !k->device->metrics)
-        TRY(mem_alloc(&h->run.lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
-    TRY(add_masks(h, at, filter ? at->tiles_pv : -1, err));
+        PASS_ON(mem_alloc(&h->run.lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
+    PASS_ON(add_masks(h, at, filter ? at->tiles_pv : -1, err));
     if (at->mass)
         metrics_add_sums(&h->run.acc, &at->sums, at->mass);
-    TRY(run_record(&h->run, h->outcome->record, err));
-out:
-    return rc;
+    return run_record(&h->run, h->outcome->record, err);
 }
 
 /* ---- records -------------------------------------------------------------------------------- */
@@ -746,14 +714,11 @@ static int record_time(struct record *r, const char *name, const struct accel_ti
                        struct err *err)
 {
     char key[48];
-    int rc = 0;
-    TRY(record_metric(r, name, t->median, err));
+    PASS_ON(record_metric(r, name, t->median, err));
     snprintf(key, sizeof key, "%s_q1", name);
-    TRY(record_metric(r, key, t->q1, err));
+    PASS_ON(record_metric(r, key, t->q1, err));
     snprintf(key, sizeof key, "%s_q3", name);
-    TRY(record_metric(r, key, t->q3, err));
-out:
-    return rc;
+    return record_metric(r, key, t->q3, err);
 }
 
 static int record_counters(const struct accel_counters *c, struct record *r, struct err *err)
@@ -777,23 +742,20 @@ static int record_total(const struct accel_result *res, const struct attn_in *x,
     double before = (quant ? quant->median : 0) + (select ? select->median : 0);
     double total = res->total.samples ? res->total.median : res->attend.median + before;
     double pairs = heads * (double)pairs_allowed(x->nq, x->nk, x->causal);
-    int rc = 0;
     if (res->total.samples)
-        TRY(record_time(r, "time_total_ns", &res->total, err));
+        PASS_ON(record_time(r, "time_total_ns", &res->total, err));
     else if (!select && !quant)
-        TRY(record_time(r, "time_total_ns", &res->attend, err));
+        PASS_ON(record_time(r, "time_total_ns", &res->attend, err));
     else
-        TRY(record_metric(r, "time_total_ns", total, err));
+        PASS_ON(record_metric(r, "time_total_ns", total, err));
     if (quant)
-        TRY(record_time(r, "time_quant_ns", quant, err));
+        PASS_ON(record_time(r, "time_quant_ns", quant, err));
     if (select)
-        TRY(record_time(r, "time_select_ns", select, err));
+        PASS_ON(record_time(r, "time_select_ns", select, err));
     if (select || quant)
-        TRY(record_metric(r, "select_share", before / total, err));
-    TRY(RECORD_ALL(r, err, {"speedup", res->dense.median / total},
-                   {"speed_dense_eq", 4e-3 * x->d * pairs / total}));
-out:
-    return rc;
+        PASS_ON(record_metric(r, "select_share", before / total, err));
+    return RECORD_ALL(r, err, {"speedup", res->dense.median / total},
+                      {"speed_dense_eq", 4e-3 * x->d * pairs / total});
 }
 
 /* Where the masks of the heads come from, as far as they agree. */
@@ -843,23 +805,20 @@ static int record_phases(const struct calling *k, const struct accel_result *res
     const struct accel_time *chosen = res->select.samples ? &res->select : &nothing;
     const struct attn_in *x = k->call.heads->x;
     double pairs = 0;
-    int rc = 0;
 
     for (int i = k->call.copies; i < k->call.n; i++)
         pairs += (double)k->call.heads[i].pairs_exec;
-    TRY(record_time(r, "time_attend_ns", &res->attend, err));
-    TRY(record_time(r, "time_dense_ns", &res->dense, err));
-    TRY(record_metric(r, "samples", (double)res->attend.samples, err));
-    TRY(record_metric(r, "speed_exec", 4e-3 * x->d * pairs / res->attend.median, err));
+    PASS_ON(record_time(r, "time_attend_ns", &res->attend, err));
+    PASS_ON(record_time(r, "time_dense_ns", &res->dense, err));
+    PASS_ON(record_metric(r, "samples", (double)res->attend.samples, err));
+    PASS_ON(record_metric(r, "speed_exec", 4e-3 * x->d * pairs / res->attend.median, err));
     if (res->plan.samples)
-        TRY(record_time(r, "time_plan_ns", &res->plan, err));
+        PASS_ON(record_time(r, "time_plan_ns", &res->plan, err));
     if (res->build.samples)
-        TRY(record_time(r, "time_build_ns", &res->build, err));
+        PASS_ON(record_time(r, "time_build_ns", &res->build, err));
     if (s->on_gpu)
-        TRY(record_total(res, x, heads, s->none ? NULL : chosen, r, err));
-    TRY(record_amortised(k, res, s, r, err));
-out:
-    return rc;
+        PASS_ON(record_total(res, x, heads, s->none ? NULL : chosen, r, err));
+    return record_amortised(k, res, s, r, err);
 }
 
 /* Notes, times and counters of the whole call, of one launch over all heads or of the launches that
@@ -868,23 +827,22 @@ static int record_call(const struct calling *k, const struct accel_result *res, 
 {
     struct sources s = sources_of(k);
     struct record *r = k->c->record;
-    int rc = 0;
 
     r->status = RECORD_OK;
     record_note(r, "time=call;select_backend=%s;select_kind=%s;kernel=%s;dense_kernel=%s", s.where,
                 s.kind, res->kernel, res->dense_kernel);
     if (res->sections > 1)
         record_note(r, "sections=%d", res->sections);
-    TRY(RECORD_ALL(r, err, {"call_heads", k->call.n}, {"call_heads_kv", res->kv},
-                   {"call_launches", res->launches}));
+    PASS_ON(RECORD_ALL(r, err, {"call_heads", k->call.n}, {"call_heads_kv", res->kv},
+                       {"call_launches", res->launches}));
     if (res->selections)
-        TRY(record_metric(r, "call_selections", (double)res->selections, err));
-    TRY(RECORD_ALL(r, err, {"plan_balance", res->balance}, {"host_plan_ns", res->host_plan_ns}));
-    TRY(record_counters(&res->counters, r, err));
+        PASS_ON(record_metric(r, "call_selections", (double)res->selections, err));
+    PASS_ON(
+        RECORD_ALL(r, err, {"plan_balance", res->balance}, {"host_plan_ns", res->host_plan_ns}));
+    PASS_ON(record_counters(&res->counters, r, err));
     if (res->attend.samples)
-        TRY(record_phases(k, res, &s, k->call.n, r, err));
-out:
-    return rc;
+        return record_phases(k, res, &s, k->call.n, r, err);
+    return 0;
 }
 
 /* What one of n copies has of the launches. */
@@ -910,19 +868,16 @@ static int record_copies(const struct calling *k, const struct accel_result *all
     struct accel_result one = share_of_one(all, k->call.n);
     struct sources s = sources_of(k);
     struct record *r = head_of(k, 0)->outcome->record;
-    int rc = 0;
 
-    TRY(record_metric(r, "host_plan_ns", one.host_plan_ns, err));
-    TRY(record_counters(&one.counters, r, err));
+    PASS_ON(record_metric(r, "host_plan_ns", one.host_plan_ns, err));
+    PASS_ON(record_counters(&one.counters, r, err));
     if (!isnan(one.counters.tensor_pipe_pct))
-        TRY(RECORD_ALL(r, err, {"counter_copies", k->call.n}, {"counter_copies_kv", one.kv}));
+        PASS_ON(RECORD_ALL(r, err, {"counter_copies", k->call.n}, {"counter_copies_kv", one.kv}));
     if (!one.attend.samples)
         return 0;
     record_note(r, "time=copies");
-    TRY(RECORD_ALL(r, err, {"copies", k->call.n}, {"copies_kv", one.kv}));
-    TRY(record_phases(k, &one, &s, 1, r, err));
-out:
-    return rc;
+    PASS_ON(RECORD_ALL(r, err, {"copies", k->call.n}, {"copies_kv", one.kv}));
+    return record_phases(k, &one, &s, 1, r, err);
 }
 
 /* All heads that are left are skipped for a reason of the launch. */
@@ -970,7 +925,6 @@ static int conclude(struct calling *k, struct err *err)
     struct record *r = k->c->record;
     static const char *const facts[] = {"dense_call", "refresh", "mask_age"};
     struct mask_work work = {0};
-    int rc = 0;
 
     for (int i = 0; i < k->c->n; i++) {
         const struct head *h = k->heads + i;
@@ -986,17 +940,16 @@ static int conclude(struct calling *k, struct err *err)
     for (int i = 0; i < k->c->n; i++)
         work_join(&work, &k->heads[i].run.acc.tally.work);
     if (r->status == RECORD_OK)
-        TRY(work_record(&work, k->c->cells->in->x.dv, r, err));
+        PASS_ON(work_record(&work, k->c->cells->in->x.dv, r, err));
     for (size_t f = 0; f < sizeof facts / sizeof *facts && r->status == RECORD_OK; f++) {
         double value = record_get(first, facts[f]);
         bool same = value == value;
         for (int i = 1; i < k->c->n; i++)
             same &= record_get(k->c->heads[i].record, facts[f]) == value;
         if (same)
-            TRY(record_metric(r, facts[f], value, err));
+            PASS_ON(record_metric(r, facts[f], value, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the call ------------------------------------------------------------------------------- */
@@ -1004,14 +957,13 @@ out:
 int sim_share_params(struct sim_cell *cells, const struct call_outcome *heads, int64_t n,
                      struct err *err)
 {
-    struct buf before = {0}, text = {0};
+    OWN(buf_free) struct buf before = {0}, text = {0};
     const void *shared = NULL;
-    int rc = 0;
     for (int64_t i = 0; i < n; i++) {
         if (heads[i].err.code)
             continue;
         buf_reset(&text);
-        TRY(opt_canonical(cells[i].method->params.table, cells[i].params, &text, err));
+        PASS_ON(opt_canonical(cells[i].method->params.table, cells[i].params, &text, err));
         if (shared && strcmp(buf_str(&before), buf_str(&text)) == 0)
             cells[i].params = shared;
         shared = cells[i].params;
@@ -1019,11 +971,7 @@ int sim_share_params(struct sim_cell *cells, const struct call_outcome *heads, i
         before = text;
         text = swap;
     }
-    rc = buf_check(&before, "parameters", err);
-out:
-    buf_free(&before);
-    buf_free(&text);
-    return rc;
+    return buf_check(&before, "parameters", err);
 }
 
 int sim_run_call(const struct sim_call *c, struct err *err)

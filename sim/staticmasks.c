@@ -43,9 +43,7 @@ int64_t static_masks_room(void)
 int static_masks_new(int64_t bytes, int jobs, struct static_masks **out, struct err *err)
 {
     struct static_masks *s = NULL;
-    int rc = mem_zalloc(&s, 1, sizeof *s, "static masks", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&s, 1, sizeof *s, "static masks", err));
     s->most = bytes;
     s->jobs = jobs;
     pthread_mutex_init(&s->lock, NULL);
@@ -124,9 +122,7 @@ static struct entry *entry_of(struct static_masks *s, const char *key)
 static int add_entry(struct static_masks *s, const char *key, struct entry **out, struct err *err)
 {
     struct entry *e = NULL;
-    int rc = mem_zalloc(&e, 1, sizeof *e, "static mask", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&e, 1, sizeof *e, "static mask", err));
     if (!(e->key = strdup(key))) {
         free(e);
         return err_set(err, ERR_NOMEM, "static mask: out of memory");
@@ -147,33 +143,27 @@ struct making {
 static int make_chunk(void *making, int64_t i, int worker, struct err *err)
 {
     struct making *k = making;
-    int rc = 0;
-    TRY(k->maker->chunk(k->maker->ctx, i, k->masks + i, err));
-    TRY(mask_check(k->masks + i, err));
-    TRY(mask_tally_add(k->tallies + i, k->masks + i, err));
-out:
-    return rc;
+    PASS_ON(k->maker->chunk(k->maker->ctx, i, k->masks + i, err));
+    PASS_ON(mask_check(k->masks + i, err));
+    return mask_tally_add(k->tallies + i, k->masks + i, err);
 }
 
 static int make_mask(struct static_mask *m, const struct static_maker *maker, int jobs,
                      struct err *err)
 {
-    struct mask_tally *tallies = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&m->masks, maker->n, sizeof *m->masks, "static mask", err));
-    TRY(mem_zalloc(&tallies, maker->n, sizeof *tallies, "static mask", err));
+    OWN(free_at) struct mask_tally *tallies = NULL;
+    PASS_ON(mem_zalloc(&m->masks, maker->n, sizeof *m->masks, "static mask", err));
+    PASS_ON(mem_zalloc(&tallies, maker->n, sizeof *tallies, "static mask", err));
     m->n = maker->n;
     struct making k = {maker, m->masks, tallies};
-    TRY(pool_run(maker->any_order ? jobs : 1, m->n, make_chunk, &k, err));
+    PASS_ON(pool_run(maker->any_order ? jobs : 1, m->n, make_chunk, &k, err));
     for (int64_t i = 0; i < m->n; i++)
         mask_tally_join(&m->tally, tallies + i);
     if (maker->counted) {
-        TRY(mem_alloc((char **)&m->counted, (int64_t)maker->bytes, 1, "static mask", err));
+        PASS_ON(mem_alloc((char **)&m->counted, (int64_t)maker->bytes, 1, "static mask", err));
         memcpy(m->counted, maker->counted, maker->bytes);
     }
-out:
-    free(tallies);
-    return rc;
+    return 0;
 }
 
 int static_masks_take(struct static_masks *s, const char *key, const struct static_maker *maker,

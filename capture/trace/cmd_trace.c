@@ -73,24 +73,20 @@ static void print_json(struct buf *b)
 
 static int info(const struct trace_opts *o, const char *path, struct err *err)
 {
-    struct trace *t = NULL;
-    struct buf b = {0};
+    OWN(trace_close) struct trace *t = NULL;
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
-    TRY(trace_open(path, &t, err));
+    PASS_ON(trace_open(path, &t, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
-        TRY(trace_info_json(t, &w, err));
+        PASS_ON(trace_info_json(t, &w, err));
         buf_puts(&b, "\n");
     } else {
-        TRY(trace_info_text(t, &b, err));
+        PASS_ON(trace_info_text(t, &b, err));
     }
-    TRY(buf_check(&b, "trace info", err));
+    PASS_ON(buf_check(&b, "trace info", err));
     text_printf(stdout, "%s", buf_str(&b));
-out:
-    buf_free(&b);
-    trace_close(&t);
-    return rc;
+    return 0;
 }
 
 /* ---- verify ---------------------------------------------------------------------------------- */
@@ -195,23 +191,22 @@ out:
 
 static int report_pack(const struct trace_opts *o, const struct trace *t, struct err *err)
 {
-    struct trace *made = NULL;
+    OWN(trace_close) struct trace *made = NULL;
     struct trace_extent before, after;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
-    TRY(trace_open(o->output, &made, err));
+    PASS_ON(trace_open(o->output, &made, err));
     if (o->kv == KV_KEEP && strcmp(trace_id(made), trace_id(t)) != 0)
-        FAIL(err, ERR_RUN, "%s has content %s, expected %s", o->output, trace_id(made),
-             trace_id(t));
-    TRY(trace_extent(t, &before, err));
-    TRY(trace_extent(made, &after, err));
+        return err_set(err, ERR_RUN, "%s has content %s, expected %s", o->output, trace_id(made),
+                       trace_id(t));
+    PASS_ON(trace_extent(t, &before, err));
+    PASS_ON(trace_extent(made, &after, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
         jw_row(&w, JW_STR("trace", o->output), JW_STR("content_id", trace_id(made)),
                JW_STR("storage", trace_storage_name(trace_storage(made))),
                JW_INT("bytes_before", before.stored), JW_INT("bytes_after", after.stored));
-        TRY(buf_check(&b, "result", err));
+        PASS_ON(buf_check(&b, "result", err));
         print_json(&b);
     } else {
         text_printf(stdout, "%s: %s, %.3f MB -> %.3f MB (%.2f : 1), %s\n", o->output,
@@ -222,35 +217,28 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
             log_info("what fp8 does to every metric: lacuna replay of both traces with the same "
                      "methods, then lacuna compare DIR DIR --ignore trace");
     }
-out:
-    buf_free(&b);
-    trace_close(&made);
-    return rc;
+    return 0;
 }
 
 static int pack(const struct trace_opts *o, const char *path, struct err *err)
 {
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     enum trace_storage form = o->unpack ? TRACE_CONTIGUOUS : o->gzip ? TRACE_GZIP : TRACE_ZSTD;
     struct trace_extent e;
-    int rc = 0;
     if (!o->output)
         return err_set(err, ERR_USAGE, "trace pack: the new file is missing (-o FILE)");
     if (o->gzip && o->unpack)
         return err_set(err, ERR_USAGE, "trace pack: --gzip and --unpack exclude each other");
-    TRY(trace_open(path, &t, err));
-    TRY(trace_extent(t, &e, err));
+    PASS_ON(trace_open(path, &t, err));
+    PASS_ON(trace_extent(t, &e, err));
     if (o->common.dry_run) {
         text_printf(stdout, "would write %s: %s, %lld objects of %.3f MB\n", o->output,
                     trace_storage_name(form), (long long)e.objects, (double)e.bytes / 1e6);
-        goto out;
+        return 0;
     }
-    TRY((o->kv == KV_FP8 ? trace_pack_fp8 : trace_pack)(t, o->output, form, cmd_jobs(&o->common),
-                                                        o->common.force, err));
-    TRY(report_pack(o, t, err));
-out:
-    trace_close(&t);
-    return rc;
+    PASS_ON((o->kv == KV_FP8 ? trace_pack_fp8 : trace_pack)(
+        t, o->output, form, cmd_jobs(&o->common), o->common.force, err));
+    return report_pack(o, t, err);
 }
 
 /* ---- export ---------------------------------------------------------------------------------- */
@@ -300,13 +288,12 @@ static void close_all(struct trace **t, int64_t n)
 
 static int report_derived(const struct trace_opts *o, const struct derived *d, struct err *err)
 {
-    struct trace *made = NULL;
+    OWN(trace_close) struct trace *made = NULL;
     const struct trace_meta *m = &d->meta;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
     if (!o->common.dry_run)
-        TRY(trace_open(o->output, &made, err));
+        PASS_ON(trace_open(o->output, &made, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
         jw_obj(&w);
@@ -316,9 +303,9 @@ static int report_derived(const struct trace_opts *o, const struct derived *d, s
         jw_members(&w, JW_INT("calls", d->calls), JW_INT("bytes", d->bytes));
         trace_meta_json(m, &w);
         jw_obj_end(&w);
-        TRY(buf_check(&b, "result", err));
+        PASS_ON(buf_check(&b, "result", err));
         print_json(&b);
-        goto out;
+        return 0;
     }
     printf("%s%s: %lld call%s, %d query and %d kv heads, %lld queries, %lld keys",
            made ? "" : "would write ", o->output, (long long)d->calls, d->calls == 1 ? "" : "s",
@@ -326,10 +313,7 @@ static int report_derived(const struct trace_opts *o, const struct derived *d, s
     if (m->pool > 0)
         printf(", maps of cells of %lld", (long long)m->pool);
     printf(", %.3f MB%s%s\n", (double)d->bytes / 1e6, made ? ", " : "", made ? trace_id(made) : "");
-out:
-    buf_free(&b);
-    trace_close(&made);
-    return rc;
+    return 0;
 }
 
 static int derive(const struct trace_opts *o, const char *name, char *const *paths, int64_t n,
@@ -458,69 +442,62 @@ static int run_into(const struct trace_opts *o, const struct action *a,
                     const struct str_list *files, struct err *err)
 {
     struct trace_opts each = *o;
-    struct strmap names = {0};
-    struct buf out = {0};
-    int rc = 0;
+    OWN(strmap_free) struct strmap names = {0};
+    OWN(buf_free) struct buf out = {0};
     if (!o->output || ends_with(o->output, ".h5") || ends_with(o->output, ".safetensors"))
-        FAIL(err, ERR_USAGE,
-             "trace %s: of %lld traces each gets a file in a directory (-o DIR)%s%s", a->name,
-             (long long)files->n, o->output ? ", not in one file " : "",
-             o->output ? o->output : "");
+        return err_set(err, ERR_USAGE,
+                       "trace %s: of %lld traces each gets a file in a directory (-o DIR)%s%s",
+                       a->name, (long long)files->n, o->output ? ", not in one file " : "",
+                       o->output ? o->output : "");
     for (int64_t i = 0; i < files->n; i++) {
         if (strmap_get(&names, name_in(files->items[i])) >= 0)
-            FAIL(err, ERR_USAGE, "trace %s: two traces are named %s; take them one by one", a->name,
-                 name_in(files->items[i]));
-        TRY(strmap_put(&names, name_in(files->items[i]), i, err));
+            return err_set(err, ERR_USAGE,
+                           "trace %s: two traces are named %s; take them one by one", a->name,
+                           name_in(files->items[i]));
+        PASS_ON(strmap_put(&names, name_in(files->items[i]), i, err));
     }
     if (!o->common.dry_run)
-        TRY(make_dirs(o->output, err));
+        PASS_ON(make_dirs(o->output, err));
     if (o->common.json)
         puts("[");
     for (int64_t i = 0; i < files->n; i++) {
-        TRY(output_of(o->output, files->items[i], a, &out, err));
-        TRY(refuse_input(buf_str(&out), files->items[i], err));
+        PASS_ON(output_of(o->output, files->items[i], a, &out, err));
+        PASS_ON(refuse_input(buf_str(&out), files->items[i], err));
         each.output = (char *)(uintptr_t)buf_str(&out);
         if (i && o->common.json)
             puts(",");
-        TRY(a->run(&each, files->items[i], err));
+        PASS_ON(a->run(&each, files->items[i], err));
     }
     if (o->common.json)
         puts("]");
-out:
-    buf_free(&out);
-    strmap_free(&names);
-    return rc;
+    return 0;
 }
 
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct trace_opts *o = opts;
-    struct str_list files = {0};
+    OWN(str_list_free) struct str_list files = {0};
     const struct action *a = NULL;
     char who[32];
-    int rc = 0;
     if (rest->n < 1)
-        FAIL(err, ERR_USAGE,
-             "trace: one of info, verify, pack, export, subset, join, map was expected");
-    TRY(find_action(rest->items[0], &a, err));
+        return err_set(err, ERR_USAGE,
+                       "trace: one of info, verify, pack, export, subset, join, map was expected");
+    PASS_ON(find_action(rest->items[0], &a, err));
     snprintf(who, sizeof who, "trace %s", a->name);
-    TRY(opt_check_uses(options, o, who, (const char *const[]){a->name, NULL}, err));
+    PASS_ON(opt_check_uses(options, o, who, (const char *const[]){a->name, NULL}, err));
     bool join = !a->run, each = a->run == info || a->run == verify;
-    TRY(trace_list(rest->items + 1, rest->n - 1, &files, err));
+    PASS_ON(trace_list(rest->items + 1, rest->n - 1, &files, err));
     if (files.n < 1 + join)
-        FAIL(err, ERR_USAGE, "trace %s: %s expected, found %lld", a->name,
-             join ? "at least two traces were" : "a trace was", (long long)files.n);
+        return err_set(err, ERR_USAGE, "trace %s: %s expected, found %lld", a->name,
+                       join ? "at least two traces were" : "a trace was", (long long)files.n);
     if (join)
-        TRY(derive(o, a->name, files.items, files.n, 0, err));
+        return derive(o, a->name, files.items, files.n, 0, err);
     else if (each)
-        TRY(run_each(o, a, &files, err));
+        return run_each(o, a, &files, err);
     else if (files.n > 1)
-        TRY(run_into(o, a, &files, err));
+        return run_into(o, a, &files, err);
     else
-        TRY(a->run(o, files.items[0], err));
-out:
-    str_list_free(&files);
-    return rc;
+        return a->run(o, files.items[0], err);
 }
 
 const struct command cmd_trace = {

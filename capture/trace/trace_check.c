@@ -83,27 +83,25 @@ static int rows_init(const struct check *c, int64_t call, struct rows *r, struct
     int64_t valid = m->n_q - padding.count;
     struct row_sample s;
     bool sampled = trace_rows(c->t, &s);
-    int rc = 0;
     memset(r, 0, sizeof *r);
     r->padding = padding;
     r->n = c->rows < valid ? c->rows : valid;
-    TRY(mem_alloc(&r->at, r->n, sizeof *r->at, "rows", err));
-    TRY(mem_alloc(&r->row, r->n, sizeof *r->row, "rows", err));
-    TRY(mem_alloc(&r->q, r->n * m->head_dim, sizeof *r->q, "rows of q", err));
-    TRY(mem_alloc(&r->out, r->n * m->v_dim, sizeof *r->out, "rows of out", err));
-    TRY(mem_alloc(&r->lse, r->n, sizeof *r->lse, "lse", err));
-    TRY(mem_alloc(&r->max, r->n, sizeof *r->max, "softmax", err));
-    TRY(mem_zalloc(&r->sum, r->n, sizeof *r->sum, "softmax", err));
-    TRY(mem_zalloc(&r->acc, r->n * m->v_dim, sizeof *r->acc, "softmax", err));
-    TRY(mem_alloc(&r->k, PIECE * (int64_t)m->head_dim, sizeof *r->k, "keys", err));
-    TRY(mem_alloc(&r->v, PIECE * (int64_t)m->v_dim, sizeof *r->v, "values", err));
+    PASS_ON(mem_alloc(&r->at, r->n, sizeof *r->at, "rows", err));
+    PASS_ON(mem_alloc(&r->row, r->n, sizeof *r->row, "rows", err));
+    PASS_ON(mem_alloc(&r->q, r->n * m->head_dim, sizeof *r->q, "rows of q", err));
+    PASS_ON(mem_alloc(&r->out, r->n * m->v_dim, sizeof *r->out, "rows of out", err));
+    PASS_ON(mem_alloc(&r->lse, r->n, sizeof *r->lse, "lse", err));
+    PASS_ON(mem_alloc(&r->max, r->n, sizeof *r->max, "softmax", err));
+    PASS_ON(mem_zalloc(&r->sum, r->n, sizeof *r->sum, "softmax", err));
+    PASS_ON(mem_zalloc(&r->acc, r->n * m->v_dim, sizeof *r->acc, "softmax", err));
+    PASS_ON(mem_alloc(&r->k, PIECE * (int64_t)m->head_dim, sizeof *r->k, "keys", err));
+    PASS_ON(mem_alloc(&r->v, PIECE * (int64_t)m->v_dim, sizeof *r->v, "values", err));
     for (int64_t i = 0; i < r->n; i++) {
         r->at[i] = row_at(m, &padding, i, r->n);
         r->row[i] = sampled ? s.at[r->at[i]] : r->at[i];
         r->max[i] = -INFINITY;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Cap and bias of a scaled product of the row at position p with key j. */
@@ -159,22 +157,22 @@ static int run_rows(const struct check *c, int64_t call, int head, struct rows *
 {
     const struct trace_meta *m = trace_meta(c->t);
     const struct trace_call *info = trace_call(c->t, call);
-    int kv = head / (m->heads / m->kv_heads), rc = 0;
+    int kv = head / (m->heads / m->kv_heads);
     for (int64_t i = 0; i < r->n; i++) {
-        TRY(trace_read(c->t, call, TRACE_Q, head, r->at[i], 1, r->q + i * m->head_dim, err));
+        PASS_ON(trace_read(c->t, call, TRACE_Q, head, r->at[i], 1, r->q + i * m->head_dim, err));
         if (info->has_out)
-            TRY(trace_read(c->t, call, TRACE_OUT, head, r->at[i], 1, r->out + i * m->v_dim, err));
+            PASS_ON(
+                trace_read(c->t, call, TRACE_OUT, head, r->at[i], 1, r->out + i * m->v_dim, err));
         if (info->has_lse)
-            TRY(trace_read(c->t, call, TRACE_LSE, head, r->at[i], 1, r->lse + i, err));
+            PASS_ON(trace_read(c->t, call, TRACE_LSE, head, r->at[i], 1, r->lse + i, err));
     }
     for (int64_t k0 = 0; k0 < m->n_k; k0 += PIECE) {
         int64_t n = m->n_k - k0 < PIECE ? m->n_k - k0 : PIECE;
-        TRY(trace_read(c->t, call, TRACE_K, kv, k0, n, r->k, err));
-        TRY(trace_read(c->t, call, TRACE_V, kv, k0, n, r->v, err));
+        PASS_ON(trace_read(c->t, call, TRACE_K, kv, k0, n, r->k, err));
+        PASS_ON(trace_read(c->t, call, TRACE_V, kv, k0, n, r->v, err));
         add_piece(m, k0, n, r);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static double half_ulp(enum dtype t)
@@ -253,13 +251,11 @@ out:
 static int check_rows(struct check *c, int64_t call, int head, struct rows *r, char what[200],
                       struct err *err)
 {
-    int rc = 0;
-    TRY(rows_init(c, call, r, err));
-    TRY(trace_attn(c->t, call, head, &r->x, &r->rel, err));
-    TRY(run_rows(c, call, head, r, err));
+    PASS_ON(rows_init(c, call, r, err));
+    PASS_ON(trace_attn(c->t, call, head, &r->x, &r->rel, err));
+    PASS_ON(run_rows(c, call, head, r, err));
     compare(c, call, r, what);
-out:
-    return rc;
+    return 0;
 }
 
 static int check_head(void *ctx, int64_t item, int worker, struct err *err)
@@ -267,17 +263,17 @@ static int check_head(void *ctx, int64_t item, int worker, struct err *err)
     struct check *c = ctx;
     const struct trace_meta *m = trace_meta(c->t);
     int64_t call = item / m->heads;
-    int head = (int)(item % m->heads), rc = 0;
+    int head = (int)(item % m->heads);
     const struct trace_call *info = trace_call(c->t, call);
-    struct rows r = {0};
+    OWN(rows_free) struct rows r = {0};
     char what[200] = "", object[128];
     bool columns = info->has_col_sum && m->n_q == m->n_k;
     if (!info->has_out && !info->has_lse && !columns)
         return 0;
     if (info->has_out || info->has_lse)
-        TRY(check_rows(c, call, head, &r, what, err));
+        PASS_ON(check_rows(c, call, head, &r, what, err));
     if (columns && !what[0])
-        TRY(check_columns(c, call, head, what, err));
+        PASS_ON(check_columns(c, call, head, what, err));
     snprintf(object, sizeof object, "/calls/step-%03d/%s/layer-%02d", info->step, info->branch,
              info->layer);
     pthread_mutex_lock(&c->lock);
@@ -288,9 +284,7 @@ static int check_head(void *ctx, int64_t item, int worker, struct err *err)
     }
     pthread_mutex_unlock(&c->lock);
     progress_add(c->progress, 1, 1, object);
-out:
-    rows_free(&r);
-    return rc;
+    return 0;
 }
 
 int trace_check_attention(const struct trace *t, int jobs, int64_t rows, trace_bad_fn *bad,

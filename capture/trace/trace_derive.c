@@ -93,19 +93,17 @@ struct wanted {
 static int add_calls(struct derive *d, const struct trace *t, const struct wanted *w,
                      struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0; i < trace_calls(t); i++) {
         const struct trace_call *c = trace_call(t, i);
         if (!index_list_has(w->layers, w->n_layers, c->layer) ||
             !index_list_has(w->steps, w->n_steps, c->step) ||
             (d->o->branch[0] && strcmp(d->o->branch, c->branch) != 0))
             continue;
-        TRY(mem_grow(&d->pieces, &d->cap, d->n + 1, sizeof *d->pieces, "calls", err));
+        PASS_ON(mem_grow(&d->pieces, &d->cap, d->n + 1, sizeof *d->pieces, "calls", err));
         d->pieces[d->n] = (struct piece){t, i, *c};
         trace_score_rebase(&d->pieces[d->n++].out.score, trace_meta(t), &d->meta);
     }
-out:
-    return rc;
+    return 0;
 }
 
 int trace_call_order(const struct trace_call *x, const struct trace_call *y)
@@ -221,19 +219,18 @@ static int set_rows(struct derive *d, const struct trace *t, struct err *err)
     struct trace_meta *m = &d->meta;
     int64_t groups, n = m->n_q;
     int32_t *at = NULL;
-    int rc = 0;
     if (!d->o->rows)
         return 0;
     if (!all_causal(d) || m->n_q != m->n_k || m->grid_t > 0)
-        FAIL(err, ERR_USAGE,
-             "%s: --rows %s: rows are drawn from a causal sequence with as many queries as keys",
-             trace_path(t), d->o->rows);
-    TRY(row_sample_parse(d->o->rows, "--rows", &groups, &m->row_group, err));
-    TRY(row_sample_draw(n, groups, m->row_group, d->o->seed, &at, &m->n_q, err));
+        return err_set(
+            err, ERR_USAGE,
+            "%s: --rows %s: rows are drawn from a causal sequence with as many queries as keys",
+            trace_path(t), d->o->rows);
+    PASS_ON(row_sample_parse(d->o->rows, "--rows", &groups, &m->row_group, err));
+    PASS_ON(row_sample_draw(n, groups, m->row_group, d->o->seed, &at, &m->n_q, err));
     d->rows = (struct row_sample){.at = at, .n = m->n_q, .group = m->row_group};
     drop_decode(d);
-out:
-    return rc;
+    return 0;
 }
 
 /* Which datasets each new call has. Maps of other tokens are no maps of these. */
@@ -359,18 +356,17 @@ static int copy_array(struct derive *d, const struct piece *p, int j, struct err
 {
     const struct trace_array *from = &p->t->calls[p->call].arr[j];
     struct trace_array to;
-    int rc = 0;
     trace_call_array(&d->meta, &p->out, j, &to);
     for (int64_t i = 0; i < to.slices; i++) {
         if (interrupted())
-            FAIL(err, ERR_INTERRUPTED, "interrupted");
-        TRY(mem_grow(&d->buf, &d->buf_cap, from->rows * from->row_bytes, 1, "head to copy", err));
-        TRY(trace_read_slice(p->t, p->call, from, source_slice(d, from, j, i), d->buf, err));
+            return err_set(err, ERR_INTERRUPTED, "interrupted");
+        PASS_ON(
+            mem_grow(&d->buf, &d->buf_cap, from->rows * from->row_bytes, 1, "head to copy", err));
+        PASS_ON(trace_read_slice(p->t, p->call, from, source_slice(d, from, j, i), d->buf, err));
         gather_rows(d, j, from->row_bytes, d->buf);
-        TRY(trace_put_slice(d->w, j, i, kept_rows(d, from, &to, j, d->buf), err));
+        PASS_ON(trace_put_slice(d->w, j, i, kept_rows(d, from, &to, j, d->buf), err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- maps ------------------------------------------------------------------------------------ */
@@ -383,8 +379,8 @@ struct map_work {
 static int read_floats(const struct map_work *m, enum trace_what what, int head, int64_t rows,
                        int64_t dim, float **x, struct err *err)
 {
-    int rc = mem_alloc(x, rows * dim, sizeof **x, "values of a head", err);
-    return rc ? rc : trace_read(m->p->t, m->p->call, what, head, 0, rows, *x, err);
+    PASS_ON(mem_alloc(x, rows * dim, sizeof **x, "values of a head", err));
+    return trace_read(m->p->t, m->p->call, what, head, 0, rows, *x, err);
 }
 
 int trace_map_head(struct trace_writer *w, int head, const struct attn_in *in, int64_t pool,
@@ -418,23 +414,18 @@ static int map_head(void *ctx, int64_t i, int worker, struct err *err)
     const struct trace_meta *t = &m->d->meta, *of = trace_meta(m->p->t);
     int head = m->d->heads.head[i];
     struct attn_in in;
-    float *rel = NULL, *q = NULL, *k = NULL;
-    int rc = 0;
+    OWN(free_at) float *rel = NULL, *q = NULL, *k = NULL;
     (void)worker;
-    TRY(trace_attn(m->p->t, m->p->call, head, &in, &rel, err));
+    PASS_ON(trace_attn(m->p->t, m->p->call, head, &in, &rel, err));
     in.nq = t->n_q;
     in.nk = t->n_k;
-    TRY(read_floats(m, TRACE_Q, head, in.nq, in.d, &q, err));
-    TRY(read_floats(m, TRACE_K, head / (of->heads / of->kv_heads), in.nk, in.d, &k, err));
+    PASS_ON(read_floats(m, TRACE_Q, head, in.nq, in.d, &q, err));
+    PASS_ON(read_floats(m, TRACE_K, head / (of->heads / of->kv_heads), in.nk, in.d, &k, err));
     in.q = q;
     in.k = k;
-    TRY(trace_map_head(m->d->w, (int)i, &in, t->pool, err));
+    PASS_ON(trace_map_head(m->d->w, (int)i, &in, t->pool, err));
     progress_add(m->d->progress, 1, 1, "map");
-out:
-    free(rel);
-    free(q);
-    free(k);
-    return rc;
+    return 0;
 }
 
 /* ---- file ------------------------------------------------------------------------------------ */
@@ -442,31 +433,27 @@ out:
 static int write_call(struct derive *d, const struct piece *p, struct err *err)
 {
     struct map_work maps = {d, p};
-    int rc = 0;
-    TRY(trace_begin_call(d->w, &p->out, err));
+    PASS_ON(trace_begin_call(d->w, &p->out, err));
     for (int j = 0; j < CALL_ARRAYS; j++) {
         bool map = j == TRACE_MAP_SUM || j == TRACE_MAP_MAX;
         if (trace_call_has(&p->out, j) && !(map && d->o->maps > 0))
-            TRY(copy_array(d, p, j, err));
+            PASS_ON(copy_array(d, p, j, err));
     }
     progress_add(d->progress, 1, 1, "tensors");
     if (d->o->maps > 0) {
-        TRY(gemm_ready(err));
-        TRY(pool_run(d->o->jobs, d->meta.heads, map_head, &maps, err));
+        PASS_ON(gemm_ready(err));
+        PASS_ON(pool_run(d->o->jobs, d->meta.heads, map_head, &maps, err));
     }
-    TRY(trace_end_call(d->w, err));
-out:
-    return rc;
+    return trace_end_call(d->w, err);
 }
 
 /* Arrays of the run: those of the first file that has them, cut to the tokens. */
 static int write_run(struct derive *d, struct trace *const *t, int64_t n, struct err *err)
 {
-    int rc = 0;
     for (int i = 0; i < RUN_ARRAYS; i++) {
         int64_t from = 0, want = trace_run_length(&d->meta, i);
         if (i == TRACE_ROWS && d->rows.at) {
-            TRY(trace_put_run(d->w, TRACE_ROWS, d->rows.n, d->rows.at, err));
+            PASS_ON(trace_put_run(d->w, TRACE_ROWS, d->rows.n, d->rows.at, err));
             continue;
         }
         while (from < n && !t[from]->run[i].present)
@@ -474,12 +461,11 @@ static int write_run(struct derive *d, struct trace *const *t, int64_t n, struct
         if (from == n)
             continue;
         const struct trace_array *a = &t[from]->run[i];
-        TRY(mem_grow(&d->buf, &d->buf_cap, a->rows * a->row_bytes, 1, a->name, err));
-        TRY(trace_read_slice(t[from], -1, a, 0, d->buf, err));
-        TRY(trace_put_run(d->w, i, want >= 0 ? want : a->rows, d->buf, err));
+        PASS_ON(mem_grow(&d->buf, &d->buf_cap, a->rows * a->row_bytes, 1, a->name, err));
+        PASS_ON(trace_read_slice(t[from], -1, a, 0, d->buf, err));
+        PASS_ON(trace_put_run(d->w, i, want >= 0 ? want : a->rows, d->buf, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int write_all(struct derive *d, struct trace *const *t, int64_t n, const char *path,

@@ -173,9 +173,7 @@ static int add_item(struct plan *p, int64_t call, int tensor, struct err *err)
 {
     const struct trace_meta *m = trace_meta(p->t);
     const struct trace_call *c = trace_call(p->t, call);
-    int rc = mem_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items, "tensors to export", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items, "tensors to export", err));
     struct item *it = &p->items[p->n++];
     memset(it, 0, sizeof *it);
     it->call = call;
@@ -203,12 +201,11 @@ static int add_item(struct plan *p, int64_t call, int tensor, struct err *err)
 static int make_plan(struct plan *p, const struct trace_selection *s, struct err *err)
 {
     const struct trace_meta *m = trace_meta(p->t);
-    int rc = 0;
-    TRY(parse_tensors(s->tensors, p->want, err));
-    TRY(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
-    TRY(head_select_stored(s->heads, m, &p->heads, err));
-    TRY(index_list_parse(s->steps, m->steps > 0 ? m->steps : -1, "--steps", &p->steps, &p->n_steps,
-                         err));
+    PASS_ON(parse_tensors(s->tensors, p->want, err));
+    PASS_ON(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
+    PASS_ON(head_select_stored(s->heads, m, &p->heads, err));
+    PASS_ON(index_list_parse(s->steps, m->steps > 0 ? m->steps : -1, "--steps", &p->steps,
+                             &p->n_steps, err));
     for (int64_t i = 0; i < trace_calls(p->t); i++) {
         const struct trace_call *c = trace_call(p->t, i);
         if (!index_list_has(p->layers, p->n_layers, c->layer) ||
@@ -217,12 +214,12 @@ static int make_plan(struct plan *p, const struct trace_selection *s, struct err
             continue;
         for (int tensor = 0; tensor < EX_COUNT; tensor++)
             if (p->want[tensor] && call_has(c, tensor))
-                TRY(add_item(p, i, tensor, err));
+                PASS_ON(add_item(p, i, tensor, err));
     }
     if (p->n == 0)
-        FAIL(err, ERR_USAGE, "%s has no such tensor: nothing to export", trace_path(p->t));
-out:
-    return rc;
+        return err_set(err, ERR_USAGE, "%s has no such tensor: nothing to export",
+                       trace_path(p->t));
+    return 0;
 }
 
 static void free_plan(struct plan *p)
@@ -239,20 +236,18 @@ static void free_plan(struct plan *p)
 
 static int load(const struct plan *p, struct item *it, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_alloc(&it->data, it->bytes, 1, it->name, err));
+    PASS_ON(mem_alloc(&it->data, it->bytes, 1, it->name, err));
     for (int64_t i = 0; i < it->shape[0]; i++) {
         void *dst = (char *)it->data + i * it->slice_bytes;
         int head = of_keys(it->tensor) ? p->heads.kv[i] : p->heads.head[i];
         if (it->tensor < TRACE_WHAT_COUNT)
-            TRY(trace_read_raw(p->t, it->call, (enum trace_what)it->tensor, head, 0, it->shape[1],
-                               dst, err));
+            PASS_ON(trace_read_raw(p->t, it->call, (enum trace_what)it->tensor, head, 0,
+                                   it->shape[1], dst, err));
         else
-            TRY(trace_read_map(p->t, it->call, head, it->tensor == EX_MAP_SUM ? dst : NULL,
-                               it->tensor == EX_MAP_MAX ? dst : NULL, err));
+            PASS_ON(trace_read_map(p->t, it->call, head, it->tensor == EX_MAP_SUM ? dst : NULL,
+                                   it->tensor == EX_MAP_MAX ? dst : NULL, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* A tensor whose data are given and become the item's. */
@@ -306,7 +301,6 @@ static int add_scores(struct plan *p, struct err *err)
 {
     const struct trace_meta *m = trace_meta(p->t);
     int64_t tensors = p->n, last = -1;
-    int rc = 0;
     for (int64_t i = 0; i < tensors; i++) {
         int64_t call = p->items[i].call;
         const struct trace_score *s = &trace_call(p->t, call)->score;
@@ -318,15 +312,15 @@ static int add_scores(struct plan *p, struct err *err)
         int64_t rel[3] = {s->rel_bias == 1 ? 1 : p->heads.n, 2 * m->n_k - 1, 1};
         int64_t bias[3] = {s->bias == 1 ? 1 : p->heads.n, m->n_q, m->n_k};
         if (s->sinks)
-            TRY(add_values(p, call, TRACE_SINKS, 1, one, err));
+            PASS_ON(add_values(p, call, TRACE_SINKS, 1, one, err));
         if (s->alibi)
-            TRY(add_values(p, call, TRACE_ALIBI, 1, one, err));
+            PASS_ON(add_values(p, call, TRACE_ALIBI, 1, one, err));
         if (s->rel_bias)
-            TRY(add_values(p, call, TRACE_REL_BIAS, 2, rel, err));
+            PASS_ON(add_values(p, call, TRACE_REL_BIAS, 2, rel, err));
         if (s->bias)
-            TRY(add_values(p, call, TRACE_BIAS, 3, bias, err));
+            PASS_ON(add_values(p, call, TRACE_BIAS, 3, bias, err));
         if (trace_call(p->t, call)->has_col_sum)
-            TRY(add_values(p, call, TRACE_COL_SUM, 2, prompt, err));
+            PASS_ON(add_values(p, call, TRACE_COL_SUM, 2, prompt, err));
         for (int a = 0; a < AUX_COUNT; a++) {
             struct aux_shape have = trace_call(p->t, call)->aux[a];
             int64_t aux[3] = {a == AUX_Q_PRE   ? p->heads.n
@@ -334,11 +328,10 @@ static int add_scores(struct plan *p, struct err *err)
                                                : have.heads,
                               have.rows, have.dim};
             if (have.heads)
-                TRY(add_values(p, call, TRACE_AUX + a, 3, aux, err));
+                PASS_ON(add_values(p, call, TRACE_AUX + a, 3, aux, err));
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The arrays of the run that import takes back. */
@@ -348,45 +341,40 @@ static int add_tokens(struct plan *p, struct err *err)
     float *nll = NULL;
     double *times = NULL, *sigmas = NULL;
     int64_t n = 0;
-    int rc = 0;
-    TRY(trace_read_run(p->t, TRACE_TOKENS, &ids, &n, err));
+    PASS_ON(trace_read_run(p->t, TRACE_TOKENS, &ids, &n, err));
     if (n)
-        TRY(add_loaded(p, "tokens", DT_I32, 1, &n, ids, err));
+        PASS_ON(add_loaded(p, "tokens", DT_I32, 1, &n, ids, err));
     struct row_sample rows;
     if (trace_rows(p->t, &rows)) {
         int32_t *at = NULL;
-        TRY(mem_alloc(&at, rows.n, sizeof *at, "sampled rows", err));
+        PASS_ON(mem_alloc(&at, rows.n, sizeof *at, "sampled rows", err));
         memcpy(at, rows.at, (size_t)rows.n * sizeof *at);
-        TRY(add_loaded(p, "rows", DT_I32, 1, &rows.n, at, err));
+        PASS_ON(add_loaded(p, "rows", DT_I32, 1, &rows.n, at, err));
     }
-    TRY(trace_read_run(p->t, TRACE_NLL, &nll, &n, err));
+    PASS_ON(trace_read_run(p->t, TRACE_NLL, &nll, &n, err));
     if (n)
-        TRY(add_loaded(p, "nll", DT_F32, 1, &n, nll, err));
-    TRY(trace_read_run(p->t, TRACE_TIMESTEPS, &times, &n, err));
+        PASS_ON(add_loaded(p, "nll", DT_F32, 1, &n, nll, err));
+    PASS_ON(trace_read_run(p->t, TRACE_TIMESTEPS, &times, &n, err));
     if (n)
-        TRY(add_loaded(p, "timesteps", DT_F64, 1, &n, times, err));
-    TRY(trace_read_run(p->t, TRACE_SIGMAS, &sigmas, &n, err));
+        PASS_ON(add_loaded(p, "timesteps", DT_F64, 1, &n, times, err));
+    PASS_ON(trace_read_run(p->t, TRACE_SIGMAS, &sigmas, &n, err));
     if (n)
-        TRY(add_loaded(p, "sigmas", DT_F64, 1, &n, sigmas, err));
-out:
-    return rc;
+        return add_loaded(p, "sigmas", DT_F64, 1, &n, sigmas, err);
+    return 0;
 }
 
 /* One tensor under the very name that was given. */
 static int write_one_npy(struct plan *p, const char *path, bool force, struct err *err)
 {
     struct item *it = p->items;
-    int rc = 0;
     if (p->n != 1)
-        FAIL(err, ERR_USAGE,
-             "%s: one .npy file cannot hold %lld tensors; give a directory, a "
-             ".safetensors file, or select one",
-             path, (long long)p->n);
-    TRY(refuse_existing(path, force, err));
-    TRY(load(p, it, err));
-    TRY(npy_write(path, it->dtype, it->ndim, it->shape, it->data, err));
-out:
-    return rc;
+        return err_set(err, ERR_USAGE,
+                       "%s: one .npy file cannot hold %lld tensors; give a directory, a "
+                       ".safetensors file, or select one",
+                       path, (long long)p->n);
+    PASS_ON(refuse_existing(path, force, err));
+    PASS_ON(load(p, it, err));
+    return npy_write(path, it->dtype, it->ndim, it->shape, it->data, err);
 }
 
 /* A file of one tensor has no place for windows and the like. */
@@ -406,72 +394,60 @@ static void warn_of_scores(const struct plan *p)
 
 static int write_npy(struct plan *p, const char *dir, bool force, struct err *err)
 {
-    struct buf path = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf path = {0};
     warn_of_scores(p);
-    TRY(make_dirs(dir, err));
+    PASS_ON(make_dirs(dir, err));
     for (int64_t i = 0; i < p->n; i++) {
         struct item *it = &p->items[i];
         buf_reset(&path);
         buf_printf(&path, "%s/%s.npy", dir, it->name);
-        TRY(buf_check(&path, "name of a file", err));
-        TRY(refuse_existing(path.data, force, err));
-        TRY(load(p, it, err));
-        TRY(npy_write(path.data, it->dtype, it->ndim, it->shape, it->data, err));
+        PASS_ON(buf_check(&path, "name of a file", err));
+        PASS_ON(refuse_existing(path.data, force, err));
+        PASS_ON(load(p, it, err));
+        PASS_ON(npy_write(path.data, it->dtype, it->ndim, it->shape, it->data, err));
         free(it->data);
         it->data = NULL;
     }
-out:
-    buf_free(&path);
-    return rc;
+    return 0;
 }
 
 static int write_safetensors(struct plan *p, const char *path, bool force, struct err *err)
 {
-    struct st_out *out = NULL;
-    json_t *meta = NULL;
-    int rc = 0;
-    TRY(refuse_existing(path, force, err));
-    TRY(add_scores(p, err));
-    TRY(add_tokens(p, err));
-    TRY(export_metadata(p->t, &p->heads, &meta, err));
-    TRY(mem_zalloc(&out, p->n, sizeof *out, "tensors to export", err));
+    OWN(free_at) struct st_out *out = NULL;
+    OWN(json_decrefp) json_t *meta = NULL;
+    PASS_ON(refuse_existing(path, force, err));
+    PASS_ON(add_scores(p, err));
+    PASS_ON(add_tokens(p, err));
+    PASS_ON(export_metadata(p->t, &p->heads, &meta, err));
+    PASS_ON(mem_zalloc(&out, p->n, sizeof *out, "tensors to export", err));
     for (int64_t i = 0; i < p->n; i++) {
         struct item *it = &p->items[i];
         if (!it->data)
-            TRY(load(p, it, err));
+            PASS_ON(load(p, it, err));
         out[i] = (struct st_out){
             .name = it->name, .dtype = it->dtype, .ndim = it->ndim, .data = it->data};
         memcpy(out[i].shape, it->shape, sizeof it->shape);
     }
-    TRY(st_write_meta(path, out, p->n, meta, err));
-out:
-    json_decref(meta);
-    free(out);
-    return rc;
+    return st_write_meta(path, out, p->n, meta, err);
 }
 
 int trace_export(const struct trace *t, const struct trace_selection *s, const char *out,
                  bool force, bool dry, int64_t *n, int64_t *bytes, struct err *err)
 {
-    struct plan p = {.t = t};
+    OWN(free_plan) struct plan p = {.t = t};
     const char *end = strrchr(out, '.');
-    int rc = 0;
-    TRY(make_plan(&p, s, err));
+    PASS_ON(make_plan(&p, s, err));
     *n = p.n;
     *bytes = 0;
     for (int64_t i = 0; i < p.n; i++)
         if (!add_ok(*bytes, p.items[i].bytes, bytes))
-            FAIL(err, ERR_INPUT, "%s: size overflows", trace_path(t));
+            return err_set(err, ERR_INPUT, "%s: size overflows", trace_path(t));
     if (dry)
-        goto out;
+        return 0;
     if (end && strcmp(end, ".safetensors") == 0)
-        TRY(write_safetensors(&p, out, force, err));
+        return write_safetensors(&p, out, force, err);
     else if (end && strcmp(end, ".npy") == 0)
-        TRY(write_one_npy(&p, out, force, err));
+        return write_one_npy(&p, out, force, err);
     else
-        TRY(write_npy(&p, out, force, err));
-out:
-    free_plan(&p);
-    return rc;
+        return write_npy(&p, out, force, err);
 }

@@ -2,6 +2,7 @@
  * trace_info.c - what a trace holds, as text and as JSON.
  */
 #include "capture/trace/trace_tools.h"
+#include "core/mem.h"
 #include "core/text.h"
 
 #include <math.h>
@@ -140,7 +141,7 @@ static void text_calls(const struct trace *t, struct buf *b)
                    "layers", "holds");
     for (int64_t i = 0, end; i < n; i = end) {
         const struct trace_call *c = trace_call(t, i);
-        struct buf layers = {0};
+        OWN(buf_free) struct buf layers = {0};
         char time[32] = "-", sigma[32] = "-", score[TRACE_SCORE_TEXT];
         for (end = i + 1; end < n && same_row(c, trace_call(t, end)); end++)
             ;
@@ -157,7 +158,6 @@ static void text_calls(const struct trace *t, struct buf *b)
             if (c->aux[e].heads)
                 buf_printf(b, " %s", trace_aux_name((enum trace_aux)e));
         buf_printf(b, "%s%s\n", score[0] ? "; " : "", score);
-        buf_free(&layers);
     }
 }
 
@@ -165,9 +165,7 @@ int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
 {
     struct trace_extent e;
     char stored[24], bytes[24];
-    int rc = trace_extent(t, &e, err);
-    if (rc)
-        return rc;
+    PASS_ON(trace_extent(t, &e, err));
     put_line(b, "trace");
     buf_printf(b, "%s\n", trace_path(t));
     put_line(b, "content");
@@ -204,9 +202,7 @@ static void json_call(const struct trace_call *c, struct jw *w)
 int trace_info_json(const struct trace *t, struct jw *w, struct err *err)
 {
     struct trace_extent e;
-    int rc = trace_extent(t, &e, err);
-    if (rc)
-        return rc;
+    PASS_ON(trace_extent(t, &e, err));
     jw_obj(w);
     jw_members(w, JW_STR("trace", trace_path(t)), JW_STR("content_id", trace_id(t)),
                JW_STR("storage", trace_storage_name(trace_storage(t))),

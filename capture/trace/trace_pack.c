@@ -29,12 +29,10 @@ static int read_slice(struct copy *c, int64_t call, const struct trace_array *a,
                       struct err *err)
 {
     int64_t bytes = a->rows * a->row_bytes;
-    int rc = mem_grow(&c->buf, &c->cap, bytes, 1, "head to copy", err);
-    if (rc == 0)
-        rc = trace_read_slice(c->t, call, a, slice, c->buf, err);
-    if (rc == 0)
-        progress_add(c->progress, (double)bytes, 1, a->name);
-    return rc;
+    PASS_ON(mem_grow(&c->buf, &c->cap, bytes, 1, "head to copy", err));
+    PASS_ON(trace_read_slice(c->t, call, a, slice, c->buf, err));
+    progress_add(c->progress, (double)bytes, 1, a->name);
+    return 0;
 }
 
 /* Keys or values of a head to those of e4m3 times the power of two that puts the largest below its
@@ -42,14 +40,15 @@ static int read_slice(struct copy *c, int64_t call, const struct trace_array *a,
 static int round_fp8(struct copy *c, const struct trace_array *a, int64_t slice, struct err *err)
 {
     int64_t n = a->rows * a->row_bytes / (int64_t)dtype_size(a->type);
-    float *x = NULL, top = 0;
-    int exponent, rc = 0;
-    TRY(mem_alloc(&x, n, sizeof *x, "values to round", err));
+    OWN(free_at) float *x = NULL;
+    float top = 0;
+    int exponent;
+    PASS_ON(mem_alloc(&x, n, sizeof *x, "values to round", err));
     dtype_to_f32(a->type, c->buf, x, n);
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(x[i]))
-            FAIL(err, ERR_INPUT, "%s: '%s' of head %lld has values that are not finite",
-                 trace_path(c->t), a->name, (long long)slice);
+            return err_set(err, ERR_INPUT, "%s: '%s' of head %lld has values that are not finite",
+                           trace_path(c->t), a->name, (long long)slice);
         top = fmaxf(top, fabsf(x[i]));
     }
     frexpf(top / E4M3_MOST, &exponent);
@@ -57,31 +56,26 @@ static int round_fp8(struct copy *c, const struct trace_array *a, int64_t slice,
     for (int64_t i = 0; i < n; i++)
         x[i] = scale * e4m3_round(x[i] / scale);
     dtype_from_f32(a->type, x, c->buf, n);
-out:
-    free(x);
-    return rc;
+    return 0;
 }
 
 static int copy_call(struct copy *c, int64_t i, struct err *err)
 {
     const struct trace_entry *e = &c->t->calls[i];
     struct trace_call call = e->call;
-    int rc = 0;
     if (c->fp8)
         call.has_out = call.has_lse = call.has_map = call.has_col_sum = false;
-    TRY(trace_begin_call(c->w, &call, err));
+    PASS_ON(trace_begin_call(c->w, &call, err));
     for (int j = 0; j < CALL_ARRAYS; j++)
         for (int64_t s = 0; trace_call_has(&call, j) && s < e->arr[j].slices; s++) {
             if (interrupted())
-                FAIL(err, ERR_INTERRUPTED, "interrupted");
-            TRY(read_slice(c, i, &e->arr[j], s, err));
+                return err_set(err, ERR_INTERRUPTED, "interrupted");
+            PASS_ON(read_slice(c, i, &e->arr[j], s, err));
             if (c->fp8 && (j == TRACE_K || j == TRACE_V))
-                TRY(round_fp8(c, &e->arr[j], s, err));
-            TRY(trace_put_slice(c->w, j, s, c->buf, err));
+                PASS_ON(round_fp8(c, &e->arr[j], s, err));
+            PASS_ON(trace_put_slice(c->w, j, s, c->buf, err));
         }
-    TRY(trace_end_call(c->w, err));
-out:
-    return rc;
+    return trace_end_call(c->w, err);
 }
 
 static int pack(const struct trace *t, const struct trace_meta *meta, const char *path,

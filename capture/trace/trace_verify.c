@@ -36,10 +36,10 @@ static int add_items(struct verify *v, int64_t call, const struct trace_array *a
 {
     if (!a->present)
         return 0;
-    int rc = mem_grow(&v->items, &v->cap, v->n + a->slices, sizeof *v->items, "objects", err);
-    for (int64_t s = 0; rc == 0 && s < a->slices; s++)
+    PASS_ON(mem_grow(&v->items, &v->cap, v->n + a->slices, sizeof *v->items, "objects", err));
+    for (int64_t s = 0; s < a->slices; s++)
         v->items[v->n++] = (struct item){call, a, s};
-    return rc;
+    return 0;
 }
 
 static void report(struct verify *v, const char *object, int head, const char *what)

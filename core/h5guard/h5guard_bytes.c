@@ -181,17 +181,16 @@ static int by_place(const void *a, const void *b)
 
 static int add_claim(struct h5guard *g, const char *what, struct guard_claim *c, struct err *err)
 {
-    int rc = 0;
-    TRY(read_pages(g, c->at, c->n, c->data, err));
-    TRY(mem_grow(&g->claims, &g->cap_claims, g->n_claims + 1, sizeof *g->claims, "claims", err));
+    PASS_ON(read_pages(g, c->at, c->n, c->data, err));
+    PASS_ON(
+        mem_grow(&g->claims, &g->cap_claims, g->n_claims + 1, sizeof *g->claims, "claims", err));
     struct guard_claim **place = tsearch(c, &g->claimed, by_place);
     if (!place)
-        FAIL(err, ERR_NOMEM, "metadata");
+        return err_set(err, ERR_NOMEM, "metadata");
     if (*place != c)
         return guard_bad(what, c->at, err, "it overlaps another structure");
     g->claims[g->n_claims++] = c;
-out:
-    return rc;
+    return 0;
 }
 
 int guard_claim(struct h5guard *g, const char *what, uint64_t at, uint64_t n, struct guard_cur *out,
@@ -218,9 +217,7 @@ int guard_claim(struct h5guard *g, const char *what, uint64_t at, uint64_t n, st
 int guard_claim_summed(struct h5guard *g, const char *what, uint64_t at, uint64_t n,
                        struct guard_cur *out, struct err *err)
 {
-    int rc = guard_claim(g, what, at, n, out, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim(g, what, at, n, out, err));
     if (n < 4)
         return guard_bad(what, at, err, "it has %llu bytes", (unsigned long long)n);
     out->n -= 4;
@@ -233,9 +230,8 @@ int guard_claim_summed(struct h5guard *g, const char *what, uint64_t at, uint64_
 void guard_unclaim(struct h5guard *g, int64_t first)
 {
     while (g->n_claims > first) {
-        struct guard_claim *c = g->claims[--g->n_claims];
+        OWN(free_at) struct guard_claim *c = g->claims[--g->n_claims];
         tdelete(c, &g->claimed, by_place);
-        free(c);
     }
 }
 

@@ -72,13 +72,12 @@ static int walk_node(struct h5guard *g, struct tree *t, uint64_t at, unsigned de
 static int walk_children(struct h5guard *g, struct tree *t, struct guard_cur *c, unsigned depth,
                          uint64_t n, struct err *err)
 {
-    int rc = 0;
-    for (uint64_t i = 0; i <= n && rc == 0; i++) {
+    for (uint64_t i = 0; i <= n; i++) {
         uint64_t at = guard_take(c, 8), count = guard_take(c, t->count_bytes);
         uint64_t all = depth > 1 ? guard_take(c, t->level[depth - 1].below_bytes) : count;
-        rc = walk_node(g, t, at, depth - 1, count, all, err);
+        PASS_ON(walk_node(g, t, at, depth - 1, count, all, err));
     }
-    return rc;
+    return 0;
 }
 
 /* A node of n records, with `all` in it and below it. */
@@ -121,9 +120,7 @@ static int btree2(struct h5guard *g, uint64_t at, const struct records *r, uint6
 {
     struct tree t = {.r = r};
     struct guard_cur c;
-    int rc = guard_claim_summed(g, TREE, at, 38, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim_summed(g, TREE, at, 38, &c, err));
     const uint8_t *head = guard_bytes(&c, 6);
     t.node = (size_t)guard_take(&c, 4);
     unsigned bytes = (unsigned)guard_take(&c, 2), depth = (unsigned)guard_take(&c, 2);
@@ -174,11 +171,8 @@ static int direct_block(struct h5guard *g, struct heap *h, uint64_t at, uint64_t
                         uint64_t size, struct err *err)
 {
     struct guard_cur c;
-    int rc = guard_claim(g, "direct block of a fractal heap", at, size, &c, err);
-    if (rc == 0)
-        rc = mem_grow(&h->v, &h->cap, h->n + 1, sizeof *h->v, "blocks of a heap", err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim(g, "direct block of a fractal heap", at, size, &c, err));
+    PASS_ON(mem_grow(&h->v, &h->cap, h->n + 1, sizeof *h->v, "blocks of a heap", err));
     h->v[h->n++] = (struct block){offset, size, c};
     const uint8_t *head = guard_bytes(&c, 5);
     if (memcmp(head, "FHDB", 4) != 0 || head[4] != 0 || guard_take(&c, 8) != h->at ||
@@ -267,15 +261,12 @@ static int open_heap(struct h5guard *g, struct heap *h, size_t id_bytes, struct 
 {
     struct guard_cur c;
     uint8_t raw[9];
-    int rc = guard_peek(g, HEAP, h->at, sizeof raw, raw, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_peek(g, HEAP, h->at, sizeof raw, raw, err));
     if (memcmp(raw, "FRHP", 4) != 0 || raw[4] != 0 || raw[5] != id_bytes || raw[6] != 0)
         return guard_bad(HEAP, h->at, err, "its signature, version or id length is wrong");
     if (raw[7] || raw[8])
         return guard_foreign(HEAP, h->at, err, "a heap with filters");
-    if ((rc = guard_claim_summed(g, HEAP, h->at, 146, &c, err)) != 0)
-        return rc;
+    PASS_ON(guard_claim_summed(g, HEAP, h->at, 146, &c, err));
     guard_bytes(&c, 9);
     unsigned flags = (unsigned)guard_take(&c, 1);
     h->summed = flags & 2;

@@ -5,6 +5,7 @@
  * were read before an object was admitted.
  */
 #include "core/h5guard/h5guard.h"
+#include "core/mem.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -47,18 +48,16 @@ static H5FD_t *open_file(const char *name, unsigned flags, hid_t fapl, haddr_t m
 /* The guard goes with the file; when opening failed it is not in the list yet. */
 static herr_t close_file(H5FD_t *file)
 {
-    struct driver_file *f = (struct driver_file *)file;
+    OWN(free_at) struct driver_file *f = (struct driver_file *)file;
     struct guarded **p = &open_files;
     last_loc = H5I_INVALID_HID;
     while (*p && (*p)->guard != f->guard)
         p = &(*p)->next;
     if (*p) {
-        struct guarded *gone = *p;
+        OWN(free_at) struct guarded *gone = *p;
         *p = gone->next;
         h5guard_free(gone->guard);
-        free(gone);
     }
-    free(f);
     return 0;
 }
 

@@ -42,9 +42,7 @@ static int check_free(struct h5guard *g, uint64_t head, const struct names *h, u
 static int open_heap(struct h5guard *g, uint64_t at, struct names *out, struct err *err)
 {
     struct guard_cur c, data;
-    int rc = guard_claim(g, HEAP, at, 32, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim(g, HEAP, at, 32, &c, err));
     const uint8_t *magic = guard_bytes(&c, 4);
     if (memcmp(magic, "HEAP", 4) != 0 || guard_take(&c, 1) != 0)
         return guard_bad(HEAP, at, err, "its signature or version is wrong");
@@ -52,8 +50,7 @@ static int open_heap(struct h5guard *g, uint64_t at, struct names *out, struct e
     uint64_t size = guard_take(&c, 8), first = guard_take(&c, 8), where = guard_take(&c, 8);
     if (size == 0)
         return guard_bad(HEAP, at, err, "it has no bytes");
-    if ((rc = guard_claim(g, HEAP, where, size, &data, err)) != 0)
-        return rc;
+    PASS_ON(guard_claim(g, HEAP, where, size, &data, err));
     *out = (struct names){data.p, size};
     return check_free(g, first, out, at, err);
 }
@@ -79,18 +76,16 @@ static int check_entry(struct h5guard *g, struct guard_cur *c, const struct name
 static int check_node(struct h5guard *g, uint64_t at, const struct names *h, struct err *err)
 {
     struct guard_cur c;
-    int rc = guard_claim(g, NODE, at, 8 + 2 * (uint64_t)g->leaf_k * 40, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim(g, NODE, at, 8 + 2 * (uint64_t)g->leaf_k * 40, &c, err));
     const uint8_t *magic = guard_bytes(&c, 4);
     unsigned version = (unsigned)guard_take(&c, 1);
     guard_bytes(&c, 1);
     unsigned n = (unsigned)guard_take(&c, 2);
     if (memcmp(magic, "SNOD", 4) != 0 || version != 1 || n > 2 * g->leaf_k)
         return guard_bad(NODE, at, err, "version %u, %u entries", version, n);
-    for (unsigned i = 0; i < n && rc == 0; i++)
-        rc = check_entry(g, &c, h, err);
-    return rc;
+    for (unsigned i = 0; i < n; i++)
+        PASS_ON(check_entry(g, &c, h, err));
+    return 0;
 }
 
 /* ---- B-tree ---------------------------------------------------------------------------------- */
@@ -134,9 +129,7 @@ static int check_child(struct h5guard *g, const struct tree *t, struct guard_cur
 static int walk(struct h5guard *g, const struct tree *t, uint64_t at, int level, struct err *err)
 {
     struct guard_cur c, key;
-    int rc = guard_claim(g, TREE, at, 24 + t->two_k * 8 + (t->two_k + 1) * t->key, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim(g, TREE, at, 24 + t->two_k * 8 + (t->two_k + 1) * t->key, &c, err));
     const uint8_t *magic = guard_bytes(&c, 4);
     unsigned type = (unsigned)guard_take(&c, 1);
     int here = (int)guard_take(&c, 1);
@@ -148,13 +141,13 @@ static int walk(struct h5guard *g, const struct tree *t, uint64_t at, int level,
         return guard_bad(TREE, at, err, "level %d", here);
     if (n == 0)
         return level < 0 && here == 0 ? 0 : guard_bad(TREE, at, err, "it has no entries");
-    for (unsigned i = 0; i <= n && rc == 0; i++) {
+    for (unsigned i = 0; i <= n; i++) {
         key = guard_part(&c, t->key);
-        rc = check_key(g, t, key, err);
-        if (rc == 0 && i < n)
-            rc = check_child(g, t, key, guard_take(&c, 8), here, err);
+        PASS_ON(check_key(g, t, key, err));
+        if (i < n)
+            PASS_ON(check_child(g, t, key, guard_take(&c, 8), here, err));
     }
-    return rc;
+    return 0;
 }
 
 int guard_check_symbols(struct h5guard *g, uint64_t btree, uint64_t heap, struct err *err)

@@ -61,9 +61,7 @@ static bool overlap(unsigned a, unsigned na, unsigned b, unsigned nb)
 static int real(struct typing *t, struct err *err)
 {
     unsigned sign = t->flags >> 8 & 0xff, norm = t->flags >> 4 & 3;
-    int rc = bits(t, err);
-    if (rc)
-        return rc;
+    PASS_ON(bits(t, err));
     unsigned epos = (unsigned)guard_take(t->c, 1), esize = (unsigned)guard_take(t->c, 1);
     unsigned mpos = (unsigned)guard_take(t->c, 1), msize = (unsigned)guard_take(t->c, 1);
     unsigned all = (unsigned)(8 * t->out->size);
@@ -110,14 +108,11 @@ static int enumeration(struct typing *t, struct err *err)
 {
     unsigned n = t->flags & 0xffff;
     struct guard_type parent = {0};
-    int rc = base(t, &parent, err);
-    if (rc)
-        return rc;
+    PASS_ON(base(t, &parent, err));
     if (parent.class != CLASS_INTEGER || parent.size != t->out->size)
         return guard_bad(TYPE, t->at, err, "an enumeration of something else than integers");
     for (unsigned i = 0; i < n; i++)
-        if ((rc = name(t, err)) != 0)
-            return rc;
+        PASS_ON(name(t, err));
     guard_bytes(t->c, (size_t)(n * parent.size));
     return 0;
 }
@@ -126,9 +121,7 @@ static int variable(struct typing *t, struct err *err)
 {
     unsigned kind = t->flags & 15;
     struct guard_type element = {0};
-    int rc = base(t, &element, err);
-    if (rc)
-        return rc;
+    PASS_ON(base(t, &element, err));
     if (kind != 1)
         return guard_foreign(TYPE, t->at, err, "a variable number of elements");
     if (t->out->size != 16 || element.size != 1 || (t->flags >> 4 & 15) > 2 ||
@@ -191,10 +184,10 @@ static int decode(struct h5guard *g, struct guard_cur *c, int depth, struct guar
                          (long long)out->size);
     if (depth > GUARD_MAX_DEPTH)
         return guard_foreign(TYPE, t.at, err, "types nested more than %d deep", GUARD_MAX_DEPTH);
-    int rc = decode_class(&t, err);
-    if (rc == 0 && c->over)
-        rc = guard_bad(TYPE, t.at, err, "it is cut off");
-    return rc;
+    PASS_ON(decode_class(&t, err));
+    if (c->over)
+        return guard_bad(TYPE, t.at, err, "it is cut off");
+    return 0;
 }
 
 static int decode_type(struct h5guard *g, struct guard_cur *c, struct guard_type *out,
@@ -219,13 +212,12 @@ int guard_type_or_shared(struct h5guard *g, struct guard_cur *c, bool shared,
         return guard_bad("shared datatype", where, err, "version %u", version);
     if (version == 3 && kind != 2)
         return guard_foreign("shared datatype", where, err, "a heap of shared messages");
-    int rc = guard_admit(g, at, &o, err);
-    if (rc == 0 && !o.is_type)
-        rc = guard_bad("shared datatype", where, err, "there is no committed type at offset %llu",
-                       (unsigned long long)at);
-    if (rc == 0)
-        *out = o.type;
-    return rc;
+    PASS_ON(guard_admit(g, at, &o, err));
+    if (!o.is_type)
+        PASS_ON(guard_bad("shared datatype", where, err,
+                          "there is no committed type at offset %llu", (unsigned long long)at));
+    *out = o.type;
+    return 0;
 }
 
 /* ---- dataspace (IV.A.2.b) -------------------------------------------------------------------- */

@@ -66,9 +66,7 @@ static int add_message(struct header *h, unsigned type, unsigned flags, struct g
         return guard_bad(WHAT, body.at, err, "message of type %u has flags 0x%x", type, flags);
     if ((flags & FLAG_SHARED) && type != MSG_TYPE)
         return guard_foreign(WHAT, body.at, err, "a shared message of type %u", type);
-    int rc = mem_grow(&h->v, &h->cap, h->n + 1, sizeof *h->v, "messages", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&h->v, &h->cap, h->n + 1, sizeof *h->v, "messages", err));
     h->v[h->n++] = (struct message){type, flags, body};
     if (type < MSG_KINDS)
         h->seen[type]++;
@@ -88,9 +86,7 @@ static int read_block(struct header *h, struct guard_cur *c, struct err *err)
         struct guard_cur body = guard_part(c, size);
         if (c->over || (h->version == 1 && size % 8))
             return guard_bad(WHAT, h->at, err, "message of type %u has %zu bytes", type, size);
-        int rc = add_message(h, type, flags, body, err);
-        if (rc)
-            return rc;
+        PASS_ON(add_message(h, type, flags, body, err));
     }
     if (c->i < c->n && (h->version == 1 || c->i == 0))
         return guard_bad(WHAT, h->at, err, "%zu bytes after its messages", c->n - c->i);
@@ -105,11 +101,9 @@ static int follow(struct header *h, struct guard_cur c, struct err *err)
         return guard_bad(WHAT, h->at, err, "a continuation is cut off");
     if (n < 8)
         return guard_bad(WHAT, h->at, err, "a continuation of %llu bytes", (unsigned long long)n);
-    int rc = h->version == 1
-                 ? guard_claim(h->g, "continuation of an object header", at, n, &block, err)
-                 : guard_claim_summed(h->g, "continuation of an object header", at, n, &block, err);
-    if (rc)
-        return rc;
+    PASS_ON(h->version == 1
+                ? guard_claim(h->g, "continuation of an object header", at, n, &block, err)
+                : guard_claim_summed(h->g, "continuation of an object header", at, n, &block, err));
     if (h->version == 2 && memcmp(guard_bytes(&block, 4), "OCHK", 4) != 0)
         return guard_bad(WHAT, h->at, err, "its continuation at offset %llu has no signature",
                          (unsigned long long)at);
@@ -120,9 +114,7 @@ static int read_old(struct header *h, struct err *err)
 {
     uint8_t raw[16];
     struct guard_cur c = {.p = raw, .at = h->at, .n = sizeof raw};
-    int rc = guard_peek(h->g, WHAT, h->at, sizeof raw, raw, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_peek(h->g, WHAT, h->at, sizeof raw, raw, err));
     guard_bytes(&c, 2);
     int64_t count = (int64_t)guard_take(&c, 2);
     guard_bytes(&c, 4);
@@ -130,18 +122,17 @@ static int read_old(struct header *h, struct err *err)
     if (raw[0] != 1)
         return guard_bad(WHAT, h->at, err, "there is none");
     h->version = 1;
-    if ((rc = guard_claim(h->g, WHAT, h->at, 16 + size, &c, err)) != 0)
-        return rc;
+    PASS_ON(guard_claim(h->g, WHAT, h->at, 16 + size, &c, err));
     guard_bytes(&c, 16);
     struct guard_cur block = guard_part(&c, (size_t)size);
-    rc = read_block(h, &block, err);
-    for (; rc == 0 && h->next < h->n; h->next++)
+    PASS_ON(read_block(h, &block, err));
+    for (; h->next < h->n; h->next++)
         if (h->v[h->next].type == MSG_CONTINUATION)
-            rc = follow(h, h->v[h->next].body, err);
-    if (rc == 0 && h->n != count)
-        rc = guard_bad(WHAT, h->at, err, "%lld messages, %lld are announced", (long long)h->n,
-                       (long long)count);
-    return rc;
+            PASS_ON(follow(h, h->v[h->next].body, err));
+    if (h->n != count)
+        return guard_bad(WHAT, h->at, err, "%lld messages, %lld are announced", (long long)h->n,
+                         (long long)count);
+    return 0;
 }
 
 static int read_new(struct header *h, const uint8_t raw[16], struct err *err)
@@ -151,24 +142,21 @@ static int read_new(struct header *h, const uint8_t raw[16], struct err *err)
            width = (size_t)1 << (flags & 3);
     uint8_t bytes[8];
     struct guard_cur c = {.p = bytes, .n = width};
-    int rc;
     if (raw[4] != 2 || (flags & 0xc0))
         return guard_bad(WHAT, h->at, err, "version %u, flags 0x%x", raw[4], flags);
     h->version = 2;
     h->ordered = flags & 4;
-    if ((rc = guard_peek(h->g, WHAT, h->at + prefix, width, bytes, err)) != 0)
-        return rc;
+    PASS_ON(guard_peek(h->g, WHAT, h->at + prefix, width, bytes, err));
     uint64_t size = guard_take(&c, width);
     if (size > GUARD_CLAIM_MAX)
         return guard_bad(WHAT, h->at, err, "%llu bytes", (unsigned long long)size);
-    if ((rc = guard_claim_summed(h->g, WHAT, h->at, prefix + width + size + 4, &c, err)) != 0)
-        return rc;
+    PASS_ON(guard_claim_summed(h->g, WHAT, h->at, prefix + width + size + 4, &c, err));
     guard_bytes(&c, prefix + width);
-    rc = read_block(h, &c, err);
-    for (; rc == 0 && h->next < h->n; h->next++)
+    PASS_ON(read_block(h, &c, err));
+    for (; h->next < h->n; h->next++)
         if (h->v[h->next].type == MSG_CONTINUATION)
-            rc = follow(h, h->v[h->next].body, err);
-    return rc;
+            PASS_ON(follow(h, h->v[h->next].body, err));
+    return 0;
 }
 
 /* ---- meaning --------------------------------------------------------------------------------- */
@@ -323,46 +311,41 @@ static int check_dataset(const struct header *h, const struct guard_type *type, 
     struct guard_cur c = find(h, MSG_SPACE)->body;
     struct guard_space space;
     struct guard_dataset d = {.type = type, .space = &space};
-    int rc = 0;
     if (!layout)
         return guard_bad(WHAT, h->at, err, "a dataset without a layout");
-    TRY(guard_decode_space(h->g, &c, &space, err));
+    PASS_ON(guard_decode_space(h->g, &c, &space, err));
     if (filters) {
         c = filters->body;
-        TRY(guard_decode_filters(h->g, &c, &d.n_filters, err));
+        PASS_ON(guard_decode_filters(h->g, &c, &d.n_filters, err));
     }
     if (fill) {
         c = fill->body;
-        TRY(guard_decode_fill(h->g, &c, type, err));
+        PASS_ON(guard_decode_fill(h->g, &c, type, err));
     }
     if (old) {
         c = old->body;
-        TRY(guard_decode_old_fill(h->g, &c, type, err));
+        PASS_ON(guard_decode_old_fill(h->g, &c, type, err));
     }
     c = layout->body;
-    rc = guard_check_layout(h->g, &c, &d, err);
-out:
-    return rc;
+    return guard_check_layout(h->g, &c, &d, err);
 }
 
 static int check_header(struct header *h, struct guard_object *out, struct err *err)
 {
     enum kind kind = GROUP;
     const struct message *type = find(h, MSG_TYPE);
-    int rc = 0;
-    TRY(kind_of(h, &kind, err));
-    TRY(check_rules(h, kind, err));
+    PASS_ON(kind_of(h, &kind, err));
+    PASS_ON(check_rules(h, kind, err));
     if (type) {
         struct guard_cur c = type->body;
-        TRY(guard_type_or_shared(h->g, &c, type->flags & FLAG_SHARED, &out->type, err));
+        PASS_ON(guard_type_or_shared(h->g, &c, type->flags & FLAG_SHARED, &out->type, err));
     }
     out->is_type = kind == TYPE;
     if (kind == DATASET)
-        TRY(check_dataset(h, &out->type, err));
+        PASS_ON(check_dataset(h, &out->type, err));
     for (int64_t i = 0; i < h->n; i++)
-        TRY(check_message(h, &h->v[i], err));
-out:
-    return rc;
+        PASS_ON(check_message(h, &h->v[i], err));
+    return 0;
 }
 
 /* ---- admission ------------------------------------------------------------------------------- */

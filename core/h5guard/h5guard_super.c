@@ -47,9 +47,7 @@ static int check_root_entry(struct h5guard *g, struct guard_cur *c, struct super
 static int read_old(struct h5guard *g, struct super *s, struct err *err)
 {
     struct guard_cur c;
-    int rc = guard_claim(g, WHAT, 0, 96, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim(g, WHAT, 0, 96, &c, err));
     guard_bytes(&c, 9);
     unsigned space = (unsigned)guard_take(&c, 1), root = (unsigned)guard_take(&c, 1);
     guard_bytes(&c, 1);
@@ -62,8 +60,7 @@ static int read_old(struct h5guard *g, struct super *s, struct err *err)
     if (space || root || shared || flags > 3)
         return guard_bad(WHAT, 0, err, "versions %u, %u, %u, flags 0x%x", space, root, shared,
                          flags);
-    if ((rc = check_sizes(g, offsets, lengths, err)) != 0)
-        return rc;
+    PASS_ON(check_sizes(g, offsets, lengths, err));
     if (g->leaf_k < 1 || g->leaf_k > 4096 || g->node_k < 1 || g->node_k > 4096)
         return guard_bad(WHAT, 0, err, "nodes of groups have %u and %u entries", g->leaf_k,
                          g->node_k);
@@ -78,14 +75,11 @@ static int read_old(struct h5guard *g, struct super *s, struct err *err)
 static int read_new(struct h5guard *g, struct super *s, struct err *err)
 {
     struct guard_cur c;
-    int rc = guard_claim_summed(g, WHAT, 0, 48, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim_summed(g, WHAT, 0, 48, &c, err));
     guard_bytes(&c, 9);
     unsigned offsets = (unsigned)guard_take(&c, 1), lengths = (unsigned)guard_take(&c, 1);
     guard_bytes(&c, 1); /* flags: libhdf5 checks them */
-    if ((rc = check_sizes(g, offsets, lengths, err)) != 0)
-        return rc;
+    PASS_ON(check_sizes(g, offsets, lengths, err));
     s->base = guard_take(&c, 8);
     s->extension = guard_take(&c, 8);
     s->end = guard_take(&c, 8);
@@ -99,18 +93,14 @@ static int read_new(struct h5guard *g, struct super *s, struct err *err)
 static int check_super(struct h5guard *g, struct super *s, struct err *err)
 {
     uint8_t head[12];
-    int rc = guard_peek(g, WHAT, 0, sizeof head, head, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_peek(g, WHAT, 0, sizeof head, head, err));
     if (memcmp(head, signature, sizeof signature) != 0)
         return err_set(err, ERR_INPUT, "it is not an HDF5 file");
     s->version = head[8];
     g->chunk_k = 32;
     if (s->version != 0 && s->version != 2 && s->version != 3)
         return guard_foreign(WHAT, 0, err, "a superblock of version %u", s->version);
-    rc = s->version == 0 ? read_old(g, s, err) : read_new(g, s, err);
-    if (rc)
-        return rc;
+    PASS_ON(s->version == 0 ? read_old(g, s, err) : read_new(g, s, err));
     if (s->base != 0)
         return guard_foreign(WHAT, 0, err, "a user block");
     if (s->extension != GUARD_NOWHERE)

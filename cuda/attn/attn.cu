@@ -209,7 +209,6 @@ int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element elem
 
 static int make_maps(struct attn_job *job, struct err *err)
 {
-    int rc = 0;
     const attn_problem *p = &job->problem;
     const attn_tile *t = &job->kernel->tile;
     int unit = t->bn / t->units, block = attn_block_keys(p->lists, t);
@@ -221,29 +220,28 @@ static int make_maps(struct attn_job *job, struct err *err)
 
     job->maps = m;
     if (!m)
-        FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
+        return err_set(err, ERR_NOMEM, "tensor maps: out of memory");
     memset(m, 0, sizeof *m);
-    TRY(tensor_map(&m->q, job->x.q, words, p->nq, p->heads, t->bm, err));
-    TRY(tensor_map(&m->o, job->x.out, attn_dv(p->d), p->nq, p->heads, OUT_ROWS, err));
+    PASS_ON(tensor_map(&m->q, job->x.q, words, p->nq, p->heads, t->bm, err));
+    PASS_ON(tensor_map(&m->o, job->x.out, attn_dv(p->d), p->nq, p->heads, OUT_ROWS, err));
     for (int i = 0; i < BOX_HEIGHTS && unit << i <= block; i++) {
-        TRY(tensor_map(m->k + i, job->x.k, words, p->nk, p->kv_heads, unit << i, err));
+        PASS_ON(tensor_map(m->k + i, job->x.k, words, p->nk, p->kv_heads, unit << i, err));
         if (element == ATTN_INT8)
-            TRY(tensor_map_boxes(m->v + i, job->x.v, ceil_div(p->nk, 128) * 64, p->d, p->kv_heads,
-                                 channels, err));
+            PASS_ON(tensor_map_boxes(m->v + i, job->x.v, ceil_div(p->nk, 128) * 64, p->d,
+                                     p->kv_heads, channels, err));
         else
-            TRY(tensor_map(m->v + i, job->x.v, attn_dv(p->d), p->nk, p->kv_heads, unit << i, err));
+            PASS_ON(
+                tensor_map(m->v + i, job->x.v, attn_dv(p->d), p->nk, p->kv_heads, unit << i, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The portable kernels take the tensors as they are. */
 static int keep_tensors(struct attn_job *job, struct err *err)
 {
-    int rc = mem_alloc(&job->maps, 1, sizeof job->x, "kernel arguments", err);
-    if (!rc)
-        memcpy(job->maps, &job->x, sizeof job->x);
-    return rc;
+    PASS_ON(mem_alloc(&job->maps, 1, sizeof job->x, "kernel arguments", err));
+    memcpy(job->maps, &job->x, sizeof job->x);
+    return 0;
 }
 
 /* Items and lists of the plan, uploaded unless they are on the device. */
@@ -253,7 +251,6 @@ static int put_lists(struct gpu *g, const struct attn_plan *plan, const struct a
     const struct attn_csr *l = &plan->lists;
     const struct attn_device_plan *d = &plan->device;
     enum attn_lists lists = job->problem.lists;
-    int rc = 0;
     if (lists == ATTN_GATHER)
         a->v = job->x.v;
     if (d->items) {
@@ -264,34 +261,32 @@ static int put_lists(struct gpu *g, const struct attn_plan *plan, const struct a
         a->keys = (const int32_t *)d->keys;
         return 0;
     }
-    TRY(gpu_upload(g, plan->items, plan->n_items * (int64_t)sizeof(int4), &a->items, err));
+    PASS_ON(gpu_upload(g, plan->items, plan->n_items * (int64_t)sizeof(int4), &a->items, err));
     if (plan->cols)
-        TRY(gpu_upload(g, plan->cols, plan->n_cols * 4, &a->cols, err));
+        PASS_ON(gpu_upload(g, plan->cols, plan->n_cols * 4, &a->cols, err));
     if (lists == ATTN_BITS || lists == ATTN_GATHER) {
-        TRY(gpu_upload(g, l->bits, plan->blocks * 4, &a->bits, err));
-        TRY(gpu_upload(g, l->words, l->n_bits * 2048, &a->words, err));
+        PASS_ON(gpu_upload(g, l->bits, plan->blocks * 4, &a->bits, err));
+        PASS_ON(gpu_upload(g, l->words, l->n_bits * 2048, &a->words, err));
     }
     if (lists == ATTN_GATHER)
-        TRY(gpu_upload(g, l->keys, plan->blocks * 512, &a->keys, err));
-out:
-    return rc;
+        return gpu_upload(g, l->keys, plan->blocks * 512, &a->keys, err);
+    return 0;
 }
 
 static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_job *job,
                      struct err *err)
 {
-    int rc = 0;
     const attn_problem *p = &job->problem;
     int64_t slot_rows = (int64_t)plan->n_slots * plan->tile.bm;
     attn_args *a = NULL;
 
-    TRY(mem_zalloc(&a, 1, sizeof *a, "kernel arguments", err));
+    PASS_ON(mem_zalloc(&a, 1, sizeof *a, "kernel arguments", err));
     job->args = a;
-    TRY(put_lists(g, plan, job, a, err));
-    TRY(gpu_alloc(g, 256, &a->ticket, err));
-    TRY(gpu_zero(g, a->ticket, 256, err));
-    TRY(gpu_alloc(g, slot_rows * attn_dv(p->d) * 4, &a->piece_out, err));
-    TRY(gpu_alloc(g, slot_rows * 8, &a->piece_ml, err));
+    PASS_ON(put_lists(g, plan, job, a, err));
+    PASS_ON(gpu_alloc(g, 256, &a->ticket, err));
+    PASS_ON(gpu_zero(g, a->ticket, 256, err));
+    PASS_ON(gpu_alloc(g, slot_rows * attn_dv(p->d) * 4, &a->piece_out, err));
+    PASS_ON(gpu_alloc(g, slot_rows * 8, &a->piece_ml, err));
     a->lse = job->x.lse;
     a->q = job->x.q;
     a->k = job->x.k;
@@ -305,8 +300,7 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     a->masked_units = plan->masked_units;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->grow = 8 / a->scale_log2;
-out:
-    return rc;
+    return 0;
 }
 
 int attn_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,
@@ -342,7 +336,6 @@ out:
 
 int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
 {
-    int rc = 0;
     const attn_args *a = (const attn_args *)job->args;
     uint16_t *out = (uint16_t *)job->x.out;
     bool half = job->kernel->element == ATTN_F16;
@@ -350,22 +343,21 @@ int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
 
     if (job->grid)
         job->kernel->launch(job->grid, g->stream, job->maps, job->args);
-    CU_LAUNCHED(err);
+    PASS_ON_LAUNCH(err);
     if (job->n_splits) {
         auto combine = BY_HEAD_DIM(d, combine_pieces);
         dim3 grid(job->n_splits, bm * d / (4 * COMBINE_THREADS));
         combine<<<grid, COMBINE_THREADS, 0, g->stream>>>((const int3 *)job->splits, a->piece_out,
                                                          a->piece_ml, bm, a->q_blocks, a->nq, half,
                                                          out, a->lse);
-        CU_LAUNCHED(err);
+        PASS_ON_LAUNCH(err);
     }
     if (job->n_empty) {
         fill_empty<<<job->n_empty, 128, 0, g->stream>>>((const int *)job->empty, bm, a->q_blocks,
                                                         a->nq, d, out, a->lse);
-        CU_LAUNCHED(err);
+        return LAUNCH_STATUS(err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 void attn_job_free(struct attn_job *job)

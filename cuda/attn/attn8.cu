@@ -36,9 +36,7 @@ int attn8_job_init(struct gpu *g, const struct attn_problem *p, const struct att
                    const struct attn_plan *plan, const struct attn_tensors *x,
                    const struct attn8_scales *scales, struct attn_job *job, struct err *err)
 {
-    int rc = attn_job_init(g, p, kernel, plan, x, job, err);
-    if (rc)
-        return rc;
+    PASS_ON(attn_job_init(g, p, kernel, plan, x, job, err));
     attn_args *a = (attn_args *)job->args;
     a->scales = *scales;
     a->scale_log2 = 1; /* references are in log2 units */

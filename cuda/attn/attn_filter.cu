@@ -87,23 +87,19 @@ static int64_t counted(const struct attn_problem *p, const struct attn_kernel *k
 static int init_args(struct gpu *g, const struct accel_filter *f, int n, int heads, int64_t groups,
                      struct attn_job *job, struct err *err)
 {
-    int rc = 0;
     int64_t bytes = groups * SCOPES * 4;
     filter_args *a = (filter_args *)realloc(job->args, sizeof *a);
-    float *gap = (float *)malloc((size_t)heads * sizeof *gap);
+    OWN(free_at) float *gap = (float *)malloc((size_t)heads * sizeof *gap);
 
     job->args = a ? a : job->args;
     if (!a || !gap)
-        FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
+        return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
     for (int h = 0; h < heads; h++)
         gap[h] = (float)(f[h % n].pv / (double)a->base.scale_log2);
-    TRY(gpu_upload(g, gap, heads * 4LL, &a->gap, err));
+    PASS_ON(gpu_upload(g, gap, heads * 4LL, &a->gap, err));
     a->keep_sum = f->keep_denominator;
-    TRY(gpu_alloc(g, bytes, &a->computed, err));
-    TRY(gpu_zero(g, a->computed, bytes, err));
-out:
-    free(gap);
-    return rc;
+    PASS_ON(gpu_alloc(g, bytes, &a->computed, err));
+    return gpu_zero(g, a->computed, bytes, err);
 }
 
 int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct filter_kernel *kernel,
@@ -138,18 +134,16 @@ int filter_tiles(struct gpu *g, const struct attn_job *job, const struct filter_
     const struct attn_problem *p = &job->problem;
     const filter_args *a = (const filter_args *)job->args;
     int64_t groups = counted(p, &kernel->kernel, a->base.q_blocks), n = groups * SCOPES;
-    int bq = attn_block_rows(p->lists, NULL), rc = 0;
-    unsigned *computed = NULL;
+    int bq = attn_block_rows(p->lists, NULL);
+    OWN(free_at) unsigned *computed = NULL;
 
-    TRY(mem_alloc(&computed, n, sizeof *computed, "counts of tiles", err));
-    TRY(gpu_get(g, computed, a->computed, n * (int64_t)sizeof *computed, err));
+    PASS_ON(mem_alloc(&computed, n, sizeof *computed, "counts of tiles", err));
+    PASS_ON(gpu_get(g, computed, a->computed, n * (int64_t)sizeof *computed, err));
     for (int h = 0; h < p->heads; h++) {
         tiles[h] = 0;
         for (int64_t row0 = 0; row0 < p->nq; row0 += bq)
             tiles[h] += tiles_of_list(computed + (h * groups / p->heads + row0 / 64) * SCOPES,
                                       MIN(bq, p->nq - row0), kernel->scope);
     }
-out:
-    free(computed);
-    return rc;
+    return 0;
 }

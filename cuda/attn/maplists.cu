@@ -93,13 +93,10 @@ static __global__ void __launch_bounds__(THREADS)
 int map_lists_init(struct gpu *g, const struct unit_maps *m, struct map_lists *l, struct err *err)
 {
     int64_t bytes = m->heads * (int64_t)sizeof *m->map;
-    int rc = 0;
     *l = {*m, NULL};
     l->maps.map = NULL;
-    TRY(gpu_upload(g, m->map, bytes, &l->map, err));
-    TRY(gpu_sync(g, err)); /* m->map is the caller's */
-out:
-    return rc;
+    PASS_ON(gpu_upload(g, m->map, bytes, &l->map, err));
+    return gpu_sync(g, err); /* m->map is the caller's */
 }
 
 int map_lists_totals(struct gpu *g, const struct map_lists *l, struct map_totals *totals,
@@ -320,18 +317,15 @@ int list_plan_launch(struct gpu *g, const void *plan, struct err *err)
 {
     const struct list_plan *p = (const struct list_plan *)plan;
     unsigned grid = (unsigned)((p->rows.rows + WARPS - 1) / WARPS);
-    int rc = 0;
     if (p->form == LIST_FILTER)
         make_lists<LIST_FILTER><<<grid, THREADS, 0, g->stream>>>(*p);
     else if (p->form == LIST_PAIRS)
         make_lists<LIST_PAIRS><<<grid, THREADS, 0, g->stream>>>(*p);
     else
         make_lists<LIST_BLOCKS><<<grid, THREADS, 0, g->stream>>>(*p);
-    CU_LAUNCHED(err);
-    rc = p->form == LIST_FILTER ? launch_order(g, &p->rows, put_item{*p}, err)
-                                : row_plan_cut(g, &p->rows, err);
-out:
-    return rc;
+    PASS_ON_LAUNCH(err);
+    return p->form == LIST_FILTER ? launch_order(g, &p->rows, put_item{*p}, err)
+                                  : row_plan_cut(g, &p->rows, err);
 }
 
 /* ---- plans ---------------------------------------------------------------------------------- */
@@ -367,12 +361,11 @@ static int set_shape(const struct map_lists *l, const struct attn_problem *p,
 static int put_heads(struct gpu *g, const struct attn_problem *p, const struct list_run *runs,
                      int n_runs, struct list_plan *x, struct err *err)
 {
-    struct list_head *heads = NULL;
+    OWN(free_at) struct list_head *heads = NULL;
     int64_t bytes = p->heads * (int64_t)sizeof *heads;
     int32_t section = 0;
-    int rc = 0;
 
-    TRY(mem_alloc(&heads, p->heads, sizeof *heads, "plan", err));
+    PASS_ON(mem_alloc(&heads, p->heads, sizeof *heads, "plan", err));
     for (int i = 0; i < n_runs; i++) {
         struct attn_problem of_run = *p;
         of_run.heads = runs[i].heads;
@@ -387,11 +380,8 @@ static int put_heads(struct gpu *g, const struct attn_problem *p, const struct l
                         runs[i].tail};
         section += n + 1;
     }
-    TRY(gpu_upload(g, heads, bytes, &x->heads, err));
-    TRY(gpu_sync(g, err));
-out:
-    free(heads);
-    return rc;
+    PASS_ON(gpu_upload(g, heads, bytes, &x->heads, err));
+    return gpu_sync(g, err);
 }
 
 /* A run's part of plans of whole rows. units: of all rows. */
@@ -401,7 +391,6 @@ static int fetch_run(struct gpu *g, const struct list_plan *x, const struct list
     const struct row_plan *r = &x->rows;
     int64_t row0 = (int64_t)run->first * x->shape.q_blocks,
             rows = (int64_t)run->heads * x->shape.q_blocks;
-    int rc = 0;
     for (int64_t i = row0; i < row0 + rows; i++)
         plan->n_items += units[i] > 0;
     plan->n_empty = (int32_t)rows - plan->n_items;
@@ -410,12 +399,10 @@ static int fetch_run(struct gpu *g, const struct list_plan *x, const struct list
     plan->device.splits = r->splits;
     plan->device.empty = r->empty + row0 + plan->n_items;
     plan->device.cols = x->cols;
-    TRY(gpu_get(g, plan->items, plan->device.items, plan->n_items * (int64_t)sizeof *plan->items,
-                err));
-    TRY(gpu_get(g, plan->empty, plan->device.empty, plan->n_empty * 4LL, err));
-    TRY(attn_plan_rate(plan, r->sms, err));
-out:
-    return rc;
+    PASS_ON(gpu_get(g, plan->items, plan->device.items,
+                    plan->n_items * (int64_t)sizeof *plan->items, err));
+    PASS_ON(gpu_get(g, plan->empty, plan->device.empty, plan->n_empty * 4LL, err));
+    return attn_plan_rate(plan, r->sms, err);
 }
 
 /* What the host needs of all plans. */
@@ -424,12 +411,11 @@ static int fetch_plans(struct gpu *g, const struct attn_problem *p, const struct
                        int64_t *blocks, struct err *err)
 {
     int64_t rows = x->rows.rows;
-    int32_t *n = NULL;
-    int rc = 0;
+    OWN(free_at) int32_t *n = NULL;
 
-    TRY(mem_alloc(&n, 2 * rows, sizeof *n, "plan", err));
-    TRY(gpu_get(g, n, x->rows.units, rows * 4, err));
-    TRY(gpu_get(g, n + rows, x->blocks, rows * 4, err));
+    PASS_ON(mem_alloc(&n, 2 * rows, sizeof *n, "plan", err));
+    PASS_ON(gpu_get(g, n, x->rows.units, rows * 4, err));
+    PASS_ON(gpu_get(g, n + rows, x->blocks, rows * 4, err));
     for (int h = 0; h < p->heads; h++) {
         blocks[h] = 0;
         for (int64_t i = h * (int64_t)x->shape.q_blocks; i < (h + 1) * (int64_t)x->shape.q_blocks;
@@ -443,13 +429,11 @@ static int fetch_plans(struct gpu *g, const struct attn_problem *p, const struct
         plan->lists.col = x->cols;
         plan->lists.on_device = true;
         if (x->form == LIST_FILTER)
-            TRY(fetch_run(g, x, runs + i, n, plan, err));
+            PASS_ON(fetch_run(g, x, runs + i, n, plan, err));
         else
-            TRY(row_plan_fetch(g, &x->rows, plan, err));
+            PASS_ON(row_plan_fetch(g, &x->rows, plan, err));
     }
-out:
-    free(n);
-    return rc;
+    return 0;
 }
 
 int list_plan_make(struct gpu *g, const struct map_lists *l, int first,

@@ -252,7 +252,6 @@ static __global__ void __launch_bounds__(THREADS)
 int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r, struct err *err)
 {
     int64_t rows;
-    int rc = 0;
     memset(r, 0, sizeof *r);
     r->maps = *m;
     r->maps.map = NULL;
@@ -261,36 +260,31 @@ int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r
     r->map_rows = (m->nq + m->bq - 1) / m->bq;
     r->pitch = m->bk > 1 ? 4 * r->cols : m->words;
     rows = m->heads * r->groups;
-    TRY(gpu_upload(g, m->map, m->heads * (int64_t)sizeof *m->map, &r->map, err));
-    TRY(gpu_alloc(g, rows * 4, &r->place, err));
-    TRY(gpu_alloc(g, rows * 4, &r->partial, err));
-    TRY(gpu_alloc(g, rows * 4, &r->keys, err));
-    TRY(gpu_alloc(g, rows * r->cols, &r->state, err));
-    TRY(gpu_alloc(g, rows * r->cols * 16, &r->any, err));
+    PASS_ON(gpu_upload(g, m->map, m->heads * (int64_t)sizeof *m->map, &r->map, err));
+    PASS_ON(gpu_alloc(g, rows * 4, &r->place, err));
+    PASS_ON(gpu_alloc(g, rows * 4, &r->partial, err));
+    PASS_ON(gpu_alloc(g, rows * 4, &r->keys, err));
+    PASS_ON(gpu_alloc(g, rows * r->cols, &r->state, err));
+    PASS_ON(gpu_alloc(g, rows * r->cols * 16, &r->any, err));
     if (m->bk > 1)
-        TRY(gpu_alloc(g, m->heads * r->map_rows * r->pitch * 4, &r->by_key, err));
-    TRY(gpu_sync(g, err)); /* m->map is the caller's */
-out:
-    return rc;
+        PASS_ON(gpu_alloc(g, m->heads * r->map_rows * r->pitch * 4, &r->by_key, err));
+    return gpu_sync(g, err); /* m->map is the caller's */
 }
 
 static int launch_counts(struct gpu *g, const struct tile_rows *r, int first, int count,
                          map_totals *totals, struct err *err)
 {
-    int rc = 0;
     dim3 grid((unsigned)r->groups, (unsigned)count);
     if (r->by_key) {
         dim3 rows((unsigned)r->map_rows, (unsigned)count);
         expand_units<<<rows, THREADS, 0, g->stream>>>(*r, first);
-        CU_LAUNCHED(err);
+        PASS_ON_LAUNCH(err);
     }
     if (totals)
         count_tiles<true><<<grid, THREADS, 0, g->stream>>>(*r, first, totals);
     else
         count_tiles<false><<<grid, THREADS, 0, g->stream>>>(*r, first, NULL);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int first, int count,
@@ -744,20 +738,17 @@ static int launch_places(struct gpu *g, const struct map_tiles *t, struct err *e
 
 static int launch_tiles(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
-    int rc = 0;
     unsigned groups = (unsigned)t->rows->groups, count = (unsigned)t->count;
     unsigned chunks = (unsigned)((t->rows->cols + CHUNK - 1) / CHUNK);
     unsigned packs = (unsigned)((t->rows->cols + PACK_TILES - 1) / PACK_TILES);
     if (t->gathered) {
         list_keys<<<dim3(groups, count), THREADS, 0, g->stream>>>(*t, *t->rows);
-        CU_LAUNCHED(err);
+        PASS_ON_LAUNCH(err);
         dim3 grid(groups, count, packs < MAX_CHUNKS ? packs : MAX_CHUNKS);
         write_gathered<<<grid, PACK_THREADS, 0, g->stream>>>(*t, *t->rows);
     } else
         write_tiles<<<dim3(groups, count, chunks), THREADS, 0, g->stream>>>(*t, *t->rows);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* Rows are counted and bits written at once. */
@@ -766,27 +757,21 @@ static int launch_once(struct gpu *g, const struct map_tiles *t, struct err *err
     const struct tile_rows *r = t->rows;
     int64_t rows = t->count * r->groups, from = t->first * r->groups;
     unsigned chunks = (unsigned)((r->cols + ONCE_TILES - 1) / ONCE_TILES);
-    int rc = 0;
-    TRY(gpu_zero(g, r->place + from, rows * 4, err));
-    TRY(gpu_zero(g, r->partial + from, rows * 4, err));
+    PASS_ON(gpu_zero(g, r->place + from, rows * 4, err));
+    PASS_ON(gpu_zero(g, r->partial + from, rows * 4, err));
     write_once<<<dim3((unsigned)r->groups, (unsigned)t->count, chunks), THREADS, 0, g->stream>>>(
         *t, *r);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 int map_tiles_launch(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
-    int rc = 0;
     if (t->room)
-        TRY(launch_once(g, t, err));
+        PASS_ON(launch_once(g, t, err));
     else
-        TRY(tile_rows_launch(g, t->rows, t->first, t->count, err));
-    TRY(launch_places(g, t, err));
-    TRY(launch_tiles(g, t, err));
-out:
-    return rc;
+        PASS_ON(tile_rows_launch(g, t->rows, t->first, t->count, err));
+    PASS_ON(launch_places(g, t, err));
+    return launch_tiles(g, t, err);
 }
 
 /* Room for bits of every tile that the queries see, where at least half of them have some.
@@ -794,12 +779,12 @@ out:
 static int make_room(struct gpu *g, struct map_tiles *t, int64_t *with_bits, struct err *err)
 {
     const struct tile_rows *r = t->rows;
-    int64_t rows = t->count * r->groups, *room = NULL;
-    int rc = 0;
+    OWN(free_at) int64_t *room = NULL;
+    int64_t rows = t->count * r->groups;
 
     if (t->gathered || r->maps.bq > 1 || r->maps.bk > 1)
         return 0;
-    TRY(mem_alloc(&room, rows + 1, sizeof *room, "tiles of rows", err));
+    PASS_ON(mem_alloc(&room, rows + 1, sizeof *room, "tiles of rows", err));
     room[0] = 0;
     for (int64_t i = 0; i < rows; i++) {
         int64_t last = MIN((i % r->groups + 1) * TILE, r->maps.nq) - 1;
@@ -807,13 +792,10 @@ static int make_room(struct gpu *g, struct map_tiles *t, int64_t *with_bits, str
         room[i + 1] = room[i] + (seen + TILE - 1) / TILE;
     }
     if (room[rows] > 2 * *with_bits || room[rows] > INT32_MAX)
-        goto out;
+        return 0;
     *with_bits = room[rows];
-    TRY(gpu_upload(g, room, (rows + 1) * 8, &t->room, err));
-    TRY(gpu_sync(g, err));
-out:
-    free(room);
-    return rc;
+    PASS_ON(gpu_upload(g, room, (rows + 1) * 8, &t->room, err));
+    return gpu_sync(g, err);
 }
 
 /* Memory of the tiles, when their numbers are known. */
@@ -821,42 +803,38 @@ static int alloc_tiles(struct gpu *g, struct map_tiles *t, int64_t n, int64_t wi
                        struct err *err)
 {
     int64_t rows = t->count * t->rows->groups;
-    int rc = 0;
     if (n > INT32_MAX / 4)
-        FAIL(err, ERR_RUN, "%lld tiles are too many for one launch", (long long)n);
-    TRY(gpu_alloc(g, n * 4, &t->bits, err));
-    TRY(gpu_alloc(g, with_bits * TILE_WORDS * 8, &t->words, err));
+        return err_set(err, ERR_RUN, "%lld tiles are too many for one launch", (long long)n);
+    PASS_ON(gpu_alloc(g, n * 4, &t->bits, err));
+    PASS_ON(gpu_alloc(g, with_bits * TILE_WORDS * 8, &t->words, err));
     if (t->gathered) {
-        TRY(gpu_alloc(g, n * TILE * 4, &t->key, err));
-        TRY(gpu_alloc(g, rows * t->rows->cols * 16, &t->before, err));
-    } else
-        TRY(gpu_alloc(g, n * 4, &t->col, err));
-out:
-    return rc;
+        PASS_ON(gpu_alloc(g, n * TILE * 4, &t->key, err));
+        return gpu_alloc(g, rows * t->rows->cols * 16, &t->before, err);
+    }
+    return gpu_alloc(g, n * 4, &t->col, err);
 }
 
 int map_tiles_make(struct gpu *g, const struct tile_rows *r, int first, int count, bool gathered,
                    struct map_tiles *t, struct err *err)
 {
     int64_t rows = count * r->groups, with_bits = 0;
-    int64_t *ptr = NULL;
-    int rc = 0;
+    OWN(free_at) int64_t *ptr = NULL;
 
     memset(t, 0, sizeof *t);
     t->rows = r;
     t->first = first;
     t->count = count;
     t->gathered = gathered;
-    TRY(mem_alloc(&ptr, rows + 1, sizeof *ptr, "tiles of rows", err));
-    TRY(gpu_alloc(g, (rows + 1) * 8, &t->at, err));
-    TRY(gpu_alloc(g, (rows + 1) * 8, &t->bits_at, err));
-    TRY(launch_places(g, t, err));
-    TRY(gpu_get(g, ptr, t->at, (rows + 1) * 8, err));
-    TRY(gpu_get(g, &with_bits, t->bits_at + rows, 8, err));
-    TRY(make_room(g, t, &with_bits, err));
-    TRY(alloc_tiles(g, t, ptr[rows], with_bits, err));
-    TRY(map_tiles_launch(g, t, err));
-    TRY(gpu_sync(g, err));
+    PASS_ON(mem_alloc(&ptr, rows + 1, sizeof *ptr, "tiles of rows", err));
+    PASS_ON(gpu_alloc(g, (rows + 1) * 8, &t->at, err));
+    PASS_ON(gpu_alloc(g, (rows + 1) * 8, &t->bits_at, err));
+    PASS_ON(launch_places(g, t, err));
+    PASS_ON(gpu_get(g, ptr, t->at, (rows + 1) * 8, err));
+    PASS_ON(gpu_get(g, &with_bits, t->bits_at + rows, 8, err));
+    PASS_ON(make_room(g, t, &with_bits, err));
+    PASS_ON(alloc_tiles(g, t, ptr[rows], with_bits, err));
+    PASS_ON(map_tiles_launch(g, t, err));
+    PASS_ON(gpu_sync(g, err));
     t->csr.ptr = ptr;
     t->csr.col = t->col;
     t->csr.bits = t->bits;
@@ -865,9 +843,7 @@ int map_tiles_make(struct gpu *g, const struct tile_rows *r, int first, int coun
     t->csr.n_bits = with_bits;
     t->csr.on_device = true;
     ptr = NULL;
-out:
-    free(ptr);
-    return rc;
+    return 0;
 }
 
 void map_tiles_free(struct map_tiles *t)

@@ -90,13 +90,12 @@ struct pairing {
 
 static int pairing_init(struct pairing *x, int64_t blocks, struct err *err)
 {
-    int rc = 0;
     *x = (struct pairing){.words = ceil_div(blocks, 64)};
-    for (int i = 0; i < 2 && !rc; i++)
-        rc = mem_zalloc(&x->wants[i], x->words, sizeof(uint64_t), "block lists", err);
-    for (int k = 0; k < 3 && !rc; k++)
-        rc = mem_alloc(&x->kinds[k], blocks, sizeof(int32_t), "block lists", err);
-    return rc;
+    for (int i = 0; i < 2; i++)
+        PASS_ON(mem_zalloc(&x->wants[i], x->words, sizeof(uint64_t), "block lists", err));
+    for (int k = 0; k < 3; k++)
+        PASS_ON(mem_alloc(&x->kinds[k], blocks, sizeof(int32_t), "block lists", err));
+    return 0;
 }
 
 static void pairing_free(struct pairing *x)
@@ -210,9 +209,7 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
     int32_t units = attn_units_per_block(p, &plan->tile);
     bool col = csr->col && !csr->on_device;
     if (col) {
-        int rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
-        if (rc)
-            return rc;
+        PASS_ON(mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err));
         memcpy(plan->cols, csr->col, (size_t)n * sizeof(int32_t));
         plan->n_cols = n;
     }
@@ -270,9 +267,7 @@ static int filtered_items(const struct attn_problem *p, const struct attn_csr *c
     int rows = attn_block_rows(p->lists, &plan->tile), bm = plan->tile.bm;
     int64_t lists = ceil_div(p->nq, rows), beg = 0, at = 0;
 
-    int rc = mem_alloc(&plan->cols, plan->blocks, sizeof(int32_t), "block lists", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&plan->cols, plan->blocks, sizeof(int32_t), "block lists", err));
     for (int32_t i = 0; i < p->heads * plan->q_blocks; i++) {
         int64_t h = i / plan->q_blocks, row0 = i % plan->q_blocks * bm, b = row0 / rows;
         const int64_t *r = csr->ptr + h * lists + b;
@@ -323,17 +318,14 @@ static int order_items(struct attn_plan *plan, int32_t from, int64_t section_row
 {
     struct attn_item *items = plan->items + from;
     int32_t n = plan->n_items - from;
-    struct order_key *keys = NULL;
-    int rc = mem_alloc(&keys, n, sizeof *keys, "work items", err);
-    if (rc)
-        return rc;
+    OWN(free_at) struct order_key *keys = NULL;
+    PASS_ON(mem_alloc(&keys, n, sizeof *keys, "work items", err));
     for (int32_t i = 0; i < n; i++)
         keys[i] = (struct order_key){(int32_t)(items[i].row / section_rows),
                                      stages_of(plan, items + i), i, items[i]};
     qsort(keys, (size_t)n, sizeof *keys, by_order);
     for (int32_t i = 0; i < n; i++)
         items[i] = keys[i].item;
-    free(keys);
     return 0;
 }
 
@@ -389,15 +381,15 @@ static void add_pieces(struct attn_plan *plan, struct attn_item it, struct attn_
 /* From the first item on that would end late: cut the rest, and order it by length alone. */
 static int cut_items(struct attn_plan *plan, int sms, struct err *err)
 {
-    struct attn_item *whole = plan->items, *items = NULL;
+    OWN(free_at) struct attn_item *items = NULL;
+    struct attn_item *whole = plan->items;
     int64_t left, at = 0;
     int32_t n = plan->n_items, first = first_late(plan, sms, &left);
-    int rc = 0;
 
     if (first == n)
         return 0;
-    TRY(mem_alloc(&items, attn_most_items(n, sms), sizeof *items, "work items", err));
-    TRY(mem_alloc(&plan->splits, n - first, sizeof *plan->splits, "split rows", err));
+    PASS_ON(mem_alloc(&items, attn_most_items(n, sms), sizeof *items, "work items", err));
+    PASS_ON(mem_alloc(&plan->splits, n - first, sizeof *plan->splits, "split rows", err));
     memcpy(items, whole, (size_t)first * sizeof *items);
     plan->items = items;
     plan->n_items = first;
@@ -409,10 +401,7 @@ static int cut_items(struct attn_plan *plan, int sms, struct err *err)
     }
     free(whole);
     items = NULL;
-    TRY(order_items(plan, first, INT64_MAX, err));
-out:
-    free(items);
-    return rc;
+    return order_items(plan, first, INT64_MAX, err);
 }
 
 /* ---- balance -------------------------------------------------------------------------------- */
@@ -483,24 +472,21 @@ static int check_size(const struct attn_problem *p, int bm, int64_t rows,
 int attn_plan_begin(const struct attn_problem *p, const struct attn_tile *tile,
                     const struct attn_csr *csr, struct attn_plan *plan, struct err *err)
 {
-    int rc = 0;
     int64_t blocks = ceil_div(p->nq, tile->bm), rows;
     int64_t lists = csr ? p->heads * ceil_div(p->nq, attn_block_rows(p->lists, tile)) : 0;
 
     memset(plan, 0, sizeof *plan);
     plan->tile = *tile;
     rows = mul_ok(p->heads, blocks, &rows) ? rows : INT64_MAX;
-    TRY(check_size(p, tile->bm, rows, csr, lists, err));
+    PASS_ON(check_size(p, tile->bm, rows, csr, lists, err));
     plan->q_blocks = (int32_t)blocks;
     plan->masked_units = masked_units(p, plan);
     if (csr) {
         plan->blocks = csr->ptr[lists];
         plan->lists = *csr;
     }
-    TRY(mem_alloc(&plan->items, rows, sizeof *plan->items, "work items", err));
-    TRY(mem_alloc(&plan->empty, rows, sizeof *plan->empty, "empty rows", err));
-out:
-    return rc;
+    PASS_ON(mem_alloc(&plan->items, rows, sizeof *plan->items, "work items", err));
+    return mem_alloc(&plan->empty, rows, sizeof *plan->empty, "empty rows", err);
 }
 
 int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
@@ -557,9 +543,7 @@ static int cut_equally(struct attn_plan *plan, int64_t most, struct err *err)
 
     for (int32_t i = 0; i < plan->n_items; i++)
         n += ceil_div(plan->items[i].end - plan->items[i].beg, most);
-    int rc = mem_alloc(&items, n, sizeof *items, "work items", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&items, n, sizeof *items, "work items", err));
     n = 0;
     for (int32_t i = 0; i < plan->n_items; i++) {
         struct attn_item it = plan->items[i];
@@ -578,14 +562,10 @@ static int cut_equally(struct attn_plan *plan, int64_t most, struct err *err)
 static int equal_pieces(const struct attn_problem *p, const struct attn_tile *tile, int sms,
                         struct attn_plan *plan, struct err *err)
 {
-    int rc = 0;
-
-    TRY(attn_plan_begin(p, tile, NULL, plan, err));
+    PASS_ON(attn_plan_begin(p, tile, NULL, plan, err));
     dense_items(p, plan);
-    TRY(cut_equally(plan, plan->blocks ? ceil_div(plan->blocks, sms) : 1, err));
-    TRY(order_items(plan, 0, INT64_MAX, err));
-out:
-    return rc;
+    PASS_ON(cut_equally(plan, plan->blocks ? ceil_div(plan->blocks, sms) : 1, err));
+    return order_items(plan, 0, INT64_MAX, err);
 }
 
 /* No partial results are combined here, so pieces cost nothing but their start: where rows are few,

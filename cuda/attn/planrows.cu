@@ -155,23 +155,17 @@ struct put_row {
 
 int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err)
 {
-    int rc = 0;
-    TRY(launch_order(g, r, put_row{r->order}, err));
+    PASS_ON(launch_order(g, r, put_row{r->order}, err));
     cut_rows<<<1, CUT_THREADS, 0, g->stream>>>(*r);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* Make it again, keys included. */
 static int row_plan_launch(struct gpu *g, const struct row_plan *r, struct err *err)
 {
-    int rc = 0;
     make_keys<<<(unsigned)((r->rows + THREADS - 1) / THREADS), THREADS, 0, g->stream>>>(*r);
-    CU_LAUNCHED(err);
-    TRY(row_plan_cut(g, r, err));
-out:
-    return rc;
+    PASS_ON_LAUNCH(err);
+    return row_plan_cut(g, r, err);
 }
 
 /* *to, the caller's, from the device. */
@@ -180,56 +174,50 @@ static int fetch(struct gpu *g, const T *from, int64_t n, T **to, struct err *er
 {
     free(*to);
     *to = NULL;
-    int rc = mem_alloc(to, n, sizeof **to, "plan", err);
-    return rc ? rc : gpu_get(g, *to, from, n * (int64_t)sizeof **to, err);
+    PASS_ON(mem_alloc(to, n, sizeof **to, "plan", err));
+    return gpu_get(g, *to, from, n * (int64_t)sizeof **to, err);
 }
 
 int row_plan_fetch(struct gpu *g, const struct row_plan *r, struct attn_plan *plan, struct err *err)
 {
     struct plan_counts n;
-    int rc = 0;
-    TRY(gpu_get(g, &n, r->n, sizeof n, err));
-    TRY(fetch(g, r->items, n.items, &plan->items, err));
-    TRY(fetch(g, r->splits, n.splits, &plan->splits, err));
-    TRY(fetch(g, r->empty, n.empty, &plan->empty, err));
+    PASS_ON(gpu_get(g, &n, r->n, sizeof n, err));
+    PASS_ON(fetch(g, r->items, n.items, &plan->items, err));
+    PASS_ON(fetch(g, r->splits, n.splits, &plan->splits, err));
+    PASS_ON(fetch(g, r->empty, n.empty, &plan->empty, err));
     plan->n_items = n.items;
     plan->n_splits = n.splits;
     plan->n_slots = n.slots;
     plan->n_empty = n.empty;
     plan->device = {r->items,         r->splits,        r->empty,         plan->lists.col,
                     plan->lists.bits, plan->lists.keys, plan->lists.words};
-    TRY(attn_plan_rate(plan, r->sms, err));
-out:
-    return rc;
+    return attn_plan_rate(plan, r->sms, err);
 }
 
 int map_plan_launch(struct gpu *g, const void *plan, struct err *err)
 {
     const struct map_plan *p = (const struct map_plan *)plan;
-    int rc = map_tiles_launch(g, &p->tiles, err);
-    return rc ? rc : row_plan_launch(g, &p->rows, err);
+    PASS_ON(map_tiles_launch(g, &p->tiles, err));
+    return row_plan_launch(g, &p->rows, err);
 }
 
 int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r, struct err *err)
 {
     int64_t most = attn_most_items(rows, g->sms);
-    int rc = 0;
     *r = {};
     r->rows = rows;
     r->sms = g->sms;
     r->per_stage = per_stage;
-    TRY(gpu_alloc(g, rows * 8, &r->key, err));
-    TRY(gpu_alloc(g, rows * 4, &r->units, err));
-    TRY(gpu_alloc(g, rows * (int64_t)sizeof *r->order, &r->order, err));
-    TRY(gpu_alloc(g, (rows + 1) * 8, &r->before, err));
-    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->cut, &r->cut, err));
-    TRY(gpu_alloc(g, most * 4, &r->stages, err));
-    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->items, &r->items, err));
-    TRY(gpu_alloc(g, rows * (int64_t)sizeof *r->splits, &r->splits, err));
-    TRY(gpu_alloc(g, rows * 4, &r->empty, err));
-    TRY(gpu_alloc(g, sizeof *r->n, &r->n, err));
-out:
-    return rc;
+    PASS_ON(gpu_alloc(g, rows * 8, &r->key, err));
+    PASS_ON(gpu_alloc(g, rows * 4, &r->units, err));
+    PASS_ON(gpu_alloc(g, rows * (int64_t)sizeof *r->order, &r->order, err));
+    PASS_ON(gpu_alloc(g, (rows + 1) * 8, &r->before, err));
+    PASS_ON(gpu_alloc(g, most * (int64_t)sizeof *r->cut, &r->cut, err));
+    PASS_ON(gpu_alloc(g, most * 4, &r->stages, err));
+    PASS_ON(gpu_alloc(g, most * (int64_t)sizeof *r->items, &r->items, err));
+    PASS_ON(gpu_alloc(g, rows * (int64_t)sizeof *r->splits, &r->splits, err));
+    PASS_ON(gpu_alloc(g, rows * 4, &r->empty, err));
+    return gpu_alloc(g, sizeof *r->n, &r->n, err);
 }
 
 int row_plan_make(struct gpu *g, const struct attn_problem *p, const struct attn_tile *tile,

@@ -228,18 +228,18 @@ static __global__ void __launch_bounds__(WIDE) choose_keys(const chip_args a)
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     chip_args a = *(const chip_args *)job->state;
-    int rc = 0, smem = (ROWS + 2 * TILE) * a.d * 2;
+    int smem = (ROWS + 2 * TILE) * a.d * 2;
 
-    CU(err, cudaMemsetAsync(a.selected, 0, (size_t)a.heads * 8, g->stream));
-    CU(err, run_kernel(g->stream, static_keys, a.groups, WIDE, 0, a));
+    PASS_ON_CU(err, cudaMemsetAsync(a.selected, 0, (size_t)a.heads * 8, g->stream));
+    PASS_ON_CU(err, run_kernel(g->stream, static_keys, a.groups, WIDE, 0, a));
     for (a.head0 = 0; a.head0 < a.heads; a.head0 += a.at_once) {
         int n = MIN(a.heads - a.head0, a.at_once);
-        CU(err, run_kernel(g->stream, a.d == 128 ? column_masses<128> : column_masses<64>,
-                           dim3(ceil_div(a.nk, TILE * TILES), a.groups, n), THREADS, smem, a));
-        CU(err, run_kernel(g->stream, choose_keys, dim3(a.groups, n), WIDE, 0, a));
+        PASS_ON_CU(err,
+                   run_kernel(g->stream, a.d == 128 ? column_masses<128> : column_masses<64>,
+                              dim3(ceil_div(a.nk, TILE * TILES), a.groups, n), THREADS, smem, a));
+        PASS_ON_CU(err, run_kernel(g->stream, choose_keys, dim3(a.groups, n), WIDE, 0, a));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
@@ -247,25 +247,23 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     chip_args *a = NULL;
     int64_t sums, n = p->nq;
-    int rc = 0;
 
-    TRY(method_init(g, job, ROWS, 1, &a, err));
+    PASS_ON(method_init(g, job, ROWS, 1, &a, err));
     a->rule = select_rule(p, 0)->chip;
     sums = a->groups * n;
     a->at_once = (int)MAX(MIN(SUM_BYTES / (4 * sums), p->heads), 1);
-    TRY(put_each(g, p->heads * n, &a->lse, err, [=](int64_t i) {
+    PASS_ON(put_each(g, p->heads * n, &a->lse, err, [=](int64_t i) {
         const struct chip_given *given = (const struct chip_given *)select_given(p, (int)(i / n));
         return (float)(given->lse[i % n] * M_LOG2E);
     }));
-    TRY(put_each(g, p->heads, &a->stream, err, [=](int64_t h) {
+    PASS_ON(put_each(g, p->heads, &a->stream, err, [=](int64_t h) {
         return ((const struct chip_given *)select_given(p, (int)h))->stream;
     }));
-    TRY(take(g, err, &a->fixed, a->groups * (int64_t)a->map.words, &a->n_fixed, a->groups, &a->sum,
-             a->at_once * sums, &a->selected, p->heads));
+    PASS_ON(take(g, err, &a->fixed, a->groups * (int64_t)a->map.words, &a->n_fixed, a->groups,
+                 &a->sum, a->at_once * sums, &a->selected, p->heads));
     job->lists.own = a->selected;
     job->lists.own_bytes = 8;
-out:
-    return rc;
+    return 0;
 }
 
 extern "C" const struct select_method select_chipmunk = {

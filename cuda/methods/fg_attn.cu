@@ -212,25 +212,18 @@ static int init_dense(struct gpu *g, const struct select_problem *p, fg_state *s
                                  p->nk,    p->scale,    p->causal, ATTN_DENSE};
     struct attn_tensors x = {p->q, p->k, p->k, NULL, NULL};
     const struct attn_kernel *kernel = NULL;
-    struct attn_plan plan = {};
-    int rc = 0;
-    TRY(attn_kernel_find(&dense, g->sm, NULL, &kernel, err));
-    TRY(gpu_alloc(g, p->heads * p->nq * p->d * 2, &x.out, err));
-    TRY(take(g, err, &x.lse, p->heads * p->nq));
-    TRY(attn_plan_make(&dense, &kernel->tile, NULL, g->sms, &plan, err));
-    TRY(attn_job_init(g, &dense, kernel, &plan, &x, &s->dense, err));
-out:
-    attn_plan_free(&plan);
-    return rc;
+    OWN(attn_plan_free) struct attn_plan plan = {};
+    PASS_ON(attn_kernel_find(&dense, g->sm, NULL, &kernel, err));
+    PASS_ON(gpu_alloc(g, p->heads * p->nq * p->d * 2, &x.out, err));
+    PASS_ON(take(g, err, &x.lse, p->heads * p->nq));
+    PASS_ON(attn_plan_make(&dense, &kernel->tile, NULL, g->sms, &plan, err));
+    return attn_job_init(g, &dense, kernel, &plan, &x, &s->dense, err);
 }
 
 static int launch_dense(struct gpu *g, const fg_state *s, struct err *err)
 {
-    int rc = 0;
-    TRY(attn_job_launch(g, &s->dense, err));
-    TRY(metrics_norms_into(g, s->dense.x.lse, s->heads * s->nq, s->norm, err));
-out:
-    return rc;
+    PASS_ON(attn_job_launch(g, &s->dense, err));
+    return metrics_norms_into(g, s->dense.x.lse, s->heads * s->nq, s->norm, err);
 }
 
 static int init_cached(struct gpu *g, struct select_job *job, fg_state *s, struct err *err)
@@ -238,11 +231,10 @@ static int init_cached(struct gpu *g, struct select_job *job, fg_state *s, struc
     const struct select_problem *p = &job->problem;
     const struct fg_rule *r = &select_rule(p, 0)->fg;
     double c = r->at * (double)p->nk;
-    int rc = 0;
 
-    TRY(init_dense(g, p, s, err));
-    TRY(take(g, err, &s->norm, p->heads * p->nq));
-    TRY(mem_zalloc(&s->pass, p->heads, sizeof *s->pass, "passes of heads", err));
+    PASS_ON(init_dense(g, p, s, err));
+    PASS_ON(take(g, err, &s->norm, p->heads * p->nq));
+    PASS_ON(mem_zalloc(&s->pass, p->heads, sizeof *s->pass, "passes of heads", err));
     for (int h = 0; h < p->heads; h++) {
         struct attn_problem one = {1, 1, p->d, p->nq, p->nk, p->scale, p->causal, ATTN_DENSE};
         struct attn_tensors x = {(const char *)p->q + h * p->nq * p->d * 2,
@@ -255,41 +247,35 @@ static int init_cached(struct gpu *g, struct select_job *job, fg_state *s, struc
         ask.c = &c;
         ask.n_c = 1;
         ask.slices = &slices;
-        TRY(metrics_pass_init(g, &one, &x, s->norm + h * p->nq, &ask, s->pass + h, err));
+        PASS_ON(metrics_pass_init(g, &one, &x, s->norm + h * p->nq, &ask, s->pass + h, err));
     }
     if (r->dense_call)
-        TRY(launch_dense(g, s, err));
-out:
-    return rc;
+        return launch_dense(g, s, err);
+    return 0;
 }
 
 static int launch_cached(struct gpu *g, const fg_state *s, const struct select_lists *l,
                          struct err *err)
 {
-    int rc = 0;
     if (!s->dense_call)
-        TRY(launch_dense(g, s, err));
-    TRY(gpu_zero(g, s->map.map, l->rows * s->map.words * 4, err));
+        PASS_ON(launch_dense(g, s, err));
+    PASS_ON(gpu_zero(g, s->map.map, l->rows * s->map.words * 4, err));
     for (int h = 0; h < s->heads; h++)
-        TRY(metrics_pass_launch(g, s->pass + h, err));
-out:
-    return rc;
+        PASS_ON(metrics_pass_launch(g, s->pass + h, err));
+    return 0;
 }
 
 static int launch_pooled(struct gpu *g, const fg_state *s, struct err *err)
 {
     const fg_args &a = *s;
-    int rc = 0, smem = (3 * GROUP_TILE + KEY_TILE) * a.d * 2;
+    int smem = (3 * GROUP_TILE + KEY_TILE) * a.d * 2;
     dim3 tiles(ceil_div(a.nk, KEY_TILE), ceil_div(a.groups, GROUP_TILE), a.heads);
-    CU(err, run_kernel(g->stream, a.d == 128 ? mean_queries<128> : mean_queries<64>,
-                       dim3(a.groups, a.heads), 256, 0, a));
+    PASS_ON_CU(err, run_kernel(g->stream, a.d == 128 ? mean_queries<128> : mean_queries<64>,
+                               dim3(a.groups, a.heads), 256, 0, a));
     if (s->pooled)
-        TRY(fg_pooled_launch(g, a, s->pooled, err));
-    else
-        CU(err, run_kernel(g->stream, a.d == 128 ? pooled_scores<128> : pooled_scores<64>, tiles,
-                           TILE_THREADS, smem, a));
-out:
-    return rc;
+        return fg_pooled_launch(g, a, s->pooled, err);
+    return CU_STATUS(err, run_kernel(g->stream, a.d == 128 ? pooled_scores<128> : pooled_scores<64>,
+                                     tiles, TILE_THREADS, smem, a));
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
@@ -299,23 +285,21 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     const fg_fold &f = s->fold;
     fg_args a = *s;
     bool ranked = !s->cached && a.by == FG_CHOOSE_TOPK && f.width > 1;
-    int rc = 0;
 
-    TRY(s->cached ? launch_cached(g, s, l, err) : launch_pooled(g, s, err));
+    PASS_ON(s->cached ? launch_cached(g, s, l, err) : launch_pooled(g, s, err));
     if (ranked) {
         a.t = f.value;
         a.keys = l->units;
         a.width = f.width;
         a.map = f.map;
-        CU(err, run_kernel(g->stream, fold_values, dim3(ceil_div(l->units, 256), a.groups, a.heads),
-                           256, 0, f, a));
+        PASS_ON_CU(err, run_kernel(g->stream, fold_values,
+                                   dim3(ceil_div(l->units, 256), a.groups, a.heads), 256, 0, f, a));
     }
     if (!s->cached && !s->pooled)
-        CU(err, run_kernel(g->stream, choose_keys, dim3(a.groups, a.heads), WIDE, 0, a));
+        PASS_ON_CU(err, run_kernel(g->stream, choose_keys, dim3(a.groups, a.heads), WIDE, 0, a));
     if (f.width > 1 && !ranked)
-        CU(err, run_kernel(g->stream, fold_bits, ceil_div(f.rows, 8), 256, 0, f));
-out:
-    return rc;
+        return CU_STATUS(err, run_kernel(g->stream, fold_bits, ceil_div(f.rows, 8), 256, 0, f));
+    return 0;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
@@ -337,17 +321,15 @@ static bool fits(const struct select_problem *p, char why[160])
 static int init_fold(struct gpu *g, const struct select_job *job, fg_state *s, struct err *err)
 {
     const struct select_lists *l = &job->lists;
-    int rc = 0;
     s->map.words = (int)ceil_div(s->nk, 32);
-    TRY(take(g, err, &s->map.map, l->rows * s->map.words, &s->fold.value, l->rows * l->units));
+    PASS_ON(take(g, err, &s->map.map, l->rows * s->map.words, &s->fold.value, l->rows * l->units));
     s->fold.rows = l->rows;
     s->fold.nk = s->nk;
     s->fold.width = (int)l->bk;
     s->fold.key_words = s->map.words;
     s->fold.key_map = s->map.map;
     s->fold.map = map_rows_of(l);
-out:
-    return rc;
+    return 0;
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
@@ -355,9 +337,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     const struct fg_rule *r = &select_rule(p, 0)->fg;
     fg_state *s = NULL;
-    int rc = 0;
 
-    TRY(method_init(g, job, r->M, r->width, &s, err));
+    PASS_ON(method_init(g, job, r->M, r->width, &s, err));
     s->cached = r->by == FG_CHOOSE_MAX;
     s->dense_call = r->dense_call;
     s->keys = p->nk;
@@ -370,19 +351,18 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->scale = (float)p->scale;
     s->at = (float)r->at;
     if (r->width > 1)
-        TRY(init_fold(g, job, s, err));
+        PASS_ON(init_fold(g, job, s, err));
     if (s->cached) {
-        TRY(init_cached(g, job, s, err));
+        return init_cached(g, job, s, err);
     } else {
-        TRY(take(g, err, &s->mean, 3 * job->lists.rows * (p->d / 8)));
+        PASS_ON(take(g, err, &s->mean, 3 * job->lists.rows * (p->d / 8)));
         if (g->sm == 90 && r->by != FG_CHOOSE_TOPK)
-            TRY(fg_pooled_init(g, *s, &s->pooled, err));
+            PASS_ON(fg_pooled_init(g, *s, &s->pooled, err));
         else
-            TRY(take(g, err, &s->t, job->lists.rows * p->nk));
+            PASS_ON(take(g, err, &s->t, job->lists.rows * p->nk));
         s->fold.t = s->t;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void release(struct select_job *job)

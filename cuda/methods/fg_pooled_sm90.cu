@@ -376,12 +376,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
 template <int D>
 static int launch_passes(struct gpu *g, const fg_args &a, const fg_pooled &p, struct err *err)
 {
-    int rc = 0, bytes = sizeof(pooled_smem<D>);
+    int bytes = sizeof(pooled_smem<D>);
     if (a.by == FG_CHOOSE_NORM)
-        CU(err, (run_kernel(g->stream, pooled_pass<D, false>, p.blocks, THREADS, bytes, a, p)));
-    CU(err, (run_kernel(g->stream, pooled_pass<D, true>, p.blocks, THREADS, bytes, a, p)));
-out:
-    return rc;
+        PASS_ON_CU(err,
+                   (run_kernel(g->stream, pooled_pass<D, false>, p.blocks, THREADS, bytes, a, p)));
+    return CU_STATUS(err,
+                     (run_kernel(g->stream, pooled_pass<D, true>, p.blocks, THREADS, bytes, a, p)));
 }
 
 int fg_pooled_launch(struct gpu *g, const fg_args &a, const struct fg_pooled *p, struct err *err)
@@ -474,22 +474,20 @@ out:
 int fg_pooled_init(struct gpu *g, const fg_args &a, struct fg_pooled **out, struct err *err)
 {
     fg_pooled *p = NULL;
-    int box[3] = {64, 0, 0}, rc = 0;
+    int box[3] = {64, 0, 0};
     if (posix_memalign((void **)&p, 128, sizeof *p) != 0) /* tensor maps */
-        FAIL(err, ERR_NOMEM, "fg-attn on the GPU: out of memory");
+        return err_set(err, ERR_NOMEM, "fg-attn on the GPU: out of memory");
     memset(p, 0, sizeof *p);
     *out = p;
     p->together = 1;
     while (p->together < MOST_TOGETHER && a.per_kv % (2 * p->together) == 0)
         p->together *= 2;
-    TRY(make_pieces(g, a, p, err));
-    TRY(take(g, err, &p->part, (int64_t)a.heads * a.groups * p->most));
+    PASS_ON(make_pieces(g, a, p, err));
+    PASS_ON(take(g, err, &p->part, (int64_t)a.heads * a.groups * p->most));
     box[1] = ROWS / p->together;
     box[2] = p->together;
-    TRY(tensor_map_boxes(&p->mean, a.mean, a.d, a.groups, 3 * a.heads, box, err));
-    TRY(tensor_map(&p->keys, a.k, a.d, a.nk, a.kv_heads, KEYS, err));
-out:
-    return rc;
+    PASS_ON(tensor_map_boxes(&p->mean, a.mean, a.d, a.groups, 3 * a.heads, box, err));
+    return tensor_map(&p->keys, a.k, a.d, a.nk, a.kv_heads, KEYS, err);
 }
 
 void fg_pooled_free(struct fg_pooled *p)

@@ -235,52 +235,45 @@ static __global__ void fill_map(const flex_args a)
 /* What the sampled rows are not needed for, on the side stream. */
 template <int D> static int launch_means(struct gpu *g, const flex_args &a, struct err *err)
 {
-    int rc = 0;
     const float *none = NULL;
-    CU(err, run_kernel(g->side, means_of<D>, dim3(1, a.heads), 256, 0,
-                       a.q + (a.nk - a.block) * (D / 8), a.nk, a.block, 0, 0, none, 0.0, a.q_last));
-    CU(err, run_kernel(g->side, means_of<D>, dim3(a.nb, a.kv_heads), 256, 0, a.k, a.nk, a.block,
-                       a.block, 0, none, 0.0, a.k_mean));
-    CU(err, run_kernel(g->side, means_of<D>, dim3(a.nb, a.heads), 256, 0, a.q, a.nk, a.block,
-                       a.block, 0, none, 0.0, a.q_mean));
-    CU(err, run_scores(g->side, g->sms, a.heads, a.q_mean, a.k_mean, D, a.nb, a.nb, a.per_kv,
-                       a.scale, a.causal, a.block, a.block, a.score));
-    CU(err, run_kernel(g->side, row_softmax, ceil_div((int64_t)a.heads * a.nb, 8), 256, 0, a));
-out:
-    return rc;
+    PASS_ON_CU(err, run_kernel(g->side, means_of<D>, dim3(1, a.heads), 256, 0,
+                               a.q + (a.nk - a.block) * (D / 8), a.nk, a.block, 0, 0, none, 0.0,
+                               a.q_last));
+    PASS_ON_CU(err, run_kernel(g->side, means_of<D>, dim3(a.nb, a.kv_heads), 256, 0, a.k, a.nk,
+                               a.block, a.block, 0, none, 0.0, a.k_mean));
+    PASS_ON_CU(err, run_kernel(g->side, means_of<D>, dim3(a.nb, a.heads), 256, 0, a.q, a.nk,
+                               a.block, a.block, 0, none, 0.0, a.q_mean));
+    PASS_ON_CU(err, run_scores(g->side, g->sms, a.heads, a.q_mean, a.k_mean, D, a.nb, a.nb,
+                               a.per_kv, a.scale, a.causal, a.block, a.block, a.score));
+    return CU_STATUS(
+        err, run_kernel(g->side, row_softmax, ceil_div((int64_t)a.heads * a.nb, 8), 256, 0, a));
 }
 
 static int launch_frontier(struct gpu *g, const flex_args &a, struct err *err)
 {
-    int rc = 0;
-    TRY(last_rows_launch(g, a.last, a.d, err));
-    CU(err, run_kernel(g->stream, count_tokens, dim3(a.heads, 2), WIDE, 0, a));
-    TRY(slash_launch(g, a.lists, true, err));
-out:
-    return rc;
+    PASS_ON(last_rows_launch(g, a.last, a.d, err));
+    PASS_ON_CU(err, run_kernel(g->stream, count_tokens, dim3(a.heads, 2), WIDE, 0, a));
+    return slash_launch(g, a.lists, true, err);
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const flex_args &a = *(const flex_args *)job->state;
-    int rc = 0;
 
     if (a.frontier)
         return launch_frontier(g, a, err);
-    TRY(gpu_fork(g, err));
-    TRY(a.d == 128 ? launch_means<128>(g, a, err) : launch_means<64>(g, a, err));
-    TRY(last_rows_launch(g, a.last, a.d, err));
-    CU(err, run_kernel(g->stream, sum_blocks, dim3((a.nb + 7) / 8, a.heads), 256, 0, a));
-    TRY(gpu_join(g, err));
-    TRY(gpu_fork(g, err)); /* few thread blocks each: side by side */
-    CU(err, run_kernel(g->side, count_tokens, dim3(a.heads, 2), WIDE, 0, a));
-    CU(err, run_kernel(g->side, test_pattern, a.heads, WIDE, a.nb * 8, a));
-    CU(err, run_kernel(g->stream, keep_entries, a.heads, WIDE, 0, a));
-    TRY(gpu_join(g, err));
-    CU(err, run_kernel(g->stream, best_blocks, dim3(a.heads, 2), 32, a.nb * 8, a));
-    CU(err, run_kernel(g->stream, fill_map, ceil_div(job->lists.rows, 8), 256, 0, a));
-out:
-    return rc;
+    PASS_ON(gpu_fork(g, err));
+    PASS_ON(a.d == 128 ? launch_means<128>(g, a, err) : launch_means<64>(g, a, err));
+    PASS_ON(last_rows_launch(g, a.last, a.d, err));
+    PASS_ON_CU(err, run_kernel(g->stream, sum_blocks, dim3((a.nb + 7) / 8, a.heads), 256, 0, a));
+    PASS_ON(gpu_join(g, err));
+    PASS_ON(gpu_fork(g, err)); /* few thread blocks each: side by side */
+    PASS_ON_CU(err, run_kernel(g->side, count_tokens, dim3(a.heads, 2), WIDE, 0, a));
+    PASS_ON_CU(err, run_kernel(g->side, test_pattern, a.heads, WIDE, a.nb * 8, a));
+    PASS_ON_CU(err, run_kernel(g->stream, keep_entries, a.heads, WIDE, 0, a));
+    PASS_ON(gpu_join(g, err));
+    PASS_ON_CU(err, run_kernel(g->stream, best_blocks, dim3(a.heads, 2), 32, a.nb * 8, a));
+    return CU_STATUS(err, run_kernel(g->stream, fill_map, ceil_div(job->lists.rows, 8), 256, 0, a));
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
@@ -305,40 +298,37 @@ static bool fits(const struct select_problem *p, char why[160])
 
 static int init_frontier(struct gpu *g, struct select_job *job, flex_args *a, struct err *err)
 {
-    int rc = 0, rows = (int)MIN(a->nk, FRONTIER_ROWS);
-    TRY(last_rows_init(g, &job->problem, rows, rows, &a->last, err));
-    TRY(take(g, err, &a->tokens, 2LL * a->heads));
+    int rows = (int)MIN(a->nk, FRONTIER_ROWS);
+    PASS_ON(last_rows_init(g, &job->problem, rows, rows, &a->last, err));
+    PASS_ON(take(g, err, &a->tokens, 2LL * a->heads));
     a->lists.force_cols = FRONTIER_COLS;
     a->lists.force_dists = FRONTIER_DISTS;
     a->lists.want = a->tokens;
-    TRY(slash_init(g, job, &a->last, sizeof *a->own, &a->lists, err));
+    PASS_ON(slash_init(g, job, &a->last, sizeof *a->own, &a->lists, err));
     a->own = (struct flex_own *)job->lists.own;
     a->own_bytes = job->lists.own_bytes;
-out:
-    return rc;
+    return 0;
 }
 
 static int init_blocks(struct gpu *g, struct select_job *job, flex_args *a, struct err *err)
 {
     int64_t h = a->heads, cells = h * a->nb, d = a->d;
-    int rc = 0;
-    TRY(last_rows_init(g, &job->problem, a->block, a->block, &a->last, err));
-    TRY(take(g, err, &a->col, cells, &a->diag, cells, &a->q_last, h * d, &a->q_mean, cells * d,
-             &a->k_mean, (int64_t)a->kv_heads * a->nb * d, &a->score, cells * a->nb, &a->tokens,
-             2 * h, &a->own, h, &a->aware, h, &a->cols, cells, &a->diags, cells, &a->share,
-             h * entries(*a, a->nb), &a->keep, h * entries(*a, a->nb)));
+    PASS_ON(last_rows_init(g, &job->problem, a->block, a->block, &a->last, err));
+    PASS_ON(take(g, err, &a->col, cells, &a->diag, cells, &a->q_last, h * d, &a->q_mean, cells * d,
+                 &a->k_mean, (int64_t)a->kv_heads * a->nb * d, &a->score, cells * a->nb, &a->tokens,
+                 2 * h, &a->own, h, &a->aware, h, &a->cols, cells, &a->diags, cells, &a->share,
+                 h * entries(*a, a->nb), &a->keep, h * entries(*a, a->nb)));
     a->own_bytes = job->lists.own_bytes = sizeof *a->own;
     job->lists.own = a->own;
-out:
-    return rc;
+    return 0;
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct flex_rule *r = &select_rule(&job->problem, 0)->flex;
     flex_args *a = NULL;
-    int rc = 0;
-    TRY(method_init(g, job, r->lists ? SLASH_ROWS : r->block, r->lists ? 1 : r->block, &a, err));
+    PASS_ON(
+        method_init(g, job, r->lists ? SLASH_ROWS : r->block, r->lists ? 1 : r->block, &a, err));
     a->frontier = r->lists;
     a->block = (int)r->block;
     a->nb = (int)ceil_div(a->nk, a->block);
@@ -347,9 +337,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->least = (int)r->least;
     a->most = (int)r->most;
     a->scale = job->problem.scale;
-    TRY(a->frontier ? init_frontier(g, job, a, err) : init_blocks(g, job, a, err));
-out:
-    return rc;
+    return a->frontier ? init_frontier(g, job, a, err) : init_blocks(g, job, a, err);
 }
 
 extern "C" const struct select_method select_flexprefill = {

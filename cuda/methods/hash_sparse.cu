@@ -149,9 +149,8 @@ static int64_t bits_bytes(const hash_args *a)
 static int draw_directions(struct gpu *g, hash_args *a, struct err *err)
 {
     int64_t half = a->rule.buckets / 2;
-    double *dir = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&dir, half * a->d, sizeof *dir, "directions", err));
+    OWN(free_at) double *dir = NULL;
+    PASS_ON(mem_alloc(&dir, half * a->d, sizeof *dir, "directions", err));
     for (int64_t r = 0; r < half; r++) {
         double *x = dir + r * a->d, norm = 0;
         for (int c = 0; c < a->d; c++) {
@@ -162,38 +161,31 @@ static int draw_directions(struct gpu *g, hash_args *a, struct err *err)
         for (int c = 0; c < a->d; c++)
             x[c] /= sqrt(norm);
     }
-    TRY(put_array(g, dir, half * a->d, &a->dir, err));
-out:
-    free(dir);
-    return rc;
+    return put_array(g, dir, half * a->d, &a->dir, err);
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     hash_args *a = NULL;
-    int rc = 0;
-    TRY(method_init(g, job, 1, 1, &a, err));
+    PASS_ON(method_init(g, job, 1, 1, &a, err));
     a->rule = select_rule(&job->problem, 0)->hash;
-    TRY(draw_directions(g, a, err));
-    TRY(take(g, err, &a->q_bucket, a->heads * a->nq, &a->k_bucket,
-             32LL * a->kv_heads * a->map.words, &a->bits, bits_bytes(a) / 4));
-out:
-    return rc;
+    PASS_ON(draw_directions(g, a, err));
+    return take(g, err, &a->q_bucket, a->heads * a->nq, &a->k_bucket,
+                32LL * a->kv_heads * a->map.words, &a->bits, bits_bytes(a) / 4);
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const hash_args &a = *(const hash_args *)job->state;
-    int rc = 0;
     int64_t most = a.nq > a.nk ? a.nq : a.nk;
-    CU(err, run_kernel(g->stream, a.rule.buckets > 16 ? hash_tokens<DIRECTIONS> : hash_tokens<8>,
-                       dim3(ceil_div(most, 128), a.heads + a.kv_heads), 128, 0, a));
-    TRY(gpu_zero(g, a.bits, bits_bytes(&a), err));
-    CU(err,
-       run_kernel(g->stream, map_buckets, dim3(ceil_div(a.map.words, 4), a.kv_heads), 128, 0, a));
-    CU(err, run_kernel(g->stream, copy_buckets, ceil_div(a.heads * a.nq, 8), 256, 0, a));
-out:
-    return rc;
+    PASS_ON_CU(err,
+               run_kernel(g->stream, a.rule.buckets > 16 ? hash_tokens<DIRECTIONS> : hash_tokens<8>,
+                          dim3(ceil_div(most, 128), a.heads + a.kv_heads), 128, 0, a));
+    PASS_ON(gpu_zero(g, a.bits, bits_bytes(&a), err));
+    PASS_ON_CU(err, run_kernel(g->stream, map_buckets, dim3(ceil_div(a.map.words, 4), a.kv_heads),
+                               128, 0, a));
+    return CU_STATUS(err,
+                     run_kernel(g->stream, copy_buckets, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 }
 
 extern "C" const struct select_method select_hash_sparse = {

@@ -92,22 +92,17 @@ static int find_choice(struct gpu *g, const struct select_problem *p, hashed_cho
     const struct own_hashed *r = &select_rule(p, 0)->hashed;
     struct attn_problem problem = {p->heads, p->kv_heads, p->d,      p->nq,
                                    p->nk,    p->scale,    p->causal, ATTN_DENSE};
-    int32_t *head = (int32_t *)malloc((size_t)p->heads * sizeof *head);
-    struct own_squares at = {};
-    int rc = 0;
+    OWN(free_at) int32_t *head = (int32_t *)malloc((size_t)p->heads * sizeof *head);
+    OWN(own_squares_free) struct own_squares at = {};
 
     if (!head)
-        FAIL(err, ERR_NOMEM, "hyperattention on the GPU: out of memory");
+        return err_set(err, ERR_NOMEM, "hyperattention on the GPU: out of memory");
     for (int h = 0; h < p->heads; h++) {
         const int32_t *given = (const int32_t *)select_given(p, h);
         head[h] = given ? *given : h;
     }
-    TRY(own_squares_make(r, p->nq, p->nk, p->causal, &at, err));
-    TRY(hashed_choice_init(g, &problem, p->q, p->k, r, head, &at, c, err));
-out:
-    own_squares_free(&at);
-    free(head);
-    return rc;
+    PASS_ON(own_squares_make(r, p->nq, p->nk, p->causal, &at, err));
+    return hashed_choice_init(g, &problem, p->q, p->k, r, head, &at, c, err);
 }
 
 static int choose(struct gpu *g, const struct select_job *job, struct err *err)
@@ -119,32 +114,27 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
     hyper_args *a = NULL;
-    int rc = 0;
 
     job->choose = choose;
     if (p->no_mask) {
         job->state = a = (hyper_args *)calloc(1, sizeof *a);
         if (!a)
-            FAIL(err, ERR_NOMEM, "hyperattention on the GPU: out of memory");
+            return err_set(err, ERR_NOMEM, "hyperattention on the GPU: out of memory");
         return find_choice(g, p, &a->c, err);
     }
-    TRY(method_init(g, job, 1, 1, &a, err));
-    TRY(find_choice(g, p, &a->c, err));
-    TRY(take(g, err, &a->place, a->heads * a->c.q_all));
-out:
-    return rc;
+    PASS_ON(method_init(g, job, 1, 1, &a, err));
+    PASS_ON(find_choice(g, p, &a->c, err));
+    return take(g, err, &a->place, a->heads * a->c.q_all);
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const hyper_args &a = *(const hyper_args *)job->state;
-    int rc = 0, warps = row_warps(4 * a.map.words), bytes = 4 * a.map.words * warps;
-    TRY(choose(g, job, err));
-    CU(err, run_kernel(g->stream, find_places, dim3(a.c.n, a.heads), 256, 0, a));
-    CU(err,
-       run_kernel(g->stream, map_pairs, ceil_div(a.heads * a.nq, warps), 32 * warps, bytes, a));
-out:
-    return rc;
+    int warps = row_warps(4 * a.map.words), bytes = 4 * a.map.words * warps;
+    PASS_ON(choose(g, job, err));
+    PASS_ON_CU(err, run_kernel(g->stream, find_places, dim3(a.c.n, a.heads), 256, 0, a));
+    return CU_STATUS(err, run_kernel(g->stream, map_pairs, ceil_div(a.heads * a.nq, warps),
+                                     32 * warps, bytes, a));
 }
 
 extern "C" const struct select_method select_hyperattention = {

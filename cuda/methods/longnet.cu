@@ -32,20 +32,16 @@ static __global__ void branch_rows(const __grid_constant__ longnet_args a)
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     longnet_args *a = NULL;
-    int rc = 0;
-    TRY(method_init(g, job, 1, 1, &a, err));
+    PASS_ON(method_init(g, job, 1, 1, &a, err));
     a->rule = select_rule(&job->problem, 0)->dilated;
-out:
-    return rc;
+    return 0;
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const longnet_args &a = *(const longnet_args *)job->state;
-    int rc = 0;
-    CU(err, run_kernel(g->stream, branch_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
-out:
-    return rc;
+    return CU_STATUS(err,
+                     run_kernel(g->stream, branch_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 }
 
 extern "C" const struct select_method select_longnet = {

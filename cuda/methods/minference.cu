@@ -98,24 +98,23 @@ static __global__ void share_step(share_search *search, int *want, int heads, in
 static int share_sizes(struct gpu *g, slash_lists *a, double share, struct err *err)
 {
     double nb = ceil((double)a->n / SLASH_ROWS), dense = a->both ? nb * nb : nb * (nb + 1) / 2;
-    int rc = 0, warps = 4, bytes = warps * a->words * 4, threads = 128;
+    int warps = 4, bytes = warps * a->words * 4, threads = 128;
     int64_t groups = ceil_div((int64_t)nb, warps), steps = ceil_div(a->heads, threads);
     share_search *search = NULL;
     int *want = NULL;
 
-    TRY(take(g, err, &search, a->heads, &want, 2LL * a->heads));
+    PASS_ON(take(g, err, &search, a->heads, &want, 2LL * a->heads));
     a->want = want;
-    CU(err, run_kernel(g->stream, share_step, steps, threads, 0, search, want, a->heads, a->n,
-                       share, dense, true));
+    PASS_ON_CU(err, run_kernel(g->stream, share_step, steps, threads, 0, search, want, a->heads,
+                               a->n, share, dense, true));
     for (int left = 5 * a->n - 1; left > 0; left /= 2) {
-        TRY(slash_choose(g, *a, err));
-        CU(err, run_kernel(g->stream, slash_listed, dim3(groups, a->heads), 32 * warps, bytes, *a,
-                           search));
-        CU(err, run_kernel(g->stream, share_step, steps, threads, 0, search, want, a->heads, a->n,
-                           share, dense, false));
+        PASS_ON(slash_choose(g, *a, err));
+        PASS_ON_CU(err, run_kernel(g->stream, slash_listed, dim3(groups, a->heads), 32 * warps,
+                                   bytes, *a, search));
+        PASS_ON_CU(err, run_kernel(g->stream, share_step, steps, threads, 0, search, want, a->heads,
+                                   a->n, share, dense, false));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- blocks --------------------------------------------------------------------------------- */
@@ -137,19 +136,17 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS)
 
 static int launch_blocks(struct gpu *g, const minference_state *s, int64_t rows, struct err *err)
 {
-    int rc = 0, n = s->units, warps = row_warps(n * 8);
+    int n = s->units, warps = row_warps(n * 8);
     const float *none = NULL;
     auto means = s->d == 128 ? means_of<128> : means_of<64>;
-    CU(err, run_kernel(g->stream, means, dim3(n, s->heads), 256, 0, s->q, s->nq, BLOCK, BLOCK,
-                       BLOCK, none, 0.0, s->q_mean));
-    CU(err, run_kernel(g->stream, means, dim3(n, s->kv_heads), 256, 0, s->k, s->nk, BLOCK, BLOCK,
-                       BLOCK, none, 0.0, s->k_mean));
-    CU(err, run_scores(g->stream, g->sms, s->heads, s->q_mean, s->k_mean, s->d, n, n, s->per_kv, 1,
-                       s->causal, BLOCK, BLOCK, s->score));
-    CU(err, run_kernel(g->stream, best_blocks, ceil_div(rows, warps), 32 * warps, warps * n * 8,
-                       s->score, rows, n, s->top, s->causal, s->map));
-out:
-    return rc;
+    PASS_ON_CU(err, run_kernel(g->stream, means, dim3(n, s->heads), 256, 0, s->q, s->nq, BLOCK,
+                               BLOCK, BLOCK, none, 0.0, s->q_mean));
+    PASS_ON_CU(err, run_kernel(g->stream, means, dim3(n, s->kv_heads), 256, 0, s->k, s->nk, BLOCK,
+                               BLOCK, BLOCK, none, 0.0, s->k_mean));
+    PASS_ON_CU(err, run_scores(g->stream, g->sms, s->heads, s->q_mean, s->k_mean, s->d, n, n,
+                               s->per_kv, 1, s->causal, BLOCK, BLOCK, s->score));
+    return CU_STATUS(err, run_kernel(g->stream, best_blocks, ceil_div(rows, warps), 32 * warps,
+                                     warps * n * 8, s->score, rows, n, s->top, s->causal, s->map));
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
@@ -177,23 +174,20 @@ static int init_slash(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     const struct minf_rule *r = &select_rule(p, 0)->minf;
     minference_state *s = NULL;
-    int rc = 0;
 
-    TRY(method_init(g, job, r->realised ? SLASH_ROWS : 1, 1, &s, err));
+    PASS_ON(method_init(g, job, r->realised ? SLASH_ROWS : 1, 1, &s, err));
     s->slash = true;
     s->realised = r->realised;
-    TRY(last_rows_init(g, p, (int)r->rows, 1, &s->last, err));
+    PASS_ON(last_rows_init(g, p, (int)r->rows, 1, &s->last, err));
     s->lists.n_cols = (int)r->v;
     s->lists.n_dists = (int)r->s;
     s->lists.force_cols = (int)r->force_cols;
     s->lists.force_dists = (int)r->force_dists;
-    TRY(slash_init(g, job, &s->last, 0, &s->lists, err));
+    PASS_ON(slash_init(g, job, &s->last, 0, &s->lists, err));
     if (!(r->work > 0))
-        goto out;
-    TRY(last_rows_launch(g, s->last, p->d, err));
-    TRY(share_sizes(g, &s->lists, r->work, err));
-out:
-    return rc;
+        return 0;
+    PASS_ON(last_rows_launch(g, s->last, p->d, err));
+    return share_sizes(g, &s->lists, r->work, err);
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
@@ -201,17 +195,14 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct minf_rule *r = &select_rule(&job->problem, 0)->minf;
     minference_state *s = NULL;
     int64_t rows;
-    int rc = 0;
 
     if (!r->blocks)
         return init_slash(g, job, err);
-    TRY(method_init(g, job, BLOCK, BLOCK, &s, err));
+    PASS_ON(method_init(g, job, BLOCK, BLOCK, &s, err));
     s->top = (int)r->top;
     rows = job->lists.rows;
-    TRY(take(g, err, &s->q_mean, rows * s->d, &s->k_mean, (int64_t)s->kv_heads * s->units * s->d,
-             &s->score, rows * s->units));
-out:
-    return rc;
+    return take(g, err, &s->q_mean, rows * s->d, &s->k_mean, (int64_t)s->kv_heads * s->units * s->d,
+                &s->score, rows * s->units);
 }
 
 extern "C" const struct select_method select_minference = {

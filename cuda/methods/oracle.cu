@@ -652,49 +652,48 @@ static int launch_choice(struct gpu *g, const oracle_args &a, int n, struct err 
 {
     int64_t each = a.bk < ORACLE_THREADS ? ORACLE_THREADS / a.bk : 1; /* units of a thread block */
     int64_t smem = 4 * (KEY_FEW + (a.in_shared ? row_values(a.units) : 0));
-    int rc = 0;
     if (a.bq == 1 && a.bk == 1 && !a.rule.head_wide) {
-        CU(err, run_kernel(g->stream, oracle_choose_rows, (n * ORACLE_TILE), WIDE, smem, a));
+        PASS_ON_CU(err,
+                   run_kernel(g->stream, oracle_choose_rows, (n * ORACLE_TILE), WIDE, smem, a));
         return 0;
     }
-    CU(err, run_kernel(g->stream, oracle_row_norms, (n * ORACLE_TILE), WIDE, 0, a));
-    CU(err, run_kernel(g->stream, oracle_unit_masses,
-                       dim3(ceil_div(a.units, each), (n * a.per_tile)), ORACLE_THREADS, 0, a));
+    PASS_ON_CU(err, run_kernel(g->stream, oracle_row_norms, (n * ORACLE_TILE), WIDE, 0, a));
+    PASS_ON_CU(err,
+               run_kernel(g->stream, oracle_unit_masses,
+                          dim3(ceil_div(a.units, each), (n * a.per_tile)), ORACLE_THREADS, 0, a));
     if (a.rule.head_wide)
         return 0;
-    CU(err, run_kernel(g->stream, oracle_choose_units, (n * a.per_tile), WIDE, smem, a));
-out:
-    return rc;
+    return CU_STATUS(err,
+                     run_kernel(g->stream, oracle_choose_units, (n * a.per_tile), WIDE, smem, a));
 }
 
 /* The tiles [from, to); with head-wide choices their masses follow each other. */
 static int launch_tiles(struct gpu *g, const oracle_state *s, int from, int to, struct err *err)
 {
     oracle_args a = *s;
-    int rc = 0, smem = 2 * ORACLE_TILE * a.d * 2;
+    int smem = 2 * ORACLE_TILE * a.d * 2;
     for (a.tile0 = from; a.tile0 < to; a.tile0 += s->tiles) {
         int n = MIN(to - a.tile0, s->tiles);
         if (s->at_once)
             a.mass = s->mass + (a.tile0 - from) * a.per_tile * a.mass_pitch;
-        CU(err, run_kernel(g->stream, a.d == 128 ? oracle_score_tiles<128> : oracle_score_tiles<64>,
-                           dim3(ceil_div(a.nk, ORACLE_TILE), n), ORACLE_THREADS, smem, a));
-        TRY(launch_choice(g, a, n, err));
+        PASS_ON_CU(err, run_kernel(g->stream,
+                                   a.d == 128 ? oracle_score_tiles<128> : oracle_score_tiles<64>,
+                                   dim3(ceil_div(a.nk, ORACLE_TILE), n), ORACLE_THREADS, smem, a));
+        PASS_ON(launch_choice(g, a, n, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int launch_heads(struct gpu *g, const oracle_state *s, struct err *err)
 {
     const oracle_args &a = *s;
-    int rc = 0, smem = 4 * KEY_FEW;
+    int smem = 4 * KEY_FEW;
     for (int h = 0; h < a.heads; h += s->at_once) {
         int n = MIN(a.heads - h, s->at_once);
-        TRY(launch_tiles(g, s, h * a.row_tiles, (h + n) * a.row_tiles, err));
-        CU(err, run_kernel(g->stream, oracle_choose_head, n, WIDE, smem, a, h));
+        PASS_ON(launch_tiles(g, s, h * a.row_tiles, (h + n) * a.row_tiles, err));
+        PASS_ON_CU(err, run_kernel(g->stream, oracle_choose_head, n, WIDE, smem, a, h));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
@@ -702,8 +701,8 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     const oracle_state *s = (const oracle_state *)job->state;
     if (s->at_once)
         return launch_heads(g, s, err);
-    int rc = s->ties ? gpu_zero(g, s->ties, s->heads * 4LL, err) : 0;
-    return rc ? rc : launch_tiles(g, s, 0, s->heads * s->row_tiles, err);
+    PASS_ON(s->ties ? gpu_zero(g, s->ties, s->heads * 4LL, err) : 0);
+    return launch_tiles(g, s, 0, s->heads * s->row_tiles, err);
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
@@ -753,9 +752,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct oracle_rule *r = &select_rule(&job->problem, 0)->oracle;
     oracle_state *s = NULL;
     int64_t masses;
-    int rc = 0;
 
-    TRY(method_init(g, job, r->bq, r->bk, &s, err));
+    PASS_ON(method_init(g, job, r->bq, r->bk, &s, err));
     s->rule = *r;
     s->bq = (int)r->bq;
     s->bk = r->bk;
@@ -765,9 +763,9 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->mass_pitch = row_values(s->units);
     s->in_shared = 4 * (KEY_FEW + s->mass_pitch) <= SHARED_BYTES;
     s->tiles = tiles_at_once(g, *s);
-    TRY(take(g, err, &s->score, (int64_t)s->tiles * ORACLE_TILE * s->pitch));
+    PASS_ON(take(g, err, &s->score, (int64_t)s->tiles * ORACLE_TILE * s->pitch));
     if (r->by == ORACLE_MASS && !r->head_wide) {
-        TRY(take(g, err, &s->ties, s->heads));
+        PASS_ON(take(g, err, &s->ties, s->heads));
         job->lists.own = s->ties;
         job->lists.own_bytes = sizeof *s->ties;
     }
@@ -779,9 +777,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         s->at_once = (int)MAX(MIN(MASS_BYTES / 4 / head, s->heads), 1);
         masses = s->at_once * head;
     }
-    TRY(take(g, err, &s->norm, (int64_t)s->tiles * ORACLE_TILE, &s->mass, masses));
-out:
-    return rc;
+    return take(g, err, &s->norm, (int64_t)s->tiles * ORACLE_TILE, &s->mass, masses);
 }
 
 extern "C" const struct select_method select_oracle = {

@@ -230,21 +230,21 @@ template <int D> static int launch_means(struct gpu *g, const pooled_state *s, s
     const float *none = NULL, *minus = r->centre ? s->k_all : NULL;
     int64_t q_cell = r->bq / r->q_cells, k_cell = r->bk / r->k_cells;
     bool shares = r->by == POOLED_SHARES, above = r->by == POOLED_ABOVE;
-    int rc = 0;
     if (r->centre)
-        CU(err, run_kernel(g->stream, means_of<D>, dim3(1, s->kv_heads), 256, 0, s->k, s->nk, s->nk,
-                           s->nk, 0, none, 1.0, s->k_all));
+        PASS_ON_CU(err, run_kernel(g->stream, means_of<D>, dim3(1, s->kv_heads), 256, 0, s->k,
+                                   s->nk, s->nk, s->nk, 0, none, 1.0, s->k_all));
     if (s->q_mean)
-        CU(err, run_kernel(g->stream, means_of<D>, dim3(s->q_rows, s->heads), 256, 0, s->q, s->nq,
-                           q_cell, q_cell, 0, none, above ? 0.0 : r->q_factor, s->q_mean));
+        PASS_ON_CU(err, run_kernel(g->stream, means_of<D>, dim3(s->q_rows, s->heads), 256, 0, s->q,
+                                   s->nq, q_cell, q_cell, 0, none, above ? 0.0 : r->q_factor,
+                                   s->q_mean));
     if (s->k_cols)
-        CU(err, run_kernel(g->stream, means_of<D>, dim3(s->k_cols, s->kv_heads), 256, 0, s->k,
-                           s->nk, shares ? r->kernel : k_cell, shares ? r->stride : k_cell, 0,
-                           minus, shares ? 0.0 : 1.0, s->k_mean));
+        PASS_ON_CU(err,
+                   run_kernel(g->stream, means_of<D>, dim3(s->k_cols, s->kv_heads), 256, 0, s->k,
+                              s->nk, shares ? r->kernel : k_cell, shares ? r->stride : k_cell, 0,
+                              minus, shares ? 0.0 : 1.0, s->k_mean));
     if (above && !r->exact)
-        CU(err, run_kernel(g->stream, spread_of<D>, s->kv_heads, WIDE, 0, *s));
-out:
-    return rc;
+        return CU_STATUS(err, run_kernel(g->stream, spread_of<D>, s->kv_heads, WIDE, 0, *s));
+    return 0;
 }
 
 /* The scores of the heads [head0, head0 + count); q: means, or single queries in bf16. */
@@ -253,65 +253,60 @@ static int launch_scores(struct gpu *g, const pooled_state *s, const T *q, struc
 {
     int key_step = (int)(s->rule.by == POOLED_SHARES ? s->rule.stride : s->rule.bk);
     int64_t q0 = (int64_t)s->head0 * s->q_rows, k0 = (int64_t)s->head0 / s->per_kv * s->k_cols;
-    int rc = 0, clip = s->causal && s->nq == s->nk;
+    int clip = s->causal && s->nq == s->nk;
     if (s->k_cols)
-        CU(err, run_scores(g->stream, g->sms, s->count, q + q0 * s->d, s->k_mean + k0 * s->d, s->d,
-                           s->q_rows, s->k_cols, s->per_kv, s->scale, clip, (int)s->rule.bq,
-                           key_step, s->score));
-out:
-    return rc;
+        return CU_STATUS(err,
+                         run_scores(g->stream, g->sms, s->count, q + q0 * s->d,
+                                    s->k_mean + k0 * s->d, s->d, s->q_rows, s->k_cols, s->per_kv,
+                                    s->scale, clip, (int)s->rule.bq, key_step, s->score));
+    return 0;
 }
 
 /* Warps per row, each with so many doubles in shared memory. */
 static int launch_rows(struct gpu *g, void (*kernel)(const pooled_state), int64_t rows, int each,
                        const pooled_state *s, struct err *err)
 {
-    int rc = 0, warps = row_warps(each * 8);
-    CU(err, run_kernel(g->stream, kernel, ceil_div(rows, warps), 32 * warps, warps * each * 8, *s));
-out:
-    return rc;
+    int warps = row_warps(each * 8);
+    return CU_STATUS(err, run_kernel(g->stream, kernel, ceil_div(rows, warps), 32 * warps,
+                                     warps * each * 8, *s));
 }
 
 static int launch_choice(struct gpu *g, const pooled_state *s, struct err *err)
 {
     int64_t rows = (int64_t)s->count * s->groups;
-    int rc = 0;
     switch (s->rule.by) {
     case POOLED_BEST:
-        TRY(launch_rows(g, best_units, rows, s->units, s, err));
+        PASS_ON(launch_rows(g, best_units, rows, s->units, s, err));
         break;
     case POOLED_HEAD:
-        TRY(launch_rows(g, soften_rows, rows, 0, s, err));
-        CU(err, run_kernel(g->stream, head_limits, s->count, WIDE, 0, *s));
-        TRY(launch_rows(g, units_above, rows, 0, s, err));
+        PASS_ON(launch_rows(g, soften_rows, rows, 0, s, err));
+        PASS_ON_CU(err, run_kernel(g->stream, head_limits, s->count, WIDE, 0, *s));
+        PASS_ON(launch_rows(g, units_above, rows, 0, s, err));
         break;
     case POOLED_ABOVE:
-        TRY(launch_rows(g, units_above, rows, 0, s, err));
+        PASS_ON(launch_rows(g, units_above, rows, 0, s, err));
         break;
     case POOLED_SHARES:
-        TRY(launch_rows(g, best_shares, rows / s->rule.heads, s->k_cols + s->units, s, err));
+        PASS_ON(launch_rows(g, best_shares, rows / s->rule.heads, s->k_cols + s->units, s, err));
         break;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     pooled_state s = *(const pooled_state *)job->state;
-    int rc = 0;
-    TRY((s.d == 128 ? launch_means<128> : launch_means<64>)(g, &s, err));
+    PASS_ON((s.d == 128 ? launch_means<128> : launch_means<64>)(g, &s, err));
     for (int kv = 0; kv < s.kv_heads; kv += s.at_once) {
         s.head0 = kv * s.per_kv;
         s.count = (s.kv_heads - kv < s.at_once ? s.kv_heads - kv : s.at_once) * s.per_kv;
         if (s.q_mean)
-            TRY(launch_scores(g, &s, s.q_mean, err));
+            PASS_ON(launch_scores(g, &s, s.q_mean, err));
         else
-            TRY(launch_scores(g, &s, (const __nv_bfloat16 *)s.q, err));
-        TRY(launch_choice(g, &s, err));
+            PASS_ON(launch_scores(g, &s, (const __nv_bfloat16 *)s.q, err));
+        PASS_ON(launch_choice(g, &s, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
@@ -364,8 +359,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct pooled_rule *r = &select_rule(p, 0)->pooled;
     int64_t at_once = (int64_t)((double)SCORE_BYTES / (score_bytes(p, r) + 1));
     pooled_state *s = NULL;
-    int rc = 0;
-    TRY(method_init(g, job, r->bq, r->bk, &s, err));
+    PASS_ON(method_init(g, job, r->bq, r->bk, &s, err));
     s->rule = *r;
     s->q_rows = (int)q_rows_of(p, r);
     s->k_cols = (int)k_cols_of(p, r);
@@ -376,13 +370,11 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->at_once = (int)(at_once < 1 ? 1 : at_once > s->kv_heads ? s->kv_heads : at_once);
     s->scale = r->by == POOLED_BEST ? 1 : r->by == POOLED_ABOVE ? p->scale * LOG2E : p->scale;
     if (r->bq > 1)
-        TRY(take(g, err, &s->q_mean, (int64_t)s->heads * s->q_rows * s->d));
-    TRY(take(g, err, &s->k_all, (int64_t)s->kv_heads * s->d, &s->k_mean,
-             (int64_t)s->kv_heads * s->k_cols * s->d + 1, &s->k_var, (int64_t)s->kv_heads * s->d,
-             &s->score, (int64_t)s->at_once * s->per_kv * s->q_rows * s->k_cols + 1, &s->limit,
-             (int64_t)s->heads));
-out:
-    return rc;
+        PASS_ON(take(g, err, &s->q_mean, (int64_t)s->heads * s->q_rows * s->d));
+    return take(g, err, &s->k_all, (int64_t)s->kv_heads * s->d, &s->k_mean,
+                (int64_t)s->kv_heads * s->k_cols * s->d + 1, &s->k_var, (int64_t)s->kv_heads * s->d,
+                &s->score, (int64_t)s->at_once * s->per_kv * s->q_rows * s->k_cols + 1, &s->limit,
+                (int64_t)s->heads);
 }
 
 #define POOLED(name) name, fits, init, launch, dense, NULL, false, NULL

@@ -41,22 +41,16 @@ static bool fits(const struct select_problem *p, char why[160])
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     qk_args *a = NULL;
-    int rc = 0;
-    TRY(method_init(g, job, 1, 1, &a, err));
+    PASS_ON(method_init(g, job, 1, 1, &a, err));
     a->rule = select_rule(&job->problem, 0)->qk;
-    TRY(take(g, err, &a->keys, a->map.words));
-out:
-    return rc;
+    return take(g, err, &a->keys, a->map.words);
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const qk_args &a = *(const qk_args *)job->state;
-    int rc = 0;
-    CU(err, run_kernel(g->stream, draw_keys, ceil_div(a.nk, 256), 256, 0, a));
-    CU(err, run_kernel(g->stream, fill_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
-out:
-    return rc;
+    PASS_ON_CU(err, run_kernel(g->stream, draw_keys, ceil_div(a.nk, 256), 256, 0, a));
+    return CU_STATUS(err, run_kernel(g->stream, fill_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 }
 
 extern "C" const struct select_method select_qk_sparse = {

@@ -328,32 +328,28 @@ static __global__ void fill_tokens(const token_args a)
 
 static int launch_tokens(struct gpu *g, const token_args &a, struct err *err)
 {
-    int rc = 0;
-    TRY(last_rows_launch(g, a.rows, a.d, err));
-    CU(err, run_kernel(g->stream, count_columns, a.heads, WIDE, 0, a));
-    CU(err, run_kernel(g->stream, choose_columns, a.heads, WIDE, 0, a));
-    CU(err, run_kernel(g->stream, fill_tokens, ceil_div(a.heads * a.nq, 8), 256, 0, a));
-out:
-    return rc;
+    PASS_ON(last_rows_launch(g, a.rows, a.d, err));
+    PASS_ON_CU(err, run_kernel(g->stream, count_columns, a.heads, WIDE, 0, a));
+    PASS_ON_CU(err, run_kernel(g->stream, choose_columns, a.heads, WIDE, 0, a));
+    return CU_STATUS(err,
+                     run_kernel(g->stream, fill_tokens, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 }
 
 static int init_tokens(struct gpu *g, struct select_job *job, const struct sample_rule *r,
                        struct err *err)
 {
     token_args *a = NULL;
-    int rc = 0;
-    TRY(method_init(g, job, 1, 1, &a, err));
+    PASS_ON(method_init(g, job, 1, 1, &a, err));
     a->window = r->window;
     a->bottom = r->bottom;
     a->alpha = r->alpha;
-    TRY(last_rows_init(g, &job->problem, (int)ceil_div(a->nq, r->step), 1, &a->rows, err));
+    PASS_ON(last_rows_init(g, &job->problem, (int)ceil_div(a->nq, r->step), 1, &a->rows, err));
     a->rows.step = (int)r->step;
     a->rows.sla = NULL;
-    TRY(take(g, err, &a->number, a->heads, &a->cols, a->heads * (int64_t)a->map.words));
+    PASS_ON(take(g, err, &a->number, a->heads, &a->cols, a->heads * (int64_t)a->map.words));
     job->lists.own = a->number;
     job->lists.own_bytes = 4;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -361,14 +357,13 @@ out:
 template <int D, int B>
 static int launch_scores(struct gpu *g, const sample_args &a, struct err *err)
 {
-    int rc = 0, blocks = (int)ceil_div(a.nb, a.tiles_per_block);
-    CU(err, (run_kernel(g->stream, score_units<D, B>, dim3(blocks, a.chunks, a.heads), THREADS,
-                        3 * B * D * 2, a)));
-    CU(err,
-       run_kernel(g->stream, join_units<B>, dim3(a.chunks, a.heads, B / 32), LSE_THREADS, 0, a));
-    CU(err, run_kernel(g->stream, add_rows<B>, dim3(a.nb, a.chunks, a.heads), B, 0, a));
-out:
-    return rc;
+    int blocks = (int)ceil_div(a.nb, a.tiles_per_block);
+    PASS_ON_CU(err, (run_kernel(g->stream, score_units<D, B>, dim3(blocks, a.chunks, a.heads),
+                                THREADS, 3 * B * D * 2, a)));
+    PASS_ON_CU(err, run_kernel(g->stream, join_units<B>, dim3(a.chunks, a.heads, B / 32),
+                               LSE_THREADS, 0, a));
+    return CU_STATUS(err,
+                     run_kernel(g->stream, add_rows<B>, dim3(a.nb, a.chunks, a.heads), B, 0, a));
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
@@ -377,20 +372,18 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
         return launch_tokens(g, *(const token_args *)job->state, err);
     const sample_args &a = *(const sample_args *)job->state;
     int64_t flags = (int64_t)a.heads * a.lists;
-    int rc = 0;
 
     if (a.d == 128)
-        TRY((a.block == 128 ? launch_scores<128, 128>(g, a, err)
-                            : launch_scores<128, 64>(g, a, err)));
+        PASS_ON((a.block == 128 ? launch_scores<128, 128>(g, a, err)
+                                : launch_scores<128, 64>(g, a, err)));
     else
-        TRY((a.block == 128 ? launch_scores<64, 128>(g, a, err)
-                            : launch_scores<64, 64>(g, a, err)));
-    CU(err, cudaMemsetAsync(a.cols, 0, (size_t)(flags * (2 * a.nb + 1)), g->stream));
-    CU(err, run_kernel(g->stream, choose, dim3(a.merge == SAMPLE_MEAN ? 1 : a.chunks, a.heads, 2),
-                       32, a.nb * 8, a));
-    CU(err, run_kernel(g->stream, fill_map, ceil_div(job->lists.rows, 8), 256, 0, a));
-out:
-    return rc;
+        PASS_ON((a.block == 128 ? launch_scores<64, 128>(g, a, err)
+                                : launch_scores<64, 64>(g, a, err)));
+    PASS_ON_CU(err, cudaMemsetAsync(a.cols, 0, (size_t)(flags * (2 * a.nb + 1)), g->stream));
+    PASS_ON_CU(err, run_kernel(g->stream, choose,
+                               dim3(a.merge == SAMPLE_MEAN ? 1 : a.chunks, a.heads, 2), 32,
+                               a.nb * 8, a));
+    return CU_STATUS(err, run_kernel(g->stream, fill_map, ceil_div(job->lists.rows, 8), 256, 0, a));
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
@@ -444,20 +437,18 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         return init_tokens(g, job, r, err);
     sample_args *a = NULL;
     int64_t slices, lists;
-    int rc = 0;
 
-    TRY(method_init(g, job, gcd(r->block, (p->nk - p->nq) % r->block), r->block, &a, err));
+    PASS_ON(method_init(g, job, gcd(r->block, (p->nk - p->nq) % r->block), r->block, &a, err));
     resolve(g, r, a);
     slices = (int64_t)a->heads * a->chunks;
     lists = (int64_t)a->heads * a->lists;
-    TRY(take(g, err, &a->part, slices * a->halves * a->block, &a->lse, slices * a->block, &a->col,
-             2 * slices * a->nb, &a->cols, lists * (2 * a->nb + 1)));
+    PASS_ON(take(g, err, &a->part, slices * a->halves * a->block, &a->lse, slices * a->block,
+                 &a->col, 2 * slices * a->nb, &a->cols, lists * (2 * a->nb + 1)));
     a->slash = a->col + (int64_t)a->chunks * a->nb;
     a->diags = a->cols + lists * a->nb;
     job->lists.own = a->col;
     job->lists.own_bytes = 2 * (int64_t)a->chunks * a->nb * 8;
-out:
-    return rc;
+    return 0;
 }
 
 extern "C" const struct select_method select_sampleattention = {

@@ -95,11 +95,8 @@ static __global__ void __launch_bounds__(2 * ROWS, 2) walk_tiles(const skip_stat
 
 template <int D, int ROWS> static int launch_as(struct gpu *g, const skip_state *s, struct err *err)
 {
-    int rc = 0;
-    CU(err, (run_kernel(g->stream, walk_tiles<D, ROWS>, dim3(s->groups, s->heads), 2 * ROWS,
-                        (ROWS + 2 * KEYS) * D * 2, *s)));
-out:
-    return rc;
+    return CU_STATUS(err, (run_kernel(g->stream, walk_tiles<D, ROWS>, dim3(s->groups, s->heads),
+                                      2 * ROWS, (ROWS + 2 * KEYS) * D * 2, *s)));
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
@@ -115,12 +112,10 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     const struct skip_rule *r = &select_rule(p, 0)->skip;
     skip_state *s = NULL;
-    int rc = 0;
-    TRY(method_init(g, job, r->bq, KEYS, &s, err));
+    PASS_ON(method_init(g, job, r->bq, KEYS, &s, err));
     s->rule = *r;
     s->scale = p->scale;
-out:
-    return rc;
+    return 0;
 }
 
 extern "C" const struct select_method select_skip_softmax = {

@@ -610,32 +610,27 @@ template <int D, bool KEYS>
 static int launch_blocks(cudaStream_t stream, int heads, int block, const block_args &a,
                          struct err *err)
 {
-    int rc = 0, size = block == 64 ? judge_shape<D, 64>::SIZE : judge_shape<D, 128>::SIZE;
+    int size = block == 64 ? judge_shape<D, 64>::SIZE : judge_shape<D, 128>::SIZE;
     auto judge = block == 64 ? judge_blocks<D, 64, KEYS> : judge_blocks<D, 128, KEYS>;
-    CU(err, run_kernel(stream, judge, dim3(a.blocks, heads), size, 0, a));
-out:
-    return rc;
+    return CU_STATUS(err, run_kernel(stream, judge, dim3(a.blocks, heads), size, 0, a));
 }
 
 /* Token means of k, then its blocks; beside them the blocks of the queries, which fill what those
  * leave idle. */
 template <int D> static int launch_means(struct gpu *g, const sparge_state *s, struct err *err)
 {
-    int rc = 0;
     block_args k = {s->k,      s->kbar,       s->nk,     s->units, s->theta,
                     s->per_kv, s->rule.paper, s->k_mean, s->k_like};
     block_args q = {s->q, NULL, s->nq, s->groups, s->theta, 1, s->rule.paper, s->q_mean, s->q_like};
-    TRY(gpu_fork(g, err));
+    PASS_ON(gpu_fork(g, err));
     if (s->rule.smooth_k)
-        CU(err, run_kernel(g->side, sum_keys<D>, dim3(s->shares, s->kv_heads), THREADS, 0, s->k,
-                           s->nk, s->share, s->shares, s->partial));
-    CU(err, run_kernel(g->side, finish_mean<D>, s->kv_heads, D * MEAN_GROUPS, 0, s->partial,
-                       s->shares, s->nk, s->rule.smooth_k, s->kbar));
-    TRY((launch_blocks<D, true>(g->side, s->kv_heads, (int)s->rule.bk, k, err)));
-    TRY((launch_blocks<D, false>(g->stream, s->heads, (int)s->rule.bq, q, err)));
-    TRY(gpu_join(g, err));
-out:
-    return rc;
+        PASS_ON_CU(err, run_kernel(g->side, sum_keys<D>, dim3(s->shares, s->kv_heads), THREADS, 0,
+                                   s->k, s->nk, s->share, s->shares, s->partial));
+    PASS_ON_CU(err, run_kernel(g->side, finish_mean<D>, s->kv_heads, D * MEAN_GROUPS, 0, s->partial,
+                               s->shares, s->nk, s->rule.smooth_k, s->kbar));
+    PASS_ON((launch_blocks<D, true>(g->side, s->kv_heads, (int)s->rule.bk, k, err)));
+    PASS_ON((launch_blocks<D, false>(g->stream, s->heads, (int)s->rule.bq, q, err)));
+    return gpu_join(g, err);
 }
 
 /* What the heads keep. */
@@ -643,7 +638,7 @@ static int launch_rows(struct gpu *g, const struct select_job *job, struct err *
 {
     const sparge_state *s = (const sparge_state *)job->state;
     int n = s->units, bq = (int)s->rule.bq, bk = (int)s->rule.bk;
-    int rc = 0, warps = n > SHORT ? row_warps(8 * n) : ROW_WARPS;
+    int warps = n > SHORT ? row_warps(8 * n) : ROW_WARPS;
     int64_t rows = job->lists.rows;
     auto select = n > SHORT       ? select_rows
                   : n > SHORT / 2 ? select_short_rows<SHORT / 32>
@@ -653,19 +648,18 @@ static int launch_rows(struct gpu *g, const struct select_job *job, struct err *
         s->causal, bq,           bk,         s->rule.paper, s->rule.by_count, s->rule.sink,
         rows,      s->map.words, s->map.map, s->mass};
     if (!s->dense)
-        CU(err, run_scores(g->stream, g->sms, s->heads, s->q_mean, s->k_mean, s->d, s->groups, n,
-                           s->per_kv, job->problem.scale, s->causal, bq, bk, s->score));
-    CU(err, run_kernel(g->stream, select, ceil_div(rows, warps), 32 * warps,
-                       n > SHORT ? 8 * n * warps : 0, a));
-out:
-    return rc;
+        PASS_ON_CU(err,
+                   run_scores(g->stream, g->sms, s->heads, s->q_mean, s->k_mean, s->d, s->groups, n,
+                              s->per_kv, job->problem.scale, s->causal, bq, bk, s->score));
+    return CU_STATUS(err, run_kernel(g->stream, select, ceil_div(rows, warps), 32 * warps,
+                                     n > SHORT ? 8 * n * warps : 0, a));
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const sparge_state *s = (const sparge_state *)job->state;
-    int rc = s->d == 128 ? launch_means<128>(g, s, err) : launch_means<64>(g, s, err);
-    return rc ? rc : launch_rows(g, job, err);
+    PASS_ON(s->d == 128 ? launch_means<128>(g, s, err) : launch_means<64>(g, s, err));
+    return launch_rows(g, job, err);
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
@@ -709,11 +703,9 @@ static __global__ void __launch_bounds__(32)
 static int make_numbers(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const sparge_state *s = (const sparge_state *)job->state;
-    int rc = 0;
-    CU(err, run_kernel(g->stream, collect_numbers, s->heads, 32, 0, s->groups, s->units, s->mass,
-                       s->q_like, s->k_like, (uint8_t *)job->lists.own, job->lists.own_bytes));
-out:
-    return rc;
+    return CU_STATUS(err, run_kernel(g->stream, collect_numbers, s->heads, 32, 0, s->groups,
+                                     s->units, s->mass, s->q_like, s->k_like,
+                                     (uint8_t *)job->lists.own, job->lists.own_bytes));
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
@@ -723,29 +715,26 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     struct select_lists *l = &job->lists;
     int64_t kv = p->kv_heads, d = p->d;
     sparge_state *s = NULL;
-    int rc = 0;
 
-    TRY(method_init(g, job, r->bq, r->bk, &s, err));
+    PASS_ON(method_init(g, job, r->bq, r->bk, &s, err));
     s->rule = *r;
     s->share = kv * p->nk < 512LL * 2 * g->sms ? 128 : 512;
     s->shares = ceil_div(p->nk, s->share);
     s->dense = true;
     for (int h = 0; h < p->heads; h++)
         s->dense &= select_rule(p, h)->sparge.dense;
-    TRY(put_each(g, p->heads, &s->theta, err,
-                 [=](int64_t h) { return select_rule(p, (int)h)->sparge.theta; }));
-    TRY(put_each(g, p->heads, &s->cuts, err, [=](int64_t h) {
+    PASS_ON(put_each(g, p->heads, &s->theta, err,
+                     [=](int64_t h) { return select_rule(p, (int)h)->sparge.theta; }));
+    PASS_ON(put_each(g, p->heads, &s->cuts, err, [=](int64_t h) {
         const struct sparge_rule *of = &select_rule(p, (int)h)->sparge;
         return head_cut{of->tau, (int)of->top, of->dense};
     }));
-    TRY(take(g, err, &s->partial, kv * s->shares * d, &s->kbar, kv * d, &s->q_mean, l->rows * d,
-             &s->k_mean, kv * l->units * d, &s->q_like, l->rows, &s->k_like, p->heads * l->units,
-             &s->score, l->rows * l->units, &s->mass, l->rows));
+    PASS_ON(take(g, err, &s->partial, kv * s->shares * d, &s->kbar, kv * d, &s->q_mean, l->rows * d,
+                 &s->k_mean, kv * l->units * d, &s->q_like, l->rows, &s->k_like,
+                 p->heads * l->units, &s->score, l->rows * l->units, &s->mass, l->rows));
     l->own_bytes = ceil_div((int64_t)sizeof(struct sparge_own) + l->groups + l->units, 8) * 8;
     l->own_make = make_numbers;
-    TRY(gpu_alloc(g, p->heads * l->own_bytes, &l->own, err));
-out:
-    return rc;
+    return gpu_alloc(g, p->heads * l->own_bytes, &l->own, err);
 }
 
 /* Heads differ in what a calibration gives them. */

@@ -25,20 +25,16 @@ static __global__ void strided_rows(const strided_args a)
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     strided_args *a = NULL;
-    int rc = 0;
-    TRY(method_init(g, job, 1, 1, &a, err));
+    PASS_ON(method_init(g, job, 1, 1, &a, err));
     a->rule = select_rule(&job->problem, 0)->strided;
-out:
-    return rc;
+    return 0;
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const strided_args &a = *(const strided_args *)job->state;
-    int rc = 0;
-    CU(err, run_kernel(g->stream, strided_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
-out:
-    return rc;
+    return CU_STATUS(err,
+                     run_kernel(g->stream, strided_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 }
 
 extern "C" const struct select_method select_sparse_transformer = {

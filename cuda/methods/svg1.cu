@@ -328,13 +328,11 @@ static __global__ void choose_class(const svg1_args a)
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const svg1_args &a = *(const svg1_args *)job->state;
-    int rc = 0, smem = (int)(a.d == 128 ? sizeof(svg1_shared<128>) : sizeof(svg1_shared<64>));
-    CU(err, run_kernel(g->stream, a.d == 128 ? trial_sums<128> : trial_sums<64>,
-                       dim3(a.ranges, a.heads, a.tiles), THREADS, smem, a));
-    CU(err, run_kernel(g->stream, row_errors, dim3(a.rule.rows, a.heads), a.d, 0, a));
-    CU(err, run_kernel(g->stream, choose_class, ceil_div(a.heads, 64), 64, 0, a));
-out:
-    return rc;
+    int smem = (int)(a.d == 128 ? sizeof(svg1_shared<128>) : sizeof(svg1_shared<64>));
+    PASS_ON_CU(err, run_kernel(g->stream, a.d == 128 ? trial_sums<128> : trial_sums<64>,
+                               dim3(a.ranges, a.heads, a.tiles), THREADS, smem, a));
+    PASS_ON_CU(err, run_kernel(g->stream, row_errors, dim3(a.rule.rows, a.heads), a.d, 0, a));
+    return CU_STATUS(err, run_kernel(g->stream, choose_class, ceil_div(a.heads, 64), 64, 0, a));
 }
 
 static bool fits(const struct select_problem *p, char why[160])
@@ -350,9 +348,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     svg1_args *a = NULL;
     int64_t parts, ranges;
-    int rc = 0;
 
-    TRY(method_init(g, job, p->nq, p->nk, &a, err));
+    PASS_ON(method_init(g, job, p->nq, p->nk, &a, err));
     a->v = (const uint4 *)p->v;
     a->rule = select_rule(p, 0)->svg1;
     a->tiles = (int)ceil_div(a->rule.rows, ROWS);
@@ -361,14 +358,13 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->each = ceil_div(ceil_div(a->nk, ranges), KEYS) * KEYS;
     a->ranges = (int)ceil_div(a->nk, a->each);
     parts = (int64_t)a->heads * a->ranges * a->tiles * ROWS * SETS;
-    TRY(put_each(g, p->kv_heads, &a->unit, err,
-                 [=](int64_t h) { return ldexp(1, select_v_exp(p, (int)h)); }));
-    TRY(take(g, err, &a->part, parts, &a->out, parts * a->d, &a->error, a->heads * a->rule.rows * 2,
-             &a->own, a->heads));
+    PASS_ON(put_each(g, p->kv_heads, &a->unit, err,
+                     [=](int64_t h) { return ldexp(1, select_v_exp(p, (int)h)); }));
+    PASS_ON(take(g, err, &a->part, parts, &a->out, parts * a->d, &a->error,
+                 a->heads * a->rule.rows * 2, &a->own, a->heads));
     job->lists.own = a->own;
     job->lists.own_bytes = sizeof *a->own;
-out:
-    return rc;
+    return 0;
 }
 
 extern "C" const struct select_method select_svg1 = {

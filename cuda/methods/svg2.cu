@@ -508,42 +508,41 @@ static __global__ void __launch_bounds__(THREADS) spread_tokens(const svg2_args 
 template <int D>
 static int launch_side(struct gpu *g, const svg2_args &a, const svg2_side &s, struct err *err)
 {
-    int rc = 0, smem = 3 * TILE * D * 2;
+    int smem = 3 * TILE * D * 2;
     dim3 clusters(s.k, a.heads), chunks(s.chunks, a.heads);
     dim3 tiles(ceil_div(s.video, TILE), a.heads);
-    CU(err, cudaMemsetAsync(s.n_unsure, 0, (size_t)a.heads * 4, g->stream));
-    CU(err, run_kernel(g->stream, place_centroids, clusters, D, 0, s, a.rule, 1));
-    CU(err,
-       run_kernel(g->stream, token_squares, dim3(ceil_div(s.video, 256), a.heads), 256, 0, s, D));
+    PASS_ON_CU(err, cudaMemsetAsync(s.n_unsure, 0, (size_t)a.heads * 4, g->stream));
+    PASS_ON_CU(err, run_kernel(g->stream, place_centroids, clusters, D, 0, s, a.rule, 1));
+    PASS_ON_CU(err, run_kernel(g->stream, token_squares, dim3(ceil_div(s.video, 256), a.heads), 256,
+                               0, s, D));
     for (int64_t i = 0; i < a.rule.iterations; i++) {
-        CU(err, run_kernel(g->stream, assign_tokens<D>, tiles, THREADS, smem, s));
-        CU(err, run_kernel(g->stream, assign_unsure, dim3(32, a.heads), 256, 0, s, D));
-        CU(err, run_kernel(g->stream, count_chunk, chunks, THREADS, 0, s));
-        CU(err, run_kernel(g->stream, place_chunks, a.heads, 1024, 0, s));
-        CU(err, run_kernel(g->stream, order_chunk, chunks, 32, 0, s));
-        CU(err, run_kernel(g->stream, move_centroids, clusters, D, 0, s));
-        CU(err, run_kernel(g->stream, end_iteration, a.heads, THREADS, 0, s, a.rule.tol));
-        CU(err, run_kernel(g->stream, place_centroids, clusters, D, 0, s, a.rule, 0));
+        PASS_ON_CU(err, run_kernel(g->stream, assign_tokens<D>, tiles, THREADS, smem, s));
+        PASS_ON_CU(err, run_kernel(g->stream, assign_unsure, dim3(32, a.heads), 256, 0, s, D));
+        PASS_ON_CU(err, run_kernel(g->stream, count_chunk, chunks, THREADS, 0, s));
+        PASS_ON_CU(err, run_kernel(g->stream, place_chunks, a.heads, 1024, 0, s));
+        PASS_ON_CU(err, run_kernel(g->stream, order_chunk, chunks, 32, 0, s));
+        PASS_ON_CU(err, run_kernel(g->stream, move_centroids, clusters, D, 0, s));
+        PASS_ON_CU(err, run_kernel(g->stream, end_iteration, a.heads, THREADS, 0, s, a.rule.tol));
+        PASS_ON_CU(err, run_kernel(g->stream, place_centroids, clusters, D, 0, s, a.rule, 0));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const svg2_args &a = *(const svg2_args *)job->state;
-    int rc = 0;
     for (int i = 0; i < 2; i++)
-        TRY(a.d == 128 ? launch_side<128>(g, a, a.side[i], err)
-                       : launch_side<64>(g, a, a.side[i], err));
-    CU(err, run_kernel(g->stream, keep_clusters, dim3(a.side[0].k, a.heads), THREADS, 0, a));
+        PASS_ON(a.d == 128 ? launch_side<128>(g, a, a.side[i], err)
+                           : launch_side<64>(g, a, a.side[i], err));
+    PASS_ON_CU(err,
+               run_kernel(g->stream, keep_clusters, dim3(a.side[0].k, a.heads), THREADS, 0, a));
     if (a.spread) {
-        CU(err, run_kernel(g->stream, spread_clusters, ceil_div(a.heads * (a.side[0].k + 1LL), 8),
-                           THREADS, 0, a));
-        CU(err, run_kernel(g->stream, spread_tokens, ceil_div(a.heads * a.nq, 8), THREADS, 0, a));
+        PASS_ON_CU(err, run_kernel(g->stream, spread_clusters,
+                                   ceil_div(a.heads * (a.side[0].k + 1LL), 8), THREADS, 0, a));
+        return CU_STATUS(
+            err, run_kernel(g->stream, spread_tokens, ceil_div(a.heads * a.nq, 8), THREADS, 0, a));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
@@ -561,34 +560,29 @@ static bool fits(const struct select_problem *p, char why[160])
 static int put_given(struct gpu *g, const struct select_problem *p, svg2_side *s, struct err *err)
 {
     int64_t each = (int64_t)s->k * p->d;
-    int rc = 0;
     auto given = [=](int64_t h) { return (const struct svg2_given *)select_given(p, (int)h); };
-    TRY(put_each(g, p->heads, &s->stream, err,
-                 [=](int64_t h) { return given(h)->stream[s->which]; }));
+    PASS_ON(put_each(g, p->heads, &s->stream, err,
+                     [=](int64_t h) { return given(h)->stream[s->which]; }));
     for (int h = 0; h < p->heads; h++) {
         const float *from = given(h)->centroids[s->which];
         if (!from)
             continue;
         if (!s->start)
-            TRY(take(g, err, &s->start, p->heads * each));
-        TRY(gpu_put(g, s->start + h * each, from, each * 4, err));
+            PASS_ON(take(g, err, &s->start, p->heads * each));
+        PASS_ON(gpu_put(g, s->start + h * each, from, each * 4, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int init_side(struct gpu *g, const struct select_problem *p, svg2_side *s, struct err *err)
 {
     int64_t h = p->heads, clusters = h * s->k, tokens = h * s->video;
-    int rc = 0;
     s->chunks = (int)ceil_div(s->video, CHUNK);
-    TRY(put_given(g, p, s, err));
-    TRY(take(g, err, &s->bf16, clusters * p->d, &s->next, clusters * p->d, &s->centroid_sq,
-             clusters, &s->token_sq, tokens, &s->unsure, tokens, &s->n_unsure, h, &s->size,
-             clusters, &s->first, clusters, &s->counts, clusters * s->chunks, &s->order, tokens,
-             &s->moved, clusters, &s->done, h));
-out:
-    return rc;
+    PASS_ON(put_given(g, p, s, err));
+    return take(g, err, &s->bf16, clusters * p->d, &s->next, clusters * p->d, &s->centroid_sq,
+                clusters, &s->token_sq, tokens, &s->unsure, tokens, &s->n_unsure, h, &s->size,
+                clusters, &s->first, clusters, &s->counts, clusters * s->chunks, &s->order, tokens,
+                &s->moved, clusters, &s->done, h);
 }
 
 /* Places of the own numbers. */
@@ -598,9 +592,8 @@ static int init_own(struct gpu *g, struct select_job *job, svg2_args *a, struct 
     int64_t q = r->qc * a->d * 4, k = r->kc * a->d * 4, labels = r->video * 4;
     int64_t bytes = (int64_t)sizeof(struct svg2_own) + q + k + 2 * labels + r->qc * r->kc;
     char *own = NULL;
-    int rc = 0;
     job->lists.own_bytes = ceil_div(bytes, 16) * 16;
-    TRY(take(g, err, &own, a->heads * job->lists.own_bytes));
+    PASS_ON(take(g, err, &own, a->heads * job->lists.own_bytes));
     job->lists.own = own;
     for (int i = 0; i < 2; i++) {
         svg2_side *s = &a->side[i];
@@ -610,8 +603,7 @@ static int init_own(struct gpu *g, struct select_job *job, svg2_args *a, struct 
         s->label = (int32_t *)(own + sizeof(struct svg2_own) + q + k + i * labels);
     }
     a->kept = (uint8_t *)(own + sizeof(struct svg2_own) + q + k + 2 * labels);
-out:
-    return rc;
+    return 0;
 }
 
 /* The mask's pairs where it stays on the device and nobody asks for more; else one unit, and who
@@ -621,16 +613,15 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     bool spread = p->choices->keep_on_device && !p->choices->fetch;
     svg2_args *a = NULL;
-    int rc = 0;
 
-    TRY(method_init(g, job, spread ? 1 : p->nq, spread ? 1 : p->nk, &a, err));
+    PASS_ON(method_init(g, job, spread ? 1 : p->nq, spread ? 1 : p->nk, &a, err));
     a->rule = select_rule(p, 0)->svg2;
     a->scale = p->scale;
     a->spread = spread;
     a->clusters = a->map;
     if (spread)
-        TRY(take(g, err, &a->clusters.map, a->heads * (a->rule.qc + 1) * a->clusters.words));
-    TRY(init_own(g, job, a, err));
+        PASS_ON(take(g, err, &a->clusters.map, a->heads * (a->rule.qc + 1) * a->clusters.words));
+    PASS_ON(init_own(g, job, a, err));
     for (int i = 0; i < 2; i++) {
         svg2_side *s = &a->side[i];
         s->which = i;
@@ -639,10 +630,9 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         s->per = i ? a->per_kv : 1;
         s->video = a->rule.video;
         s->k = (int)(i ? a->rule.kc : a->rule.qc);
-        TRY(init_side(g, p, s, err));
+        PASS_ON(init_side(g, p, s, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 extern "C" const struct select_method select_svg2 = {

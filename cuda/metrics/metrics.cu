@@ -84,9 +84,7 @@ template <int D> __global__ void finish_reference(const finish_args a)
 /* Every row of tiles gets slots of its own, so that its outputs stay in fp32. */
 static int slots_for_all(struct attn_plan *plan, int64_t n, int2 **rows, struct err *err)
 {
-    int rc = mem_zalloc(rows, n, sizeof **rows, "slots of rows", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(rows, n, sizeof **rows, "slots of rows", err));
     for (int32_t i = 0; i < plan->n_splits; i++)
         (*rows)[plan->splits[i].row] = make_int2(plan->splits[i].slot, plan->splits[i].n);
     for (int32_t i = 0; i < plan->n_items; i++)
@@ -102,37 +100,29 @@ static int slots_for_all(struct attn_plan *plan, int64_t n, int2 **rows, struct 
 static int ref_job(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
                    struct metrics_ref *r, struct err *err)
 {
-    int rc = 0;
-    struct attn_plan plan = {};
+    OWN(attn_plan_free) struct attn_plan plan = {};
     const struct attn_kernel *k = NULL;
-    int2 *rows = NULL;
+    OWN(free_at) int2 *rows = NULL;
     int64_t n;
 
-    TRY(attn_kernel_find(p, g->sm, NULL, &k, err));
-    TRY(attn_plan_make(p, &k->tile, NULL, g->sms, &plan, err));
+    PASS_ON(attn_kernel_find(p, g->sm, NULL, &k, err));
+    PASS_ON(attn_plan_make(p, &k->tile, NULL, g->sms, &plan, err));
     n = (int64_t)p->heads * plan.q_blocks;
     r->q_blocks = plan.q_blocks;
-    TRY(slots_for_all(&plan, n, &rows, err));
-    TRY(attn_job_init(g, p, k, &plan, x, &r->job, err));
-    TRY(gpu_upload(g, rows, n * (int64_t)sizeof *rows, &r->rows, err));
-    TRY(gpu_sync(g, err));
-out:
-    free(rows);
-    attn_plan_free(&plan);
-    return rc;
+    PASS_ON(slots_for_all(&plan, n, &rows, err));
+    PASS_ON(attn_job_init(g, p, k, &plan, x, &r->job, err));
+    PASS_ON(gpu_upload(g, rows, n * (int64_t)sizeof *rows, &r->rows, err));
+    return gpu_sync(g, err);
 }
 
 static int ref_results(struct gpu *g, const struct attn_problem *p, bool keep_out,
                        struct metrics_ref *r, struct err *err)
 {
     int64_t n = p->heads * p->nq;
-    int rc = 0;
     if (keep_out)
-        TRY(gpu_alloc(g, n * attn_dv(p->d) * 4, &r->out, err));
-    TRY(gpu_alloc(g, n * 8, &r->lse, err));
-    TRY(gpu_alloc(g, n * 8, &r->norm, err));
-out:
-    return rc;
+        PASS_ON(gpu_alloc(g, n * attn_dv(p->d) * 4, &r->out, err));
+    PASS_ON(gpu_alloc(g, n * 8, &r->lse, err));
+    return gpu_alloc(g, n * 8, &r->norm, err);
 }
 
 int metrics_ref_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
@@ -170,7 +160,6 @@ out:
 
 int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err)
 {
-    int rc = 0;
     const attn_args *a = (const attn_args *)r->job.args;
     int nq = (int)r->job.problem.nq, n = nq * r->job.problem.heads;
     unsigned blocks = ((unsigned)n * ROW_LANES + 255) / 256;
@@ -186,11 +175,9 @@ int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *e
                      r->lse,
                      (float2 *)r->norm};
 
-    TRY(attn_job_launch(g, &r->job, err));
+    PASS_ON(attn_job_launch(g, &r->job, err));
     finish<<<blocks, 256, 0, g->stream>>>(f);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 void metrics_ref_free(struct metrics_ref *r)
@@ -271,39 +258,35 @@ static int choose_kernel(struct gpu *g, const struct metrics_ask *ask, struct me
 static int alloc_results(struct gpu *g, bool cells, struct metrics_pass *pass, metrics_args *a,
                          struct err *err)
 {
-    int rc = 0;
     int64_t n = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL;
     a->cells = (int)((pass->problem.nk + METRICS_CELL - 1) / METRICS_CELL);
     if (pass->sums)
-        TRY(gpu_alloc(g, pass->n_items * (int64_t)METRICS_BM * 4, &pass->parts, err));
-    TRY(gpu_alloc(g, sizeof(metrics_counts), &pass->counts, err));
+        PASS_ON(gpu_alloc(g, pass->n_items * (int64_t)METRICS_BM * 4, &pass->parts, err));
+    PASS_ON(gpu_alloc(g, sizeof(metrics_counts), &pass->counts, err));
     if (cells) {
-        TRY(gpu_alloc(g, n * a->cells * 4, &pass->cell_sum, err));
-        TRY(gpu_alloc(g, n * a->cells * 4, &pass->cell_max, err));
+        PASS_ON(gpu_alloc(g, n * a->cells * 4, &pass->cell_sum, err));
+        PASS_ON(gpu_alloc(g, n * a->cells * 4, &pass->cell_max, err));
     }
     a->parts = (float *)pass->parts;
     a->counts = (metrics_counts *)pass->counts;
     a->cell_sum = pass->cell_sum;
     a->cell_max = pass->cell_max;
-out:
-    return rc;
+    return 0;
 }
 
 static int upload_plan(struct gpu *g, const struct metrics_plan *plan, struct metrics_pass *pass,
                        metrics_args *a, struct err *err)
 {
-    int rc = 0;
     pass->n_items = a->n_items = plan->n_items;
     pass->grid = plan->n_items < g->sms ? plan->n_items : g->sms;
-    TRY(mem_alloc(&pass->item_rows, plan->n_items, sizeof(int32_t), "work items", err));
+    PASS_ON(mem_alloc(&pass->item_rows, plan->n_items, sizeof(int32_t), "work items", err));
     for (int32_t i = 0; i < plan->n_items; i++)
         pass->item_rows[i] = plan->items[i].row;
-    TRY(gpu_upload(g, plan->items, plan->n_items * (int64_t)sizeof *plan->items, &a->items, err));
-    TRY(gpu_alloc(g, 256, &a->ticket, err));
-    TRY(gpu_zero(g, a->ticket, 256, err));
-    TRY(gpu_sync(g, err));
-out:
-    return rc;
+    PASS_ON(
+        gpu_upload(g, plan->items, plan->n_items * (int64_t)sizeof *plan->items, &a->items, err));
+    PASS_ON(gpu_alloc(g, 256, &a->ticket, err));
+    PASS_ON(gpu_zero(g, a->ticket, 256, err));
+    return gpu_sync(g, err);
 }
 
 static int pass_args(struct metrics_pass *pass, const void *norm, const struct metrics_ask *ask,
@@ -311,9 +294,7 @@ static int pass_args(struct metrics_pass *pass, const void *norm, const struct m
 {
     const struct attn_problem *p = &pass->problem;
     metrics_args *a = NULL;
-    int rc = mem_zalloc(&a, 1, sizeof *a, "kernel arguments", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&a, 1, sizeof *a, "kernel arguments", err));
     pass->args = a;
     a->norm = (const float2 *)norm;
     a->nq = (int)p->nq;
@@ -374,19 +355,16 @@ int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct e
 {
     const metrics_args *a = (const metrics_args *)pass->args;
     int64_t n = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL * a->cells;
-    int rc = 0;
 
     if (pass->n_c)
-        TRY(gpu_zero(g, pass->counts, sizeof(metrics_counts), err));
+        PASS_ON(gpu_zero(g, pass->counts, sizeof(metrics_counts), err));
     if (pass->cell_sum) { /* cells that causality leaves out */
-        TRY(gpu_zero(g, pass->cell_sum, n * 4, err));
-        TRY(gpu_zero(g, pass->cell_max, n * 4, err));
+        PASS_ON(gpu_zero(g, pass->cell_sum, n * 4, err));
+        PASS_ON(gpu_zero(g, pass->cell_max, n * 4, err));
     }
     if (pass->grid)
         pass->kernel->launch(pass->grid, g->stream, (const CUtensorMap *)pass->maps, a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 void metrics_pass_free(struct metrics_pass *pass)
@@ -399,21 +377,18 @@ void metrics_pass_free(struct metrics_pass *pass)
 
 int metrics_pass_sums(struct gpu *g, const struct metrics_pass *pass, double *sum, struct err *err)
 {
-    int rc = 0;
     int64_t nq = pass->problem.nq, n = pass->n_items * (int64_t)METRICS_BM;
-    float *parts = NULL;
+    OWN(free_at) float *parts = NULL;
 
-    TRY(mem_alloc(&parts, n, sizeof *parts, "sums of rows", err));
-    TRY(gpu_get(g, parts, pass->parts, n * (int64_t)sizeof *parts, err));
+    PASS_ON(mem_alloc(&parts, n, sizeof *parts, "sums of rows", err));
+    PASS_ON(gpu_get(g, parts, pass->parts, n * (int64_t)sizeof *parts, err));
     memset(sum, 0, (size_t)nq * sizeof *sum);
     for (int64_t k = 0; k < n; k++) {
         int64_t row = pass->item_rows[k / METRICS_BM] * (int64_t)METRICS_BM + k % METRICS_BM;
         if (row < nq)
             sum[row] += parts[k];
     }
-out:
-    free(parts);
-    return rc;
+    return 0;
 }
 
 /* Allowed pairs of a unit that no edge cuts. */
@@ -427,11 +402,10 @@ int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct me
                        struct err *err)
 {
     metrics_counts n = {};
-    int rc = 0;
     float top;
 
     memset(out, 0, sizeof *out);
-    TRY(gpu_get(g, &n, pass->counts, sizeof n, err));
+    PASS_ON(gpu_get(g, &n, pass->counts, sizeof n, err));
     for (int u = 0; u < ACCEL_UNITS; u++)
         for (int c = 0; c < pass->n_c; c++) {
             out->units[u][c] = (int64_t)(n.whole[u][c] + n.part[u][c]);
@@ -440,8 +414,7 @@ int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct me
         }
     memcpy(&top, &n.p_max, sizeof top);
     out->p_max = pass->p_max ? top : NAN;
-out:
-    return rc;
+    return 0;
 }
 
 /* Cells of 64 of one row of the maps into the larger cells of theirs. */
@@ -460,14 +433,13 @@ int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t p
     int64_t cells = ((const metrics_args *)pass->args)->cells, by = pool / METRICS_CELL;
     int64_t rows = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL;
     int64_t width = (cells + by - 1) / by;
-    float *row = NULL;
-    double *acc = NULL;
-    int rc = 0;
+    OWN(free_at) float *row = NULL;
+    OWN(free_at) double *acc = NULL;
 
-    TRY(mem_alloc(&row, rows * cells * 2, sizeof *row, "cells of a map", err));
-    TRY(mem_alloc(&acc, width, sizeof *acc, "cells of a map", err));
-    TRY(gpu_get(g, row, pass->cell_sum, rows * cells * 4, err));
-    TRY(gpu_get(g, row + rows * cells, pass->cell_max, rows * cells * 4, err));
+    PASS_ON(mem_alloc(&row, rows * cells * 2, sizeof *row, "cells of a map", err));
+    PASS_ON(mem_alloc(&acc, width, sizeof *acc, "cells of a map", err));
+    PASS_ON(gpu_get(g, row, pass->cell_sum, rows * cells * 4, err));
+    PASS_ON(gpu_get(g, row + rows * cells, pass->cell_max, rows * cells * 4, err));
     for (int64_t top = 0; top < rows; top += by, sum += width, max += width) {
         memset(acc, 0, (size_t)width * sizeof *acc);
         memset(max, 0, (size_t)width * sizeof *max);
@@ -476,8 +448,5 @@ int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t p
         for (int64_t c = 0; c < width; c++)
             sum[c] = (float)acc[c];
     }
-out:
-    free(row);
-    free(acc);
-    return rc;
+    return 0;
 }

@@ -40,22 +40,19 @@ static __global__ void scale_numbers(float *x, int64_t n, float factor)
 int added_init(struct gpu *g, const float *const *added, const int *exp, int parts, int64_t n,
                struct added_job *job, struct err *err)
 {
-    int rc = 0;
     job->parts = parts;
     job->n = n;
-    TRY(gpu_alloc(g, parts * n * 4, &job->added, err));
+    PASS_ON(gpu_alloc(g, parts * n * 4, &job->added, err));
     for (int i = 0; i < parts; i++) {
         float *to = job->added + i * n;
-        TRY(gpu_put(g, to, added[i], n * 4, err));
+        PASS_ON(gpu_put(g, to, added[i], n * 4, err));
         if (exp[i] == 0)
             continue;
         scale_numbers<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(to, n,
                                                                           ldexpf(1, -exp[i]));
-        CU_LAUNCHED(err);
+        PASS_ON_LAUNCH(err);
     }
-    TRY(gpu_sync(g, err));
-out:
-    return rc;
+    return gpu_sync(g, err);
 }
 
 int added_launch(struct gpu *g, const struct added_job *job, struct err *err)

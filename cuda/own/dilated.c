@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/intmath.h"
+#include "core/mem.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -75,11 +76,10 @@ static int add_part(struct making *m, int head, int64_t segment, struct err *err
     int64_t p0 = MAX(MAX(0, shift), start), p1 = MIN(p->nk, start + b->w);
     int64_t t0 = places_below(b, p0 - start), t1 = places_below(b, p1 - start);
     int64_t first = start + b->phase;
-    int rc = 0;
 
     if (p1 <= p0 || t1 == t0)
         return 0;
-    TRY(mem_grow(&m->parts, &m->cap, m->n + 1, sizeof *m->parts, "segments", err));
+    PASS_ON(mem_grow(&m->parts, &m->cap, m->n + 1, sizeof *m->parts, "segments", err));
     m->parts[m->n++] = (struct part){.head = head,
                                      .kv = head / (p->heads / p->kv_heads),
                                      .segment = segment,
@@ -90,8 +90,7 @@ static int add_part(struct making *m, int head, int64_t segment, struct err *err
                                      .t0 = t0};
     if (!p->causal)
         m->parts[m->n - 1].nk = places_below(b, MIN(b->w, p->nk - start));
-out:
-    return rc;
+    return 0;
 }
 
 /* ln of the number of zero keys that fill the segment up. */
@@ -107,7 +106,7 @@ static float zeros_of(const struct making *m, int head, int64_t segment)
 static int find_parts(struct making *m, struct err *err)
 {
     const struct attn_problem *p = &m->job->problem;
-    int size = p->heads / p->kv_heads, rc = 0;
+    int size = p->heads / p->kv_heads;
     m->segments = ceil_div(p->nk, branch_of(m, 0)->w);
     m->shared = true;
     for (int h = 0; h < p->heads; h++)
@@ -115,9 +114,8 @@ static int find_parts(struct making *m, struct err *err)
     for (int kv = 0; kv < p->kv_heads; kv++)
         for (int64_t s = 0; s < m->segments; s++)
             for (int i = 0; i < size; i++)
-                TRY(add_part(m, kv * size + i, s, err));
-out:
-    return rc;
+                PASS_ON(add_part(m, kv * size + i, s, err));
+    return 0;
 }
 
 /* ---- a launch ------------------------------------------------------------------------------- */
@@ -133,11 +131,12 @@ static int gather_lists(struct making *m, const struct part *like, struct launch
                         struct err *err)
 {
     const struct attn_problem *p = &m->job->problem;
-    int size = m->shared ? p->heads / p->kv_heads : 1, rc = 0;
-    int2 *from = NULL, *q = NULL, *k = NULL;
+    int size = m->shared ? p->heads / p->kv_heads : 1;
+    OWN(free_at) int2 *from = NULL;
+    int2 *q = NULL, *k = NULL;
     int64_t n = 0;
 
-    TRY(mem_alloc(&from, 2 * m->n, sizeof *from, "rows of segments", err));
+    PASS_ON(mem_alloc(&from, 2 * m->n, sizeof *from, "rows of segments", err));
     for (int64_t i = 0; i < m->n; i++) {
         const struct part *x = m->parts + i;
         if (!same_size(x, like))
@@ -147,17 +146,15 @@ static int gather_lists(struct making *m, const struct part *like, struct launch
         from[m->n + n / size] = (int2){x->kv, (int)x->k_token};
         n++;
     }
-    TRY(gpu_upload(m->g, from, n * (int64_t)sizeof *q, &q, err));
-    TRY(gpu_upload(m->g, from + m->n, n / size * (int64_t)sizeof *k, &k, err));
-    TRY(gpu_sync(m->g, err));
+    PASS_ON(gpu_upload(m->g, from, n * (int64_t)sizeof *q, &q, err));
+    PASS_ON(gpu_upload(m->g, from + m->n, n / size * (int64_t)sizeof *k, &k, err));
+    PASS_ON(gpu_sync(m->g, err));
     int64_t r = branch_of(m, 0)->r;
     l->q = (struct dilated_gather){m->job->x.q, NULL, q, p->nq, n, like->nq, r};
     l->k = (struct dilated_gather){m->job->x.k, NULL, k, p->nk, n / size, like->nk, r};
     l->v = l->k;
     l->v.x = m->job->x.v;
-out:
-    free(from);
-    return rc;
+    return 0;
 }
 
 static int plan_launch(struct making *m, struct launch *l, struct err *err)
@@ -166,8 +163,7 @@ static int plan_launch(struct making *m, struct launch *l, struct err *err)
     struct attn_problem p = job->problem;
     struct attn_tensors x = {l->q.out, l->k.out, l->v.out, NULL, NULL};
     const struct attn_kernel *k = NULL;
-    struct attn_plan plan = {0};
-    int rc = 0;
+    OWN(attn_plan_free) struct attn_plan plan = {0};
 
     p.heads = (int)l->q.parts;
     p.kv_heads = (int)l->k.parts;
@@ -175,40 +171,36 @@ static int plan_launch(struct making *m, struct launch *l, struct err *err)
     p.nk = l->k.n;
     x.out = (char *)m->out + m->rows * p.d * 2;
     x.lse = m->lse + m->rows;
-    TRY(attn_kernel_find(&p, m->g->sm, NULL, &k, err));
+    PASS_ON(attn_kernel_find(&p, m->g->sm, NULL, &k, err));
     double since = clock_ns();
-    TRY(attn_plan_make(&p, &k->tile, NULL, m->g->sms, &plan, err));
+    PASS_ON(attn_plan_make(&p, &k->tile, NULL, m->g->sms, &plan, err));
     job->plan_ns += clock_ns() - since;
     job->balance = fmax(job->balance, plan.balance);
-    TRY(attn_job_init(m->g, &p, k, &plan, &x, &l->job, err));
+    PASS_ON(attn_job_init(m->g, &p, k, &plan, &x, &l->job, err));
     int64_t pairs = plan.blocks / p.heads * attn_block_rows(p.lists, &k->tile) *
                     attn_block_keys(p.lists, &k->tile);
     for (int64_t i = 0; i < m->n; i++)
         if (m->parts[i].nq == p.nq && m->parts[i].nk == p.nk)
             job->pairs[m->parts[i].head] += pairs;
     snprintf(job->name, sizeof job->name, "dilated-%.50s", k->name);
-out:
-    attn_plan_free(&plan);
-    return rc;
+    return 0;
 }
 
 static int add_launch(struct making *m, const struct part *like, struct err *err)
 {
     struct state *s = m->s;
-    int rc = 0;
-    TRY(mem_grow(&s->launches, &s->cap, s->n + 1, sizeof *s->launches, "launches", err));
+    PASS_ON(mem_grow(&s->launches, &s->cap, s->n + 1, sizeof *s->launches, "launches", err));
     struct launch *l = s->launches + s->n;
     memset(l, 0, sizeof *l);
     s->n++;
-    TRY(gather_lists(m, like, l, err));
+    PASS_ON(gather_lists(m, like, l, err));
     int64_t row = m->job->problem.d * 2;
-    TRY(gpu_alloc(m->g, l->q.parts * l->q.n * row, &l->q.out, err));
-    TRY(gpu_alloc(m->g, l->k.parts * l->k.n * row, &l->k.out, err));
-    TRY(gpu_alloc(m->g, l->v.parts * l->v.n * row, &l->v.out, err));
-    TRY(plan_launch(m, l, err));
+    PASS_ON(gpu_alloc(m->g, l->q.parts * l->q.n * row, &l->q.out, err));
+    PASS_ON(gpu_alloc(m->g, l->k.parts * l->k.n * row, &l->k.out, err));
+    PASS_ON(gpu_alloc(m->g, l->v.parts * l->v.n * row, &l->v.out, err));
+    PASS_ON(plan_launch(m, l, err));
     m->rows += l->q.parts * l->q.n;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- a branch ------------------------------------------------------------------------------- */
@@ -218,7 +210,7 @@ static int put_branch(struct making *m, struct err *err)
 {
     struct dilated_branch *to = m->s->merge.b + m->b;
     const struct own_branch *b = branch_of(m, 0);
-    int heads = m->job->problem.heads, rc = 0;
+    int heads = m->job->problem.heads;
     int64_t n = heads * m->segments;
 
     *to = (struct dilated_branch){
@@ -228,13 +220,11 @@ static int put_branch(struct making *m, struct err *err)
         for (int64_t s = 0; s < m->segments; s++)
             m->zeros[h * m->segments + s] = zeros_of(m, h, s);
     }
-    TRY(gpu_upload(m->g, m->phase, heads * (int64_t)sizeof *m->phase, &to->phase, err));
-    TRY(gpu_upload(m->g, m->base, n * (int64_t)sizeof *m->base, &to->base, err));
+    PASS_ON(gpu_upload(m->g, m->phase, heads * (int64_t)sizeof *m->phase, &to->phase, err));
+    PASS_ON(gpu_upload(m->g, m->base, n * (int64_t)sizeof *m->base, &to->base, err));
     if (m->rules->of.dilated.padded)
-        TRY(gpu_upload(m->g, m->zeros, n * (int64_t)sizeof *m->zeros, &to->zeros, err));
-    TRY(gpu_sync(m->g, err));
-out:
-    return rc;
+        PASS_ON(gpu_upload(m->g, m->zeros, n * (int64_t)sizeof *m->zeros, &to->zeros, err));
+    return gpu_sync(m->g, err);
 }
 
 static int add_branch(struct making *m, struct err *err)
@@ -296,10 +286,9 @@ static void release(void *state)
 
 static int put_gathers(struct gpu *g, struct state *s, struct err *err)
 {
-    struct dilated_gather *all = NULL;
+    OWN(free_at) struct dilated_gather *all = NULL;
     int64_t bytes = 3 * s->n * (int64_t)sizeof *all;
-    int rc = 0;
-    TRY(mem_alloc(&all, 3 * s->n, sizeof *all, "rows of segments", err));
+    PASS_ON(mem_alloc(&all, 3 * s->n, sizeof *all, "rows of segments", err));
     for (int64_t i = 0; i < s->n; i++) {
         const struct launch *l = s->launches + i;
         all[3 * i] = l->q;
@@ -307,21 +296,17 @@ static int put_gathers(struct gpu *g, struct state *s, struct err *err)
         all[3 * i + 2] = l->v;
         s->most = MAX(s->most, MAX(l->q.parts * l->q.n, l->k.parts * l->k.n));
     }
-    TRY(gpu_upload(g, all, bytes, &s->gathers, err));
-    TRY(gpu_sync(g, err));
-out:
-    free(all);
-    return rc;
+    PASS_ON(gpu_upload(g, all, bytes, &s->gathers, err));
+    return gpu_sync(g, err);
 }
 
 static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
 {
     const struct attn_problem *p = &job->problem;
     struct state *s = NULL;
-    int rc = 0;
 
-    TRY(check_rules(job, rules, err));
-    TRY(mem_zalloc(&s, 1, sizeof *s, "dilated attention", err));
+    PASS_ON(check_rules(job, rules, err));
+    PASS_ON(mem_zalloc(&s, 1, sizeof *s, "dilated attention", err));
     job->state = s;
     s->merge = (struct dilated_merge){.n = rules->of.dilated.n,
                                       .heads = p->heads,
@@ -333,26 +318,22 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
     snprintf(job->name, sizeof job->name, "dilated");
     for (int b = 0; b < s->merge.n; b++) {
         struct making m = {.g = g, .job = job, .s = s, .rules = rules, .b = b};
-        TRY(add_branch(&m, err));
+        PASS_ON(add_branch(&m, err));
     }
     if (s->n)
-        TRY(put_gathers(g, s, err));
+        PASS_ON(put_gathers(g, s, err));
     job->launches = (int)s->n;
-out:
-    return rc;
+    return 0;
 }
 
 static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 {
     const struct state *s = job->state;
-    int rc = 0;
     if (s->n)
-        TRY(dilated_gather_launch(g, s->gathers, 3 * s->n, s->most, job->problem.d, err));
+        PASS_ON(dilated_gather_launch(g, s->gathers, 3 * s->n, s->most, job->problem.d, err));
     for (int64_t i = 0; i < s->n; i++)
-        TRY(attn_job_launch(g, &s->launches[i].job, err));
-    TRY(dilated_merge_launch(g, &s->merge, err));
-out:
-    return rc;
+        PASS_ON(attn_job_launch(g, &s->launches[i].job, err));
+    return dilated_merge_launch(g, &s->merge, err);
 }
 
 const struct own_kind own_kind_dilated = {.init = init, .attend = attend, .release = release};

@@ -11,6 +11,7 @@
 #include "core/accel.h"
 #include "core/clock.h"
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "cuda/attn/attn.h"
 
 #include <math.h>
@@ -57,14 +58,13 @@ static void lists_free(struct lists *l)
  * are. */
 static int add_words(struct lists *l, const struct spans *s, int32_t *at, struct err *err)
 {
-    int rc = 0;
     for (int64_t k = 0; k < 2 && k < l->n_words; k++)
         if (memcmp(l->last + k, s, sizeof *s) == 0) {
             *at = (int32_t)(l->n_words - 1 - k);
             return 0;
         }
-    TRY(mem_grow(&l->words, &l->cap_words, (l->n_words + 1) * ACCEL_TILE_WORDS, sizeof *l->words,
-                 "bits of tiles", err));
+    PASS_ON(mem_grow(&l->words, &l->cap_words, (l->n_words + 1) * ACCEL_TILE_WORDS,
+                     sizeof *l->words, "bits of tiles", err));
     uint64_t *words = l->words + l->n_words * ACCEL_TILE_WORDS;
     memset(words, 0, ACCEL_TILE_WORDS * sizeof *words);
     for (int r = 0; r < TILE; r++)
@@ -73,8 +73,7 @@ static int add_words(struct lists *l, const struct spans *s, int32_t *at, struct
     l->last[1] = l->last[0];
     l->last[0] = *s;
     *at = (int32_t)l->n_words++;
-out:
-    return rc;
+    return 0;
 }
 
 /* The range that has row i; *at is that of an earlier row. */
@@ -93,7 +92,6 @@ static int add_tile(struct lists *l, const struct own_squares *s, int64_t row, i
     int64_t end = MIN((row + 1) * TILE, l->nq);
     struct spans spans = {{0}, {0}};
     bool whole = true;
-    int rc = 0;
 
     for (int64_t i = row * TILE; i < end; i++) {
         const struct own_range *r = range_of(s, i, &at);
@@ -104,34 +102,32 @@ static int add_tile(struct lists *l, const struct own_squares *s, int64_t row, i
             spans.to[i - row * TILE] = (uint8_t)to;
         }
     }
-    TRY(mem_grow(&l->col, &l->cap, l->n + 1, sizeof *l->col, "tiles", err));
-    TRY(mem_grow(&l->bits, &l->cap_bits, l->n + 1, sizeof *l->bits, "tiles", err));
+    PASS_ON(mem_grow(&l->col, &l->cap, l->n + 1, sizeof *l->col, "tiles", err));
+    PASS_ON(mem_grow(&l->bits, &l->cap_bits, l->n + 1, sizeof *l->bits, "tiles", err));
     l->col[l->n] = (int32_t)col;
     l->bits[l->n] = -1;
     if (!whole)
-        TRY(add_words(l, &spans, l->bits + l->n, err));
+        PASS_ON(add_words(l, &spans, l->bits + l->n, err));
     l->n++;
-out:
-    return rc;
+    return 0;
 }
 
 /* Lists of one head, then the same for all others. */
 static int make_lists(struct lists *l, const struct own_squares *s, int heads, struct err *err)
 {
     int64_t at = 0, one;
-    int rc = 0;
 
     l->rows = ceil_div(l->nq, TILE);
-    TRY(mem_alloc(&l->ptr, heads * l->rows + 1, sizeof *l->ptr, "tiles", err));
+    PASS_ON(mem_alloc(&l->ptr, heads * l->rows + 1, sizeof *l->ptr, "tiles", err));
     for (int64_t row = 0; row < l->rows; row++) {
         int64_t from = range_of(s, row * TILE, &at)->lo / TILE;
         l->ptr[row] = l->n;
         for (int64_t col = from; col <= row; col++)
-            TRY(add_tile(l, s, row, col, at, err));
+            PASS_ON(add_tile(l, s, row, col, at, err));
     }
     one = l->n;
-    TRY(mem_grow(&l->col, &l->cap, heads * one, sizeof *l->col, "tiles", err));
-    TRY(mem_grow(&l->bits, &l->cap_bits, heads * one, sizeof *l->bits, "tiles", err));
+    PASS_ON(mem_grow(&l->col, &l->cap, heads * one, sizeof *l->col, "tiles", err));
+    PASS_ON(mem_grow(&l->bits, &l->cap_bits, heads * one, sizeof *l->bits, "tiles", err));
     for (int h = 1; h < heads; h++, l->n += one) {
         memcpy(l->col + l->n, l->col, (size_t)one * sizeof *l->col);
         memcpy(l->bits + l->n, l->bits, (size_t)one * sizeof *l->bits);
@@ -139,21 +135,19 @@ static int make_lists(struct lists *l, const struct own_squares *s, int heads, s
             l->ptr[h * l->rows + row] = l->n + l->ptr[row];
     }
     l->ptr[heads * l->rows] = l->n;
-out:
-    return rc;
+    return 0;
 }
 
 /* The launch over all exact ranges, to the outputs themselves. */
 static int plan_exact(struct gpu *g, struct own_job *job, struct state *s, struct err *err)
 {
     struct attn_problem p = job->problem;
-    struct lists l = {.nq = p.nq};
+    OWN(lists_free) struct lists l = {.nq = p.nq};
     const struct attn_kernel *k = NULL;
-    struct attn_plan plan = {0};
+    OWN(attn_plan_free) struct attn_plan plan = {0};
     double since = clock_ns();
-    int rc = 0;
 
-    TRY(make_lists(&l, &s->at, p.heads, err));
+    PASS_ON(make_lists(&l, &s->at, p.heads, err));
     bool bits = l.n_words > 0;
     struct attn_csr csr = {.ptr = l.ptr,
                            .col = l.col,
@@ -161,18 +155,15 @@ static int plan_exact(struct gpu *g, struct own_job *job, struct state *s, struc
                            .words = l.words,
                            .n_bits = l.n_words};
     p.lists = bits ? ATTN_BITS : ATTN_128x128;
-    TRY(attn_kernel_find(&p, g->sm, NULL, &k, err));
-    TRY(attn_plan_make(&p, &k->tile, &csr, g->sms, &plan, err));
+    PASS_ON(attn_kernel_find(&p, g->sm, NULL, &k, err));
+    PASS_ON(attn_plan_make(&p, &k->tile, &csr, g->sms, &plan, err));
     job->plan_ns += clock_ns() - since;
     job->balance = plan.balance;
-    TRY(attn_job_init(g, &p, k, &plan, &job->x, &s->exact, err));
+    PASS_ON(attn_job_init(g, &p, k, &plan, &job->x, &s->exact, err));
     for (int h = 0; h < p.heads; h++)
         job->pairs[h] += l.n / p.heads * TILE * TILE;
     snprintf(job->name, sizeof job->name, "hashed-%.50s", k->name);
-out:
-    attn_plan_free(&plan);
-    lists_free(&l);
-    return rc;
+    return 0;
 }
 
 /* ---- squares -------------------------------------------------------------------------------- */
@@ -191,42 +182,38 @@ static int put_tiles(struct gpu *g, struct own_job *job, struct state *s, struct
 {
     const struct own_hashed *r = &s->squares.c.rule;
     int64_t n = 0, cap = 0, pairs = 0;
-    int2 *tiles = NULL, *there;
-    int rc = 0;
+    OWN(free_at) int2 *tiles = NULL;
+    int2 *there;
 
     for (int64_t i = 0; i < s->at.n; i++) {
         const struct own_square *q = s->at.square + i;
         for (int64_t row = 0; q->hashed && row < q->q1 - q->q0; row += HASHED_ROWS) {
-            TRY(mem_grow(&tiles, &cap, n + 1, sizeof *tiles, "tiles", err));
+            PASS_ON(mem_grow(&tiles, &cap, n + 1, sizeof *tiles, "tiles", err));
             tiles[n++] = (int2){(int)i, (int)row};
             pairs += tile_pairs(r, q, row);
         }
     }
-    TRY(gpu_upload(g, tiles, n * (int64_t)sizeof *there, &there, err));
-    TRY(gpu_sync(g, err));
+    PASS_ON(gpu_upload(g, tiles, n * (int64_t)sizeof *there, &there, err));
+    PASS_ON(gpu_sync(g, err));
     s->squares.tiles = there;
     s->squares.n_tiles = (int)n;
     for (int h = 0; h < job->problem.heads; h++)
         job->pairs[h] += pairs;
-out:
-    free(tiles);
-    return rc;
+    return 0;
 }
 
 /* Outputs of the squares: a causal query may have several. */
 static int take_outputs(struct gpu *g, struct own_job *job, struct state *s, struct err *err)
 {
     const struct hashed_choice *c = &s->squares.c;
-    int rc = 0;
     s->squares.out = job->x.out;
     s->squares.lse = job->x.lse;
     if (!c->causal)
         return 0;
-    TRY(gpu_alloc(g, c->heads * c->q_all * c->d * 2, &s->squares.out, err));
-    TRY(gpu_alloc(g, c->heads * c->q_all * 4, &s->squares.lse, err));
+    PASS_ON(gpu_alloc(g, c->heads * c->q_all * c->d * 2, &s->squares.out, err));
+    PASS_ON(gpu_alloc(g, c->heads * c->q_all * 4, &s->squares.lse, err));
     s->merge = (struct hashed_merge){*c, s->squares.out, s->squares.lse, job->x.out, job->x.lse};
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the kind ------------------------------------------------------------------------------- */
@@ -258,12 +245,11 @@ static int take_heads(const struct own_rule *rules, int heads, int32_t *head, st
 
 static void release(void *state)
 {
-    struct state *s = state;
+    OWN(free_at) struct state *s = state;
     if (s) {
         attn_job_free(&s->exact);
         own_squares_free(&s->at);
     }
-    free(s);
 }
 
 static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
@@ -271,42 +257,36 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
     const struct attn_problem *p = &job->problem;
     const struct own_hashed *r = &rules->of.hashed;
     struct state *s = NULL;
-    int32_t *head = NULL;
-    int rc = 0;
+    OWN(free_at) int32_t *head = NULL;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "hashed attention", err));
+    PASS_ON(mem_zalloc(&s, 1, sizeof *s, "hashed attention", err));
     job->state = s;
-    TRY(mem_alloc(&head, p->heads, sizeof *head, "numbers of heads", err));
-    TRY(take_heads(rules, p->heads, head, err));
-    TRY(own_squares_make(r, p->nq, p->nk, p->causal, &s->at, err));
+    PASS_ON(mem_alloc(&head, p->heads, sizeof *head, "numbers of heads", err));
+    PASS_ON(take_heads(rules, p->heads, head, err));
+    PASS_ON(own_squares_make(r, p->nq, p->nk, p->causal, &s->at, err));
     if (s->at.n_hashed == 0)
-        FAIL(err, ERR_RUN, "hashed attention of a head without a hashed square");
+        return err_set(err, ERR_RUN, "hashed attention of a head without a hashed square");
     snprintf(job->name, sizeof job->name, "hashed-hd%d", p->d);
     if (p->causal)
-        TRY(plan_exact(g, job, s, err));
-    TRY(hashed_choice_init(g, p, job->x.q, job->x.k, r, head, &s->at, &s->squares.c, err));
+        PASS_ON(plan_exact(g, job, s, err));
+    PASS_ON(hashed_choice_init(g, p, job->x.q, job->x.k, r, head, &s->at, &s->squares.c, err));
     s->squares.v = job->x.v;
     s->squares.scale_log2 = (float)(p->scale * M_LOG2E);
-    TRY(put_tiles(g, job, s, err));
-    TRY(take_outputs(g, job, s, err));
+    PASS_ON(put_tiles(g, job, s, err));
+    PASS_ON(take_outputs(g, job, s, err));
     job->launches = p->causal ? 2 : 1;
-    TRY(hashed_choice_launch(g, &s->squares.c, err));
-out:
-    free(head);
-    return rc;
+    return hashed_choice_launch(g, &s->squares.c, err);
 }
 
 static int attend(struct gpu *g, const struct own_job *job, struct err *err)
 {
     const struct state *s = job->state;
-    int rc = 0;
     if (s->squares.c.causal)
-        TRY(attn_job_launch(g, &s->exact, err));
-    TRY(hashed_attend_launch(g, &s->squares, err));
+        PASS_ON(attn_job_launch(g, &s->exact, err));
+    PASS_ON(hashed_attend_launch(g, &s->squares, err));
     if (s->squares.c.causal)
-        TRY(hashed_merge_launch(g, &s->merge, err));
-out:
-    return rc;
+        return hashed_merge_launch(g, &s->merge, err);
+    return 0;
 }
 
 const struct own_kind own_kind_hashed = {

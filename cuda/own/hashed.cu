@@ -361,14 +361,12 @@ static __global__ void __launch_bounds__(THREADS, shape<D>::BLOCKS)
 template <int D> static int launch_attend(struct gpu *g, const hashed_attend *a, struct err *err)
 {
     using L = shape<D>;
-    int rc = 0, bytes = L::ALL;
+    int bytes = L::ALL;
     dim3 grid((unsigned)a->n_tiles, (unsigned)a->c.heads);
-    CU(err, cudaFuncSetAttribute((const void *)attend_squares<D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    PASS_ON_CU(err, cudaFuncSetAttribute((const void *)attend_squares<D>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     attend_squares<D><<<grid, THREADS, bytes, g->stream>>>(*a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 int hashed_attend_launch(struct gpu *g, const struct hashed_attend *a, struct err *err)

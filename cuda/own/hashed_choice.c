@@ -6,6 +6,7 @@
 #include "cuda/own/own.h"
 
 #include "core/intmath.h"
+#include "core/mem.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -64,26 +65,21 @@ static struct hashed_square place(struct hashed_choice *c, const struct own_squa
 static int put_squares(struct gpu *g, const struct own_squares *at, struct hashed_choice *c,
                        struct err *err)
 {
-    struct hashed_square *squares = NULL;
-    int32_t *drawer = NULL;
-    int rc = 0;
+    OWN(free_at) struct hashed_square *squares = NULL;
+    OWN(free_at) int32_t *drawer = NULL;
 
-    TRY(mem_zalloc(&squares, at->n + 1, sizeof *squares, "squares", err));
-    TRY(mem_zalloc(&drawer, at->n + 1, sizeof *drawer, "squares", err));
+    PASS_ON(mem_zalloc(&squares, at->n + 1, sizeof *squares, "squares", err));
+    PASS_ON(mem_zalloc(&drawer, at->n + 1, sizeof *drawer, "squares", err));
     for (int64_t i = 0; i < at->n; i++) {
         squares[i] = place(c, at, i);
         if (squares[i].draw_at >= 0)
             drawer[c->drawers++] = (int32_t)i;
     }
-    TRY(gpu_upload(g, squares, at->n * (int64_t)sizeof *squares, &c->squares, err));
-    TRY(gpu_upload(g, drawer, (c->drawers + 1) * (int64_t)sizeof *drawer, &c->drawer, err));
+    PASS_ON(gpu_upload(g, squares, at->n * (int64_t)sizeof *squares, &c->squares, err));
+    PASS_ON(gpu_upload(g, drawer, (c->drawers + 1) * (int64_t)sizeof *drawer, &c->drawer, err));
     if (at->causal)
-        TRY(gpu_upload(g, at->node, at->n_nodes * (int64_t)sizeof *at->node, &c->node, err));
-    TRY(gpu_sync(g, err));
-out:
-    free(squares);
-    free(drawer);
-    return rc;
+        PASS_ON(gpu_upload(g, at->node, at->n_nodes * (int64_t)sizeof *at->node, &c->node, err));
+    return gpu_sync(g, err);
 }
 
 /* Products in float have a rounding per channel and one of each channel of the direction. */
@@ -92,11 +88,10 @@ static int put_directions(struct gpu *g, struct hashed_choice *c, struct err *er
     const struct own_hashed *r = &c->rule;
     uint64_t stream = own_direction_stream(r);
     int64_t n = r->projs, d = c->d;
-    double *dir = NULL;
+    OWN(free_at) double *dir = NULL;
     float slack[16];
-    int rc = 0;
 
-    TRY(mem_alloc(&dir, n * d, sizeof *dir, "directions", err));
+    PASS_ON(mem_alloc(&dir, n * d, sizeof *dir, "directions", err));
     for (int64_t i = 0; i < n; i++) {
         double sum = 0;
         for (int64_t e = i * d; e < (i + 1) * d; e++) {
@@ -105,19 +100,15 @@ static int put_directions(struct gpu *g, struct hashed_choice *c, struct err *er
         }
         slack[i] = (float)(1.1 * (double)(d + 2) * 0x1p-24 * sum);
     }
-    TRY(gpu_upload(g, dir, n * d * (int64_t)sizeof *dir, &c->dir, err));
-    TRY(gpu_upload(g, slack, n * (int64_t)sizeof *slack, &c->slack, err));
-    TRY(gpu_sync(g, err));
-out:
-    free(dir);
-    return rc;
+    PASS_ON(gpu_upload(g, dir, n * d * (int64_t)sizeof *dir, &c->dir, err));
+    PASS_ON(gpu_upload(g, slack, n * (int64_t)sizeof *slack, &c->slack, err));
+    return gpu_sync(g, err);
 }
 
 int hashed_choice_init(struct gpu *g, const struct attn_problem *p, const void *q, const void *k,
                        const struct own_hashed *rule, const int32_t *head,
                        const struct own_squares *at, struct hashed_choice *c, struct err *err)
 {
-    int rc = 0;
     *c = (struct hashed_choice){.q = q,
                                 .k = k,
                                 .heads = p->heads,
@@ -130,20 +121,18 @@ int hashed_choice_init(struct gpu *g, const struct attn_problem *p, const void *
                                 .rule = *rule,
                                 .n = (int)at->n};
     if (p->heads * p->nq > INT32_MAX || p->kv_heads * p->nk > INT32_MAX)
-        FAIL(err, ERR_RUN, "a call of more than 2^31 tokens of all heads");
-    TRY(put_squares(g, at, c, err));
-    TRY(put_directions(g, c, err));
-    TRY(gpu_upload(g, head, p->heads * (int64_t)sizeof *head, &c->head, err));
-    TRY(gpu_sync(g, err));
-    TRY(gpu_alloc(g, p->heads * p->nq * 2, &c->q_rank, err));
-    TRY(gpu_alloc(g, p->kv_heads * p->nk * 2, &c->k_rank, err));
-    TRY(gpu_alloc(g, p->heads * c->q_all * 4, &c->q_order, err));
-    TRY(gpu_alloc(g, p->kv_heads * c->k_all * 4, &c->k_order, err));
+        return err_set(err, ERR_RUN, "a call of more than 2^31 tokens of all heads");
+    PASS_ON(put_squares(g, at, c, err));
+    PASS_ON(put_directions(g, c, err));
+    PASS_ON(gpu_upload(g, head, p->heads * (int64_t)sizeof *head, &c->head, err));
+    PASS_ON(gpu_sync(g, err));
+    PASS_ON(gpu_alloc(g, p->heads * p->nq * 2, &c->q_rank, err));
+    PASS_ON(gpu_alloc(g, p->kv_heads * p->nk * 2, &c->k_rank, err));
+    PASS_ON(gpu_alloc(g, p->heads * c->q_all * 4, &c->q_order, err));
+    PASS_ON(gpu_alloc(g, p->kv_heads * c->k_all * 4, &c->k_order, err));
     if (rule->projs > 8) {
-        TRY(gpu_alloc(g, p->heads * c->q_all * 4, &c->q_spare, err));
-        TRY(gpu_alloc(g, p->kv_heads * c->k_all * 4, &c->k_spare, err));
+        PASS_ON(gpu_alloc(g, p->heads * c->q_all * 4, &c->q_spare, err));
+        PASS_ON(gpu_alloc(g, p->kv_heads * c->k_all * 4, &c->k_spare, err));
     }
-    TRY(gpu_alloc(g, p->heads * c->draws * (int64_t)sizeof *c->drawn, &c->drawn, err));
-out:
-    return rc;
+    return gpu_alloc(g, p->heads * c->draws * (int64_t)sizeof *c->drawn, &c->drawn, err);
 }

@@ -198,33 +198,28 @@ template <int P> static int launch_ranks(struct gpu *g, const hashed_choice &a, 
 {
     dim3 q((unsigned)((a.nq + 127) / 128), (unsigned)a.heads);
     dim3 k((unsigned)((a.nk + 127) / 128), (unsigned)a.kv_heads);
-    int rc = 0;
     rank_tokens<P><<<q, 128, 0, g->stream>>>(a, (const uint4 *)a.q, a.nq, a.q_rank);
-    CU_LAUNCHED(err);
+    PASS_ON_LAUNCH(err);
     rank_tokens<P><<<k, 128, 0, g->stream>>>(a, (const uint4 *)a.k, a.nk, a.k_rank);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 int hashed_choice_launch(struct gpu *g, const struct hashed_choice *c, struct err *err)
 {
     dim3 sides((unsigned)c->n, (unsigned)(c->heads + c->kv_heads));
-    int rc = 0;
-    TRY(c->rule.projs <= 8 ? launch_ranks<8>(g, *c, err) : launch_ranks<16>(g, *c, err));
+    PASS_ON(c->rule.projs <= 8 ? launch_ranks<8>(g, *c, err) : launch_ranks<16>(g, *c, err));
     if (c->large) {
         sort_tokens<32><<<sides, 1024, 0, g->stream>>>(*c, true);
-        CU_LAUNCHED(err);
+        PASS_ON_LAUNCH(err);
     }
     if (c->small) {
         sort_tokens<4><<<sides, 128, 0, g->stream>>>(*c, false);
-        CU_LAUNCHED(err);
+        PASS_ON_LAUNCH(err);
     }
     if (c->draws) {
         dim3 draws((unsigned)((c->draws + 255) / 256), (unsigned)c->heads);
         draw_keys<<<draws, 256, 0, g->stream>>>(*c);
-        CU_LAUNCHED(err);
+        return LAUNCH_STATUS(err);
     }
-out:
-    return rc;
+    return 0;
 }

@@ -295,11 +295,8 @@ static int launch_statistics(struct gpu *g, const quantised_args &a, token_stati
                              token_statistic second, struct err *err)
 {
     dim3 grid((unsigned)a.chunks, (unsigned)a.kv_heads, first == second ? 1 : 2);
-    int rc = 0;
     find_statistics<D><<<grid, 256, 0, g->stream>>>(a, first, second);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 template <int D> static int launch_quant(struct gpu *g, const quantised_args &a, struct err *err)
@@ -309,35 +306,30 @@ template <int D> static int launch_quant(struct gpu *g, const quantised_args &a,
     bool values = r->smooth_v || r->e4m3;
     int3 n = blocks_of<D>(a);
     unsigned tokens = (unsigned)(n.x * a.heads + n.y * a.kv_heads), all = tokens + n.z * a.kv_heads;
-    int rc = 0;
     if (r->smooth_k || values)
-        TRY(launch_statistics<D>(g, a, r->smooth_k ? SUM_KEYS : of_values,
-                                 values ? of_values : SUM_KEYS, err));
+        PASS_ON(launch_statistics<D>(g, a, r->smooth_k ? SUM_KEYS : of_values,
+                                     values ? of_values : SUM_KEYS, err));
     if (r->smooth_v && r->e4m3)
-        TRY(launch_statistics<D>(g, a, MAX_VALUES, MAX_VALUES, err));
+        PASS_ON(launch_statistics<D>(g, a, MAX_VALUES, MAX_VALUES, err));
     if (r->gran == OWN_BY_TENSOR) {
-        TRY(gpu_zero(g, a.q_max, a.heads * 4LL, err));
-        TRY(gpu_zero(g, a.k_max, a.kv_heads * 4LL, err));
+        PASS_ON(gpu_zero(g, a.q_max, a.heads * 4LL, err));
+        PASS_ON(gpu_zero(g, a.k_max, a.kv_heads * 4LL, err));
         quantise_operands<D><<<tokens, 256, 0, g->stream>>>(a, true);
-        CU_LAUNCHED(err);
+        PASS_ON_LAUNCH(err);
     }
     quantise_operands<D><<<all, 256, 0, g->stream>>>(a, false);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 template <int D, int BK, int SUM>
 static int launch_attend(struct gpu *g, const quantised_args &a, struct err *err)
 {
-    int rc = 0, bytes = layout<D, BK>::ALL;
+    int bytes = layout<D, BK>::ALL;
     dim3 grid((unsigned)((a.nq + ROWS - 1) / ROWS), (unsigned)a.heads);
-    CU(err, cudaFuncSetAttribute((const void *)attend_quantised<D, BK, SUM>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    PASS_ON_CU(err, cudaFuncSetAttribute((const void *)attend_quantised<D, BK, SUM>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     attend_quantised<D, BK, SUM><<<grid, THREADS, bytes, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 template <int D, int BK>
@@ -353,27 +345,24 @@ static int launch_sums(struct gpu *g, const quantised_args &a, struct err *err)
 static int alloc_operands(struct gpu *g, quantised_args *a, bool bytes, struct err *err)
 {
     int64_t q = a->heads * a->nq, k = a->kv_heads * a->nk, channels = a->kv_heads * (int64_t)a->d;
-    int rc = 0;
-    TRY(gpu_alloc(g, 2 * channels * a->chunks * 8, &a->part, err));
-    TRY(gpu_alloc(g, 2 * a->kv_heads * 4LL, &a->arrived, err));
-    TRY(gpu_zero(g, a->arrived, 2 * a->kv_heads * 4LL, err));
-    TRY(gpu_alloc(g, channels * 4, &a->k_mean, err));
-    TRY(gpu_alloc(g, channels * 4, &a->v_mean, err));
-    TRY(gpu_alloc(g, a->heads * 4LL, &a->q_max, err));
-    TRY(gpu_alloc(g, a->kv_heads * 4LL, &a->k_max, err));
-    TRY(gpu_alloc(g, q * a->d, &a->qi, err));
-    TRY(gpu_alloc(g, k * a->d, &a->ki, err));
-    TRY(gpu_alloc(g, q * 4, &a->q_scale, err));
-    TRY(gpu_alloc(g, a->kv_heads * a->padded * 4, &a->k_scale, err));
-    TRY(gpu_alloc(g, q * 4, &a->dot, err));
+    PASS_ON(gpu_alloc(g, 2 * channels * a->chunks * 8, &a->part, err));
+    PASS_ON(gpu_alloc(g, 2 * a->kv_heads * 4LL, &a->arrived, err));
+    PASS_ON(gpu_zero(g, a->arrived, 2 * a->kv_heads * 4LL, err));
+    PASS_ON(gpu_alloc(g, channels * 4, &a->k_mean, err));
+    PASS_ON(gpu_alloc(g, channels * 4, &a->v_mean, err));
+    PASS_ON(gpu_alloc(g, a->heads * 4LL, &a->q_max, err));
+    PASS_ON(gpu_alloc(g, a->kv_heads * 4LL, &a->k_max, err));
+    PASS_ON(gpu_alloc(g, q * a->d, &a->qi, err));
+    PASS_ON(gpu_alloc(g, k * a->d, &a->ki, err));
+    PASS_ON(gpu_alloc(g, q * 4, &a->q_scale, err));
+    PASS_ON(gpu_alloc(g, a->kv_heads * a->padded * 4, &a->k_scale, err));
+    PASS_ON(gpu_alloc(g, q * 4, &a->dot, err));
     if (bytes)
-        TRY(gpu_alloc(g, channels * a->padded, &a->vt, err));
+        PASS_ON(gpu_alloc(g, channels * a->padded, &a->vt, err));
     else
-        TRY(gpu_alloc(g, k * a->d * 2, &a->vh, err));
-    TRY(gpu_alloc(g, channels * 4, &a->v_scale, err));
-    TRY(gpu_alloc(g, channels * 4, &a->v_factor, err));
-out:
-    return rc;
+        PASS_ON(gpu_alloc(g, k * a->d * 2, &a->vh, err));
+    PASS_ON(gpu_alloc(g, channels * 4, &a->v_scale, err));
+    return gpu_alloc(g, channels * 4, &a->v_factor, err);
 }
 
 /* bytes: v in e4m3, as the 8-bit kernels take it, else in fp16. */
@@ -382,9 +371,8 @@ static int init_operands(struct gpu *g, const struct attn_problem *p,
                          struct own_operands *out, struct err *err)
 {
     quantised_args *a = NULL;
-    int rc = 0;
 
-    TRY(mem_zalloc(&a, 1, sizeof *a, "quantised operands", err));
+    PASS_ON(mem_zalloc(&a, 1, sizeof *a, "quantised operands", err));
     out->args = a;
     a->rule = *rule;
     a->q = (const __nv_bfloat16 *)x->q;
@@ -404,7 +392,7 @@ static int init_operands(struct gpu *g, const struct attn_problem *p,
     a->scale = (float)p->scale;
     a->q_factor = rule->fold_scale ? (float)(p->scale * M_LOG2E) : 1;
     a->score_scale = rule->fold_scale ? 1 : (float)(p->scale * M_LOG2E);
-    TRY(alloc_operands(g, a, bytes, err));
+    PASS_ON(alloc_operands(g, a, bytes, err));
     out->x = {a->qi, a->ki, bytes ? (const void *)a->vt : a->vh, a->out, a->lse};
     out->scales = {a->q_scale,
                    a->k_scale,
@@ -413,8 +401,7 @@ static int init_operands(struct gpu *g, const struct attn_problem *p,
                    rule->smooth_k ? a->dot : NULL,
                    a->padded,
                    rule->offset + log2f(rule->factor)};
-out:
-    return rc;
+    return 0;
 }
 
 int own_operands_init(struct gpu *g, const struct attn_problem *p, const struct own_quantised *rule,
@@ -452,18 +439,14 @@ static const quantised_args &args_of(const struct quantised *s)
 /* The 8-bit kernel's job. */
 static int init_job(struct gpu *g, struct quantised *s, struct own_job *job, struct err *err)
 {
-    struct attn_plan plan = {};
+    OWN(attn_plan_free) struct attn_plan plan = {};
     double since = clock_ns();
-    int rc = 0;
 
-    TRY(attn_plan_make(&job->problem, &s->kernel->tile, NULL, g->sms, &plan, err));
+    PASS_ON(attn_plan_make(&job->problem, &s->kernel->tile, NULL, g->sms, &plan, err));
     job->plan_ns = clock_ns() - since;
     job->balance = plan.balance;
-    TRY(attn8_job_init(g, &job->problem, s->kernel, &plan, &s->ops.x, &s->ops.scales, &s->job,
-                       err));
-out:
-    attn_plan_free(&plan);
-    return rc;
+    return attn8_job_init(g, &job->problem, s->kernel, &plan, &s->ops.x, &s->ops.scales, &s->job,
+                          err);
 }
 
 /* Pairs of the tiles of rows x width that a head multiplies. */
@@ -485,28 +468,27 @@ static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules
     const struct own_quantised *rule = &rules->of.quantised;
     enum attn_element element = rule->e4m3 ? ATTN_INT8 : ATTN_INT8_F16;
     struct quantised *s = NULL;
-    int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "quantised attention", err));
+    PASS_ON(mem_zalloc(&s, 1, sizeof *s, "quantised attention", err));
     job->state = s;
     for (int h = 1; h < p->heads; h++)
         if (memcmp(&rules[h].of.quantised, rule, sizeof *rule) != 0)
-            FAIL(err, ERR_RUN,
-                 "heads of one call with other quantisers: --copies replays them one by one");
+            return err_set(
+                err, ERR_RUN,
+                "heads of one call with other quantisers: --copies replays them one by one");
     if (g->sm == 90 && attn8_takes(rule, element, rule->e4m3 ? 128 : 64))
-        TRY(attn_kernel_for(p, g->sm, element, &s->kernel, err));
-    TRY(init_operands(g, p, rule, &job->x, s->kernel && rule->e4m3, &s->ops, err));
+        PASS_ON(attn_kernel_for(p, g->sm, element, &s->kernel, err));
+    PASS_ON(init_operands(g, p, rule, &job->x, s->kernel && rule->e4m3, &s->ops, err));
     for (int h = 0; h < p->heads; h++) /* a warpgroup of Hopper's has 64 rows */
         job->pairs[h] = s->kernel ? pairs_of(&args_of(s), 64, s->kernel->tile.bn)
                                   : pairs_of(&args_of(s), ROWS, rule->bk);
     if (s->kernel)
-        TRY(init_job(g, s, job, err));
+        PASS_ON(init_job(g, s, job, err));
     if (s->kernel)
         snprintf(job->name, sizeof job->name, "%s", s->kernel->name);
     else
         snprintf(job->name, sizeof job->name, "quantised-hd%d-%dx%d", p->d, ROWS, rule->bk);
-out:
-    return rc;
+    return 0;
 }
 
 static int quant(struct gpu *g, const struct own_job *job, struct err *err)

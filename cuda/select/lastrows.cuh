@@ -66,7 +66,6 @@ static int last_rows_init(struct gpu *g, const struct select_problem *p, int row
                           last_rows *a, struct err *err)
 {
     int64_t h = p->heads;
-    int rc = 0;
     a->n = p->nk;
     a->nq = p->nq;
     a->step = 1;
@@ -87,11 +86,9 @@ static int last_rows_init(struct gpu *g, const struct select_problem *p, int row
     ranges = ranges < 1 ? 1 : ranges < a->tiles ? ranges : a->tiles;
     a->each = (int)ceil_div(a->tiles, ranges);
     a->ranges = (int)ceil_div(a->tiles, a->each);
-    TRY(take(g, err, &a->part, h * a->ranges * a->tall, &a->lse, h * a->tall, &a->diag_part,
-             h * (a->sm90 ? last_sm90_diags(*a) : (int64_t)a->tiles * LAST_DIAGS), &a->ver,
-             h * a->n, &a->sla, h * a->n));
-out:
-    return rc;
+    return take(g, err, &a->part, h * a->ranges * a->tall, &a->lse, h * a->tall, &a->diag_part,
+                h * (a->sm90 ? last_sm90_diags(*a) : (int64_t)a->tiles * LAST_DIAGS), &a->ver,
+                h * a->n, &a->sla, h * a->n);
 }
 
 /* Load the queries of a warp's rows as A operands. All threads have read theirs on return. */
@@ -356,19 +353,16 @@ template <int D, int B>
 static int last_rows_tiles(struct gpu *g, const last_rows &a, struct err *err)
 {
     using S = last_shape<D, B>;
-    int rc = 0, parts = 2 * S::K_BYTES, sums = 2 * S::K_BYTES + S::P_BYTES;
+    int parts = 2 * S::K_BYTES, sums = 2 * S::K_BYTES + S::P_BYTES;
     dim3 grid(a.heads, a.ranges);
     if (a.sm90)
-        TRY(last_sm90_launch(g, a, D, false, err));
+        PASS_ON(last_sm90_launch(g, a, D, false, err));
     else
-        CU(err, (run_kernel(g->stream, last_parts<D, B>, grid, LAST_THREADS, parts, a)));
-    CU(err, run_kernel(g->stream, last_join, dim3(B / 32, a.heads), LSE_THREADS, 0, a));
+        PASS_ON_CU(err, (run_kernel(g->stream, last_parts<D, B>, grid, LAST_THREADS, parts, a)));
+    PASS_ON_CU(err, run_kernel(g->stream, last_join, dim3(B / 32, a.heads), LSE_THREADS, 0, a));
     if (a.sm90)
-        TRY(last_sm90_launch(g, a, D, true, err));
-    else
-        CU(err, (run_kernel(g->stream, last_sums<D, B>, grid, LAST_THREADS, sums, a)));
-out:
-    return rc;
+        return last_sm90_launch(g, a, D, true, err);
+    return CU_STATUS(err, (run_kernel(g->stream, last_sums<D, B>, grid, LAST_THREADS, sums, a)));
 }
 
 /* Fill ver and sla from the last rows of all, from the back, a pass for each `tall` of them; d = 64
@@ -377,7 +371,6 @@ static int last_rows_launch(struct gpu *g, const last_rows &a, int d, struct err
 {
     auto wide = a.tall == 128 ? last_rows_tiles<128, 128> : last_rows_tiles<128, 64>;
     auto narrow = a.tall == 128 ? last_rows_tiles<64, 128> : last_rows_tiles<64, 64>;
-    int rc = 0;
     for (int done = 0; done < a.rows; done += a.tall) {
         last_rows pass = a;
         pass.rows = a.rows - done < a.tall ? a.rows - done : a.tall;
@@ -388,14 +381,13 @@ static int last_rows_launch(struct gpu *g, const last_rows &a, int d, struct err
             pass.each = (int)ceil_div(pass.tiles, a.ranges);
             pass.ranges = (int)ceil_div(pass.tiles, pass.each);
         }
-        TRY((d == 128 ? wide : narrow)(g, pass, err));
+        PASS_ON((d == 128 ? wide : narrow)(g, pass, err));
         if (!a.sla)
             continue;
-        CU(err,
-           run_kernel(g->stream, last_diagonals, dim3(((a.n + 255) / 256), a.heads), 256, 0, pass));
+        PASS_ON_CU(err, run_kernel(g->stream, last_diagonals, dim3(((a.n + 255) / 256), a.heads),
+                                   256, 0, pass));
     }
-out:
-    return rc;
+    return 0;
 }
 
 #endif

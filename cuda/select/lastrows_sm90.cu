@@ -331,13 +331,11 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 3)
 template <int D, int B>
 static int launch(struct gpu *g, const last_rows &a, bool sums, struct err *err)
 {
-    int rc = 0, bytes = sums ? sizeof(sm90_sums<D, B>) : sizeof(sm90_sizes<D, B>);
+    int bytes = sums ? sizeof(sm90_sums<D, B>) : sizeof(sm90_sizes<D, B>);
     alignas(128) CUtensorMap map;
-    TRY(tensor_map(&map, a.k, D, a.n, a.heads / a.per_kv, sm90_shape<D, B>::KEYS, err));
-    CU(err, (run_kernel(g->stream, sums ? sm90_sum<D, B> : sm90_parts<D, B>,
-                        dim3(a.heads, a.ranges), GROUP_THREADS, bytes, a, map)));
-out:
-    return rc;
+    PASS_ON(tensor_map(&map, a.k, D, a.n, a.heads / a.per_kv, sm90_shape<D, B>::KEYS, err));
+    return CU_STATUS(err, (run_kernel(g->stream, sums ? sm90_sum<D, B> : sm90_parts<D, B>,
+                                      dim3(a.heads, a.ranges), GROUP_THREADS, bytes, a, map)));
 }
 
 int last_sm90_launch(struct gpu *g, const last_rows &a, int d, bool sums, struct err *err)

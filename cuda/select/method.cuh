@@ -35,11 +35,10 @@ static int method_init(struct gpu *g, struct select_job *job, int64_t bq, int64_
     const struct select_problem *p = &job->problem;
     void *memory = NULL;
     S *s = NULL;
-    int rc = 0;
     if (posix_memalign(&memory, 128, sizeof *s) != 0) /* tensor maps */
-        FAIL(err, ERR_NOMEM, "%s on the GPU: out of memory", job->method->name);
+        return err_set(err, ERR_NOMEM, "%s on the GPU: out of memory", job->method->name);
     job->state = *state = s = (S *)memset(memory, 0, sizeof *s);
-    TRY(select_lists_init(g, job, bq, bk, err));
+    PASS_ON(select_lists_init(g, job, bq, bk, err));
     s->q = (const uint4 *)p->q;
     s->k = (const uint4 *)p->k;
     s->nq = p->nq;
@@ -53,8 +52,7 @@ static int method_init(struct gpu *g, struct select_job *job, int64_t bq, int64_
     s->units = (int)job->lists.units;
     s->scale_log2 = (float)(p->scale * M_LOG2E);
     s->map = map_rows_of(&job->lists);
-out:
-    return rc;
+    return 0;
 }
 
 /* Arrays from the arena, each with its number of elements: take(g, err, &x, n, &y, m). */
@@ -66,29 +64,27 @@ static inline int take(struct gpu *, struct err *)
 template <class T, class... More>
 static int take(struct gpu *g, struct err *err, T **array, int64_t n, More... more)
 {
-    int rc = gpu_alloc(g, n * (int64_t)sizeof **array, array, err);
-    return rc ? rc : take(g, err, more...);
+    PASS_ON(gpu_alloc(g, n * (int64_t)sizeof **array, array, err));
+    return take(g, err, more...);
 }
 
 /* A new array from the arena with the n elements of `from`. */
 template <class T>
 static int put_array(struct gpu *g, const T *from, int64_t n, T **array, struct err *err)
 {
-    int rc = take(g, err, array, n);
-    return rc ? rc : gpu_put(g, *array, from, n * (int64_t)sizeof *from, err);
+    PASS_ON(take(g, err, array, n));
+    return gpu_put(g, *array, from, n * (int64_t)sizeof *from, err);
 }
 
 /* The same of the elements of(0), of(1), ... */
 template <class T, class F>
 static int put_each(struct gpu *g, int64_t n, T **array, struct err *err, F of)
 {
-    T *host = NULL;
-    int rc = mem_alloc(&host, n, sizeof *host, "numbers of heads", err);
-    for (int64_t i = 0; i < n && !rc; i++)
+    OWN(free_at) T *host = NULL;
+    PASS_ON(mem_alloc(&host, n, sizeof *host, "numbers of heads", err));
+    for (int64_t i = 0; i < n; i++)
         host[i] = of(i);
-    rc = rc ? rc : put_array(g, host, n, array, err);
-    free(host);
-    return rc;
+    return put_array(g, host, n, array, err);
 }
 
 /* Launch a kernel with `shared` bytes of dynamic shared memory; for CU(). */

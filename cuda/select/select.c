@@ -37,17 +37,15 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
     const struct select_problem *p = &job->problem;
     struct select_lists *l = &job->lists;
     int64_t cells;
-    int rc = 0;
 
     *l = (struct select_lists){
         .bq = bq, .bk = bk, .groups = ceil_div(p->nq, bq), .units = ceil_div(p->nk, bk)};
     l->rows = p->heads * l->groups;
     l->words = (l->units + 31) / 32;
     if (!mul_ok(l->rows, l->words, &cells) || cells > INT64_MAX / 4)
-        FAIL(err, ERR_NOMEM, "maps of %lld x %lld units", (long long)l->rows, (long long)l->units);
-    TRY(gpu_alloc(g, cells * 4, &l->map, err));
-out:
-    return rc;
+        return err_set(err, ERR_NOMEM, "maps of %lld x %lld units", (long long)l->rows,
+                       (long long)l->units);
+    return gpu_alloc(g, cells * 4, &l->map, err);
 }
 
 int select_job_init(struct gpu *g, const struct select_method *method,
@@ -109,42 +107,36 @@ int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0,
 {
     const struct select_lists *l = &job->lists;
     int64_t n_rows = row1 - row0, n = 0;
-    uint32_t *map = NULL;
-    int rc = 0;
+    OWN(free_at) uint32_t *map = NULL;
 
-    TRY(mem_alloc(&map, n_rows * l->words, sizeof *map, "map of kept keys", err));
-    TRY(gpu_get(g, map, l->map + row0 * l->words, n_rows * l->words * 4, err));
-    TRY(mem_alloc(ptr, n_rows + 1, sizeof **ptr, "lists of kept keys", err));
+    PASS_ON(mem_alloc(&map, n_rows * l->words, sizeof *map, "map of kept keys", err));
+    PASS_ON(gpu_get(g, map, l->map + row0 * l->words, n_rows * l->words * 4, err));
+    PASS_ON(mem_alloc(ptr, n_rows + 1, sizeof **ptr, "lists of kept keys", err));
     for (int64_t r = 0; r < n_rows; r++) {
         (*ptr)[r] = n;
         for (int64_t w = 0; w < l->words; w++)
             n += __builtin_popcount(map[r * l->words + w]);
     }
     (*ptr)[n_rows] = n;
-    TRY(mem_alloc(col, n, sizeof **col, "lists of kept keys", err));
+    PASS_ON(mem_alloc(col, n, sizeof **col, "lists of kept keys", err));
     n = 0;
     for (int64_t i = 0; i < n_rows * l->words; i++)
         for (uint32_t bits = map[i]; bits; bits &= bits - 1)
             (*col)[n++] = (int32_t)(i % l->words * 32 + __builtin_ctz(bits));
-out:
-    free(map);
-    return rc;
+    return 0;
 }
 
 int select_fetch_own(struct gpu *g, const struct select_job *job, int head, struct accel_own *own,
                      struct err *err)
 {
     const struct select_lists *l = &job->lists;
-    int rc = 0;
     free(own->data);
     *own = (struct accel_own){0};
     if (!l->own)
         return 0;
     if (l->own_make)
-        TRY(l->own_make(g, job, err));
-    TRY(mem_alloc((char **)&own->data, l->own_bytes, 1, "numbers of a choice", err));
+        PASS_ON(l->own_make(g, job, err));
+    PASS_ON(mem_alloc((char **)&own->data, l->own_bytes, 1, "numbers of a choice", err));
     own->bytes = l->own_bytes;
-    TRY(gpu_get(g, own->data, (const char *)l->own + head * l->own_bytes, l->own_bytes, err));
-out:
-    return rc;
+    return gpu_get(g, own->data, (const char *)l->own + head * l->own_bytes, l->own_bytes, err);
 }

@@ -36,7 +36,6 @@ struct slash_lists {
 static int slash_init(struct gpu *g, struct select_job *job, const last_rows *last, int64_t first,
                       slash_lists *a, struct err *err)
 {
-    int rc = 0;
     a->n = (int)job->problem.nk;
     a->words = (int)job->lists.words;
     a->heads = job->problem.heads;
@@ -46,14 +45,12 @@ static int slash_init(struct gpu *g, struct select_job *job, const last_rows *la
     a->sla = last->sla;
     a->map = map_rows_of(&job->lists);
     job->lists.own_bytes = first + job->lists.words * 8;
-    TRY(gpu_alloc(g, job->problem.heads * job->lists.own_bytes, &job->lists.own, err));
+    PASS_ON(gpu_alloc(g, job->problem.heads * job->lists.own_bytes, &job->lists.own, err));
     a->cols = (uint32_t *)job->lists.own + first / 4;
     a->dists = a->cols + a->words;
     a->stride = (int)(job->lists.own_bytes / 4);
-    TRY(take(g, err, &a->last, a->heads * (int64_t)a->words, &a->follow, a->heads * (int64_t)a->n,
-             &a->ahead, a->heads * (int64_t)(a->words + 2)));
-out:
-    return rc;
+    return take(g, err, &a->last, a->heads * (int64_t)a->words, &a->follow,
+                a->heads * (int64_t)a->n, &a->ahead, a->heads * (int64_t)(a->words + 2));
 }
 
 /* ---- distances as bits ---------------------------------------------------------------------- */
@@ -352,24 +349,21 @@ static __global__ void slash_pairs_map(const slash_lists a)
 /* From scores to columns and distances. */
 static int slash_choose(struct gpu *g, const slash_lists &a, struct err *err)
 {
-    int rc = 0, bits = a.words * 4;
-    CU(err, run_kernel(g->stream, slash_pick, dim3(a.heads, 2), WIDE, bits, a));
-out:
-    return rc;
+    int bits = a.words * 4;
+    return CU_STATUS(err, run_kernel(g->stream, slash_pick, dim3(a.heads, 2), WIDE, bits, a));
 }
 
 /* From scores to the map: groups of 64 rows (realised), or single rows. */
 static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, struct err *err)
 {
-    int rc = 0, warps = 4, bits = a.words * 4;
-    TRY(slash_choose(g, a, err));
+    int warps = 4, bits = a.words * 4;
+    PASS_ON(slash_choose(g, a, err));
     if (realised)
-        CU(err, run_kernel(g->stream, a.both ? slash_both_map : slash_lists_map,
-                           dim3(ceil_div(a.groups, warps), a.heads), 32 * warps, warps * bits, a));
-    else
-        CU(err, run_kernel(g->stream, slash_pairs_map, dim3(ceil_div(a.n, 8), a.heads), 256, 0, a));
-out:
-    return rc;
+        return CU_STATUS(err, run_kernel(g->stream, a.both ? slash_both_map : slash_lists_map,
+                                         dim3(ceil_div(a.groups, warps), a.heads), 32 * warps,
+                                         warps * bits, a));
+    return CU_STATUS(
+        err, run_kernel(g->stream, slash_pairs_map, dim3(ceil_div(a.n, 8), a.heads), 256, 0, a));
 }
 
 #endif

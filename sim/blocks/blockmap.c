@@ -60,9 +60,7 @@ int block_map_take(struct block_map *m, const struct device_choice *c, struct er
     }
     if (lists->form != MASK_LISTS)
         return err_set(err, ERR_RUN, "a choice that is no list of blocks");
-    int rc = check_unit(m, lists->bq, lists->bk, err);
-    if (rc)
-        return rc;
+    PASS_ON(check_unit(m, lists->bq, lists->bk, err));
     for (int64_t g = 0; g < lists->ngroups; g++)
         for (int64_t i = lists->ptr[g]; i < lists->ptr[g + 1]; i++)
             block_map_set(m, g, lists->col[i]);
@@ -72,11 +70,10 @@ int block_map_take(struct block_map *m, const struct device_choice *c, struct er
 int block_map_mask(const struct block_map *m, int64_t row0, int64_t row1, struct mask *out,
                    struct err *err)
 {
-    int rc = 0;
-    TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->block, m->block, err));
+    PASS_ON(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->block, m->block, err));
     for (int64_t g = 0; g < out->ngroups; g++)
-        TRY(mask_lists_add_bits(out, g, m->bits + (row0 / m->block + g) * m->words, m->words, err));
+        PASS_ON(
+            mask_lists_add_bits(out, g, m->bits + (row0 / m->block + g) * m->words, m->words, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }

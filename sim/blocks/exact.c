@@ -76,22 +76,18 @@ void exact_masked_from(struct exact *e, exact_masked_fn *fn, void *self)
 int exact_operands(struct exact *e, const struct attn_ops **ops, struct err *err)
 {
     double t = clock_ns();
-    int rc = 0;
     if (!e->prepared)
-        TRY(attn_prepare(&e->ops, &e->x, e->prec, err));
+        PASS_ON(attn_prepare(&e->ops, &e->x, e->prec, err));
     e->prepared = true;
     e->ns += clock_ns() - t;
     *ops = &e->ops;
-out:
-    return rc;
+    return 0;
 }
 
 int exact_borrow(struct exact *e, struct exact *from, struct err *err)
 {
     const struct attn_ops *ops;
-    int rc = exact_operands(from, &ops, err);
-    if (rc)
-        return rc;
+    PASS_ON(exact_operands(from, &ops, err));
     e->ops = *ops;
     e->ops.in = e->x;
     e->prepared = e->borrowed = true;
@@ -104,9 +100,7 @@ static int rows_on_cpu(struct exact *e, int64_t row0, int64_t row1, bool out, st
 {
     const struct attn_ops *ops;
     struct mask full;
-    int rc = exact_operands(e, &ops, err);
-    if (rc)
-        return rc;
+    PASS_ON(exact_operands(e, &ops, err));
     attn_full_mask(&e->x, row0, row1, &full);
     return attn_rows(ops, &full, out ? e->out + row0 * e->x.dv : NULL, e->lse + row0, err);
 }
@@ -115,25 +109,22 @@ static int rows_on_cpu(struct exact *e, int64_t row0, int64_t row1, bool out, st
 static int blocks_run(struct exact *e, int64_t b0, int64_t b1, bool out, struct err *err)
 {
     int64_t row0 = b0 * e->block, row1 = b1 * e->block < e->x.nq ? b1 * e->block : e->x.nq;
-    int rc = e->dense ? e->dense(e->dense_self, row0, row1, out ? e->out : NULL, e->lse, err)
-                      : rows_on_cpu(e, row0, row1, out, err);
-    if (!rc)
-        memset(e->done + b0, out ? EXACT_LSE | EXACT_OUT : EXACT_LSE, (size_t)(b1 - b0));
-    return rc;
+    PASS_ON(e->dense ? e->dense(e->dense_self, row0, row1, out ? e->out : NULL, e->lse, err)
+                     : rows_on_cpu(e, row0, row1, out, err));
+    memset(e->done + b0, out ? EXACT_LSE | EXACT_OUT : EXACT_LSE, (size_t)(b1 - b0));
+    return 0;
 }
 
 static int make_room(struct exact *e, bool out, struct err *err)
 {
     const struct attn_in *x = &e->x;
-    int rc = 0;
     if (!e->done)
-        TRY(mem_zalloc(&e->done, ceil_div(x->nq, e->block), 1, "dense rows", err));
+        PASS_ON(mem_zalloc(&e->done, ceil_div(x->nq, e->block), 1, "dense rows", err));
     if (!e->lse)
-        TRY(mem_alloc(&e->lse, x->nq, sizeof *e->lse, "dense log-sum-exp", err));
+        PASS_ON(mem_alloc(&e->lse, x->nq, sizeof *e->lse, "dense log-sum-exp", err));
     if (out && !e->out)
-        TRY(mem_alloc(&e->out, x->nq * x->dv, sizeof *e->out, "dense output", err));
-out:
-    return rc;
+        return mem_alloc(&e->out, x->nq * x->dv, sizeof *e->out, "dense output", err);
+    return 0;
 }
 
 /* Compute what the rows [row0, row1) lack, stretches of blocks at a time. */
@@ -141,20 +132,18 @@ static int ensure(struct exact *e, int64_t row0, int64_t row1, bool out, struct 
 {
     unsigned char want = out ? EXACT_OUT : EXACT_LSE;
     int64_t b = row0 / e->block, end = ceil_div(row1, e->block), b1;
-    int rc = 0;
 
     out |= e->with_out;
-    TRY(make_room(e, out, err));
+    PASS_ON(make_room(e, out, err));
     for (; b < end; b = b1) {
         b1 = b + 1;
         if (e->done[b] & want)
             continue;
         while (b1 < end && !(e->done[b1] & want))
             b1++;
-        TRY(blocks_run(e, b, b1, out, err));
+        PASS_ON(blocks_run(e, b, b1, out, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int ensure_timed(struct exact *e, int64_t row0, int64_t row1, bool out, struct err *err)
@@ -175,18 +164,16 @@ bool exact_known(const struct exact *e)
 
 int exact_lse(struct exact *e, int64_t row0, int64_t row1, const double **lse, struct err *err)
 {
-    int rc = ensure_timed(e, row0, row1, false, err);
-    if (!rc)
-        *lse = e->lse + row0;
-    return rc;
+    PASS_ON(ensure_timed(e, row0, row1, false, err));
+    *lse = e->lse + row0;
+    return 0;
 }
 
 int exact_out(struct exact *e, int64_t row0, int64_t row1, const double **out, struct err *err)
 {
-    int rc = ensure_timed(e, row0, row1, true, err);
-    if (!rc)
-        *out = e->out + row0 * e->x.dv;
-    return rc;
+    PASS_ON(ensure_timed(e, row0, row1, true, err));
+    *out = e->out + row0 * e->x.dv;
+    return 0;
 }
 
 /* ---- the rest of the map -------------------------------------------------------------------- */
@@ -194,35 +181,30 @@ int exact_out(struct exact *e, int64_t row0, int64_t row1, const double **out, s
 int exact_probs(struct exact *e, int64_t row0, int64_t row1, double *p, struct err *err)
 {
     const double *lse;
-    int rc = 0;
-    TRY(exact_lse(e, row0, row1, &lse, err));
-    TRY(exact_scores(e, row0, row1, 0, e->x.nk, p, err));
+    PASS_ON(exact_lse(e, row0, row1, &lse, err));
+    PASS_ON(exact_scores(e, row0, row1, 0, e->x.nk, p, err));
     attn_exp(&e->x, row0, row1, lse, p);
-out:
-    return rc;
+    return 0;
 }
 
 int exact_score(struct exact *const *e, int n, int64_t row0, int64_t row1, double *const *s,
                 int64_t ld, struct err *err)
 {
     const struct attn_ops *ops;
-    struct scored_rows *h = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&h, n, sizeof *h, "heads", err));
+    OWN(free_at) struct scored_rows *h = NULL;
+    PASS_ON(mem_alloc(&h, n, sizeof *h, "heads", err));
     for (int g = 0; g < n; g++) {
-        TRY(make_room(e[g], true, err));
+        PASS_ON(make_room(e[g], true, err));
         h[g] =
             (struct scored_rows){&e[g]->x, s[g], e[g]->out + row0 * e[g]->x.dv, e[g]->lse + row0};
     }
-    TRY(exact_operands(e[0], &ops, err));
-    TRY(attn_scored_rows(ops, h, n, row0, row1, ld, err));
+    PASS_ON(exact_operands(e[0], &ops, err));
+    PASS_ON(attn_scored_rows(ops, h, n, row0, row1, ld, err));
     for (int g = 0; g < n; g++) {
         memset(e[g]->done + row0, EXACT_LSE | EXACT_OUT, (size_t)(row1 - row0));
         exact_hold(e[g], row0, row1, s[g], ld);
     }
-out:
-    free(h);
-    return rc;
+    return 0;
 }
 
 int exact_view_row(struct exact *e, struct exact *of, int64_t i, struct err *err)
@@ -258,15 +240,15 @@ int exact_scores(struct exact *e, int64_t row0, int64_t row1, int64_t k0, int64_
             s[j - k0] = -INFINITY;
         return 0;
     }
-    int rc = exact_operands(e, &ops, err);
-    return rc ? rc : attn_scores(ops, row0, row1, k0, k1, s, err);
+    PASS_ON(exact_operands(e, &ops, err));
+    return attn_scores(ops, row0, row1, k0, k1, s, err);
 }
 
 int exact_attend(struct exact *e, const struct mask *m, double *out, double *lse, struct err *err)
 {
     const struct attn_ops *ops;
-    int rc = exact_operands(e, &ops, err);
-    return rc ? rc : attn_rows(ops, m, out, lse, err);
+    PASS_ON(exact_operands(e, &ops, err));
+    return attn_rows(ops, m, out, lse, err);
 }
 
 int exact_attend_all(struct exact *e, const struct mask *m, double *out, double *lse,
@@ -300,10 +282,8 @@ int map_rows_get(struct map_rows *m, int64_t i, const double **row, struct err *
         bool held = exact_held(m->exact, i);
         int64_t r0 = held ? i : i / MAP_ROWS * MAP_ROWS,
                 r1 = held ? i + 1 : MIN(r0 + MAP_ROWS, in->nq);
-        int rc = m->what == MAP_PROBS ? exact_probs(m->exact, r0, r1, m->buf, err)
-                                      : exact_scores(m->exact, r0, r1, 0, in->nk, m->buf, err);
-        if (rc)
-            return rc;
+        PASS_ON(m->what == MAP_PROBS ? exact_probs(m->exact, r0, r1, m->buf, err)
+                                     : exact_scores(m->exact, r0, r1, 0, in->nk, m->buf, err));
         m->r0 = r0;
         m->r1 = r1;
     }
@@ -366,36 +346,31 @@ static int scale_row(struct group_run *g, int64_t i, const double *p, int64_t n,
 static int one_group(struct group_run *g, int64_t row0, int64_t row1, struct err *err)
 {
     const struct attn_in *in = &g->rows.exact->x;
-    int rc = 0;
 
     memset(g->max, 0, (size_t)in->nk * sizeof *g->max);
     memset(g->sum, 0, (size_t)in->nk * sizeof *g->sum);
     for (int64_t i = row0; i < row1; i++) {
         const double *row;
         int64_t first = attn_first(in, i), n = attn_limit(in, i) - first;
-        TRY(map_rows_get(&g->rows, i, &row, err));
+        PASS_ON(map_rows_get(&g->rows, i, &row, err));
         if (g->lse) {
             exp_row(row + first, n, g->lse[i], g->tmp);
             row = g->tmp;
         } else {
-            TRY(scale_row(g, i, row + first, n, &row, err));
+            PASS_ON(scale_row(g, i, row + first, n, &row, err));
         }
         add_row(row, n, g->max + first, g->sum + first);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int group_run_init(struct group_run *g, struct exact *e, const double *lse, struct err *err)
 {
-    int rc = 0;
     *g = (struct group_run){.lse = lse};
-    TRY(map_rows_init(&g->rows, e, lse ? MAP_SCORES : MAP_PROBS, err));
-    TRY(mem_alloc(&g->max, e->x.nk, sizeof(double), "column maxima", err));
-    TRY(mem_alloc(&g->sum, e->x.nk, sizeof(double), "column sums", err));
-    TRY(mem_alloc(&g->tmp, e->x.nk, sizeof(double), "a row of probabilities", err));
-out:
-    return rc;
+    PASS_ON(map_rows_init(&g->rows, e, lse ? MAP_SCORES : MAP_PROBS, err));
+    PASS_ON(mem_alloc(&g->max, e->x.nk, sizeof(double), "column maxima", err));
+    PASS_ON(mem_alloc(&g->sum, e->x.nk, sizeof(double), "column sums", err));
+    return mem_alloc(&g->tmp, e->x.nk, sizeof(double), "a row of probabilities", err);
 }
 
 int map_groups(struct exact *e, const double *lse, int64_t height, map_group_fn *fn, void *ctx,
@@ -560,7 +535,6 @@ static double share_of(int64_t part, int64_t whole)
 
 int map_below_report(const struct map_below *b, bool sample, struct record *r, struct err *err)
 {
-    int rc = 0;
     for (int u = 0; u < BELOW_UNITS; u++) {
         for (int k = 0; k < b->n_c; k++) {
             char name[48], at[24] = "";
@@ -568,15 +542,14 @@ int map_below_report(const struct map_below *b, bool sample, struct record *r, s
             if (b->c[k] != metric_level(name))
                 snprintf(at, sizeof at, "@%g", b->c[k]);
             snprintf(name, sizeof name, "below_%s%s", units[u].name, at);
-            TRY(record_metric(r, name, share_of(b->below[u][k], b->units[u]), err));
+            PASS_ON(record_metric(r, name, share_of(b->below[u][k], b->units[u]), err));
             snprintf(name, sizeof name, "below_%s_area%s", units[u].name, at);
-            TRY(record_metric(r, name, share_of(b->below_pairs[u][k], b->pairs[u]), err));
+            PASS_ON(record_metric(r, name, share_of(b->below_pairs[u][k], b->pairs[u]), err));
         }
     }
     if (!isnan(b->p_max))
-        TRY(record_metric(r, sample ? "p_max~" : "p_max", b->p_max, err));
-out:
-    return rc;
+        return record_metric(r, sample ? "p_max~" : "p_max", b->p_max, err);
+    return 0;
 }
 
 /* ---- similarity of neighbouring rows -------------------------------------------------------- */
@@ -608,12 +581,12 @@ static bool block_similarity(const float *x, int64_t n, int d, const double *mea
 int map_similarity(const float *x, int64_t n, int d, int64_t block, bool centre, double *mean,
                    int64_t *left_out, struct err *err)
 {
-    double *tmp = NULL, total = 0, s;
+    OWN(free_at) double *tmp = NULL;
+    double total = 0, s;
     int64_t used = 0;
-    int rc = 0;
 
     *left_out = 0;
-    TRY(mem_zalloc(&tmp, 2 * (int64_t)d, sizeof *tmp, "row means", err));
+    PASS_ON(mem_zalloc(&tmp, 2 * (int64_t)d, sizeof *tmp, "row means", err));
     for (int64_t a = 0; centre && a < n; a++)
         for (int c = 0; c < d; c++)
             tmp[c] += x[a * d + c];
@@ -628,9 +601,7 @@ int map_similarity(const float *x, int64_t n, int d, int64_t block, bool centre,
         used++;
     }
     *mean = used ? total / (double)used : NAN;
-out:
-    free(tmp);
-    return rc;
+    return 0;
 }
 
 /* ---- mass per key --------------------------------------------------------------------------- */
@@ -638,8 +609,8 @@ out:
 int column_mass(const struct head_in *in, int64_t row0, int64_t row1, double *mass, struct err *err)
 {
     const struct attn_ops *ops;
-    int rc = exact_operands(in->exact, &ops, err);
-    return rc ? rc : attn_column_sums(ops, row0, row1, false, mass, err);
+    PASS_ON(exact_operands(in->exact, &ops, err));
+    return attn_column_sums(ops, row0, row1, false, mass, err);
 }
 
 /* ---- keys of unit length -------------------------------------------------------------------- */
@@ -647,8 +618,8 @@ int column_mass(const struct head_in *in, int64_t row0, int64_t row1, double *ma
 int unit_keys_make(struct unit_keys *u, const struct head_in *in, struct err *err)
 {
     struct attn_in x = in->x;
-    int d = x.d, rc = 0;
-    TRY(mem_alloc(&u->k, x.nk * d, sizeof *u->k, "keys of unit length", err));
+    int d = x.d;
+    PASS_ON(mem_alloc(&u->k, x.nk * d, sizeof *u->k, "keys of unit length", err));
     for (int64_t j = 0; j < x.nk; j++) {
         const float *k = x.k + j * d;
         double norm = 0;
@@ -658,9 +629,7 @@ int unit_keys_make(struct unit_keys *u, const struct head_in *in, struct err *er
             u->k[j * d + c] = norm > 0 ? (float)(k[c] / sqrt(norm)) : 0;
     }
     x.k = u->k;
-    TRY(attn_prepare(&u->ops, &x, in->exact->prec, err));
-out:
-    return rc;
+    return attn_prepare(&u->ops, &x, in->exact->prec, err);
 }
 
 void unit_keys_free(struct unit_keys *u)

@@ -60,9 +60,7 @@ int given_lists(struct given *g, int64_t *ptr, int32_t *col, int64_t n, struct e
         return err_set(err, ERR_INPUT, "the row pointers begin with %lld, expected 0",
                        (long long)ptr[0]);
     for (int64_t i = 0; i < m->ngroups; i++) {
-        int rc = check_group(m, i, n, err);
-        if (rc)
-            return rc;
+        PASS_ON(check_group(m, i, n, err));
     }
     if (ptr[m->ngroups] != n)
         return err_set(err, ERR_INPUT, "the row pointers end with %lld, there are %lld columns",
@@ -100,46 +98,42 @@ static int add_listed(struct given *g, struct mask *out, int64_t i, struct err *
 {
     const struct mask *m = &g->whole;
     int64_t at = out->row0 / m->bq + i, end = end_unit(out, i);
-    int rc = 0;
-    for (int64_t e = m->ptr[at]; e < m->ptr[at + 1] && !rc; e++)
-        rc = add_unit(g, out, i, end, m->col[e], err);
-    return rc;
+    for (int64_t e = m->ptr[at]; e < m->ptr[at + 1]; e++)
+        PASS_ON(add_unit(g, out, i, end, m->col[e], err));
+    return 0;
 }
 
 static int add_row(struct given *g, struct mask *out, int64_t i, uint8_t *keep, struct err *err)
 {
     int64_t end = end_unit(out, i), units = ceil_div(out->nk, out->bk);
-    int rc = g->row(g->ctx, out->row0 / out->bq + i, keep, err);
-    for (int64_t c = 0; c < units && !rc; c++)
+    PASS_ON(g->row(g->ctx, out->row0 / out->bq + i, keep, err));
+    for (int64_t c = 0; c < units; c++)
         if (keep[c])
-            rc = add_unit(g, out, i, end, c, err);
-    return rc;
+            PASS_ON(add_unit(g, out, i, end, c, err));
+    return 0;
 }
 
 int given_select(struct given *g, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct mask *m = &g->whole;
-    uint8_t *keep = NULL;
-    int rc = 0;
+    OWN(free_at) uint8_t *keep = NULL;
     if (m->form != MASK_LISTS) {
         *out = *m;
         out->row0 = row0;
         out->row1 = row1;
         return 0;
     }
-    TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->bq, m->bk, err));
+    PASS_ON(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->bq, m->bk, err));
     out->reach = m->reach;
     out->exec = m->exec;
     out->exec_bq = m->exec_bq;
     out->exec_bk = m->exec_bk;
     if (g->row)
-        TRY(mem_alloc(&keep, ceil_div(m->nk, m->bk), 1, "row of a mask", err));
+        PASS_ON(mem_alloc(&keep, ceil_div(m->nk, m->bk), 1, "row of a mask", err));
     for (int64_t i = 0; i < out->ngroups; i++)
-        TRY(g->row ? add_row(g, out, i, keep, err) : add_listed(g, out, i, err));
+        PASS_ON(g->row ? add_row(g, out, i, keep, err) : add_listed(g, out, i, err));
     mask_lists_finish(out);
-out:
-    free(keep);
-    return rc;
+    return 0;
 }
 
 /* ---- units ---------------------------------------------------------------------------------- */

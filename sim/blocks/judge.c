@@ -36,18 +36,16 @@ void judge_free(struct judging *j)
 
 static int make_rows(struct judging *j, int64_t rows, struct err *err)
 {
-    int rc = 0;
     if (rows <= j->rows)
         return 0;
     free(j->out);
     free(j->lse);
     j->out = j->lse = NULL;
     j->rows = 0;
-    TRY(mem_alloc(&j->out, rows * j->exact->x.dv, sizeof *j->out, "output rows", err));
-    TRY(mem_alloc(&j->lse, rows, sizeof *j->lse, "log-sum-exp of rows", err));
+    PASS_ON(mem_alloc(&j->out, rows * j->exact->x.dv, sizeof *j->out, "output rows", err));
+    PASS_ON(mem_alloc(&j->lse, rows, sizeof *j->lse, "log-sum-exp of rows", err));
     j->rows = rows;
-out:
-    return rc;
+    return 0;
 }
 
 static int on_cpu(struct judging *j, const struct mask *m, struct err *err)
@@ -55,10 +53,9 @@ static int on_cpu(struct judging *j, const struct mask *m, struct err *err)
     struct judged *sum = &j->sum;
     int64_t rows = m->row1 - m->row0;
     const double *ref, *ref_lse;
-    int rc = 0;
-    TRY(make_rows(j, rows, err));
-    TRY(exact_attend(j->exact, m, j->out, j->lse, err));
-    TRY(exact_out(j->exact, m->row0, m->row1, &ref, err));
+    PASS_ON(make_rows(j, rows, err));
+    PASS_ON(exact_attend(j->exact, m, j->out, j->lse, err));
+    PASS_ON(exact_out(j->exact, m->row0, m->row1, &ref, err));
     assert(rows == 0 || (j->out && j->lse));
     for (int64_t i = 0; i < rows * j->exact->x.dv; i++) {
         double d = j->out[i] - ref[i];
@@ -68,11 +65,10 @@ static int on_cpu(struct judging *j, const struct mask *m, struct err *err)
     }
     if (!j->mass)
         return 0;
-    TRY(exact_lse(j->exact, m->row0, m->row1, &ref_lse, err));
+    PASS_ON(exact_lse(j->exact, m->row0, m->row1, &ref_lse, err));
     for (int64_t r = 0; r < rows; r++)
         j->mass[m->row0 + r] = exp(j->lse[r] - ref_lse[r]);
-out:
-    return rc;
+    return 0;
 }
 
 int judge_add(struct judging *j, struct mask *m, struct err *err)
@@ -152,21 +148,18 @@ static void run_free(struct grid_run *r)
 
 static int run_init(struct grid_run *r, const struct block_grid *g, struct err *err)
 {
-    int rc = 0;
     const struct attn_in *x = &g->in->x;
     *r = (struct grid_run){.g = g, .x = x, .nb = ceil_div(x->nk, g->block)};
-    TRY(mem_alloc(&r->cols, g->n * r->nb, sizeof *r->cols, "block lists", err));
-    TRY(mem_alloc(&r->len, g->n, sizeof *r->len, "block lists", err));
-    TRY(mem_alloc(&r->keep, g->n * x->nq, sizeof *r->keep, "recall per row", err));
-    TRY(mem_zalloc(&r->pairs, g->n, sizeof *r->pairs, "kept pairs", err));
-    TRY(mem_zalloc(&r->err2, g->n, sizeof *r->err2, "errors", err));
-    TRY(mem_alloc(&r->p, PIECE * x->nk, sizeof *r->p, "exact rows", err));
-    TRY(mem_alloc(&r->mass, r->nb, sizeof *r->mass, "block mass", err));
-    TRY(mem_alloc(&r->part, r->nb * x->dv, sizeof *r->part, "partial outputs", err));
-    TRY(mem_alloc(&r->ref, x->dv, sizeof *r->ref, "output row", err));
-    TRY(mem_alloc(&r->out, x->dv, sizeof *r->out, "output row", err));
-out:
-    return rc;
+    PASS_ON(mem_alloc(&r->cols, g->n * r->nb, sizeof *r->cols, "block lists", err));
+    PASS_ON(mem_alloc(&r->len, g->n, sizeof *r->len, "block lists", err));
+    PASS_ON(mem_alloc(&r->keep, g->n * x->nq, sizeof *r->keep, "recall per row", err));
+    PASS_ON(mem_zalloc(&r->pairs, g->n, sizeof *r->pairs, "kept pairs", err));
+    PASS_ON(mem_zalloc(&r->err2, g->n, sizeof *r->err2, "errors", err));
+    PASS_ON(mem_alloc(&r->p, PIECE * x->nk, sizeof *r->p, "exact rows", err));
+    PASS_ON(mem_alloc(&r->mass, r->nb, sizeof *r->mass, "block mass", err));
+    PASS_ON(mem_alloc(&r->part, r->nb * x->dv, sizeof *r->part, "partial outputs", err));
+    PASS_ON(mem_alloc(&r->ref, x->dv, sizeof *r->ref, "output row", err));
+    return mem_alloc(&r->out, x->dv, sizeof *r->out, "output row", err);
 }
 
 /* Mass and partial output of every key block of one exact row that sees `limit` keys. */
@@ -216,13 +209,12 @@ static void judge_row(struct grid_run *r, int t, int64_t row, int64_t limit)
 
 static int run_rows(struct grid_run *r, struct err *err)
 {
-    int rc = 0;
     const struct attn_in *x = r->x;
     const struct block_grid *g = r->g;
     int64_t unit_end = 0;
     for (int64_t r0 = 0; r0 < x->nq; r0 += PIECE) {
         int64_t r1 = r0 + PIECE < x->nq ? r0 + PIECE : x->nq;
-        TRY(exact_probs(g->in->exact, r0, r1, r->p, err));
+        PASS_ON(exact_probs(g->in->exact, r0, r1, r->p, err));
         for (int64_t row = r0; row < r1; row++) {
             int64_t limit = attn_limit(x, row);
             for (int t = 0; row == unit_end && t < g->n; t++)
@@ -234,8 +226,7 @@ static int run_rows(struct grid_run *r, struct err *err)
                 judge_row(r, t, row, limit);
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* keep [nq] is sorted. */
@@ -260,13 +251,11 @@ static int candidate_mask(const struct block_grid *g, int t, int32_t *cols, stru
                           struct err *err)
 {
     const struct attn_in *x = &g->in->x;
-    int rc = 0;
-    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, g->unit, g->block, err));
+    PASS_ON(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, g->unit, g->block, err));
     for (int64_t row = 0; row < x->nq; row += g->unit)
-        TRY(mask_lists_add_all(m, row / g->unit, cols, g->list(g->ctx, t, row, cols), err));
+        PASS_ON(mask_lists_add_all(m, row / g->unit, cols, g->list(g->ctx, t, row, cols), err));
     mask_lists_finish(m);
-out:
-    return rc;
+    return 0;
 }
 
 /* Candidates that are judged together; beyond the last one it stands again. */
@@ -284,15 +273,12 @@ static int make_candidate(void *batch, int64_t i, int worker, struct err *err)
     const struct block_grid *g = b->g;
     int t = b->first + (int)i < g->n ? b->first + (int)i : g->n - 1;
     struct mask_counts n;
-    int32_t *cols = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&cols, ceil_div(g->in->x.nk, g->block), sizeof *cols, "block lists", err));
-    TRY(candidate_mask(g, t, cols, &b->many[i].mask, err));
-    TRY(mask_count(&b->many[i].mask, &n, err));
+    OWN(free_at) int32_t *cols = NULL;
+    PASS_ON(mem_alloc(&cols, ceil_div(g->in->x.nk, g->block), sizeof *cols, "block lists", err));
+    PASS_ON(candidate_mask(g, t, cols, &b->many[i].mask, err));
+    PASS_ON(mask_count(&b->many[i].mask, &n, err));
     b->pairs[i] = n.pairs_kept;
-out:
-    free(cols);
-    return rc;
+    return 0;
 }
 
 static int score_candidate(void *batch, int64_t i, int worker, struct err *err)
@@ -309,12 +295,11 @@ static int judge_singly(struct batch *b, struct err *err)
     int rc = 0;
     for (int i = 0; i < JUDGE_MANY && !rc; i++) {
         struct judge_many *m = b->many + i;
-        struct judging j;
+        OWN(judge_free) struct judging j;
         judge_begin(&j, b->g->in->exact, m->mass);
         rc = judge_add(&j, &m->mask, err);
         rc = rc ? rc : judge_end(&j, NULL, err);
         m->sum = j.sum;
-        judge_free(&j);
     }
     return rc;
 }
@@ -340,20 +325,17 @@ static int run_judged(const struct block_grid *g, struct block_score *score, str
 {
     struct judge_many many[JUDGE_MANY];
     struct batch b = {.g = g, .many = many};
-    double *mass = NULL;
-    int rc = 0;
+    OWN(free_at) double *mass = NULL;
     memset(many, 0, sizeof many);
-    TRY(mem_alloc(&mass, JUDGE_MANY * g->in->x.nq, sizeof *mass, "recall per row", err));
+    PASS_ON(mem_alloc(&mass, JUDGE_MANY * g->in->x.nq, sizeof *mass, "recall per row", err));
     for (int i = 0; i < JUDGE_MANY; i++)
         many[i].mass = mass + i * g->in->x.nq;
     for (; b.first < g->n; b.first += JUDGE_MANY) {
-        TRY(judge_batch(judge_of(g->in->exact), &b, err));
+        PASS_ON(judge_batch(judge_of(g->in->exact), &b, err));
         for (int i = 0; i < JUDGE_MANY && b.first + i < g->n; i++)
             score[b.first + i] = b.score[i];
     }
-out:
-    free(mass);
-    return rc;
+    return 0;
 }
 
 int block_grid_run(const struct block_grid *g, struct block_score *score, struct err *err)

@@ -27,20 +27,19 @@ static int find(struct method_ctx *ctx, const struct head_in *in, int layer, enu
 int operand_read(struct method_ctx *ctx, const struct head_in *in, int layer, enum trace_aux which,
                  struct operand *o, struct err *err)
 {
-    int rc = find(ctx, in, layer, which, &o->shape, &o->x, err);
-    for (int64_t i = 0; rc == 0 && i < o->shape.heads * o->shape.rows * o->shape.dim; i++)
+    PASS_ON(find(ctx, in, layer, which, &o->shape, &o->x, err));
+    for (int64_t i = 0; i < o->shape.heads * o->shape.rows * o->shape.dim; i++)
         if (!isfinite(o->x[i]))
-            rc = err_set(err, ERR_INPUT, "aux/%s of layer %d holds NaN or infinity",
-                         trace_aux_name(which), layer);
-    return rc;
+            PASS_ON(err_set(err, ERR_INPUT, "aux/%s of layer %d holds NaN or infinity",
+                            trace_aux_name(which), layer));
+    return 0;
 }
 
 int operands_there(struct method_ctx *ctx, const struct head_in *in, int layer,
                    const enum trace_aux *which, int n, struct err *err)
 {
     struct aux_shape shape;
-    int rc = 0;
-    for (int i = 0; i < n && rc == 0; i++)
-        rc = find(ctx, in, layer, which[i], &shape, NULL, err);
-    return rc;
+    for (int i = 0; i < n; i++)
+        PASS_ON(find(ctx, in, layer, which[i], &shape, NULL, err));
+    return 0;
 }

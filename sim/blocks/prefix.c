@@ -85,9 +85,7 @@ static int finish(struct prefix_work *w, const double *rank, const double *mass,
 {
     int64_t k = 0;
     double low = bin_edge(b1, top), high = b0 > 0 ? bin_edge(b0 - 1, top) : INFINITY;
-    int rc = mem_grow(&w->entries, &w->cap, n + 1, sizeof *w->entries, "sorted row", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&w->entries, &w->cap, n + 1, sizeof *w->entries, "sorted row", err));
     for (int64_t j = 0; j < n; j++) {
         w->entries[k] = (struct entry){rank[j], mass[j], j};
         k += (rank[j] >= low) & ((rank[j] < high) | (b0 == 0)); /* without a branch */
@@ -242,9 +240,7 @@ static int64_t narrow_down(const double *x, int64_t n, bool all, int64_t *k, dou
 int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, struct prefix *out,
                 struct err *err)
 {
-    int rc = mem_grow(&w->values, &w->values_cap, 2 * n + 2, sizeof *w->values, "row copy", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&w->values, &w->values_cap, 2 * n + 2, sizeof *w->values, "row copy", err));
     *out = (struct prefix){INFINITY, -1, 0, 0, 0};
     int64_t rank = k, m = w->m = narrow_down(x, n, true, &rank, w->values);
     if (rank > m)

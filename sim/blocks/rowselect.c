@@ -63,8 +63,8 @@ SIMD_CLONES void token_quantise(const float *x, int64_t n, int bits, float *out)
 
 int ranked_init(struct ranked *r, int64_t units, struct err *err)
 {
-    int rc = mem_alloc(&r->score, units, sizeof *r->score, "scores of a row", err);
-    return rc ? rc : prefix_work_new(&r->work, err);
+    PASS_ON(mem_alloc(&r->score, units, sizeof *r->score, "scores of a row", err));
+    return prefix_work_new(&r->work, err);
 }
 
 void ranked_free(struct ranked *r)
@@ -79,19 +79,17 @@ int ranked_add(struct ranked *r, const double *score, int64_t n, int64_t best, i
 {
     struct prefix top;
     int64_t kept = 0, from = best < n ? n : 0; /* all of [from, end) stay */
-    int rc = 0;
 
     if (best < n) {
-        TRY(prefix_topk(r->work, score, n, best, &top, err));
+        PASS_ON(prefix_topk(r->work, score, n, best, &top, err));
         const int32_t *unit = prefix_list(r->work, &top, score, n, &kept);
-        TRY(mask_lists_add_all(m, g, unit, kept, err));
+        PASS_ON(mask_lists_add_all(m, g, unit, kept, err));
     }
     if (from < end)
-        TRY(mask_lists_add_run(m, g, (int32_t)from, (int32_t)end, err));
+        PASS_ON(mask_lists_add_run(m, g, (int32_t)from, (int32_t)end, err));
     r->kept += kept + end - from;
     r->seen += end;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- pages of keys -------------------------------------------------------------------------- */
@@ -118,15 +116,13 @@ static void extremes(struct key_pages *p, int64_t j, int64_t from, int64_t to)
 int key_pages_init(struct key_pages *p, const struct attn_in *x, int64_t page, bool half,
                    struct err *err)
 {
-    int rc = 0;
     *p = (struct key_pages){.x = x, .page = page, .whole = x->nk / page, .half = half};
-    TRY(mem_alloc(&p->low, (p->whole + 1) * x->d, sizeof *p->low, "pages of keys", err));
-    TRY(mem_alloc(&p->high, (p->whole + 1) * x->d, sizeof *p->high, "pages of keys", err));
-    TRY(mem_alloc(&p->bound, p->whole + 1, sizeof *p->bound, "bounds of pages", err));
+    PASS_ON(mem_alloc(&p->low, (p->whole + 1) * x->d, sizeof *p->low, "pages of keys", err));
+    PASS_ON(mem_alloc(&p->high, (p->whole + 1) * x->d, sizeof *p->high, "pages of keys", err));
+    PASS_ON(mem_alloc(&p->bound, p->whole + 1, sizeof *p->bound, "bounds of pages", err));
     for (int64_t j = 0; j < p->whole; j++)
         extremes(p, j, j * page, (j + 1) * page);
-out:
-    return rc;
+    return 0;
 }
 
 void key_pages_free(struct key_pages *p)
@@ -195,39 +191,35 @@ void channels_of(const double *sum, int d, int n, int64_t *channel)
 static int find_channels(struct key_labels *l, struct method_ctx *ctx, const struct head_in *in,
                          const char *list, int64_t factor, struct err *err)
 {
-    int d = in->x.d, rc = 0;
+    int d = in->x.d;
     double sum[CHANNELS_MOST] = {0};
 
     if (d > CHANNELS_MOST)
         return method_skip(ctx, "labels are of at most %d channels", CHANNELS_MOST);
     if (list) {
-        TRY(int_list_parse(list, "channels", -1, l->channel, CHANNELS_MOST, &l->n, err));
+        PASS_ON(int_list_parse(list, "channels", -1, l->channel, CHANNELS_MOST, &l->n, err));
         for (int c = 0; c < l->n; c++)
             if (l->channel[c] >= d)
                 return method_skip(ctx, "channel %lld of a head of dimension %d",
                                    (long long)l->channel[c], d);
         return 0;
     }
-    if ((rc = method_all_rows(ctx, in, "choosing its channels")) != 0)
-        return rc;
+    PASS_ON(method_all_rows(ctx, in, "choosing its channels"));
     l->n = (int)MAX(1, d / factor);
     channel_products(&in->x, sum);
     channels_of(sum, d, l->n, l->channel);
-out:
-    return rc;
+    return 0;
 }
 
 int key_labels_init(struct key_labels *l, struct method_ctx *ctx, const struct head_in *in,
                     const char *list, int64_t factor, int bits, struct err *err)
 {
     int64_t nk = in->x.nk, d = in->x.d;
-    int rc = 0;
 
     *l = (struct key_labels){.x = &in->x};
-    if ((rc = find_channels(l, ctx, in, list, factor, err)) != 0)
-        return rc;
-    TRY(mem_alloc(&l->label, nk * l->n, sizeof *l->label, "labels", err));
-    TRY(mem_alloc(&l->score, LABEL_ROWS * nk, sizeof *l->score, "scores of labels", err));
+    PASS_ON(find_channels(l, ctx, in, list, factor, err));
+    PASS_ON(mem_alloc(&l->label, nk * l->n, sizeof *l->label, "labels", err));
+    PASS_ON(mem_alloc(&l->score, LABEL_ROWS * nk, sizeof *l->score, "scores of labels", err));
     for (int64_t j = 0; j < nk; j++) {
         float k[CHANNELS_MOST] = {0}, label[CHANNELS_MOST];
         for (int c = 0; c < l->n; c++)
@@ -236,8 +228,7 @@ int key_labels_init(struct key_labels *l, struct method_ctx *ctx, const struct h
         for (int c = 0; c < l->n; c++)
             l->label[c * nk + j] = label[c];
     }
-out:
-    return rc;
+    return 0;
 }
 
 void key_labels_free(struct key_labels *l)
@@ -364,20 +355,17 @@ bool budget_is_all(const char *name, int64_t budget, int64_t unit, int64_t keys,
 int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, void *state,
               int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    int rc = 0;
-
     if (dense) {
         attn_full_mask(x, row0, row1, out);
         return 0;
     }
-    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, unit, err));
+    PASS_ON(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, unit, err));
     out->exec_bq = 1;
     out->exec_bk = unit;
     for (int64_t i = row0; i < row1; i++)
-        TRY(fn(state, i, out, err));
+        PASS_ON(fn(state, i, out, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 int units_record(const struct attn_in *x, int64_t unit, int64_t most, struct record *r,

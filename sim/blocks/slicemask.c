@@ -47,7 +47,6 @@ int slice_mask_take(struct slice_mask *m, const struct device_choice *c, int64_t
                     int64_t width, int64_t exec_bq, struct err *err)
 {
     const struct mask *lists = c->lists;
-    int rc = 0;
     if (!lists) {
         m->exec_bq = exec_bq;
         m->exec_bk = 1;
@@ -55,16 +54,16 @@ int slice_mask_take(struct slice_mask *m, const struct device_choice *c, int64_t
         return 0;
     }
     if (lists->form != MASK_LISTS || lists->bq != height || lists->bk != width)
-        FAIL(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
-             (long long)lists->bq, (long long)lists->bk, (long long)height, (long long)width);
-    TRY(slice_mask_init(m, lists->nq, lists->nk, lists->causal, height, width, err));
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
+                       (long long)lists->bq, (long long)lists->bk, (long long)height,
+                       (long long)width);
+    PASS_ON(slice_mask_init(m, lists->nq, lists->nk, lists->causal, height, width, err));
     m->exec_bq = exec_bq;
     m->exec_bk = 1;
     for (int64_t g = 0; g < lists->ngroups; g++)
         mask_mark_units(m->bits + g * m->words, lists->col + lists->ptr[g],
                         lists->ptr[g + 1] - lists->ptr[g]);
-out:
-    return rc;
+    return 0;
 }
 
 int pairs_take(void *state, const struct device_choice *c, struct err *err)
@@ -111,15 +110,13 @@ int64_t slice_mask_common(const struct slice_mask *a, const struct slice_mask *b
 int slice_mask_lists(const struct slice_mask *m, int64_t row0, int64_t row1, struct mask *out,
                      struct err *err)
 {
-    int rc = 0;
-    TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->height, m->width, err));
+    PASS_ON(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->height, m->width, err));
     set_exec(m, out);
     for (int64_t g = 0; g < out->ngroups; g++)
-        TRY(mask_lists_add_bits(out, g, m->bits + (row0 / m->height + g) * m->words, m->words,
-                                err));
+        PASS_ON(mask_lists_add_bits(out, g, m->bits + (row0 / m->height + g) * m->words, m->words,
+                                    err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 int slice_mask_density(const struct slice_mask *m, double *density, struct err *err)
@@ -127,14 +124,13 @@ int slice_mask_density(const struct slice_mask *m, double *density, struct err *
     int64_t kept = 0, step = ceil_div(4096, m->height) * m->height;
     int rc = 0;
     for (int64_t r = 0; r < m->nq && !rc; r += step) {
-        struct mask lists = {0};
+        OWN(mask_free) struct mask lists = {0};
         struct mask_counts c;
         rc = slice_mask_lists(m, r, r + step < m->nq ? r + step : m->nq, &lists, err);
         if (!rc)
             rc = mask_count(&lists, &c, err);
         if (!rc)
             kept += c.pairs_kept;
-        mask_free(&lists);
     }
     *density = (double)kept / (double)pairs_allowed(m->nq, m->nk, m->causal);
     return rc;

@@ -32,20 +32,16 @@ static int64_t clamp(int64_t x, int64_t hi)
 static int best(const double *score, int64_t n, int64_t force, int64_t count, int32_t **out,
                 struct err *err)
 {
-    int rc = 0;
-    double *s = NULL;
-    int32_t *order = NULL;
-    TRY(mem_alloc(&s, n, sizeof *s, "scores", err));
-    TRY(mem_alloc(&order, n, sizeof *order, "score order", err));
+    OWN(free_at) double *s = NULL;
+    OWN(free_at) int32_t *order = NULL;
+    PASS_ON(mem_alloc(&s, n, sizeof *s, "scores", err));
+    PASS_ON(mem_alloc(&order, n, sizeof *order, "score order", err));
     for (int64_t i = 0; i < n; i++)
         s[i] = i < force ? INFINITY : score[i];
-    TRY(order_descending(s, n, order, err));
-    TRY(mem_alloc(out, count, sizeof **out, "selected list", err));
+    PASS_ON(order_descending(s, n, order, err));
+    PASS_ON(mem_alloc(out, count, sizeof **out, "selected list", err));
     memcpy(*out, order, (size_t)count * sizeof **out);
-out:
-    free(s);
-    free(order);
-    return rc;
+    return 0;
 }
 
 int vslash_select(struct vslash *v, int64_t n, const double *col, int64_t n_cols,
@@ -231,48 +227,41 @@ int64_t vslash_exec(const struct vslash *v)
 static int add_lists(struct mask *out, int64_t g, const int32_t *blocks, int64_t n_blocks,
                      const int32_t *columns, int64_t n_columns, int64_t limit, struct err *err)
 {
-    int rc = 0;
     for (int64_t b = 0, c = 0; b < n_blocks || c < n_columns;) {
         bool column = c < n_columns && (b == n_blocks || columns[c] < blocks[b]);
         int64_t lo = column ? columns[c++] : blocks[b++], hi = column ? lo + 1 : lo + B;
-        TRY(mask_lists_add_run(out, g, (int32_t)lo, (int32_t)(hi < limit ? hi : limit), err));
+        PASS_ON(mask_lists_add_run(out, g, (int32_t)lo, (int32_t)(hi < limit ? hi : limit), err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Room for the lists of a row block. */
 static int block_room(const struct vslash *v, int32_t **blocks, int32_t **columns, struct err *err)
 {
-    int rc = mem_alloc(blocks, 2 * (v->n_dists + 1 + v->n / B), sizeof **blocks, "block list", err);
-    return rc ? rc : mem_alloc(columns, v->n_cols, sizeof **columns, "column list", err);
+    PASS_ON(mem_alloc(blocks, 2 * (v->n_dists + 1 + v->n / B), sizeof **blocks, "block list", err));
+    return mem_alloc(columns, v->n_cols, sizeof **columns, "column list", err);
 }
 
 int vslash_add_all(struct vslash *v, struct err *err)
 {
-    int32_t *blocks = NULL, *columns = NULL;
+    OWN(free_at) int32_t *blocks = NULL, *columns = NULL;
     int64_t nb, nc;
-    int rc = 0;
-    TRY(block_room(v, &blocks, &columns, err));
+    PASS_ON(block_room(v, &blocks, &columns, err));
     for (int64_t m = 0; m < v->n; m += B) {
         vslash_block(v, m, blocks, &nb, columns, &nc);
         v->blocks += nb;
         v->columns += nc;
     }
-out:
-    free(blocks);
-    free(columns);
-    return rc;
+    return 0;
 }
 
 static int realised_mask(struct vslash *v, int64_t row0, int64_t row1, struct mask *out,
                          struct err *err)
 {
-    int rc = 0;
-    int32_t *blocks = NULL, *columns = NULL;
+    OWN(free_at) int32_t *blocks = NULL, *columns = NULL;
     int64_t nb, nc;
-    TRY(block_room(v, &blocks, &columns, err));
-    TRY(mask_lists_init(out, v->n, v->n, row0, row1, !v->both, B, 1, err));
+    PASS_ON(block_room(v, &blocks, &columns, err));
+    PASS_ON(mask_lists_init(out, v->n, v->n, row0, row1, !v->both, B, 1, err));
     out->exec = EXEC_GATHER;
     out->exec_bq = B;
     out->exec_bk = 1;
@@ -281,13 +270,10 @@ static int realised_mask(struct vslash *v, int64_t row0, int64_t row1, struct ma
         vslash_block(v, m, blocks, &nb, columns, &nc);
         v->blocks += nb;
         v->columns += nc;
-        TRY(add_lists(out, g, blocks, nb, columns, nc, end, err));
+        PASS_ON(add_lists(out, g, blocks, nb, columns, nc, end, err));
     }
     mask_lists_finish(out);
-out:
-    free(blocks);
-    free(columns);
-    return rc;
+    return 0;
 }
 
 /* List of a query: columns merged with query - distance and, bidirectional, query + distance. */
@@ -318,14 +304,12 @@ static int requested_row(const struct vslash *v, struct mask *out, int64_t q, st
 static int requested_mask(const struct vslash *v, int64_t row0, int64_t row1, struct mask *out,
                           struct err *err)
 {
-    int rc = 0;
-    TRY(mask_lists_init(out, v->n, v->n, row0, row1, !v->both, 1, 1, err));
+    PASS_ON(mask_lists_init(out, v->n, v->n, row0, row1, !v->both, 1, 1, err));
     out->exec = EXEC_NONE; /* no kernel runs it */
     for (int64_t q = row0; q < row1; q++)
-        TRY(requested_row(v, out, q, err));
+        PASS_ON(requested_row(v, out, q, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 int vslash_mask(struct vslash *v, bool realised, int64_t row0, int64_t row1, struct mask *out,

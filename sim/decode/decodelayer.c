@@ -101,22 +101,21 @@ static void add_mass(const struct step *s, double *z, double *mass)
 static int score_group(void *self, int64_t c, int worker, struct err *err)
 {
     struct decode *d = self;
-    int group = d->c->group, first = (int)c * group, rc = 0;
+    int group = d->c->group, first = (int)c * group;
     int64_t row0 = row_of(d, d->t0), row1 = row0 + d->steps;
 
-    TRY(exact_score(d->exact + first, group, row0, row1, d->score + first, d->stride, err));
+    PASS_ON(exact_score(d->exact + first, group, row0, row1, d->score + first, d->stride, err));
     for (int h = first; h < first + group; h++) {
         struct truth *t = d->truth + h;
-        TRY(exact_out(d->exact[h], row0, row1, &t->out, err));
-        TRY(exact_lse(d->exact[h], row0, row1, &t->lse, err));
+        PASS_ON(exact_out(d->exact[h], row0, row1, &t->out, err));
+        PASS_ON(exact_lse(d->exact[h], row0, row1, &t->lse, err));
         for (int64_t i = 0; t->mass && i < d->steps; i++) {
             struct step s = step_at(d, h, i);
             add_mass(&s, d->work[worker].z, t->mass);
-            TRY(heavy_keys(&s, d->work + worker, t->hot[i], err));
+            PASS_ON(heavy_keys(&s, d->work + worker, t->hot[i], err));
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- caches --------------------------------------------------------------------------------- */
@@ -129,17 +128,15 @@ static int n_caches(const struct setting *s)
 static int fill_prompt(const struct decode *d, struct setting *s, struct err *err)
 {
     int64_t nk = d->heads[0]->x.nk;
-    int rc = 0;
-    TRY(mem_zalloc(&s->layer.caches, n_caches(s), sizeof *s->layer.caches, "caches", err));
+    PASS_ON(mem_zalloc(&s->layer.caches, n_caches(s), sizeof *s->layer.caches, "caches", err));
     for (int c = 0; c < n_caches(s); c++) {
         struct kv_cache *k = s->layer.caches + c;
-        TRY(mem_alloc(&k->at, nk, sizeof *k->at, "positions of a cache", err));
-        TRY(mem_zalloc(&k->drop, nk, sizeof *k->drop, "evicted keys", err));
+        PASS_ON(mem_alloc(&k->at, nk, sizeof *k->at, "positions of a cache", err));
+        PASS_ON(mem_zalloc(&k->drop, nk, sizeof *k->drop, "evicted keys", err));
         for (k->n = 0; k->n < d->c->phase.from; k->n++)
             k->at[k->n] = (int32_t)k->n;
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Take out what the method dropped. */
@@ -160,35 +157,30 @@ static void evict(struct decode *d, struct setting *s)
 
 static int append_and_hold(struct decode *d, struct setting *s, int64_t step, struct err *err)
 {
-    int rc = 0;
     for (int c = 0; c < n_caches(s); c++) {
         struct kv_cache *k = s->layer.caches + c;
         k->at[k->n++] = (int32_t)(d->c->phase.from + step);
         s->held[c].n[step] = (double)k->n;
-        TRY(keysets_add_positions(&s->held[c].sets, k->at, k->n, err));
+        PASS_ON(keysets_add_positions(&s->held[c].sets, k->at, k->n, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The steps of the block for a method with state. */
 static int walk(struct decode *d, struct setting *s, struct err *err)
 {
-    const double **score = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&score, d->c->n, sizeof *score, "scores of a step", err));
+    OWN(free_at) const double **score = NULL;
+    PASS_ON(mem_alloc(&score, d->c->n, sizeof *score, "scores of a step", err));
     for (int64_t i = 0; i < d->steps; i++) {
-        TRY(append_and_hold(d, s, d->t0 + i, err));
+        PASS_ON(append_and_hold(d, s, d->t0 + i, err));
         for (int h = 0; h < d->c->n; h++)
             score[h] = d->score[h] + i * d->stride;
         if (!s->method->decode.step)
             continue;
-        TRY(s->method->decode.step(s->state, &s->layer, row_of(d, d->t0 + i), score, err));
+        PASS_ON(s->method->decode.step(s->state, &s->layer, row_of(d, d->t0 + i), score, err));
         evict(d, s);
     }
-out:
-    free(score);
-    return rc;
+    return 0;
 }
 
 /* ---- choosing and measuring ----------------------------------------------------------------- */
@@ -294,7 +286,6 @@ static int64_t union_size(const struct decode *d, const struct setting *s, int c
 static int measure_lane(struct decode *d, const struct setting *s, int h, struct row_work *w,
                         struct err *err)
 {
-    int rc = 0;
     for (int64_t i = 0, n; i < d->steps; i += n) {
         struct step at[LANE_STEPS];
         for (n = 0; n < MIN(LANE_STEPS, d->steps - i); n++) {
@@ -302,10 +293,9 @@ static int measure_lane(struct decode *d, const struct setting *s, int h, struct
             at[n].kept = kept_at(s, h, i + n);
             at[n].held = held_at(s, h, i + n);
         }
-        TRY(lane_steps(s->lanes + h, at, (int)n, w, err));
+        PASS_ON(lane_steps(s->lanes + h, at, (int)n, w, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Choose and measure the heads of one cache. */
@@ -313,18 +303,15 @@ static int do_cache(void *self, int64_t c, int worker, struct err *err)
 {
     struct decode *d = self;
     struct setting *s = d->now;
-    bool *mark = NULL;
-    int rc = 0;
-    TRY(choose(d, s, (int)c, d->work[worker].at, err));
-    TRY(mem_zalloc(&mark, d->heads[0]->x.nk, sizeof *mark, "keys that are read", err));
+    OWN(free_at) bool *mark = NULL;
+    PASS_ON(choose(d, s, (int)c, d->work[worker].at, err));
+    PASS_ON(mem_zalloc(&mark, d->heads[0]->x.nk, sizeof *mark, "keys that are read", err));
     for (int64_t i = 0; i < d->steps; i++)
         s->held[c].union_keys += (double)union_size(d, s, (int)c, i, mark);
     for (int h = (int)c * s->layer.share; h < ((int)c + 1) * s->layer.share; h++)
         if (!s->lanes[h].off && measure_lane(d, s, h, d->work + worker, &s->lanes[h].out->err))
             s->lanes[h].off = true;
-out:
-    free(mark);
-    return rc;
+    return 0;
 }
 
 /* ---- settings ------------------------------------------------------------------------------- */
@@ -347,21 +334,20 @@ static void end_setting(struct setting *s, int rc, const struct err *err)
 /* "quest+budget=64": the method that chooses among the keys of a cache. */
 static int open_then(struct setting *s, const char *text, struct err *err)
 {
-    struct buf b = {0};
-    int n = s->layer.n, rc = 0;
+    OWN(buf_free) struct buf b = {0};
+    int n = s->layer.n;
     for (const char *c = text; *c; c++)
         buf_printf(&b, "%c", *c == '+' ? ':' : *c);
-    TRY(buf_check(&b, "then", err));
-    TRY(method_setting_parse(sim_methods, buf_str(&b), NULL, &s->then, err));
+    PASS_ON(buf_check(&b, "then", err));
+    PASS_ON(method_setting_parse(sim_methods, buf_str(&b), NULL, &s->then, err));
     if (method_decodes(s->then->method, s->then->params))
-        FAIL(err, ERR_USAGE,
-             "then=%s: a method that selects keys was expected, not one that evicts", text);
-    TRY(mem_zalloc(&s->then_ctx, n, sizeof *s->then_ctx, "settings", err));
+        return err_set(err, ERR_USAGE,
+                       "then=%s: a method that selects keys was expected, not one that evicts",
+                       text);
+    PASS_ON(mem_zalloc(&s->then_ctx, n, sizeof *s->then_ctx, "settings", err));
     for (int h = 0; h < n; h++)
         s->then_ctx[h].seed = s->run->cells[h].ctx->seed;
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 /* State and caches of a method that has them, after the prompt. */
@@ -370,33 +356,31 @@ static int begin(struct decode *d, struct setting *s, struct err *err)
     const struct method_decode *m = &s->method->decode;
     const struct sim_cell *cell = s->cell;
     const char *then = m->then ? m->then(cell->params) : NULL;
-    int rc = 0;
     if (m->own_caches && m->own_caches(cell->params))
         s->layer.share = 1;
     if (then && *then)
-        TRY(open_then(s, then, err));
-    TRY(fill_prompt(d, s, err));
+        PASS_ON(open_then(s, then, err));
+    PASS_ON(fill_prompt(d, s, err));
     for (int h = 0; h < d->c->n; h++) {
         s->why = s->run->cells[h].ctx;
         if (s->lanes[h].cached && s->run->cells[h].method != s->method)
-            TRY(method_skip(cell->ctx, "heads of a layer with different evictions"));
+            PASS_ON(method_skip(cell->ctx, "heads of a layer with different evictions"));
         if (s->lanes[h].cached)
-            TRY(sim_admits(s->run->cells + h));
+            PASS_ON(sim_admits(s->run->cells + h));
     }
     s->why = cell->ctx;
-    TRY(mem_zalloc(&s->state, 1, s->method->state_size, "state of a method", err));
-    TRY(m->begin(cell->ctx, &s->layer, s->state, err));
+    PASS_ON(mem_zalloc(&s->state, 1, s->method->state_size, "state of a method", err));
+    PASS_ON(m->begin(cell->ctx, &s->layer, s->state, err));
     evict(d, s);
     for (int c = 0; c < n_caches(s); c++)
         s->held[c].prompt = s->layer.caches[c].n;
-out:
-    return rc;
+    return 0;
 }
 
 static int setting_init(struct decode *d, struct setting *s, const struct sim_call *run,
                         struct err *err)
 {
-    int n = d->c->n, rc = 0;
+    int n = d->c->n;
     const void **params = NULL;
     s->run = run;
     s->layer = (struct decode_layer){.heads = d->heads,
@@ -405,23 +389,22 @@ static int setting_init(struct decode *d, struct setting *s, const struct sim_ca
                                      .share = d->c->group,
                                      .from = d->c->phase.window,
                                      .prompt = d->c->phase.from};
-    TRY(mem_zalloc(&s->lanes, n, sizeof *s->lanes, "heads", err));
-    TRY(mem_zalloc(&s->held, n, sizeof *s->held, "caches", err));
-    TRY(mem_zalloc(&s->select, n, sizeof *s->select, "heads", err));
-    TRY(mem_alloc(&params, n, sizeof *params, "parameters", err));
+    PASS_ON(mem_zalloc(&s->lanes, n, sizeof *s->lanes, "heads", err));
+    PASS_ON(mem_zalloc(&s->held, n, sizeof *s->held, "caches", err));
+    PASS_ON(mem_zalloc(&s->select, n, sizeof *s->select, "heads", err));
+    PASS_ON(mem_alloc(&params, n, sizeof *params, "parameters", err));
     s->layer.params = params;
     for (int h = 0; h < n; h++) {
-        TRY(lane_init(s->lanes + h, run->cells + h, run->heads + h, d->c->phase.steps, err));
+        PASS_ON(lane_init(s->lanes + h, run->cells + h, run->heads + h, d->c->phase.steps, err));
         if (s->lanes[h].cached && !s->evicts) {
             s->evicts = true;
             s->cell = run->cells + h;
             s->method = s->cell->method;
         }
         params[h] = s->lanes[h].cached ? run->cells[h].params : NULL;
-        TRY(mem_zalloc(&s->held[h].n, d->c->phase.steps, sizeof *s->held[h].n, "caches", err));
+        PASS_ON(mem_zalloc(&s->held[h].n, d->c->phase.steps, sizeof *s->held[h].n, "caches", err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void setting_free(struct setting *s)
@@ -488,10 +471,10 @@ static int fixed_regret(struct decode *d, const struct setting *s, int h, double
 {
     int c = h / s->layer.share, first = c * s->layer.share, heads = 0;
     int64_t prompt = d->c->phase.from, steps = d->c->phase.steps, nk = d->heads[h]->x.nk;
-    double *mass = NULL, sum = 0;
+    OWN(free_at) double *mass = NULL;
+    double sum = 0;
     struct prefix p;
-    int rc = 0;
-    TRY(mem_zalloc(&mass, nk, sizeof *mass, "mass of keys", err));
+    PASS_ON(mem_zalloc(&mass, nk, sizeof *mass, "mass of keys", err));
     for (int i = first; i < first + s->layer.share; i++) {
         if (s->lanes[i].off)
             continue;
@@ -501,14 +484,12 @@ static int fixed_regret(struct decode *d, const struct setting *s, int h, double
         for (int64_t t = 0; t < steps; t++)
             sum -= s->lanes[i].acc.recall[t];
     }
-    TRY(prefix_topk(d->work->prefix, mass, prompt, s->held[c].prompt, &p, err));
+    PASS_ON(prefix_topk(d->work->prefix, mass, prompt, s->held[c].prompt, &p, err));
     for (int64_t j = 0; j < nk; j++)
         if (j >= prompt || prefix_has(&p, mass[j], j))
             sum += mass[j];
     *regret = sum / (double)(steps * heads);
-out:
-    free(mass);
-    return rc;
+    return 0;
 }
 
 static int finish_lane(struct decode *d, struct setting *s, int h, double error, double padded,
@@ -521,7 +502,6 @@ static int finish_lane(struct decode *d, struct setting *s, int h, double error,
     int64_t steps = d->c->phase.steps;
     double per_key = (double)(x->d + x->dv) * (double)dtype_size(d->heads[h]->src_dtype);
     double all = (double)d->c->phase.from + (double)(steps + 1) / 2, cached = 0;
-    int rc = 0;
     step_state_end(select, l->cell->method);
     for (int64_t t = 0; t < steps; t++)
         cached += held->n[t] / (double)steps;
@@ -537,11 +517,9 @@ static int finish_lane(struct decode *d, struct setting *s, int h, double error,
     if (l->cached)
         c.end = (double)s->layer.caches[h / s->layer.share].n;
     if (l->cached && !s->late)
-        TRY(fixed_regret(d, s, h, &c.regret, err));
+        PASS_ON(fixed_regret(d, s, h, &c.regret, err));
     l->out->record->n_q = steps;
-    TRY(lane_record(l, &c, err));
-out:
-    return rc;
+    return lane_record(l, &c, err);
 }
 
 static void finish(struct decode *d, struct setting *s)
@@ -559,17 +537,15 @@ static int truth_init(struct decode *d, int h, bool evicts, struct err *err)
 {
     struct truth *t = d->truth + h;
     const struct attn_in *x = &d->heads[h]->x;
-    int rc = 0;
     d->exact[h] = d->heads[h]->exact;
-    TRY(mem_alloc(&d->score[h], d->block * x->nk, sizeof **d->score, "scores of a block", err));
+    PASS_ON(mem_alloc(&d->score[h], d->block * x->nk, sizeof **d->score, "scores of a block", err));
     if (evicts)
-        TRY(mem_zalloc(&t->mass, x->nk, sizeof *t->mass, "mass of keys", err));
+        PASS_ON(mem_zalloc(&t->mass, x->nk, sizeof *t->mass, "mass of keys", err));
     exact_by_rows(d->exact[h]);
     int first = h / d->c->group * d->c->group;
     if (h != first)
-        TRY(exact_borrow(d->exact[h], d->exact[first], err));
-out:
-    return rc;
+        return exact_borrow(d->exact[h], d->exact[first], err);
+    return 0;
 }
 
 static int64_t block_steps(int64_t heads, int64_t nk)
@@ -588,25 +564,24 @@ static int layer_init(struct decode *d, struct err *err)
 {
     const struct decode_call *c = d->c;
     bool evicts = false;
-    int rc = 0;
-    TRY(mem_zalloc(&d->heads, c->n, sizeof *d->heads, "heads", err));
-    TRY(mem_zalloc(&d->truth, c->n, sizeof *d->truth, "heads", err));
-    TRY(mem_zalloc(&d->exact, c->n, sizeof *d->exact, "heads", err));
-    TRY(mem_zalloc(&d->score, c->n, sizeof *d->score, "heads", err));
-    TRY(mem_zalloc(&d->settings, c->n_runs, sizeof *d->settings, "settings", err));
-    TRY(mem_zalloc(&d->work, MAX(1, c->jobs), sizeof *d->work, "scratch of rows", err));
+    PASS_ON(mem_zalloc(&d->heads, c->n, sizeof *d->heads, "heads", err));
+    PASS_ON(mem_zalloc(&d->truth, c->n, sizeof *d->truth, "heads", err));
+    PASS_ON(mem_zalloc(&d->exact, c->n, sizeof *d->exact, "heads", err));
+    PASS_ON(mem_zalloc(&d->score, c->n, sizeof *d->score, "heads", err));
+    PASS_ON(mem_zalloc(&d->settings, c->n_runs, sizeof *d->settings, "settings", err));
+    PASS_ON(mem_zalloc(&d->work, MAX(1, c->jobs), sizeof *d->work, "scratch of rows", err));
     for (int h = 0; h < c->n; h++)
         d->heads[h] = &c->heads[h].in;
     for (int i = 0; i < MAX(1, c->jobs); i++)
-        TRY(row_work_init(d->work + i, &d->heads[0]->x, err));
+        PASS_ON(row_work_init(d->work + i, &d->heads[0]->x, err));
     d->block = block_steps(c->n, d->heads[0]->x.nk);
     for (int64_t k = 0; k < c->n_runs; k++) {
         struct setting *s = d->settings + k;
-        TRY(setting_init(d, s, c->runs + k, err));
+        PASS_ON(setting_init(d, s, c->runs + k, err));
         evicts |= s->evicts;
     }
     for (int h = 0; h < c->n; h++)
-        TRY(truth_init(d, h, evicts, err));
+        PASS_ON(truth_init(d, h, evicts, err));
     for (int64_t k = 0; k < c->n_runs; k++) {
         struct setting *s = d->settings + k;
         struct err own = {0};
@@ -614,8 +589,7 @@ static int layer_init(struct decode *d, struct err *err)
         if (ended)
             end_setting(s, ended, &own);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void layer_free(struct decode *d)
@@ -639,9 +613,8 @@ static void layer_free(struct decode *d)
 
 static int do_block(struct decode *d, struct err *err)
 {
-    int rc = 0;
     d->stride = attn_limit(&d->heads[0]->x, row_of(d, d->t0 + d->steps) - 1);
-    TRY(pool_run(d->c->jobs, d->c->n / d->c->group, score_group, d, err));
+    PASS_ON(pool_run(d->c->jobs, d->c->n / d->c->group, score_group, d, err));
     for (int64_t k = 0; k < d->c->n_runs; k++) {
         struct setting *s = d->now = d->settings + k;
         struct err own = {0};
@@ -656,24 +629,20 @@ static int do_block(struct decode *d, struct err *err)
             end_setting(s, own.code, &own);
             continue;
         }
-        TRY(pool_run(d->c->jobs, n_caches(s), do_cache, d, err));
+        PASS_ON(pool_run(d->c->jobs, n_caches(s), do_cache, d, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 int decode_run(const struct decode_call *c, struct err *err)
 {
-    struct decode d = {.c = c};
-    int rc = 0;
-    TRY(layer_init(&d, err));
+    OWN(layer_free) struct decode d = {.c = c};
+    PASS_ON(layer_init(&d, err));
     for (d.t0 = 0; d.t0 < c->phase.steps; d.t0 += d.block) {
         d.steps = MIN(d.block, c->phase.steps - d.t0);
-        TRY(do_block(&d, err));
+        PASS_ON(do_block(&d, err));
     }
     for (int64_t k = 0; k < c->n_runs; k++)
         finish(&d, d.settings + k);
-out:
-    layer_free(&d);
-    return rc;
+    return 0;
 }

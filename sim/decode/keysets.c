@@ -20,18 +20,15 @@ static int64_t spans_used(const struct keysets *k)
 
 static int close_set(struct keysets *k, int64_t end, struct err *err)
 {
-    int rc = mem_grow(&k->end, &k->cap_end, k->n + 1, sizeof *k->end, "steps", err);
-    if (!rc)
-        k->end[k->n++] = end;
-    return rc;
+    PASS_ON(mem_grow(&k->end, &k->cap_end, k->n + 1, sizeof *k->end, "steps", err));
+    k->end[k->n++] = end;
+    return 0;
 }
 
 int keysets_add(struct keysets *k, const struct span *s, int64_t n, struct err *err)
 {
     int64_t used = spans_used(k);
-    int rc = mem_grow(&k->s, &k->cap, used + n, sizeof *k->s, "sets of keys", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&k->s, &k->cap, used + n, sizeof *k->s, "sets of keys", err));
     for (int64_t i = 0; i < n; i++)
         k->s[used + i] = s[i];
     return close_set(k, used + n, err);
@@ -40,16 +37,13 @@ int keysets_add(struct keysets *k, const struct span *s, int64_t n, struct err *
 int keysets_add_positions(struct keysets *k, const int32_t *at, int64_t n, struct err *err)
 {
     int64_t used = spans_used(k);
-    int rc = 0;
     for (int64_t i = 0, end; i < n; i = end) {
         for (end = i + 1; end < n && at[end] == at[end - 1] + 1; end++)
             ;
-        TRY(mem_grow(&k->s, &k->cap, used + 1, sizeof *k->s, "sets of keys", err));
+        PASS_ON(mem_grow(&k->s, &k->cap, used + 1, sizeof *k->s, "sets of keys", err));
         k->s[used++] = (struct span){at[i], at[end - 1] + 1};
     }
     return close_set(k, used, err);
-out:
-    return rc;
 }
 
 int64_t keyset_size(struct keyset a)

@@ -12,13 +12,10 @@
 
 int row_work_init(struct row_work *w, const struct attn_in *x, struct err *err)
 {
-    int rc = 0;
-    TRY(prefix_work_new(&w->prefix, err));
-    TRY(mem_alloc(&w->z, LANE_STEPS * x->nk, sizeof *w->z, "scores of rows", err));
-    TRY(mem_alloc(&w->at, LANE_STEPS * x->nk, sizeof *w->at, "keys of rows", err));
-    TRY(mem_alloc(&w->out, LANE_STEPS * x->dv, sizeof *w->out, "outputs of rows", err));
-out:
-    return rc;
+    PASS_ON(prefix_work_new(&w->prefix, err));
+    PASS_ON(mem_alloc(&w->z, LANE_STEPS * x->nk, sizeof *w->z, "scores of rows", err));
+    PASS_ON(mem_alloc(&w->at, LANE_STEPS * x->nk, sizeof *w->at, "keys of rows", err));
+    return mem_alloc(&w->out, LANE_STEPS * x->dv, sizeof *w->out, "outputs of rows", err);
 }
 
 void row_work_free(struct row_work *w)
@@ -62,9 +59,7 @@ static int heaviest_mass(const struct step *s, int64_t k, struct row_work *w, do
                          struct err *err)
 {
     struct prefix p;
-    int rc = prefix_topk(w->prefix, s->score + s->first, s->limit - s->first, k, &p, err);
-    if (rc)
-        return rc;
+    PASS_ON(prefix_topk(w->prefix, s->score + s->first, s->limit - s->first, k, &p, err));
     prefix_values(w->prefix, &p, w->z);
     double top = row_max_f64(w->z, p.count);
     *mass = exp_sum_f64(w->z, p.count, top) * exp(top - *s->lse);
@@ -184,19 +179,16 @@ static void add_layer_errors(struct lane *l, const struct step *s, const double 
 static int dump_step(struct lane *l, const struct step *s, const double *out, const double *lse,
                      struct err *err)
 {
-    struct mask m = {0};
-    int rc = 0;
+    OWN(mask_free) struct mask m = {0};
     if (!l->cell->sink)
         return 0;
-    TRY(mask_lists_init(&m, l->acc.n, l->cell->in->x.nk, s->step, s->step + 1, true, 1, 1, err));
+    PASS_ON(
+        mask_lists_init(&m, l->acc.n, l->cell->in->x.nk, s->step, s->step + 1, true, 1, 1, err));
     for (int64_t i = 0; i < s->kept.n; i++)
-        TRY(mask_lists_add_run(&m, 0, s->kept.s[i].lo, s->kept.s[i].hi, err));
+        PASS_ON(mask_lists_add_run(&m, 0, s->kept.s[i].lo, s->kept.s[i].hi, err));
     mask_lists_finish(&m);
     mask_within(&m, &l->cell->in->x.reach);
-    TRY(l->cell->sink(l->cell->sink_ctx, &m, out, lse, err));
-out:
-    mask_free(&m);
-    return rc;
+    return l->cell->sink(l->cell->sink_ctx, &m, out, lse, err);
 }
 
 /* Allowed keys of the step that are kept. */
@@ -213,13 +205,12 @@ static int measure(struct lane *l, const struct step *s, const double *out, doub
 {
     int64_t allowed = s->limit - s->first, n = kept_keys(s);
     double bound = n == allowed;
-    int rc = 0;
     metrics_add_rows(&l->acc, s->step, 1, out, s->out, &lse, &lse, s->lse);
     add_layer_errors(l, s, out);
-    TRY(dump_step(l, s, out, &lse, err));
+    PASS_ON(dump_step(l, s, out, &lse, err));
     add_lost(l, s, w);
     if (n > 0 && n < allowed)
-        TRY(heaviest_mass(s, n, w, &bound, err));
+        PASS_ON(heaviest_mass(s, n, w, &bound, err));
     l->topk += bound;
     l->pairs += n;
     l->allowed += allowed;
@@ -227,16 +218,13 @@ static int measure(struct lane *l, const struct step *s, const double *out, doub
         l->reuse += (double)keyset_common(s->kept, keysets_at(&l->last, 0)) /
                     (double)MAX(1, keyset_size(s->kept));
     keysets_clear(&l->last);
-    TRY(keysets_add(&l->last, s->kept.s, s->kept.n, err));
-out:
-    return rc;
+    return keysets_add(&l->last, s->kept.s, s->kept.n, err);
 }
 
 int lane_steps(struct lane *l, const struct step *s, int n, struct row_work *w, struct err *err)
 {
     const struct attn_in *x = &l->cell->in->x;
     int64_t at = 0;
-    int rc = 0;
     for (int r = 0; r < n; r++)
         at += list_step(x, s + r, kept_keys(s + r), at, w, w->row + r);
     add_values(x, w, n);
@@ -244,10 +232,9 @@ int lane_steps(struct lane *l, const struct step *s, int n, struct row_work *w, 
         double *out = w->out + r * x->dv;
         if (w->row[r].rest > 0)
             subtract(x, s + r, w->row + r, out);
-        TRY(measure(l, s + r, out, w->row[r].lse, w, err));
+        PASS_ON(measure(l, s + r, out, w->row[r].lse, w, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the record ----------------------------------------------------------------------------- */
@@ -255,17 +242,15 @@ out:
 int lane_init(struct lane *l, const struct sim_cell *cell, struct call_outcome *out, int64_t steps,
               struct err *err)
 {
-    int rc = 0;
     *l = (struct lane){.cell = cell,
                        .out = out,
                        .off = out->err.code != 0,
                        .cached = method_decodes(cell->method, cell->params)};
-    TRY(metrics_init(&l->acc, steps, cell->in->x.dv, err));
-    TRY(mem_zalloc(&l->lost, 3 * steps, sizeof *l->lost, "steps", err));
+    PASS_ON(metrics_init(&l->acc, steps, cell->in->x.dv, err));
+    PASS_ON(mem_zalloc(&l->lost, 3 * steps, sizeof *l->lost, "steps", err));
     l->sq_delta = l->lost + steps;
     l->sq_ref = l->sq_delta + steps;
-out:
-    return rc;
+    return 0;
 }
 
 void lane_free(struct lane *l)
@@ -292,13 +277,11 @@ static int record_steps(struct record *r, const char *name, const double *x, int
     enum { MOST = 512 };
     int64_t stride = ceil_div(n, MOST);
     char full[METRIC_NAME];
-    int rc = 0;
     for (int64_t t = 0; t < n; t += stride) {
         snprintf(full, sizeof full, "%s@token=%lld", name, (long long)t);
-        TRY(record_metric(r, full, mean_of(x + t, MIN(stride, n - t)), err));
+        PASS_ON(record_metric(r, full, mean_of(x + t, MIN(stride, n - t)), err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Mean of the last quarter of the steps minus that of the first. */
@@ -313,21 +296,18 @@ static int record_eviction(struct lane *l, const struct lane_cache *c, struct er
     struct record *r = l->out->record;
     int64_t n = l->acc.n;
     double most = 0, peak = 0;
-    int rc = 0;
     for (int64_t t = 0; t < n; t++) {
         peak = fmax(peak, c->held[t]);
         most = fmax(most, l->lost[t]);
     }
-    TRY(RECORD_ALL(r, err, {"cum_lost", mean_of(l->lost, n)}, {"lost_max", most},
-                   {"lost_drift", drift(l->lost, n)}, {"hot_lost", l->hot / (double)n},
-                   {"cache_keys", mean_of(c->held, n)}, {"cache_keys_peak", peak},
-                   {"cache_keys_end", c->end}, {"cache_keys_padded", c->padded}));
+    PASS_ON(RECORD_ALL(r, err, {"cum_lost", mean_of(l->lost, n)}, {"lost_max", most},
+                       {"lost_drift", drift(l->lost, n)}, {"hot_lost", l->hot / (double)n},
+                       {"cache_keys", mean_of(c->held, n)}, {"cache_keys_peak", peak},
+                       {"cache_keys_end", c->end}, {"cache_keys_padded", c->padded}));
     if (!isnan(c->regret))
-        TRY(record_metric(r, "regret_evict", c->regret, err));
-    TRY(record_steps(r, "lost", l->lost, n, err));
-    TRY(record_steps(r, "cache_keys", c->held, n, err));
-out:
-    return rc;
+        PASS_ON(record_metric(r, "regret_evict", c->regret, err));
+    PASS_ON(record_steps(r, "lost", l->lost, n, err));
+    return record_steps(r, "cache_keys", c->held, n, err);
 }
 
 int lane_record(struct lane *l, const struct lane_cache *c, struct err *err)
@@ -335,23 +315,21 @@ int lane_record(struct lane *l, const struct lane_cache *c, struct err *err)
     struct record *r = l->out->record;
     int64_t n = l->acc.n;
     double moved = drift(l->acc.recall, n);
-    int rc = 0;
 
     r->status = RECORD_OK;
     record_note(r, "history=exact");
-    TRY(RECORD_ALL(r, err, {"density_elem", (double)l->pairs / (double)l->allowed},
-                   {"pairs_kept", (double)l->pairs}, {"pairs_allowed", (double)l->allowed}));
-    TRY(record_steps(r, "recall", l->acc.recall, n, err));
-    TRY(metrics_output(&l->acc, false, r, err));
-    TRY(RECORD_ALL(r, err, {"cra_drift", moved}, {"err_l2_layer", c->err_layer},
-                   {"regret_topk", fmax(0, l->topk / (double)n - record_get(r, "cra_mean"))},
-                   {"bytes_kv", c->kv}, {"bytes_dense", c->dense}, {"bytes_cache", c->bytes}));
+    PASS_ON(RECORD_ALL(r, err, {"density_elem", (double)l->pairs / (double)l->allowed},
+                       {"pairs_kept", (double)l->pairs}, {"pairs_allowed", (double)l->allowed}));
+    PASS_ON(record_steps(r, "recall", l->acc.recall, n, err));
+    PASS_ON(metrics_output(&l->acc, false, r, err));
+    PASS_ON(RECORD_ALL(r, err, {"cra_drift", moved}, {"err_l2_layer", c->err_layer},
+                       {"regret_topk", fmax(0, l->topk / (double)n - record_get(r, "cra_mean"))},
+                       {"bytes_kv", c->kv}, {"bytes_dense", c->dense}, {"bytes_cache", c->bytes}));
     if (!isnan(c->meta))
-        TRY(RECORD_ALL(r, err, {"bytes_meta", c->meta}, {"bytes_read", c->kv + c->meta}));
+        PASS_ON(RECORD_ALL(r, err, {"bytes_meta", c->meta}, {"bytes_read", c->kv + c->meta}));
     if (n > 1)
-        TRY(record_metric(r, "reuse", l->reuse / (double)(n - 1), err));
+        PASS_ON(record_metric(r, "reuse", l->reuse / (double)(n - 1), err));
     if (c->evicts)
-        TRY(record_eviction(l, c, err));
-out:
-    return rc;
+        return record_eviction(l, c, err);
+    return 0;
 }

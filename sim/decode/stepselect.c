@@ -49,24 +49,17 @@ static int make_row(const struct head_in *in, const struct head_in *const *group
 static int add_row(const struct mask *m, int64_t i, const struct cached_kv *kv, struct keysets *out,
                    struct err *err)
 {
-    struct span *s = NULL;
-    int32_t *at = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&s, mask_max_spans(m), sizeof *s, "kept keys of a row", err));
+    OWN(free_at) struct span *s = NULL;
+    OWN(free_at) int32_t *at = NULL;
+    PASS_ON(mem_alloc(&s, mask_max_spans(m), sizeof *s, "kept keys of a row", err));
     struct keyset set = {s, mask_row_spans(m, i, s)};
-    if (!kv) {
-        rc = keysets_add(out, s, set.n, err);
-        goto out;
-    }
-    TRY(mem_alloc(&at, kv->n, sizeof *at, "kept keys of a row", err));
+    if (!kv)
+        return keysets_add(out, s, set.n, err);
+    PASS_ON(mem_alloc(&at, kv->n, sizeof *at, "kept keys of a row", err));
     int64_t n = keyset_list(set, 0, kv->n, false, at);
     for (int64_t e = 0; e < n; e++)
         at[e] = kv->at[at[e]];
-    rc = keysets_add_positions(out, at, n, err);
-out:
-    free(s);
-    free(at);
-    return rc;
+    return keysets_add_positions(out, at, n, err);
 }
 
 static int select_of(const struct sim_cell *cell, const struct head_in *in, void *state,
@@ -74,23 +67,20 @@ static int select_of(const struct sim_cell *cell, const struct head_in *in, void
                      struct err *err)
 {
     struct arithmetic arith = {.kind = ARITH_SOFTMAX};
-    struct mask m = {0};
+    OWN(mask_free) struct mask m = {0};
     char why[160];
-    int rc = 0;
     method_arithmetic(cell->method, state, &arith, why);
     if (arith.kind != ARITH_SOFTMAX)
         return method_skip(cell->ctx,
                            "%s has an arithmetic of its own; the decode phase attends by exact "
                            "softmax over the kept keys",
                            cell->method->name);
-    TRY(cell->method->select(state, row0, row1, &m, err));
+    PASS_ON(cell->method->select(state, row0, row1, &m, err));
     mask_within(&m, &in->x.reach);
-    TRY(mask_check(&m, err));
+    PASS_ON(mask_check(&m, err));
     for (int64_t i = row0; i < row1; i++)
-        TRY(add_row(&m, i, kv, out, err));
-out:
-    mask_free(&m);
-    return rc;
+        PASS_ON(add_row(&m, i, kv, out, err));
+    return 0;
 }
 
 /* What the choices of a state read; nothing where the mask is static or keeps every key. */

@@ -71,7 +71,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = 0;
     if (in->x.causal && p->preset != PRESET_SAMPLE)
         return method_skip(ctx, "bidirectional; preset=sample is the causal form");
     if (!in->x.causal && p->preset == PRESET_SAMPLE)
@@ -87,10 +86,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->share = share_resolve((struct share){0.08, true}, in->x.nk);
     s->seed = ctx->seed;
     s->stream = (uint64_t)in->layer << 32 | (uint64_t)in->head;
-    TRY(mem_alloc(&s->pool, s->n, sizeof *s->pool, "blocks to draw from", err));
+    PASS_ON(mem_alloc(&s->pool, s->n, sizeof *s->pool, "blocks to draw from", err));
     ctx->unit_rows = p->preset == PRESET_SAMPLE ? 1 : p->block;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- random blocks -------------------------------------------------------------------------- */
@@ -142,7 +140,6 @@ static int64_t draw_blocks(struct state *s, int64_t a, int64_t *draw)
 static int add_row(struct state *s, struct mask *m, int64_t g, int64_t a, struct err *err)
 {
     int64_t list[RANDOM_MOST + 5], n, kept = 0;
-    int rc = 0;
     if (a == 0 || a == s->n - 1) {
         s->gathered += s->n;
         return mask_lists_add_run(m, g, 0, (int32_t)s->n, err);
@@ -159,9 +156,8 @@ static int add_row(struct state *s, struct mask *m, int64_t g, int64_t a, struct
         if (kept == 0 || list[kept - 1] != list[k])
             list[kept++] = list[k];
     for (int64_t k = 0; k < kept; k++)
-        TRY(mask_lists_add(m, g, (int32_t)list[k], err));
-out:
-    return rc;
+        PASS_ON(mask_lists_add(m, g, (int32_t)list[k], err));
+    return 0;
 }
 
 /* preset=sample with random blocks: row i keeps its window, the global columns, and its block's
@@ -171,58 +167,51 @@ static int add_sample_row(struct state *s, struct mask *m, int64_t i, const int6
 {
     int64_t at = i + s->x.nk - s->x.nq, g = i - m->row0, block = s->params->block;
     int64_t near = MAX(0, at - s->share + 1), done = MIN(s->share, near);
-    int rc = 0;
     if (at < 0)
         return 0;
-    TRY(mask_lists_add_run(m, g, 0, (int32_t)done, err));
+    PASS_ON(mask_lists_add_run(m, g, 0, (int32_t)done, err));
     for (int64_t k = 0; k < r; k++) {
         int64_t lo = MAX(done, draw[k] * block), hi = MIN(near, (draw[k] + 1) * block);
         if (lo >= hi)
             continue;
-        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
+        PASS_ON(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
         done = hi;
     }
-    TRY(mask_lists_add_run(m, g, (int32_t)near, (int32_t)(at + 1), err));
-out:
-    return rc;
+    return mask_lists_add_run(m, g, (int32_t)near, (int32_t)(at + 1), err);
 }
 
 static int select_sample(struct state *s, int64_t row0, int64_t row1, struct mask *m,
                          struct err *err)
 {
     int64_t draw[RANDOM_MOST], r = 0, block = -1;
-    int rc = 0;
     if (s->random == 0) {
         int64_t share = MAX(1, s->share);
         mask_band(m, s->x.nq, s->x.nk, row0, row1, true, (struct band){share, share, s->x.nq});
         return 0;
     }
-    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
+    PASS_ON(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
     m->exec_bq = m->exec_bk = 1;
     for (int64_t i = row0; i < row1; i++) {
         int64_t a = MAX(0, i + s->x.nk - s->x.nq) / s->params->block;
         if (a != block)
             r = draw_blocks(s, block = a, draw);
-        TRY(add_sample_row(s, m, i, draw, r, err));
+        PASS_ON(add_sample_row(s, m, i, draw, r, err));
     }
     mask_lists_finish(m);
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
     int64_t block = s->params->block;
-    int rc = 0;
     if (s->params->preset == PRESET_SAMPLE)
         return select_sample(s, row0, row1, out, err);
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, false, block, block, err));
+    PASS_ON(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, false, block, block, err));
     for (int64_t g = 0; g < out->ngroups; g++)
-        TRY(add_row(s, out, g, row0 / block + g, err));
+        PASS_ON(add_row(s, out, g, row0 / block + g, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* Blocks are drawn for every head. */

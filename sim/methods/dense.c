@@ -80,16 +80,13 @@ static int report_similarity(const struct state *s, bool keys, struct record *r,
         return 0; /* its blocks lie across the ends of groups */
     for (int64_t at0 = 0; rows && at0 < x->nq; at0 += block)
         unseen += !row_sample_has(rows, at0);
-    int rc = map_similarity(keys ? x->k : x->q, keys ? x->nk : x->nq, x->d, block, keys, &mean,
-                            &left_out, err);
-    if (rc)
-        return rc;
+    PASS_ON(map_similarity(keys ? x->k : x->q, keys ? x->nk : x->nq, x->d, block, keys, &mean,
+                           &left_out, err));
     if ((double)block != metric_level(keys ? "sim_k" : "sim_q"))
         snprintf(at, sizeof at, "@%lld", (long long)block);
     if (isfinite(mean)) {
         snprintf(name, sizeof name, "sim_%c%s", keys ? 'k' : 'q', at);
-        if ((rc = record_metric(r, name, mean, err)) != 0)
-            return rc;
+        PASS_ON(record_metric(r, name, mean, err));
     }
     snprintf(name, sizeof name, "sim_%c_left_out%s", keys ? 'k' : 'q', at);
     return record_metric(r, name, (double)(left_out - unseen), err);
@@ -97,36 +94,30 @@ static int report_similarity(const struct state *s, bool keys, struct record *r,
 
 static int report_pass(const struct map_below *b, struct record *r, struct err *err)
 {
-    int rc = 0;
     if (b->summed)
-        TRY(record_metric(r, "p_sum_err", b->sum_err, err));
+        PASS_ON(record_metric(r, "p_sum_err", b->sum_err, err));
     if (b->timed) {
-        TRY(RECORD_ALL(r, err, {"time_map_ns", b->ns}, {"time_map_ns_q1", b->ns_q1},
-                       {"time_map_ns_q3", b->ns_q3}));
+        return RECORD_ALL(r, err, {"time_map_ns", b->ns}, {"time_map_ns_q1", b->ns_q1},
+                          {"time_map_ns_q3", b->ns_q3});
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
     struct state *s = state;
-    struct map_below *b = NULL;
-    int rc = 0;
+    OWN(free_at) struct map_below *b = NULL;
     if (!s->params->map)
         return 0;
-    TRY(mem_zalloc(&b, 1, sizeof *b, "map statistics", err));
-    TRY(num_list_parse(s->params->c, "c", 0, b->c, BELOW_MOST_C, &b->n_c, err));
+    PASS_ON(mem_zalloc(&b, 1, sizeof *b, "map statistics", err));
+    PASS_ON(num_list_parse(s->params->c, "c", 0, b->c, BELOW_MOST_C, &b->n_c, err));
     sort_f64(b->c, b->n_c);
     b->sums = s->params->sums;
-    TRY(map_below_run(s->in.exact, b, err));
-    TRY(report_pass(b, r, err));
-    TRY(map_below_report(b, s->in.rows != NULL, r, err));
-    TRY(report_similarity(s, false, r, err));
-    TRY(report_similarity(s, true, r, err));
-out:
-    free(b);
-    return rc;
+    PASS_ON(map_below_run(s->in.exact, b, err));
+    PASS_ON(report_pass(b, r, err));
+    PASS_ON(map_below_report(b, s->in.rows != NULL, r, err));
+    PASS_ON(report_similarity(s, false, r, err));
+    return report_similarity(s, true, r, err);
 }
 
 const struct method method_dense = {

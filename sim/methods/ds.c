@@ -13,6 +13,7 @@
  * Deviations: every row of a prompt counts as a step of decoding unless rows=decode.
  */
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/numlist.h"
 #include "sim/blocks/rowselect.h"
@@ -69,17 +70,14 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = 0;
 
     s->params = p;
     s->in = in;
     if (head_left_dense(in, p->dense_layers, 0, p->rows, s->dense))
         return 0;
-    TRY(ranked_init(&s->rank, 0, err));
-    rc = key_labels_init(&s->labels, ctx, in, p->channels, p->group_factor, p->label_bits ? 16 : 4,
-                         err);
-out:
-    return rc;
+    PASS_ON(ranked_init(&s->rank, 0, err));
+    return key_labels_init(&s->labels, ctx, in, p->channels, p->group_factor,
+                           p->label_bits ? 16 : 4, err);
 }
 
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
@@ -130,8 +128,8 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     const struct params *p = params;
     double sum[CHANNELS_MOST] = {0};
     int64_t channel[CHANNELS_MOST];
-    struct buf text = {0};
-    int d = samples[0].x.d, r = (int)MAX(1, d / p->group_factor), rc = 0;
+    OWN(buf_free) struct buf text = {0};
+    int d = samples[0].x.d, r = (int)MAX(1, d / p->group_factor);
 
     if (d > CHANNELS_MOST)
         return method_skip(ctx, "labels are of at most %d channels", CHANNELS_MOST);
@@ -140,11 +138,9 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     channels_of(sum, d, r, channel);
     for (int c = 0; c < r; c++)
         buf_printf(&text, "%s%lld", c ? "+" : "", (long long)channel[c]);
-    TRY(buf_check(&text, "channels", err));
+    PASS_ON(buf_check(&text, "channels", err));
     jw_kstr(w, "channels", buf_str(&text));
-out:
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 const struct method method_ds = {

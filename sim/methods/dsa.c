@@ -113,10 +113,9 @@ static int open_shared(const void *params, void **session, struct err *err)
 
 static void close_shared(void *session)
 {
-    struct shared *s = session;
+    OWN(free_at) struct shared *s = session;
     index_free(s->now);
     pthread_mutex_destroy(&s->lock);
-    free(s);
 }
 
 /* The layer whose index this one uses. */
@@ -257,14 +256,12 @@ static int rank_row(struct state *s, int64_t i, struct err *err)
     struct index *x = s->index;
     int64_t limit = attn_limit(&s->in->x, i), n;
     struct prefix top;
-    int rc = 0;
     score_row(x, i, limit, s->rank.score);
-    TRY(prefix_topk(s->rank.work, s->rank.score, limit, x->topk, &top, err));
+    PASS_ON(prefix_topk(s->rank.work, s->rank.score, limit, x->topk, &top, err));
     const int32_t *key = prefix_list(s->rank.work, &top, s->rank.score, limit, &n);
     for (int64_t e = 0; e < n; e++)
         x->bits[i * x->words + key[e] / 64] |= 1ull << (key[e] % 64);
-out:
-    return rc;
+    return 0;
 }
 
 /* Rank row i unless it is ranked already; `wait` for another head that does. */
@@ -292,28 +289,22 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     struct state *s = state;
     const struct index *x = s->index;
     int64_t limit = attn_limit(&s->in->x, i), g = i - m->row0;
-    int rc = 0;
     s->rows++;
     if (limit <= x->topk)
         return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
     s->scores += limit;
-    TRY(claim_row(s, i, true, err));
-    TRY(mask_lists_add_bits(m, g, x->bits + i * x->words, x->words, err));
-out:
-    return rc;
+    PASS_ON(claim_row(s, i, true, err));
+    return mask_lists_add_bits(m, g, x->bits + i * x->words, x->words, err);
 }
 
 /* First the rows that nobody has begun, then those that others have. */
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     for (int64_t i = row0; i < row1; i++)
         if (attn_limit(&s->in->x, i) > s->index->topk)
-            TRY(claim_row(s, i, false, err));
-    rc = row_lists(&s->in->x, false, 1, select_row, s, row0, row1, out, err);
-out:
-    return rc;
+            PASS_ON(claim_row(s, i, false, err));
+    return row_lists(&s->in->x, false, 1, select_row, s, row0, row1, out, err);
 }
 
 /* A head's share of its layer's: queries and keys in 8 bits, with a scale. */

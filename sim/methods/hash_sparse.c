@@ -162,10 +162,9 @@ static int sort_rows(const struct state *s, const float *x, int64_t n, struct so
                      struct err *err)
 {
     int64_t next[BUCKETS_MOST] = {0};
-    int rc = 0;
     out->n = n;
-    TRY(mem_alloc(&out->bucket, n, sizeof *out->bucket, "buckets", err));
-    TRY(mem_alloc(&out->order, n, sizeof *out->order, "tokens by bucket", err));
+    PASS_ON(mem_alloc(&out->bucket, n, sizeof *out->bucket, "buckets", err));
+    PASS_ON(mem_alloc(&out->order, n, sizeof *out->order, "tokens by bucket", err));
     for (int64_t i = 0; i < n; i++) {
         out->bucket[i] = bucket_of(s, x + i * s->x.d);
         out->start[out->bucket[i] + 1]++;
@@ -176,8 +175,7 @@ static int sort_rows(const struct state *s, const float *x, int64_t n, struct so
     }
     for (int64_t i = 0; i < n; i++)
         out->order[next[out->bucket[i]]++] = (int32_t)i;
-out:
-    return rc;
+    return 0;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -185,7 +183,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = 0;
     if (p->proj_dir == AXES && p->buckets / 2 > in->x.d)
         return method_skip(ctx, "proj_dir=axes has no %lld unit vectors in a head of dimension %d",
                            (long long)p->buckets / 2, in->x.d);
@@ -193,14 +190,13 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->in = in;
     s->x = in->x;
     s->width = ceil_div(p->buckets / 2, ABREAST) * ABREAST;
-    TRY(mem_zalloc(&s->dir, s->width * in->x.d, sizeof *s->dir, "directions", err));
+    PASS_ON(mem_zalloc(&s->dir, s->width * in->x.d, sizeof *s->dir, "directions", err));
     make_directions(s, in, ctx->seed);
-    TRY(sort_rows(s, in->x.q, in->x.nq, &s->q, err));
-    TRY(sort_rows(s, in->x.k, in->x.nk, &s->k, err));
+    PASS_ON(sort_rows(s, in->x.q, in->x.nq, &s->q, err));
+    PASS_ON(sort_rows(s, in->x.k, in->x.nk, &s->k, err));
     if (p->normalize_k)
-        TRY(unit_keys_make(&s->unit, in, err));
-out:
-    return rc;
+        return unit_keys_make(&s->unit, in, err);
+    return 0;
 }
 
 /* ---- the mask ------------------------------------------------------------------------------- */
@@ -208,21 +204,19 @@ out:
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct state *s = state;
-    int rc = 0;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
+    PASS_ON(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec = EXEC_NONE; /* report counts the tiles of the sorted order */
     for (int64_t i = row0; i < row1; i++) {
         int32_t b = s->q.bucket[i];
         const int32_t *keys = s->k.order + s->k.start[b];
         int64_t limit = s->x.causal ? i + s->x.nk - s->x.nq + !s->params->strict : s->x.nk;
         int64_t n = list_below(keys, s->k.start[b + 1] - s->k.start[b], limit);
-        TRY(mask_lists_add_all(out, i - row0, keys, n, err));
+        PASS_ON(mask_lists_add_all(out, i - row0, keys, n, err));
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- on a device ---------------------------------------------------------------------------- */
@@ -289,23 +283,20 @@ static int64_t tiles_met(const struct state *s, struct tile q, const struct tile
 static int count_tiles(const struct state *s, int64_t *tiles, struct err *err)
 {
     int64_t n = ceil_div(s->k.n, TILE);
-    struct tile *k = NULL;
-    int rc = mem_alloc(&k, n, sizeof *k, "tiles of keys", err);
-    if (rc)
-        return rc;
+    OWN(free_at) struct tile *k = NULL;
+    PASS_ON(mem_alloc(&k, n, sizeof *k, "tiles of keys", err));
     for (int64_t t = 0; t < n; t++)
         k[t] = tile_at(&s->k, t * TILE);
     *tiles = 0;
     for (int64_t at = 0; at < s->q.n; at += TILE)
         *tiles += tiles_met(s, tile_at(&s->q, at), k, n);
-    free(k);
     return 0;
 }
 
 /* The fullest bucket; the note lists all: "buckets_q=72 114 102 96". */
 static int64_t note_buckets(const struct sorted *t, int64_t n, const char *name, struct record *r)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     int64_t most = 0;
     for (int64_t b = 0; b < n; b++) {
         int64_t size = t->start[b + 1] - t->start[b];
@@ -313,7 +304,6 @@ static int64_t note_buckets(const struct sorted *t, int64_t n, const char *name,
         buf_printf(&text, "%s%lld", b ? " " : "", (long long)size);
     }
     record_note(r, "%s=%s", name, buf_str(&text));
-    buf_free(&text);
     return most;
 }
 
@@ -321,16 +311,13 @@ static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
     int64_t n = s->params->buckets, tiles;
-    int rc = 0;
-    TRY(count_tiles(s, &tiles, err));
+    PASS_ON(count_tiles(s, &tiles, err));
     double exec = (double)tiles * TILE * TILE;
-    TRY(RECORD_ALL(r, err, {"pairs_exec", exec},
-                   {"density_exec", exec / record_get(r, "pairs_allowed")}));
+    PASS_ON(RECORD_ALL(r, err, {"pairs_exec", exec},
+                       {"density_exec", exec / record_get(r, "pairs_allowed")}));
     int64_t most_q = note_buckets(&s->q, n, "buckets_q", r);
     int64_t most_k = note_buckets(&s->k, n, "buckets_k", r);
-    TRY(RECORD_ALL(r, err, {"bucket_most_q", most_q}, {"bucket_most_k", most_k}));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"bucket_most_q", most_q}, {"bucket_most_k", most_k});
 }
 
 /* Every token meets every direction; its bucket is kept. */

@@ -93,21 +93,19 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                    void *state, struct err *err)
 {
     struct state *s = state;
-    int64_t *list = NULL, count = 0;
-    int rc = 0;
+    OWN(free_at) int64_t *list = NULL;
+    int64_t count = 0;
     s->params = params;
     s->x = in->x;
-    TRY(mem_zalloc(&s->global, in->x.nk, sizeof *s->global, "global tokens", err));
-    TRY(parse_global(s->params->global, &list, &count, err));
+    PASS_ON(mem_zalloc(&s->global, in->x.nk, sizeof *s->global, "global tokens", err));
+    PASS_ON(parse_global(s->params->global, &list, &count, err));
     for (int64_t k = 0; k < count; k++) {
         int64_t j = list ? list[k] : k;
         if (j >= in->x.nk)
             break;
         s->global[j] = true;
     }
-out:
-    free(list);
-    return rc;
+    return 0;
 }
 
 /* The local part of the row at position p. */
@@ -140,7 +138,6 @@ static int longformer_row(const struct state *s, struct mask *m, int64_t i, cons
                           int64_t n_globals, struct err *err)
 {
     int64_t at = i + s->x.nk - s->x.nq, limit = mask_limit(m, i), lo, hi, k = 0, g = i - m->row0;
-    int rc = 0;
     if (at >= 0 && at < s->x.nk && s->global[at])
         return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
     if (at < 0)
@@ -148,38 +145,35 @@ static int longformer_row(const struct state *s, struct mask *m, int64_t i, cons
     else
         local_range(s->params, at, limit, &lo, &hi);
     for (; k < n_globals && globals[k] < MIN(lo, limit); k++)
-        TRY(mask_lists_add(m, g, (int32_t)globals[k], err));
+        PASS_ON(mask_lists_add(m, g, (int32_t)globals[k], err));
     if (s->params->dilation == 1) { /* all of them are */
-        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
+        PASS_ON(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
         lo = hi;
     }
     for (int64_t j = lo; j < hi; j++)
         if (s->global[j] || is_local(s->params, at, j))
-            TRY(mask_lists_add(m, g, (int32_t)j, err));
+            PASS_ON(mask_lists_add(m, g, (int32_t)j, err));
     for (; k < n_globals && globals[k] < limit; k++)
         if (globals[k] >= hi)
-            TRY(mask_lists_add(m, g, (int32_t)globals[k], err));
-out:
-    return rc;
+            PASS_ON(mask_lists_add(m, g, (int32_t)globals[k], err));
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct state *s = state;
-    int64_t *globals = NULL, n = 0;
-    int rc = 0;
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
+    OWN(free_at) int64_t *globals = NULL;
+    int64_t n = 0;
+    PASS_ON(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec_bq = out->exec_bk = 1;
-    TRY(mem_alloc(&globals, s->x.nk, sizeof *globals, "global tokens", err));
+    PASS_ON(mem_alloc(&globals, s->x.nk, sizeof *globals, "global tokens", err));
     for (int64_t j = 0; j < s->x.nk; j++)
         if (s->global[j])
             globals[n++] = j;
     for (int64_t i = row0; i < row1; i++)
-        TRY(longformer_row(s, out, i, globals, n, err));
+        PASS_ON(longformer_row(s, out, i, globals, n, err));
     mask_lists_finish(out);
-out:
-    free(globals);
-    return rc;
+    return 0;
 }
 
 const struct method method_longformer = {

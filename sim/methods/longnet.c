@@ -102,17 +102,15 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                                 "follow from its number among all of them");
     struct state *s = state;
     int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
-    int rc = 0;
 
     s->params = params;
     s->in = *in;
-    TRY(parse_branches(s->params, w, r, &s->n, err));
+    PASS_ON(parse_branches(s->params, w, r, &s->n, err));
     for (int b = 0; b < s->n; b++) {
         int64_t per_phase = ceil_div(in->n_heads, r[b]);
         s->b[b] = (struct own_branch){MIN(w[b], in->x.nk), r[b], in->head / per_phase};
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Does the branch take part in position p? */
@@ -161,7 +159,6 @@ static void rows_free(struct rows *w)
 static int fill_pattern(const struct state *s, struct pattern *p, uint8_t *weight, struct err *err)
 {
     int64_t nk = s->in.x.nk, lo = nk, hi = 0, sum = 0, max = 0;
-    int rc = 0;
     p->n = 0;
     for (int b = 0; b < s->n; b++) {
         const struct own_branch *br = s->b + b;
@@ -173,8 +170,8 @@ static int fill_pattern(const struct state *s, struct pattern *p, uint8_t *weigh
         for (int64_t j = p->start[b] + br->phase; j < end; j += br->r)
             p->n += weight[j]++ == 0;
     }
-    TRY(mem_grow(&p->keys, &p->cap_keys, p->n, sizeof *p->keys, "keys of branches", err));
-    TRY(mem_grow(&p->upto, &p->cap_sums, p->n, sizeof *p->upto, "keys of branches", err));
+    PASS_ON(mem_grow(&p->keys, &p->cap_keys, p->n, sizeof *p->keys, "keys of branches", err));
+    PASS_ON(mem_grow(&p->upto, &p->cap_sums, p->n, sizeof *p->upto, "keys of branches", err));
     for (int64_t j = lo, i = 0; j < hi; j++)
         if (weight[j]) {
             sum += weight[j];
@@ -184,8 +181,7 @@ static int fill_pattern(const struct state *s, struct pattern *p, uint8_t *weigh
             p->upto[i++].max = max;
             weight[j] = 0;
         }
-out:
-    return rc;
+    return 0;
 }
 
 static bool same_pattern(const struct pattern *a, const struct pattern *b, int n)
@@ -229,16 +225,13 @@ static int longnet_row(const struct state *s, struct rows *w, struct mask *m, in
 {
     const struct pattern *p = NULL;
     int64_t n;
-    int rc = 0;
-    TRY(pattern_of(s, w, i + s->in.x.nk - s->in.x.nq, &p, err));
+    PASS_ON(pattern_of(s, w, i + s->in.x.nk - s->in.x.nq, &p, err));
     n = list_below(p->keys, p->n, mask_limit(m, i));
     if (n == 0)
         return 0;
     *sum += p->upto[n - 1].sum;
     *max = MAX(*max, p->upto[n - 1].max);
-    rc = mask_lists_add_all(m, i - m->row0, p->keys, n, err);
-out:
-    return rc;
+    return mask_lists_add_all(m, i - m->row0, p->keys, n, err);
 }
 
 static void add_weights(struct state *s, int64_t sum, int64_t max)
@@ -346,17 +339,15 @@ static int64_t padding_of(const struct state *s, const struct own_branch *b, int
 static int strided_rows(const float *x, int d, int64_t first, int64_t step, int64_t n, float **buf,
                         int64_t *cap, const float **rows, struct err *err)
 {
-    int rc = 0;
     if (step == 1) {
         *rows = x + first * d;
         return 0;
     }
-    TRY(mem_grow(buf, cap, n * d, sizeof **buf, "rows of a branch", err));
+    PASS_ON(mem_grow(buf, cap, n * d, sizeof **buf, "rows of a branch", err));
     for (int64_t t = 0; t < n; t++)
         memcpy(*buf + t * d, x + (first + step * t) * d, (size_t)d * sizeof **buf);
     *rows = *buf;
-out:
-    return rc;
+    return 0;
 }
 
 /* The union of two sets of keys (a key of both counts twice): `out` with the log-sum-exp *lse
@@ -381,24 +372,21 @@ static int attend_places(struct state *s, const struct own_branch *b, int64_t st
     const struct attn_in *x = &s->in.x;
     struct branch_buf *w = &s->buf;
     struct attn_in in = *x;
-    struct attn_ops ops = {0};
+    OWN(attn_release) struct attn_ops ops = {0};
     struct mask full;
     int64_t first = start + b->phase, shift = x->nk - x->nq;
-    int rc = 0;
     in.nq = t1 - t0;
     in.nk = n;
-    TRY(strided_rows(x->q, x->d, first + b->r * t0 - shift, b->r, in.nq, &w->q, &w->q_cap, &in.q,
-                     err));
-    TRY(strided_rows(x->k, x->d, first, b->r, n, &w->k, &w->k_cap, &in.k, err));
-    TRY(strided_rows(x->v, x->dv, first, b->r, n, &w->v, &w->v_cap, &in.v, err));
-    TRY(mem_grow(&w->out, &w->out_cap, in.nq * x->dv, sizeof *w->out, "output of a branch", err));
-    TRY(mem_grow(&w->lse, &w->lse_cap, in.nq, sizeof *w->lse, "log-sum-exp of a branch", err));
-    TRY(attn_prepare(&ops, &in, s->in.exact->prec, err));
+    PASS_ON(strided_rows(x->q, x->d, first + b->r * t0 - shift, b->r, in.nq, &w->q, &w->q_cap,
+                         &in.q, err));
+    PASS_ON(strided_rows(x->k, x->d, first, b->r, n, &w->k, &w->k_cap, &in.k, err));
+    PASS_ON(strided_rows(x->v, x->dv, first, b->r, n, &w->v, &w->v_cap, &in.v, err));
+    PASS_ON(
+        mem_grow(&w->out, &w->out_cap, in.nq * x->dv, sizeof *w->out, "output of a branch", err));
+    PASS_ON(mem_grow(&w->lse, &w->lse_cap, in.nq, sizeof *w->lse, "log-sum-exp of a branch", err));
+    PASS_ON(attn_prepare(&ops, &in, s->in.exact->prec, err));
     mask_full(&full, in.nq, n, 0, in.nq, x->causal);
-    TRY(attn_rows(&ops, &full, w->out, w->lse, err));
-out:
-    attn_release(&ops);
-    return rc;
+    return attn_rows(&ops, &full, w->out, w->lse, err);
 }
 
 /* Merge what branch b gives the queries at positions [p0, p1), all of the segment at `start`, into
@@ -410,18 +398,16 @@ static int attend_segment(struct state *s, const struct own_branch *b, int64_t s
     int64_t t0 = places_below(b, p0 - start), t1 = places_below(b, p1 - start);
     int64_t n = x->causal ? t1 : places_below(b, MIN(b->w, x->nk - start));
     int64_t zeros = padding_of(s, b, start);
-    int rc = 0;
     if (t1 == t0)
         return 0;
-    TRY(attend_places(s, b, start, t0, t1, n, err));
+    PASS_ON(attend_places(s, b, start, t0, t1, n, err));
     for (int64_t t = t0; t < t1; t++) {
         int64_t r = start + b->phase + b->r * t - (x->nk - x->nq) - row0;
         merge(out + r * x->dv, lse + r, s->buf.out + (t - t0) * x->dv, s->buf.lse[t - t0], x->dv);
         if (zeros)
             merge(out + r * x->dv, lse + r, NULL, log((double)zeros), x->dv);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Softmax sums of rows [row0, row1) beside the dense ones, running over the rows. */
@@ -429,15 +415,15 @@ static int count_estimates(struct state *s, int64_t row0, int64_t row1, const do
                            struct err *err)
 {
     const double *dense;
-    int rc = exact_lse(s->in.exact, row0, row1, &dense, err);
-    for (int64_t i = 0; !rc && i < row1 - row0; i++) {
+    PASS_ON(exact_lse(s->in.exact, row0, row1, &dense, err));
+    for (int64_t i = 0; i < row1 - row0; i++) {
         double est = lse[i] == -INFINITY ? 0 : exp(lse[i] - dense[i]);
         double delta = est - s->est_mean;
         s->rows++;
         s->est_mean += delta / (double)s->rows;
         s->est_m2 += delta * (est - s->est_mean);
     }
-    return rc;
+    return 0;
 }
 
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
@@ -446,19 +432,16 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     struct state *s = state;
     const struct attn_in *x = &s->in.x;
     int64_t p0 = MAX(0, m->row0 + x->nk - x->nq), p1 = m->row1 + x->nk - x->nq;
-    int rc = 0;
     memset(out, 0, (size_t)((m->row1 - m->row0) * x->dv) * sizeof *out);
     for (int64_t r = 0; r < m->row1 - m->row0; r++)
         lse[r] = -INFINITY;
     for (int b = 0; b < s->n; b++) {
         int64_t w = s->b[b].w;
         for (int64_t start = p0 / w * w; start < p1; start += w)
-            TRY(attend_segment(s, &s->b[b], start, MAX(p0, start), MIN(p1, start + w), m->row0, out,
-                               lse, err));
+            PASS_ON(attend_segment(s, &s->b[b], start, MAX(p0, start), MIN(p1, start + w), m->row0,
+                                   out, lse, err));
     }
-    TRY(count_estimates(s, m->row0, m->row1, lse, err));
-out:
-    return rc;
+    return count_estimates(s, m->row0, m->row1, lse, err);
 }
 
 static void how(const void *state, struct arithmetic *a, char why[160])

@@ -66,14 +66,12 @@ static int pool(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->x;
     int64_t chunk = s->p->chunk, n = ceil_div(x->nk, chunk);
-    int rc = 0;
-    TRY(mem_alloc(&s->mean, n * x->d, sizeof *s->mean, "means of chunks", err));
-    TRY(ranked_init(&s->rank, n, err));
+    PASS_ON(mem_alloc(&s->mean, n * x->d, sizeof *s->mean, "means of chunks", err));
+    PASS_ON(ranked_init(&s->rank, n, err));
     for (int64_t j = 0; j < n; j++)
         block_mean(x->k + j * chunk * x->d, MIN(chunk, x->nk - j * chunk), x->d, s->in->src_dtype,
                    s->mean + j * x->d);
-out:
-    return rc;
+    return 0;
 }
 
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
@@ -91,16 +89,14 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
     if (!s->rank.work && !s->dense)
-        TRY(pool(s, err));
-    TRY(row_lists(&s->x, s->dense, s->p->chunk, select_row, s, row0, row1, out, err));
+        PASS_ON(pool(s, err));
+    PASS_ON(row_lists(&s->x, s->dense, s->p->chunk, select_row, s, row0, row1, out, err));
     if (!s->dense)
         out->exec = EXEC_NONE; /* the kernel gathers the queries of a chunk */
-out:
-    return rc;
+    return 0;
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])

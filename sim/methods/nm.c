@@ -63,14 +63,11 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                    void *state, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     s->p = params;
     s->x = in->x;
-    TRY(map_rows_init(&s->rows, in->exact, MAP_SCORES, err));
-    TRY(twins_find(&s->equal, in->x.k, in->x.nk, in->x.d, err));
-    TRY(mem_alloc(&s->s, in->x.nk, sizeof *s->s, "scores of a row", err));
-out:
-    return rc;
+    PASS_ON(map_rows_init(&s->rows, in->exact, MAP_SCORES, err));
+    PASS_ON(twins_find(&s->equal, in->x.k, in->x.nk, in->x.d, err));
+    return mem_alloc(&s->s, in->x.nk, sizeof *s->s, "scores of a row", err);
 }
 
 /* Is key a one of the n best of its group? Allowed keys are [lo, hi). */
@@ -86,32 +83,28 @@ static int select_row(struct state *s, struct mask *m, int64_t i, struct err *er
 {
     int64_t at = i + s->x.nk - s->x.nq, lo = attn_first(&s->x, i), hi = attn_limit(&s->x, i);
     const double *scores;
-    int rc = 0;
     if (s->x.nq == 1)
         return mask_lists_add_run(m, i - m->row0, (int32_t)lo, (int32_t)hi, err);
     if (hi <= lo)
         return 0;
-    TRY(map_rows_get(&s->rows, i, &scores, err));
+    PASS_ON(map_rows_get(&s->rows, i, &scores, err));
     memcpy(s->s, scores, (size_t)s->x.nk * sizeof *scores);
     twins_level_f64(&s->equal, s->s, s->x.nk);
     for (int64_t j = lo; j < hi; j++)
         if (j < s->p->sink || (j <= at && at - j < s->p->recent) || is_best(s, j, lo, hi))
-            TRY(mask_lists_add(m, i - m->row0, (int32_t)j, err));
-out:
-    return rc;
+            PASS_ON(mask_lists_add(m, i - m->row0, (int32_t)j, err));
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
+    PASS_ON(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec = EXEC_NONE; /* report: all pairs are multiplied */
     for (int64_t i = row0; i < row1; i++)
-        TRY(select_row(s, out, i, err));
+        PASS_ON(select_row(s, out, i, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 static int report(void *state, struct record *r, struct err *err)

@@ -107,18 +107,17 @@ static void release(void *state)
 static int pool(struct state *s, struct err *err)
 {
     int64_t each = s->x.nq * s->x.d;
-    int d = s->x.d, rc = 0;
+    int d = s->x.d;
     if (s->group > 1)
-        TRY(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
+        PASS_ON(mem_alloc(&s->q, s->group * each, sizeof *s->q, "queries of a group", err));
     for (int g = 0; s->q && g < s->group; g++)
-        TRY(s->in->queries(s->in, g, s->q + g * each, err));
-    TRY(mem_alloc(&s->mean, s->means * d, sizeof *s->mean, "mean keys", err));
-    TRY(mem_alloc(&s->share, 2 * s->means, sizeof *s->share, "shares of mean keys", err));
-    TRY(ranked_init(&s->rank, ceil_div(s->x.nk, s->p.block), err));
+        PASS_ON(s->in->queries(s->in, g, s->q + g * each, err));
+    PASS_ON(mem_alloc(&s->mean, s->means * d, sizeof *s->mean, "mean keys", err));
+    PASS_ON(mem_alloc(&s->share, 2 * s->means, sizeof *s->share, "shares of mean keys", err));
+    PASS_ON(ranked_init(&s->rank, ceil_div(s->x.nk, s->p.block), err));
     for (int64_t j = 0; j < s->means; j++)
         block_mean(s->x.k + j * s->p.stride * d, s->p.kernel, d, DT_F32, s->mean + j * d);
-out:
-    return rc;
+    return 0;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -197,8 +196,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     struct state *s = state;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
-    int rc = s->rank.work || s->dense ? 0 : pool(s, err);
-    return rc ? rc : row_lists(&s->x, s->dense, s->p.block, select_row, s, row0, row1, out, err);
+    PASS_ON(s->rank.work || s->dense ? 0 : pool(s, err));
+    return row_lists(&s->x, s->dense, s->p.block, select_row, s, row0, row1, out, err);
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])

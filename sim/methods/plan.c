@@ -58,26 +58,23 @@ struct state {
 /* Read a plan. The caller owns *doc; id gets the hex hash of the file, without "xxh3:". */
 static int load(const char *path, json_t **doc, char id[HASH_TEXT_MAX], struct err *err)
 {
-    struct buf file = {0};
+    OWN(buf_free) struct buf file = {0};
     const char *format = NULL;
     char text[HASH_TEXT_MAX];
     int64_t version = 0;
-    int rc = 0;
-    TRY(buf_read_file(&file, path, PLAN_MOST, err));
-    TRY(seal_json(buf_str(&file), file.len, path, doc, err));
-    TRY(jget_str(*doc, "format", path, &format, err));
-    TRY(jget_int(*doc, "version", path, &version, err));
+    PASS_ON(buf_read_file(&file, path, PLAN_MOST, err));
+    PASS_ON(seal_json(buf_str(&file), file.len, path, doc, err));
+    PASS_ON(jget_str(*doc, "format", path, &format, err));
+    PASS_ON(jget_int(*doc, "version", path, &version, err));
     if (strcmp(format, "lacuna-plan") != 0 || version != 1)
-        FAIL(err, ERR_INPUT,
-             "%s: a plan (format lacuna-plan, version 1) was expected, found %s %lld", path, format,
-             (long long)version);
+        return err_set(err, ERR_INPUT,
+                       "%s: a plan (format lacuna-plan, version 1) was expected, found %s %lld",
+                       path, format, (long long)version);
     if (!json_is_array(json_object_get(*doc, "entries")))
-        FAIL(err, ERR_INPUT, "%s: \"entries\": an array was expected", path);
+        return err_set(err, ERR_INPUT, "%s: \"entries\": an array was expected", path);
     hash_text(hash_bytes(buf_str(&file), file.len), text);
     snprintf(id, HASH_TEXT_MAX, "%s", strchr(text, ':') + 1);
-out:
-    buf_free(&file);
-    return rc;
+    return 0;
 }
 
 /* The text of an entry's setting, or of the default (entry NULL). */
@@ -85,20 +82,18 @@ static int entry_text(const json_t *doc, const json_t *entry, const char *where,
                       struct err *err)
 {
     const char *method = "dense", *params = "";
-    int rc = 0;
-    TRY(jget_str_opt(doc, "default", where, &method, err));
+    PASS_ON(jget_str_opt(doc, "default", where, &method, err));
     if (entry) {
-        TRY(jget_str(entry, "method", where, &method, err));
-        TRY(jget_str_opt(entry, "params", where, &params, err));
+        PASS_ON(jget_str(entry, "method", where, &method, err));
+        PASS_ON(jget_str_opt(entry, "params", where, &params, err));
     }
     if (strcspn(method, ":@") == 4 && strncmp(method, "plan", 4) == 0)
-        FAIL(err, ERR_INPUT, "%s: a plan within a plan: put its entries into this one", where);
+        return err_set(err, ERR_INPUT, "%s: a plan within a plan: put its entries into this one",
+                       where);
     if (strcmp(method, "dense") == 0 && !*params)
         params = "map=0"; /* statistics of the map are no matter of a plan */
     buf_printf(text, "%s%s%s", method, *params ? ":" : "", params);
-    TRY(buf_check(text, where, err));
-out:
-    return rc;
+    return buf_check(text, where, err);
 }
 
 static int parse_setting(const char *text, bool trusted, const char *where, struct method_run **run,
@@ -125,19 +120,15 @@ static int add_run(struct plan_file *f, const json_t *entry, const char *where, 
                    struct err *err)
 {
     struct method_run *run = NULL;
-    struct buf text = {0};
-    int rc = 0;
-    TRY(entry_text(f->doc, entry, where, &text, err));
+    OWN(buf_free) struct buf text = {0};
+    PASS_ON(entry_text(f->doc, entry, where, &text, err));
     *at = strmap_get(&f->known, buf_str(&text));
     if (*at >= 0)
-        goto out;
-    TRY(mem_grow(&f->runs, &f->cap, f->n + 1, sizeof *f->runs, "settings", err));
-    TRY(parse_setting(buf_str(&text), f->trusted, where, &run, err));
+        return 0;
+    PASS_ON(mem_grow(&f->runs, &f->cap, f->n + 1, sizeof *f->runs, "settings", err));
+    PASS_ON(parse_setting(buf_str(&text), f->trusted, where, &run, err));
     f->runs[ *at = f->n++] = run;
-    TRY(strmap_put(&f->known, buf_str(&text), *at, err));
-out:
-    buf_free(&text);
-    return rc;
+    return strmap_put(&f->known, buf_str(&text), *at, err);
 }
 
 static void head_key(int64_t layer, int64_t head, char key[48])
@@ -165,22 +156,20 @@ static int read_entries(struct plan_file *f, const char *path, struct err *err)
     int64_t at, layer, head;
     size_t i;
     json_t *e;
-    int rc = 0;
-    TRY(add_run(f, NULL, path, &at, err));
+    PASS_ON(add_run(f, NULL, path, &at, err));
     json_array_foreach(json_object_get(f->doc, "entries"), i, e)
     {
         snprintf(where, sizeof where, "%s: entries[%zu]", path, i);
-        TRY(jget_int(e, "layer", where, &layer, err));
-        TRY(jget_int(e, "head", where, &head, err));
+        PASS_ON(jget_int(e, "layer", where, &layer, err));
+        PASS_ON(jget_int(e, "head", where, &head, err));
         head_key(layer, head, key);
         if (strmap_get(&f->run_of, key) >= 0)
-            FAIL(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", where, (long long)layer,
-                 (long long)head);
-        TRY(add_run(f, e, where, &at, err));
-        TRY(strmap_put(&f->run_of, key, at, err));
+            return err_set(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", where,
+                           (long long)layer, (long long)head);
+        PASS_ON(add_run(f, e, where, &at, err));
+        PASS_ON(strmap_put(&f->run_of, key, at, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int read_plan(const struct params *p, char id[HASH_TEXT_MAX], struct plan_file **out,
@@ -237,19 +226,17 @@ static int fits(const void *params, const char *model, const char *permute, stru
     const struct params *p = params;
     const char *of = NULL, *order = NULL;
     char id[HASH_TEXT_MAX];
-    json_t *doc = NULL;
-    int rc = 0;
-    TRY(load(p->file, &doc, id, err));
-    TRY(jget_str_opt(doc, "model", p->file, &of, err));
-    TRY(jget_str_opt(doc, "permute", p->file, &order, err));
+    OWN(json_decrefp) json_t *doc = NULL;
+    PASS_ON(load(p->file, &doc, id, err));
+    PASS_ON(jget_str_opt(doc, "model", p->file, &of, err));
+    PASS_ON(jget_str_opt(doc, "permute", p->file, &order, err));
     if (of && strcmp(of, model) != 0)
-        FAIL(err, ERR_INPUT, "%s was chosen for model %s, this trace is of %s", p->file, of, model);
+        return err_set(err, ERR_INPUT, "%s was chosen for model %s, this trace is of %s", p->file,
+                       of, model);
     if (order && strcmp(order, permute) != 0)
-        FAIL(err, ERR_INPUT, "%s was chosen in token order %s, this is a replay in %s", p->file,
-             order, permute);
-out:
-    json_decref(doc);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s was chosen in token order %s, this is a replay in %s",
+                       p->file, order, permute);
+    return 0;
 }
 
 /* ---- hooks ---------------------------------------------------------------------------------- */
@@ -270,9 +257,8 @@ static int note_making(const json_t *doc, const char *path, struct buf *b, struc
     const char *limits = "", *cost = "density_exec";
     size_t i;
     json_t *t;
-    int rc = 0;
-    TRY(jget_str_opt(doc, "limits", path, &limits, err));
-    TRY(jget_str_opt(doc, "cost", path, &cost, err));
+    PASS_ON(jget_str_opt(doc, "limits", path, &limits, err));
+    PASS_ON(jget_str_opt(doc, "cost", path, &cost, err));
     buf_printf(b, "plan_limits=%s;plan_cost=%s;plan_runs=", limits, cost);
     json_array_foreach(json_object_get(doc, "runs"), i, t)
     {
@@ -280,9 +266,7 @@ static int note_making(const json_t *doc, const char *path, struct buf *b, struc
         if (i < 32 && hex)
             buf_printf(b, "%s%.8s", i ? "," : "", hex + 1);
     }
-    TRY(buf_check(b, "notes of the plan", err));
-out:
-    return rc;
+    return buf_check(b, "notes of the plan", err);
 }
 
 /* What the replay asks of a method (sim/simulate.c) the plan asks of its entry's. */
@@ -333,17 +317,14 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct plan_file *f = ctx->session;
     struct state *s = state;
     char id[HASH_TEXT_MAX];
-    int rc = 0;
     if (!f) {
-        TRY(read_plan(p, id, &s->own, err));
+        PASS_ON(read_plan(p, id, &s->own, err));
         f = s->own;
     }
     s->id = p->id;
     s->run = entry(f, in);
-    TRY(note_making(f->doc, p->file, &s->made, err));
-    TRY(prepare_inner(s, ctx, in, err));
-out:
-    return rc;
+    PASS_ON(note_making(f->doc, p->file, &s->made, err));
+    return prepare_inner(s, ctx, in, err);
 }
 
 static const struct method *inner(const struct state *s)

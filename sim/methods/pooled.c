@@ -102,9 +102,7 @@ static int cut(const struct config *c, const struct head_in *in, int64_t tokens,
     const struct geometry *g = &in->geom;
     int64_t video = c->tile[0] ? g->t * g->h * g->w : tokens;
     int64_t front = c->tile[0] && g->text_place == 1 ? g->text : 0;
-    int rc = mem_alloc(&t->at, tokens + 2, sizeof *t->at, "block boundaries", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&t->at, tokens + 2, sizeof *t->at, "block boundaries", err));
     cut_runs(t, 0, front, size);
     t->v0 = t->n;
     if (c->tile[0])
@@ -124,8 +122,8 @@ static int means(const struct config *c, const float *x, int d, int64_t size, in
                  double factor, struct side *t, struct err *err)
 {
     int64_t cell = size / cells;
-    int rc = mem_zalloc(&t->mean, t->n * cells * d, sizeof *t->mean, "block means", err);
-    for (int64_t b = 0; rc == 0 && b < t->n; b++)
+    PASS_ON(mem_zalloc(&t->mean, t->n * cells * d, sizeof *t->mean, "block means", err));
+    for (int64_t b = 0; b < t->n; b++)
         for (int64_t i = t->at[b], e = 0; i < t->at[b + 1]; i += cell, e++) {
             float *mean = t->mean + (b * cells + e) * d;
             block_mean(x + i * d, MIN(cell, t->at[b + 1] - i), d, factor == 1 ? c->mean : DT_F32,
@@ -133,7 +131,7 @@ static int means(const struct config *c, const float *x, int d, int64_t size, in
             for (int k = 0; factor != 1 && k < d; k++)
                 mean[k] = dtype_round(c->mean, (float)(mean[k] * factor));
         }
-    return rc;
+    return 0;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------ */
@@ -173,10 +171,10 @@ static int keep_best(struct state *s, int64_t i, struct prefix_work *work, struc
     struct prefix top;
     for (int64_t j = lo; j < hi; j++)
         s->score[j] = score(s, i, j);
-    int rc = prefix_topk(work, s->score + lo, hi - lo, want, &top, err);
-    for (int64_t j = lo; rc == 0 && j < hi; j++)
+    PASS_ON(prefix_topk(work, s->score + lo, hi - lo, want, &top, err));
+    for (int64_t j = lo; j < hi; j++)
         s->keep[i * s->k.n + j] = want > 0 && prefix_has(&top, s->score[j], j - lo);
-    return rc;
+    return 0;
 }
 
 /* draft: the int(sparsity n^2)-th smallest entry of the head's map is the threshold; it stays. */
@@ -189,9 +187,9 @@ static int64_t dropped(const struct state *s)
 static int keep_above(struct state *s, struct err *err)
 {
     int64_t n = s->k.v1 - s->k.v0, v0 = s->k.v0, drop = dropped(s);
-    double *p = s->score, *sorted = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&sorted, n * n, sizeof *sorted, "block probabilities", err));
+    OWN(free_at) double *sorted = NULL;
+    double *p = s->score;
+    PASS_ON(mem_alloc(&sorted, n * n, sizeof *sorted, "block probabilities", err));
     for (int64_t i = 0; i < n; i++) {
         for (int64_t j = 0; j < n; j++)
             p[i * n + j] = s->x.scale * score(s, v0 + i, v0 + j);
@@ -202,9 +200,7 @@ static int keep_above(struct state *s, struct err *err)
     for (int64_t e = 0; e < n * n; e++)
         s->keep[(v0 + e / n) * s->k.n + v0 + e % n] =
             drop < n * n && (drop == 0 || p[e] >= sorted[drop - 1]);
-out:
-    free(sorted);
-    return rc;
+    return 0;
 }
 
 static int choose(struct state *s, struct err *err)
@@ -253,28 +249,24 @@ static int check_grid(struct method_ctx *ctx, const struct config *c, const stru
 static int begin(struct method_ctx *ctx, const struct config *c, const struct head_in *in,
                  struct state *s, struct err *err)
 {
-    int rc = c->tile[0] ? check_grid(ctx, c, in) : 0;
-    if (rc)
-        return rc;
+    PASS_ON(c->tile[0] ? check_grid(ctx, c, in) : 0);
     s->c = *c;
     s->in = in;
     s->x = in->x;
-    TRY(cut(c, in, in->x.nq, c->bq, &s->q, err));
-    TRY(cut(c, in, in->x.nk, c->bk, &s->k, err));
-    TRY(mem_zalloc(&s->keep, s->q.n * s->k.n, sizeof *s->keep, "kept blocks", err));
-    TRY(mem_alloc(&s->score, (c->kind == DRAFT ? s->q.n : 1) * s->k.n, sizeof *s->score,
-                  "block scores", err));
-    TRY(mem_alloc(&s->products, c->q_cells * c->k_cells, sizeof *s->products, "cells", err));
+    PASS_ON(cut(c, in, in->x.nq, c->bq, &s->q, err));
+    PASS_ON(cut(c, in, in->x.nk, c->bk, &s->k, err));
+    PASS_ON(mem_zalloc(&s->keep, s->q.n * s->k.n, sizeof *s->keep, "kept blocks", err));
+    PASS_ON(mem_alloc(&s->score, (c->kind == DRAFT ? s->q.n : 1) * s->k.n, sizeof *s->score,
+                      "block scores", err));
+    PASS_ON(mem_alloc(&s->products, c->q_cells * c->k_cells, sizeof *s->products, "cells", err));
     ctx->unit_rows = s->q.unit;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
     int64_t i = 0, u = s->k.unit;
-    int rc = 0;
     if (s->dense) {
         mask_full(out, s->x.nq, s->x.nk, row0, row1, false);
         return 0;
@@ -282,20 +274,19 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
     if (!s->chosen)
-        TRY(choose(s, err));
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, false, s->q.unit, u, err));
+        PASS_ON(choose(s, err));
+    PASS_ON(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, false, s->q.unit, u, err));
     out->exec = EXEC_NONE; /* report: blocks that are cut off are multiplied whole */
     for (int64_t g = 0; g < out->ngroups; g++) {
         while (s->q.at[i + 1] <= row0 + g * s->q.unit)
             i++;
         for (int64_t j = 0; j < s->k.n; j++)
             if (s->keep[i * s->k.n + j])
-                TRY(mask_lists_add_run(out, g, (int32_t)(s->k.at[j] / u),
-                                       (int32_t)ceil_div(s->k.at[j + 1], u), err));
+                PASS_ON(mask_lists_add_run(out, g, (int32_t)(s->k.at[j] / u),
+                                           (int32_t)ceil_div(s->k.at[j + 1], u), err));
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- on a device ----------------------------------------------------------------------------- */
@@ -328,10 +319,10 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
-    int rc = s->dense ? 0 : slice_mask_take(&s->given, c, s->c.bq, s->c.bk, 0, err);
-    if (!rc && !s->dense)
+    PASS_ON(s->dense ? 0 : slice_mask_take(&s->given, c, s->c.bq, s->c.bk, 0, err));
+    if (!s->dense)
         s->there = c->lists ? slice_mask_total(&s->given) : c->counts->units;
-    return rc;
+    return 0;
 }
 
 /* density_native: kept blocks over all. */

@@ -151,24 +151,21 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = p->select == MASS ? method_all_rows(ctx, in, "select=mass") : 0;
-    if (rc)
-        return rc;
+    PASS_ON(p->select == MASS ? method_all_rows(ctx, in, "select=mass") : 0);
     s->params = p;
     s->in = in;
     s->x = in->x;
     s->seed = ctx->seed;
-    TRY(mem_alloc(&s->keep_q, in->x.nq, sizeof *s->keep_q, "kept queries", err));
-    TRY(mem_alloc(&s->keys, in->x.nk, sizeof *s->keys, "kept keys", err));
+    PASS_ON(mem_alloc(&s->keep_q, in->x.nq, sizeof *s->keep_q, "kept queries", err));
+    PASS_ON(mem_alloc(&s->keys, in->x.nk, sizeof *s->keys, "kept keys", err));
     choose_queries(s, p, in, ctx->seed);
     if (p->select == RANDOM)
         random_keys(s, p, in, ctx->seed);
     else
-        TRY(best_keys(s, p, in, err));
+        PASS_ON(best_keys(s, p, in, err));
     if (p->normalize_k)
-        TRY(unit_keys_make(&s->unit, in, err));
-out:
-    return rc;
+        return unit_keys_make(&s->unit, in, err);
+    return 0;
 }
 
 /* ---- the mask ------------------------------------------------------------------------------- */
@@ -176,18 +173,17 @@ out:
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct state *s = state;
-    int rc = 0;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
+    PASS_ON(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec = EXEC_NONE; /* report counts the tiles of the compact arrays */
     for (int64_t i = row0; i < row1; i++) {
         int64_t limit = s->keep_q[i] ? attn_limit(&s->x, i) : 0;
-        TRY(mask_lists_add_all(out, i - row0, s->keys, list_below(s->keys, s->n_keys, limit), err));
+        PASS_ON(
+            mask_lists_add_all(out, i - row0, s->keys, list_below(s->keys, s->n_keys, limit), err));
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- on a device ---------------------------------------------------------------------------- */

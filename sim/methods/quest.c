@@ -72,16 +72,13 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     int64_t layers = p->dense_layers != INT64_MIN ? p->dense_layers
                      : p->profile == FRONTIER     ? 0
                                                   : 2;
-    int rc = 0;
 
     s->params = p;
     s->in = in;
     if (head_left_dense(in, layers, 0, p->rows, s->dense))
         return 0;
-    TRY(ranked_init(&s->rank, 0, err));
-    TRY(key_pages_init(&s->pages, &in->x, p->page, p->profile == KERNEL, err));
-out:
-    return rc;
+    PASS_ON(ranked_init(&s->rank, 0, err));
+    return key_pages_init(&s->pages, &in->x, p->page, p->profile == KERNEL, err);
 }
 
 /* A row with n pages: how many are ranked, and how many of these stay; those behind them stay all.

@@ -179,15 +179,13 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     struct state *s = state;
     const struct attn_in *x = &s->in->x;
     int64_t b = s->p->block;
-    int rc = 0;
     if (s->p->profile == DECODE)
         return row_lists(x, false, b, select_row, s, row0, row1, out, err);
-    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, true, b, b, err));
+    PASS_ON(mask_lists_init(out, x->nq, x->nk, row0, row1, true, b, b, err));
     for (int64_t g = 0; g < out->ngroups; g++)
-        TRY(select_block(s, row0 / b + g, out, g, err));
+        PASS_ON(select_block(s, row0 / b + g, out, g, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 static int report(void *state, struct record *r, struct err *err)

@@ -105,19 +105,17 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = 0;
 
     s->in = in;
     s->x = in->x;
     s->bound = log(lambda_of(p, &in->x));
     s->calib = p->profile == CALIB;
     s->bq = p->unit ? 64 : 128;
-    TRY(mem_alloc(&s->scores, s->bq * BK, sizeof *s->scores, "scores of a tile", err));
-    TRY(mem_alloc(&s->top, s->bq, sizeof *s->top, "maxima of rows", err));
-    TRY(mem_alloc(&s->most, s->bq, sizeof *s->most, "maxima of rows", err));
+    PASS_ON(mem_alloc(&s->scores, s->bq * BK, sizeof *s->scores, "scores of a tile", err));
+    PASS_ON(mem_alloc(&s->top, s->bq, sizeof *s->top, "maxima of rows", err));
+    PASS_ON(mem_alloc(&s->most, s->bq, sizeof *s->most, "maxima of rows", err));
     ctx->unit_rows = s->bq;
-out:
-    return rc;
+    return 0;
 }
 
 /* How far the row of [row0, row1) that comes closest stays below its maximum so far in the tile of
@@ -146,42 +144,38 @@ static int walk(struct state *s, int64_t row0, int64_t row1, struct mask *m, int
                 int64_t *count, struct err *err)
 {
     int64_t limit = 0;
-    int rc = 0;
     for (int64_t i = row0; i < row1; i++) {
         s->most[i - row0] = -INFINITY;
         limit = MAX(limit, attn_limit(&s->x, i));
     }
     for (int64_t t = attn_first(&s->x, row0) / BK; t * BK < limit; t++) {
         double gap;
-        TRY(tile_gap(s, row0, row1, t * BK, MIN((t + 1) * BK, s->x.nk), &gap, err));
+        PASS_ON(tile_gap(s, row0, row1, t * BK, MIN((t + 1) * BK, s->x.nk), &gap, err));
         bool want = !m || (s->calib ? gap > s->bound : gap >= s->bound);
         s->walked++;
         s->skipped += !want;
         for (int j = 0; !m && j < TRIALS; j++)
             count[j] += gap <= log(trials[j]);
         if (m && want)
-            TRY(mask_lists_add(m, g, (int32_t)t, err));
+            PASS_ON(mask_lists_add(m, g, (int32_t)t, err));
         for (int64_t i = 0; want && i < row1 - row0; i++)
             s->most[i] = fmax(s->most[i], s->top[i]);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, s->bq, BK, err));
+    PASS_ON(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, s->bq, BK, err));
     for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t r = row0 + g * s->bq;
-        TRY(walk(s, r, MIN(r + s->bq, row1), out, g, NULL, err));
+        PASS_ON(walk(s, r, MIN(r + s->bq, row1), out, g, NULL, err));
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
@@ -290,18 +284,15 @@ static bool same_forward(const struct head_in *a, const struct head_in *b)
 static int add_shares(struct method_ctx *ctx, const struct params *params, const struct head_in *in,
                       double *share, struct err *err)
 {
-    struct state s = {.in = NULL};
+    OWN(release) struct state s = {.in = NULL};
     int64_t count[TRIALS] = {0};
-    int rc = 0;
-    TRY(prepare(ctx, params, in, &s, err));
+    PASS_ON(prepare(ctx, params, in, &s, err));
     s.calib = true;
     for (int64_t r = 0; r < in->x.nq; r += s.bq)
-        TRY(walk(&s, r, MIN(r + s.bq, in->x.nq), NULL, 0, count, err));
+        PASS_ON(walk(&s, r, MIN(r + s.bq, in->x.nq), NULL, 0, count, err));
     for (int j = 0; j < TRIALS; j++)
         share[j] += (double)count[j] / (double)s.walked;
-out:
-    release(&s);
-    return rc;
+    return 0;
 }
 
 /* A pass over the model is a sample, with the mean share over its heads; those between a tenth and

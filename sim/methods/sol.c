@@ -77,17 +77,15 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     int64_t n = ceil_div(in->x.nk, B), d = in->x.d;
-    int rc = 0;
     *s = (struct state){.p = p, .in = in};
     head_left_dense(in, p->dense_layers, p->dense_steps, ROWS_ALL, s->dense);
     ctx->unit_rows = B;
-    TRY(block_map_init(&s->map, in->x.nq, in->x.nk, B, false, err));
-    TRY(mem_alloc(&s->kc, n * (d + in->x.dv), sizeof *s->kc, "mean keys, sums of values", err));
-    TRY(mem_alloc(&s->var, d + n, sizeof *s->var, "logits of mean keys", err));
+    PASS_ON(block_map_init(&s->map, in->x.nq, in->x.nk, B, false, err));
+    PASS_ON(mem_alloc(&s->kc, n * (d + in->x.dv), sizeof *s->kc, "mean keys, sums of values", err));
+    PASS_ON(mem_alloc(&s->var, d + n, sizeof *s->var, "logits of mean keys", err));
     s->vs = s->kc + n * d;
     s->logit = s->var + d;
-out:
-    return rc;
+    return 0;
 }
 
 static void choose_row(struct state *s, int64_t i)
@@ -221,10 +219,10 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
                   struct err *err)
 {
     struct state *s = state;
-    int rc = exact_attend(s->in->exact, m, out, lse, err);
-    for (int64_t i = m->row0; rc == 0 && out && i < m->row1; i++)
+    PASS_ON(exact_attend(s->in->exact, m, out, lse, err));
+    for (int64_t i = m->row0; out && i < m->row1; i++)
         compensate_row(s, i, lse[i - m->row0], out + (i - m->row0) * s->in->x.dv);
-    return rc;
+    return 0;
 }
 
 static int report(void *state, struct record *r, struct err *err)

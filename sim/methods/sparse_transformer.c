@@ -81,8 +81,7 @@ static int select_strided(const struct state *s, int64_t row0, int64_t row1, str
                           struct err *err)
 {
     int64_t l = s->params->stride;
-    int rc = 0;
-    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
+    PASS_ON(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
     m->exec_bq = m->exec_bk = 1;
     for (int64_t i = row0; i < row1; i++) {
         int64_t at = i + s->x.nk - s->x.nq;
@@ -90,12 +89,11 @@ static int select_strided(const struct state *s, int64_t row0, int64_t row1, str
             continue;
         int64_t near = s->params->pattern == MERGED ? MAX(0, at - l + 1) : at;
         for (int64_t j = at % l; j < near; j += l)
-            TRY(mask_lists_add(m, i - row0, (int32_t)j, err));
-        TRY(mask_lists_add_run(m, i - row0, (int32_t)near, (int32_t)(at + 1), err));
+            PASS_ON(mask_lists_add(m, i - row0, (int32_t)j, err));
+        PASS_ON(mask_lists_add_run(m, i - row0, (int32_t)near, (int32_t)(at + 1), err));
     }
     mask_lists_finish(m);
-out:
-    return rc;
+    return 0;
 }
 
 static int select_fixed(const struct state *s, int64_t row0, int64_t row1, struct mask *m,
@@ -103,19 +101,17 @@ static int select_fixed(const struct state *s, int64_t row0, int64_t row1, struc
 {
     const struct params *p = s->params;
     int64_t per = p->stride / p->block, last = per - s->turn * p->vertsize; /* summary end + 1 */
-    int rc = 0;
-    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, p->block, p->block, err));
+    PASS_ON(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, p->block, p->block, err));
     for (int64_t g = 0; g < m->ngroups; g++) {
         int64_t a = (row0 + s->x.nk - s->x.nq) / p->block + g;
         for (int64_t b = 0; b <= a; b++) {
             bool summary = b % per < last && b % per >= last - p->vertsize;
             if (summary || b / per == a / per)
-                TRY(mask_lists_add(m, g, (int32_t)b, err));
+                PASS_ON(mask_lists_add(m, g, (int32_t)b, err));
         }
     }
     mask_lists_finish(m);
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)

@@ -94,33 +94,28 @@ static const struct {
 static int dilated_row(const struct state *s, struct mask *m, int64_t i, struct err *err)
 {
     int64_t p = i + s->x.nk - s->x.nq, g = i - m->row0;
-    int rc = 0;
     if (p < 0)
         return 0;
     if (i >= s->band.dense_from)
         return mask_lists_add_run(m, g, 0, (int32_t)(p + 1), err);
     int64_t near = MAX(0, p - dilated[s->dilate].near + 1), columns = MIN(DILATED_COLUMNS, near);
-    TRY(mask_lists_add_run(m, g, 0, (int32_t)columns, err));
+    PASS_ON(mask_lists_add_run(m, g, 0, (int32_t)columns, err));
     /* Odd distances, farthest first, so that keys ascend. */
     int64_t far = MIN(dilated[s->dilate].far, p - columns);
     for (int64_t d = far % 2 ? far : far - 1; p - d < near; d -= 2)
-        TRY(mask_lists_add(m, g, (int32_t)(p - d), err));
-    TRY(mask_lists_add_run(m, g, (int32_t)near, (int32_t)(p + 1), err));
-out:
-    return rc;
+        PASS_ON(mask_lists_add(m, g, (int32_t)(p - d), err));
+    return mask_lists_add_run(m, g, (int32_t)near, (int32_t)(p + 1), err);
 }
 
 static int dilated_select(const struct state *s, int64_t row0, int64_t row1, struct mask *m,
                           struct err *err)
 {
-    int rc = 0;
-    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
+    PASS_ON(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
     m->exec_bq = m->exec_bk = 1;
     for (int64_t i = row0; i < row1; i++)
-        TRY(dilated_row(s, m, i, err));
+        PASS_ON(dilated_row(s, m, i, err));
     mask_lists_finish(m);
-out:
-    return rc;
+    return 0;
 }
 
 /* Pairs that the vertical-slash kernel multiplies: per 64 rows the keys from the farthest distance

@@ -137,7 +137,6 @@ static int select_keys(struct state *s, int64_t i, int64_t end, struct row *r, s
     int64_t units = ceil_div(limit, unit), best = ceil_div(p->budget, unit);
     const int32_t *list = NULL;
     struct prefix top;
-    int rc = 0;
 
     r->n = r->at = 0;
     if (p->select != ALL && best < units) {
@@ -146,7 +145,7 @@ static int select_keys(struct state *s, int64_t i, int64_t end, struct row *r, s
         const double *rank =
             p->select == QUEST ? s->pages.bound : key_labels_scores(&s->labels, i, end);
         s->computed += units;
-        TRY(prefix_topk(s->work, rank, units, best, &top, err));
+        PASS_ON(prefix_topk(s->work, rank, units, best, &top, err));
         list = prefix_list(s->work, &top, rank, units, &units);
     }
     for (; !list && r->n < limit; r->n++)
@@ -154,8 +153,7 @@ static int select_keys(struct state *s, int64_t i, int64_t end, struct row *r, s
     for (int64_t e = 0; list && e < units; e++)
         for (int64_t j = list[e] * unit; j < MIN((list[e] + 1) * unit, limit); j++)
             r->key[r->n++] = (int32_t)j;
-out:
-    return rc;
+    return 0;
 }
 
 /* Scaled products of four rows of d numbers with a panel [d][PANEL]: out [4][PANEL]. */
@@ -224,11 +222,10 @@ static int estimate(struct state *s, int64_t row0, int64_t row1, struct err *err
     const struct attn_in *x = &s->in->x;
     int64_t rows = row1 - row0, nk = attn_limit(x, row1 - 1);
     bool all = true;
-    int rc = 0;
     s->row0 = row0;
     s->row1 = row1;
     for (int64_t e = 0; e < rows; e++) {
-        TRY(select_keys(s, row0 + e, row1, s->row + e, err));
+        PASS_ON(select_keys(s, row0 + e, row1, s->row + e, err));
         all &= s->row[e].n == attn_limit(x, row0 + e);
     }
     for (int64_t e = 0; e < rows * x->d; e++)
@@ -247,8 +244,7 @@ static int estimate(struct state *s, int64_t row0, int64_t row1, struct err *err
         for (int64_t e = 0; e < r->n; e++)
             r->mass[e] = (float)(r->mass[e] / sum);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
@@ -256,15 +252,14 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
     struct state *s = state;
     const struct params *p = s->params;
     struct prefix top = {0};
-    int rc = 0;
 
     if (i == m->row0 || i >= s->row1)
-        TRY(estimate(s, i, MIN(i + ROWS, m->row1), err));
+        PASS_ON(estimate(s, i, MIN(i + ROWS, m->row1), err));
     struct row *r = s->row + (i - s->row0);
     if (p->p == 1) /* rounded estimates may reach 1 without the smallest */
         top = (struct prefix){.cut = -1};
     else if (p->profile == EXACT)
-        TRY(prefix_select(s->work, r->mass, r->mass, r->n, 0, p->p, &top, err));
+        PASS_ON(prefix_select(s->work, r->mass, r->mass, r->n, 0, p->p, &top, err));
     else
         top = (struct prefix){
             .cut = bisected_threshold(r->mass, r->n, r->key[0] == 0 ? r->mass[0] : 0, p->p),
@@ -274,30 +269,24 @@ static int select_row(void *state, int64_t i, struct mask *m, struct err *err)
         r->key[kept] = r->key[e];
         kept += prefix_has(&top, r->mass[e], e);
     }
-    TRY(mask_lists_add_all(m, i - m->row0, r->key, kept, err));
+    PASS_ON(mask_lists_add_all(m, i - m->row0, r->key, kept, err));
     s->kept += kept;
     s->rows++;
     s->selected += r->n;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
     int64_t nk = s->in->x.nk, rows = s->dense[0] ? 0 : MIN(ROWS, row1 - row0);
-    int32_t *key = NULL;
-    double *mass = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&key, rows * nk, sizeof *key, "selected keys", err));
-    TRY(mem_alloc(&mass, rows * (nk + ROW_LANES), sizeof *mass, "estimates", err));
+    OWN(free_at) int32_t *key = NULL;
+    OWN(free_at) double *mass = NULL;
+    PASS_ON(mem_alloc(&key, rows * nk, sizeof *key, "selected keys", err));
+    PASS_ON(mem_alloc(&mass, rows * (nk + ROW_LANES), sizeof *mass, "estimates", err));
     for (int64_t e = 0; e < rows; e++)
         s->row[e] = (struct row){.key = key + e * nk, .mass = mass + e * (nk + ROW_LANES)};
-    TRY(row_lists(&s->in->x, s->dense[0], 1, select_row, s, row0, row1, out, err));
-out:
-    free(key);
-    free(mass);
-    return rc;
+    return row_lists(&s->in->x, s->dense[0], 1, select_row, s, row0, row1, out, err);
 }
 
 /* Exact mass of what the selector keeps, mean over the rows. */
@@ -329,17 +318,15 @@ static int report(void *state, struct record *r, struct err *err)
 {
     struct state *s = state;
     double rows = (double)MAX(s->rows, 1), recall;
-    int rc = 0;
     if (s->dense[0])
         return 0;
-    TRY(RECORD_ALL(r, err, {"budget_select", (double)s->selected / rows},
-                   {"budget_final", (double)s->kept / rows}));
+    PASS_ON(RECORD_ALL(r, err, {"budget_select", (double)s->selected / rows},
+                       {"budget_final", (double)s->kept / rows}));
     if (exact_known(s->in->exact)) {
-        TRY(selected_recall(s, &recall, err));
-        TRY(record_metric(r, "recall_select", fmin(recall, 1), err));
+        PASS_ON(selected_recall(s, &recall, err));
+        return record_metric(r, "recall_select", fmin(recall, 1), err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The selector's, then keys at few bits and their softmax. */

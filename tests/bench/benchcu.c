@@ -43,39 +43,34 @@ static int copy_speed(struct bench *b, struct err *err)
 {
     struct series s = {.n = 10, .launches = 1};
     int64_t ids[10];
-    int rc = 0;
     timer_reset(b->timer);
     for (int i = 0; i < s.n; i++) {
-        TRY(timer_begin(b->timer, &b->gpu, &ids[i], err));
-        TRY(ceiling_copy(&b->gpu, &b->ceiling, err));
-        TRY(timer_end(b->timer, &b->gpu, err));
+        PASS_ON(timer_begin(b->timer, &b->gpu, &ids[i], err));
+        PASS_ON(ceiling_copy(&b->gpu, &b->ceiling, err));
+        PASS_ON(timer_end(b->timer, &b->gpu, err));
     }
-    TRY(timer_collect(b->timer, &b->gpu, err));
+    PASS_ON(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < s.n; i++)
         s.ns[i] = timer_ns(b->timer, ids[i]);
     bench_raw(b, "copy", &s, 0);
     printf("copy %.2f TB/s (read + written), timer %s%s%s\n\n",
            (double)CEILING_BYTES / quartiles_of(s.ns, s.n).median * 1e-3, timer_name(b->timer),
            *timer_reason(b->timer) ? ": " : "", timer_reason(b->timer));
-out:
-    return rc;
+    return 0;
 }
 
 static int bench_all(struct bench *b, struct err *err)
 {
-    int rc = 0;
     if (b->choices)
         return bench_selections(b, err);
-    TRY(bench_dense(b, err));
-    TRY(bench_lists(b, err));
-    TRY(bench_bits(b, err));
-    TRY(bench_filters(b, err));
-    TRY(bench_selections(b, err));
-    TRY(bench_plans(b, err));
-    TRY(bench_own(b, err));
-    TRY(bench_metrics(b, err));
-out:
-    return rc;
+    PASS_ON(bench_dense(b, err));
+    PASS_ON(bench_lists(b, err));
+    PASS_ON(bench_bits(b, err));
+    PASS_ON(bench_filters(b, err));
+    PASS_ON(bench_selections(b, err));
+    PASS_ON(bench_plans(b, err));
+    PASS_ON(bench_own(b, err));
+    return bench_metrics(b, err);
 }
 
 static int run(struct bench *b, bool cupti, bool cycles, struct err *err)

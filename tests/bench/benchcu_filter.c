@@ -15,9 +15,8 @@ static int random_lists(const struct attn_problem *p, double density, int64_t **
 {
     int64_t rows = p->heads * (p->nq / attn_block_rows(p->lists, NULL)), at = 0;
     int64_t blocks = p->nk / attn_block_keys(p->lists, NULL);
-    int rc = 0;
-    TRY(mem_alloc(ptr, rows + 1, sizeof **ptr, "lists", err));
-    TRY(mem_alloc(col, rows * blocks, sizeof **col, "lists", err));
+    PASS_ON(mem_alloc(ptr, rows + 1, sizeof **ptr, "lists", err));
+    PASS_ON(mem_alloc(col, rows * blocks, sizeof **col, "lists", err));
     for (int64_t r = 0; r < rows; r++) {
         (*ptr)[r] = at;
         for (int64_t j = 0; j < blocks; j++)
@@ -25,8 +24,7 @@ static int random_lists(const struct attn_problem *p, double density, int64_t **
                 (*col)[at++] = (int32_t)j;
     }
     (*ptr)[rows] = at;
-out:
-    return rc;
+    return 0;
 }
 
 /* Dense attention in the arithmetic of the kernel. */
@@ -35,18 +33,13 @@ static int dense_beside(struct bench *b, const struct filter_kernel *k, struct a
                         struct attn_job *job, struct err *err)
 {
     const struct attn_kernel *dense = NULL;
-    struct attn_plan plan = {0};
-    int rc = 0;
+    OWN(attn_plan_free) struct attn_plan plan = {0};
     p.lists = ATTN_DENSE;
-    TRY(attn_kernel_for(&p, b->gpu.sm, k->kernel.element, &dense, err));
-    TRY(attn_plan_make(&p, &dense->tile, NULL, b->gpu.sms, &plan, err));
+    PASS_ON(attn_kernel_for(&p, b->gpu.sm, k->kernel.element, &dense, err));
+    PASS_ON(attn_plan_make(&p, &dense->tile, NULL, b->gpu.sms, &plan, err));
     if (ops)
-        TRY(attn8_job_init(&b->gpu, &p, dense, &plan, &ops->x, &ops->scales, job, err));
-    else
-        TRY(attn_job_init(&b->gpu, &p, dense, &plan, x, job, err));
-out:
-    attn_plan_free(&plan);
-    return rc;
+        return attn8_job_init(&b->gpu, &p, dense, &plan, &ops->x, &ops->scales, job, err);
+    return attn_job_init(&b->gpu, &p, dense, &plan, x, job, err);
 }
 
 /* Random data: no score stands out, so that a row's maximum settles, and at a distance of 0 more
@@ -118,10 +111,8 @@ out:
 int bench_filters(struct bench *b, struct err *err)
 {
     static const double densities[] = {1, 0.5, 0.25, 0.125}, distances[] = {INFINITY, 16, 0};
-    int rc = 0;
     for (const struct filter_kernel *k = filter_kernels; k->kernel.name; k++)
         for (int i = 0; i < 12 && (k->scope > 16 || b->all); i++)
-            TRY(filter_line(b, k, densities[i / 3], distances[i % 3], err));
-out:
-    return rc;
+            PASS_ON(filter_line(b, k, densities[i / 3], distances[i % 3], err));
+    return 0;
 }

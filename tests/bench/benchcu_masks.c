@@ -13,24 +13,20 @@ static int mask_line(struct bench *b, const struct maskfile *f, const struct mas
 {
     struct cu_case c = bench_case(k->d, s->nq, s->heads, s->heads, s->causal, k->lists, k->name);
     int bq = attn_block_rows(k->lists, NULL), bk = attn_block_keys(k->lists, NULL);
-    int64_t *ptr = NULL;
-    int32_t *col = NULL;
+    OWN(free_at) int64_t *ptr = NULL;
+    OWN(free_at) int32_t *col = NULL;
     double share;
     char text[240];
-    int rc = 0;
 
-    TRY(mask_blocks(f, s, bq, bk, &ptr, &col, &share, err));
+    PASS_ON(mask_blocks(f, s, bq, bk, &ptr, &col, &share, err));
     struct attn_csr csr = {.ptr = ptr, .col = col};
     c.given = &csr;
     snprintf(text, sizeof text, "hd%d %lldK mask %dx%d %.1f%% %s%s%s", k->d,
              (long long)s->nq / 1024, bq, bk, 100 * share, s->method, *s->params ? ":" : "",
              s->params);
     if (share > 0)
-        TRY(bench_line(b, text, &c, dense, err));
-out:
-    free(ptr);
-    free(col);
-    return rc;
+        return bench_line(b, text, &c, dense, err);
+    return 0;
 }
 
 static int mask_set_lines(struct bench *b, const struct maskfile *f, const struct mask_set *s,
@@ -55,18 +51,14 @@ out:
 
 int bench_masks(struct bench *b, struct err *err)
 {
-    struct maskfile *f = NULL;
-    struct mask_set *sets = NULL;
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(free_at) struct mask_set *sets = NULL;
     int64_t n = 0;
-    int rc = 0;
 
-    TRY(maskfile_open(b->masks, &f, err));
-    TRY(mask_sets(f, &sets, &n, err));
+    PASS_ON(maskfile_open(b->masks, &f, err));
+    PASS_ON(mask_sets(f, &sets, &n, err));
     for (int d = 128; d >= 64; d /= 2)
         for (int64_t i = 0; i < n; i++)
-            TRY(mask_set_lines(b, f, sets + i, d, err));
-out:
-    free(sets);
-    maskfile_close(&f);
-    return rc;
+            PASS_ON(mask_set_lines(b, f, sets + i, d, err));
+    return 0;
 }

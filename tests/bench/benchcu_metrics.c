@@ -20,13 +20,11 @@ struct metrics_job {
 static int launch_metrics(struct gpu *g, const void *job, struct err *err)
 {
     const struct metrics_job *m = job;
-    int rc = 0;
     if (m->reference)
-        TRY(metrics_ref_launch(g, m->ref, err));
+        PASS_ON(metrics_ref_launch(g, m->ref, err));
     if (m->ask)
-        TRY(metrics_pass_launch(g, &m->pass, err));
-out:
-    return rc;
+        return metrics_pass_launch(g, &m->pass, err);
+    return 0;
 }
 
 /* Samples of all works in turns, each after one of the product; ratios to the first. */
@@ -35,11 +33,10 @@ static int metrics_lines(struct bench *b, const char *text, const struct work *w
 {
     static struct series product[MAX_WORKS], series[MAX_WORKS];
     char name[160];
-    int rc = 0;
 
     for (int i = n - 1; i >= 0; i--)
-        TRY(bench_warm_up(b, works + i, 0.1, err));
-    TRY(bench_turns(b, works, n, product, series, err));
+        PASS_ON(bench_warm_up(b, works + i, 0.1, err));
+    PASS_ON(bench_turns(b, works, n, product, series, err));
     double product_ns = quartiles_of(product->ns, b->samples).median, dense_ns = 0;
     for (int i = 0; i < n; i++) {
         snprintf(name, sizeof name, "%s: %s", text, names[i]);
@@ -52,8 +49,7 @@ static int metrics_lines(struct bench *b, const char *text, const struct work *w
         b->lines++;
     }
     fflush(stdout);
-out:
-    return rc;
+    return 0;
 }
 
 /* Largest |sum of p - 1| of the rows; every row of these cases sees a key. */
@@ -61,17 +57,15 @@ static int print_sums(struct bench *b, const char *text, const struct metrics_jo
                       struct err *err)
 {
     int64_t n = m->pass.problem.nq;
-    double *sum = NULL, worst = 0;
-    int rc = 0;
-    TRY(mem_alloc(&sum, n, sizeof *sum, "sums of rows", err));
-    TRY(metrics_pass_sums(&b->gpu, &m->pass, sum, err));
+    OWN(free_at) double *sum = NULL;
+    double worst = 0;
+    PASS_ON(mem_alloc(&sum, n, sizeof *sum, "sums of rows", err));
+    PASS_ON(metrics_pass_sums(&b->gpu, &m->pass, sum, err));
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(sum[i] - 1) <= worst))
             worst = fabs(sum[i] - 1);
     printf("%s: %s: sum of p within %.1e of 1 in every row\n", text, m->name, worst);
-out:
-    free(sum);
-    return rc;
+    return 0;
 }
 
 /* Dense attention of one head, then the metrics of it in their parts and together. The mass that a
@@ -144,7 +138,6 @@ int bench_metrics(struct bench *b, struct err *err)
 {
     static const int64_t lengths[] = {32768, 131072};
     char text[96];
-    int rc = 0;
     for (int d = 128; d >= 64; d /= 2)
         for (int causal = 0; causal < 2; causal++)
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -153,8 +146,7 @@ int bench_metrics(struct bench *b, struct err *err)
                     continue;
                 snprintf(text, sizeof text, "metrics hd%d %lldK %s", d,
                          (long long)lengths[i] / 1024, causal ? "causal" : "full");
-                TRY(bench_metrics_case(b, text, &c, err));
+                PASS_ON(bench_metrics_case(b, text, &c, err));
             }
-out:
-    return rc;
+    return 0;
 }

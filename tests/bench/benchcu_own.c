@@ -44,17 +44,16 @@ static int own_line(struct bench *b, const char *text, const char *phase, const 
     struct series product[2], times[2];
     double flop = cu_flop_dense(&dense->problem);
     struct work_counts w;
-    int rc = 0;
 
-    TRY(bench_warm_up(b, work, 0.2, err));
+    PASS_ON(bench_warm_up(b, work, 0.2, err));
     if (b->kernels)
         timer_by_name(b->timer);
-    TRY(bench_turns(b, works, 2, product, times, err));
+    PASS_ON(bench_turns(b, works, 2, product, times, err));
     bench_raw(b, "matmul", product, CEILING_FLOP);
     struct err none = {0};
     const struct attn_kernel *k;
     if (attn_kernel_find(&dense->problem, b->gpu.sm, kernel, &k, &none) == 0) {
-        TRY(bench_work(&dense->problem, &k->tile, NULL, NULL, NULL, &w, err));
+        PASS_ON(bench_work(&dense->problem, &k->tile, NULL, NULL, NULL, &w, err));
         bench_raw_attn(b, text, kernel, &w, times, flop);
     } else {
         bench_raw(b, text, times, flop);
@@ -71,8 +70,7 @@ static int own_line(struct bench *b, const char *text, const char *phase, const 
         timer_print_names(stdout);
     fflush(stdout);
     b->lines++;
-out:
-    return rc;
+    return 0;
 }
 
 static int bench_setting(struct bench *b, const char *setting, int d, int64_t tokens, bool causal,

@@ -53,21 +53,18 @@ static int put_maps(struct gpu *g, const struct plan_case *c, int64_t rows, int6
                     const uint32_t *dev[HEADS], struct err *err)
 {
     int64_t bytes = rows * words * (int64_t)sizeof(uint32_t);
-    uint32_t *map = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&map, rows * words, sizeof *map, "map", err));
+    OWN(free_at) uint32_t *map = NULL;
+    PASS_ON(mem_alloc(&map, rows * words, sizeof *map, "map", err));
     fill_map(c, rows, words, map);
     for (int h = 0; h < HEADS; h++) {
-        TRY(gpu_alloc(g, bytes, (void *)&dev[h], err));
+        PASS_ON(gpu_alloc(g, bytes, (void *)&dev[h], err));
         if (h == 0)
-            TRY(gpu_put(g, (void *)dev[0], map, bytes, err));
+            PASS_ON(gpu_put(g, (void *)dev[0], map, bytes, err));
         else
-            CU(err, cudaMemcpyAsync((void *)dev[h], dev[0], (size_t)bytes, cudaMemcpyDeviceToDevice,
-                                    g->stream));
+            PASS_ON_CU(err, cudaMemcpyAsync((void *)dev[h], dev[0], (size_t)bytes,
+                                            cudaMemcpyDeviceToDevice, g->stream));
     }
-out:
-    free(map);
-    return rc;
+    return 0;
 }
 
 /* A line: `what` follows the time. */
@@ -76,15 +73,14 @@ static int sample(struct bench *b, const char *name, const struct work *w, const
 {
     int64_t ids[MAX_SAMPLES] = {0};
     struct series s = {.n = b->samples, .launches = 1};
-    int rc = 0;
 
-    TRY(bench_warm_up(b, w, 0.1, err));
+    PASS_ON(bench_warm_up(b, w, 0.1, err));
     if (b->kernels)
         timer_by_name(b->timer);
     timer_reset(b->timer);
     for (int i = 0; i < s.n; i++)
-        TRY(bench_timed(b, w, &ids[i], err));
-    TRY(timer_collect(b->timer, &b->gpu, err));
+        PASS_ON(bench_timed(b, w, &ids[i], err));
+    PASS_ON(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < s.n; i++)
         s.ns[i] = timer_ns(b->timer, ids[i]);
     bench_raw(b, name, &s, 0);
@@ -93,8 +89,7 @@ static int sample(struct bench *b, const char *name, const struct work *w, const
         timer_print_names(stdout);
     fflush(stdout);
     b->lines++;
-out:
-    return rc;
+    return 0;
 }
 
 static int bench_plan(struct bench *b, const struct plan_case *c, struct err *err)
@@ -200,11 +195,9 @@ int bench_plans(struct bench *b, struct err *err)
          {128, 128, 1},
          true},
     };
-    int rc = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        TRY(bench_plan(b, cases + i, err));
+        PASS_ON(bench_plan(b, cases + i, err));
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        TRY(bench_blocks(b, lists + i, err));
-out:
-    return rc;
+        PASS_ON(bench_blocks(b, lists + i, err));
+    return 0;
 }

@@ -19,33 +19,26 @@
 
 static int encode(const char *dir, const char *prompt, int32_t **ids, int64_t *n, struct err *err)
 {
-    struct tokenizer *tok = NULL;
-    struct buf text = {0};
+    OWN(tokenizer_close) struct tokenizer *tok = NULL;
+    OWN(buf_free) struct buf text = {0};
     bool bos = false;
-    int rc = 0;
-    TRY(tokenizer_open(dir, &tok, err));
-    TRY(buf_read_file(&text, prompt, MAX_PROMPT, err));
-    TRY(tokenizer_encode(tok, buf_str(&text), text.len, &bos, ids, n, err));
-out:
-    buf_free(&text);
-    tokenizer_close(&tok);
-    return rc;
+    PASS_ON(tokenizer_open(dir, &tok, err));
+    PASS_ON(buf_read_file(&text, prompt, MAX_PROMPT, err));
+    return tokenizer_encode(tok, buf_str(&text), text.len, &bos, ids, n, err);
 }
 
 static int median_seconds(struct llm_model *m, struct llm_run *run, int samples, double *median,
                           struct err *err)
 {
     double times[MAX_SAMPLES], warm;
-    int rc = 0;
     run->device_seconds = &warm;
-    TRY(llm_forward(m, run, NULL, err));
+    PASS_ON(llm_forward(m, run, NULL, err));
     for (int i = 0; i < samples; i++) {
         run->device_seconds = times + i;
-        TRY(llm_forward(m, run, NULL, err));
+        PASS_ON(llm_forward(m, run, NULL, err));
     }
     *median = quartiles_of(times, samples).median;
-out:
-    return rc;
+    return 0;
 }
 
 int bench_prefill(const char *dir, const char *prompt, int64_t n, int samples, struct err *err)

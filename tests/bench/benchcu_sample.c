@@ -4,6 +4,7 @@
  */
 #include "core/clock.h"
 #include "core/intmath.h"
+#include "core/mem.h"
 #include "sim/work.h"
 #include "tests/bench/benchcu.h"
 
@@ -43,13 +44,12 @@ void bench_raw_attn(struct bench *b, const char *name, const char *kernel,
 static int mask_of_lists(const struct attn_problem *p, const int64_t *ptr, const int32_t *col,
                          struct mask *m, struct err *err)
 {
-    int bq = attn_block_rows(p->lists, NULL), bk = attn_block_keys(p->lists, NULL), rc = 0;
-    TRY(mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, bq, bk, err));
+    int bq = attn_block_rows(p->lists, NULL), bk = attn_block_keys(p->lists, NULL);
+    PASS_ON(mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, bq, bk, err));
     for (int64_t g = 0; g < m->ngroups; g++)
-        TRY(mask_lists_add_all(m, g, col + ptr[g], ptr[g + 1] - ptr[g], err));
+        PASS_ON(mask_lists_add_all(m, g, col + ptr[g], ptr[g + 1] - ptr[g], err));
     mask_lists_finish(m);
-out:
-    return rc;
+    return 0;
 }
 
 int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const int64_t *ptr,
@@ -64,8 +64,7 @@ int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const
                                                [ATTN_GATHER] = {WORK_GATHER, WORK_GATHER},
                                                [ATTN_64x128] = {WORK_64x64, WORK_64x64}};
     struct mask_work all = {0};
-    struct mask m = {0};
-    int rc = 0;
+    OWN(mask_free) struct mask m = {0};
     if (p->lists == ATTN_DENSE) {
         *w = work_of_dense(p->nq, p->nk, p->causal, tile->bm, tile->bn, p->heads);
         return 0;
@@ -73,16 +72,14 @@ int bench_work(const struct attn_problem *p, const struct attn_tile *tile, const
     for (int h = 0; h < p->heads; h++) {
         int64_t groups = ceil_div(p->nq, attn_block_rows(p->lists, NULL));
         if (bits)
-            TRY(cu_bits_mask(bits, h, 0, p->nq, &m, err));
+            PASS_ON(cu_bits_mask(bits, h, 0, p->nq, &m, err));
         else
-            TRY(mask_of_lists(p, ptr + h * groups, col, &m, err));
-        TRY(work_add(&all, &m, err));
+            PASS_ON(mask_of_lists(p, ptr + h * groups, col, &m, err));
+        PASS_ON(work_add(&all, &m, err));
         mask_free(&m);
     }
     *w = all.of[kinds[p->lists][tile->bn == 192]];
-out:
-    mask_free(&m);
-    return rc;
+    return 0;
 }
 
 int bench_launch_attn(struct gpu *g, const void *job, struct err *err)
@@ -97,13 +94,10 @@ static struct work product_of(const struct bench *b)
 
 int bench_timed(struct bench *b, const struct work *work, int64_t *id, struct err *err)
 {
-    int rc = 0;
-    TRY(timer_begin(b->timer, &b->gpu, id, err));
+    PASS_ON(timer_begin(b->timer, &b->gpu, id, err));
     for (int i = 0; i < work->launches; i++)
-        TRY(work->launch(&b->gpu, work->job, err));
-    TRY(timer_end(b->timer, &b->gpu, err));
-out:
-    return rc;
+        PASS_ON(work->launch(&b->gpu, work->job, err));
+    return timer_end(b->timer, &b->gpu, err);
 }
 
 /* Time of a launch of a sample. */
@@ -127,18 +121,17 @@ static int even_out(struct bench *b, struct work *works, int n, struct err *err)
 {
     double ns[MAX_WORKS + 1], longest = SPAN_NS, span;
     int64_t ids[MAX_WORKS + 1];
-    int rc = 0;
 
     for (int i = 0; i < n; i++)
         works[i].launches = 1;
     if (b->single)
-        goto out;
+        return 0;
     for (int i = 0; i < n; i++) /* a first launch loads its kernel, which events would count */
-        TRY(works[i].launch(&b->gpu, works[i].job, err));
+        PASS_ON(works[i].launch(&b->gpu, works[i].job, err));
     timer_reset(b->timer);
     for (int i = 0; i < n; i++)
-        TRY(bench_timed(b, works + i, ids + i, err));
-    TRY(timer_collect(b->timer, &b->gpu, err));
+        PASS_ON(bench_timed(b, works + i, ids + i, err));
+    PASS_ON(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < n; i++) {
         ns[i] = launch_ns(b, works + i, ids[i]);
         longest = fmax(longest, ns[i]);
@@ -149,8 +142,7 @@ static int even_out(struct bench *b, struct work *works, int n, struct err *err)
             span = k * longest;
     for (int i = 0; i < n; i++)
         works[i].launches = (int)fmax(1, round(span / ns[i]));
-out:
-    return rc;
+    return 0;
 }
 
 int bench_warm_up(struct bench *b, const struct work *work, double for_seconds, struct err *err)
@@ -171,65 +163,61 @@ static int bench_rounds(struct bench *b, const struct work *works, int n, int fr
                         struct series *product, struct series *times, struct err *err)
 {
     int64_t ids[4 * MAX_SAMPLES];
-    int rc = 0, at = 0;
+    int at = 0;
 
     timer_reset(b->timer);
     for (int k = from; k < to; k++)
         for (int i = 0; i < n; i++) {
-            TRY(bench_timed(b, works + n, &ids[at++], err));
-            TRY(bench_timed(b, works + i, &ids[at++], err));
+            PASS_ON(bench_timed(b, works + n, &ids[at++], err));
+            PASS_ON(bench_timed(b, works + i, &ids[at++], err));
         }
-    TRY(timer_collect(b->timer, &b->gpu, err));
+    PASS_ON(timer_collect(b->timer, &b->gpu, err));
     at = 0;
     for (int k = from; k < to; k++)
         for (int i = 0; i < n; i++) {
             product[i].ns[k] = launch_ns(b, works + n, ids[at++]);
             times[i].ns[k] = launch_ns(b, works + i, ids[at++]);
         }
-out:
-    return rc;
+    return 0;
 }
 
 static int count_cycles(struct bench *b, const struct work *work, struct series *cycles,
                         struct err *err)
 {
     struct accel_counters v = {0};
-    int rc = 0;
     *cycles = (struct series){.n = b->samples, .launches = 1};
     for (int k = 0; k < b->samples; k++) {
-        TRY(counters_measure(b->counters, &b->gpu, work->launch, work->job, &v, err));
+        PASS_ON(counters_measure(b->counters, &b->gpu, work->launch, work->job, &v, err));
         cycles->ns[k] = v.cycles;
         if (isnan(v.tensor_pipe_pct))
-            FAIL(err, ERR_MACHINE, "--cycles: %s", v.why);
+            return err_set(err, ERR_MACHINE, "--cycles: %s", v.why);
     }
-out:
-    return rc;
+    return 0;
 }
 
 int bench_turns(struct bench *b, const struct work *works, int n, struct series *product,
                 struct series *times, struct err *err)
 {
     struct work all[MAX_WORKS + 1];
-    int rc = 0, rounds = n > 2 ? 1 : b->samples;
+    int rounds = n > 2 ? 1 : b->samples;
 
     memcpy(all, works, (size_t)n * sizeof *works);
     all[n] = product_of(b);
     for (int i = 0; i < n && b->counters; i++) {
-        TRY(count_cycles(b, all + n, product + i, err));
-        TRY(count_cycles(b, all + i, times + i, err));
+        PASS_ON(count_cycles(b, all + n, product + i, err));
+        PASS_ON(count_cycles(b, all + i, times + i, err));
     }
     if (b->counters)
-        goto out;
-    TRY(even_out(b, all, n + 1, err));
+        return 0;
+    PASS_ON(even_out(b, all, n + 1, err));
     for (int k = 0; k < b->samples; k += rounds)
-        TRY(bench_rounds(b, all, n, k, k + rounds, product, times, err));
+        PASS_ON(bench_rounds(b, all, n, k, k + rounds, product, times, err));
     for (int i = 0; i < n; i++) {
         product[i].n = times[i].n = b->samples;
         product[i].launches = all[n].launches;
         times[i].launches = all[i].launches;
     }
-out:
-    return rc;
+    return 0;
 }
 
 int bench_sample(struct bench *b, const struct work *work, struct series *matmul,

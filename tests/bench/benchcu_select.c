@@ -27,35 +27,31 @@ static int sample_select(struct bench *b, const struct attn_job *dense,
                          struct err *err)
 {
     int64_t ids[2 * MAX_SAMPLES] = {0};
-    int rc = 0;
 
     timer_reset(b->timer);
     for (int i = 0; i < b->samples; i++) {
-        TRY(bench_timed(b, &(struct work){bench_launch_attn, dense, 1}, &ids[2 * i], err));
-        TRY(timer_begin(b->timer, &b->gpu, &ids[2 * i + 1], err));
-        TRY(launch(&b->gpu, job, err));
-        TRY(timer_end(b->timer, &b->gpu, err));
+        PASS_ON(bench_timed(b, &(struct work){bench_launch_attn, dense, 1}, &ids[2 * i], err));
+        PASS_ON(timer_begin(b->timer, &b->gpu, &ids[2 * i + 1], err));
+        PASS_ON(launch(&b->gpu, job, err));
+        PASS_ON(timer_end(b->timer, &b->gpu, err));
     }
-    TRY(timer_collect(b->timer, &b->gpu, err));
+    PASS_ON(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < 2 * b->samples; i++)
         times[i % 2].ns[i / 2] = timer_ns(b->timer, ids[i]);
     times[0].n = times[1].n = b->samples;
     times[0].launches = times[1].launches = 1;
-out:
-    return rc;
+    return 0;
 }
 
 /* A tenth of a second, and a launch at least: those of long sequences take longer. */
 static int warm_up(struct bench *b, const struct attn_job *dense, struct err *err)
 {
     double end = clock_ns() + 1e8 * b->warm_up;
-    int rc = 0;
     do {
-        TRY(bench_launch_attn(&b->gpu, dense, err));
-        TRY(gpu_sync(&b->gpu, err));
+        PASS_ON(bench_launch_attn(&b->gpu, dense, err));
+        PASS_ON(gpu_sync(&b->gpu, err));
     } while (clock_ns() < end);
-out:
-    return rc;
+    return 0;
 }
 
 /* Kept units, of a map that is fetched piece by piece: those of single keys have gigabytes. */
@@ -63,20 +59,17 @@ static int kept_units(struct gpu *g, const struct select_lists *l, int64_t *kept
 {
     enum { PIECE = 1 << 24 };
     int64_t words = l->rows * l->words;
-    uint32_t *map = NULL;
-    int rc = 0;
+    OWN(free_at) uint32_t *map = NULL;
 
     *kept = 0;
-    TRY(mem_alloc(&map, PIECE, sizeof *map, "a piece of a map", err));
+    PASS_ON(mem_alloc(&map, PIECE, sizeof *map, "a piece of a map", err));
     for (int64_t at = 0; at < words; at += PIECE) {
         int64_t n = words - at < PIECE ? words - at : PIECE;
-        TRY(gpu_get(g, map, l->map + at, n * (int64_t)sizeof *map, err));
+        PASS_ON(gpu_get(g, map, l->map + at, n * (int64_t)sizeof *map, err));
         for (int64_t i = 0; i < n; i++)
             *kept += __builtin_popcount(map[i]);
     }
-out:
-    free(map);
-    return rc;
+    return 0;
 }
 
 static int select_line(struct bench *b, const char *text, const char *phase,
@@ -86,15 +79,14 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     struct series times[2];
     char name[176];
     int64_t kept = 0;
-    int rc = 0;
 
     snprintf(name, sizeof name, "%s: %s", text, phase);
-    TRY(warm_up(b, dense, err));
-    TRY(launch(&b->gpu, job, err));
+    PASS_ON(warm_up(b, dense, err));
+    PASS_ON(launch(&b->gpu, job, err));
     if (b->kernels)
         timer_by_name(b->timer);
-    TRY(sample_select(b, dense, job, launch, times, err));
-    TRY(kept_units(&b->gpu, &job->lists, &kept, err));
+    PASS_ON(sample_select(b, dense, job, launch, times, err));
+    PASS_ON(kept_units(&b->gpu, &job->lists, &kept, err));
     bench_raw(b, "dense", &times[0], cu_flop_dense(&dense->problem));
     bench_raw(b, name, &times[1], 0);
     struct quartiles d = quartiles_of(times[0].ns, b->samples);
@@ -106,8 +98,7 @@ static int select_line(struct bench *b, const char *text, const char *phase,
         timer_print_names(stdout);
     fflush(stdout);
     b->lines++;
-out:
-    return rc;
+    return 0;
 }
 
 /* A method that was asked for its rule, on a head of zeros: nobody reads it but to hash it. */
@@ -279,19 +270,17 @@ int bench_selections(struct bench *b, struct err *err)
     };
     static const int64_t tokens[] = {8192, 32768, 131072};
     const size_t lengths = sizeof tokens / sizeof *tokens;
-    int rc = 0;
     for (size_t i = 0; i < lengths * sizeof cases / sizeof *cases; i++) {
         int64_t n = tokens[i % lengths], at = (int64_t)(i / lengths);
         if (n > 32768 && strncmp(cases[at].setting, "oracle", 6) == 0)
             continue; /* it would take minutes */
         const struct heads h = {32, cases[at].kv, 128};
         if (cases[at].full)
-            TRY(bench_select(b, cases[at].setting, n, false, h, err));
+            PASS_ON(bench_select(b, cases[at].setting, n, false, h, err));
         if (cases[at].causal)
-            TRY(bench_select(b, cases[at].setting, n, true, h, err));
+            PASS_ON(bench_select(b, cases[at].setting, n, true, h, err));
     }
     for (size_t i = 0; i < sizeof few / sizeof *few; i++)
-        TRY(bench_select(b, few[i].setting, few[i].tokens, few[i].causal, few[i].heads, err));
-out:
-    return rc;
+        PASS_ON(bench_select(b, few[i].setting, few[i].tokens, few[i].causal, few[i].heads, err));
+    return 0;
 }

@@ -38,16 +38,14 @@ static int dense_init(struct dense *x, const struct dense_case *c, struct err *e
                              c->causal, ATTN_DENSE};
     struct attn_tensors t = {c->q, c->k, c->v, c->out, c->lse};
     const struct attn_kernel *kernel;
-    int rc = 0;
-    TRY(gpu_open(0, &x->gpu, err));
-    TRY(attn_kernel_find(&p, x->gpu.sm, NULL, &kernel, err));
-    TRY(attn_plan_make(&p, &kernel->tile, NULL, x->gpu.sms, &x->plan, err));
-    TRY(attn_job_init(&x->gpu, &p, kernel, &x->plan, &t, &x->job, err));
-    TRY(gpu_sync(&x->gpu, err));
+    PASS_ON(gpu_open(0, &x->gpu, err));
+    PASS_ON(attn_kernel_find(&p, x->gpu.sm, NULL, &kernel, err));
+    PASS_ON(attn_plan_make(&p, &kernel->tile, NULL, x->gpu.sms, &x->plan, err));
+    PASS_ON(attn_job_init(&x->gpu, &p, kernel, &x->plan, &t, &x->job, err));
+    PASS_ON(gpu_sync(&x->gpu, err));
     x->stream = x->gpu.stream;
     x->gpu.stream = cudaStreamLegacy;
-out:
-    return rc;
+    return 0;
 }
 
 const char *dense_open(const struct dense_case *c, struct dense **out)

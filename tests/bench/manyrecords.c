@@ -8,6 +8,7 @@
  * dense and five settings, then the next trace. A line has 1.2 to 1.7 KB.
  */
 #include "core/record.h"
+#include "core/mem.h"
 #include "core/rng.h"
 
 #include <stdio.h>
@@ -104,18 +105,17 @@ out:
 
 static int write_all(const char *path, int64_t n, struct err *err)
 {
-    struct buf line = {0};
+    OWN(buf_free) struct buf line = {0};
     FILE *f = fopen(path, "w");
-    int rc = f ? 0 : err_sys(err, ERR_IO, "%s", path);
-    for (int64_t i = 0; i < n && !rc; i++) {
-        rc = put(i, &line, err);
-        if (!rc && fwrite(line.data, 1, line.len, f) != line.len)
-            rc = err_sys(err, ERR_IO, "%s", path);
+    PASS_ON(f ? 0 : err_sys(err, ERR_IO, "%s", path));
+    for (int64_t i = 0; i < n; i++) {
+        PASS_ON(put(i, &line, err));
+        if (fwrite(line.data, 1, line.len, f) != line.len)
+            PASS_ON(err_sys(err, ERR_IO, "%s", path));
     }
-    if (f && fclose(f) && !rc)
-        rc = err_sys(err, ERR_IO, "%s", path);
-    buf_free(&line);
-    return rc;
+    if (f && fclose(f))
+        return err_sys(err, ERR_IO, "%s", path);
+    return 0;
 }
 
 int main(int argc, char **argv)

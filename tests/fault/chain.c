@@ -3,6 +3,7 @@
  * milliseconds.
  */
 #include "tests/fault/fault.h"
+#include "core/mem.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -83,19 +84,18 @@ static void damage(const char *path)
 
 static void put_text(const char *name, const char *text)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     buf_puts(&b, text);
     write_whole(trial_path("chain", name), &b);
-    buf_free(&b);
 }
 
 /* The checkpoint and the tokens of tests/data/tiny. */
 static void put_tiny(void)
 {
     char path[1100], *config;
-    struct buf tokens = {0};
+    OWN(buf_free) struct buf tokens = {0};
     snprintf(path, sizeof path, "%s/tests/data/tiny/configs.json", driver.root);
-    json_t *all = json_load_file(path, 0, NULL);
+    OWN(json_decrefp) json_t *all = json_load_file(path, 0, NULL);
     config = json_dumps(json_object_get(all, "llama"), 0);
     if (!config)
         give_up("%s: no configuration", path);
@@ -107,8 +107,6 @@ static void put_tiny(void)
         buf_printf(&tokens, "%d ", 1 + 7 * i % 63);
     put_text("tokens.txt", buf_str(&tokens));
     free(config);
-    json_decref(all);
-    buf_free(&tokens);
 }
 
 void chain_make(void)

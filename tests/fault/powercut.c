@@ -8,6 +8,7 @@
  * was synced is there.
  */
 #include "tests/fault/fault.h"
+#include "core/mem.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -164,7 +165,9 @@ static void read_log(void)
     FILE *f = fopen(trial_path("", "log"), "rbe");
     run.ops = calloc(MANY, sizeof *run.ops);
     while (f && run.ops && fread(&e, sizeof e, 1, f) == 1) {
-        char *path = take(f, e.path_len), *to = take(f, e.to_len), *data = take(f, e.data_len);
+        OWN(free_at)
+        char *path = take(f, e.path_len),
+             *to = take(f, e.to_len), *data = take(f, e.data_len);
         struct op *o = &run.ops[run.n];
         if (changes_disk(&e) && run.n + 1 < MANY) {
             *o = (struct op){.e = e, .data = data};
@@ -179,9 +182,6 @@ static void read_log(void)
             run.n++;
             data = NULL;
         }
-        free(path);
-        free(to);
-        free(data);
     }
     if (f)
         fclose(f);

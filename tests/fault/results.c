@@ -2,6 +2,7 @@
  * results.c - what a run left, held against what the undisturbed run left.
  */
 #include "tests/fault/fault.h"
+#include "core/mem.h"
 
 #include <dirent.h>
 #include <fnmatch.h>
@@ -58,32 +59,28 @@ static char *cell_of(const json_t *record)
     const char *key = json_string_value(json_object_get(record, "key"));
     if (key) /* of a prediction */
         return strdup(key);
-    json_t *cell = json_array();
+    OWN(json_decrefp) json_t *cell = json_array();
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         json_array_append(cell, json_object_get(record, keys[i]));
-    char *text = json_dumps(cell, JSON_COMPACT);
-    json_decref(cell);
-    return text;
+    return json_dumps(cell, JSON_COMPACT);
 }
 
 /* Records by cell; the last line of a cell counts. A cell that was done twice is an error, one
  * that failed at first is none. */
 static json_t *read_records(const char *path, bool *doubled)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     json_t *all = json_object();
     read_whole(path, &b);
     for (char *line = b.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
         json_t *r = without_run(line, (size_t)(end - line), path);
-        char *cell = cell_of(r);
+        OWN(free_at) char *cell = cell_of(r);
         const json_t *before = json_object_get(all, cell);
         const char *status = json_string_value(json_object_get(before, "status"));
         if (before && status && strcmp(status, "error") != 0)
             *doubled = true;
         json_object_set_new(all, cell, r);
-        free(cell);
     }
-    buf_free(&b);
     return all;
 }
 
@@ -126,7 +123,7 @@ static void lines_without_run(struct buf *b)
 
 static const char *compare_bytes(const char *want, const char *got)
 {
-    struct buf a = {0}, b = {0};
+    OWN(buf_free) struct buf a = {0}, b = {0};
     read_whole(want, &a);
     read_whole(got, &b);
     if (fnmatch("*.html", want, 0) == 0) {
@@ -140,8 +137,6 @@ static const char *compare_bytes(const char *want, const char *got)
         json_decref(x);
         json_decref(y);
     }
-    buf_free(&a);
-    buf_free(&b);
     return same ? "" : differs("%s differs from %s", got, want);
 }
 

@@ -98,7 +98,7 @@ static void find_metadata(struct image *m, const struct buf *x)
 {
     struct err err = {0};
     hid_t file = H5I_INVALID_HID;
-    char *seen = calloc(1, x->len + 8);
+    OWN(free_at) char *seen = calloc(1, x->len + 8);
     h5_lock();
     if (h5walk_open(fuzz_file("map.h5", buf_str(x), x->len), &file, &err) == 0) {
         h5walk(file, touch, NULL, &err);
@@ -111,7 +111,6 @@ static void find_metadata(struct image *m, const struct buf *x)
         if (seen[at] &&
             mem_grow(&m->meta, &m->cap_meta, m->n_meta + 1, sizeof *m->meta, "map", &err) == 0)
             m->meta[m->n_meta++] = (uint32_t)at;
-    free(seen);
 }
 
 /* ---- changes --------------------------------------------------------------------------------- */

@@ -184,12 +184,10 @@ void fuzz_add(struct fuzz_corpus *c, const void *data, size_t len)
 
 int fuzz_add_file(struct fuzz_corpus *c, const char *path, struct err *err)
 {
-    struct buf b = {0};
-    int rc = buf_read_file(&b, path, 64 << 20, err);
-    if (!rc)
-        fuzz_add(c, buf_str(&b), b.len);
-    buf_free(&b);
-    return rc;
+    OWN(buf_free) struct buf b = {0};
+    PASS_ON(buf_read_file(&b, path, 64 << 20, err));
+    fuzz_add(c, buf_str(&b), b.len);
+    return 0;
 }
 
 void fuzz_unseal(struct buf *text)
@@ -282,7 +280,7 @@ static double cpu_s(void)
 
 static int run_cases(const struct fuzz_options *o, const struct fuzz_corpus *c)
 {
-    struct buf x = {0};
+    OWN(buf_free) struct buf x = {0};
     int64_t i = o->first, checked = i;
     int bad = run_seeds(c);
     for (; !bad && i - o->first < o->cases && cpu_s() < o->seconds; i++) {
@@ -300,17 +298,15 @@ static int run_cases(const struct fuzz_options *o, const struct fuzz_corpus *c)
                (long long)(i - o->first), (unsigned long long)o->seed, (long long)now.accepted,
                cpu_s());
     now.input = NULL;
-    buf_free(&x);
     return bad;
 }
 
 static int run_one(const struct fuzz_options *o, const struct fuzz_corpus *c)
 {
-    struct buf x = {0};
+    OWN(buf_free) struct buf x = {0};
     make_case(o, c, o->only, &x);
     int bad = report(run_case(&x, true)) || check_leaks(o, o->only, o->only);
     now.input = NULL;
-    buf_free(&x);
     return bad;
 }
 
@@ -318,7 +314,7 @@ static int run_files(const struct fuzz_options *o)
 {
     int bad = 0;
     for (int i = 0; i < o->n_files && !bad; i++) {
-        struct buf x = {0};
+        OWN(buf_free) struct buf x = {0};
         struct err err = {0};
         if (buf_read_file(&x, o->files[i], 64 << 20, &err) != 0) {
             fprintf(stderr, "%s\n", err.msg);
@@ -328,7 +324,6 @@ static int run_files(const struct fuzz_options *o)
             bad = report(run_case(&x, true)) || check_leaks(o, -1, -1);
         }
         now.input = NULL;
-        buf_free(&x);
     }
     return bad;
 }

@@ -2,6 +2,7 @@
  * fuzz_calib.c - calibration files: -m METHOD:calib=FILE, then the parameters of every head.
  */
 #include "tests/fuzz/fuzz.h"
+#include "core/mem.h"
 #include "core/method_run.h"
 #include "sim/registry.h"
 
@@ -11,7 +12,7 @@
 /* Heads with the defaults of all parameters that have one: as text, and numbers as numbers. */
 static void add_method(struct fuzz_corpus *c, const struct method *m)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 1);
     jw_obj(&w);
@@ -32,7 +33,6 @@ static void add_method(struct fuzz_corpus *c, const struct method *m)
     jw_arr_end(&w);
     jw_obj_end(&w);
     fuzz_add(c, b.data, b.len);
-    buf_free(&b);
 }
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
@@ -63,22 +63,20 @@ static const char *method_in(const char *text)
 
 static int run(const void *data, size_t len, struct err *err)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
     buf_printf(&text, "%s:calib=%s", method_in(data), fuzz_file("calib.json", data, len));
     int rc = method_runs_parse(sim_methods, buf_str(&text), &runs, &n, err);
     for (int i = 0; !rc && i < 6; i++) {
-        void *params = NULL;
+        OWN(free_at) void *params = NULL;
         rc = method_params_for_head(&runs[0], i / 2, i % 2, 1000, &params, err);
         if (rc)
             fuzz_wild("an accepted file fails for a head: %s", err->msg);
         else
             opt_free(runs[0].method->params.table, params);
-        free(params);
     }
     method_runs_free(runs, n);
-    buf_free(&text);
     return rc;
 }
 

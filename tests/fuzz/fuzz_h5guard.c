@@ -17,14 +17,12 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
         "packed-earliest", "packed-ordered", "masks-earliest", "masks-ordered",
     };
     char path[64];
-    int rc = 0;
     fuzz_h5_setup();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "tests/data/h5/%s.h5", names[i]);
-        TRY(fuzz_add_file(c, path, err));
+        PASS_ON(fuzz_add_file(c, path, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void mutate(struct fuzz_rng *r, struct buf *x, const struct fuzz_corpus *c)

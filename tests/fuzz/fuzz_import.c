@@ -3,6 +3,7 @@
  * their scores, tensors, a trace.
  */
 #include "tests/fuzz/fuzz.h"
+#include "core/mem.h"
 #include "capture/import.h"
 
 #include <stdio.h>
@@ -37,7 +38,7 @@ static int seed_of_rows(struct fuzz_corpus *c, const char *path, struct err *err
     enum { ROWS = 172 };
     static const char data[2400];
     int32_t at[ROWS];
-    json_t *meta = json_object();
+    OWN(json_decrefp) json_t *meta = json_object();
     for (int i = 0; i < ROWS; i++)
         at[i] = i < 128 ? i : i + 128;
     json_object_set_new(meta, "causal", json_string("true"));
@@ -46,9 +47,8 @@ static int seed_of_rows(struct fuzz_corpus *c, const char *path, struct err *err
                                {"k", DT_F32, 3, {1, 300, 2}, data},
                                {"v", DT_F32, 3, {1, 300, 1}, data},
                                {"rows", DT_I32, 1, {ROWS}, at}};
-    int rc = st_write_meta(path, t, 4, meta, err);
-    json_decref(meta);
-    return rc ? rc : fuzz_add_file(c, path, err);
+    PASS_ON(st_write_meta(path, t, 4, meta, err));
+    return fuzz_add_file(c, path, err);
 }
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
@@ -64,23 +64,16 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
         {"layer-03.v", DT_F32, 3, {1, 6, 2}, data}, {"layer-03.bias", DT_F32, 3, {2, 6, 6}, data},
         {"tokens", DT_I32, 1, {6}, data},
     };
-    json_t *meta = metadata();
+    OWN(json_decrefp) json_t *meta = metadata();
     char path[512];
-    int rc;
     snprintf(path, sizeof path, "%s/seed", fuzz_dir());
-    rc = st_write_meta(path, t, sizeof t / sizeof *t, meta, err);
-    if (!rc)
-        rc = fuzz_add_file(c, path, err);
-    if (!rc)
-        rc = st_write_meta(path, t + 6, 4, meta, err);
-    if (!rc)
-        rc = fuzz_add_file(c, path, err);
-    if (!rc)
-        rc = st_write_meta(path, t + 10, 4, meta, err);
-    if (!rc)
-        rc = fuzz_add_file(c, path, err);
-    json_decref(meta);
-    return rc ? rc : seed_of_rows(c, path, err);
+    PASS_ON(st_write_meta(path, t, sizeof t / sizeof *t, meta, err));
+    PASS_ON(fuzz_add_file(c, path, err));
+    PASS_ON(st_write_meta(path, t + 6, 4, meta, err));
+    PASS_ON(fuzz_add_file(c, path, err));
+    PASS_ON(st_write_meta(path, t + 10, 4, meta, err));
+    PASS_ON(fuzz_add_file(c, path, err));
+    return seed_of_rows(c, path, err);
 }
 
 /* The header's tokens, with the length in front put right again. */

@@ -3,6 +3,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 #include "core/safetensors.h"
 
 #include <stdio.h>
@@ -29,29 +30,26 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
         "{\"metadata\":{\"total_size\":1.5e3,\"x\":[\"..\",\"../outside.safetensors\"]},"
         "\"weight_map\":{\"c.weight\":\"m-00002-of-00002.safetensors\"}}",
     };
-    int rc = 0;
     char dir[512];
     snprintf(dir, sizeof dir, "%s/ckpt", fuzz_dir());
-    TRY(make_dirs(dir, err));
-    TRY(write_shard("ckpt/m-00001-of-00002.safetensors", "a.weight", "b.weight", 2, err));
-    TRY(write_shard("ckpt/m-00002-of-00002.safetensors", "c.weight", "d.weight", 2, err));
-    TRY(write_shard("ckpt/m-3.safetensors", "a.weight", "e.weight", 2, err));
+    PASS_ON(make_dirs(dir, err));
+    PASS_ON(write_shard("ckpt/m-00001-of-00002.safetensors", "a.weight", "b.weight", 2, err));
+    PASS_ON(write_shard("ckpt/m-00002-of-00002.safetensors", "c.weight", "d.weight", 2, err));
+    PASS_ON(write_shard("ckpt/m-3.safetensors", "a.weight", "e.weight", 2, err));
     /* The same names as inside: an index that leads there would be accepted. */
-    TRY(write_shard("outside.safetensors", "c.weight", "d.weight", 1, err));
+    PASS_ON(write_shard("outside.safetensors", "c.weight", "d.weight", 1, err));
     for (size_t i = 0; i < sizeof index / sizeof *index; i++)
         fuzz_add(c, index[i], strlen(index[i]));
-out:
-    return rc;
+    return 0;
 }
 
 static int run(const void *data, size_t len, struct err *err)
 {
-    int rc = 0;
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     char dir[512];
     snprintf(dir, sizeof dir, "%s/ckpt", fuzz_dir());
     fuzz_file("ckpt/model.safetensors.index.json", data, len);
-    TRY(st_open_dir(dir, "model", &f, err));
+    PASS_ON(st_open_dir(dir, "model", &f, err));
     const struct st_tensor *c = st_find(f, "c.weight");
     if (c && c->count != 2)
         fuzz_wild("a file outside the directory was opened");
@@ -59,11 +57,9 @@ static int run(const void *data, size_t len, struct err *err)
         fuzz_wild("%lld tensors", (long long)st_count(f));
     for (int64_t i = 0; i < st_count(f); i++) {
         float x[3];
-        TRY(st_read_f32(f, st_at(f, i), 0, st_at(f, i)->count, x, err));
+        PASS_ON(st_read_f32(f, st_at(f, i), 0, st_at(f, i)->count, x, err));
     }
-out:
-    st_close(&f);
-    return rc;
+    return 0;
 }
 
 const struct fuzz_target fuzz_index = {"index", seeds, NULL, true, run};

@@ -13,7 +13,6 @@ enum { N = 200 };
 
 static int make_mask(int form, struct mask *m, struct err *err)
 {
-    int rc = 0;
     if (form == 3) {
         mask_band(m, N, N, 0, N, true, (struct band){4, 32, 190});
         return 0;
@@ -22,21 +21,20 @@ static int make_mask(int form, struct mask *m, struct err *err)
         mask_full(m, N, N, 0, N, false);
         return 0;
     }
-    TRY(mask_lists_init(m, N, N, 0, N, true, 64, form ? 1 : 64, err));
+    PASS_ON(mask_lists_init(m, N, N, 0, N, true, 64, form ? 1 : 64, err));
     for (int64_t g = 0; g < m->ngroups; g++) {
-        TRY(mask_lists_add(m, g, 0, err));
+        PASS_ON(mask_lists_add(m, g, 0, err));
         if (g > 0)
-            TRY(mask_lists_add_run(m, g, (int32_t)g, (int32_t)g + 1, err));
+            PASS_ON(mask_lists_add_run(m, g, (int32_t)g, (int32_t)g + 1, err));
     }
     mask_lists_finish(m);
-out:
-    return rc;
+    return 0;
 }
 
 static int put(struct maskfile *f, int form, bool within, struct err *err)
 {
-    struct mask m = {0};
-    struct record r;
+    OWN(mask_free) struct mask m = {0};
+    OWN(record_free) struct record r;
     record_init(&r);
     snprintf(r.trace, sizeof r.trace, "xxh3:0123456789abcdef0123456789abcdef");
     record_text(&r, &r.model, "code-lm");
@@ -49,30 +47,24 @@ static int put(struct maskfile *f, int form, bool within, struct err *err)
         mask_within(&m, &(struct reach){.back = 40, .ahead = 5, .chunk = 64});
     if (!rc)
         rc = maskfile_put(f, &r, NULL, &m, err);
-    mask_free(&m);
-    record_free(&r);
     return rc;
 }
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
-    struct maskfile *f = NULL;
+    OWN(maskfile_abort) struct maskfile *f = NULL;
     char path[512];
-    int rc = 0;
     fuzz_h5_setup();
     snprintf(path, sizeof path, "%s/seed.h5", fuzz_dir());
     for (int last = 0; last < 4; last++) {
-        TRY(maskfile_create(path, true, &f, err));
+        PASS_ON(maskfile_create(path, true, &f, err));
         for (int form = last; form < 4; form++)
-            TRY(put(f, form, last % 2, err));
-        TRY(maskfile_commit(&f, err));
-        TRY(fuzz_add_file(c, path, err));
+            PASS_ON(put(f, form, last % 2, err));
+        PASS_ON(maskfile_commit(&f, err));
+        PASS_ON(fuzz_add_file(c, path, err));
     }
-    TRY(fuzz_add_file(c, "tests/data/h5/masks-earliest.h5", err));
-    TRY(fuzz_add_file(c, "tests/data/h5/masks-ordered.h5", err));
-out:
-    maskfile_abort(&f);
-    return rc;
+    PASS_ON(fuzz_add_file(c, "tests/data/h5/masks-earliest.h5", err));
+    return fuzz_add_file(c, "tests/data/h5/masks-ordered.h5", err);
 }
 
 static void mutate(struct fuzz_rng *r, struct buf *x, const struct fuzz_corpus *c)
@@ -104,13 +96,11 @@ static int run(const void *data, size_t len, struct err *err)
     int64_t ids = hdf5_objects_open();
     int rc = maskfile_open(fuzz_file("masks.h5", data, len), &f, err);
     for (int64_t i = 0; !rc && i < maskfile_cells(f) && i < 20; i++) {
-        struct record r = {0};
-        struct mask m = {0};
+        OWN(record_free) struct record r = {0};
+        OWN(mask_free) struct mask m = {0};
         rc = maskfile_cell(f, i, &r, err);
         if (!rc && (rc = maskfile_read(f, i, &m, err)) == 0)
             check_mask(&m);
-        record_free(&r);
-        mask_free(&m);
     }
     maskfile_close(&f);
     if (hdf5_objects_open() != ids)

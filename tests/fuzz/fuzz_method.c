@@ -3,6 +3,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 #include "core/indexlist.h"
+#include "core/mem.h"
 #include "core/method_run.h"
 #include "sim/registry.h"
 
@@ -12,7 +13,7 @@
 /* "name:key=default", a list and a range of every parameter. */
 static void add_param(struct fuzz_corpus *c, const struct method *m, const struct opt *o)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     buf_printf(&b, "%s:%s=%s", m->name, o->name, o->def ? o->def : "1");
     struct method_run *runs = NULL;
     int64_t n = 0;
@@ -21,7 +22,6 @@ static void add_param(struct fuzz_corpus *c, const struct method *m, const struc
     if (method_runs_parse(sim_methods, buf_str(&b), &runs, &n, &err) == 0)
         fuzz_add(c, b.data, b.len);
     method_runs_free(runs, n);
-    buf_free(&b);
 }
 
 /* A method that needs a file or a program is no seed by its name alone. */
@@ -55,7 +55,7 @@ static int check_canonical(const struct method_run *r, struct err *err)
 {
     struct method_run *again = NULL;
     int64_t n = 0;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     void *params = NULL;
     int rc = 0;
     buf_printf(&b, "%s%s%s", r->method->name, r->canonical[0] ? ":" : "", r->canonical);
@@ -70,7 +70,6 @@ static int check_canonical(const struct method_run *r, struct err *err)
         opt_free(r->method->params.table, params);
     free(params);
     method_runs_free(again, n);
-    buf_free(&b);
     return rc;
 }
 

@@ -15,21 +15,18 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     static const double data[12] = {1, 2, 3};
     static const char fortran[] = "{'descr': '>f4', 'shape': (3, 2L), \"fortran_order\": True}  \n";
     char path[512];
-    struct buf b = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf b = {0};
     snprintf(path, sizeof path, "%s/seed.npy", fuzz_dir());
     for (int i = 0; i < 6; i++) {
-        TRY(npy_write(path, types[i], i % 5, shape, data, err));
-        TRY(fuzz_add_file(c, path, err));
+        PASS_ON(npy_write(path, types[i], i % 5, shape, data, err));
+        PASS_ON(fuzz_add_file(c, path, err));
     }
     buf_put(&b, "\x93NUMPY\2\0", 8);
     buf_put(&b, (char[4]){sizeof fortran - 1, 0, 0, 0}, 4);
     buf_puts(&b, fortran);
     buf_put(&b, data, 24);
     fuzz_add(c, b.data, b.len);
-out:
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 /* Mostly the tokens of the dict, with the header's length put right again. */

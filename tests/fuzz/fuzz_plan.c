@@ -2,6 +2,7 @@
  * fuzz_plan.c - plans of `lacuna choose`: -m plan:file=FILE as far as the first head.
  */
 #include "tests/fuzz/fuzz.h"
+#include "core/mem.h"
 #include "core/method_run.h"
 #include "core/sealed.h"
 #include "sim/registry.h"
@@ -31,7 +32,7 @@ static void add_entry(struct jw *w, int i, const char *method, const char *param
 /* A plan of one method's variants, so that many settings are met. */
 static void add_plan(struct fuzz_corpus *c, const struct method *m)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 1);
     jw_obj(&w);
@@ -57,7 +58,6 @@ static void add_plan(struct fuzz_corpus *c, const struct method *m)
     seal_put(&b, 0);
     fuzz_unseal(&b);
     fuzz_add(c, b.data, b.len);
-    buf_free(&b);
 }
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
@@ -75,7 +75,7 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
 
 static int run(const void *data, size_t len, struct err *err)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
     const char *path = fuzz_file("plan.json", data, len);
@@ -90,7 +90,6 @@ static int run(const void *data, size_t len, struct err *err)
     if (unlink("started") == 0)
         fuzz_wild("a plan ran a program");
     method_runs_free(runs, n);
-    buf_free(&text);
     return rc;
 }
 

@@ -2,6 +2,7 @@
  * fuzz_records.c - records.jsonl: load, write again, resume.
  */
 #include "tests/fuzz/fuzz.h"
+#include "core/mem.h"
 #include "core/record.h"
 
 #include <math.h>
@@ -11,10 +12,10 @@
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
     static const char *const notes[] = {"a=1;b=2", "fallback=dense", ""};
-    struct buf all = {0};
+    OWN(buf_free) struct buf all = {0};
     int rc = 0;
     for (int i = 0; i < 6 && !rc; i++) {
-        struct record r;
+        OWN(record_free) struct record r;
         record_init(&r);
         snprintf(r.trace, sizeof r.trace, "xxh3:%032x", i);
         record_text(&r, &r.model, "code-lm");
@@ -31,19 +32,16 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
         rc = rc ? rc : record_metric(&r, "err_rel", i == 2 ? INFINITY : NAN, err);
         record_note(&r, "%s", notes[i % 3]);
         record_json(&r, &all);
-        struct buf one = {0};
+        OWN(buf_free) struct buf one = {0};
         record_json(&r, &one);
         if (i == 0)
             fuzz_add(c, one.data, one.len);
         fuzz_unseal(&one);
         fuzz_add(c, one.data, one.len);
-        buf_free(&one);
-        record_free(&r);
     }
     fuzz_add(c, all.data, all.len);
     fuzz_unseal(&all);
     fuzz_add(c, all.data, all.len);
-    buf_free(&all);
     return rc;
 }
 

@@ -2,6 +2,7 @@
  * fuzz_safetensors.c - one safetensors file: open, list, read, content id.
  */
 #include "tests/fuzz/fuzz.h"
+#include "core/mem.h"
 #include "core/safetensors.h"
 
 #include <stdio.h>
@@ -11,8 +12,8 @@ static int seed_of(struct fuzz_corpus *c, const struct st_out *t, int64_t n, str
 {
     char path[512];
     snprintf(path, sizeof path, "%s/seed", fuzz_dir());
-    int rc = st_write(path, t, n, err);
-    return rc ? rc : fuzz_add_file(c, path, err);
+    PASS_ON(st_write(path, t, n, err));
+    return fuzz_add_file(c, path, err);
 }
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
@@ -29,7 +30,7 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     static const char meta[] =
         "\x78\0\0\0\0\0\0\0{\"__metadata__\":{\"format\":\"pt\",\"a\":\"b\"},"
         "\"q\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[0,2]}}";
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int rc = seed_of(c, t, 6, err);
     for (int i = 0; !rc && i < 6; i++)
         rc = seed_of(c, t + i, 1, err);
@@ -37,7 +38,6 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     b.data[0] = (char)(b.len - 8);
     buf_put(&b, "xy", 2);
     fuzz_add(c, b.data, b.len);
-    buf_free(&b);
     return rc;
 }
 
@@ -89,15 +89,11 @@ static int check(const struct st_file *f, size_t len, struct err *err)
 
 static int run(const void *data, size_t len, struct err *err)
 {
-    int rc = 0;
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     char id[40];
-    TRY(st_open(fuzz_file("x.safetensors", data, len), &f, err));
-    TRY(check(f, len, err));
-    TRY(st_content_id(f, id, err));
-out:
-    st_close(&f);
-    return rc;
+    PASS_ON(st_open(fuzz_file("x.safetensors", data, len), &f, err));
+    PASS_ON(check(f, len, err));
+    return st_content_id(f, id, err);
 }
 
 const struct fuzz_target fuzz_safetensors = {"safetensors", seeds, mutate, false, run};

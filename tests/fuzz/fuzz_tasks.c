@@ -3,6 +3,7 @@
  * RULER, with and without a template. Every answer is graded against itself.
  */
 #include "tests/fuzz/fuzz.h"
+#include "core/mem.h"
 #include "eval/taskfile.h"
 
 #include <string.h>
@@ -37,30 +38,29 @@ static int grade(const struct question *q, struct err *err)
     double score = 0;
     if (q->metric == TEXT_CHOICE)
         return 0;
-    int rc = text_score(&c, q->answers.items[0], &score, err);
-    if (!rc && !(score >= 0 && score <= 1))
+    PASS_ON(text_score(&c, q->answers.items[0], &score, err));
+    if (!(score >= 0 && score <= 1))
         fuzz_wild("score %g", score);
-    return rc;
+    return 0;
 }
 
 static int read_with(const char *path, const char *tmpl, size_t len, struct err *err)
 {
-    struct taskfile f = {0};
+    OWN(taskfile_free) struct taskfile f = {0};
     const struct line_defaults d = {tmpl, tmpl ? TEXT_LETTER : -1, 32};
-    int rc = taskfile_read(&f, path, &d, err);
-    if (!rc && (f.n < 1 || f.n > (int64_t)len))
+    PASS_ON(taskfile_read(&f, path, &d, err));
+    if ((f.n < 1 || f.n > (int64_t)len))
         fuzz_wild("%lld questions in %zu bytes", (long long)f.n, len);
-    for (int64_t i = 0; !rc && i < f.n; i++) {
+    for (int64_t i = 0; i < f.n; i++) {
         if (f.q[i].answers.n < 1 || f.q[i].max_new < 0 || f.q[i].prompt.len == 0)
             fuzz_wild("question %lld has %lld answers, a prompt of %zu bytes and at most %lld "
                       "tokens",
                       (long long)i, (long long)f.q[i].answers.n, f.q[i].prompt.len,
                       (long long)f.q[i].max_new);
         else
-            rc = grade(&f.q[i], err);
+            PASS_ON(grade(&f.q[i], err));
     }
-    taskfile_free(&f);
-    return rc;
+    return 0;
 }
 
 static int run(const void *data, size_t len, struct err *err)

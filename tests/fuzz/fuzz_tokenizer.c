@@ -6,6 +6,7 @@
 #include "capture/pretokenize.h"
 #include "capture/tokenizer.h"
 #include "core/json.h"
+#include "core/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +95,7 @@ static void add_merges(struct jw *w, bool pairs)
 
 static void add_flavour(struct fuzz_corpus *c, const struct flavour *f)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     buf_printf(&b,
                "{\"version\":\"1.0\",\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,"
@@ -116,7 +117,6 @@ static void add_flavour(struct fuzz_corpus *c, const struct flavour *f)
     if (f->config)
         buf_printf(&b, "%c%s", SEPARATOR, f->config);
     fuzz_add(c, b.data, b.len);
-    buf_free(&b);
 }
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
@@ -179,19 +179,16 @@ static int run(const void *data, size_t len, struct err *err)
         "(((a)))'s'T 0x7fULL;\r\n\xe2\x96\x81\xe2\x96\x81 \xc2\xa0 \x01\x7f"};
     const char *cut = memchr(data, SEPARATOR, len);
     size_t first = cut ? (size_t)(cut - (const char *)data) : len;
-    struct tokenizer *t = NULL;
-    int rc = 0;
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
     fuzz_file("tokenizer.json", data, first);
     if (cut)
         fuzz_file("tokenizer_config.json", cut + 1, len - first - 1);
     else
         unlink(fuzz_file("tokenizer_config.json", "", 0));
-    TRY(tokenizer_open(fuzz_dir(), &t, err));
+    PASS_ON(tokenizer_open(fuzz_dir(), &t, err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        TRY(encode(t, texts[i], strlen(texts[i]), err));
-out:
-    tokenizer_close(&t);
-    return rc;
+        PASS_ON(encode(t, texts[i], strlen(texts[i]), err));
+    return 0;
 }
 
 const struct fuzz_target fuzz_tokenizer = {"tokenizer", seeds, mutate, true, run};

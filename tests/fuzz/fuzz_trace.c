@@ -13,31 +13,25 @@
 static int add_packed(struct fuzz_corpus *c, const char *path, enum trace_storage s,
                       struct err *err)
 {
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     char packed[512];
-    int rc = 0;
     snprintf(packed, sizeof packed, "%s/packed.h5", fuzz_dir());
-    TRY(trace_open(path, &t, err));
-    TRY(trace_pack(t, packed, s, 1, true, err));
-    TRY(fuzz_add_file(c, packed, err));
-out:
-    trace_close(&t);
-    return rc;
+    PASS_ON(trace_open(path, &t, err));
+    PASS_ON(trace_pack(t, packed, s, 1, true, err));
+    return fuzz_add_file(c, packed, err);
 }
 
 static int add_fixture(struct fuzz_corpus *c, const char *path, const struct trace_meta *m,
                        bool packed, struct err *err)
 {
-    int rc = 0;
     remove(path);
-    TRY(fixture_write(path, m, 1, err));
-    TRY(fuzz_add_file(c, path, err));
+    PASS_ON(fixture_write(path, m, 1, err));
+    PASS_ON(fuzz_add_file(c, path, err));
     if (packed) {
-        TRY(add_packed(c, path, TRACE_ZSTD, err));
-        TRY(add_packed(c, path, TRACE_GZIP, err));
+        PASS_ON(add_packed(c, path, TRACE_ZSTD, err));
+        return add_packed(c, path, TRACE_GZIP, err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Superblocks 0, 2 and 3: those of h5py and our own. */
@@ -51,24 +45,22 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     };
     struct trace_meta text = fixture_text(DT_BF16, 1, 1, 3), video = fixture_video(DT_F32);
     char path[512];
-    int rc = 0;
     fuzz_h5_setup();
     snprintf(path, sizeof path, "%s/seed.h5", fuzz_dir());
-    TRY(add_fixture(c, path, &text, true, err));
+    PASS_ON(add_fixture(c, path, &text, true, err));
     text.pool = 4;
-    TRY(add_fixture(c, path, &text, false, err));
-    TRY(add_fixture(c, path, &video, false, err));
+    PASS_ON(add_fixture(c, path, &text, false, err));
+    PASS_ON(add_fixture(c, path, &video, false, err));
     struct trace_meta sampled = fixture_sampled(DT_F32);
-    TRY(add_fixture(c, path, &sampled, true, err));
-    TRY(fixture_write_scored(path, &text, err));
-    TRY(fuzz_add_file(c, path, err));
-    TRY(add_packed(c, path, TRACE_ZSTD, err));
+    PASS_ON(add_fixture(c, path, &sampled, true, err));
+    PASS_ON(fixture_write_scored(path, &text, err));
+    PASS_ON(fuzz_add_file(c, path, err));
+    PASS_ON(add_packed(c, path, TRACE_ZSTD, err));
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         snprintf(path, sizeof path, "tests/data/h5/%s", foreign[i]);
-        TRY(fuzz_add_file(c, path, err));
+        PASS_ON(fuzz_add_file(c, path, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The content id is made to fit, so that the reader goes on. */
@@ -123,18 +115,14 @@ out:
 static int read_maps(const struct trace *t, int64_t i, struct err *err)
 {
     int64_t n;
-    float *x = NULL;
-    int rc = 0;
+    OWN(free_at) float *x = NULL;
     if (!trace_call(t, i)->has_map)
         return 0;
     if (!mul_ok(trace_map_cells(t, false), trace_map_cells(t, true), &n) || n < 1)
         return fuzz_wild("maps of %lld x %lld cells", (long long)trace_map_cells(t, false),
                          (long long)trace_map_cells(t, true));
-    TRY(mem_alloc(&x, n, sizeof *x, "map", err));
-    TRY(trace_read_map(t, i, 0, x, x, err));
-out:
-    free(x);
-    return rc;
+    PASS_ON(mem_alloc(&x, n, sizeof *x, "map", err));
+    return trace_read_map(t, i, 0, x, x, err);
 }
 
 /* What a head's attention is, with its biases: a row sees keys that exist, as many as are counted.
@@ -158,43 +146,34 @@ static int read_score(const struct trace *t, int64_t call, struct err *err)
 
 static int read_run(const struct trace *t, struct err *err)
 {
-    int32_t *ids = NULL;
-    float *nll = NULL;
-    double *steps = NULL, *sigmas = NULL;
+    OWN(free_at) int32_t *ids = NULL;
+    OWN(free_at) float *nll = NULL;
+    OWN(free_at) double *steps = NULL, *sigmas = NULL;
     int64_t n;
-    int rc = 0;
-    TRY(trace_read_run(t, TRACE_TOKENS, &ids, &n, err));
-    TRY(trace_read_run(t, TRACE_NLL, &nll, &n, err));
-    TRY(trace_read_run(t, TRACE_TIMESTEPS, &steps, &n, err));
-    TRY(trace_read_run(t, TRACE_SIGMAS, &sigmas, &n, err));
-out:
-    free(ids);
-    free(nll);
-    free(steps);
-    free(sigmas);
-    return rc;
+    PASS_ON(trace_read_run(t, TRACE_TOKENS, &ids, &n, err));
+    PASS_ON(trace_read_run(t, TRACE_NLL, &nll, &n, err));
+    PASS_ON(trace_read_run(t, TRACE_TIMESTEPS, &steps, &n, err));
+    return trace_read_run(t, TRACE_SIGMAS, &sigmas, &n, err);
 }
 
 static int read_all(const struct trace *t, size_t len, struct err *err)
 {
     struct trace_extent e;
     int64_t bad = 0;
-    int rc = 0;
-    TRY(trace_verify(t, 1, NULL, NULL, &bad, err));
-    TRY(trace_extent(t, &e, err));
+    PASS_ON(trace_verify(t, 1, NULL, NULL, &bad, err));
+    PASS_ON(trace_extent(t, &e, err));
     for (int64_t i = 0; i < trace_calls(t) && i < 20; i++) {
-        TRY(read_call(t, i, len, err));
-        TRY(read_maps(t, i, err));
-        TRY(read_score(t, i, err));
+        PASS_ON(read_call(t, i, len, err));
+        PASS_ON(read_maps(t, i, err));
+        PASS_ON(read_score(t, i, err));
     }
-    TRY(read_run(t, err));
+    PASS_ON(read_run(t, err));
     struct row_sample s;
     if (trace_rows(t, &s) &&
         (s.n != trace_meta(t)->n_q || (trace_calls(t) > 0 && trace_call_pairs(t, 0) < 0) ||
          s.at[s.n - 1] >= trace_meta(t)->n_k))
         return fuzz_wild("%lld sampled rows", (long long)s.n);
-out:
-    return rc;
+    return 0;
 }
 
 /* All is read as `trace verify` does it, whatever the content id; then the id counts too. */

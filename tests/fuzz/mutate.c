@@ -2,6 +2,7 @@
  * mutate.c - the mutations of the fuzzers.
  */
 #include "tests/fuzz/fuzz.h"
+#include "core/mem.h"
 #include "core/rng.h"
 
 #include <ctype.h>
@@ -126,10 +127,9 @@ static void insert_block(struct fuzz_rng *r, struct buf *x, const struct fuzz_co
 static void take_block(struct fuzz_rng *r, struct buf *x, const struct buf *from)
 {
     size_t at = (size_t)fuzz_below(r, from->len + 1), len = some_length(r, from->len - at);
-    struct buf copy = {0};
+    OWN(buf_free) struct buf copy = {0};
     buf_put(&copy, buf_str(from) + at, len);
     fuzz_splice(x, (size_t)fuzz_below(r, x->len + 1), fuzz_below(r, 2) ? len : 0, copy.data, len);
-    buf_free(&copy);
 }
 
 static void copy_block(struct fuzz_rng *r, struct buf *x, const struct fuzz_corpus *c)

@@ -18,22 +18,19 @@ static int random_units(const struct cu_case *c, int head, int64_t bq, int64_t b
                         int64_t row1, struct mask *m, struct err *err)
 {
     const struct attn_problem *p = &c->problem;
-    int rc = 0;
-    TRY(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, bq, bk, err));
+    PASS_ON(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, bq, bk, err));
     for (int64_t g = 0; g < m->ngroups; g++)
         for (int64_t u = 0; u * bk < p->nk; u++)
             if (any_unit(c, head, row0 / bq + g, u))
-                TRY(mask_lists_add(m, g, (int32_t)u, err));
-out:
-    return rc;
+                PASS_ON(mask_lists_add(m, g, (int32_t)u, err));
+    return 0;
 }
 
 static int random_pairs(const struct cu_case *c, int head, int64_t row0, int64_t row1,
                         struct mask *m, struct err *err)
 {
     const struct attn_problem *p = &c->problem;
-    int rc = 0;
-    TRY(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, 1, 1, err));
+    PASS_ON(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, 1, 1, err));
     for (int64_t i = row0; i < row1; i++) {
         int64_t keys = i % 7 == 3 ? 0 : i % 11 == 5 ? (p->nk < 3 ? p->nk : 3) : p->nk;
         for (int64_t k = 0; k < keys; k += 64) {
@@ -42,29 +39,26 @@ static int random_pairs(const struct cu_case *c, int head, int64_t row0, int64_t
             x &= c->density < 0.2 ? rng_u64(c->seed, at, word + 2) : ~0ull;
             x |= i % 11 == 5;
             for (; x && k + __builtin_ctzll(x) < keys; x &= x - 1)
-                TRY(mask_lists_add(m, i - row0, (int32_t)(k + __builtin_ctzll(x)), err));
+                PASS_ON(mask_lists_add(m, i - row0, (int32_t)(k + __builtin_ctzll(x)), err));
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int mixed_blocks(const struct cu_case *c, int head, int64_t row0, int64_t row1,
                         struct mask *m, struct err *err)
 {
     const struct attn_problem *p = &c->problem;
-    int rc = 0;
-    TRY(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, 1, 1, err));
+    PASS_ON(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, 1, 1, err));
     for (int64_t i = row0; i < row1; i++)
         for (int64_t k = 0; k < p->nk; k++) {
             int64_t block = k / ACCEL_TILE;
             if ((block % 3 == 2 && i % 5 != 0) || !any_unit(c, head, i / ACCEL_TILE, block))
                 k += ACCEL_TILE - 1 - k % ACCEL_TILE;
             else
-                TRY(mask_lists_add(m, i - row0, (int32_t)k, err));
+                PASS_ON(mask_lists_add(m, i - row0, (int32_t)k, err));
         }
-out:
-    return rc;
+    return 0;
 }
 
 /* Every 97th key, and three runs of 5 keys at fixed distances before the query. */
@@ -72,10 +66,10 @@ static int stripes(const struct cu_case *c, int head, int64_t row0, int64_t row1
                    struct err *err)
 {
     const struct attn_problem *p = &c->problem;
-    uint8_t *kept = NULL, *at;
-    int rc = 0;
-    TRY(mem_alloc(&kept, p->nk, 1, "kept keys", err));
-    TRY(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, 1, 1, err));
+    OWN(free_at) uint8_t *kept = NULL;
+    uint8_t *at;
+    PASS_ON(mem_alloc(&kept, p->nk, 1, "kept keys", err));
+    PASS_ON(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, 1, 1, err));
     for (int64_t i = row0; i < row1; i++) {
         memset(kept, 0, (size_t)p->nk);
         for (int64_t k = head; k < p->nk; k += 97)
@@ -86,56 +80,51 @@ static int stripes(const struct cu_case *c, int head, int64_t row0, int64_t row1
                 kept[k] = 1;
         }
         for (int64_t k = 0; (at = memchr(kept + k, 1, (size_t)(p->nk - k))); k = at - kept + 1)
-            TRY(mask_lists_add(m, i - row0, (int32_t)(at - kept), err));
+            PASS_ON(mask_lists_add(m, i - row0, (int32_t)(at - kept), err));
     }
-out:
-    free(kept);
-    return rc;
+    return 0;
 }
 
 int cu_bits_mask(const struct cu_case *c, int head, int64_t row0, int64_t row1, struct mask *m,
                  struct err *err)
 {
     const struct attn_problem *p = &c->problem;
-    int rc = 0;
     switch (c->bits) {
     case BITS_BAND:
         mask_band(m, p->nq, p->nk, row0, row1, p->causal,
                   (struct band){16, c->window, p->nq - p->nq / 50});
         return 0;
     case BITS_SLICES:
-        rc = random_units(c, head, 128, 1, row0, row1, m, err);
+        PASS_ON(random_units(c, head, 128, 1, row0, row1, m, err));
         break;
     case BITS_FINE:
-        rc = random_units(c, head, 64, 32, row0, row1, m, err);
+        PASS_ON(random_units(c, head, 64, 32, row0, row1, m, err));
         break;
     case BITS_PAIRS:
-        rc = random_pairs(c, head, row0, row1, m, err);
+        PASS_ON(random_pairs(c, head, row0, row1, m, err));
         break;
     case BITS_MIXED:
-        rc = mixed_blocks(c, head, row0, row1, m, err);
+        PASS_ON(mixed_blocks(c, head, row0, row1, m, err));
         break;
     default:
-        rc = stripes(c, head, row0, row1, m, err);
+        PASS_ON(stripes(c, head, row0, row1, m, err));
     }
-    if (!rc)
-        mask_lists_finish(m);
-    return rc;
+    mask_lists_finish(m);
+    return 0;
 }
 
 /* Lists of all heads, one after the other. */
 static int append(struct accel_tiles *all, const struct accel_tiles *t, int head, int64_t groups,
                   struct err *err)
 {
-    int rc = 0;
     int64_t tiles = all->n_tiles + t->n_tiles;
-    TRY(mem_grow(&all->col, &all->col_cap, tiles, sizeof *all->col, "tiles", err));
+    PASS_ON(mem_grow(&all->col, &all->col_cap, tiles, sizeof *all->col, "tiles", err));
     if (t->keys)
-        TRY(mem_grow(&all->keys, &all->key_cap, tiles * ACCEL_TILE, sizeof *all->keys, "keys",
-                     err));
-    TRY(mem_grow(&all->bits, &all->bits_cap, tiles, sizeof *all->bits, "tiles", err));
-    TRY(mem_grow(&all->words, &all->word_cap, (all->n_bits + t->n_bits) * ACCEL_TILE_WORDS,
-                 sizeof *all->words, "bits", err));
+        PASS_ON(mem_grow(&all->keys, &all->key_cap, tiles * ACCEL_TILE, sizeof *all->keys, "keys",
+                         err));
+    PASS_ON(mem_grow(&all->bits, &all->bits_cap, tiles, sizeof *all->bits, "tiles", err));
+    PASS_ON(mem_grow(&all->words, &all->word_cap, (all->n_bits + t->n_bits) * ACCEL_TILE_WORDS,
+                     sizeof *all->words, "bits", err));
     for (int64_t g = 0; g <= groups; g++)
         all->ptr[head * groups + g] = all->n_tiles + t->ptr[g];
     for (int64_t i = 0; i < t->n_tiles; i++) {
@@ -150,8 +139,7 @@ static int append(struct accel_tiles *all, const struct accel_tiles *t, int head
                (size_t)(t->n_tiles * ACCEL_TILE) * sizeof *t->keys);
     all->n_tiles = tiles;
     all->n_bits += t->n_bits;
-out:
-    return rc;
+    return 0;
 }
 
 int cu_bits_lists(const struct cu_case *c, struct accel_tiles *all, struct err *err)

@@ -49,25 +49,22 @@ static void compare_row(struct check *k, int head, int64_t i, struct cu_errors *
 static int compare(struct gpu *g, struct check *k, struct cu_errors *e, struct err *err)
 {
     const struct attn_problem *p = &k->r.c.problem;
-    struct blas *blas = NULL;
+    OWN(blas_close) struct blas *blas = NULL;
     float *s = NULL;
-    int rc = 0;
 
-    TRY(blas_open(g, &blas, err));
-    TRY(gpu_alloc(g, p->nq * p->nk * 4, &s, err));
+    PASS_ON(blas_open(g, &blas, err));
+    PASS_ON(gpu_alloc(g, p->nq * p->nk * 4, &s, err));
     for (int h = 0; h < p->heads; h++) {
         const uint16_t *q = k->r.job.x.q, *key = k->r.job.x.k;
         int64_t kv = h / (p->heads / p->kv_heads);
-        TRY(blas_bf16(blas, p->nq, p->nk, p->d, q + h * p->nq * p->d, key + kv * p->nk * p->d, 0, s,
-                      p->nk, err));
-        TRY(gpu_get(g, k->s, s, p->nq * p->nk * 4, err));
+        PASS_ON(blas_bf16(blas, p->nq, p->nk, p->d, q + h * p->nq * p->d, key + kv * p->nk * p->d,
+                          0, s, p->nk, err));
+        PASS_ON(gpu_get(g, k->s, s, p->nq * p->nk * 4, err));
         for (int64_t i = 0; i < p->nq; i++)
             compare_row(k, h, i, e);
     }
     e->l2_rel = sqrt(k->delta / k->ref);
-out:
-    blas_close(&blas);
-    return rc;
+    return 0;
 }
 
 int cu_check_scores(struct gpu *g, const struct cu_case *c, struct cu_errors *e, struct err *err)

@@ -121,7 +121,7 @@ static int load(struct pass *p, struct err *err)
 {
     const struct head_load how = {.precision = PREC_F64};
     const struct trace_meta *m = trace_meta(p->trace);
-    int size = m->heads / m->kv_heads, at = 0, rc = 0;
+    int size = m->heads / m->kv_heads, at = 0;
 
     for (int64_t c = 0; c < trace_calls(p->trace) && at < p->n; c++) {
         const struct trace_call *call = trace_call(p->trace, c);
@@ -129,7 +129,7 @@ static int load(struct pass *p, struct err *err)
             continue;
         for (int h = 0; h < m->heads && at < p->n; h++, at++) {
             struct sim_head *owner = h % size && at ? &p->heads[at - h % size].h : NULL;
-            TRY(head_load_sharing(p->trace, c, h, &how, owner, &p->heads[at].h, err));
+            PASS_ON(head_load_sharing(p->trace, c, h, &how, owner, &p->heads[at].h, err));
         }
     }
     p->n = at;
@@ -139,12 +139,11 @@ static int load(struct pass *p, struct err *err)
         for (int k = 0; k < 2; k++) {
             struct output *o = k ? &p->heads[i].all : &p->heads[i].one;
             o->dv = x->dv;
-            TRY(mem_alloc(&o->out, x->nq * x->dv, sizeof *o->out, "outputs", err));
-            TRY(mem_alloc(&o->lse, x->nq, sizeof *o->lse, "outputs", err));
+            PASS_ON(mem_alloc(&o->out, x->nq * x->dv, sizeof *o->out, "outputs", err));
+            PASS_ON(mem_alloc(&o->lse, x->nq, sizeof *o->lse, "outputs", err));
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void unload(struct pass *p)
@@ -228,11 +227,11 @@ static int run_together(struct pass *p, struct record *of_call, struct err *err)
                          .data = device_numbers(p->n),
                          .jobs = p->jobs,
                          .record = of_call};
-    int rc = sim_run_call(&c, err);
-    for (int i = 0; i < p->n && !rc; i++)
+    PASS_ON(sim_run_call(&c, err));
+    for (int i = 0; i < p->n; i++)
         if (out[i].err.code)
-            rc = err_set(err, ERR_RUN, "head %d: %s", i, out[i].err.msg);
-    return rc;
+            PASS_ON(err_set(err, ERR_RUN, "head %d: %s", i, out[i].err.msg));
+    return 0;
 }
 
 /* ---- comparison ----------------------------------------------------------------------------- */
@@ -349,7 +348,7 @@ static bool call_is_ok(const struct pass *p, const struct record *of_call, char 
 
 static void check_step(struct pass *p, char what[240])
 {
-    struct record of_call;
+    OWN(record_free) struct record of_call;
     struct err err = {0};
     record_init(&of_call);
     for (int i = 0; i < p->n; i++) {
@@ -367,7 +366,6 @@ static void check_step(struct pass *p, char what[240])
         record_free(&p->heads[i].a);
         record_free(&p->heads[i].b);
     }
-    record_free(&of_call);
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */
@@ -430,16 +428,13 @@ static int check_trace(struct pass *p, const char *path, const struct line lines
                        struct err *err)
 {
     static const int sizes[] = {1, 3, 8, 32};
-    struct trace *t = NULL;
-    int rc = 0;
-    TRY(trace_open(path, &t, err));
+    OWN(trace_close) struct trace *t = NULL;
+    PASS_ON(trace_open(path, &t, err));
     p->trace = t;
     printf("%s: calls\n", path);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         check_size(p, lines, sizes[i]);
-out:
-    trace_close(&t);
-    return rc;
+    return 0;
 }
 
 void check_calls(int n, char *const *paths)

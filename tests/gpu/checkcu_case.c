@@ -83,10 +83,10 @@ int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, flo
                    struct err *err)
 {
     int d = which < 2 ? c->problem.d : attn_dv(c->problem.d);
-    int rc = mem_alloc(out, heads * n * d, sizeof(float), "test data", err);
-    for (int64_t i = 0; i < heads * n && !rc; i++)
+    PASS_ON(mem_alloc(out, heads * n * d, sizeof(float), "test data", err));
+    for (int64_t i = 0; i < heads * n; i++)
         fill_token(c, which, i, i % n, *out + i * d);
-    return rc;
+    return 0;
 }
 
 struct head_in cu_head(int64_t nq, int64_t nk, int d, double scale, bool causal)
@@ -124,15 +124,11 @@ struct accel_filter cu_filter(const struct filter_kernel *k, double pv)
 int cu_put(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
            struct err *err)
 {
-    void *narrow = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&narrow, n, dtype_size(type), dtype_name(type), err));
+    OWN(free_at) void *narrow = NULL;
+    PASS_ON(mem_alloc(&narrow, n, dtype_size(type), dtype_name(type), err));
     dtype_from_f32(type, x, narrow, n);
-    TRY(gpu_upload(g, narrow, n * (int64_t)dtype_size(type), out, err));
-    TRY(gpu_sync(g, err));
-out:
-    free(narrow);
-    return rc;
+    PASS_ON(gpu_upload(g, narrow, n * (int64_t)dtype_size(type), out, err));
+    return gpu_sync(g, err);
 }
 
 /* q, k or v on the device; the host copy is what the reference computes with. */
@@ -142,18 +138,16 @@ static int place(struct gpu *g, const struct cu_run *r, int which, int heads, in
     const struct cu_case *c = &r->c;
     int64_t count = heads * n * (which < 2 ? c->problem.d : attn_dv(c->problem.d));
     void *dev = NULL;
-    int rc = 0;
     if (c->on_device) {
-        TRY(gpu_alloc(g, count * 2, &dev, err));
-        TRY(ops_fill_normal(g, dev, count, (uint32_t)(c->seed * 3) + (uint32_t)which, err));
+        PASS_ON(gpu_alloc(g, count * 2, &dev, err));
+        PASS_ON(ops_fill_normal(g, dev, count, (uint32_t)(c->seed * 3) + (uint32_t)which, err));
         *out = dev;
     } else {
-        TRY(cu_make_tensor(c, which, heads, n, host, err));
+        PASS_ON(cu_make_tensor(c, which, heads, n, host, err));
         enum dtype type = r->kernel->element == ATTN_F16 ? DT_F16 : DT_BF16;
-        TRY(cu_put(g, type, *host, count, out, err));
+        return cu_put(g, type, *host, count, out, err);
     }
-out:
-    return rc;
+    return 0;
 }
 /* ---- lists ---------------------------------------------------------------------------------- */
 
@@ -187,12 +181,12 @@ static int64_t allowed_blocks(const struct attn_problem *p, int64_t b, int bq, i
 static int make_lists(struct cu_run *r, struct err *err)
 {
     const struct attn_problem *p = &r->c.problem;
-    int bq = attn_block_rows(p->lists, NULL), bk = attn_block_keys(p->lists, NULL), rc = 0;
+    int bq = attn_block_rows(p->lists, NULL), bk = attn_block_keys(p->lists, NULL);
     int64_t blocks = (p->nq + bq - 1) / bq, at = 0;
     int64_t cap = p->heads * blocks * ((p->nk + bk - 1) / bk);
 
-    TRY(mem_alloc(&r->ptr, p->heads * blocks + 1, sizeof *r->ptr, "lists", err));
-    TRY(mem_alloc(&r->col, cap, sizeof *r->col, "lists", err));
+    PASS_ON(mem_alloc(&r->ptr, p->heads * blocks + 1, sizeof *r->ptr, "lists", err));
+    PASS_ON(mem_alloc(&r->col, cap, sizeof *r->col, "lists", err));
     for (int64_t row = 0; row < p->heads * blocks; row++) {
         int64_t limit = allowed_blocks(p, row % blocks, bq, bk);
         r->ptr[row] = at;
@@ -201,8 +195,7 @@ static int make_lists(struct cu_run *r, struct err *err)
                 r->col[at++] = (int32_t)col;
     }
     r->ptr[p->heads * blocks] = at;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- device --------------------------------------------------------------------------------- */
@@ -297,27 +290,27 @@ static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int
                          struct cu_errors *e, struct err *err)
 {
     const struct attn_problem *p = &r->c.problem;
-    int bq = p->lists == ATTN_DENSE ? 128 : attn_block_rows(p->lists, NULL), rc = 0;
+    int bq = p->lists == ATTN_DENSE ? 128 : attn_block_rows(p->lists, NULL);
     int dv = attn_dv(p->d);
     int64_t row0 = block * bq, row1 = row0 + bq < p->nq ? row0 + bq : p->nq;
     int64_t blocks = (p->nq + bq - 1) / bq;
     bool half = r->kernel->element == ATTN_F16;
-    struct mask m = {0};
+    OWN(mask_free) struct mask m = {0};
     double ref[128 * 256], ref_lse[128];
 
     if (p->lists == ATTN_DENSE) {
         mask_full(&m, p->nq, p->nk, row0, row1, p->causal);
     } else if (cu_has_bits(p->lists)) {
-        TRY(cu_bits_mask(&r->c, head, row0, row1, &m, err));
+        PASS_ON(cu_bits_mask(&r->c, head, row0, row1, &m, err));
     } else {
-        TRY(mask_lists_init(&m, p->nq, p->nk, row0, row1, p->causal, bq,
-                            attn_block_keys(p->lists, NULL), err));
+        PASS_ON(mask_lists_init(&m, p->nq, p->nk, row0, row1, p->causal, bq,
+                                attn_block_keys(p->lists, NULL), err));
         const int64_t *row = r->ptr + head * blocks + block;
         for (int64_t i = row[0]; i < row[1]; i++)
-            TRY(mask_lists_add(&m, 0, r->col[i], err));
+            PASS_ON(mask_lists_add(&m, 0, r->col[i], err));
         mask_lists_finish(&m);
     }
-    TRY(attn_rows(ops, &m, ref, ref_lse, err));
+    PASS_ON(attn_rows(ops, &m, ref, ref_lse, err));
     for (int64_t i = row0; i < row1; i++) {
         compare_lse(ref_lse[i - row0], lse[head * p->nq + i], e);
         for (int c = 0; c < dv; c++) {
@@ -328,9 +321,7 @@ static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int
             s->ref += want * want;
         }
     }
-out:
-    mask_free(&m);
-    return rc;
+    return 0;
 }
 
 /* First, last and one block between of the first and the last head. */
@@ -373,14 +364,12 @@ static int launch_and_get(struct gpu *g, const struct cu_run *r, uint16_t *out, 
 {
     const struct attn_problem *p = &r->c.problem;
     int64_t n = p->heads * p->nq;
-    int rc = 0;
-    CU(err, cudaMemsetAsync(r->job.x.out, 0xff, (size_t)(n * attn_dv(p->d) * 2), g->stream));
-    CU(err, cudaMemsetAsync(r->job.x.lse, 0xff, (size_t)(n * 4), g->stream));
-    TRY(attn_job_launch(g, &r->job, err));
-    TRY(gpu_get(g, out, r->job.x.out, n * attn_dv(p->d) * 2, err));
-    TRY(gpu_get(g, lse, r->job.x.lse, n * 4, err));
-out:
-    return rc;
+    PASS_ON_CU(err,
+               cudaMemsetAsync(r->job.x.out, 0xff, (size_t)(n * attn_dv(p->d) * 2), g->stream));
+    PASS_ON_CU(err, cudaMemsetAsync(r->job.x.lse, 0xff, (size_t)(n * 4), g->stream));
+    PASS_ON(attn_job_launch(g, &r->job, err));
+    PASS_ON(gpu_get(g, out, r->job.x.out, n * attn_dv(p->d) * 2, err));
+    return gpu_get(g, lse, r->job.x.lse, n * 4, err);
 }
 
 int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err)

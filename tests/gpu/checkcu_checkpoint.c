@@ -22,9 +22,7 @@ int cu_checkpoint_add(struct cu_checkpoint *c, const char *name, int ndim, const
         return err_set(err, ERR_RUN, "more than %d tensors", CU_TENSORS);
     for (int i = 0; i < ndim; i++)
         count *= shape[i];
-    int rc = mem_alloc(&data, count, dtype_size(c->dtype), name, err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&data, count, dtype_size(c->dtype), name, err));
     for (int64_t i = 0; i < count; i++) {
         float x = (float)(mean + scale * rng_normal(7, (uint64_t)c->n, (uint64_t)i));
         if (c->dtype == DT_F32)

@@ -65,14 +65,12 @@ static int add_linear(struct writer *w, int layer, const char *name, int64_t row
                       bool bias, struct err *err)
 {
     char text[96];
-    int rc = 0;
     snprintf(text, sizeof text, "model.layers.%d.%s.weight", layer, name);
-    TRY(add(w, text, rows, cols, 0, err));
+    PASS_ON(add(w, text, rows, cols, 0, err));
     snprintf(text, sizeof text, "model.layers.%d.%s.bias", layer, name);
     if (bias)
-        TRY(add(w, text, rows, 0, 0, err));
-out:
-    return rc;
+        return add(w, text, rows, 0, 0, err);
+    return 0;
 }
 
 static int add_norm(struct writer *w, int layer, const char *name, int64_t n, struct err *err)
@@ -86,22 +84,19 @@ static int add_layer(struct writer *w, int l, struct err *err)
 {
     const struct model *m = w->m;
     int64_t qd = (int64_t)m->heads * m->d, kd = (int64_t)m->kv_heads * m->d;
-    int rc = 0;
-    TRY(add_norm(w, l, "input_layernorm", HIDDEN, err));
-    TRY(add_norm(w, l, "post_attention_layernorm", HIDDEN, err));
-    TRY(add_linear(w, l, "self_attn.q_proj", qd, HIDDEN, m->qkv_bias, err));
-    TRY(add_linear(w, l, "self_attn.k_proj", kd, HIDDEN, m->qkv_bias, err));
-    TRY(add_linear(w, l, "self_attn.v_proj", kd, HIDDEN, m->qkv_bias, err));
-    TRY(add_linear(w, l, "self_attn.o_proj", HIDDEN, qd, m->o_bias, err));
+    PASS_ON(add_norm(w, l, "input_layernorm", HIDDEN, err));
+    PASS_ON(add_norm(w, l, "post_attention_layernorm", HIDDEN, err));
+    PASS_ON(add_linear(w, l, "self_attn.q_proj", qd, HIDDEN, m->qkv_bias, err));
+    PASS_ON(add_linear(w, l, "self_attn.k_proj", kd, HIDDEN, m->qkv_bias, err));
+    PASS_ON(add_linear(w, l, "self_attn.v_proj", kd, HIDDEN, m->qkv_bias, err));
+    PASS_ON(add_linear(w, l, "self_attn.o_proj", HIDDEN, qd, m->o_bias, err));
     if (m->qk_norm) {
-        TRY(add_norm(w, l, "self_attn.q_norm", m->d, err));
-        TRY(add_norm(w, l, "self_attn.k_norm", m->d, err));
+        PASS_ON(add_norm(w, l, "self_attn.q_norm", m->d, err));
+        PASS_ON(add_norm(w, l, "self_attn.k_norm", m->d, err));
     }
-    TRY(add_linear(w, l, "mlp.gate_proj", FFN, HIDDEN, m->mlp_bias, err));
-    TRY(add_linear(w, l, "mlp.up_proj", FFN, HIDDEN, m->mlp_bias, err));
-    TRY(add_linear(w, l, "mlp.down_proj", HIDDEN, FFN, m->mlp_bias, err));
-out:
-    return rc;
+    PASS_ON(add_linear(w, l, "mlp.gate_proj", FFN, HIDDEN, m->mlp_bias, err));
+    PASS_ON(add_linear(w, l, "mlp.up_proj", FFN, HIDDEN, m->mlp_bias, err));
+    return add_linear(w, l, "mlp.down_proj", HIDDEN, FFN, m->mlp_bias, err);
 }
 
 static int put_weights(const struct model *m, const char *path, struct err *err)
@@ -169,27 +164,23 @@ static int take_map(void *ctx, int layer, const struct attnmap *map, struct err 
 static int run_model(const char *dir, const struct model *m, const struct decoder_accel *device,
                      struct seen *s, struct err *err)
 {
-    struct llm_model llm = {0};
+    OWN(llm_close) struct llm_model llm = {0};
     struct llm_hooks hooks = {.ctx = s, .rows = take_rows, .end_layer = take_map};
     int64_t cells = (TOKENS + m->pool - 1) / m->pool;
     int32_t tokens[TOKENS];
-    int rc = 0;
 
     s->m = m;
     s->width[0] = (int64_t)TOKENS * m->heads * m->d;
     s->width[1] = s->width[2] = (int64_t)TOKENS * m->kv_heads * m->d;
     s->width[3] = 2LL * m->heads * cells * cells;
     for (int i = 0; i < 4; i++)
-        TRY(mem_alloc(&s->x[i], LAYERS * s->width[i], sizeof(float), "rows of a run", err));
+        PASS_ON(mem_alloc(&s->x[i], LAYERS * s->width[i], sizeof(float), "rows of a run", err));
     for (int i = 0; i < TOKENS; i++)
         tokens[i] = (int32_t)(rng_uniform(9, 0, (uint64_t)i) * VOCAB);
     struct llm_run run = {
         .tokens = tokens, .n = TOKENS, .pool = m->pool, .jobs = 1, .nll = s->nll, .device = device};
-    TRY(llm_open(dir, &llm, err));
-    TRY(llm_forward(&llm, &run, &hooks, err));
-out:
-    llm_close(&llm);
-    return rc;
+    PASS_ON(llm_open(dir, &llm, err));
+    return llm_forward(&llm, &run, &hooks, err);
 }
 
 /* Worst over layers of q, k, v and maps, and of a token's likelihood. */
@@ -243,26 +234,23 @@ static int prefill(const struct llm_model *m, const struct decoder_accel *on, st
                    const int32_t *tokens, int64_t n, bool again, struct err *err)
 {
     const struct decoder_states *s = on->states;
-    struct llm_raw_layer w = {0};
+    OWN(llm_raw_free) struct llm_raw_layer w = {0};
     struct decoder_operands operands;
     struct decoder_rows rows;
     struct decoder_diff diff;
-    int rc = 0;
 
-    TRY(s->begin(d, tokens, n, err));
+    PASS_ON(s->begin(d, tokens, n, err));
     for (int l = 0; l < LAYERS; l++) {
         if (!again)
-            TRY(llm_raw_load(m, l, &w, err));
-        TRY(s->load(d, l, again ? NULL : w.t, err));
+            PASS_ON(llm_raw_load(m, l, &w, err));
+        PASS_ON(s->load(d, l, again ? NULL : w.t, err));
         for (int state = 0; state < 2; state++) {
-            TRY(s->project(d, state, state ? &rows : NULL, &operands, err));
-            TRY(s->attend(d, err));
-            TRY(s->finish(d, state, state ? &diff : NULL, err));
+            PASS_ON(s->project(d, state, state ? &rows : NULL, &operands, err));
+            PASS_ON(s->attend(d, err));
+            PASS_ON(s->finish(d, state, state ? &diff : NULL, err));
         }
     }
-out:
-    llm_raw_free(&w);
-    return rc;
+    return 0;
 }
 
 /* The last rows of a sequence as rows behind its beginning, in two steps, against a prefill of all

@@ -94,13 +94,10 @@ static int add_linear(struct writer *w, const char *name, int64_t rows, int64_t 
 {
     const int64_t shape[2] = {rows, cols};
     char text[96];
-    int rc = 0;
     snprintf(text, sizeof text, "%s.weight", name);
-    TRY(cu_checkpoint_add(&w->to, text, 2, shape, 0, 1.2 / sqrt((double)cols), err));
+    PASS_ON(cu_checkpoint_add(&w->to, text, 2, shape, 0, 1.2 / sqrt((double)cols), err));
     snprintf(text, sizeof text, "%s.bias", name);
-    TRY(cu_checkpoint_add(&w->to, text, 1, shape, 0, 0.2, err));
-out:
-    return rc;
+    return cu_checkpoint_add(&w->to, text, 1, shape, 0, 0.2, err);
 }
 
 static int add_vector(struct writer *w, const char *name, int64_t n, double mean, struct err *err)
@@ -117,30 +114,27 @@ static int add_block(struct writer *w, int block, struct err *err)
                                         "attn2.norm_k"};
     int64_t dim = (int64_t)w->m->heads * w->m->d, table[3] = {1, 6, dim};
     char text[96];
-    int rc = 0;
 
     snprintf(text, sizeof text, "blocks.%d.scale_shift_table", block);
-    TRY(cu_checkpoint_add(&w->to, text, 3, table, 0.1, 0.3, err));
+    PASS_ON(cu_checkpoint_add(&w->to, text, 3, table, 0.1, 0.3, err));
     for (size_t i = 0; i < sizeof linear / sizeof *linear; i++) {
         snprintf(text, sizeof text, "blocks.%d.%s", block, linear[i]);
-        TRY(add_linear(w, text, dim, dim, err));
+        PASS_ON(add_linear(w, text, dim, dim, err));
     }
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
         snprintf(text, sizeof text, "blocks.%d.%s.weight", block, norms[i]);
-        TRY(add_vector(w, text, dim, 1, err));
+        PASS_ON(add_vector(w, text, dim, 1, err));
     }
     snprintf(text, sizeof text, "blocks.%d.ffn.net.0.proj", block);
-    TRY(add_linear(w, text, w->m->ffn, dim, err));
+    PASS_ON(add_linear(w, text, w->m->ffn, dim, err));
     snprintf(text, sizeof text, "blocks.%d.ffn.net.2", block);
-    TRY(add_linear(w, text, dim, w->m->ffn, err));
+    PASS_ON(add_linear(w, text, dim, w->m->ffn, err));
     if (!w->m->norm2)
-        goto out;
+        return 0;
     snprintf(text, sizeof text, "blocks.%d.norm2.weight", block);
-    TRY(add_vector(w, text, dim, 1, err));
+    PASS_ON(add_vector(w, text, dim, 1, err));
     snprintf(text, sizeof text, "blocks.%d.norm2.bias", block);
-    TRY(add_vector(w, text, dim, 0, err));
-out:
-    return rc;
+    return add_vector(w, text, dim, 0, err);
 }
 
 #define EMBED "condition_embedder."
@@ -151,21 +145,18 @@ static int add_outer(struct writer *w, struct err *err)
     int64_t dim = (int64_t)m->heads * m->d, values = m->patch[0] * m->patch[1] * m->patch[2];
     int64_t patch[5] = {dim, m->channels, m->patch[0], m->patch[1], m->patch[2]};
     int64_t table[3] = {1, 2, dim};
-    int rc = 0;
 
     values *= m->channels;
-    TRY(cu_checkpoint_add(&w->to, "patch_embedding.weight", 5, patch, 0, 1.2 / sqrt((double)values),
-                          err));
-    TRY(add_vector(w, "patch_embedding.bias", dim, 0, err));
-    TRY(add_linear(w, EMBED "time_embedder.linear_1", dim, FREQ, err));
-    TRY(add_linear(w, EMBED "time_embedder.linear_2", dim, dim, err));
-    TRY(add_linear(w, EMBED "time_proj", 6 * dim, dim, err));
-    TRY(add_linear(w, EMBED "text_embedder.linear_1", dim, m->text_dim, err));
-    TRY(add_linear(w, EMBED "text_embedder.linear_2", dim, dim, err));
-    TRY(add_linear(w, "proj_out", values, dim, err));
-    TRY(cu_checkpoint_add(&w->to, "scale_shift_table", 3, table, 0.1, 0.3, err));
-out:
-    return rc;
+    PASS_ON(cu_checkpoint_add(&w->to, "patch_embedding.weight", 5, patch, 0,
+                              1.2 / sqrt((double)values), err));
+    PASS_ON(add_vector(w, "patch_embedding.bias", dim, 0, err));
+    PASS_ON(add_linear(w, EMBED "time_embedder.linear_1", dim, FREQ, err));
+    PASS_ON(add_linear(w, EMBED "time_embedder.linear_2", dim, dim, err));
+    PASS_ON(add_linear(w, EMBED "time_proj", 6 * dim, dim, err));
+    PASS_ON(add_linear(w, EMBED "text_embedder.linear_1", dim, m->text_dim, err));
+    PASS_ON(add_linear(w, EMBED "text_embedder.linear_2", dim, dim, err));
+    PASS_ON(add_linear(w, "proj_out", values, dim, err));
+    return cu_checkpoint_add(&w->to, "scale_shift_table", 3, table, 0.1, 0.3, err);
 }
 
 static int put_weights(const struct model *m, const char *path, struct err *err)
@@ -238,7 +229,6 @@ static void seen_free(struct seen *s)
 static int seen_init(const struct model *m, struct seen *s, struct err *err)
 {
     int64_t n = 1, cells;
-    int rc = 0;
 
     memset(s, 0, sizeof *s);
     for (int a = 0; a < 3; a++)
@@ -248,34 +238,27 @@ static int seen_init(const struct model *m, struct seen *s, struct err *err)
     s->map_n = m->heads * cells * cells;
     s->v_n = m->channels * m->size[0] * m->size[1] * m->size[2];
     for (int i = 0; i < 3; i++)
-        TRY(mem_alloc(&s->rows[i], LAYERS * s->rows_n, sizeof(float), "rows of a run", err));
+        PASS_ON(mem_alloc(&s->rows[i], LAYERS * s->rows_n, sizeof(float), "rows of a run", err));
     for (int i = 0; i < 2; i++)
-        TRY(mem_alloc(&s->map[i], LAYERS * s->map_n, sizeof(float), "maps of a run", err));
-    TRY(mem_alloc(&s->v, s->v_n, sizeof(float), "velocity", err));
-out:
-    return rc;
+        PASS_ON(mem_alloc(&s->map[i], LAYERS * s->map_n, sizeof(float), "maps of a run", err));
+    return mem_alloc(&s->v, s->v_n, sizeof(float), "velocity", err);
 }
 
 static int evaluate(struct wan_model *wan, const struct model *m, struct seen *s, struct err *err)
 {
     struct wan_hooks hooks = {.ctx = s, .rows = take_rows, .pool = m->pool, .maps = take_map};
     int64_t text = m->n_text * m->text_dim;
-    float *x = NULL, *t = NULL;
-    int rc = 0;
+    OWN(free_at) float *x = NULL, *t = NULL;
 
-    TRY(seen_init(m, s, err));
-    TRY(mem_alloc(&x, s->v_n, sizeof *x, "latent", err));
-    TRY(mem_alloc(&t, text, sizeof *t, "text", err));
+    PASS_ON(seen_init(m, s, err));
+    PASS_ON(mem_alloc(&x, s->v_n, sizeof *x, "latent", err));
+    PASS_ON(mem_alloc(&t, text, sizeof *t, "text", err));
     for (int64_t i = 0; i < s->v_n; i++)
         x[i] = (float)rng_normal(3, 1, (uint64_t)i);
     for (int64_t i = 0; i < text; i++)
         t[i] = (float)rng_normal(3, 2, (uint64_t)i);
     struct wan_input in = {x, m->size[0], m->size[1], m->size[2], 731.25, t, m->n_text};
-    TRY(wan_forward(wan, &in, 1, &hooks, s->v, err));
-out:
-    free(x);
-    free(t);
-    return rc;
+    return wan_forward(wan, &in, 1, &hooks, s->v, err);
 }
 
 static double worse(double a, double b)

@@ -58,11 +58,11 @@ struct filter_case {
 static int make_lists(struct filter_case *f, struct err *err)
 {
     const struct attn_problem *p = &f->c.problem;
-    int bq = (int)f->filters[0].bq, bk = (int)f->filters[0].bk, rc = 0;
+    int bq = (int)f->filters[0].bq, bk = (int)f->filters[0].bk;
     int64_t blocks = (p->nq + bq - 1) / bq, at = 0;
-    TRY(mem_alloc(&f->ptr, p->heads * blocks + 1, sizeof *f->ptr, "lists", err));
-    TRY(mem_alloc(&f->col, p->heads * blocks * ((p->nk + bk - 1) / bk), sizeof *f->col, "lists",
-                  err));
+    PASS_ON(mem_alloc(&f->ptr, p->heads * blocks + 1, sizeof *f->ptr, "lists", err));
+    PASS_ON(mem_alloc(&f->col, p->heads * blocks * ((p->nk + bk - 1) / bk), sizeof *f->col, "lists",
+                      err));
     for (int64_t row = 0; row < p->heads * blocks; row++) {
         int64_t last = (row % blocks + 1) * bq;
         last = last < p->nq ? last : p->nq;
@@ -75,8 +75,7 @@ static int make_lists(struct filter_case *f, struct err *err)
                 f->col[at++] = j;
     }
     f->ptr[p->heads * blocks] = at;
-out:
-    return rc;
+    return 0;
 }
 
 static bool is_quantised(const struct filter_case *f)
@@ -96,29 +95,26 @@ static int case_init(struct gpu *g, struct filter_case *f, struct err *err)
 {
     const struct attn_problem *p = &f->c.problem;
     int64_t n = p->heads * p->nq;
-    int rc = 0;
-    TRY(cu_make_tensor(&f->c, 0, p->heads, p->nq, &f->q, err));
-    TRY(cu_make_tensor(&f->c, 1, p->kv_heads, p->nk, &f->k, err));
-    TRY(cu_make_tensor(&f->c, 2, p->kv_heads, p->nk, &f->v, err));
-    TRY(cu_put(g, DT_BF16, f->q, n * p->d, &f->x.q, err));
-    TRY(cu_put(g, DT_BF16, f->k, p->kv_heads * p->nk * p->d, &f->x.k, err));
-    TRY(cu_put(g, DT_BF16, f->v, p->kv_heads * p->nk * p->d, &f->x.v, err));
-    TRY(gpu_alloc(g, n * p->d * 2, &f->x.out, err));
-    TRY(gpu_alloc(g, n * 4, &f->x.lse, err));
-    TRY(make_lists(f, err));
+    PASS_ON(cu_make_tensor(&f->c, 0, p->heads, p->nq, &f->q, err));
+    PASS_ON(cu_make_tensor(&f->c, 1, p->kv_heads, p->nk, &f->k, err));
+    PASS_ON(cu_make_tensor(&f->c, 2, p->kv_heads, p->nk, &f->v, err));
+    PASS_ON(cu_put(g, DT_BF16, f->q, n * p->d, &f->x.q, err));
+    PASS_ON(cu_put(g, DT_BF16, f->k, p->kv_heads * p->nk * p->d, &f->x.k, err));
+    PASS_ON(cu_put(g, DT_BF16, f->v, p->kv_heads * p->nk * p->d, &f->x.v, err));
+    PASS_ON(gpu_alloc(g, n * p->d * 2, &f->x.out, err));
+    PASS_ON(gpu_alloc(g, n * 4, &f->x.lse, err));
+    PASS_ON(make_lists(f, err));
     struct attn_csr csr = {.ptr = f->ptr, .col = f->col};
-    TRY(attn_plan_filtered(p, &f->kernel->kernel.tile, &csr, f->filters[0].tail, g->sms, &f->plan,
-                           err));
+    PASS_ON(attn_plan_filtered(p, &f->kernel->kernel.tile, &csr, f->filters[0].tail, g->sms,
+                               &f->plan, err));
     if (is_quantised(f)) {
-        TRY(own_operands_init(g, p, &f->filters[0].quant, &f->x, &f->ops, err));
-        TRY(own_operands_make(g, &f->ops, err));
+        PASS_ON(own_operands_init(g, p, &f->filters[0].quant, &f->x, &f->ops, err));
+        PASS_ON(own_operands_make(g, &f->ops, err));
     }
-    TRY(make_job(g, f, f->filters, 2, err));
-    TRY(mem_alloc(&f->out, n * p->d, 2, "outputs", err));
-    TRY(mem_alloc(&f->lse, n, 4, "outputs", err));
-    TRY(mem_alloc(&f->tiles, p->heads, sizeof *f->tiles, "counts", err));
-out:
-    return rc;
+    PASS_ON(make_job(g, f, f->filters, 2, err));
+    PASS_ON(mem_alloc(&f->out, n * p->d, 2, "outputs", err));
+    PASS_ON(mem_alloc(&f->lse, n, 4, "outputs", err));
+    return mem_alloc(&f->tiles, p->heads, sizeof *f->tiles, "counts", err);
 }
 
 static void case_free(struct filter_case *f)
@@ -141,14 +137,11 @@ static int launch(struct gpu *g, const struct filter_case *f, uint16_t *out, flo
 {
     const struct attn_problem *p = &f->c.problem;
     int64_t n = p->heads * p->nq;
-    int rc = 0;
-    CU(err, cudaMemsetAsync(f->x.out, 0xff, (size_t)(n * p->d * 2), g->stream));
-    CU(err, cudaMemsetAsync(f->x.lse, 0xff, (size_t)(n * 4), g->stream));
-    TRY(attn_job_launch(g, &f->job, err));
-    TRY(gpu_get(g, out, f->x.out, n * p->d * 2, err));
-    TRY(gpu_get(g, lse, f->x.lse, n * 4, err));
-out:
-    return rc;
+    PASS_ON_CU(err, cudaMemsetAsync(f->x.out, 0xff, (size_t)(n * p->d * 2), g->stream));
+    PASS_ON_CU(err, cudaMemsetAsync(f->x.lse, 0xff, (size_t)(n * 4), g->stream));
+    PASS_ON(attn_job_launch(g, &f->job, err));
+    PASS_ON(gpu_get(g, out, f->x.out, n * p->d * 2, err));
+    return gpu_get(g, lse, f->x.lse, n * 4, err);
 }
 
 /* Launch again, with another distance if that is not below 0; do all bits agree? */
@@ -156,24 +149,20 @@ static int same_bits(struct gpu *g, struct filter_case *f, double pv, bool *same
 {
     const struct attn_problem *p = &f->c.problem;
     int64_t n = p->heads * p->nq;
-    uint16_t *out = NULL;
-    float *lse = NULL;
-    int rc = 0;
+    OWN(free_at) uint16_t *out = NULL;
+    OWN(free_at) float *lse = NULL;
     if (pv >= 0) {
         struct accel_filter other = f->filters[0];
         other.pv = pv;
         attn_job_free(&f->job);
-        TRY(make_job(g, f, &other, 1, err));
+        PASS_ON(make_job(g, f, &other, 1, err));
     }
-    TRY(mem_alloc(&out, n * p->d, 2, "outputs", err));
-    TRY(mem_alloc(&lse, n, 4, "outputs", err));
-    TRY(launch(g, f, out, lse, err));
+    PASS_ON(mem_alloc(&out, n * p->d, 2, "outputs", err));
+    PASS_ON(mem_alloc(&lse, n, 4, "outputs", err));
+    PASS_ON(launch(g, f, out, lse, err));
     *same = memcmp(out, f->out, (size_t)(n * p->d * 2)) == 0 &&
             memcmp(lse, f->lse, (size_t)(n * 4)) == 0;
-out:
-    free(out);
-    free(lse);
-    return rc;
+    return 0;
 }
 
 /* ---- the model ------------------------------------------------------------------------------ */
@@ -219,14 +208,13 @@ static int quantise(const struct filter_case *f, struct model *m, struct err *er
     struct tile_attn *t = &m->tile;
     const struct attn_in *x = &t->exact->x;
     struct quant_groups by[2] = {{QUANT_BLOCK, false, r->bq, 0}, {QUANT_BLOCK, true, r->bk, 0}};
-    int rc = 0;
     t->together = f->kernel->kernel.tile.units;
-    TRY(mem_alloc(&m->centred, x->nk * x->d, sizeof *m->centred, "keys", err));
-    TRY(mem_alloc(&m->v, x->nk * x->d, sizeof *m->v, "values", err));
+    PASS_ON(mem_alloc(&m->centred, x->nk * x->d, sizeof *m->centred, "keys", err));
+    PASS_ON(mem_alloc(&m->v, x->nk * x->d, sizeof *m->v, "values", err));
     token_mean(x->k, x->nk, x->d, DT_F32, m->mean);
     token_centre(x->k, x->nk, x->d, m->mean, DT_F32, m->centred);
-    TRY(quant_int(&m->q, x->q, x->nq, x->d, by, r->levels, QUANT_RHA_EPS, err));
-    TRY(quant_int(&m->k, m->centred, x->nk, x->d, by + 1, r->levels, QUANT_RHA_EPS, err));
+    PASS_ON(quant_int(&m->q, x->q, x->nq, x->d, by, r->levels, QUANT_RHA_EPS, err));
+    PASS_ON(quant_int(&m->k, m->centred, x->nk, x->d, by + 1, r->levels, QUANT_RHA_EPS, err));
     t->q = &m->q;
     t->k = &m->k;
     t->score_scale = (float)(x->scale * 1.4426950408889634);
@@ -247,8 +235,7 @@ static int quantise(const struct filter_case *f, struct model *m, struct err *er
         t->acc = TILE_ACC_F16;
         t->mma_keys = 16;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void model_free(struct model *m)
@@ -340,12 +327,11 @@ out:
 static int compare(const struct filter_case *f, struct tally *t, char what[160], struct err *err)
 {
     double slack = f->c.data == DATA_HUGE ? 0.1 : 1e-3;
-    struct model *m = NULL;
-    int rc = 0;
+    OWN(free_at) struct model *m = NULL;
     t->lse = 0;
-    TRY(mem_zalloc(&m, 1, sizeof *m, "model", err));
+    PASS_ON(mem_zalloc(&m, 1, sizeof *m, "model", err));
     for (int h = 0; h < f->c.problem.heads; h++)
-        TRY(compare_head(f, m, h, slack, t, what, err));
+        PASS_ON(compare_head(f, m, h, slack, t, what, err));
     double size = m->ref > 0 ? sqrt(m->ref) : m->delta > 0 ? 0 : 1, l2 = sqrt(m->delta) / size;
     double off = sqrt(m->off) / size, own = sqrt(m->own) / size;
     t->l2 = fmax(t->l2, l2);
@@ -355,9 +341,7 @@ static int compare(const struct filter_case *f, struct tally *t, char what[160],
                     t->lse <= (f->c.data == DATA_HUGE ? 0.05 : 1e-3)))
         snprintf(what, 160, "output %.2e, of exact probabilities' %.2e (model %.2e), lse %.2e", l2,
                  off, own, t->lse);
-out:
-    free(m);
-    return rc;
+    return 0;
 }
 
 /* ---- cases ---------------------------------------------------------------------------------- */
@@ -366,20 +350,18 @@ static int run_case(struct gpu *g, struct filter_case *f, struct tally *t, char 
                     struct err *err)
 {
     bool same = true, unfiltered = true;
-    int rc = 0;
-    TRY(case_init(g, f, err));
-    TRY(launch(g, f, f->out, f->lse, err));
-    TRY(filter_tiles(g, &f->job, f->kernel, f->tiles, err));
-    TRY(compare(f, t, what, err));
+    PASS_ON(case_init(g, f, err));
+    PASS_ON(launch(g, f, f->out, f->lse, err));
+    PASS_ON(filter_tiles(g, &f->job, f->kernel, f->tiles, err));
+    PASS_ON(compare(f, t, what, err));
     if (!f->c.once)
-        TRY(same_bits(g, f, -1, &same, err));
+        PASS_ON(same_bits(g, f, -1, &same, err));
     if (f->filters[0].pv == INFINITY && f->filters[1].pv == INFINITY && !f->c.once)
-        TRY(same_bits(g, f, 1e9, &unfiltered, err));
+        PASS_ON(same_bits(g, f, 1e9, &unfiltered, err));
     if (!same || !unfiltered)
         snprintf(what, 160, "%s", same ? "other bits at a distance of 1e9" : "not repeatable");
     t->cases++;
-out:
-    return rc;
+    return 0;
 }
 
 /* Nonzero when the GPU is lost. */

@@ -68,10 +68,9 @@ static int make_head(struct maps *m, int head, enum pattern pattern, uint64_t se
     const struct shape *s = &m->shape;
     struct mask *mask = m->mask + head;
     int64_t units = ceil_div(s->nk, s->bk);
-    int rc = 0;
 
-    TRY(mask_lists_init(mask, s->nq, s->nk, 0, s->nq, s->causal, s->bq, s->bk, err));
-    TRY(mem_zalloc(&m->bits[head], m->groups * m->words, sizeof(uint32_t), "map", err));
+    PASS_ON(mask_lists_init(mask, s->nq, s->nk, 0, s->nq, s->causal, s->bq, s->bk, err));
+    PASS_ON(mem_zalloc(&m->bits[head], m->groups * m->words, sizeof(uint32_t), "map", err));
     for (int64_t g = 0; g < m->groups; g++) {
         int64_t limit = key_limit(s->nq, s->nk, s->causal, MIN((g + 1) * s->bq, s->nq) - 1);
         for (int64_t u = 0; u < units; u++) {
@@ -79,29 +78,26 @@ static int make_head(struct maps *m, int head, enum pattern pattern, uint64_t se
                 continue;
             m->bits[head][g * m->words + u / 32] |= 1u << u % 32;
             if (u * s->bk < limit)
-                TRY(mask_lists_add(mask, g, (int32_t)u, err));
+                PASS_ON(mask_lists_add(mask, g, (int32_t)u, err));
         }
     }
     mask_lists_finish(mask);
-out:
-    return rc;
+    return 0;
 }
 
 static int make_maps(struct gpu *g, const struct shape *s, int heads, enum pattern pattern,
                      uint64_t seed, struct maps *m, struct err *err)
 {
-    int rc = 0;
     *m = (struct maps){.shape = *s,
                        .heads = heads,
                        .groups = ceil_div(s->nq, s->bq),
                        .words = ceil_div(ceil_div(s->nk, s->bk), 32)};
     for (int h = 0; h < heads; h++) {
-        TRY(make_head(m, h, pattern, seed, err));
-        TRY(gpu_alloc(g, map_bytes(m), (void *)&m->dev[h], err));
-        TRY(gpu_put(g, (void *)m->dev[h], m->bits[h], map_bytes(m), err));
+        PASS_ON(make_head(m, h, pattern, seed, err));
+        PASS_ON(gpu_alloc(g, map_bytes(m), (void *)&m->dev[h], err));
+        PASS_ON(gpu_put(g, (void *)m->dev[h], m->bits[h], map_bytes(m), err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void free_maps(struct maps *m)
@@ -119,19 +115,18 @@ static int wrong_totals(struct gpu *g, const struct maps *m, const struct tile_r
                         const struct map_lists *lists, char what[200], struct err *err)
 {
     struct map_totals totals[MAPS];
-    int32_t *units = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&units, m->heads * m->groups, sizeof *units, "counts", err));
+    OWN(free_at) int32_t *units = NULL;
+    PASS_ON(mem_alloc(&units, m->heads * m->groups, sizeof *units, "counts", err));
     if (lists)
-        TRY(map_lists_totals(g, lists, totals, units, err));
+        PASS_ON(map_lists_totals(g, lists, totals, units, err));
     else
-        TRY(tile_rows_totals(g, rows, totals, units, err));
+        PASS_ON(tile_rows_totals(g, rows, totals, units, err));
     for (int h = 0; h < m->heads; h++) {
         struct mask_counts c;
         int64_t kept, large, allowed;
-        TRY(mask_count(m->mask + h, &c, err));
-        TRY(mask_tiles_kept(m->mask + h, 64, 64, &kept, &allowed, err));
-        TRY(mask_tiles_kept(m->mask + h, 128, 128, &large, &allowed, err));
+        PASS_ON(mask_count(m->mask + h, &c, err));
+        PASS_ON(mask_tiles_kept(m->mask + h, 64, 64, &kept, &allowed, err));
+        PASS_ON(mask_tiles_kept(m->mask + h, 128, 128, &large, &allowed, err));
         if ((int64_t)totals[h].kept128 != large || (int64_t)totals[h].empty != c.rows_empty)
             snprintf(what, 200, "head %d: %llu tiles of 128, %llu empty rows, not %lld, %lld", h,
                      totals[h].kept128, totals[h].empty, (long long)large, (long long)c.rows_empty);
@@ -147,9 +142,7 @@ static int wrong_totals(struct gpu *g, const struct maps *m, const struct tile_r
                          units[h * m->groups + r],
                          (long long)(m->mask[h].ptr[r + 1] - m->mask[h].ptr[r]));
     }
-out:
-    free(units);
-    return rc;
+    return 0;
 }
 
 /* What came back of the tiles. */
@@ -161,19 +154,15 @@ struct fetched {
 static int fetch(struct gpu *g, const struct map_tiles *t, int64_t n, struct fetched *f,
                  struct err *err)
 {
-    int rc = 0;
-    TRY(mem_alloc(&f->bits, n, sizeof *f->bits, "tiles", err));
-    TRY(mem_alloc(&f->words, t->csr.n_bits * ACCEL_TILE_WORDS, sizeof *f->words, "bits", err));
-    TRY(mem_alloc(&f->col, n, sizeof *f->col, "tiles", err));
-    TRY(mem_alloc(&f->key, n * ACCEL_TILE, sizeof *f->key, "keys", err));
-    TRY(gpu_get(g, f->bits, t->bits, n * 4, err));
-    TRY(gpu_get(g, f->words, t->words, t->csr.n_bits * ACCEL_TILE_WORDS * 8, err));
+    PASS_ON(mem_alloc(&f->bits, n, sizeof *f->bits, "tiles", err));
+    PASS_ON(mem_alloc(&f->words, t->csr.n_bits * ACCEL_TILE_WORDS, sizeof *f->words, "bits", err));
+    PASS_ON(mem_alloc(&f->col, n, sizeof *f->col, "tiles", err));
+    PASS_ON(mem_alloc(&f->key, n * ACCEL_TILE, sizeof *f->key, "keys", err));
+    PASS_ON(gpu_get(g, f->bits, t->bits, n * 4, err));
+    PASS_ON(gpu_get(g, f->words, t->words, t->csr.n_bits * ACCEL_TILE_WORDS * 8, err));
     if (t->gathered)
-        TRY(gpu_get(g, f->key, t->key, n * ACCEL_TILE * 4, err));
-    else
-        TRY(gpu_get(g, f->col, t->col, n * 4, err));
-out:
-    return rc;
+        return gpu_get(g, f->key, t->key, n * ACCEL_TILE * 4, err);
+    return gpu_get(g, f->col, t->col, n * 4, err);
 }
 
 static bool same_tile(const struct fetched *f, int64_t i, const struct accel_tiles *want, int64_t k)
@@ -195,26 +184,23 @@ static int wrong_head(const struct maps *m, const struct map_tiles *t, const str
 {
     int64_t groups = ceil_div(m->shape.nq, ACCEL_TILE);
     const int64_t *ptr = t->csr.ptr + (h - t->first) * groups;
-    struct accel_tiles want = {0};
+    OWN(accel_tiles_free) struct accel_tiles want = {0};
     int64_t wrong = 0;
     char why[160];
-    int rc = 0;
 
-    TRY(accel_tiles_make(m->mask + h, 1, t->gathered, INT64_MAX, &want, why, err));
+    PASS_ON(accel_tiles_make(m->mask + h, 1, t->gathered, INT64_MAX, &want, why, err));
     for (int64_t r = 0; r <= groups; r++)
         if (ptr[r] - ptr[0] != want.ptr[r]) {
             snprintf(what, 200, "head %d: row %lld begins with tile %lld, not %lld", h,
                      (long long)r, (long long)(ptr[r] - ptr[0]), (long long)want.ptr[r]);
-            goto out;
+            return 0;
         }
     for (int64_t k = 0; k < want.n_tiles; k++)
         wrong += !same_tile(f, ptr[0] + k, &want, k);
     if (wrong)
         snprintf(what, 200, "head %d: %lld of %lld %s tiles differ", h, (long long)wrong,
                  (long long)want.n_tiles, t->gathered ? "gathered" : "in place");
-out:
-    accel_tiles_free(&want);
-    return rc;
+    return 0;
 }
 
 static int wrong_tiles(struct gpu *g, const struct maps *m, const struct tile_rows *rows, int first,
@@ -377,9 +363,8 @@ static int make_csr(const struct maps *m, const struct geometry *k, int first, i
     const struct shape *s = &m->shape;
     int64_t bq = attn_block_rows(k->lists, &k->tile), bk = attn_block_keys(k->lists, &k->tile);
     int64_t rows = ceil_div(s->nq, bq), split = s->bk / bk, at = 0;
-    int rc = 0;
-    TRY(mem_alloc(ptr, n * rows + 1, sizeof **ptr, "lists", err));
-    TRY(mem_alloc(col, n * rows * ceil_div(s->nk, bk) + 1, sizeof **col, "lists", err));
+    PASS_ON(mem_alloc(ptr, n * rows + 1, sizeof **ptr, "lists", err));
+    PASS_ON(mem_alloc(col, n * rows * ceil_div(s->nk, bk) + 1, sizeof **col, "lists", err));
     for (int64_t r = 0; r < n * rows; r++) {
         const struct mask *mask = m->mask + first + r / rows;
         int64_t row0 = r % rows * bq, g = row0 / s->bq;
@@ -391,18 +376,16 @@ static int make_csr(const struct maps *m, const struct geometry *k, int first, i
                     (*col)[at++] = (int32_t)b;
     }
     (*ptr)[n * rows] = at;
-out:
-    return rc;
+    return 0;
 }
 
 /* Items and entries of a host's plan as the GPU has them: every row with the same room. */
 static int spread_rows(struct attn_plan *plan, int64_t rows, int64_t room, int per_block,
                        struct err *err)
 {
-    int32_t *cols = NULL, *beg = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&cols, rows * room, sizeof *cols, "entries", err));
-    TRY(mem_alloc(&beg, rows, sizeof *beg, "rows", err));
+    OWN(free_at) int32_t *cols = NULL, *beg = NULL;
+    PASS_ON(mem_zalloc(&cols, rows * room, sizeof *cols, "entries", err));
+    PASS_ON(mem_alloc(&beg, rows, sizeof *beg, "rows", err));
     for (int64_t r = 0; r < rows; r++)
         beg[r] = INT32_MAX;
     for (int32_t i = 0; i < plan->n_items; i++)
@@ -418,10 +401,7 @@ static int spread_rows(struct attn_plan *plan, int64_t rows, int64_t room, int p
     free(plan->cols);
     plan->cols = cols;
     cols = NULL;
-out:
-    free(cols);
-    free(beg);
-    return rc;
+    return 0;
 }
 
 /* Entries of the items of a run, whose first row is row0 of the GPU's. */

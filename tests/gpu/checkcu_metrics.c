@@ -59,18 +59,16 @@ static int cpu_reference(struct metrics_check *k, struct err *err)
                          .scale = p->scale,
                          .causal = p->causal};
     double most = 0;
-    int rc = 0;
 
     exact_init(&k->exact, &in, PREC_F64);
-    TRY(exact_operands(&k->exact, &k->ops, err));
-    TRY(exact_out(&k->exact, 0, p->nq, &k->out, err));
-    TRY(exact_lse(&k->exact, 0, p->nq, &k->lse, err));
+    PASS_ON(exact_operands(&k->exact, &k->ops, err));
+    PASS_ON(exact_out(&k->exact, 0, p->nq, &k->out, err));
+    PASS_ON(exact_lse(&k->exact, 0, p->nq, &k->lse, err));
     for (int64_t i = 0; i < p->nq; i++)
         if (isfinite(k->lse[i]) && fabs(k->lse[i]) > most)
             most = fabs(k->lse[i]);
     k->tolerance = fmax(1e-4, 4e-6 * most);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- parts ---------------------------------------------------------------------------------- */
@@ -78,26 +76,23 @@ out:
 static int check_reference(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
 {
     int64_t n = k->p.nq * attn_dv(k->p.d);
-    float *out = NULL;
-    double *lse = NULL, delta = 0, size = 0;
-    int rc = 0;
+    OWN(free_at) float *out = NULL;
+    OWN(free_at) double *lse = NULL;
+    double delta = 0, size = 0;
 
-    TRY(mem_alloc(&out, n, sizeof *out, "output", err));
-    TRY(mem_alloc(&lse, k->p.nq, sizeof *lse, "log-sum-exp", err));
-    TRY(gpu_get(k->g, out, ref->out, n * 4, err));
-    TRY(gpu_get(k->g, lse, ref->lse, k->p.nq * 8, err));
+    PASS_ON(mem_alloc(&out, n, sizeof *out, "output", err));
+    PASS_ON(mem_alloc(&lse, k->p.nq, sizeof *lse, "log-sum-exp", err));
+    PASS_ON(gpu_get(k->g, out, ref->out, n * 4, err));
+    PASS_ON(gpu_get(k->g, lse, ref->lse, k->p.nq * 8, err));
     for (int64_t i = 0; i < k->p.nq; i++)
         if (!near(k, "dense LSE", lse[i], k->lse[i], k->tolerance))
-            goto out;
+            return 0;
     for (int64_t i = 0; i < n; i++) {
         delta += (out[i] - k->out[i]) * (out[i] - k->out[i]);
         size += k->out[i] * k->out[i];
     }
     near(k, "dense output, relative L2", sqrt(delta / fmax(size, 1e-300)), 0, 4e-3);
-out:
-    free(out);
-    free(lse);
-    return rc;
+    return 0;
 }
 
 static double row_sum(const struct metrics_check *k, int64_t row)
@@ -109,42 +104,36 @@ static double row_sum(const struct metrics_check *k, int64_t row)
 static int check_mass(struct metrics_check *k, const double *mass, struct err *err)
 {
     const struct attn_problem *p = &k->r->c.problem;
-    struct mask m = {0};
-    double *kept = NULL;
-    int bq = attn_block_rows(p->lists, NULL), rc = 0;
+    OWN(mask_free) struct mask m = {0};
+    OWN(free_at) double *kept = NULL;
+    int bq = attn_block_rows(p->lists, NULL);
 
-    TRY(mem_alloc(&kept, p->nq, sizeof *kept, "mass", err));
-    TRY(mask_lists_init(&m, p->nq, p->nk, 0, p->nq, p->causal, bq, attn_block_keys(p->lists, NULL),
-                        err));
+    PASS_ON(mem_alloc(&kept, p->nq, sizeof *kept, "mass", err));
+    PASS_ON(mask_lists_init(&m, p->nq, p->nk, 0, p->nq, p->causal, bq,
+                            attn_block_keys(p->lists, NULL), err));
     for (int64_t b = 0; b * bq < p->nq; b++)
         for (int64_t i = k->r->ptr[b]; i < k->r->ptr[b + 1]; i++)
-            TRY(mask_lists_add(&m, b, k->r->col[i], err));
+            PASS_ON(mask_lists_add(&m, b, k->r->col[i], err));
     mask_lists_finish(&m);
-    TRY(attn_rows(k->ops, &m, NULL, kept, err));
+    PASS_ON(attn_rows(k->ops, &m, NULL, kept, err));
     for (int64_t i = 0; i < p->nq; i++) {
         double want = kept[i] == -INFINITY ? 0 : exp(kept[i] - k->lse[i]);
         if (!near(k, "kept mass of a row", mass[i], want, k->tolerance))
             break;
         k->worst = fmax(k->worst, fabs(mass[i] - want));
     }
-out:
-    mask_free(&m);
-    free(kept);
-    return rc;
+    return 0;
 }
 
 static int check_sums(struct metrics_check *k, const struct metrics_pass *pass, struct err *err)
 {
-    double *sum = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&sum, k->p.nq, sizeof *sum, "sums", err));
-    TRY(metrics_pass_sums(k->g, pass, sum, err));
+    OWN(free_at) double *sum = NULL;
+    PASS_ON(mem_alloc(&sum, k->p.nq, sizeof *sum, "sums", err));
+    PASS_ON(metrics_pass_sums(k->g, pass, sum, err));
     for (int64_t i = 0; i < k->p.nq; i++)
         if (!near(k, "sum of p of a row", sum[i], row_sum(k, i), 1e-4))
             break;
-out:
-    free(sum);
-    return rc;
+    return 0;
 }
 
 static void between(struct metrics_check *k, const char *what, int unit, double c, int64_t got,
@@ -161,17 +150,16 @@ static int check_below(struct metrics_check *k, const struct metrics_pass *pass,
                        int n_c, struct err *err)
 {
     struct metrics_below got;
-    struct map_below *want = NULL;
-    int rc = 0;
+    OWN(free_at) struct map_below *want = NULL;
 
-    TRY(mem_zalloc(&want, 1, sizeof *want, "map statistics", err));
+    PASS_ON(mem_zalloc(&want, 1, sizeof *want, "map statistics", err));
     for (int i = 0; i < n_c; i++) {
         want->c[2 * i] = c[i] * (1 - k->tolerance);
         want->c[2 * i + 1] = c[i] * (1 + k->tolerance);
     }
     want->n_c = 2 * n_c;
-    TRY(map_below_run(&k->exact, want, err));
-    TRY(metrics_pass_below(k->g, pass, &got, err));
+    PASS_ON(map_below_run(&k->exact, want, err));
+    PASS_ON(metrics_pass_below(k->g, pass, &got, err));
     if (pass->p_max)
         near(k, "largest p", got.p_max, want->p_max, k->tolerance * want->p_max);
     for (int u = 0; u < BELOW_UNITS; u++)
@@ -181,30 +169,25 @@ static int check_below(struct metrics_check *k, const struct metrics_pass *pass,
             between(k, "pairs", u, c[i], got.pairs[u][i], want->below_pairs[u][2 * i],
                     want->below_pairs[u][2 * i + 1]);
         }
-out:
-    free(want);
-    return rc;
+    return 0;
 }
 
 static int check_cells(struct metrics_check *k, const struct metrics_pass *pass, int64_t pool,
                        struct err *err)
 {
     int64_t n = (k->p.nq + pool - 1) / pool * ((k->p.nk + pool - 1) / pool);
-    float *x = NULL; /* sum, max of the GPU; sum, max of the CPU */
-    int rc = 0;
+    OWN(free_at) float *x = NULL; /* sum, max of the GPU; sum, max of the CPU */
 
-    TRY(mem_alloc(&x, 4 * n, sizeof *x, "maps", err));
-    TRY(metrics_pass_cells(k->g, pass, pool, x, x + n, err));
-    TRY(pool_map(k->ops, k->lse, pool, x + 2 * n, x + 3 * n, err));
+    PASS_ON(mem_alloc(&x, 4 * n, sizeof *x, "maps", err));
+    PASS_ON(metrics_pass_cells(k->g, pass, pool, x, x + n, err));
+    PASS_ON(pool_map(k->ops, k->lse, pool, x + 2 * n, x + 3 * n, err));
     for (int64_t i = 0; i < n; i++)
         if (!near(k, "sum of a cell", x[i], x[2 * n + i],
                   k->tolerance * fmax(1e-3, x[2 * n + i])) ||
             !near(k, "maximum of a cell", x[n + i], x[3 * n + i],
                   k->tolerance * fmax(1e-3, x[3 * n + i])))
             break;
-out:
-    free(x);
-    return rc;
+    return 0;
 }
 
 /* Against the same formulas in double, on the very outputs that the device compared. */
@@ -239,25 +222,19 @@ static int check_compare(struct metrics_check *k, const struct metrics_ref *ref,
     const struct metrics_dense dense = {ref->out, ref->lse, ref->norm};
     const struct metrics_outputs o = {x->out, x->lse, x->lse, false};
     struct accel_sums sums;
-    uint16_t *out = NULL;
-    float *want = NULL;
-    double *mass = NULL;
-    int rc = 0;
+    OWN(free_at) uint16_t *out = NULL;
+    OWN(free_at) float *want = NULL;
+    OWN(free_at) double *mass = NULL;
 
-    TRY(mem_alloc(&out, n, sizeof *out, "output", err));
-    TRY(mem_alloc(&want, n, sizeof *want, "output", err));
-    TRY(mem_alloc(&mass, k->p.nq, sizeof *mass, "mass", err));
-    TRY(attn_job_launch(k->g, &k->r->job, err));
-    TRY(metrics_compare(k->g, &k->p, &dense, &o, &sums, mass, err));
-    TRY(gpu_get(k->g, out, x->out, n * 2, err));
-    TRY(gpu_get(k->g, want, ref->out, n * 4, err));
+    PASS_ON(mem_alloc(&out, n, sizeof *out, "output", err));
+    PASS_ON(mem_alloc(&want, n, sizeof *want, "output", err));
+    PASS_ON(mem_alloc(&mass, k->p.nq, sizeof *mass, "mass", err));
+    PASS_ON(attn_job_launch(k->g, &k->r->job, err));
+    PASS_ON(metrics_compare(k->g, &k->p, &dense, &o, &sums, mass, err));
+    PASS_ON(gpu_get(k->g, out, x->out, n * 2, err));
+    PASS_ON(gpu_get(k->g, want, ref->out, n * 4, err));
     sums_agree(k, out, want, &sums);
-    TRY(check_mass(k, mass, err));
-out:
-    free(out);
-    free(want);
-    free(mass);
-    return rc;
+    return check_mass(k, mass, err);
 }
 
 /* ---- a case --------------------------------------------------------------------------------- */
@@ -266,34 +243,28 @@ out:
 static int fingerprint(struct metrics_check *k, const struct metrics_pass *pass, double **out,
                        struct err *err)
 {
-    int rc = 0;
-    TRY(mem_zalloc(out, k->p.nq + 1, sizeof **out, "results", err));
+    PASS_ON(mem_zalloc(out, k->p.nq + 1, sizeof **out, "results", err));
     if (pass->sums)
-        TRY(metrics_pass_sums(k->g, pass, *out, err));
+        PASS_ON(metrics_pass_sums(k->g, pass, *out, err));
     if (pass->n_c) {
         struct metrics_below b;
-        TRY(metrics_pass_below(k->g, pass, &b, err));
+        PASS_ON(metrics_pass_below(k->g, pass, &b, err));
         for (int u = 0; u < ACCEL_UNITS; u++)
             for (int c = 0; c < pass->n_c; c++)
                 (*out)[k->p.nq] += (double)(b.pairs[u][c] * (u + 1) + b.units[u][c]);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int check_repeat(struct metrics_check *k, const struct metrics_pass *pass, struct err *err)
 {
-    double *a = NULL, *b = NULL;
-    int rc = 0;
-    TRY(fingerprint(k, pass, &a, err));
-    TRY(metrics_pass_launch(k->g, pass, err));
-    TRY(fingerprint(k, pass, &b, err));
+    OWN(free_at) double *a = NULL, *b = NULL;
+    PASS_ON(fingerprint(k, pass, &a, err));
+    PASS_ON(metrics_pass_launch(k->g, pass, err));
+    PASS_ON(fingerprint(k, pass, &b, err));
     if (memcmp(a, b, (size_t)(k->p.nq + 1) * sizeof *a) != 0)
         complain(k, "a second launch gave other bits", 1, 0);
-out:
-    free(a);
-    free(b);
-    return rc;
+    return 0;
 }
 
 static int check_pass(struct metrics_check *k, const struct metrics_ref *ref,

@@ -74,22 +74,20 @@ static int head_tensor(const struct cu_case *c, const struct cu_run *r, int whic
     if (!r)
         return cu_make_tensor(c, which, 1, n / p->d, out, err);
     const float *of[] = {r->q, r->k, r->v};
-    int rc = mem_alloc(out, n, sizeof **out, "head", err);
-    if (!rc)
-        memcpy(*out, of[which] + at * n, (size_t)n * sizeof **out);
-    return rc;
+    PASS_ON(mem_alloc(out, n, sizeof **out, "head", err));
+    memcpy(*out, of[which] + at * n, (size_t)n * sizeof **out);
+    return 0;
 }
 
 static int both_init(const struct cu_case *c, const struct cu_run *r, int head, struct both *b,
                      struct err *err)
 {
     const struct attn_problem *p = &c->problem;
-    int rc = 0;
     memset(b, 0, sizeof *b);
     for (int i = 0; i < 3; i++) {
-        TRY(head_tensor(c, r, i, head, b->x + i, err));
-        TRY(mem_alloc(b->out + i, p->nq * p->d, sizeof **b->out, "outputs", err));
-        TRY(mem_alloc(b->lse + i, p->nq, sizeof **b->lse, "log-sum-exp", err));
+        PASS_ON(head_tensor(c, r, i, head, b->x + i, err));
+        PASS_ON(mem_alloc(b->out + i, p->nq * p->d, sizeof **b->out, "outputs", err));
+        PASS_ON(mem_alloc(b->lse + i, p->nq, sizeof **b->lse, "log-sum-exp", err));
     }
     b->in = cu_head(p->nq, p->nk, p->d, p->scale, p->causal);
     b->in.x.q = b->x[0];
@@ -99,9 +97,7 @@ static int both_init(const struct cu_case *c, const struct cu_run *r, int head, 
     b->in.n_heads = HEADS;
     b->in.exact = &b->exact;
     exact_init(&b->exact, &b->in.x, PREC_F64);
-    TRY(exact_out(&b->exact, 0, p->nq, &b->whole, err));
-out:
-    return rc;
+    return exact_out(&b->exact, 0, p->nq, &b->whole, err);
 }
 
 /* sim_sink_fn */
@@ -127,14 +123,13 @@ static int run(struct both *b, int at, const struct method_run *run,
                             .device = device,
                             .sink = keep,
                             .sink_ctx = b};
-    struct record r;
+    OWN(record_free) struct record r;
     record_init(&r);
     b->at = at;
-    int rc = sim_run(&cell, &r, err);
-    if (!rc && r.status == RECORD_SKIP)
+    PASS_ON(sim_run(&cell, &r, err));
+    if (r.status == RECORD_SKIP)
         snprintf(what, 160, "skipped on the %s: %.120s", device ? "GPU" : "CPU", r.reason);
-    record_free(&r);
-    return rc;
+    return 0;
 }
 
 /* |x - y| relative to |y|. */
@@ -180,7 +175,7 @@ static void compare(const struct both *b, const struct method_run *m, double wor
 static bool check_case(const struct sim_device *device, const struct method_run *m,
                        const struct cu_case *c, int head, double worst[2], char what[160])
 {
-    struct both b;
+    OWN(both_free) struct both b;
     struct err err = {0};
     int rc = both_init(c, NULL, head, &b, &err);
     if (!rc)
@@ -194,7 +189,6 @@ static bool check_case(const struct sim_device *device, const struct method_run 
         compare(&b, m, worst, what);
     if (skipped)
         *what = 0;
-    both_free(&b);
     return !skipped;
 }
 
@@ -277,19 +271,17 @@ static int run_call(struct gpu *g, const struct own_job *job, struct call_output
 {
     const struct attn_problem *p = &job->problem;
     int64_t rows = p->heads * p->nq;
-    int rc = 0;
     for (int i = 0; i < 2; i++) {
-        TRY(mem_alloc(x->out + i, rows * p->d, sizeof **x->out, "outputs", err));
-        TRY(mem_alloc(x->lse + i, rows, sizeof **x->lse, "log-sum-exp", err));
-        TRY(gpu_zero(g, job->x.out, rows * p->d * 2, err));
-        TRY(gpu_zero(g, job->x.lse, rows * 4, err));
-        TRY(own_job_quant(g, job, err));
-        TRY(own_job_attend(g, job, err));
-        TRY(gpu_get(g, x->out[i], job->x.out, rows * p->d * 2, err));
-        TRY(gpu_get(g, x->lse[i], job->x.lse, rows * 4, err));
+        PASS_ON(mem_alloc(x->out + i, rows * p->d, sizeof **x->out, "outputs", err));
+        PASS_ON(mem_alloc(x->lse + i, rows, sizeof **x->lse, "log-sum-exp", err));
+        PASS_ON(gpu_zero(g, job->x.out, rows * p->d * 2, err));
+        PASS_ON(gpu_zero(g, job->x.lse, rows * 4, err));
+        PASS_ON(own_job_quant(g, job, err));
+        PASS_ON(own_job_attend(g, job, err));
+        PASS_ON(gpu_get(g, x->out[i], job->x.out, rows * p->d * 2, err));
+        PASS_ON(gpu_get(g, x->lse[i], job->x.lse, rows * 4, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* A head of the call against the CPU. */
@@ -394,10 +386,9 @@ static void check_calls_of(struct gpu *g, const struct method_run *m,
 static int parse_settings(const char *const *texts, size_t count, struct method_run **runs,
                           int64_t *n, struct err *err)
 {
-    int rc = 0;
-    for (size_t i = 0; i < count && !rc; i++)
-        rc = method_runs_parse(sim_methods, texts[i], runs, n, err);
-    return rc;
+    for (size_t i = 0; i < count; i++)
+        PASS_ON(method_runs_parse(sim_methods, texts[i], runs, n, err));
+    return 0;
 }
 
 void check_own(const struct accel *a, struct gpu *g, struct cu_choice *choice)

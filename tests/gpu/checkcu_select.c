@@ -304,14 +304,13 @@ static int answer_of(const struct selection *s, int head, struct mask *m, struct
 {
     const struct attn_problem *p = &s->c.problem;
     const struct select_lists *l = &s->job.lists;
-    int rc = mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, l->bq, l->bk, err);
-    for (int64_t g = 0; g < l->groups && !rc; g++) {
+    PASS_ON(mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, l->bq, l->bk, err));
+    for (int64_t g = 0; g < l->groups; g++) {
         const int64_t *row = s->ptr[0] + head * l->groups + g;
-        rc = mask_lists_add_all(m, g, s->col[0] + row[0], row[1] - row[0], err);
+        PASS_ON(mask_lists_add_all(m, g, s->col[0] + row[0], row[1] - row[0], err));
     }
-    if (!rc)
-        mask_lists_finish(m);
-    return rc;
+    mask_lists_finish(m);
+    return 0;
 }
 
 /* Units in which two masks of a head differ; all of them, 1 at least, where their forms do. */
@@ -378,33 +377,28 @@ static int ask_head(struct selection *s, int head, struct err *err)
     struct prepared *p = s->heads + head;
     struct carry *carry = NULL;
     char why[160];
-    int rc = 0;
 
     if (by_head(s))
-        TRY(mem_zalloc(&carry, 1, sizeof *carry, "state between steps", err));
+        PASS_ON(mem_zalloc(&carry, 1, sizeof *carry, "state between steps", err));
     p->ctx.carry = carry;
-    if ((rc = prepare_head(s, head, is_video(s), carry, p, err)) != 0)
-        goto out;
+    PASS_ON(prepare_head(s, head, is_video(s), carry, p, err));
     enum mask_source source = method_origin(me, p->state).source;
     if (source == SOURCE_REUSED || (by_head(s) && source != SOURCE_OWN) ||
         !me->device.rule(p->state, &p->rule, why))
         return METHOD_SKIP;
     s->choices[head].rule = &p->rule.of;
     s->choices[head].given = p->rule.data;
-out:
-    return rc;
+    return 0;
 }
 
 static int ask_heads(struct selection *s, struct err *err)
 {
-    int rc = 0;
     s->n_asked = by_head(s) ? s->c.problem.heads : 1;
-    TRY(mem_zalloc(&s->heads, s->n_asked, sizeof *s->heads, "heads", err));
-    TRY(mem_zalloc(&s->choices, s->n_asked, sizeof *s->choices, "heads", err));
-    for (int h = 0; h < s->n_asked && !rc; h++)
-        rc = ask_head(s, h, err);
-out:
-    return rc;
+    PASS_ON(mem_zalloc(&s->heads, s->n_asked, sizeof *s->heads, "heads", err));
+    PASS_ON(mem_zalloc(&s->choices, s->n_asked, sizeof *s->choices, "heads", err));
+    for (int h = 0; h < s->n_asked; h++)
+        PASS_ON(ask_head(s, h, err));
+    return 0;
 }
 
 /* ---- comparison ----------------------------------------------------------------------------- */
@@ -471,15 +465,12 @@ static bool same_bits(const struct selection *s)
 static int launch_and_fetch(struct gpu *g, struct selection *s, int i, struct err *err)
 {
     const struct select_method *me = s->job.method;
-    int rc = 0;
     free(s->ptr[i]);
     free(s->col[i]);
     s->ptr[i] = NULL;
     s->col[i] = NULL;
-    TRY(me->launch(g, &s->job, err));
-    TRY(select_fetch_rows(g, &s->job, 0, s->job.lists.rows, &s->ptr[i], &s->col[i], err));
-out:
-    return rc;
+    PASS_ON(me->launch(g, &s->job, err));
+    return select_fetch_rows(g, &s->job, 0, s->job.lists.rows, &s->ptr[i], &s->col[i], err);
 }
 
 /* ---- cases ---------------------------------------------------------------------------------- */
@@ -487,15 +478,12 @@ out:
 static int upload(struct gpu *g, struct selection *s, struct select_problem *q, struct err *err)
 {
     const struct attn_problem *p = &s->c.problem;
-    int rc = 0;
-    TRY(cu_make_tensor(&s->c, 0, p->heads, p->nq, &s->q, err));
-    TRY(cu_make_tensor(&s->c, 1, p->kv_heads, p->nk, &s->k, err));
-    TRY(cu_make_tensor(&s->c, 2, p->kv_heads, p->nk, &s->v, err));
-    TRY(cu_put(g, DT_BF16, s->q, p->heads * p->nq * p->d, &q->q, err));
-    TRY(cu_put(g, DT_BF16, s->k, p->kv_heads * p->nk * p->d, &q->k, err));
-    TRY(cu_put(g, DT_BF16, s->v, p->kv_heads * p->nk * p->d, &q->v, err));
-out:
-    return rc;
+    PASS_ON(cu_make_tensor(&s->c, 0, p->heads, p->nq, &s->q, err));
+    PASS_ON(cu_make_tensor(&s->c, 1, p->kv_heads, p->nk, &s->k, err));
+    PASS_ON(cu_make_tensor(&s->c, 2, p->kv_heads, p->nk, &s->v, err));
+    PASS_ON(cu_put(g, DT_BF16, s->q, p->heads * p->nq * p->d, &q->q, err));
+    PASS_ON(cu_put(g, DT_BF16, s->k, p->kv_heads * p->nk * p->d, &q->k, err));
+    return cu_put(g, DT_BF16, s->v, p->kv_heads * p->nk * p->d, &q->v, err);
 }
 
 /* The GPU side says that nothing is to be chosen: so does the CPU's? */
@@ -624,28 +612,27 @@ static int check_setting(struct gpu *g, const struct method_run *run,
     };
     static const int heads[][2] = {{1, 1}, {4, 1}, {2, 2}};
     bool small = choice->small, little = choice->brief && like;
-    int rc = 0, n = little ? 8 : small ? 11 : (int)(sizeof shapes / sizeof *shapes);
+    int n = little ? 8 : small ? 11 : (int)(sizeof shapes / sizeof *shapes);
     for (int i = little ? 13 : 0; i < 2 * n; i += small && !little ? 3 : 1) {
         int h = i % 3, causal = i % 2;
         struct cu_case c = {.problem = {heads[h][0], heads[h][1], i / 2 % 2 ? 64 : 128,
                                         shapes[i / 2][0], shapes[i / 2][1], 0, causal, 0},
                             .once = choice->brief,
                             .data = i % 4 < 2 ? DATA_NORMAL : DATA_SMOOTH};
-        TRY(check_case(g, run, c, t, err));
+        PASS_ON(check_case(g, run, c, t, err));
     }
     if (!small) { /* more heads than multiprocessors: some thread blocks have more than one tile */
         struct cu_case c = {.problem = {160, 40, 64, 300, 300, 0, 1, 0}, .data = DATA_NORMAL};
-        TRY(check_case(g, run, c, t, err));
+        PASS_ON(check_case(g, run, c, t, err));
     }
     for (int i = 0; i < 2 * DATA_COUNT && !small; i++) {
         struct cu_case c = {.problem = {2, 1, i % 2 ? 64 : 128, 1536, 1536, 0, i / 2 % 2 == 0, 0},
                             .data = (enum cu_data)(i / 2)};
-        TRY(check_case(g, run, c, t, err));
+        PASS_ON(check_case(g, run, c, t, err));
         c.problem.causal = !c.problem.causal;
-        TRY(check_case(g, run, c, t, err));
+        PASS_ON(check_case(g, run, c, t, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 int check_selections(struct gpu *g, struct cu_choice *choice)

@@ -174,18 +174,14 @@ static int compare_rows(struct sample *s, const struct mask *m, int64_t r0, int6
 {
     struct mask part = rows_of(m, r0, r1);
     int64_t n = r1 - r0, dv = s->in->x.dv, from = r0 - m->row0;
-    double *ref = NULL, *ref_lse = NULL;
-    int rc = 0;
+    OWN(free_at) double *ref = NULL, *ref_lse = NULL;
 
-    TRY(mem_alloc(&ref, n * dv, sizeof *ref, "reference", err));
-    TRY(mem_alloc(&ref_lse, n, sizeof *ref_lse, "reference", err));
-    TRY(exact_attend(s->in->exact, &part, ref, ref_lse, err));
+    PASS_ON(mem_alloc(&ref, n * dv, sizeof *ref, "reference", err));
+    PASS_ON(mem_alloc(&ref_lse, n, sizeof *ref_lse, "reference", err));
+    PASS_ON(exact_attend(s->in->exact, &part, ref, ref_lse, err));
     add_error(&s->exact, out + from * dv, lse + from, ref, ref_lse, n, dv);
     add_error(&s->cpu, out + from * dv, lse + from, s->out + r0 * dv, s->lse + r0, n, dv);
-out:
-    free(ref);
-    free(ref_lse);
-    return rc;
+    return 0;
 }
 
 /* sim_sink_fn: keeps the CPU's outputs and lists. */
@@ -195,9 +191,7 @@ static int keep(void *ctx, const struct mask *m, const double *out, const double
     struct sample *s = ctx;
     int64_t n = m->row1 - m->row0, dv = s->in->x.dv;
     if (m->form == MASK_LISTS && s->n_masks < MAX_CHUNKS) {
-        int rc = mask_lists_rows(m, m->row0, m->row1, s->masks + s->n_masks, err);
-        if (rc)
-            return rc;
+        PASS_ON(mask_lists_rows(m, m->row0, m->row1, s->masks + s->n_masks, err));
     }
     s->n_masks++;
     memcpy(s->out + m->row0 * dv, out, (size_t)(n * dv) * sizeof *out);
@@ -213,20 +207,18 @@ static int sink(void *ctx, const struct mask *m, const double *out, const double
     struct mask_counts c;
     int64_t unit = m->form == MASK_LISTS ? m->bq : 1;
     int64_t step = (PIECE + unit - 1) / unit * unit, rows = m->row1 - m->row0;
-    int rc = mask_count(m, &c, err);
+    PASS_ON(mask_count(m, &c, err));
 
-    if (rc)
-        return rc;
     s->units += c.tiles_allowed;
     const struct mask *own = s->masks + s->next;
     if (m->form == MASK_LISTS && s->next < MAX_CHUNKS && own->form == MASK_LISTS && own->ptr)
         s->unlike += mask_lists_differ(own, m);
     s->next++;
     int64_t last = m->row0 + (rows - 1) / step * step;
-    rc = compare_rows(s, m, m->row0, m->row0 + (step < rows ? step : rows), out, lse, err);
-    if (!rc && last > m->row0)
-        rc = compare_rows(s, m, last, m->row1, out, lse, err);
-    return rc;
+    PASS_ON(compare_rows(s, m, m->row0, m->row0 + (step < rows ? step : rows), out, lse, err));
+    if (last > m->row0)
+        return compare_rows(s, m, last, m->row1, out, lse, err);
+    return 0;
 }
 
 static double apart(const struct record *a, const struct record *b, const char *name)
@@ -456,24 +448,20 @@ static int compare_head(const struct trace *a, const struct trace *b, int64_t ca
                         enum trace_what what, int head, double *worst, struct err *err)
 {
     struct trace_shape s = trace_shape(trace_meta(a), what);
-    float *x = NULL, *y = NULL;
+    OWN(free_at) float *x = NULL, *y = NULL;
     double delta2 = 0, ref2 = 0;
-    int rc = 0;
 
-    TRY(mem_alloc(&x, s.tokens * s.dim, sizeof *x, "head", err));
-    TRY(mem_alloc(&y, s.tokens * s.dim, sizeof *y, "head", err));
-    TRY(trace_read(a, call, what, head, 0, s.tokens, x, err));
-    TRY(trace_read(b, call, what, head, 0, s.tokens, y, err));
+    PASS_ON(mem_alloc(&x, s.tokens * s.dim, sizeof *x, "head", err));
+    PASS_ON(mem_alloc(&y, s.tokens * s.dim, sizeof *y, "head", err));
+    PASS_ON(trace_read(a, call, what, head, 0, s.tokens, x, err));
+    PASS_ON(trace_read(b, call, what, head, 0, s.tokens, y, err));
     for (int64_t i = 0; i < s.tokens * s.dim; i++) {
         delta2 += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
         ref2 += (double)x[i] * x[i];
     }
     double rel = ref2 > 0 ? sqrt(delta2 / ref2) : delta2 > 0 ? INFINITY : 0;
     *worst = isnan(rel) ? INFINITY : fmax(*worst, rel);
-out:
-    free(x);
-    free(y);
-    return rc;
+    return 0;
 }
 
 static int compare_traces(const char *const paths[2], double worst[3], struct err *err)

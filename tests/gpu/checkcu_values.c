@@ -43,17 +43,13 @@ static void head_free(struct head *h)
 
 static int reference(struct head *h, struct err *err)
 {
-    struct attn_ops ops = {0};
+    OWN(attn_release) struct attn_ops ops = {0};
     struct mask full;
-    int rc = 0;
     mask_full(&full, N, N, 0, N, h->x.causal);
-    TRY(mem_alloc(&h->out, N * h->x.d, sizeof *h->out, "outputs", err));
-    TRY(mem_alloc(&h->lse, N, sizeof *h->lse, "log-sum-exp", err));
-    TRY(attn_prepare(&ops, &h->x, PREC_F64, err));
-    TRY(attn_rows(&ops, &full, h->out, h->lse, err));
-out:
-    attn_release(&ops);
-    return rc;
+    PASS_ON(mem_alloc(&h->out, N * h->x.d, sizeof *h->out, "outputs", err));
+    PASS_ON(mem_alloc(&h->lse, N, sizeof *h->lse, "log-sum-exp", err));
+    PASS_ON(attn_prepare(&ops, &h->x, PREC_F64, err));
+    return attn_rows(&ops, &full, h->out, h->lse, err);
 }
 
 static int head_init(int d, bool causal, enum cu_data data, int exponent, struct head *h,
@@ -61,11 +57,10 @@ static int head_init(int d, bool causal, enum cu_data data, int exponent, struct
 {
     struct cu_case c = {
         .problem = {1, 1, d, N, N, 1 / sqrt(d), causal, ATTN_DENSE}, .data = data, .seed = 11};
-    int rc = 0;
     memset(h, 0, sizeof *h);
-    TRY(cu_make_tensor(&c, 0, 1, N, &h->q, err));
-    TRY(cu_make_tensor(&c, 1, 1, N, &h->k, err));
-    TRY(cu_make_tensor(&c, 2, 1, N, &h->v, err));
+    PASS_ON(cu_make_tensor(&c, 0, 1, N, &h->q, err));
+    PASS_ON(cu_make_tensor(&c, 1, 1, N, &h->k, err));
+    PASS_ON(cu_make_tensor(&c, 2, 1, N, &h->v, err));
     for (int i = 0; i < N * d; i++)
         h->v[i] = ldexpf(h->v[i], exponent);
     h->x = (struct attn_in){.nq = N,
@@ -77,22 +72,19 @@ static int head_init(int d, bool causal, enum cu_data data, int exponent, struct
                             .v = h->v,
                             .scale = c.problem.scale,
                             .causal = causal};
-    TRY(reference(h, err));
+    PASS_ON(reference(h, err));
     h->head.x = &h->x;
-    TRY(mem_alloc(&h->head.out, N * d, sizeof *h->head.out, "outputs", err));
-    TRY(mem_alloc(&h->head.lse, N, sizeof *h->head.lse, "log-sum-exp", err));
-    TRY(mem_alloc(&h->head.mass, N, sizeof *h->head.mass, "mass", err));
-out:
-    return rc;
+    PASS_ON(mem_alloc(&h->head.out, N * d, sizeof *h->head.out, "outputs", err));
+    PASS_ON(mem_alloc(&h->head.lse, N, sizeof *h->head.lse, "log-sum-exp", err));
+    return mem_alloc(&h->head.mass, N, sizeof *h->head.mass, "mass", err);
 }
 
 /* Lists of all blocks of bq x bk that have an allowed pair. */
 static int all_blocks(struct head *h, int bq, int bk, struct err *err)
 {
     int64_t groups = ceil_div(N, bq), n = 0;
-    int rc = 0;
-    TRY(mem_alloc(&h->ptr, groups + 1, sizeof *h->ptr, "lists", err));
-    TRY(mem_alloc(&h->col, groups * ceil_div(N, bk), sizeof *h->col, "lists", err));
+    PASS_ON(mem_alloc(&h->ptr, groups + 1, sizeof *h->ptr, "lists", err));
+    PASS_ON(mem_alloc(&h->col, groups * ceil_div(N, bk), sizeof *h->col, "lists", err));
     for (int64_t g = 0; g < groups; g++) {
         int64_t last = (g + 1) * bq < N && h->x.causal ? (g + 1) * bq : N;
         h->ptr[g] = n;
@@ -100,8 +92,7 @@ static int all_blocks(struct head *h, int bq, int bk, struct err *err)
             h->col[n++] = (int32_t)b;
     }
     h->ptr[groups] = n;
-out:
-    return rc;
+    return 0;
 }
 
 static void compare(const struct head *h, char what[160])
@@ -173,7 +164,7 @@ static void check_form(const struct accel *a, struct accel_session *s, const str
     for (int i = 0; i < 3 * 2 * 2; i++) {
         enum cu_data data = i % 2 ? DATA_RISING : DATA_NORMAL;
         bool causal = i / 2 % 2;
-        struct head h;
+        OWN(head_free) struct head h;
         struct err err = {0};
         char what[160] = "";
         int rc = head_init(d, causal, data, exponents[i / 4], &h, &err);
@@ -186,7 +177,6 @@ static void check_form(const struct accel *a, struct accel_session *s, const str
             printf("FAIL values hd%d: values of 2^%d, data %s%s, kernel %s: %s\n", d,
                    exponents[i / 4], cu_data_names[data], causal ? ", causal" : "", h.r.kernel,
                    what);
-        head_free(&h);
     }
 }
 

@@ -134,9 +134,7 @@ static int capture(void *ctx, const struct mask *m, const double *out, const dou
                    struct err *err)
 {
     struct conform_result *res = ctx;
-    int rc = mask_check(m, err);
-    if (rc)
-        return rc;
+    PASS_ON(mask_check(m, err));
     memcpy(res->out + m->row0 * res->dv, out,
            (size_t)((m->row1 - m->row0) * res->dv) * sizeof *out);
     memcpy(res->lse + m->row0, lse, (size_t)(m->row1 - m->row0) * sizeof *lse);

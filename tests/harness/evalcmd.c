@@ -103,7 +103,7 @@ const struct record *evalcmd_find(const struct evalcmd_records *x, const char *m
 
 float *evalcmd_read_nll(const char *path, int64_t *rows, int64_t *n)
 {
-    struct npy *f = NULL;
+    OWN(npy_close) struct npy *f = NULL;
     assert_ok(npy_open(path, false, &f, &err), &err);
     ck_assert_int_eq(f->ndim, 2);
     float *x = malloc((size_t)f->count * sizeof *x);
@@ -111,7 +111,6 @@ float *evalcmd_read_nll(const char *path, int64_t *rows, int64_t *n)
     assert_ok(npy_read_f32(f, x, &err), &err);
     *rows = f->shape[0];
     *n = f->shape[1];
-    npy_close(&f);
     return x;
 }
 

@@ -2,6 +2,7 @@
  * fakedenoiser.c - see fakedenoiser.h.
  */
 #include "tests/harness/fakedenoiser.h"
+#include "core/mem.h"
 
 #include "capture/nn.h"
 #include "tests/harness/floats.h"
@@ -104,7 +105,7 @@ static int dev_begin(struct denoiser *d, const float *x, const float *frequencie
     const struct denoiser_shape *s = &d->s;
     const int64_t *p = s->patch;
     int64_t values = s->in_channels * p[0] * p[1] * p[2], at = 0;
-    float *rows = room(d->n * values), *tmp = room((s->n_text + 1) * d->dim);
+    OWN(free_at) float *rows = room(d->n * values), *tmp = room((s->n_text + 1) * d->dim);
     ck_assert_int_eq(d->next, 0);
     linear(d->outer, WAN_TIME1, frequencies, 1, s->freq, d->dim, tmp);
     nn_silu(tmp, d->dim);
@@ -121,8 +122,6 @@ static int dev_begin(struct denoiser *d, const float *x, const float *frequencie
             rows[at++] = x[pixel(d, token, i / (p[0] * p[1] * p[2]), dt, dh, dw)];
         }
     linear(d->outer, WAN_PATCH, rows, d->n, values, d->dim, d->h);
-    free(rows);
-    free(tmp);
     return 0;
 }
 
@@ -173,8 +172,8 @@ static int hand_out(const struct denoiser *d, const struct denoiser_sink *sink, 
                     const float *k, const float *v, struct err *e)
 {
     int64_t part = 50, rest = part * d->dim;
-    int rc = sink->rows(sink->ctx, 0, part, q, k, v, e);
-    return rc ? rc : sink->rows(sink->ctx, part, d->n - part, q + rest, k + rest, v + rest, e);
+    PASS_ON(sink->rows(sink->ctx, 0, part, q, k, v, e));
+    return sink->rows(sink->ctx, part, d->n - part, q + rest, k + rest, v + rest, e);
 }
 
 struct scratch {
@@ -188,7 +187,7 @@ static int attend_own(struct denoiser *d, const struct denoiser_sink *sink, stru
 {
     const struct denoiser_shape *s = &d->s;
     int64_t size = d->n * s->head_dim;
-    float *q = room(d->n * d->dim), *stays = room(d->n * d->dim);
+    OWN(free_at) float *q = room(d->n * d->dim), *stays = room(d->n * d->dim);
     struct decoder_operands there = {a->q, a->k, a->v, s->head_dim, stays};
     struct decoder_rows rows = {q, kv->k, kv->v};
     bool stayed = false;
@@ -197,8 +196,6 @@ static int attend_own(struct denoiser *d, const struct denoiser_sink *sink, stru
     int rc = sink->attend(sink->ctx, &there, &rows, a->o, &stayed, e);
     if (stayed)
         memcpy(a->o, stays, (size_t)(d->n * d->dim) * sizeof *stays);
-    free(q);
-    free(stays);
     return rc;
 }
 
@@ -207,8 +204,7 @@ static int self_attention(struct denoiser *d, float **w, const float *mod, struc
 {
     const struct denoiser_shape *s = &d->s;
     int64_t dim = d->dim;
-    struct nn_kv kv = {0};
-    int rc = 0;
+    OWN(nn_kv_free) struct nn_kv kv = {0};
     modulate(d, mod, mod + dim, a->x);
     linear(w, WAN_Q1, a->x, d->n, dim, dim, a->q);
     linear(w, WAN_K1, a->x, d->n, dim, dim, a->k);
@@ -218,20 +214,19 @@ static int self_attention(struct denoiser *d, float **w, const float *mod, struc
     rotate(d, a->q);
     rotate(d, a->k);
     if (sink->rows)
-        TRY(hand_out(d, sink, a->q, a->k, a->v, e));
+        PASS_ON(hand_out(d, sink, a->q, a->k, a->v, e));
     attend(d, a->q, a->k, a->v, d->n, a->lse, &kv, a->o);
     if (sink->pool) {
         int64_t cells = (d->n + sink->pool - 1) / sink->pool;
         struct attnmap m = {sink->pool, cells, cells, s->heads, sink->map_sum, sink->map_max};
-        TRY(attnmap_rows(&m, a->q, &kv, 0, d->n, d->n, 1 / sqrt(s->head_dim), false, a->lse, 1, e));
+        PASS_ON(
+            attnmap_rows(&m, a->q, &kv, 0, d->n, d->n, 1 / sqrt(s->head_dim), false, a->lse, 1, e));
     }
     if (sink->attend)
-        TRY(attend_own(d, sink, a, &kv, e));
+        PASS_ON(attend_own(d, sink, a, &kv, e));
     linear(w, WAN_O1, a->o, d->n, dim, dim, a->x);
     add_gated(d, a->x, mod + 2 * dim);
-out:
-    nn_kv_free(&kv);
-    return rc;
+    return 0;
 }
 
 static void cross_attention(struct denoiser *d, float **w, struct scratch *a)
@@ -297,7 +292,9 @@ static int dev_end(struct denoiser *d, float *v, struct err *e)
     const struct denoiser_shape *s = &d->s;
     const int64_t *p = s->patch, c = s->out_channels;
     int64_t values = c * p[0] * p[1] * p[2], at = 0;
-    float *rows = room(d->n * values), *x = room(d->n * d->dim), *mod = room(2 * d->dim);
+    OWN(free_at)
+    float *rows = room(d->n * values),
+          *x = room(d->n * d->dim), *mod = room(2 * d->dim);
     ck_assert_int_eq(d->next, s->layers);
     d->next = 0;
     for (int64_t i = 0; i < 2 * d->dim; i++)
@@ -309,9 +306,6 @@ static int dev_end(struct denoiser *d, float *v, struct err *e)
             int64_t dw = i / c % p[2], dh = i / (c * p[2]) % p[1], dt = i / (c * p[1] * p[2]);
             v[pixel(d, token, i % c, dt, dh, dw)] = rows[at++];
         }
-    free(rows);
-    free(x);
-    free(mod);
     return 0;
 }
 

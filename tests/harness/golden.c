@@ -23,10 +23,9 @@ struct head_data {
 
 static int data_alloc(struct head_data *x, int64_t nq, int64_t nk, int d, struct err *err)
 {
-    int rc = mem_zalloc(&x->q, nq * d, sizeof(float), "golden q", err);
-    if (!rc)
-        rc = mem_zalloc(&x->k, nk * d, sizeof(float), "golden k", err);
-    return rc ? rc : mem_zalloc(&x->v, nk * d, sizeof(float), "golden v", err);
+    PASS_ON(mem_zalloc(&x->q, nq * d, sizeof(float), "golden q", err));
+    PASS_ON(mem_zalloc(&x->k, nk * d, sizeof(float), "golden k", err));
+    return mem_zalloc(&x->v, nk * d, sizeof(float), "golden v", err);
 }
 
 static void data_free(struct head_data *x)
@@ -39,10 +38,9 @@ static void data_free(struct head_data *x)
 static int copy_rows(float **dst, const float *src, int64_t n, int d, const char *what,
                      struct err *err)
 {
-    int rc = mem_alloc(dst, n * d, sizeof(float), what, err);
-    if (!rc)
-        memcpy(*dst, src, (size_t)(n * d) * sizeof(float));
-    return rc;
+    PASS_ON(mem_alloc(dst, n * d, sizeof(float), what, err));
+    memcpy(*dst, src, (size_t)(n * d) * sizeof(float));
+    return 0;
 }
 
 int head_init(struct sim_head *h, const struct head_in *in, enum precision prec, struct err *err)
@@ -131,8 +129,8 @@ static int read_head(const struct st_file *f, const char *name, int64_t heads, i
 {
     const struct st_tensor *t;
     int64_t shape[3] = {heads, n, d};
-    int rc = st_require(f, name, 3, shape, &t, err);
-    return rc ? rc : st_read_f32(f, t, index * n * d, n * d, dst, err);
+    PASS_ON(st_require(f, name, 3, shape, &t, err));
+    return st_read_f32(f, t, index * n * d, n * d, dst, err);
 }
 
 /* ---- real heads ----------------------------------------------------------------------------- */
@@ -140,21 +138,20 @@ static int read_head(const struct st_file *f, const char *name, int64_t heads, i
 int golden_code_lm(int layer, int head, enum precision prec, struct sim_head *h, struct err *err)
 {
     enum { N = 770, D = 64, KV = 2, GROUP = 4 };
-    int rc = 0;
-    struct st_file *f = NULL;
-    struct head_data x = {0};
+    OWN(st_close) struct st_file *f = NULL;
+    OWN(data_free) struct head_data x = {0};
     char name[64];
 
     if ((layer != 0 && layer != 5) || (head != 0 && head != 7))
-        FAIL(err, ERR_RUN, "code-lm-a has no layer %d head %d", layer, head);
-    TRY(st_open("tests/data/code-lm-a.safetensors", &f, err));
-    TRY(data_alloc(&x, N, N, D, err));
+        return err_set(err, ERR_RUN, "code-lm-a has no layer %d head %d", layer, head);
+    PASS_ON(st_open("tests/data/code-lm-a.safetensors", &f, err));
+    PASS_ON(data_alloc(&x, N, N, D, err));
     snprintf(name, sizeof name, "layer%d.q.heads0,7", layer);
-    TRY(read_head(f, name, 2, head == 7, N, D, x.q, err));
+    PASS_ON(read_head(f, name, 2, head == 7, N, D, x.q, err));
     snprintf(name, sizeof name, "layer%d.k", layer);
-    TRY(read_head(f, name, KV, head / GROUP, N, D, x.k, err));
+    PASS_ON(read_head(f, name, KV, head / GROUP, N, D, x.k, err));
     if (layer == 5)
-        TRY(read_head(f, "layer5.v", KV, head / GROUP, N, D, x.v, err));
+        PASS_ON(read_head(f, "layer5.v", KV, head / GROUP, N, D, x.v, err));
     struct head_in in = one_head(x.q, x.k, x.v, N, N, D, true);
     in.layer = layer;
     in.head = head;
@@ -162,36 +159,32 @@ int golden_code_lm(int layer, int head, enum precision prec, struct sim_head *h,
     in.n_heads = KV * GROUP;
     in.n_kv_heads = KV;
     in.n_layers = 6;
-    TRY(head_init(h, &in, prec, err));
-out:
-    data_free(&x);
-    st_close(&f);
-    return rc;
+    return head_init(h, &in, prec, err);
 }
 
 int golden_video(int step, int layer, int head, enum precision prec, struct sim_head *h,
                  struct err *err)
 {
     enum { T = 4, H = 8, W = 12, N = T * H * W, D = 128, HEADS = 2 };
-    int rc = 0;
-    struct st_file *f = NULL;
-    struct head_data x = {0};
+    OWN(st_close) struct st_file *f = NULL;
+    OWN(data_free) struct head_data x = {0};
     const struct st_tensor *sigmas;
     float sigma;
     char name[64];
     float *dst[3];
 
     if ((step != 0 && step != 3) || (layer != 0 && layer != 5) || head < 0 || head >= HEADS)
-        FAIL(err, ERR_RUN, "video-dit-a has no step %d layer %d head %d", step, layer, head);
-    TRY(st_open("tests/data/video-dit-a.safetensors", &f, err));
-    TRY(data_alloc(&x, N, N, D, err));
+        return err_set(err, ERR_RUN, "video-dit-a has no step %d layer %d head %d", step, layer,
+                       head);
+    PASS_ON(st_open("tests/data/video-dit-a.safetensors", &f, err));
+    PASS_ON(data_alloc(&x, N, N, D, err));
     dst[0] = x.q, dst[1] = x.k, dst[2] = x.v;
     for (int i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "step%d.layer%d.%c", step, layer, "qkv"[i]);
-        TRY(read_head(f, name, HEADS, head, N, D, dst[i], err));
+        PASS_ON(read_head(f, name, HEADS, head, N, D, dst[i], err));
     }
-    TRY(st_require(f, "sigmas", 1, (int64_t[]){5}, &sigmas, err));
-    TRY(st_read_f32(f, sigmas, step, 1, &sigma, err));
+    PASS_ON(st_require(f, "sigmas", 1, (int64_t[]){5}, &sigmas, err));
+    PASS_ON(st_read_f32(f, sigmas, step, 1, &sigma, err));
     struct head_in in = one_head(x.q, x.k, x.v, N, N, D, false);
     in.geom = (struct geometry){.t = T, .h = H, .w = W};
     in.layer = layer;
@@ -202,11 +195,7 @@ int golden_video(int step, int layer, int head, enum precision prec, struct sim_
     in.n_steps = 4;
     in.timestep = 1000.0 * sigma;
     in.branch = "cond";
-    TRY(head_init(h, &in, prec, err));
-out:
-    data_free(&x);
-    st_close(&f);
-    return rc;
+    return head_init(h, &in, prec, err);
 }
 
 /* ---- made heads ----------------------------------------------------------------------------- */
@@ -223,10 +212,9 @@ static float sample_value(uint64_t t, int64_t n, int j)
 int golden_sample(int64_t n, enum precision prec, struct sim_head *h, struct err *err)
 {
     enum { D = 64, NEAR = 5, FAR = 986, COLUMN = 2000 };
-    int rc = 0;
-    struct head_data x = {0};
+    OWN(data_free) struct head_data x = {0};
 
-    TRY(data_alloc(&x, n, n, D, err));
+    PASS_ON(data_alloc(&x, n, n, D, err));
     for (int64_t i = 0; i < n; i++)
         for (int j = 0; j < D; j++) {
             float q = sample_value(1, i, j);
@@ -238,19 +226,15 @@ int golden_sample(int64_t n, enum precision prec, struct sim_head *h, struct err
             x.v[i * D + j] = sample_value(3, i, j);
         }
     struct head_in in = one_head(x.q, x.k, x.v, n, n, D, true);
-    TRY(head_init(h, &in, prec, err));
-out:
-    data_free(&x);
-    return rc;
+    return head_init(h, &in, prec, err);
 }
 
 int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, double sigma,
                 enum precision prec, struct sim_head *h, struct err *err)
 {
-    int rc = 0;
-    struct head_data x = {0};
+    OWN(data_free) struct head_data x = {0};
 
-    TRY(data_alloc(&x, nq, nk, d, err));
+    PASS_ON(data_alloc(&x, nq, nk, d, err));
     for (int64_t i = 0; i < nq * d; i++)
         x.q[i] = (float)(sigma * rng_normal(seed, 1, (uint64_t)i));
     for (int64_t i = 0; i < nk * d; i++) {
@@ -258,19 +242,14 @@ int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, doubl
         x.v[i] = (float)(sigma * rng_normal(seed, 3, (uint64_t)i));
     }
     struct head_in in = one_head(x.q, x.k, x.v, nq, nk, d, causal);
-    TRY(head_init(h, &in, prec, err));
-out:
-    data_free(&x);
-    return rc;
+    return head_init(h, &in, prec, err);
 }
 
 int random_video(uint64_t seed, int64_t t, int64_t h, int64_t w, int64_t text, int place,
                  struct sim_head *out, struct err *err)
 {
     int64_t n = t * h * w + text;
-    int rc = random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, err);
-    if (rc)
-        return rc;
+    PASS_ON(random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, err));
     out->in.geom = (struct geometry){t, h, w, text, text ? place : 0};
     out->in.layer = 7;
     out->in.n_layers = 40;
@@ -282,7 +261,7 @@ int random_video(uint64_t seed, int64_t t, int64_t h, int64_t w, int64_t text, i
 float *golden_tensor(const char *path, const char *name, int64_t count)
 {
     struct err err = {0};
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     const struct st_tensor *t;
     float *x = malloc((size_t)count * sizeof *x);
     if (!x || st_open(path, &f, &err) || st_require(f, name, -1, NULL, &t, &err) ||
@@ -290,7 +269,6 @@ float *golden_tensor(const char *path, const char *name, int64_t count)
         fprintf(stderr, "%s: %s: %s\n", path, name, err.code ? err.msg : "another size");
         abort();
     }
-    st_close(&f);
     return x;
 }
 
@@ -315,11 +293,11 @@ int drawn_operand(const struct head_in *in, enum trace_aux which, int64_t gates,
     bool last = which == AUX_IQ || which == AUX_IW; /* the rows are the last of the sequence */
     int64_t n = of[which].heads * of[which].rows, d = of[which].dim;
     *shape = of[which];
-    int rc = x ? mem_alloc(x, n * d, sizeof **x, "a drawn operand", err) : 0;
-    for (int64_t i = 0; x && !rc && i < n * d; i++) {
+    PASS_ON(x ? mem_alloc(x, n * d, sizeof **x, "a drawn operand", err) : 0);
+    for (int64_t i = 0; x && i < n * d; i++) {
         int64_t row = i / d % shape->rows + (last ? nk - nq : 0), head = i / d / shape->rows;
         double z = rng_normal(78, (uint64_t)which, (uint64_t)((row * 8 + head) * d + i % d));
         (*x)[i] = rintf(2 * (float)z) / 2;
     }
-    return rc;
+    return 0;
 }

@@ -20,9 +20,7 @@ int h5walk_open(const char *path, hid_t *file, struct err *err)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_sys(err, ERR_INPUT, "%s", path);
-    int rc = h5guard_open(fd, &g, err);
-    if (rc)
-        return rc;
+    PASS_ON(h5guard_open(fd, &g, err));
     *file = h5guard_hdf5(g);
     return *file < 0 ? h5_fail(err, ERR_INPUT, "%s", path) : 0;
 }
@@ -77,10 +75,8 @@ int h5walk(hid_t file, int (*visit)(void *ctx, hid_t object, const char *path, s
            void *ctx, struct err *err)
 {
     struct walk w = {visit, ctx, 0};
-    hid_t root = H5Gopen2(file, "/", H5P_DEFAULT);
-    int rc = root < 0 ? h5_fail(err, ERR_INPUT, "/") : visit_below(&w, root, "", 0, err);
-    h5_close(root);
-    return rc;
+    OWN(h5_close_at) hid_t root = H5Gopen2(file, "/", H5P_DEFAULT);
+    return root < 0 ? h5_fail(err, ERR_INPUT, "/") : visit_below(&w, root, "", 0, err);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -101,7 +97,7 @@ static int read_attribute(hid_t object, hsize_t i, struct err *err)
     hid_t type = a < 0 ? a : H5Aget_type(a), space = a < 0 ? a : H5Aget_space(a);
     hssize_t n = space < 0 ? 0 : H5Sget_simple_extent_npoints(space);
     size_t size = type < 0 ? 0 : H5Tget_size(type);
-    void *data = n > 0 && size > 0 ? calloc((size_t)n, size + 8) : NULL;
+    OWN(free_at) void *data = n > 0 && size > 0 ? calloc((size_t)n, size + 8) : NULL;
     double number;
     int rc = a < 0 || type < 0 || space < 0 ? h5_fail(err, ERR_INPUT, "attribute") : 0;
     if (data && is_plain(type) && H5Aread(a, type, data) < 0)
@@ -109,7 +105,6 @@ static int read_attribute(hid_t object, hsize_t i, struct err *err)
     if (n == 1 && (H5Tget_class(type) == H5T_INTEGER || H5Tget_class(type) == H5T_FLOAT) &&
         H5Aread(a, H5T_NATIVE_DOUBLE, &number) < 0)
         rc = h5_fail(err, ERR_INPUT, "attribute as a number");
-    free(data);
     h5_close(space);
     h5_close(type);
     h5_close(a);
@@ -118,30 +113,26 @@ static int read_attribute(hid_t object, hsize_t i, struct err *err)
 
 int h5walk_elements(hid_t dset, void **data, size_t *n, struct err *err)
 {
-    hid_t type = H5Dget_type(dset), space = H5Dget_space(dset);
+    OWN(h5_close_at) hid_t type = H5Dget_type(dset), space = H5Dget_space(dset);
     hssize_t count = H5Sget_simple_extent_npoints(space);
     size_t size = H5Tget_size(type);
-    int rc = 0;
     *data = NULL;
     *n = 0;
     if (count < 0 || size == 0 || !is_plain(type) || (uint64_t)count > ELEMENTS / size)
-        goto out;
+        return 0;
     *n = (size_t)count * size;
     *data = malloc(*n + 1);
     if (!*data)
-        FAIL(err, ERR_NOMEM, "elements");
+        return err_set(err, ERR_NOMEM, "elements");
     if (H5Dread(dset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, *data) < 0)
-        rc = h5_fail(err, ERR_INPUT, "elements");
-out:
-    h5_close(space);
-    h5_close(type);
-    return rc;
+        return h5_fail(err, ERR_INPUT, "elements");
+    return 0;
 }
 
 /* Ask for the first chunks of a dataset, as the reader of packed traces does. */
 static void look_up_chunks(hid_t dset)
 {
-    hid_t props = H5Dget_create_plist(dset), space = H5Dget_space(dset);
+    OWN(h5_close_at) hid_t props = H5Dget_create_plist(dset), space = H5Dget_space(dset);
     hsize_t chunk[32], dims[32], at[33] = {0}, bytes;
     int rank = H5Sget_simple_extent_dims(space, dims, NULL);
     if (props >= 0 && H5Pget_layout(props) == H5D_CHUNKED && H5Pget_chunk(props, 32, chunk) == rank)
@@ -157,8 +148,6 @@ static void look_up_chunks(hid_t dset)
             if (at[k % rank] >= dims[k % rank])
                 at[k % rank] = 0;
         }
-    h5_close(space);
-    h5_close(props);
 }
 
 int h5walk_read(void *ctx, hid_t object, const char *path, struct err *err)

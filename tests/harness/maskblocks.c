@@ -60,7 +60,7 @@ out:
 static int64_t tiles_of_rows(const struct mask *m, int64_t r0, int64_t r1, int64_t bk, int32_t *col,
                              struct err *err)
 {
-    struct span *s = NULL;
+    OWN(free_at) struct span *s = NULL;
     int64_t count = 0;
     int64_t n = mem_alloc(&s, mask_union_max(m, r0, r1), sizeof *s, "mask spans", err);
     if (n == 0)
@@ -69,7 +69,6 @@ static int64_t tiles_of_rows(const struct mask *m, int64_t r0, int64_t r1, int64
         for (int64_t t = s[k].lo / bk; t <= (s[k].hi - 1) / bk; t++)
             if (count == 0 || col[count - 1] < t)
                 col[count++] = (int32_t)t;
-    free(s);
     return n < 0 ? n : count;
 }
 

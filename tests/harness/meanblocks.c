@@ -61,57 +61,52 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                    void *state, struct err *err)
 {
     struct meanblocks_state *s = state;
-    int rc = 0, d = in->x.d;
+    int d = in->x.d;
     if (in->x.nq != in->x.nk)
         return method_skip(ctx, "needs as many queries as keys");
     s->params = params;
     s->x = in->x;
     s->nb = (in->x.nk + BLOCK - 1) / BLOCK;
-    TRY(mem_alloc(&s->kbar, s->nb * d, sizeof *s->kbar, "mean keys", err));
-    TRY(mem_alloc(&s->qbar, d, sizeof *s->qbar, "mean query", err));
-    TRY(mem_alloc(&s->rank, s->nb, sizeof *s->rank, "block scores", err));
-    TRY(prefix_work_new(&s->work, err));
+    PASS_ON(mem_alloc(&s->kbar, s->nb * d, sizeof *s->kbar, "mean keys", err));
+    PASS_ON(mem_alloc(&s->qbar, d, sizeof *s->qbar, "mean query", err));
+    PASS_ON(mem_alloc(&s->rank, s->nb, sizeof *s->rank, "block scores", err));
+    PASS_ON(prefix_work_new(&s->work, err));
     for (int64_t b = 0; b < s->nb; b++) {
         int64_t end = (b + 1) * BLOCK < in->x.nk ? (b + 1) * BLOCK : in->x.nk;
         mean_rows(in->x.k, b * BLOCK, end, d, s->kbar + b * d);
     }
     ctx->unit_rows = BLOCK;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_block(struct meanblocks_state *s, struct mask *m, int64_t g, struct err *err)
 {
     int64_t a = m->row0 / BLOCK + g, end = (a + 1) * BLOCK, n = s->x.causal ? a + 1 : s->nb;
     struct prefix top;
-    int rc = 0;
     mean_rows(s->x.q, a * BLOCK, end < s->x.nq ? end : s->x.nq, s->x.d, s->qbar);
     for (int64_t b = 0; b < n; b++) {
         s->rank[b] = 0;
         for (int c = 0; c < s->x.d; c++)
             s->rank[b] += s->x.scale * s->qbar[c] * s->kbar[b * s->x.d + c];
     }
-    TRY(prefix_topk(s->work, s->rank, n, s->params->keep, &top, err));
+    PASS_ON(prefix_topk(s->work, s->rank, n, s->params->keep, &top, err));
     for (int64_t b = 0; b < n; b++) {
         if (b != 0 && b != a && !prefix_has(&top, s->rank[b], b))
             continue;
-        TRY(mask_lists_add(m, g, (int32_t)b, err));
+        PASS_ON(mask_lists_add(m, g, (int32_t)b, err));
         s->kept++;
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct meanblocks_state *s = state;
-    int rc = 0;
-    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, BLOCK, BLOCK, err));
+    PASS_ON(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, BLOCK, BLOCK, err));
     for (int64_t g = 0; g < out->ngroups; g++)
-        TRY(select_block(s, out, g, err));
+        PASS_ON(select_block(s, out, g, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 static int report(void *state, struct record *r, struct err *err)

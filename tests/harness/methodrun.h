@@ -140,11 +140,10 @@ static inline int calibrate_text(const char *text, const struct head_in *in, int
 /* One number of what it chose. */
 static inline double calibrated(const char *text, const struct head_in *in, int n, const char *key)
 {
-    json_t *doc = NULL;
+    OWN(json_decrefp) json_t *doc = NULL;
     double x;
     MUST(calibrate_text(text, in, n, &doc, ERR));
     MUST(jget_num(doc, key, "calibration", &x, ERR));
-    json_decref(doc);
     return x;
 }
 
@@ -245,14 +244,13 @@ static inline int sink_bits(void *ctx, const struct mask *m, const double *out, 
                             struct err *err)
 {
     uint8_t *bits = ctx;
-    struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
+    OWN(free_at) struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
     for (int64_t i = m->row0; i < m->row1; i++) {
         int64_t n = mask_row_spans(m, i, s);
         memset(bits + i * m->nk, 0, (size_t)m->nk);
         for (int64_t k = 0; k < n; k++)
             memset(bits + i * m->nk + s[k].lo, 1, (size_t)(s[k].hi - s[k].lo));
     }
-    free(s);
     return 0;
 }
 

@@ -108,50 +108,40 @@ static int put_tensor(struct trace_writer *w, const struct trace_meta *m, int ca
 {
     struct trace_shape s = trace_shape(m, what);
     int64_t ld = s.heads * s.dim + 3; /* a row stride larger than the row */
-    float *x = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&x, s.tokens * ld, sizeof *x, "fixture", err));
+    OWN(free_at) float *x = NULL;
+    PASS_ON(mem_zalloc(&x, s.tokens * ld, sizeof *x, "fixture", err));
     for (int64_t t = 0; t < s.tokens; t++)
         for (int64_t h = 0; h < s.heads; h++)
             for (int64_t d = 0; d < s.dim; d++)
                 x[t * ld + h * s.dim + d] = fixture_value(call, what, h, t, d);
     for (int64_t t = 0, n; t < s.tokens; t += n) {
         n = s.tokens - t < 7 ? s.tokens - t : 7;
-        TRY(trace_put(w, what, t, n, x + t * ld, ld, err));
+        PASS_ON(trace_put(w, what, t, n, x + t * ld, ld, err));
     }
-out:
-    free(x);
-    return rc;
+    return 0;
 }
 
 static int put_maps(struct trace_writer *w, const struct trace_meta *m, struct err *err)
 {
     int64_t cells = (m->n_q + m->pool - 1) / m->pool * ((m->n_k + m->pool - 1) / m->pool);
-    float *map = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&map, cells, sizeof *map, "fixture", err));
+    OWN(free_at) float *map = NULL;
+    PASS_ON(mem_alloc(&map, cells, sizeof *map, "fixture", err));
     for (int h = 0; h < m->heads; h++) {
         for (int64_t i = 0; i < cells; i++)
             map[i] = (float)(h * 1000 + i);
-        TRY(trace_put_map(w, h, map, map, err));
+        PASS_ON(trace_put_map(w, h, map, map, err));
     }
-out:
-    free(map);
-    return rc;
+    return 0;
 }
 
 static int put_col_sums(struct trace_writer *w, const struct trace_meta *m, struct err *err)
 {
     int64_t n = m->heads * m->decode_from;
-    float *x = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&x, n, sizeof *x, "fixture", err));
+    OWN(free_at) float *x = NULL;
+    PASS_ON(mem_alloc(&x, n, sizeof *x, "fixture", err));
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)i / 8;
-    TRY(trace_put_values(w, TRACE_COL_SUM, x, err));
-out:
-    free(x);
-    return rc;
+    return trace_put_values(w, TRACE_COL_SUM, x, err);
 }
 
 static int put_run(struct trace_writer *w, const struct trace_meta *m, struct err *err)
@@ -191,33 +181,30 @@ out:
 int fixture_begin(const char *path, const struct trace_meta *m, int n_calls,
                   struct trace_writer **out, struct err *err)
 {
-    struct trace_writer *w = NULL;
-    int rc = 0;
-    TRY(trace_create(path, m, n_calls, true, &w, err));
-    TRY(put_run(w, m, err));
+    OWN(trace_abort) struct trace_writer *w = NULL;
+    PASS_ON(trace_create(path, m, n_calls, true, &w, err));
+    PASS_ON(put_run(w, m, err));
     for (int i = 0; i < n_calls; i++) {
         struct trace_call c = fixture_call(m, i);
-        TRY(trace_begin_call(w, &c, err));
+        PASS_ON(trace_begin_call(w, &c, err));
         for (int what = 0; what < TRACE_WHAT_COUNT; what++)
-            TRY(put_tensor(w, m, i, (enum trace_what)what, err));
+            PASS_ON(put_tensor(w, m, i, (enum trace_what)what, err));
         if (c.has_map)
-            TRY(put_maps(w, m, err));
+            PASS_ON(put_maps(w, m, err));
         if (c.has_col_sum)
-            TRY(put_col_sums(w, m, err));
-        TRY(trace_end_call(w, err));
+            PASS_ON(put_col_sums(w, m, err));
+        PASS_ON(trace_end_call(w, err));
     }
     *out = w;
     w = NULL;
-out:
-    trace_abort(&w);
-    return rc;
+    return 0;
 }
 
 int fixture_write(const char *path, const struct trace_meta *m, int n_calls, struct err *err)
 {
     struct trace_writer *w = NULL;
-    int rc = fixture_begin(path, m, n_calls, &w, err);
-    return rc ? rc : trace_commit(&w, err);
+    PASS_ON(fixture_begin(path, m, n_calls, &w, err));
+    return trace_commit(&w, err);
 }
 
 struct trace_score fixture_score(const struct trace_meta *m, int call)
@@ -236,42 +223,36 @@ static int put_score(struct trace_writer *w, const struct trace_meta *m,
 {
     enum { MOST = 2 * 12 * 12 }; /* the bias of fixture_write_scored */
     float x[MOST];
-    int rc = 0;
     for (int i = 0; i < MOST; i++)
         x[i] = (float)rng_normal(3, 0, (uint64_t)i);
     if (s->sinks)
-        TRY(trace_put_values(w, TRACE_SINKS, x, err));
+        PASS_ON(trace_put_values(w, TRACE_SINKS, x, err));
     if (s->rel_bias)
-        TRY(trace_put_values(w, TRACE_REL_BIAS, x, err));
+        PASS_ON(trace_put_values(w, TRACE_REL_BIAS, x, err));
     if (s->alibi)
-        TRY(trace_put_values(w, TRACE_ALIBI, x, err));
+        PASS_ON(trace_put_values(w, TRACE_ALIBI, x, err));
     if (s->bias)
-        TRY(trace_put_values(w, TRACE_BIAS, x, err));
-out:
-    return rc;
+        return trace_put_values(w, TRACE_BIAS, x, err);
+    return 0;
 }
 
 int fixture_write_scored(const char *path, struct trace_meta *m, struct err *err)
 {
-    struct trace_writer *w = NULL;
-    int rc = 0;
+    OWN(trace_abort) struct trace_writer *w = NULL;
     *m = fixture_text(DT_F32, 2, 1, 12);
     m->layers = SCORED_CALLS;
-    TRY(trace_create(path, m, SCORED_CALLS, true, &w, err));
+    PASS_ON(trace_create(path, m, SCORED_CALLS, true, &w, err));
     for (int i = 0; i < SCORED_CALLS; i++) {
         struct trace_call c = fixture_call(m, i);
         c.has_out = c.has_lse = false;
         c.score = fixture_score(m, i);
-        TRY(trace_begin_call(w, &c, err));
+        PASS_ON(trace_begin_call(w, &c, err));
         for (int what = 0; what <= TRACE_V; what++)
-            TRY(put_tensor(w, m, i, (enum trace_what)what, err));
-        TRY(put_score(w, m, &c.score, err));
-        TRY(trace_end_call(w, err));
+            PASS_ON(put_tensor(w, m, i, (enum trace_what)what, err));
+        PASS_ON(put_score(w, m, &c.score, err));
+        PASS_ON(trace_end_call(w, err));
     }
-    TRY(trace_commit(&w, err));
-out:
-    trace_abort(&w);
-    return rc;
+    return trace_commit(&w, err);
 }
 
 int fixture_write_random(const char *path, const struct trace_meta *m, double sigma, bool bad,

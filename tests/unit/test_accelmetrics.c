@@ -23,7 +23,7 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
                          const struct accel_lists *l, struct accel_result *r, struct err *err)
 {
     struct accel_head *h = c->heads;
-    struct accel_outs o;
+    OWN(accel_outs_free) struct accel_outs o;
     OWN(mask_free) struct mask m = {0};
     ck_assert_int_eq(c->n, 1);
     s->data = c->data;
@@ -36,7 +36,6 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
     accel_untimed(c, r);
     r->attend = r->dense = (struct accel_time){1, 1, 1, 1};
     h->pairs_exec = 1;
-    accel_outs_free(&o);
     return 0;
 }
 

@@ -405,7 +405,7 @@ static int attend_there(struct accel_session *s, const struct accel_call *c,
 {
     struct accel_head *h = c->heads;
     const struct attn_in *x = h->x;
-    struct accel_outs o;
+    OWN(accel_outs_free) struct accel_outs o;
     OWN(mask_free) struct mask m = {0};
     ck_assert_int_eq(c->n, 1);
     accel_head_mask(c, l, 0, &m, err);
@@ -418,7 +418,6 @@ static int attend_there(struct accel_session *s, const struct accel_call *c,
     s->attended++;
     s->added += h->added != NULL;
     accel_untimed(c, r);
-    accel_outs_free(&o);
     return 0;
 }
 

@@ -25,10 +25,9 @@ static int choose(enum choose_per per, double quantile)
     if (f.n)
         fixture_set(&f, &set);
     jw_init(&w, &b, 2);
-    int rc = choose_plan(&set, &req, &w, &sum, &e);
-    if (!rc)
-        assert_ok(json_read_text(buf_str(&b), b.len, "plan", &plan, &e), &e);
-    return rc;
+    PASS_ON(choose_plan(&set, &req, &w, &sum, &e));
+    assert_ok(json_read_text(buf_str(&b), b.len, "plan", &plan, &e), &e);
+    return 0;
 }
 
 /* "HEAD METHOD PARAMS; ..." of all entries. */

@@ -250,8 +250,8 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
                       struct err *err)
 {
     struct dump *d = ctx;
-    int rc = sink_bits(d->bits, m, out, lse, err);
-    return rc ? rc : maskfile_put(d->file, d->id, NULL, m, err);
+    PASS_ON(sink_bits(d->bits, m, out, lse, err));
+    return maskfile_put(d->file, d->id, NULL, m, err);
 }
 
 VARIANTS_TEST(dumped_masks_read_back)

@@ -104,13 +104,13 @@ static int try_run(const struct layer *l, const struct method_run *run, struct d
                                .runs = &c,
                                .n_runs = 1,
                                .jobs = 1};
-    int rc = decode_run(&call, err);
-    for (int h = 0; h < l->n && !rc; h++)
+    PASS_ON(decode_run(&call, err));
+    for (int h = 0; h < l->n; h++)
         if (out[h].err.code) {
             *err = out[h].err;
-            rc = err->code;
+            PASS_ON(err->code);
         }
-    return rc;
+    return 0;
 }
 
 static int try_layer(const struct layer *l, const char *text, struct done *d, struct err *err)
@@ -437,10 +437,9 @@ static int select_nothing(void *state, int64_t row0, int64_t row1, struct mask *
                           struct err *err)
 {
     const struct attn_in *x = state;
-    int rc = mask_lists_init(out, x->nq, x->nk, row0, row1, true, 1, 1, err);
-    if (!rc)
-        mask_lists_finish(out);
-    return rc;
+    PASS_ON(mask_lists_init(out, x->nq, x->nk, row0, row1, true, 1, 1, err));
+    mask_lists_finish(out);
+    return 0;
 }
 
 TEST(an_empty_row_counts)

@@ -78,7 +78,7 @@ static int run_once(const char *text, void *session, struct err *err)
 {
     struct method_run *runs = NULL;
     struct method_ctx ctx = {.session = session};
-    struct record r;
+    OWN(record_free) struct record r;
     OWN(sim_head_free) struct sim_head h;
     int64_t n = 0;
 
@@ -89,7 +89,6 @@ static int run_once(const char *text, void *session, struct err *err)
         .method = runs[0].method, .params = runs[0].params, .ctx = &ctx, .in = &h.in};
     int rc = sim_run(&cell, &r, err);
     method_runs_free(runs, n);
-    record_free(&r);
     return rc;
 }
 

@@ -200,9 +200,7 @@ static int read_manifest(struct buf *text, struct err *err)
     struct manifest *m = NULL;
     struct jw w;
     json_t *doc = NULL;
-    int rc = manifest_start(dir, 3, words, &m, err);
-    if (rc)
-        return rc;
+    PASS_ON(manifest_start(dir, 3, words, &m, err));
     assert_ok(json_read_file(path, 1 << 20, &doc, err), err);
     jw_init(&w, text, 0);
     jw_value(&w, json_object_get(doc, "history"));

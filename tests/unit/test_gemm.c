@@ -36,9 +36,7 @@ static int same_product(void *ctx, int64_t item, int worker, struct err *err)
 static int many_products(struct err *err)
 {
     fill();
-    int rc = gemm_ready(err);
-    if (rc)
-        return rc;
+    PASS_ON(gemm_ready(err));
     gemm_nt_f32(N, N, N, 1, a, N, b, N, 0, want, N);
     return pool_run(THREADS, ITEMS, same_product, NULL, err);
 }

@@ -44,12 +44,11 @@ static const char *store(const char *name, const struct buf *b)
 static const char *own_trace(const char *name, char id[64])
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 9);
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     m.pool = 4;
     MUST(fixture_write(test_path(name), &m, 2, ERR));
     MUST(trace_open(test_path(name), &t, ERR));
     snprintf(id, 64, "%s", trace_id(t));
-    trace_close(&t);
     return test_path(name);
 }
 
@@ -102,7 +101,7 @@ static int compare(void *ctx, hid_t object, const char *path, struct err *err)
     size_t n, m;
     if (H5Iget_type(object) != H5I_DATASET)
         return 0;
-    hid_t other = H5Dopen2(c->plain, path, H5P_DEFAULT);
+    OWN(h5_close_at) hid_t other = H5Dopen2(c->plain, path, H5P_DEFAULT);
     assert_ok(h5walk_elements(object, &mine, &n, err), err);
     assert_ok(h5walk_elements(other, &theirs, &m, err), err);
     ck_assert_uint_eq(n, m);
@@ -111,7 +110,6 @@ static int compare(void *ctx, hid_t object, const char *path, struct err *err)
     c->bytes += n;
     free(mine);
     free(theirs);
-    h5_close(other);
     return 0;
 }
 

@@ -77,7 +77,6 @@ static int dev_layer(struct decoder *d, const struct decoder_tensor *w,
     static float x[WIDE], q[WIDE], k[WIDE], v[WIDE], o[WIDE], gate[WIDE], up[WIDE];
     double lse[N * 16], scale = 1 / sqrt(s->head_dim);
     struct nn_kv kv;
-    int rc = 0;
     if (d->layers++ == fail_layer)
         return err_set(e, ERR_RUN, "the device is lost");
     norm(d->h, N, s->hidden, w + LLM_NORM1, s->eps, x);
@@ -89,13 +88,13 @@ static int dev_layer(struct decoder *d, const struct decoder_tensor *w,
     rope_apply(q, N, s->heads, s->head_dim, 0, d->inv_freq, s->rope_factor);
     rope_apply(k, N, s->kv_heads, s->head_dim, 0, d->inv_freq, s->rope_factor);
     if (sink->rows)
-        TRY(sink->rows(sink->ctx, 0, N, q, k, v, e));
-    TRY(nn_kv_init(&kv, N, s->kv_heads, s->head_dim, e));
+        PASS_ON(sink->rows(sink->ctx, 0, N, q, k, v, e));
+    PASS_ON(nn_kv_init(&kv, N, s->kv_heads, s->head_dim, e));
     nn_kv_put(&kv, 0, N, k, v);
-    TRY(nn_attention(q, &kv, N, N, s->heads, scale, true, 1, o, lse, e));
+    PASS_ON(nn_attention(q, &kv, N, N, s->heads, scale, true, 1, o, lse, e));
     if (sink->pool) {
         struct attnmap m = {sink->pool, CELLS, CELLS, s->heads, sink->map_sum, sink->map_max};
-        TRY(attnmap_rows(&m, q, &kv, 0, N, N, scale, true, lse, 1, e));
+        PASS_ON(attnmap_rows(&m, q, &kv, 0, N, N, scale, true, lse, 1, e));
     }
     nn_kv_free(&kv);
     linear(o, w + LLM_O, x);
@@ -110,28 +109,26 @@ static int dev_layer(struct decoder *d, const struct decoder_tensor *w,
     linear(gate, w + LLM_DOWN, x);
     for (int64_t i = 0; i < N * s->hidden; i++)
         d->h[i] += x[i];
-out:
-    return rc;
+    return 0;
 }
 
 static int dev_likelihoods(struct decoder *d, const struct decoder_tensor *n,
                            const struct decoder_tensor *head, const int32_t *tokens, float *nll,
                            struct err *e)
 {
-    float *w = wide(head), logits[TINY_VOCAB];
-    int rc = 0;
+    OWN(free_at) float *w = wide(head);
+    float logits[TINY_VOCAB];
     ck_assert_int_eq(head->rows, TINY_VOCAB);
     norm(d->h, N, d->s.hidden, n, d->s.eps, d->h);
     for (int t = 0; t < N - 1; t++) {
         double sum = 0;
-        TRY(nn_linear(d->h + t * d->s.hidden, 1, d->s.hidden, w, NULL, TINY_VOCAB, 1, logits, e));
+        PASS_ON(
+            nn_linear(d->h + t * d->s.hidden, 1, d->s.hidden, w, NULL, TINY_VOCAB, 1, logits, e));
         for (int i = 0; i < TINY_VOCAB; i++)
             sum += exp(logits[i]);
         nll[t] = (float)(log(sum) - logits[tokens[t + 1]]);
     }
-out:
-    free(w);
-    return rc;
+    return 0;
 }
 
 static double dev_seconds(const struct decoder *d)

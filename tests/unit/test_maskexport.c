@@ -20,8 +20,8 @@ static int keep(void *ctx, const struct mask *m, const double *out, const double
                 struct err *err)
 {
     struct sink *s = ctx;
-    int rc = sink_bits(s->bits, m, out, lse, err);
-    return rc ? rc : maskfile_put(s->file, &s->id, NULL, m, err);
+    PASS_ON(sink_bits(s->bits, m, out, lse, err));
+    return maskfile_put(s->file, &s->id, NULL, m, err);
 }
 
 /* Masks of two heads of a call, with every setting; bits [DUMPED][2][N][N]. */

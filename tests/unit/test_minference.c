@@ -492,18 +492,15 @@ TEST(paper_search_equalises_the_cost)
 static int found(const char *text, const struct head_in *in, int n, char *pattern, int64_t *v,
                  int64_t *s, struct err *err)
 {
-    json_t *doc = NULL;
+    OWN(json_decrefp) json_t *doc = NULL;
     const char *name;
     struct err e = {0};
-    int rc = calibrate_text(text, in, n, &doc, err);
-    if (rc == 0) {
-        assert_ok(jget_str(doc, "pattern", "calibration", &name, &e), &e);
-        snprintf(pattern, 16, "%s", name);
-        assert_ok(jget_int_opt(doc, "v", "calibration", v, &e), &e);
-        assert_ok(jget_int_opt(doc, "s", "calibration", s, &e), &e);
-        json_decref(doc);
-    }
-    return rc;
+    PASS_ON(calibrate_text(text, in, n, &doc, err));
+    assert_ok(jget_str(doc, "pattern", "calibration", &name, &e), &e);
+    snprintf(pattern, 16, "%s", name);
+    assert_ok(jget_int_opt(doc, "v", "calibration", v, &e), &e);
+    assert_ok(jget_int_opt(doc, "s", "calibration", s, &e), &e);
+    return 0;
 }
 
 TEST(calibrate_writes_pattern_and_sizes)

@@ -81,7 +81,7 @@ struct range {
 /* Where the payload of the contiguous file lies. */
 static int payload_ranges(const char *path, struct range *out)
 {
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     int n = 0;
     MUST(trace_open(path, &t, ERR));
     for (int i = 0; i < trace_calls(t); i++)
@@ -91,7 +91,6 @@ static int payload_ranges(const char *path, struct range *out)
                 trace_locate(t, i, (enum trace_what)what, h, &at, &bytes);
                 out[n++] = (struct range){(size_t)at, (size_t)bytes};
             }
-    trace_close(&t);
     return n;
 }
 
@@ -299,11 +298,9 @@ TEST(other_versions_and_other_files_are_told_apart)
 static void replace_dataset(hid_t f, const char *path, enum dtype type, int ndim,
                             const int64_t *dims, hid_t props)
 {
-    hid_t t = h5_type(type), d = H5I_INVALID_HID;
+    OWN(h5_close_at) hid_t t = h5_type(type), d = H5I_INVALID_HID;
     ck_assert_int_ge(H5Ldelete(f, path, H5P_DEFAULT), 0);
     MUST(h5_create_dataset(f, path, t, ndim, dims, props, &d, ERR));
-    h5_close(d);
-    h5_close(t);
 }
 
 #define LAYER "/calls/step-000/main/layer-01"

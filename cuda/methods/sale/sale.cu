@@ -756,15 +756,14 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 3) test_block
 template <int D> static int launch_operands(struct gpu *g, const sale_args &a, struct err *err)
 {
     int heads = a.heads, kv_heads = a.kv_heads;
-    int rc = 0, bytes = THRESHOLD_BLOCKS(a) * BK * D * 2;
-    TRY(gpu_zero(g, a.k_norm, 2 * (a.kv_heads + a.heads) * 4, err));
-    CU(err,
-       run_kernel(g->stream, mean_tokens<D>, dim3(a.chunks, heads + kv_heads), SUM_THREADS, 0, a));
-    CU(err, run_kernel(g->stream, prepare_keys<D>, dim3((a.npad / 128), kv_heads), 128, 0, a));
-    CU(err, run_kernel(g->stream, prepare_queries<D>, dim3((a.npad / BQ), kv_heads), QUERY_THREADS,
-                       bytes, a));
-out:
-    return rc;
+    int bytes = THRESHOLD_BLOCKS(a) * BK * D * 2;
+    PASS_ON(gpu_zero(g, a.k_norm, 2 * (a.kv_heads + a.heads) * 4, err));
+    PASS_ON_CU(err, run_kernel(g->stream, mean_tokens<D>, dim3(a.chunks, heads + kv_heads),
+                               SUM_THREADS, 0, a));
+    PASS_ON_CU(err,
+               run_kernel(g->stream, prepare_keys<D>, dim3((a.npad / 128), kv_heads), 128, 0, a));
+    return CU_STATUS(err, run_kernel(g->stream, prepare_queries<D>, dim3((a.npad / BQ), kv_heads),
+                                     QUERY_THREADS, bytes, a));
 }
 
 struct sale_state : sale_args {
@@ -774,15 +773,11 @@ struct sale_state : sale_args {
 template <int D> static int launch_all(struct gpu *g, const sale_state &s, struct err *err)
 {
     const sale_args &a = s;
-    int rc = 0;
-    TRY(launch_operands<D>(g, a, err));
+    PASS_ON(launch_operands<D>(g, a, err));
     if (a.e4m3)
-        TRY(sale_test_sm90(g, a, s.maps, err));
-    else
-        CU(err, run_kernel(g->stream, test_blocks<D>, dim3(a.npad / TILE, a.heads), THREADS,
-                           3 * byte_tile<D>::BYTES, a));
-out:
-    return rc;
+        return sale_test_sm90(g, a, s.maps, err);
+    return CU_STATUS(err, run_kernel(g->stream, test_blocks<D>, dim3(a.npad / TILE, a.heads),
+                                     THREADS, 3 * byte_tile<D>::BYTES, a));
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
@@ -797,14 +792,13 @@ static bool fits(const struct select_problem *p, char why[160])
 static int alloc_operands(struct gpu *g, sale_args *a, struct err *err)
 {
     int64_t q = a->heads, k = a->kv_heads, d = a->d, n = a->npad;
-    int rc = 0;
-    TRY(take(g, err, &a->part, (q + k) * a->chunks * d, &a->mean, (q + k) * d, &a->k16, k * n * d,
-             &a->qi, q * n * d, &a->ki, k * n * d, &a->q_scale, q * n / 2, &a->k_scale, k * n / 8,
-             &a->corr, q * n, &a->q_norm, q * n / 2, &a->thr, q * n, &a->k_norm, 2 * (k + q)));
+    PASS_ON(take(g, err, &a->part, (q + k) * a->chunks * d, &a->mean, (q + k) * d, &a->k16,
+                 k * n * d, &a->qi, q * n * d, &a->ki, k * n * d, &a->q_scale, q * n / 2,
+                 &a->k_scale, k * n / 8, &a->corr, q * n, &a->q_norm, q * n / 2, &a->thr, q * n,
+                 &a->k_norm, 2 * (k + q)));
     a->corr_max = (unsigned *)a->k_norm + k;
     a->summed = (int *)a->corr_max + q;
-out:
-    return rc;
+    return 0;
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
@@ -812,9 +806,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     const struct sale_rule *r = &select_rule(p, 0)->sale;
     sale_state *s = NULL;
-    int rc = 0;
 
-    TRY(method_init(g, job, BQ, BK, &s, err));
+    PASS_ON(method_init(g, job, BQ, BK, &s, err));
     s->npad = ceil_div(s->nk, TILE) * TILE;
     s->chunks = (int)ceil_div(s->nk, SUM_ROWS);
     s->local = (int)r->local_blocks;
@@ -822,16 +815,14 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->causal_stats = r->causal_stats;
     s->scale = r->scale;
     s->e4m3 = g->sm == 90;
-    TRY(alloc_operands(g, s, err));
-    TRY(put_each(g, p->heads, &s->tau, err,
-                 [=](int64_t h) { return (float)select_rule(p, (int)h)->sale.tau; }));
+    PASS_ON(alloc_operands(g, s, err));
+    PASS_ON(put_each(g, p->heads, &s->tau, err,
+                     [=](int64_t h) { return (float)select_rule(p, (int)h)->sale.tau; }));
     if (!s->e4m3)
-        goto out;
+        return 0;
     /* To a copy, bytes are half as many numbers of 16 bits. */
-    TRY(tensor_map(&s->maps[0], s->qi, s->d / 2, s->npad, s->heads, BQ, err));
-    TRY(tensor_map(&s->maps[1], s->ki, s->d / 2, s->npad, s->kv_heads, TILE, err));
-out:
-    return rc;
+    PASS_ON(tensor_map(&s->maps[0], s->qi, s->d / 2, s->npad, s->heads, BQ, err));
+    return tensor_map(&s->maps[1], s->ki, s->d / 2, s->npad, s->kv_heads, TILE, err);
 }
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)

@@ -484,13 +484,11 @@ static int heads_of_section(const sale_args &a)
 template <int D>
 static int launch(struct gpu *g, const sale_args &a, const CUtensorMap *maps, struct err *err)
 {
-    int rc = 0, section = heads_of_section(a);
+    int section = heads_of_section(a);
     test_order o = {section, (int)ceil_div(a.npad, QUERIES), 0};
     o.items = (int)ceil_div(a.heads, section) * section * o.tiles;
-    CU(err, run_kernel(g->stream, test_blocks_sm90<D>, MIN(o.items, g->sms), THREADS,
-                       sizeof(sale_smem<D>), maps[0], maps[1], a, o));
-out:
-    return rc;
+    return CU_STATUS(err, run_kernel(g->stream, test_blocks_sm90<D>, MIN(o.items, g->sms), THREADS,
+                                     sizeof(sale_smem<D>), maps[0], maps[1], a, o));
 }
 
 int sale_test_sm90(struct gpu *g, const sale_args &a, const CUtensorMap *maps, struct err *err)

@@ -366,20 +366,17 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const xattn_state &s = *(const xattn_state *)job->state;
     const xattn_args &a = s;
-    int rc = 0;
 
     if (s.sm90)
-        TRY(xattn_sm90_launch(g, a, s.hop, err));
+        PASS_ON(xattn_sm90_launch(g, a, s.hop, err));
     else /* more shared memory than the TILE x PITCH scores take */
-        CU(err, run_kernel(g->stream, a.d == 128 ? score_tiles<128> : score_tiles<64>,
-                           dim3(a.tiles, ceil_div(a.rows, TILE), a.heads), THREADS,
-                           STAGES * 2 * BYTES, a));
+        PASS_ON_CU(err, run_kernel(g->stream, a.d == 128 ? score_tiles<128> : score_tiles<64>,
+                                   dim3(a.tiles, ceil_div(a.rows, TILE), a.heads), THREADS,
+                                   STAGES * 2 * BYTES, a));
     if (a.cols <= SHORT)
-        CU(err, run_kernel(g->stream, select_short_rows, job->lists.rows, 32, 0, a));
-    else
-        CU(err, run_kernel(g->stream, select_rows, job->lists.rows, ROW_THREADS, a.cols * 8, a));
-out:
-    return rc;
+        return CU_STATUS(err, run_kernel(g->stream, select_short_rows, job->lists.rows, 32, 0, a));
+    return CU_STATUS(
+        err, run_kernel(g->stream, select_rows, job->lists.rows, ROW_THREADS, a.cols * 8, a));
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
@@ -433,18 +430,16 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_problem *p = &job->problem;
     xattn_state *s = NULL;
     int64_t rows;
-    int rc = 0;
 
-    TRY(method_init(g, job, BLOCK, BLOCK, &s, err));
+    PASS_ON(method_init(g, job, BLOCK, BLOCK, &s, err));
     resolve(&select_rule(p, 0)->xattn, p->scale, s);
     s->sm90 = g->sm == 90 && s->per_block >= 8; /* fewer columns a block take many registers */
     lay_out_sums(s, s->sm90 ? XATTN_COLUMNS : TILE);
     rows = (int64_t)s->heads * s->rows;
-    TRY(take(g, err, &s->top, rows * s->tiles, &s->sum, rows * s->pitch));
+    PASS_ON(take(g, err, &s->top, rows * s->tiles, &s->sum, rows * s->pitch));
     if (s->sm90)
-        TRY(xattn_sm90_init(g, *s, &s->hop, err));
-out:
-    return rc;
+        return xattn_sm90_init(g, *s, &s->hop, err);
+    return 0;
 }
 
 extern "C" const struct select_method select_xattention = {

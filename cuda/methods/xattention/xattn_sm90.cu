@@ -322,27 +322,24 @@ static __global__ void pad_heads(const uint4 *x, int64_t n, int64_t m, int width
 static int pad(struct gpu *g, const uint4 *x, int64_t n, int64_t m, int width, int heads, uint4 *to,
                struct err *err)
 {
-    int rc = 0;
     if (to)
-        CU(err, run_kernel(g->stream, pad_heads, ceil_div(heads * m * width, 256), 256, 0, x, n, m,
-                           width, heads, to));
-out:
-    return rc;
+        return CU_STATUS(err, run_kernel(g->stream, pad_heads, ceil_div(heads * m * width, 256),
+                                         256, 0, x, n, m, width, heads, to));
+    return 0;
 }
 
 int xattn_sm90_launch(struct gpu *g, const xattn_args &a, const xattn_sm90 &s, struct err *err)
 {
-    int rc = 0, log_d = a.d == 128 ? 7 : 6;
+    int log_d = a.d == 128 ? 7 : 6;
     auto runs = a.per_block == 8    ? score_runs<8>
                 : a.per_block == 16 ? score_runs<16>
                                     : score_runs<32>;
-    TRY(pad(g, a.q, a.nq, (int64_t)a.rows * a.stride, a.d / 8, a.heads, s.padded[0], err));
-    TRY(pad(g, a.k, a.nk, (int64_t)a.keys * a.stride, a.d / 8, a.kv_heads, s.padded[1], err));
+    PASS_ON(pad(g, a.q, a.nq, (int64_t)a.rows * a.stride, a.d / 8, a.heads, s.padded[0], err));
+    PASS_ON(pad(g, a.k, a.nk, (int64_t)a.keys * a.stride, a.d / 8, a.kv_heads, s.padded[1], err));
     if (s.blocks > 0)
-        CU(err, run_kernel(g->stream, runs, s.blocks, 128 * (WARPGROUPS + 1), sizeof(score_smem),
-                           s.q, s.k, a, s, log_d));
-out:
-    return rc;
+        return CU_STATUS(err, run_kernel(g->stream, runs, s.blocks, 128 * (WARPGROUPS + 1),
+                                         sizeof(score_smem), s.q, s.k, a, s, log_d));
+    return 0;
 }
 
 /* ---- which thread block has which tiles ------------------------------------------------------ */
@@ -397,33 +394,26 @@ static int64_t list_jobs(const xattn_args &a, int blocks, job *jobs)
 static int make_tiles(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct err *err)
 {
     int64_t most = a.heads * ceil_div(a.rows, TILE_ROWS) * a.tiles, n = 0;
-    job *jobs = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&jobs, most, sizeof *jobs, "tiles of scores", err));
+    OWN(free_at) job *jobs = NULL;
+    PASS_ON(mem_alloc(&jobs, most, sizeof *jobs, "tiles of scores", err));
     n = list_jobs(a, g->sms, jobs);
     s->n = (int)n;
     s->blocks = (int)(n < g->sms ? n : g->sms);
-    TRY(put_each(g, n, &s->tiles, err, [=](int64_t i) { return jobs[i].tile; }));
-    TRY(take(g, err, &s->taken, 2));
-    CU(err, cudaMemsetAsync(s->taken, 0, 8, g->stream));
-out:
-    free(jobs);
-    return rc;
+    PASS_ON(put_each(g, n, &s->tiles, err, [=](int64_t i) { return jobs[i].tile; }));
+    PASS_ON(take(g, err, &s->taken, 2));
+    return CU_STATUS(err, cudaMemsetAsync(s->taken, 0, 8, g->stream));
 }
 
 int xattn_sm90_init(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct err *err)
 {
     int64_t nq = (int64_t)a.rows * a.stride, nk = (int64_t)a.keys * a.stride;
-    int rc = 0;
     if (nq != a.nq)
-        TRY(take(g, err, &s->padded[0], a.heads * nq * (a.d / 8)));
+        PASS_ON(take(g, err, &s->padded[0], a.heads * nq * (a.d / 8)));
     if (nk != a.nk)
-        TRY(take(g, err, &s->padded[1], a.kv_heads * nk * (a.d / 8)));
-    TRY(tensor_map(&s->q, s->padded[0] ? s->padded[0] : a.q, a.stride * a.d, a.rows, a.heads,
-                   TILE_ROWS, err));
-    TRY(tensor_map(&s->k, s->padded[1] ? s->padded[1] : a.k, a.stride * a.d, a.keys, a.kv_heads,
-                   BOX, err));
-    TRY(make_tiles(g, a, s, err));
-out:
-    return rc;
+        PASS_ON(take(g, err, &s->padded[1], a.kv_heads * nk * (a.d / 8)));
+    PASS_ON(tensor_map(&s->q, s->padded[0] ? s->padded[0] : a.q, a.stride * a.d, a.rows, a.heads,
+                       TILE_ROWS, err));
+    PASS_ON(tensor_map(&s->k, s->padded[1] ? s->padded[1] : a.k, a.stride * a.d, a.keys, a.kv_heads,
+                       BOX, err));
+    return make_tiles(g, a, s, err);
 }

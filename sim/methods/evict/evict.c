@@ -171,12 +171,11 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
     const struct params *p = first_params(layer);
     bool steps = p->by == BY_TOVA || p->by == BY_H2O || p->by == BY_STREAMING;
     int when = p->when != WHEN_AUTO ? p->when : steps ? WHEN_STEP : WHEN_PROMPT;
-    int rc = 0;
 
     s->rule = rule_of(p, ctx->seed);
     s->rule.every = when == WHEN_STEP ? 1 : when == WHEN_EVERY ? p->every : 0;
-    TRY(evict_work_init(&s->work, &s->rule, layer, ctx, err));
-    TRY(mem_alloc(&s->size, layer->n, sizeof *s->size, "sizes of caches", err));
+    PASS_ON(evict_work_init(&s->work, &s->rule, layer, ctx, err));
+    PASS_ON(mem_alloc(&s->size, layer->n, sizeof *s->size, "sizes of caches", err));
     for (int h = 0; h < layer->n; h++) {
         const struct params *own = layer->params[h];
         struct evict_size size =
@@ -191,9 +190,8 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
         s->size[h / layer->share] = size;
     }
     if (when != WHEN_EVERY)
-        TRY(evict_apply(&s->work, layer->from - 1, NULL, s->size, err));
-out:
-    return rc;
+        return evict_apply(&s->work, layer->from - 1, NULL, s->size, err);
+    return 0;
 }
 
 static int step(void *state, const struct decode_layer *layer, int64_t row,

@@ -26,13 +26,13 @@ static bool by_keys(const struct evict_rule *rule)
 /* Lengths of the keys of every cache. */
 static int key_norms(struct evict_work *w, struct err *err)
 {
-    int rc = mem_alloc(&w->norm, w->n_caches * w->nk, sizeof *w->norm, "lengths of keys", err);
-    for (int64_t i = 0; !rc && i < w->n_caches * w->nk; i++) {
+    PASS_ON(mem_alloc(&w->norm, w->n_caches * w->nk, sizeof *w->norm, "lengths of keys", err));
+    for (int64_t i = 0; i < w->n_caches * w->nk; i++) {
         const struct attn_in *x = &w->layer->heads[i / w->nk * w->layer->share]->x;
         const float *k = x->k + i % w->nk * x->d;
         w->norm[i] = sqrt(row_product(k, k, x->d));
     }
-    return rc;
+    return 0;
 }
 
 /* Sums of the columns over the rows of the prompt. */
@@ -57,7 +57,6 @@ int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
 {
     int64_t nk = layer->heads[0]->x.nk, seen = rule->by == BY_TOVA ? 1 : rule->window;
     bool rows = rule->by == BY_SNAPKV || rule->by == BY_ADAKV || rule->by == BY_TOVA;
-    int rc = 0;
     w->rule = rule;
     w->layer = layer;
     w->nk = nk;
@@ -67,19 +66,18 @@ int evict_work_init(struct evict_work *w, const struct evict_rule *rule,
                            "the last %lld rows of the prompt score its keys and %lld are "
                            "stored: capture with --window %lld",
                            (long long)seen, (long long)layer->from, (long long)seen);
-    TRY(prefix_work_new(&w->prefix, err));
-    TRY(mem_alloc(&w->z, 2 * nk, sizeof *w->z, "scores of keys", err));
-    TRY(mem_alloc(&w->score, w->n_caches * nk, sizeof *w->score, "scores of keys", err));
+    PASS_ON(prefix_work_new(&w->prefix, err));
+    PASS_ON(mem_alloc(&w->z, 2 * nk, sizeof *w->z, "scores of keys", err));
+    PASS_ON(mem_alloc(&w->score, w->n_caches * nk, sizeof *w->score, "scores of keys", err));
     if (rows)
-        TRY(mem_alloc(&w->rows, seen * nk, sizeof *w->rows, "scores of rows", err));
+        PASS_ON(mem_alloc(&w->rows, seen * nk, sizeof *w->rows, "scores of rows", err));
     if (rule->by == BY_KNORM || rule->by == BY_KEYDIFF)
-        TRY(key_norms(w, err));
+        PASS_ON(key_norms(w, err));
     if (by_sums(rule))
-        TRY(mem_zalloc(&w->sum, layer->n * nk, sizeof *w->sum, "column sums", err));
+        PASS_ON(mem_zalloc(&w->sum, layer->n * nk, sizeof *w->sum, "column sums", err));
     for (int h = 0; w->sum && h < layer->n; h++)
-        TRY(prompt_sums(layer, h, w->sum + h * nk, ctx, err));
-out:
-    return rc;
+        PASS_ON(prompt_sums(layer, h, w->sum + h * nk, ctx, err));
+    return 0;
 }
 
 void evict_work_free(struct evict_work *w)
@@ -160,13 +158,13 @@ static int keep_rows(struct evict_work *w, int64_t row, struct err *err)
 {
     int64_t first = MAX(0, row + 1 - w->rule->window);
     bool fresh = !w->seen;
-    int rc = fresh ? make_room(w, err) : 0;
-    for (int h = 0; h < w->layer->n && !rc; h++) {
+    PASS_ON(fresh ? make_room(w, err) : 0);
+    for (int h = 0; h < w->layer->n; h++) {
         const struct head_in *in = w->layer->heads[h];
         const struct kv_cache *k = cache_of(w, h);
         if (fresh)
-            rc = exact_scores(in->exact, first, row + 1, 0, w->nk, w->rows, err);
-        for (int64_t r = first; r <= row && !rc; r++) {
+            PASS_ON(exact_scores(in->exact, first, row + 1, 0, w->nk, w->rows, err));
+        for (int64_t r = first; r <= row; r++) {
             double *to = seen_row(w, h, r), *from = fresh ? w->z : to;
             int64_t m = 0;
             if (fresh)
@@ -176,7 +174,7 @@ static int keep_rows(struct evict_work *w, int64_t row, struct err *err)
                     to[m++] = from[i];
         }
     }
-    return rc;
+    return 0;
 }
 
 /* Add the mean over `pool` neighbours in the cache, zeros beyond its ends counted. */
@@ -202,10 +200,9 @@ static int add_window(struct evict_work *w, int h, int64_t row, const double *sc
     int64_t pool = last ? 1 : w->rule->pool;
     bool anew = !w->seen && !(last && score);
     double *sum = w->z + w->nk;
-    int rc = 0;
     memset(sum, 0, (size_t)n * sizeof *sum);
     if (anew)
-        TRY(exact_scores(in->exact, first, row + 1, 0, w->nk, w->rows, err));
+        PASS_ON(exact_scores(in->exact, first, row + 1, 0, w->nk, w->rows, err));
     for (int64_t r = first; r <= row; r++) {
         if (w->seen)
             memcpy(w->z, seen_row(w, h, r), (size_t)n * sizeof *w->z);
@@ -216,8 +213,7 @@ static int add_window(struct evict_work *w, int h, int64_t row, const double *sc
     if (recent >= rows && pool > 1)
         n = MAX(0, n - recent);
     add_pooled(sum, n, pool, out);
-out:
-    return rc;
+    return 0;
 }
 
 SIMD_CLONES
@@ -247,9 +243,7 @@ static int add_keydiff(const struct attn_in *x, const double *norm, const struct
                        double *out, struct err *err)
 {
     double *mean = NULL, size = 0;
-    int rc = mem_zalloc(&mean, x->d, sizeof *mean, "mean of keys", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&mean, x->d, sizeof *mean, "mean of keys", err));
     for (int64_t i = 0; i < k->n; i++)
         if (norm[k->at[i]] > 0)
             add_scaled(x->k + k->at[i] * (int64_t)x->d, 1 / norm[k->at[i]], x->d, mean);
@@ -304,15 +298,14 @@ static int score_caches(struct evict_work *w, int64_t row, const double *const *
                         const struct evict_size *size, struct err *err)
 {
     bool of_layer = w->rule->unit == UNIT_LAYER;
-    int share = w->layer->share, rc = 0;
+    int share = w->layer->share;
     memset(w->score, 0, (size_t)(w->n_caches * w->nk) * sizeof *w->score);
     for (int h = 0; h < w->layer->n; h += by_keys(w->rule) ? share : 1)
-        TRY(add_scores(w, h, row, score ? score[h] : NULL, size[h / share].recent,
-                       w->score + (of_layer ? 0 : h / share * w->nk), err));
+        PASS_ON(add_scores(w, h, row, score ? score[h] : NULL, size[h / share].recent,
+                           w->score + (of_layer ? 0 : h / share * w->nk), err));
     for (int c = 1; c < w->n_caches && of_layer; c++)
         memcpy(w->score + c * w->nk, w->score, (size_t)w->nk * sizeof *w->score);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- what stays ----------------------------------------------------------------------------- */
@@ -338,12 +331,12 @@ static int keep_of_layer(struct evict_work *w, int64_t keep, struct err *err)
     for (int c = 0; c < w->n_caches; c++)
         for (int64_t i = w->layer->caches[c].n; i < w->nk; i++)
             w->score[c * w->nk + i] = NAN;
-    int rc = prefix_topk(w->prefix, w->score, w->n_caches * w->nk, keep, &p, err);
-    for (int64_t i = 0; i < w->n_caches * w->nk && !rc; i++)
+    PASS_ON(prefix_topk(w->prefix, w->score, w->n_caches * w->nk, keep, &p, err));
+    for (int64_t i = 0; i < w->n_caches * w->nk; i++)
         if (i % w->nk < w->layer->caches[i / w->nk].n)
             w->layer->caches[i / w->nk].drop[i % w->nk] =
                 !isnan(w->score[i]) && !prefix_has(&p, w->score[i], i);
-    return rc;
+    return 0;
 }
 
 int evict_apply(struct evict_work *w, int64_t row, const double *const *score,
@@ -352,12 +345,11 @@ int evict_apply(struct evict_work *w, int64_t row, const double *const *score,
     const struct evict_rule *rule = w->rule;
     bool full = false, close = rule->every > 0 && rule->every < rule->window;
     int64_t rest = 0;
-    int rc = 0;
     for (int c = 0; c < w->n_caches; c++)
         full |= size[c].keys >= 0 && w->layer->caches[c].n > size[c].keys;
     if (!full)
         return 0;
-    TRY(score_caches(w, row, score, size, err));
+    PASS_ON(score_caches(w, row, score, size, err));
     for (int c = 0; c < w->n_caches; c++) {
         struct kv_cache *k = w->layer->caches + c;
         double *worth = w->score + c * w->nk;
@@ -369,12 +361,11 @@ int evict_apply(struct evict_work *w, int64_t row, const double *const *score,
             }
         int64_t safe = (int64_t)((double)MAX(0, keep) * rule->safe);
         rest += MAX(0, keep) - safe;
-        TRY(keep_best(w, k, worth, safe, err));
+        PASS_ON(keep_best(w, k, worth, safe, err));
     }
     if (rest > 0)
-        TRY(keep_of_layer(w, rest, err));
+        PASS_ON(keep_of_layer(w, rest, err));
     if (w->rows && rule->by != BY_TOVA && close)
-        TRY(keep_rows(w, row, err));
-out:
-    return rc;
+        return keep_rows(w, row, err);
+    return 0;
 }

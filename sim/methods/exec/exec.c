@@ -297,7 +297,6 @@ static int execproc_begin(struct execproc *p, double seconds, const char *cell, 
 static int execproc_write(struct execproc *p, const void *data, size_t n, struct err *err)
 {
     const char *at = data;
-    int rc = 0;
     while (n > 0) {
         ssize_t done = write(p->in, at, n);
         if (done >= 0) {
@@ -307,9 +306,8 @@ static int execproc_write(struct execproc *p, const void *data, size_t n, struct
             return fail_ended(p, "before it read the request", err);
         } else if (errno != EAGAIN && errno != EINTR) {
             return err_sys(err, ERR_RUN, "writing to the program");
-        } else if ((rc = wait_ready(p, p->in, POLLOUT, "not reading", err)) != 0) {
-            return rc;
-        }
+        } else
+            PASS_ON(wait_ready(p, p->in, POLLOUT, "not reading", err));
     }
     return 0;
 }
@@ -341,9 +339,7 @@ static int execproc_line(struct execproc *p, char *text, size_t cap, struct err 
     for (;;) {
         if (p->ahead_at == p->ahead_len) {
             p->ahead_at = p->ahead_len = 0;
-            int rc = read_some(p, p->ahead, sizeof p->ahead, &p->ahead_len, err);
-            if (rc)
-                return rc;
+            PASS_ON(read_some(p, p->ahead, sizeof p->ahead, &p->ahead_len, err));
         }
         char c = p->ahead[p->ahead_at++];
         if (c == '\n')
@@ -369,9 +365,7 @@ static int execproc_read(struct execproc *p, void *dst, int64_t n, struct err *e
             memcpy(to, p->ahead + p->ahead_at, got);
             p->ahead_at += got;
         } else {
-            int rc = read_some(p, to, most, &got, err);
-            if (rc)
-                return rc;
+            PASS_ON(read_some(p, to, most, &got, err));
         }
         to += got;
         n -= (int64_t)got;
@@ -434,10 +428,9 @@ static void close_session(void *session)
     if (!s)
         return;
     while (s->idle) {
-        struct idle *i = s->idle;
+        OWN(free_at) struct idle *i = s->idle;
         s->idle = i->next;
         execproc_end(&i->proc);
-        free(i);
     }
     str_list_free(&s->words);
     pthread_mutex_destroy(&s->lock);
@@ -462,13 +455,12 @@ static void give_back(struct exec_session *s, struct execproc *p)
 static int take(struct exec_session *s, struct execproc **p, int64_t *cell, struct err *err)
 {
     pthread_mutex_lock(&s->lock);
-    struct idle *i = s->idle;
+    OWN(free_at) struct idle *i = s->idle;
     if (i)
         s->idle = i->next;
     *cell = s->cells++;
     pthread_mutex_unlock(&s->lock);
     *p = i ? i->proc : NULL;
-    free(i);
     return *p ? 0 : execproc_start(s->words.items, p, err);
 }
 
@@ -498,9 +490,8 @@ out:
 static int validate(void *params, struct err *err)
 {
     const struct params *p = params;
-    struct str_list words = {0};
+    OWN(str_list_free) struct str_list words = {0};
     int rc = words_split(p->cmd, &words, err);
-    str_list_free(&words);
     return rc ? err_prefix(err, "cmd") : 0;
 }
 
@@ -641,24 +632,20 @@ static int exec_ask(struct execproc *p, int64_t cell, const struct head_in *in, 
 {
     const struct attn_in *x = &in->x;
     int64_t at[4];
-    struct buf line = {0};
+    OWN(buf_free) struct buf line = {0};
     struct jw w;
     void *memory = NULL;
-    int rc = 0;
 
     place(x, at);
-    TRY(execproc_memory(p, at[3], &memory, err));
+    PASS_ON(execproc_memory(p, at[3], &memory, err));
     memcpy((char *)memory + at[0], x->q, (size_t)(x->nq * x->d) * sizeof *x->q);
     memcpy((char *)memory + at[1], x->k, (size_t)(x->nk * x->d) * sizeof *x->k);
     memcpy((char *)memory + at[2], x->v, (size_t)(x->nk * x->dv) * sizeof *x->v);
     jw_init(&w, &line, 0);
     put_request(&w, cell, in, seed, params, at);
     buf_puts(&line, "\n");
-    TRY(buf_check(&line, "request to a program", err));
-    TRY(execproc_write(p, line.data, line.len, err));
-out:
-    buf_free(&line);
-    return rc;
+    PASS_ON(buf_check(&line, "request to a program", err));
+    return execproc_write(p, line.data, line.len, err);
 }
 
 /* ---- answer --------------------------------------------------------------------------------- */
@@ -666,15 +653,15 @@ out:
 /* bq and bk of the answer; 1 where they are absent and `optional`. */
 static int get_unit(const json_t *o, bool optional, int64_t *bq, int64_t *bk, struct err *err)
 {
-    int rc = 0;
     *bq = *bk = 1;
-    TRY(optional ? jget_int_opt(o, "bq", "answer", bq, err) : jget_int(o, "bq", "answer", bq, err));
-    TRY(optional ? jget_int_opt(o, "bk", "answer", bk, err) : jget_int(o, "bk", "answer", bk, err));
+    PASS_ON(optional ? jget_int_opt(o, "bq", "answer", bq, err)
+                     : jget_int(o, "bq", "answer", bq, err));
+    PASS_ON(optional ? jget_int_opt(o, "bk", "answer", bk, err)
+                     : jget_int(o, "bk", "answer", bk, err));
     if (*bq < 1 || *bk < 1 || *bq > 1 << 20 || *bk > 1 << 20)
-        FAIL(err, ERR_RUN, "the answer has units of %lld x %lld, expected 1..1048576",
-             (long long)*bq, (long long)*bk);
-out:
-    return rc;
+        return err_set(err, ERR_RUN, "the answer has units of %lld x %lld, expected 1..1048576",
+                       (long long)*bq, (long long)*bk);
+    return 0;
 }
 
 static int read_lists(struct execproc *p, const json_t *o, const struct head_in *in,
@@ -717,23 +704,22 @@ static int read_bits(struct execproc *p, const json_t *o, const struct head_in *
                      struct exec_bits *b, struct err *err)
 {
     int64_t bq, bk;
-    int rc = 0;
 
-    TRY(get_unit(o, true, &bq, &bk, err));
-    TRY(given_init(g, &in->x, bq, bk, err));
+    PASS_ON(get_unit(o, true, &bq, &bk, err));
+    PASS_ON(given_init(g, &in->x, bq, bk, err));
     int64_t groups = g->whole.ngroups;
     b->units = ceil_div(in->x.nk, bk);
     b->width = ceil_div(b->units, 8);
-    TRY(mem_alloc(&b->bits, groups * b->width, 1, "bitmap", err));
-    TRY(execproc_read(p, b->bits, groups * b->width, err));
+    PASS_ON(mem_alloc(&b->bits, groups * b->width, 1, "bitmap", err));
+    PASS_ON(execproc_read(p, b->bits, groups * b->width, err));
     for (int64_t r = 0; b->units % 8 && r < groups; r++)
         if (b->bits[(r + 1) * b->width - 1] >> (b->units % 8))
-            FAIL(err, ERR_RUN, "row %lld of the bitmap has bits behind its last unit, %lld",
-                 (long long)r, (long long)b->units - 1);
+            return err_set(err, ERR_RUN,
+                           "row %lld of the bitmap has bits behind its last unit, %lld",
+                           (long long)r, (long long)b->units - 1);
     g->row = bit_row;
     g->ctx = b;
-out:
-    return rc;
+    return 0;
 }
 
 static int take_answer(struct execproc *p, const json_t *o, int64_t cell, const struct head_in *in,
@@ -742,27 +728,24 @@ static int take_answer(struct execproc *p, const json_t *o, int64_t cell, const 
 {
     const char *skip = NULL, *error = NULL, *form = NULL;
     int64_t of = cell;
-    int rc = 0;
 
-    TRY(jget_int_opt(o, "cell", "answer", &of, err));
-    TRY(jget_str_opt(o, "skip", "answer", &skip, err));
-    TRY(jget_str_opt(o, "error", "answer", &error, err));
+    PASS_ON(jget_int_opt(o, "cell", "answer", &of, err));
+    PASS_ON(jget_str_opt(o, "skip", "answer", &skip, err));
+    PASS_ON(jget_str_opt(o, "error", "answer", &error, err));
     *orderly = error && of == cell;
     if (of != cell)
-        FAIL(err, ERR_RUN, "the answer is of cell %lld, asked was %lld", (long long)of,
-             (long long)cell);
+        return err_set(err, ERR_RUN, "the answer is of cell %lld, asked was %lld", (long long)of,
+                       (long long)cell);
     if (error)
-        FAIL(err, ERR_RUN, "the program says: %s", error);
+        return err_set(err, ERR_RUN, "the program says: %s", error);
     if (skip)
         return method_skip(ctx, "%s", skip[0] ? skip : "the program gives no reason");
-    TRY(jget_str(o, "form", "answer", &form, err));
+    PASS_ON(jget_str(o, "form", "answer", &form, err));
     if (strcmp(form, "lists") == 0)
         return read_lists(p, o, in, g, err);
     if (strcmp(form, "bits") == 0)
         return read_bits(p, o, in, g, bits, err);
-    rc = err_set(err, ERR_RUN, "the answer has form '%s', expected lists or bits", form);
-out:
-    return rc;
+    return err_set(err, ERR_RUN, "the answer has form '%s', expected lists or bits", form);
 }
 
 /* Read and check the answer into *g (release with given_free, also after a failure) and *bits. 0,
@@ -771,21 +754,17 @@ static int exec_answer(struct execproc *p, int64_t cell, const struct head_in *i
                        struct method_ctx *ctx, struct given *g, struct exec_bits *bits,
                        bool *orderly, struct err *err)
 {
-    char *line = NULL;
-    json_t *o = NULL;
-    int rc = 0;
+    OWN(free_at) char *line = NULL;
+    OWN(json_decrefp) json_t *o = NULL;
 
     *orderly = false;
-    TRY(mem_alloc(&line, LINE_MAX_BYTES, 1, "answer of a program", err));
-    TRY(execproc_line(p, line, LINE_MAX_BYTES, err));
-    TRY(json_read_text(line, strlen(line), "first line of the answer", &o, err));
+    PASS_ON(mem_alloc(&line, LINE_MAX_BYTES, 1, "answer of a program", err));
+    PASS_ON(execproc_line(p, line, LINE_MAX_BYTES, err));
+    PASS_ON(json_read_text(line, strlen(line), "first line of the answer", &o, err));
     if (!json_is_object(o))
-        FAIL(err, ERR_RUN, "the first line of the answer is not a JSON object: %.80s", line);
-    rc = take_answer(p, o, cell, in, ctx, g, bits, orderly, err);
-out:
-    json_decref(o);
-    free(line);
-    return rc;
+        return err_set(err, ERR_RUN, "the first line of the answer is not a JSON object: %.80s",
+                       line);
+    return take_answer(p, o, cell, in, ctx, g, bits, orderly, err);
 }
 
 /* ---- a head --------------------------------------------------------------------------------- */
@@ -845,22 +824,19 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     struct state *s = state;
     void *session = ctx->session;
-    int rc = 0;
 
     if (in->rows && !((const struct params *)params)->rows)
         return method_skip(ctx, "the trace holds a sample of the query rows: rows=1 gives it to a "
                                 "program that knows of samples");
     if (!session) {
-        TRY(open_session(params, &session, err));
+        PASS_ON(open_session(params, &session, err));
         s->own = session;
     }
     double t = clock_ns();
-    if ((rc = ask(session, params, ctx, in, s, err)) != 0)
-        goto out;
+    PASS_ON(ask(session, params, ctx, in, s, err));
     s->ns = clock_ns() - t;
     ctx->unit_rows = s->given.whole.bq;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -871,8 +847,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 static int report(void *state, struct record *r, struct err *err)
 {
     struct state *s = state;
-    int rc = record_metric(r, "pairs_dropped", (double)s->given.dropped, err);
-    return rc ? rc : record_metric(r, "host_exec_ns", s->ns, err);
+    PASS_ON(record_metric(r, "pairs_dropped", (double)s->given.dropped, err));
+    return record_metric(r, "host_exec_ns", s->ns, err);
 }
 
 const struct method method_exec = {

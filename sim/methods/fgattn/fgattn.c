@@ -127,12 +127,9 @@ int fg_cached_mask(const struct fg_params *p, const struct head_in *in, double c
 {
     const struct attn_in *x = &in->x;
     struct cached_run run = {.mask = out, .in = in, .stats = stats, .c = c, .n = fg_n(p, in)};
-    int rc = 0;
     *stats = (struct fg_stats){0, INFINITY, INT64_MAX};
-    TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
-    TRY(map_groups(in->exact, lse, p->M, cached_group, &run, err));
-out:
-    return rc;
+    PASS_ON(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
+    return map_groups(in->exact, lse, p->M, cached_group, &run, err);
 }
 
 /* ---- pooled --------------------------------------------------------------------------------- */
@@ -175,9 +172,7 @@ static int fg_pooled_values(const struct fg_params *p, const struct head_in *in,
     const struct attn_in *x = &in->x;
     int64_t r0 = g * p->M, r1 = MIN(r0 + p->M, x->nq), limit = attn_limit(x, r1 - 1);
     double *mean = NULL;
-    int rc = mem_zalloc(&mean, x->d, sizeof *mean, "mean query", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_zalloc(&mean, x->d, sizeof *mean, "mean query", err));
     for (int64_t i = r0; i < r1; i++)
         for (int c = 0; c < x->d; c++)
             mean[c] += x->q[i * x->d + c];
@@ -210,10 +205,9 @@ static int pooled_group(const struct fg_params *p, const struct head_in *in, str
 {
     int64_t n;
     struct prefix top;
-    int rc = 0;
-    TRY(fg_pooled_values(p, in, m, g, keys, value, &n, err));
+    PASS_ON(fg_pooled_values(p, in, m, g, keys, value, &n, err));
     if (p->pool == FG_POOL_TOPK) {
-        TRY(prefix_topk(work, value, n, fg_topk_units(p, in), &top, err));
+        PASS_ON(prefix_topk(work, value, n, fg_topk_units(p, in), &top, err));
         for (int64_t u = 0; u < n; u++)
             if (prefix_has(&top, value[u], u))
                 slice_mask_set(m, g, u);
@@ -224,8 +218,7 @@ static int pooled_group(const struct fg_params *p, const struct head_in *in, str
                 slice_mask_set(m, g, u);
     }
     force(m, in, g);
-out:
-    return rc;
+    return 0;
 }
 
 /* Mask of the slices that the pooled rule chooses. Initialises *out. */
@@ -288,16 +281,14 @@ static int fg_given_mask(const struct fg_params *p, const struct head_in *in,
                          const struct device_choice *c, struct slice_mask *out, int64_t *keys_min,
                          struct err *err)
 {
-    int rc = 0;
-    TRY(slice_mask_take(out, c, p->M, p->width, GATHERED, err));
+    PASS_ON(slice_mask_take(out, c, p->M, p->width, GATHERED, err));
     out->exec_bk = GATHERED;
     *keys_min = INT64_MAX;
     for (int64_t g = 0; g < out->groups; g++) {
         force(out, in, g);
         *keys_min = MIN(*keys_min, kept_keys(out, g));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static const struct opt options[] = {
@@ -387,18 +378,16 @@ static int check_order(struct fg_params *p, struct err *err)
 static int validate(void *params, struct err *err)
 {
     struct fg_params *p = params;
-    int rc = 0;
     if (p->M % 16)
-        FAIL(err, ERR_USAGE, "M=%lld is not a multiple of 16", (long long)p->M);
+        return err_set(err, ERR_USAGE, "M=%lld is not a multiple of 16", (long long)p->M);
     if (p->width != 1 && (p->width < 8 || (p->width & (p->width - 1))))
-        FAIL(err, ERR_USAGE, "width=%lld is not 1, 8, 16, 32, 64 or 128", (long long)p->width);
+        return err_set(err, ERR_USAGE, "width=%lld is not 1, 8, 16, 32, 64 or 128",
+                       (long long)p->width);
     if (p->mode == FG_POOLED && p->pool == FG_POOL_LITERAL && isnan(p->tau1))
-        FAIL(err, ERR_USAGE, "pool=literal needs tau1: the paper gives no value");
+        return err_set(err, ERR_USAGE, "pool=literal needs tau1: the paper gives no value");
     if (p->mode == FG_POOLED && p->pool == FG_POOL_TOPK && isnan(p->kappa))
-        FAIL(err, ERR_USAGE, "pool=topk needs kappa, the share of keys to keep");
-    TRY(check_order(p, err));
-out:
-    return rc;
+        return err_set(err, ERR_USAGE, "pool=topk needs kappa, the share of keys to keep");
+    return check_order(p, err);
 }
 
 static const char *token_order(const void *params)
@@ -411,19 +400,17 @@ static const char *token_order(const void *params)
 static int keep_lse(struct fg_carry *c, const struct head_in *in, struct err *err)
 {
     const double *lse;
-    int rc = 0;
     if (c->n_lse != in->x.nq) {
         free(c->lse);
         c->lse = NULL;
         c->n_lse = 0;
-        TRY(mem_alloc(&c->lse, in->x.nq, sizeof *c->lse, "normalisers of a step", err));
+        PASS_ON(mem_alloc(&c->lse, in->x.nq, sizeof *c->lse, "normalisers of a step", err));
         c->n_lse = in->x.nq;
     }
-    TRY(exact_lse(in->exact, 0, in->x.nq, &lse, err));
+    PASS_ON(exact_lse(in->exact, 0, in->x.nq, &lse, err));
     memcpy(c->lse, lse, (size_t)in->x.nq * sizeof *c->lse);
     c->lse_step = in->step;
-out:
-    return rc;
+    return 0;
 }
 
 static int get_carry(struct method_ctx *ctx, struct fg_carry **out, struct err *err)
@@ -433,9 +420,7 @@ static int get_carry(struct method_ctx *ctx, struct fg_carry **out, struct err *
         return 0;
     if (!ctx->carry->data) {
         struct fg_carry *c = NULL;
-        int rc = mem_zalloc(&c, 1, sizeof *c, "masks between steps", err);
-        if (rc)
-            return rc;
+        PASS_ON(mem_zalloc(&c, 1, sizeof *c, "masks between steps", err));
         c->made = c->lse_step = -1;
         ctx->carry->data = c;
         ctx->carry->free = carry_free;
@@ -497,34 +482,30 @@ static void keep_mask(struct state *s)
 /* Make the mask that prepare has put off. */
 static int make_mask(struct state *s, struct err *err)
 {
-    int rc = 0;
     if (!s->pending)
         return 0;
     if (s->params->mode == FG_POOLED) {
-        TRY(fg_pooled_mask(s->params, &s->in, &s->own, err));
+        PASS_ON(fg_pooled_mask(s->params, &s->in, &s->own, err));
     } else {
         s->has_stats = s->has_keys_min = true;
-        TRY(fg_cached_mask(s->params, &s->in, s->params->tau, s->lse, &s->own, &s->stats, err));
+        PASS_ON(fg_cached_mask(s->params, &s->in, s->params->tau, s->lse, &s->own, &s->stats, err));
     }
     keep_mask(s);
     /* Not before: the mask may want the normaliser that this one replaces. */
     if (s->carry && s->params->mode == FG_CACHED && s->params->norm == FG_NORM_PREVIOUS)
-        TRY(keep_lse(s->carry, &s->in, err));
-out:
-    return rc;
+        return keep_lse(s->carry, &s->in, err);
+    return 0;
 }
 
 static int prepare_refresh(struct state *s, struct method_ctx *ctx, struct err *err)
 {
     bool made;
-    int rc = find_normaliser(s, &made, ctx);
-    if (rc)
-        return rc;
+    PASS_ON(find_normaliser(s, &made, ctx));
     s->call = s->params->refresh == 1 && made ? CALL_OWN : CALL_REFRESH;
     s->pending = made;
     if (!made && s->carry)
-        rc = keep_lse(s->carry, &s->in, err);
-    return rc;
+        return keep_lse(s->carry, &s->in, err);
+    return 0;
 }
 
 static int prepare_reuse(struct state *s, struct method_ctx *ctx, int want, struct err *err)
@@ -571,7 +552,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     struct state *s = state;
     const struct fg_params *p = params;
-    int rc = 0;
     s->params = p;
     s->in = *in;
     if (in->layer < p->dense_layers || in->step < p->dense_steps) {
@@ -580,12 +560,10 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         s->call = CALL_OWN;
         s->pending = true;
     } else {
-        if ((rc = prepare_cached(s, ctx, err)) != 0)
-            goto out;
+        PASS_ON(prepare_cached(s, ctx, err));
     }
     ctx->unit_rows = s->params->M;
-out:
-    return rc;
+    return 0;
 }
 
 static bool runs_dense(const struct state *s)
@@ -596,9 +574,7 @@ static bool runs_dense(const struct state *s)
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = make_mask(s, err);
-    if (rc)
-        return rc;
+    PASS_ON(make_mask(s, err));
     if (!runs_dense(s))
         return slice_mask_lists(s->mask, row0, row1, out, err);
     mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal);
@@ -736,42 +712,38 @@ static int report_mask(const struct state *s, struct record *r, struct err *err)
     const struct attn_in *x = &s->in.x;
     double density = (double)s->pairs / (double)pairs_allowed(x->nq, x->nk, x->causal);
     int64_t units = s->units;
-    int rc = 0;
     if (!s->stays) {
-        TRY(slice_mask_density(s->mask, &density, err));
+        PASS_ON(slice_mask_density(s->mask, &density, err));
         units = slice_mask_total(s->mask);
     }
-    TRY(RECORD_ALL(r, err, {"mask_density_elem", density}, {"mask_units", units}));
+    PASS_ON(RECORD_ALL(r, err, {"mask_density_elem", density}, {"mask_units", units}));
     if (s->has_stats) {
-        TRY(RECORD_ALL(r, err, {"ties", s->stats.ties}, {"mask_margin", s->stats.margin}));
+        PASS_ON(RECORD_ALL(r, err, {"ties", s->stats.ties}, {"mask_margin", s->stats.margin}));
     }
     if (s->has_keys_min && s->call == CALL_OWN && s->params->norm == FG_NORM_EXACT) {
         double n = fg_n(s->params, &s->in);
         double kept = (double)s->stats.keys_min / n;
-        TRY(record_metric(r, "cra_bound", 1 - s->params->tau * (1 - fmin(1, kept)), err));
+        return record_metric(r, "cra_bound", 1 - s->params->tau * (1 - fmin(1, kept)), err);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
-    TRY(make_fresh(s, err));
-    TRY(record_metric(r, "dense_call", runs_dense(s), err));
+    PASS_ON(make_fresh(s, err));
+    PASS_ON(record_metric(r, "dense_call", runs_dense(s), err));
     if (s->params->mode == FG_CACHED)
-        TRY(record_metric(
+        PASS_ON(record_metric(
             r, "refresh",
             s->call == CALL_REFRESH || (s->call == CALL_OWN && s->params->refresh == 1), err));
     if (!runs_dense(s) && s->params->mode == FG_CACHED)
-        TRY(record_metric(r, "mask_age", s->age, err));
+        PASS_ON(record_metric(r, "mask_age", s->age, err));
     if (s->mask || s->stays)
-        TRY(report_mask(s, r, err));
+        PASS_ON(report_mask(s, r, err));
     if (s->comparing)
-        TRY(report_compare(s, r, err));
-out:
-    return rc;
+        return report_compare(s, r, err);
+    return 0;
 }
 
 static const struct metric_def metrics[] = {

@@ -194,18 +194,16 @@ static void pool_last_queries(const struct flex_config *c, const struct head_in 
 static int pooled_estimate(struct flex_scores *s, const struct flex_config *c,
                            const struct head_in *in, int64_t rows, struct err *err)
 {
-    int d = in->x.d, rc = 0;
-    float *q = NULL;
-    TRY(mem_alloc(&q, d, sizeof *q, "mean query", err));
+    int d = in->x.d;
+    OWN(free_at) float *q = NULL;
+    PASS_ON(mem_alloc(&q, d, sizeof *q, "mean query", err));
     pool_last_queries(c, in, rows, q);
     for (int64_t j = 0; j < s->nb; j++) {
         pool_keys(c, in, j, s->kbar + j * d);
         s->est[j] = flex_pooled_score(c, q, s->kbar + j * d, d);
     }
     softmax_f64(s->est, s->nb);
-out:
-    free(q);
-    return rc;
+    return 0;
 }
 
 int flex_scores_run(struct flex_scores *s, const struct flex_config *c, const struct head_in *in,
@@ -230,16 +228,15 @@ out:
 int flex_count(const double *v, int64_t n, double gamma, bool official, int64_t *count,
                struct err *err)
 {
-    int32_t *order = NULL;
+    OWN(free_at) int32_t *order = NULL;
     int64_t i = 0;
     double sum = 0;
-    int rc = 0;
     if (gamma >= 1) {
         *count = official ? n + 1 : n;
         return 0;
     }
-    TRY(mem_alloc(&order, n, sizeof *order, "score order", err));
-    TRY(order_descending(v, n, order, err));
+    PASS_ON(mem_alloc(&order, n, sizeof *order, "score order", err));
+    PASS_ON(order_descending(v, n, order, err));
     if (official) {
         while (i < n && (sum += v[order[i]]) <= gamma)
             i++;
@@ -249,9 +246,7 @@ int flex_count(const double *v, int64_t n, double gamma, bool official, int64_t 
             sum += v[order[i++]];
     }
     *count = i;
-out:
-    free(order);
-    return rc;
+    return 0;
 }
 
 double flex_js(const double *a, const double *b, int64_t n, bool zero_is_nan)
@@ -309,19 +304,16 @@ static int best_blocks(const double *score, int64_t n, int64_t forced, int32_t *
 
 static int vertical_slash(struct flex_plan *p, const struct flex_scores *s, struct err *err)
 {
-    int rc = 0;
-    int32_t *order = NULL;
+    OWN(free_at) int32_t *order = NULL;
     int64_t nb = s->nb;
-    TRY(mem_alloc(&order, nb, sizeof *order, "block order", err));
-    TRY(best_blocks(s->col, nb, 0, order, err));
+    PASS_ON(mem_alloc(&order, nb, sizeof *order, "block order", err));
+    PASS_ON(best_blocks(s->col, nb, 0, order, err));
     for (int64_t i = 0; i < p->k_v; i++)
         set_column(&p->map, order[i]);
-    TRY(best_blocks(s->diag, nb, nb - 1, order, err));
+    PASS_ON(best_blocks(s->diag, nb, nb - 1, order, err));
     for (int64_t i = 0; i < p->k_s; i++)
         set_diagonal(&p->map, nb - 1 - order[i]);
-out:
-    free(order);
-    return rc;
+    return 0;
 }
 
 /* ---- query-aware ------------------------------------------------------------------------ */
@@ -342,12 +334,10 @@ static int by_weight(const void *a, const void *b)
 int flex_keep_entries(const double *w, int64_t nb, double budget, bool cross, struct block_map *map,
                       struct err *err)
 {
-    struct entry *e = NULL;
+    OWN(free_at) struct entry *e = NULL;
     int64_t n = 0, kept = 0;
     double sum = 0;
-    int rc = mem_alloc(&e, nb * nb, sizeof *e, "block map entries", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&e, nb * nb, sizeof *e, "block map entries", err));
     for (int64_t i = 0; i < nb; i++)
         for (int64_t j = 0; j < (map->causal ? i + 1 : nb); j++)
             e[n++] = (struct entry){w[i * nb + j], i * nb + j};
@@ -360,7 +350,6 @@ int flex_keep_entries(const double *w, int64_t nb, double budget, bool cross, st
             kept++;
     for (int64_t i = 0; i < kept; i++)
         block_map_set(map, e[i].id / nb, e[i].id % nb);
-    free(e);
     return 0;
 }
 
@@ -383,20 +372,17 @@ static void pooled_row(const struct flex_config *c, const struct flex_scores *s,
 static int query_aware(struct flex_plan *p, const struct flex_config *c, struct flex_scores *s,
                        const struct head_in *in, struct err *err)
 {
-    int rc = 0, d = in->x.d;
+    int d = in->x.d;
     int64_t nb = s->nb;
-    double *w = NULL;
-    TRY(mem_zalloc(&w, nb * nb, sizeof *w, "estimated block map", err));
+    OWN(free_at) double *w = NULL;
+    PASS_ON(mem_zalloc(&w, nb * nb, sizeof *w, "estimated block map", err));
     for (int64_t i = 0; i < nb; i++) {
         flex_pool_query(c, in, i, s->qbar + i * d);
         pooled_row(c, s, d, i, w + i * nb);
     }
     /* At gamma = 1 rounding of the running sum must not leave entries out. */
     double budget = c->gamma >= 1 ? INFINITY : c->gamma * (double)nb;
-    TRY(flex_keep_entries(w, nb, budget, c->profile == FLEX_PAPER, &p->map, err));
-out:
-    free(w);
-    return rc;
+    return flex_keep_entries(w, nb, budget, c->profile == FLEX_PAPER, &p->map, err);
 }
 
 /* ---- paper: the tokens themselves ------------------------------------------------------- */
@@ -411,22 +397,19 @@ static int64_t budget_tokens(const struct flex_config *c, int64_t tokens)
 static int token_superset(struct flex_plan *p, const struct flex_config *c,
                           const struct flex_scores *s, struct err *err)
 {
-    int rc = 0;
-    int32_t *order = NULL;
-    TRY(mem_alloc(&order, c->n, sizeof *order, "token order", err));
-    TRY(order_descending(s->ver, c->n, order, err));
+    OWN(free_at) int32_t *order = NULL;
+    PASS_ON(mem_alloc(&order, c->n, sizeof *order, "token order", err));
+    PASS_ON(order_descending(s->ver, c->n, order, err));
     for (int64_t i = 0; i < p->k_v; i++)
         set_column(&p->map, order[i] / c->block);
-    TRY(order_descending(s->sla, c->n, order, err));
+    PASS_ON(order_descending(s->sla, c->n, order, err));
     for (int64_t i = 0; i < p->k_s; i++) {
         set_diagonal(&p->map, order[i] / c->block);
         if (order[i] % c->block)
             set_diagonal(&p->map, order[i] / c->block + 1);
     }
     set_column(&p->map, 0);
-out:
-    free(order);
-    return rc;
+    return 0;
 }
 
 /* ---- both ------------------------------------------------------------------------------- */
@@ -465,17 +448,14 @@ static int flex_plan_take(struct flex_plan *p, const struct flex_config *c,
                           const struct device_choice *chosen, const struct flex_own *own,
                           struct err *err)
 {
-    int rc = 0;
     *p = (struct flex_plan){.query_aware = own->aware != 0,
                             .js = own->js,
                             .t_v = own->tokens[0],
                             .t_s = own->tokens[1]};
     p->k_v = p->query_aware ? flex_min_blocks(c) : blocks_of(c, p->t_v);
     p->k_s = p->query_aware ? flex_min_blocks(c) : blocks_of(c, p->t_s);
-    TRY(block_map_init(&p->map, c->n, c->n, c->block, !c->both, err));
-    TRY(block_map_take(&p->map, chosen, err));
-out:
-    return rc;
+    PASS_ON(block_map_init(&p->map, c->n, c->n, c->block, !c->both, err));
+    return block_map_take(&p->map, chosen, err);
 }
 
 /* Kept blocks over those that dense attention has. */
@@ -608,18 +588,15 @@ static int64_t frontier_tokens(const struct flex_config *c, int64_t tokens)
 
 static int choose_lists(struct state *s, const struct head_in *in, struct err *err)
 {
-    int rc = 0;
-    struct flex_scores f = {0};
+    OWN(flex_scores_free) struct flex_scores f = {0};
     int64_t n = s->c.n, rows = n < FRONTIER_ROWS ? n : FRONTIER_ROWS;
-    TRY(flex_scores_run(&f, &s->c, in, rows, false, err));
-    TRY(flex_count(f.ver, n, s->c.gamma, true, &s->t_v, err));
-    TRY(flex_count(f.sla, n, s->c.gamma, true, &s->t_s, err));
-    TRY(vslash_select(&s->lists, n, f.ver, frontier_tokens(&s->c, s->t_v), FRONTIER_COLS, f.sla,
-                      frontier_tokens(&s->c, s->t_s), FRONTIER_DISTS, err));
+    PASS_ON(flex_scores_run(&f, &s->c, in, rows, false, err));
+    PASS_ON(flex_count(f.ver, n, s->c.gamma, true, &s->t_v, err));
+    PASS_ON(flex_count(f.sla, n, s->c.gamma, true, &s->t_s, err));
+    PASS_ON(vslash_select(&s->lists, n, f.ver, frontier_tokens(&s->c, s->t_v), FRONTIER_COLS, f.sla,
+                          frontier_tokens(&s->c, s->t_s), FRONTIER_DISTS, err));
     s->lists.both = s->c.both;
-out:
-    flex_scores_free(&f);
-    return rc;
+    return 0;
 }
 
 /* The plan at gamma = 1 - e^-t. */
@@ -636,36 +613,31 @@ static int search_gamma(struct state *s, double sparsity, struct flex_scores *f,
                         const struct head_in *in, struct err *err)
 {
     double lo = 1e-6, hi = 30, want = 1 - sparsity, below;
-    int rc = 0;
     for (int i = 0; i < 32; i++) {
-        TRY(plan_at(s, (lo + hi) / 2, f, in, err));
+        PASS_ON(plan_at(s, (lo + hi) / 2, f, in, err));
         if (flex_work(&s->plan) < want)
             lo = (lo + hi) / 2;
         else
             hi = (lo + hi) / 2;
     }
-    TRY(plan_at(s, lo, f, in, err));
+    PASS_ON(plan_at(s, lo, f, in, err));
     below = flex_work(&s->plan);
-    TRY(plan_at(s, hi, f, in, err));
+    PASS_ON(plan_at(s, hi, f, in, err));
     if (fabs(below - want) < fabs(flex_work(&s->plan) - want))
-        TRY(plan_at(s, lo, f, in, err));
+        PASS_ON(plan_at(s, lo, f, in, err));
     s->reached = 1 - flex_work(&s->plan);
-out:
-    return rc;
+    return 0;
 }
 
 static int choose_plan(struct state *s, const struct head_in *in, struct err *err)
 {
-    int rc = 0;
-    struct flex_scores f = {0};
-    TRY(flex_scores_run(&f, &s->c, in, s->c.block, true, err));
-    TRY(isnan(s->sparsity) ? flex_plan_build(&s->plan, &s->c, &f, in, err)
-                           : search_gamma(s, s->sparsity, &f, in, err));
+    OWN(flex_scores_free) struct flex_scores f = {0};
+    PASS_ON(flex_scores_run(&f, &s->c, in, s->c.block, true, err));
+    PASS_ON(isnan(s->sparsity) ? flex_plan_build(&s->plan, &s->c, &f, in, err)
+                               : search_gamma(s, s->sparsity, &f, in, err));
     s->t_v = s->plan.t_v;
     s->t_s = s->plan.t_s;
-out:
-    flex_scores_free(&f);
-    return rc;
+    return 0;
 }
 
 static int choose(struct state *s, struct err *err)
@@ -681,37 +653,28 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = method_whole_prompt(ctx, in);
-    if (rc)
-        return rc;
+    PASS_ON(method_whole_prompt(ctx, in));
     s->in = in;
     s->c = resolve(p, &in->x);
     s->reached = NAN;
     if (p->profile == PROFILE_FRONTIER)
-        rc = method_all_rows(ctx, in, "profile=frontier");
-    if (rc)
-        goto out;
+        PASS_ON(method_all_rows(ctx, in, "profile=frontier"));
     s->sparsity = p->sparsity;
     s->kind = p->profile == PROFILE_FRONTIER ? LISTS : flex_applies(&s->c) ? PLAN : DENSE;
     if (s->kind == DENSE && !isnan(s->sparsity))
         s->reached = 0;
     if (in->rows) /* whether the sample serves depends on the pattern */
-        TRY(choose(s, err));
+        PASS_ON(choose(s, err));
     if (s->kind == PLAN && s->plan.query_aware)
-        rc = method_all_rows(ctx, in, "a query-aware head");
-    if (rc)
-        goto out;
+        PASS_ON(method_all_rows(ctx, in, "a query-aware head"));
     ctx->unit_rows = s->kind == LISTS ? VSLASH_BLOCK : s->c.block;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = s->chosen ? 0 : choose(s, err);
-    if (rc)
-        return rc;
+    PASS_ON(s->chosen ? 0 : choose(s, err));
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
     if (s->kind == LISTS)
@@ -751,26 +714,23 @@ static int take_lists(struct state *s, const struct accel_own *own, struct err *
 {
     int64_t words = ceil_div(s->c.n, 32);
     struct flex_own numbers;
-    int rc = 0;
-    TRY(accel_own_check(own, (int64_t)sizeof numbers + 2 * words * (int64_t)sizeof(uint32_t), err));
+    PASS_ON(
+        accel_own_check(own, (int64_t)sizeof numbers + 2 * words * (int64_t)sizeof(uint32_t), err));
     memcpy(&numbers, own->data, sizeof numbers);
     s->t_v = numbers.tokens[0];
     s->t_s = numbers.tokens[1];
-    TRY(vslash_from_bits(&s->lists, s->c.n, (const uint32_t *)own->data + sizeof numbers / 4, words,
-                         err));
+    PASS_ON(vslash_from_bits(&s->lists, s->c.n, (const uint32_t *)own->data + sizeof numbers / 4,
+                             words, err));
     s->lists.both = s->c.both;
-    TRY(vslash_add_all(&s->lists, err));
+    PASS_ON(vslash_add_all(&s->lists, err));
     s->chosen = true;
-out:
-    return rc;
+    return 0;
 }
 
 static int take_plan(struct state *s, const struct device_choice *c, struct err *err)
 {
     struct flex_own numbers;
-    int rc = accel_own_check(c->own, sizeof numbers, err);
-    if (rc)
-        return rc;
+    PASS_ON(accel_own_check(c->own, sizeof numbers, err));
     memcpy(&numbers, c->own->data, sizeof numbers);
     s->chosen = true;
     s->t_v = numbers.tokens[0];
@@ -786,8 +746,8 @@ static int take(void *state, const struct device_choice *c, struct err *err)
                                            : err_set(err, ERR_RUN, "a choice where all is kept");
     if (s->kind == PLAN)
         return take_plan(s, c, err);
-    int rc = take_lists(s, c->own, err);
-    return rc ? rc : slice_mask_take(&s->given, c, VSLASH_BLOCK, 1, VSLASH_BLOCK, err);
+    PASS_ON(take_lists(s, c->own, err));
+    return slice_mask_take(&s->given, c, VSLASH_BLOCK, 1, VSLASH_BLOCK, err);
 }
 
 static bool keep_on_device(const void *state)
@@ -861,7 +821,6 @@ static bool why_full(const void *state, char why[160])
 /* density_native: kept blocks over the full square; the code reports 1 for short prompts. */
 static int report(void *state, struct record *r, struct err *err)
 {
-    int rc = 0;
     const struct state *s = state;
     const struct flex_plan *p = &s->plan;
     record_note(r, "pattern=%s",
@@ -870,23 +829,21 @@ static int report(void *state, struct record *r, struct err *err)
                 : p->query_aware   ? "query-aware"
                                    : "vertical-slash");
     if (s->kind == DENSE && !isnan(s->reached))
-        TRY(record_metric(r, "sparsity_reached", s->reached, err));
+        PASS_ON(record_metric(r, "sparsity_reached", s->reached, err));
     if (s->kind == DENSE)
         return record_metric(r, "density_native", 1, err);
-    TRY(RECORD_ALL(r, err, {"tokens_columns", s->t_v}, {"tokens_slashes", s->t_s}));
+    PASS_ON(RECORD_ALL(r, err, {"tokens_columns", s->t_v}, {"tokens_slashes", s->t_s}));
     if (s->kind == LISTS)
         return report_lists(s, r, err);
     double nb = (double)p->map.rows;
-    TRY(record_metric(r, "density_native", (double)block_map_count(&p->map) / (nb * nb), err));
+    PASS_ON(record_metric(r, "density_native", (double)block_map_count(&p->map) / (nb * nb), err));
     if (isfinite(p->js)) /* a block without mass has none */
-        TRY(record_metric(r, "js_distance", p->js, err));
+        PASS_ON(record_metric(r, "js_distance", p->js, err));
     if (!isnan(s->reached)) {
-        TRY(record_metric(r, "sparsity_reached", s->reached, err));
+        PASS_ON(record_metric(r, "sparsity_reached", s->reached, err));
         record_note(r, "gamma=%.6g", s->c.gamma);
     }
-    TRY(RECORD_ALL(r, err, {"columns", p->k_v}, {"slashes", p->k_s}));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"columns", p->k_v}, {"slashes", p->k_s});
 }
 
 static const struct metric_def metrics[] = {

@@ -53,10 +53,10 @@ static int make_directions(struct hyper_plan *p, int d, struct err *err)
     const struct own_hashed *r = &p->rule;
     int64_t n = r->projs;
     uint64_t stream = own_direction_stream(r);
-    int rc = mem_alloc(&p->dir, n * d, sizeof *p->dir, "directions", err);
-    for (int64_t i = 0; i < n * d && !rc; i++)
+    PASS_ON(mem_alloc(&p->dir, n * d, sizeof *p->dir, "directions", err));
+    for (int64_t i = 0; i < n * d; i++)
         p->dir[i] = r->axes ? (double)(i % d == i / d) : rng_normal(r->seed, stream, (uint64_t)i);
-    return rc;
+    return 0;
 }
 
 static uint32_t rank_of(const struct hyper_plan *p, const float *x, int d)
@@ -75,11 +75,11 @@ static uint32_t rank_of(const struct hyper_plan *p, const float *x, int d)
 static int sort_rows(const struct hyper_plan *p, const float *x, int64_t r0, int64_t r1, int d,
                      int32_t *order, struct err *err)
 {
-    int64_t bins = (int64_t)1 << p->rule.projs, n = r1 - r0, *start = NULL;
-    uint32_t *rank = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&rank, n, sizeof *rank, "ranks", err));
-    TRY(mem_zalloc(&start, bins + 1, sizeof *start, "bins", err));
+    OWN(free_at) int64_t *start = NULL;
+    int64_t bins = (int64_t)1 << p->rule.projs, n = r1 - r0;
+    OWN(free_at) uint32_t *rank = NULL;
+    PASS_ON(mem_alloc(&rank, n, sizeof *rank, "ranks", err));
+    PASS_ON(mem_zalloc(&start, bins + 1, sizeof *start, "bins", err));
     for (int64_t i = 0; i < n; i++) {
         rank[i] = rank_of(p, x + (r0 + i) * d, d);
         start[rank[i] + 1]++;
@@ -88,10 +88,7 @@ static int sort_rows(const struct hyper_plan *p, const float *x, int64_t r0, int
         start[b + 1] += start[b];
     for (int64_t i = 0; i < n; i++)
         order[start[rank[i]]++] = (int32_t)(r0 + i);
-out:
-    free(rank);
-    free(start);
-    return rc;
+    return 0;
 }
 
 /* ---- a square ------------------------------------------------------------------------------- */
@@ -109,9 +106,7 @@ static int draw(const struct hyper_plan *p, int64_t square, struct err *err)
     struct hyper_square *s = p->squares + square;
     int64_t m = p->rule.samples, n = at->k1 - at->k0, kept = 0;
     uint64_t stream = rng_head_stream(own_draw_stream(&p->rule, square), p->rule.head);
-    int rc = mem_alloc(&s->samples, m, sizeof *s->samples, "drawn keys", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_alloc(&s->samples, m, sizeof *s->samples, "drawn keys", err));
     for (int64_t i = 0; i < m; i++) {
         int64_t to = (int64_t)rng_below(p->rule.seed, stream, (uint64_t)i, (uint64_t)n);
         s->samples[i] = (struct hyper_sample){s->keys[to], (int32_t)(to / p->rule.block), 1};
@@ -132,22 +127,19 @@ static int hash_square(const struct hyper_plan *p, const struct attn_in *x, int6
     const struct own_square *at = p->at.square + square;
     struct hyper_square *s = p->squares + square;
     int64_t nq = at->q1 - at->q0, nk = at->k1 - at->k0, b = p->rule.block;
-    int32_t *order = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&s->block_of, nq, sizeof *s->block_of, "blocks of queries", err));
-    TRY(mem_alloc(&s->keys, nk, sizeof *s->keys, "keys by block", err));
-    TRY(mem_alloc(&order, nq, sizeof *order, "sorted queries", err));
-    TRY(sort_rows(p, x->q, at->q0, at->q1, x->d, order, err));
+    OWN(free_at) int32_t *order = NULL;
+    PASS_ON(mem_alloc(&s->block_of, nq, sizeof *s->block_of, "blocks of queries", err));
+    PASS_ON(mem_alloc(&s->keys, nk, sizeof *s->keys, "keys by block", err));
+    PASS_ON(mem_alloc(&order, nq, sizeof *order, "sorted queries", err));
+    PASS_ON(sort_rows(p, x->q, at->q0, at->q1, x->d, order, err));
     for (int64_t i = 0; i < nq; i++)
         s->block_of[order[i] - at->q0] = (int32_t)(i / at->per);
-    TRY(sort_rows(p, x->k, at->k0, at->k1, x->d, s->keys, err));
+    PASS_ON(sort_rows(p, x->k, at->k0, at->k1, x->d, s->keys, err));
     if (at->draws)
-        TRY(draw(p, square, err));
+        PASS_ON(draw(p, square, err));
     for (int64_t c = 0; c < at->blocks; c++)
         qsort(s->keys + c * b, (size_t)MIN(b, nk - c * b), sizeof *s->keys, compare_i32);
-out:
-    free(order);
-    return rc;
+    return 0;
 }
 
 /* ---- a head --------------------------------------------------------------------------------- */
@@ -290,7 +282,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     struct own_hashed rule;
-    int rc = 0;
     if (in->x.causal && in->x.nq != in->x.nk)
         return method_skip(ctx, "causal heads need as many queries as keys");
     if (p->proj_dir == AXES && p->projs > in->x.d)
@@ -301,11 +292,10 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return err_set(err, ERR_INPUT, "branch '%s': a name of at most %zu characters was expected",
                        in->branch, sizeof rule.branch - 1);
     s->in = in;
-    TRY(hyper_plan_cut(&s->plan, &rule, &in->x, err));
+    PASS_ON(hyper_plan_cut(&s->plan, &rule, &in->x, err));
     for (int64_t k = 0; k < s->plan.at.n; k++)
         s->weighted = s->weighted || s->plan.at.square[k].draws || s->plan.at.square[k].zeros;
-out:
-    return rc;
+    return 0;
 }
 
 /* Hash, unless that was done or there is nothing to hash. */
@@ -325,14 +315,13 @@ static int add_hashed(const struct state *s, const struct hyper_part *part, bool
     const int32_t *keys;
     int64_t n = hyper_block(&s->plan, part->square, part->block, &keys), a = 0, b = 0;
     int64_t drawn = samples ? q->n_samples : 0;
-    int rc = 0;
-    while (!rc && (a < n || b < drawn)) {
+    while ((a < n || b < drawn)) {
         int32_t x = a < n ? keys[a] : INT32_MAX, y = b < drawn ? q->samples[b].key : INT32_MAX;
         a += x <= y;
         b += y <= x;
-        rc = mask_lists_add(m, g, x < y ? x : y, err);
+        PASS_ON(mask_lists_add(m, g, x < y ? x : y, err));
     }
-    return rc;
+    return 0;
 }
 
 static int make_mask(struct state *s, bool samples, int64_t row0, int64_t row1, struct mask *out,
@@ -340,35 +329,31 @@ static int make_mask(struct state *s, bool samples, int64_t row0, int64_t row1, 
 {
     const struct attn_in *x = &s->in->x;
     struct hyper_part parts[HYPER_PARTS];
-    int rc = 0;
-    TRY(make_plan(s, err));
-    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
+    PASS_ON(make_plan(s, err));
+    PASS_ON(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
     for (int64_t i = row0; i < row1; i++) {
         int n = hyper_parts(&s->plan, i, parts);
         for (int k = 0; k < n; k++)
-            TRY(parts[k].square >= 0 ? add_hashed(s, &parts[k], samples, out, i - row0, err)
-                                     : mask_lists_add_run(out, i - row0, (int32_t)parts[k].lo,
-                                                          (int32_t)parts[k].hi, err));
+            PASS_ON(parts[k].square >= 0 ? add_hashed(s, &parts[k], samples, out, i - row0, err)
+                                         : mask_lists_add_run(out, i - row0, (int32_t)parts[k].lo,
+                                                              (int32_t)parts[k].hi, err));
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
     const struct attn_in *x = &s->in->x;
-    int rc = 0;
     if (s->plan.at.n_hashed == 0)
         mask_full(out, x->nq, x->nk, row0, row1, x->causal);
     else if (s->given.bits)
-        TRY(slice_mask_lists(&s->given, row0, row1, out, err));
+        PASS_ON(slice_mask_lists(&s->given, row0, row1, out, err));
     else
-        TRY(make_mask(s, true, row0, row1, out, err));
+        PASS_ON(make_mask(s, true, row0, row1, out, err));
     out->exec = EXEC_NONE; /* report has what the blocks and samples multiply */
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- on a device ---------------------------------------------------------------------------- */
@@ -404,19 +389,18 @@ static void how(const void *state, struct arithmetic *a, char why[160])
 static int est_init(struct state *s, struct err *err)
 {
     int64_t nq = s->in->x.nq;
-    int rc = s->est ? 0 : mem_alloc(&s->est, nq, sizeof *s->est, "estimated sums", err);
-    for (int64_t i = 0; i < nq && !rc; i++)
+    PASS_ON(s->est ? 0 : mem_alloc(&s->est, nq, sizeof *s->est, "estimated sums", err));
+    for (int64_t i = 0; i < nq; i++)
         s->est[i] = NAN;
-    return rc;
+    return 0;
 }
 
 static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
     struct state *s = state;
-    int rc = est_init(s, err);
-    if (!rc)
-        memcpy(s->est, lse, (size_t)s->in->x.nq * sizeof *lse);
-    return rc;
+    PASS_ON(est_init(s, err));
+    memcpy(s->est, lse, (size_t)s->in->x.nq * sizeof *lse);
+    return 0;
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */
@@ -497,14 +481,11 @@ static double sample_output(struct state *s, int64_t i, const struct hyper_part 
 static int buffers(struct state *s, struct err *err)
 {
     int64_t samples = s->plan.rule.samples;
-    int rc = 0;
     if (s->score)
         return 0;
-    TRY(est_init(s, err));
-    TRY(mem_alloc(&s->weighted_v, s->in->x.dv, sizeof *s->weighted_v, "weighted values", err));
-    TRY(mem_alloc(&s->score, samples * HYPER_PARTS + 1, sizeof *s->score, "scores", err));
-out:
-    return rc;
+    PASS_ON(est_init(s, err));
+    PASS_ON(mem_alloc(&s->weighted_v, s->in->x.dv, sizeof *s->weighted_v, "weighted values", err));
+    return mem_alloc(&s->score, samples * HYPER_PARTS + 1, sizeof *s->score, "scores", err);
 }
 
 /* Pairs of weight 1 by the exact softmax of the framework, then the drawn keys of each row. */
@@ -513,12 +494,11 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
 {
     struct state *s = state;
     struct hyper_part parts[HYPER_PARTS];
-    struct mask ones = {0};
+    OWN(mask_free) struct mask ones = {0};
     int64_t dv = s->in->x.dv;
-    int rc = 0;
-    TRY(buffers(s, err));
-    TRY(make_mask(s, false, m->row0, m->row1, &ones, err));
-    TRY(exact_attend(s->in->exact, &ones, out, lse, err));
+    PASS_ON(buffers(s, err));
+    PASS_ON(make_mask(s, false, m->row0, m->row1, &ones, err));
+    PASS_ON(exact_attend(s->in->exact, &ones, out, lse, err));
     for (int64_t i = m->row0; i < m->row1; i++) {
         double t, *o = out + (i - m->row0) * dv, *l = lse + (i - m->row0);
         double drawn = sample_output(s, i, parts, hyper_parts(&s->plan, i, parts));
@@ -529,9 +509,7 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
         }
         s->est[i] = *l;
     }
-out:
-    mask_free(&ones);
-    return rc;
+    return 0;
 }
 
 /* Mean and standard deviation of the estimated share of a row's mass. A row's share is cut at
@@ -541,32 +519,27 @@ static int report_mass(struct state *s, struct record *r, struct err *err)
     int64_t nq = s->in->x.nq;
     const double *lse;
     double sum = 0, squares = 0;
-    int rc = 0;
-    TRY(exact_lse(s->in->exact, 0, nq, &lse, err));
+    PASS_ON(exact_lse(s->in->exact, 0, nq, &lse, err));
     for (int64_t i = 0; i < nq; i++) {
         double x = !s->est || isnan(s->est[i]) ? 1 : exp(fmin(s->est[i] - lse[i], 300));
         sum += x;
         squares += x * x;
     }
     double mean = sum / (double)nq;
-    TRY(RECORD_ALL(r, err, {"mass_est_mean", mean},
-                   {"mass_est_sd", sqrt(fmax(squares / (double)nq - mean * mean, 0))}));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"mass_est_mean", mean},
+                      {"mass_est_sd", sqrt(fmax(squares / (double)nq - mean * mean, 0))});
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
     struct state *s = state;
     const struct own_squares *at = &s->plan.at;
-    int rc = 0;
     record_note(r, "squares=%lld;hashed=%lld", (long long)at->n, (long long)at->n_hashed);
-    TRY(RECORD_ALL(r, err, {"pairs_exec", at->pairs},
-                   {"density_exec", at->pairs / record_get(r, "pairs_allowed")}));
+    PASS_ON(RECORD_ALL(r, err, {"pairs_exec", at->pairs},
+                       {"density_exec", at->pairs / record_get(r, "pairs_allowed")}));
     if (s->weighted)
-        TRY(report_mass(s, r, err));
-out:
-    return rc;
+        return report_mass(s, r, err);
+    return 0;
 }
 
 /* Every square hashes its queries and keys; drawn keys are attended to, not chosen by data. */

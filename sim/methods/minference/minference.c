@@ -79,12 +79,10 @@ static int lists_of(struct minf_head *h, const double *col, const double *slash,
 {
     h->c.v = MIN(tokens / 5, h->c.n);
     h->c.s = MIN(tokens - tokens / 5, h->c.n);
-    int rc = 0;
-    TRY(make_lists(h, col, slash, h->c.v, h->c.s, err));
-    TRY(vslash_add_all(&h->lists, err));
+    PASS_ON(make_lists(h, col, slash, h->c.v, h->c.s, err));
+    PASS_ON(vslash_add_all(&h->lists, err));
     *work = work_of(h);
-out:
-    return rc;
+    return 0;
 }
 
 /* The budget whose work comes nearest to the share that is asked for; work grows with it. */
@@ -93,42 +91,35 @@ static int search_lists(struct minf_head *h, const double *col, const double *sl
 {
     int64_t lo = 1, hi = 5 * h->c.n;
     double below = 0, above = 0;
-    int rc = 0;
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
-        TRY(lists_of(h, col, slash, mid, &above, err));
+        PASS_ON(lists_of(h, col, slash, mid, &above, err));
         if (above < h->c.work)
             lo = mid + 1;
         else
             hi = mid;
     }
-    TRY(lists_of(h, col, slash, lo - 1, &below, err));
+    PASS_ON(lists_of(h, col, slash, lo - 1, &below, err));
     h->work = below;
-    TRY(lists_of(h, col, slash, lo, &above, err));
+    PASS_ON(lists_of(h, col, slash, lo, &above, err));
     if (fabs(above - h->c.work) <= fabs(below - h->c.work))
         h->work = above;
     else
-        TRY(lists_of(h, col, slash, lo - 1, &below, err));
+        PASS_ON(lists_of(h, col, slash, lo - 1, &below, err));
     h->lists.blocks = h->lists.columns = 0; /* they are counted again with the masks */
-out:
-    return rc;
+    return 0;
 }
 
 static int init_lists(struct minf_head *h, const struct head_in *in, struct err *err)
 {
-    int rc = 0;
     const struct minf_config *c = &h->c;
-    double *col = NULL, *slash = NULL;
-    TRY(mem_alloc(&col, c->n, sizeof *col, "column scores", err));
-    TRY(mem_alloc(&slash, c->n, sizeof *slash, "distance scores", err));
-    TRY(token_scores(in, MIN(c->last_q, c->n), c->bf16 ? TOK_BF16_DOT : TOK_EXACT, c->p_dtype, col,
-                     slash, err));
-    TRY(c->work > 0 ? search_lists(h, col, slash, err)
-                    : make_lists(h, col, slash, c->v, c->s, err));
-out:
-    free(col);
-    free(slash);
-    return rc;
+    OWN(free_at) double *col = NULL, *slash = NULL;
+    PASS_ON(mem_alloc(&col, c->n, sizeof *col, "column scores", err));
+    PASS_ON(mem_alloc(&slash, c->n, sizeof *slash, "distance scores", err));
+    PASS_ON(token_scores(in, MIN(c->last_q, c->n), c->bf16 ? TOK_BF16_DOT : TOK_EXACT, c->p_dtype,
+                         col, slash, err));
+    return c->work > 0 ? search_lists(h, col, slash, err)
+                       : make_lists(h, col, slash, c->v, c->s, err);
 }
 
 /* ---- block-sparse ----------------------------------------------------------------------- */
@@ -173,36 +164,31 @@ static int keep_row(struct minf_head *h, double *score, int32_t *order, int64_t 
     int64_t seen = blocks_seen(h, i), kept = MIN(c->top, seen);
     for (int64_t j = 0; c->force_blocks && j < seen; j++)
         score[j] = j == 0 || (j >= i - 1 && j <= i + 1) ? INFINITY : score[j];
-    int rc = order_descending(score, seen, order, err);
-    for (int64_t e = 0; !rc && e < kept; e++)
+    PASS_ON(order_descending(score, seen, order, err));
+    for (int64_t e = 0; e < kept; e++)
         block_map_set(&h->map, i, order[e]);
-    return rc;
+    return 0;
 }
 
 static int init_blocks(struct minf_head *h, const struct head_in *in, struct err *err)
 {
-    int rc = 0, d = in->x.d;
+    int d = in->x.d;
     const struct minf_config *c = &h->c;
-    float *q = NULL, *k = NULL;
-    double *score = NULL;
-    int32_t *order = NULL;
+    OWN(free_at) float *q = NULL, *k = NULL;
+    OWN(free_at) double *score = NULL;
+    OWN(free_at) int32_t *order = NULL;
     int64_t nb = h->map.rows;
-    TRY(mem_alloc(&q, nb * d, sizeof *q, "pooled queries", err));
-    TRY(mem_alloc(&k, nb * d, sizeof *k, "pooled keys", err));
-    TRY(mem_alloc(&score, nb, sizeof *score, "block scores", err));
-    TRY(mem_alloc(&order, nb, sizeof *order, "block order", err));
+    PASS_ON(mem_alloc(&q, nb * d, sizeof *q, "pooled queries", err));
+    PASS_ON(mem_alloc(&k, nb * d, sizeof *k, "pooled keys", err));
+    PASS_ON(mem_alloc(&score, nb, sizeof *score, "block scores", err));
+    PASS_ON(mem_alloc(&order, nb, sizeof *order, "block order", err));
     padded_means(c, in->x.q, d, nb, q);
     padded_means(c, in->x.k, d, nb, k);
     for (int64_t i = 0; i < nb; i++) {
         block_scores(q + i * d, k, blocks_seen(h, i), d, c->bf16 ? DT_BF16 : DT_F32, score);
-        TRY(keep_row(h, score, order, i, err));
+        PASS_ON(keep_row(h, score, order, i, err));
     }
-out:
-    free(q);
-    free(k);
-    free(score);
-    free(order);
-    return rc;
+    return 0;
 }
 
 /* Work of the `top` best blocks of each of `blocks` rows of as many blocks, over dense attention's;
@@ -234,19 +220,17 @@ static int64_t top_of_share(double share, int64_t blocks, bool causal)
 int minf_begin(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
                struct err *err)
 {
-    int rc = 0;
     memset(h, 0, sizeof *h);
     h->c = *c;
     h->in = in;
     if (c->pattern != MINF_BLOCK)
         return 0;
-    TRY(block_map_init(&h->map, c->n, c->n, c->block, !c->both, err));
+    PASS_ON(block_map_init(&h->map, c->n, c->n, c->block, !c->both, err));
     if (c->work > 0) {
         h->c.top = top_of_share(c->work, h->map.rows, !c->both);
         h->work = share_of_top(h->c.top, h->map.rows, !c->both);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int choose(struct minf_head *h, struct err *err)
@@ -285,17 +269,15 @@ void minf_free(void *head)
 static int take_lists(struct minf_head *h, const struct accel_own *own, struct err *err)
 {
     int64_t words = ceil_div(h->c.n, 32);
-    int rc = 0;
-    TRY(accel_own_check(own, 2 * words * (int64_t)sizeof(uint32_t), err));
-    TRY(vslash_from_bits(&h->lists, h->c.n, own->data, words, err));
+    PASS_ON(accel_own_check(own, 2 * words * (int64_t)sizeof(uint32_t), err));
+    PASS_ON(vslash_from_bits(&h->lists, h->c.n, own->data, words, err));
     h->lists.both = h->c.both;
     if (h->c.realised || h->c.work > 0)
-        TRY(vslash_add_all(&h->lists, err));
+        PASS_ON(vslash_add_all(&h->lists, err));
     if (h->c.work > 0)
         h->work = work_of(h);
     h->chosen = true;
-out:
-    return rc;
+    return 0;
 }
 
 int minf_take(void *head, const struct device_choice *c, struct err *err)
@@ -306,8 +288,8 @@ int minf_take(void *head, const struct device_choice *c, struct err *err)
         return block_map_take(&h->map, c, err);
     }
     int64_t unit = h->c.realised ? VSLASH_BLOCK : 1;
-    int rc = take_lists(h, c->own, err);
-    return rc ? rc : slice_mask_take(&h->given, c, unit, 1, h->c.realised ? unit : 0, err);
+    PASS_ON(take_lists(h, c->own, err));
+    return slice_mask_take(&h->given, c, unit, 1, h->c.realised ? unit : 0, err);
 }
 
 /* ---- masks -------------------------------------------------------------------------------- */
@@ -323,9 +305,7 @@ int minf_select(void *head, int64_t row0, int64_t row1, struct mask *out, struct
 {
     struct minf_head *h = head;
     const struct minf_config *c = &h->c;
-    int rc = h->chosen ? 0 : choose(h, err);
-    if (rc)
-        return rc;
+    PASS_ON(h->chosen ? 0 : choose(h, err));
     if (h->given.bits)
         return slice_mask_lists(&h->given, row0, row1, out, err);
     if (c->pattern == MINF_VS)
@@ -395,12 +375,11 @@ static int parse_entry(const json_t *e, const char *where, enum minf_pattern *pa
 /* Check that the file exists and that the whole of it is a table. */
 static int minf_table_check(const char *path, struct err *err)
 {
-    json_t *doc = NULL;
-    int rc = json_read_foreign(path, (size_t)64 << 20, &doc, err);
-    if (!rc && !json_is_array(doc))
-        rc = err_set(err, ERR_INPUT, "%s: a list over layers was expected", path);
-    json_decref(doc);
-    return rc;
+    OWN(json_decrefp) json_t *doc = NULL;
+    PASS_ON(json_read_foreign(path, (size_t)64 << 20, &doc, err));
+    if (!json_is_array(doc))
+        return err_set(err, ERR_INPUT, "%s: a list over layers was expected", path);
+    return 0;
 }
 
 int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *pattern, int64_t *v,
@@ -558,20 +537,17 @@ static int paper_candidates(const struct minf_config *base, struct minf_candidat
 static int kernel_pairs(const struct minf_config *c, const struct head_in *in, double *pairs,
                         struct err *err)
 {
-    int rc = 0;
-    struct minf_head h = {0};
-    TRY(minf_init(&h, c, in, err));
+    OWN(minf_free) struct minf_head h = {0};
+    PASS_ON(minf_init(&h, c, in, err));
     *pairs = 0;
     for (int64_t r = 0; r < c->n; r += CHUNK) {
         struct mask m = {0};
-        TRY(chunk_mask(&h, r, &m, pairs, err));
+        PASS_ON(chunk_mask(&h, r, &m, pairs, err));
         mask_free(&m);
     }
     if (c->pattern == MINF_VS)
         *pairs = (double)vslash_exec(&h.lists);
-out:
-    minf_free(&h);
-    return rc;
+    return 0;
 }
 
 /* Move the size that the pattern's budget is made of (distances or blocks) by the fewest steps that
@@ -606,10 +582,10 @@ static int equalise_all(struct minf_candidate *cand, int count, const struct hea
 {
     double target;
     int64_t step = scaled ? STEP * in->x.nk / FULL_LENGTH : STEP;
-    int rc = kernel_pairs(&cand[0].c, in, &target, err);
-    for (int i = 1; i < count && !rc; i++)
-        rc = equalise(&cand[i], in, step > 0 ? step : 1, target, err);
-    return rc;
+    PASS_ON(kernel_pairs(&cand[0].c, in, &target, err));
+    for (int i = 1; i < count; i++)
+        PASS_ON(equalise(&cand[i], in, step > 0 ? step : 1, target, err));
+    return 0;
 }
 
 /* ---- search ----------------------------------------------------------------------------- */
@@ -656,7 +632,7 @@ int minf_search_run(const struct minf_search *s, const struct minf_config *base,
                     const struct head_in *samples, int n, struct minf_candidate *cand, int *count,
                     struct err *err)
 {
-    int rc = 0, best = 0;
+    int best = 0;
     bool exact = s->kind == MINF_SEARCH_EXACT;
     struct minf_config b = *base;
     b.n = samples[0].x.nk;
@@ -668,11 +644,11 @@ int minf_search_run(const struct minf_search *s, const struct minf_config *base,
         fit(&cand[i], s, b.n);
     }
     if (s->kind == MINF_SEARCH_PAPER)
-        TRY(equalise_all(cand, *count, &samples[0], s->scale_sizes, err));
+        PASS_ON(equalise_all(cand, *count, &samples[0], s->scale_sizes, err));
     for (int i = 0; i < *count; i++) {
         for (int k = 0; k < n; k++) {
             fit(&cand[i], s, samples[k].x.nk);
-            TRY(judge(&cand[i], &samples[k], first_row(s, samples[k].x.nk), n, err));
+            PASS_ON(judge(&cand[i], &samples[k], first_row(s, samples[k].x.nk), n, err));
         }
         log_debug("minference search: %s: mean recall %.6f error %.6f executed %.6f", cand[i].name,
                   cand[i].score, cand[i].error, cand[i].exec);
@@ -680,8 +656,6 @@ int minf_search_run(const struct minf_search *s, const struct minf_config *base,
             best = i;
     }
     return best;
-out:
-    return rc;
 }
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
@@ -781,22 +755,19 @@ static int identify(void *params, struct err *err)
 {
     struct params *p = params;
     char id[HASH_TEXT_MAX];
-    struct buf file = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf file = {0};
     if (!p->table)
         return p->table_id ? err_set(err, ERR_USAGE, "table_id is of a table: give table=FILE") : 0;
-    TRY(buf_read_file(&file, p->table, (size_t)64 << 20, err));
+    PASS_ON(buf_read_file(&file, p->table, (size_t)64 << 20, err));
     hash_text(hash_bytes(buf_str(&file), file.len), id);
     id[strcspn(id, ":") + 1 + 16] = '\0'; /* half of it, as for masks */
     const char *is = strchr(id, ':') + 1;
     if (p->table_id && strcmp(p->table_id, is) != 0)
-        FAIL(err, ERR_INPUT, "%s has the checksum %s, not %s: it has changed", p->table, is,
-             p->table_id);
+        return err_set(err, ERR_INPUT, "%s has the checksum %s, not %s: it has changed", p->table,
+                       is, p->table_id);
     if (!p->table_id && !(p->table_id = strdup(is)))
-        rc = err_set(err, ERR_NOMEM, "%s: out of memory", p->table);
-out:
-    buf_free(&file);
-    return rc;
+        return err_set(err, ERR_NOMEM, "%s: out of memory", p->table);
+    return 0;
 }
 
 static int64_t or_default(int64_t value, int64_t otherwise)
@@ -868,9 +839,7 @@ static int resolve(const struct params *p, const struct head_in *in, struct minf
     c->pattern = in->layer < p->start_layer ? MINF_DENSE : KINDS[p->pattern];
     sizes(p, c->n, &c->v, &c->s);
     if (p->pattern == PATTERN_TABLE && p->table && c->pattern != MINF_DENSE) {
-        int rc = minf_table_entry(p->table, in->layer, in->head, &c->pattern, &c->v, &c->s, err);
-        if (rc)
-            return rc;
+        PASS_ON(minf_table_entry(p->table, in->layer, in->head, &c->pattern, &c->v, &c->s, err));
         if (c->pattern == MINF_ASHAPE) {
             c->init = clamped(c->v, p->ratio, 0, c->n);
             c->local = clamped(c->s, p->ratio, 1, c->n);
@@ -888,14 +857,11 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     struct minf_head *h = state;
     struct minf_config c;
-    int rc = method_whole_prompt(ctx, in);
-    if (rc)
-        return rc;
-    TRY(resolve(params, in, &c, err));
-    TRY(minf_begin(h, &c, in, err));
+    PASS_ON(method_whole_prompt(ctx, in));
+    PASS_ON(resolve(params, in, &c, err));
+    PASS_ON(minf_begin(h, &c, in, err));
     ctx->unit_rows = minf_unit(h);
-out:
-    return rc;
+    return 0;
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
@@ -929,19 +895,16 @@ static bool keep_on_device(const void *state)
 
 static int report_lists(const struct minf_head *h, struct record *r, struct err *err)
 {
-    int rc = 0;
     double allowed = (double)pairs_allowed(h->c.n, h->c.n, !h->c.both);
-    TRY(RECORD_ALL(r, err, {"columns", h->lists.n_cols}, {"slashes", h->lists.n_dists},
-                   {"density_requested", (double)vslash_requested(&h->lists) / allowed}));
+    PASS_ON(RECORD_ALL(r, err, {"columns", h->lists.n_cols}, {"slashes", h->lists.n_dists},
+                       {"density_requested", (double)vslash_requested(&h->lists) / allowed}));
     if (!h->c.realised)
-        goto out;
+        return 0;
     double exec = (double)vslash_exec(&h->lists);
-    TRY(RECORD_ALL(r, err, {"pairs_exec", exec}, {"density_exec", exec / allowed}));
+    PASS_ON(RECORD_ALL(r, err, {"pairs_exec", exec}, {"density_exec", exec / allowed}));
     if (h->c.force_blocks) /* what the port prints */
-        TRY(record_metric(r, "density_native", exec / allowed, err));
-    TRY(RECORD_ALL(r, err, {"list_blocks", h->lists.blocks}, {"list_columns", h->lists.columns}));
-out:
-    return rc;
+        PASS_ON(record_metric(r, "density_native", exec / allowed, err));
+    return RECORD_ALL(r, err, {"list_blocks", h->lists.blocks}, {"list_columns", h->lists.columns});
 }
 
 /* density_native of the block pattern: 2 * 64 top / N, which ignores the dense early rows; the port
@@ -1008,11 +971,9 @@ static int check_samples(struct method_ctx *ctx, const struct params *p,
                          const struct head_in *samples, int n, struct err *err)
 {
     for (int i = 0; i < n; i++) {
-        int rc = method_whole_prompt(ctx, &samples[i]);
-        if (!rc && !samples[i].x.causal)
-            rc = method_skip(ctx, "the search is of causal heads");
-        if (rc)
-            return rc;
+        PASS_ON(method_whole_prompt(ctx, &samples[i]));
+        if (!samples[i].x.causal)
+            PASS_ON(method_skip(ctx, "the search is of causal heads"));
         if (samples[i].x.nk < 4096 && p->rows_from == INT64_MIN)
             return err_set(err, ERR_USAGE,
                            "method minference: a trace of %lld tokens is too short to calibrate on "
@@ -1053,7 +1014,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
                             .min_v = min_v(p),
                             .min_s = min_s(p),
                             .scale_sizes = p->scale_sizes};
-    int count, rc;
+    int count;
     if (p->profile == PROFILE_FRONTIER)
         return err_set(err, ERR_USAGE,
                        "method minference: profile=frontier has one budget for all heads and is "
@@ -1065,8 +1026,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
             "here; ratio and budget can be given to the replay, beside calib=");
     if (p->profile == PROFILE_PAPER)
         s.kind = MINF_SEARCH_PAPER;
-    if ((rc = check_samples(ctx, p, samples, n, err)) != 0)
-        return rc;
+    PASS_ON(check_samples(ctx, p, samples, n, err));
     struct minf_config base = base_config(p, &samples[0]);
     int best = minf_search_run(&s, &base, samples, n, cand, &count, err);
     if (best < 0)

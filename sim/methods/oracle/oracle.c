@@ -75,13 +75,13 @@ static bool in_bin(const struct search *s, double v)
 /* Histogram of the current bin by its next 16 bits; *given = mass given in advance. */
 static int histogram(struct search *s, long double *given, struct err *err)
 {
-    int rc = 0, shift = s->shift - 16;
+    int shift = s->shift - 16;
     memset(s->sum, 0, BINS * sizeof *s->sum);
     memset(s->count, 0, BINS * sizeof *s->count);
     *given = 0;
     for (int64_t r = 0; r < s->rows; r++) {
         struct head_row row = {0};
-        TRY(s->fn(s->ctx, r, &row, err));
+        PASS_ON(s->fn(s->ctx, r, &row, err));
         *given += s->counts ? (long double)row.given_n : row.given;
         for (int64_t c = 0; c < row.n; c++) {
             if (!in_bin(s, row.v[c]))
@@ -91,8 +91,7 @@ static int histogram(struct search *s, long double *given, struct err *err)
             s->count[b]++;
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Narrow the search to the next bin in which the running sum crosses the target; *entries is its
@@ -100,9 +99,7 @@ out:
 static int narrow(struct search *s, int64_t *entries, struct err *err)
 {
     long double given, total = s->above;
-    int rc = histogram(s, &given, err);
-    if (rc)
-        return rc;
+    PASS_ON(histogram(s, &given, err));
     if (s->shift == 64)
         total += given;
     *entries = 0;
@@ -143,14 +140,13 @@ static int by_order(const void *a, const void *b)
 
 static int collect(const struct search *s, int64_t n, struct head_prefix *out, struct err *err)
 {
-    struct entry *e = NULL;
+    OWN(free_at) struct entry *e = NULL;
     int64_t k = 0;
-    int rc = 0;
 
-    TRY(mem_alloc(&e, n, sizeof *e, "entries at the threshold", err));
+    PASS_ON(mem_alloc(&e, n, sizeof *e, "entries at the threshold", err));
     for (int64_t r = 0; r < s->rows; r++) {
         struct head_row row = {0};
-        TRY(s->fn(s->ctx, r, &row, err));
+        PASS_ON(s->fn(s->ctx, r, &row, err));
         for (int64_t c = 0; c < row.n && k < n; c++)
             if (in_bin(s, row.v[c]))
                 e[k++] = (struct entry){row.v[c], c, r};
@@ -165,9 +161,7 @@ static int collect(const struct search *s, int64_t n, struct head_prefix *out, s
         out->row = e[i].row;
         out->count++;
     }
-out:
-    free(e);
-    return rc;
+    return 0;
 }
 
 /* Adding up term by term is what sorted order means; beyond this many equal terms it only costs. */
@@ -195,17 +189,17 @@ static int64_t equal_needed(double v, int64_t n, double target, double *sum, dou
 static int cut_equal(const struct search *s, int64_t n, struct head_prefix *out, struct err *err)
 {
     double v;
-    int64_t *per_col = NULL, left, r;
-    int rc = 0;
+    OWN(free_at) int64_t *per_col = NULL;
+    int64_t left, r;
 
     memcpy(&v, &s->prefix, sizeof v);
     *out = (struct head_prefix){v, -1, -1, s->count_above, s->above, s->above};
     left = equal_needed(s->counts ? 1 : v, n, s->target, &out->sum, &out->before);
     out->count += left;
-    TRY(mem_zalloc(&per_col, s->cols, sizeof *per_col, "entries per column", err));
+    PASS_ON(mem_zalloc(&per_col, s->cols, sizeof *per_col, "entries per column", err));
     for (r = 0; r < s->rows; r++) {
         struct head_row row = {0};
-        TRY(s->fn(s->ctx, r, &row, err));
+        PASS_ON(s->fn(s->ctx, r, &row, err));
         for (int64_t c = 0; c < row.n; c++)
             per_col[c] += row.v[c] == v;
     }
@@ -214,15 +208,13 @@ static int cut_equal(const struct search *s, int64_t n, struct head_prefix *out,
         left -= per_col[out->col++];
     for (r = 0; r < s->rows && left > 0; r++) {
         struct head_row row = {0};
-        TRY(s->fn(s->ctx, r, &row, err));
+        PASS_ON(s->fn(s->ctx, r, &row, err));
         if (out->col < row.n && row.v[out->col] == v) {
             out->row = r;
             left--;
         }
     }
-out:
-    free(per_col);
-    return rc;
+    return 0;
 }
 
 int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, enum head_measure by,
@@ -345,9 +337,7 @@ static int validate(void *params, struct err *err)
 {
     struct params *p = params;
     struct parsed parsed;
-    int rc = parse_params(p, &parsed, err);
-    if (rc)
-        return rc;
+    PASS_ON(parse_params(p, &parsed, err));
     bool strips = p->kind == KIND_COLUMNS || p->kind == KIND_STRIPS;
     if ((p->kind == KIND_TOPK || p->kind == KIND_EVICT || strips) && isnan(p->k.value))
         return err_set(err, ERR_USAGE, "kind=%s needs k, a count or a share such as k=10%%",
@@ -470,11 +460,10 @@ static void add_row(const double *p, int64_t n, double *sum)
 static int unit_masses(struct state *s, int64_t r0, int64_t r1, double *mass, int64_t *n,
                        struct err *err)
 {
-    int rc = 0;
     *n = units_visible(s, r1);
     if (r1 == r0 + 1 && s->unit.bk == 1) {
         const double *p;
-        TRY(map_rows_get(&s->rows, r0, &p, err));
+        PASS_ON(map_rows_get(&s->rows, r0, &p, err));
         memcpy(mass, p, (size_t)*n * sizeof *mass);
         return 0;
     }
@@ -482,7 +471,7 @@ static int unit_masses(struct state *s, int64_t r0, int64_t r1, double *mass, in
     for (int64_t i = r0; i < r1; i++) {
         const double *p;
         int64_t limit = attn_limit(&s->in.x, i);
-        TRY(map_rows_get(&s->rows, i, &p, err));
+        PASS_ON(map_rows_get(&s->rows, i, &p, err));
         if (s->unit.bk == 1) {
             add_row(p, limit, mass);
             continue;
@@ -495,8 +484,7 @@ static int unit_masses(struct state *s, int64_t r0, int64_t r1, double *mass, in
             mass[c] += sum;
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Query block r of the head as a row of the matrix of unit masses. */
@@ -504,9 +492,7 @@ static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
 {
     struct state *s = ctx;
     int64_t r0 = r * s->unit.bq, r1 = MIN(r0 + s->unit.bq, s->in.x.nq), lo, hi;
-    int rc = unit_masses(s, r0, r1, s->mass, &row->n, err);
-    if (rc)
-        return rc;
+    PASS_ON(unit_masses(s, r0, r1, s->mass, &row->n, err));
     forced_units(s, r0, r1, &lo, &hi);
     row->given = take_out(s->mass, s->mass, lo, hi);
     row->given_n = hi - lo;
@@ -548,24 +534,21 @@ static int group_by_mass(struct state *s, struct mask *m, int64_t g, int64_t r0,
     const double *o;
     int64_t n, lo, hi;
     struct prefix p;
-    int rc = 0;
 
-    TRY(unit_masses(s, r0, r1, s->mass, &n, err));
+    PASS_ON(unit_masses(s, r0, r1, s->mass, &n, err));
     for (int64_t c = 0; r1 - r0 > 1 && c < n; c++)
         s->mass[c] /= (double)(r1 - r0);
     if (s->kind == KIND_VALUE) {
-        TRY(exact_out(s->in.exact, r0, r0 + 1, &o, err));
+        PASS_ON(exact_out(s->in.exact, r0, r0 + 1, &o, err));
         value_ranks(s->mass, x->v, o, n, x->dv, rank = s->rank);
     }
     forced_units(s, r0, r1, &lo, &hi);
     given = take_out(rank, s->mass, lo, hi);
     take_out(rank, s->mass, 0, units_first(s, r0));
-    TRY(prefix_select(s->work, rank, s->mass, n, given, alpha, &p, err));
+    PASS_ON(prefix_select(s->work, rank, s->mass, n, given, alpha, &p, err));
     tally(s, &p, alpha, p.count + hi - lo);
     int64_t kept = prefix_pick(&p, rank, n, lo, hi, s->unit_list);
-    rc = mask_lists_add_all(m, g, s->unit_list, kept, err);
-out:
-    return rc;
+    return mask_lists_add_all(m, g, s->unit_list, kept, err);
 }
 
 static int group_topk(struct state *s, struct mask *m, int64_t g, int64_t i, struct err *err)
@@ -573,9 +556,8 @@ static int group_topk(struct state *s, struct mask *m, int64_t g, int64_t i, str
     const double *score;
     int64_t first = attn_first(&s->in.x, i), n = attn_limit(&s->in.x, i), lo, hi;
     struct prefix p;
-    int rc = 0;
 
-    TRY(map_rows_get(&s->rows, i, &score, err));
+    PASS_ON(map_rows_get(&s->rows, i, &score, err));
     memcpy(s->rank, score, (size_t)n * sizeof *s->rank);
     forced_units(s, i, i + 1, &lo, &hi);
     for (int64_t j = lo; j < hi; j++)
@@ -583,13 +565,11 @@ static int group_topk(struct state *s, struct mask *m, int64_t g, int64_t i, str
     for (int64_t j = 0; j < first; j++)
         s->rank[j] = NAN;
     int64_t k = MIN(n - first, share_resolve(s->params->k, n - first));
-    TRY(prefix_topk(s->work, s->rank, n, MAX(0, k - (hi - lo)), &p, err));
+    PASS_ON(prefix_topk(s->work, s->rank, n, MAX(0, k - (hi - lo)), &p, err));
     s->row_min = MIN(s->row_min, p.count + hi - lo);
     s->row_max = MAX(s->row_max, p.count + hi - lo);
     int64_t kept = prefix_pick(&p, s->rank, n, lo, hi, s->unit_list);
-    rc = mask_lists_add_all(m, g, s->unit_list, kept, err);
-out:
-    return rc;
+    return mask_lists_add_all(m, g, s->unit_list, kept, err);
 }
 
 static int group_of_head(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
@@ -626,21 +606,19 @@ static int strip_masses(struct state *s, double *mass, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t rows = MIN(share_resolve(s->params->rows, x->nq), x->nq), chunks = s->params->chunks;
-    int rc = 0;
     for (int64_t c = 0; c < chunks; c++) {
         int64_t row0, row1;
         ranking_rows(x->nq, rows, chunks, c, &row0, &row1);
         s->ranked_by += row1 - row0;
         for (int64_t i = row0; i < row1; i++) {
             const double *p;
-            TRY(map_rows_get(&s->rows, i, &p, err));
+            PASS_ON(map_rows_get(&s->rows, i, &p, err));
             add_row(p, x->nk, mass);
             for (int64_t j = 0; j < x->nk && s->kind == KIND_STRIPS; j++)
                 mass[slash_of(x, i, j)] += p[j];
         }
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The k strips of largest mass; of equal ones columns before slashes, then the lower key or the
@@ -651,23 +629,20 @@ static int choose_strips(struct state *s, struct err *err)
     bool slashes = s->kind == KIND_STRIPS;
     int64_t n = slashes ? 2 * x->nk + x->nq - 1 : x->nk;
     int64_t ahead = slashes && x->causal ? x->nq - 1 : 0; /* slashes behind the diagonal */
-    double *mass = NULL;
+    OWN(free_at) double *mass = NULL;
     struct prefix top;
-    int rc = 0;
 
-    TRY(mem_zalloc(&mass, n, sizeof *mass, "mass of columns and slashes", err));
-    TRY(mem_alloc(&s->strips, n, sizeof *s->strips, "kept columns and slashes", err));
-    TRY(strip_masses(s, mass, err));
+    PASS_ON(mem_zalloc(&mass, n, sizeof *mass, "mass of columns and slashes", err));
+    PASS_ON(mem_alloc(&s->strips, n, sizeof *s->strips, "kept columns and slashes", err));
+    PASS_ON(strip_masses(s, mass, err));
     for (int64_t e = 0; e < ahead; e++)
         mass[x->nk + e] = NAN;
-    TRY(prefix_topk(s->work, mass, n, share_resolve(s->params->k, n - ahead), &top, err));
+    PASS_ON(prefix_topk(s->work, mass, n, share_resolve(s->params->k, n - ahead), &top, err));
     for (int64_t e = 0; e < n; e++) {
         s->strips[e] = prefix_has(&top, mass[e], e);
         s->kept[e >= x->nk] += s->strips[e];
     }
-out:
-    free(mass);
-    return rc;
+    return 0;
 }
 
 static int group_of_strips(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
@@ -686,16 +661,14 @@ static int group_of_strips(struct state *s, struct mask *m, int64_t g, int64_t r
 static int prepare_storage(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int rc = 0;
 
     s->unit.bq = MIN(s->unit.bq, x->nq);
-    TRY(map_rows_init(&s->rows, s->in.exact, s->kind == KIND_TOPK ? MAP_SCORES : MAP_PROBS, err));
-    TRY(prefix_work_new(&s->work, err));
-    TRY(mem_alloc(&s->rank, x->nk, sizeof(double), "ranks of keys", err));
-    TRY(mem_alloc(&s->mass, x->nk, sizeof(double), "masses of units", err));
-    TRY(mem_alloc(&s->unit_list, x->nk, sizeof *s->unit_list, "kept units", err));
-out:
-    return rc;
+    PASS_ON(
+        map_rows_init(&s->rows, s->in.exact, s->kind == KIND_TOPK ? MAP_SCORES : MAP_PROBS, err));
+    PASS_ON(prefix_work_new(&s->work, err));
+    PASS_ON(mem_alloc(&s->rank, x->nk, sizeof(double), "ranks of keys", err));
+    PASS_ON(mem_alloc(&s->mass, x->nk, sizeof(double), "masses of units", err));
+    return mem_alloc(&s->unit_list, x->nk, sizeof *s->unit_list, "kept units", err);
 }
 
 /* Units with an allowed pair. */
@@ -724,7 +697,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                    void *state, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
 
     s->params = params;
     s->in = *in;
@@ -738,19 +710,16 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->head_wide =
         s->kind == KIND_MEAN || (s->kind == KIND_BLOCK && s->params->scope == SCOPE_HEAD);
     if (s->head_wide || strips)
-        rc = method_all_rows(ctx, in, "a choice for the whole head");
-    if (rc)
-        goto out;
-    TRY(parse_params(s->params, &s->unit, err));
-    TRY(prepare_storage(s, err));
+        PASS_ON(method_all_rows(ctx, in, "a choice for the whole head"));
+    PASS_ON(parse_params(s->params, &s->unit, err));
+    PASS_ON(prepare_storage(s, err));
     s->pending = s->head_wide;
     if (s->kind == KIND_COLUMNS) /* all queries share them: taller groups keep the lists short */
         s->unit.bq = MIN(COLUMN_ROWS, in->x.nq);
     if (strips)
-        TRY(choose_strips(s, err));
+        PASS_ON(choose_strips(s, err));
     ctx->unit_rows = s->unit.bq;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_group(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
@@ -780,34 +749,32 @@ static void note_given(struct state *s, int64_t r1, int64_t kept)
 static int select_given(struct state *s, int64_t row0, int64_t row1, struct mask *out,
                         struct err *err)
 {
-    int rc = slice_mask_lists(&s->given, row0, row1, out, err);
-    for (int64_t g = 0; g < out->ngroups && !rc; g++) {
+    PASS_ON(slice_mask_lists(&s->given, row0, row1, out, err));
+    for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t r0 = row0 + g * s->unit.bq, r1 = MIN(r0 + s->unit.bq, row1);
         note_given(s, r1, out->ptr[g + 1] - out->ptr[g]);
     }
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
     const struct attn_in *x = &s->in.x;
-    int rc = 0;
 
     if (s->given.bits)
         return select_given(s, row0, row1, out, err);
     if (s->pending)
-        TRY(choose_head(s, err));
+        PASS_ON(choose_head(s, err));
     s->pending = false;
-    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, s->unit.bq, s->unit.bk, err));
+    PASS_ON(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, s->unit.bq, s->unit.bk, err));
     out->exec = EXEC_NONE; /* nobody runs an oracle */
     for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t r0 = row0 + g * s->unit.bq;
-        TRY(select_group(s, out, g, r0, MIN(r0 + s->unit.bq, row1), err));
+        PASS_ON(select_group(s, out, g, r0, MIN(r0 + s->unit.bq, row1), err));
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- on a device ---------------------------------------------------------------------------- */
@@ -845,17 +812,14 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     struct state *s = state;
     const struct accel_units *u = c->counts;
     int32_t ties = 0;
-    int rc = 0;
     if (counts_ties(s)) {
-        TRY(accel_own_check(c->own, sizeof ties, err));
+        PASS_ON(accel_own_check(c->own, sizeof ties, err));
         memcpy(&ties, c->own->data, sizeof ties);
     }
     s->ties = ties;
     for (int64_t g = 0; u && g < u->groups; g++)
         note_given(s, MIN((g + 1) * u->bq, s->in.x.nq), u->count[g]);
-    TRY(slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, 0, err));
-out:
-    return rc;
+    return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, 0, err);
 }
 
 /* ---- the decode phase ----------------------------------------------------------------------- */
@@ -903,14 +867,13 @@ static int report_sd(const struct state *s, struct record *r, struct err *err)
         snprintf(tri, sizeof tri, "sd_tri@%g", alpha);
         snprintf(sq, sizeof sq, "sd_sq@%g", alpha);
     }
-    int rc = record_metric(r, tri, 1 - record_get(r, "density_elem"), err);
-    return rc ? rc : record_metric(r, sq, 1 - record_get(r, "density_rect"), err);
+    PASS_ON(record_metric(r, tri, 1 - record_get(r, "density_elem"), err));
+    return record_metric(r, sq, 1 - record_get(r, "density_rect"), err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
 
     if (s->strips) {
         record_note(r, "columns=%lld;slashes=%lld;rows=%lld", (long long)s->kept[0],
@@ -918,14 +881,13 @@ static int report(void *state, struct record *r, struct err *err)
         return 0;
     }
     if (counts_ties(s))
-        TRY(record_metric(r, "ties", (double)s->ties, err));
+        PASS_ON(record_metric(r, "ties", (double)s->ties, err));
     if (!s->head_wide && s->row_min <= s->row_max) {
-        TRY(RECORD_ALL(r, err, {"row_units_min", s->row_min}, {"row_units_max", s->row_max}));
+        PASS_ON(RECORD_ALL(r, err, {"row_units_min", s->row_min}, {"row_units_max", s->row_max}));
     }
     if (s->kind == KIND_TOPP && s->unit.forced == FORCED_NONE)
-        TRY(report_sd(s, r, err));
-out:
-    return rc;
+        return report_sd(s, r, err);
+    return 0;
 }
 
 static const struct metric_def metrics[] = {

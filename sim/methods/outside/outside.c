@@ -58,7 +58,6 @@ static int entry_of(struct maskset *s, const char *name, size_t len, struct mask
 {
     struct mask_arrays a = {.call = {-1, -1, ""}, .head = -1};
     size_t n = 0;
-    int rc = 0;
     snprintf(a.label, sizeof a.label, "%.*s", (int)len, name);
     for (int64_t i = 0; i < s->n; i++)
         if (strcmp(s->arrays[i].label, a.label) == 0) {
@@ -67,19 +66,18 @@ static int entry_of(struct maskset *s, const char *name, size_t len, struct mask
         }
     const char *word = call_name_parse(name, len, &a.call, &a.head, &n);
     if (word)
-        FAIL(err, ERR_INPUT, "%s: array '%s': '%.*s' is no step, branch, layer or head", s->path,
-             name, (int)n, word);
-    TRY(mem_grow(&s->arrays, &s->cap, s->n + 1, sizeof *s->arrays, "masks", err));
+        return err_set(err, ERR_INPUT, "%s: array '%s': '%.*s' is no step, branch, layer or head",
+                       s->path, name, (int)n, word);
+    PASS_ON(mem_grow(&s->arrays, &s->cap, s->n + 1, sizeof *s->arrays, "masks", err));
     *out = &s->arrays[s->n++];
     **out = a;
-out:
-    return rc;
+    return 0;
 }
 
 static int add_array(struct maskset *s, const struct array_at *at, bool only, struct err *err)
 {
     const char *dot = strrchr(at->name, '.'), *word = dot ? dot + 1 : at->name;
-    int role = role_of(word), rc = 0;
+    int role = role_of(word);
     size_t len = (size_t)(word - at->name);
     struct mask_arrays *a = NULL;
     if (role < 0 && !only) {
@@ -90,14 +88,13 @@ static int add_array(struct maskset *s, const struct array_at *at, bool only, st
         role = 0;
         len = 0;
     }
-    TRY(entry_of(s, at->name, len, &a, err));
+    PASS_ON(entry_of(s, at->name, len, &a, err));
     const struct array_at **place = (void *)((char *)a + roles[role].offset);
     if (*place)
-        FAIL(err, ERR_INPUT, "%s: arrays '%s' and '%s' say the same", s->path, (*place)->name,
-             at->name);
+        return err_set(err, ERR_INPUT, "%s: arrays '%s' and '%s' say the same", s->path,
+                       (*place)->name, at->name);
     *place = at;
-out:
-    return rc;
+    return 0;
 }
 
 /* Every entry has the arrays of one form, all of them. */
@@ -123,18 +120,17 @@ static int check_entry(const struct maskset *s, const struct mask_arrays *a, str
 static int mask_arrays_list(struct maskset *s, struct err *err)
 {
     int64_t n = array_file_count(s->file);
-    int rc = 0;
     for (int64_t i = 0; i < n; i++)
-        TRY(add_array(s, array_file_at(s->file, i), n == 1, err));
+        PASS_ON(add_array(s, array_file_at(s->file, i), n == 1, err));
     if (s->n == 0)
-        FAIL(err, ERR_INPUT,
-             "%s: none of its %lld arrays is a mask; names end with mask, indptr and indices, or "
-             "kv_num_blocks and kv_indices, after words such as layer-05.",
-             s->path, (long long)n);
+        return err_set(
+            err, ERR_INPUT,
+            "%s: none of its %lld arrays is a mask; names end with mask, indptr and indices, or "
+            "kv_num_blocks and kv_indices, after words such as layer-05.",
+            s->path, (long long)n);
     for (int64_t i = 0; i < s->n; i++)
-        TRY(check_entry(s, &s->arrays[i], err));
-out:
-    return rc;
+        PASS_ON(check_entry(s, &s->arrays[i], err));
+    return 0;
 }
 
 /* How many words of the name fit the head; -1: one does not. */
@@ -188,7 +184,6 @@ static int get_unit(const struct maskset *s, const struct mask_arrays *a,
                     const struct mask_lookup *how, int64_t *bq, int64_t *bk, struct err *err)
 {
     int64_t size[2] = {0};
-    int rc;
     *bq = how->bq;
     *bk = how->bk;
     if (!a->blocksize)
@@ -196,8 +191,7 @@ static int get_unit(const struct maskset *s, const struct mask_arrays *a,
     if (a->blocksize->count < 1 || a->blocksize->count > 2)
         return err_set(err, ERR_INPUT, "%s: '%s' has %lld numbers, expected queries and keys",
                        s->path, a->blocksize->name, (long long)a->blocksize->count);
-    if ((rc = array_read_i64(s->file, a->blocksize, 0, a->blocksize->count, size, err)) != 0)
-        return rc;
+    PASS_ON(array_read_i64(s->file, a->blocksize, 0, a->blocksize->count, size, err));
     size[1] = a->blocksize->count == 1 ? size[0] : size[1];
     if (size[0] < 1 || size[1] < 1 || size[0] > 1 << 20 || size[1] > 1 << 20)
         return err_set(err, ERR_INPUT, "%s: '%s' is %lld x %lld, expected 1..1048576", s->path,
@@ -262,14 +256,13 @@ static int read_columns(const struct maskset *s, const struct array_at *a, int64
 {
     enum { STEP = 4096 };
     int64_t x[STEP];
-    int rc = 0;
-    for (int64_t i = 0; i < n && !rc; i += STEP) {
+    for (int64_t i = 0; i < n; i += STEP) {
         int64_t m = n - i < STEP ? n - i : STEP;
-        rc = array_read_i64(s->file, a, first + i, m, x, err);
-        for (int64_t k = 0; k < m && !rc; k++)
+        PASS_ON(array_read_i64(s->file, a, first + i, m, x, err));
+        for (int64_t k = 0; k < m; k++)
             col[i + k] = x[k] < 0 || x[k] > INT32_MAX ? -1 : (int32_t)x[k];
     }
-    return rc;
+    return 0;
 }
 
 /* FlashInfer's order: block columns of row block 0, 1, ...; one pattern, or the head's by name. */
@@ -321,27 +314,26 @@ static int flex_open(const struct maskset *s, const struct array_at *count,
 {
     char text[160];
     int64_t first;
-    int rc = 0;
     if (!count)
         return 0;
     array_shape_text(index, text);
-    TRY(find_head(count, 1, in, one_head, &first, err));
-    TRY(find_head(index, 2, in, one_head, &l->first, err));
+    PASS_ON(find_head(count, 1, in, one_head, &first, err));
+    PASS_ON(find_head(index, 2, in, one_head, &l->first, err));
     l->at = index;
     l->width = index->shape[index->ndim - 1];
     if (count->shape[count->ndim - 1] != rows || index->shape[index->ndim - 2] != rows)
-        FAIL(err, ERR_INPUT, "'%s' of shape %s and its counts: expected %lld rows of blocks",
-             index->name, text, (long long)rows);
-    TRY(mem_alloc(&l->count, rows, sizeof *l->count, "counts of blocks", err));
-    TRY(mem_alloc(&l->index, l->width, sizeof *l->index, "row of blocks", err));
-    TRY(array_read_i64(s->file, count, first, rows, l->count, err));
+        return err_set(err, ERR_INPUT,
+                       "'%s' of shape %s and its counts: expected %lld rows of blocks", index->name,
+                       text, (long long)rows);
+    PASS_ON(mem_alloc(&l->count, rows, sizeof *l->count, "counts of blocks", err));
+    PASS_ON(mem_alloc(&l->index, l->width, sizeof *l->index, "row of blocks", err));
+    PASS_ON(array_read_i64(s->file, count, first, rows, l->count, err));
     for (int64_t r = 0; r < rows; r++)
         if (l->count[r] < 0 || l->count[r] > l->width || l->count[r] > cols)
-            FAIL(err, ERR_INPUT, "'%s': row %lld has %lld blocks, expected 0..%lld", count->name,
-                 (long long)r, (long long)l->count[r],
-                 (long long)(l->width < cols ? l->width : cols));
-out:
-    return rc;
+            return err_set(err, ERR_INPUT, "'%s': row %lld has %lld blocks, expected 0..%lld",
+                           count->name, (long long)r, (long long)l->count[r],
+                           (long long)(l->width < cols ? l->width : cols));
+    return 0;
 }
 
 /* Row r of both lists, in ascending order, behind col[*n]. Their order in the file is free: a
@@ -350,19 +342,17 @@ static int flex_row(const struct maskset *s, struct flex_lists l[2], int64_t r, 
                     int64_t *cap, int64_t *n, struct err *err)
 {
     int64_t from = *n;
-    int rc = 0;
     for (int k = 0; k < 2; k++) {
         int64_t m = l[k].count ? l[k].count[r] : 0;
         if (m == 0)
             continue;
-        TRY(mem_grow(col, cap, *n + m, sizeof **col, "columns", err));
-        TRY(read_columns(s, l[k].at, l[k].first + r * l[k].width, m, *col + *n, err));
+        PASS_ON(mem_grow(col, cap, *n + m, sizeof **col, "columns", err));
+        PASS_ON(read_columns(s, l[k].at, l[k].first + r * l[k].width, m, *col + *n, err));
         *n += m;
     }
     if (*n > from)
         qsort(*col + from, (size_t)(*n - from), sizeof **col, compare_i32);
-out:
-    return rc;
+    return 0;
 }
 
 static int from_flex(const struct maskset *s, const struct mask_arrays *a, int64_t bq, int64_t bk,
@@ -455,37 +445,32 @@ static bool ends_with(const char *path, const char *end)
 static int open_file(struct maskset *s, struct err *err)
 {
     bool dump = false;
-    int rc = 0;
-    TRY(h5_signature(s->path, &dump, err));
+    PASS_ON(h5_signature(s->path, &dump, err));
     s->kind = dump ? MASKSET_DUMP : MASKSET_ARRAYS;
     if (!dump) {
-        TRY(array_file_open(s->path, &s->file, err));
+        PASS_ON(array_file_open(s->path, &s->file, err));
         return mask_arrays_list(s, err);
     }
-    TRY(maskfile_open(s->path, &s->dump, err));
-    TRY(mask_index_make(s->dump, &s->index, err));
+    PASS_ON(maskfile_open(s->path, &s->dump, err));
+    PASS_ON(mask_index_make(s->dump, &s->index, err));
     if (s->index.n == 0)
-        FAIL(err, ERR_INPUT, "%s: it holds no mask", s->path);
-out:
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: it holds no mask", s->path);
+    return 0;
 }
 
 int maskset_open(const char *path, struct maskset **out, struct err *err)
 {
-    struct maskset *s = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "masks", err));
+    OWN(maskset_close) struct maskset *s = NULL;
+    PASS_ON(mem_zalloc(&s, 1, sizeof *s, "masks", err));
     if (!(s->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+        return err_set(err, ERR_NOMEM, "%s: out of memory", path);
     if (ends_with(path, ".json"))
         s->kind = MASKSET_TABLE;
     else
-        TRY(open_file(s, err));
+        PASS_ON(open_file(s, err));
     *out = s;
     s = NULL;
-out:
-    maskset_close(&s);
-    return rc;
+    return 0;
 }
 
 void maskset_close(struct maskset **ps)
@@ -509,8 +494,7 @@ void maskset_close(struct maskset **ps)
 static int maskset_setting(const struct maskset *s, int64_t pick, int *setting, struct err *err)
 {
     const struct mask_index *x = &s->index;
-    struct buf list = {0};
-    int rc;
+    OWN(buf_free) struct buf list = {0};
     *setting = pick == INT64_MIN ? 0 : (int)pick;
     if (pick == INT64_MIN ? x->n_settings == 1 : pick < x->n_settings)
         return 0;
@@ -518,10 +502,8 @@ static int maskset_setting(const struct maskset *s, int64_t pick, int *setting, 
         buf_printf(&list, "%s%lld = ", i ? ", " : "", (long long)i);
         mask_setting_text(&x->settings[i], &list);
     }
-    rc = err_set(err, ERR_USAGE, "%s has masks of %lld settings: choose with pick=N (%s)", s->path,
-                 (long long)x->n_settings, buf_str(&list));
-    buf_free(&list);
-    return rc;
+    return err_set(err, ERR_USAGE, "%s has masks of %lld settings: choose with pick=N (%s)",
+                   s->path, (long long)x->n_settings, buf_str(&list));
 }
 
 /* ---- dumps ---------------------------------------------------------------------------------- */
@@ -696,18 +678,14 @@ static int check_kind(const struct params *p, enum maskset_kind kind, struct err
 static int identify(void *params, struct err *err)
 {
     struct params *p = params;
-    struct maskset *s = NULL;
+    OWN(maskset_close) struct maskset *s = NULL;
     char id[17];
-    int rc = 0;
-    TRY(content_id(p->file, id, err));
-    TRY(maskset_open(p->file, &s, err));
-    TRY(check_kind(p, s->kind, err));
+    PASS_ON(content_id(p->file, id, err));
+    PASS_ON(maskset_open(p->file, &s, err));
+    PASS_ON(check_kind(p, s->kind, err));
     if (s->kind == MASKSET_DUMP)
-        TRY(identify_dump(p, s, err));
-    TRY(settle(&p->id, id, "id", p->file, err));
-out:
-    maskset_close(&s);
-    return rc;
+        PASS_ON(identify_dump(p, s, err));
+    return settle(&p->id, id, "id", p->file, err);
 }
 
 static int validate(void *params, struct err *err)
@@ -732,8 +710,7 @@ static int open_session(const void *params, void **session, struct err *err)
 
 static void close_session(void *session)
 {
-    struct maskset *s = session;
-    maskset_close(&s);
+    OWN(maskset_close) struct maskset *s = session;
 }
 
 /* ---- a head --------------------------------------------------------------------------------- */
@@ -763,16 +740,13 @@ static int prepare_table(struct state *s, struct method_ctx *ctx, const struct h
                          struct err *err)
 {
     const struct method *m = &method_minference;
-    int rc = 0;
     if (!(m->flags & (in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
         return method_skip(ctx, "MInference's table needs a causal trace");
-    TRY(mem_zalloc(&s->table_params, 1, m->params.size, "parameters of minference", err));
-    TRY(opt_defaults(m->params.table, s->table_params, err));
-    TRY(opt_set(m->params.table, s->table_params, "mask", "table", s->set->path, err));
-    TRY(m->params.validate(s->table_params, err));
-    rc = method_prepare(m, ctx, s->table_params, in, &s->table, err);
-out:
-    return rc;
+    PASS_ON(mem_zalloc(&s->table_params, 1, m->params.size, "parameters of minference", err));
+    PASS_ON(opt_defaults(m->params.table, s->table_params, err));
+    PASS_ON(opt_set(m->params.table, s->table_params, "mask", "table", s->set->path, err));
+    PASS_ON(m->params.validate(s->table_params, err));
+    return method_prepare(m, ctx, s->table_params, in, &s->table, err);
 }
 
 static int prepare_mask(struct state *s, const struct params *p, struct method_ctx *ctx,
@@ -800,16 +774,13 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = 0;
     s->set = ctx->session;
     if (!s->set) {
-        TRY(maskset_open(p->file, &s->own, err));
+        PASS_ON(maskset_open(p->file, &s->own, err));
         s->set = s->own;
     }
-    rc = s->set->kind == MASKSET_TABLE ? prepare_table(s, ctx, in, err)
-                                       : prepare_mask(s, p, ctx, in, err);
-out:
-    return rc;
+    return s->set->kind == MASKSET_TABLE ? prepare_table(s, ctx, in, err)
+                                         : prepare_mask(s, p, ctx, in, err);
 }
 
 /* MInference's table has a pattern for any shape. */
@@ -817,10 +788,8 @@ static int takes(struct method_ctx *ctx, const void *params, const struct head_i
                  struct err *err)
 {
     const struct maskset *set = ctx->session;
-    struct state s = {.set = NULL};
-    int rc = set->kind == MASKSET_TABLE ? 0 : prepare(ctx, params, in, &s, err);
-    release(&s);
-    return rc;
+    OWN(release) struct state s = {.set = NULL};
+    return set->kind == MASKSET_TABLE ? 0 : prepare(ctx, params, in, &s, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)

@@ -175,9 +175,7 @@ static void add_pair(const struct radial_rule *r, int64_t i, int64_t j, struct b
 int radial_map(const struct radial_rule *r, struct block_map *map, struct err *err)
 {
     int64_t video = r->F * r->T, n = video + r->text;
-    int rc = block_map_init(map, n, n, r->block, false, err);
-    if (rc)
-        return rc;
+    PASS_ON(block_map_init(map, n, n, r->block, false, err));
     for (int64_t i = 0; i < r->T; i++)
         for (int64_t j = 0; j < r->T; j++)
             add_pair(r, i, j, map);
@@ -280,27 +278,22 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = 0;
-    if ((rc = check_head(ctx, in)) != 0)
-        goto out;
+    PASS_ON(check_head(ctx, in));
     resolve(p, in, s);
     s->x = in->x;
     s->n_padding = in->n_padding;
     s->tiles.bq = s->tiles.bk = s->rule.block;
     int64_t n = in->x.nq + in->n_padding;
-    if (p->pad == PAD_OFFICIAL && n % s->rule.block) {
-        rc = method_skip(ctx, "%lld tokens are no multiple of the block of %lld", (long long)n,
-                         (long long)s->rule.block);
-        goto out;
-    }
+    if (p->pad == PAD_OFFICIAL && n % s->rule.block)
+        return method_skip(ctx, "%lld tokens are no multiple of the block of %lld", (long long)n,
+                           (long long)s->rule.block);
     if (!s->dense && !s->paper) {
-        TRY(radial_map(&s->rule, &s->map, err));
+        PASS_ON(radial_map(&s->rule, &s->map, err));
         s->kept_full = block_map_count(&s->map);
         trim(&s->map, in->x.nq);
     }
     ctx->unit_rows = s->rule.block;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- masks ---------------------------------------------------------------------------------- */
@@ -309,29 +302,23 @@ static int paper_row(const struct state *s, int64_t i, struct mask *m, struct er
 {
     const struct radial_rule *r = &s->rule;
     int64_t g = i - m->row0, video = r->F * r->T, lo, hi;
-    int rc = 0;
     if (i >= video)
         return mask_lists_add_run(m, g, 0, (int32_t)s->x.nk, err);
     for (int64_t j = 0; j < r->T; j++) {
         radial_row(r, i / r->F, i % r->F, j, &lo, &hi);
-        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
+        PASS_ON(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
     }
-    TRY(mask_lists_add_run(m, g, (int32_t)video, (int32_t)s->x.nk, err));
-out:
-    return rc;
+    return mask_lists_add_run(m, g, (int32_t)video, (int32_t)s->x.nk, err);
 }
 
 static int paper_select(struct state *s, int64_t row0, int64_t row1, struct mask *m,
                         struct err *err)
 {
-    int rc = 0;
-    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, false, 1, 1, err));
+    PASS_ON(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, false, 1, 1, err));
     for (int64_t i = row0; i < row1; i++)
-        TRY(paper_row(s, i, m, err));
+        PASS_ON(paper_row(s, i, m, err));
     mask_lists_finish(m);
-    TRY(tile_count_add(&s->tiles, m, err));
-out:
-    return rc;
+    return tile_count_add(&s->tiles, m, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -355,22 +342,21 @@ static struct mask_origin origin(void *state)
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    int rc = 0;
     int64_t side = ceil_div(s->x.nq + s->n_padding, s->rule.block);
     record_note(r, "kind=%s", kinds[s->kind]);
     record_note(r, "preset=%s", presets[s->preset]);
-    TRY(record_metric(r, "dense_call", s->dense, err));
+    PASS_ON(record_metric(r, "dense_call", s->dense, err));
     if (s->dense) {
-        TRY(record_metric(r, "density_native", 1, err));
+        return record_metric(r, "density_native", 1, err);
     } else if (s->paper) {
-        TRY(tile_count_report(&s->tiles, r, err));
-        TRY(record_metric(r, "density_native", record_get(r, "density_elem"), err));
+        PASS_ON(tile_count_report(&s->tiles, r, err));
+        return record_metric(r, "density_native", record_get(r, "density_elem"), err);
     } else {
-        TRY(record_metric(r, "density_native", (double)s->kept_full / (double)(side * side), err));
+        PASS_ON(
+            record_metric(r, "density_native", (double)s->kept_full / (double)(side * side), err));
         record_note(r, "spilled_pairs=%lld", (long long)radial_spilled_pairs(&s->rule));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* A band of few rows of the last block, by shares of whole blocks, may be empty. */

@@ -118,14 +118,14 @@ static int smooth_queries(struct sage *s, float *q, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t bq = s->rules.bq, blocks = ceil_div(x->nq, bq);
-    int rc = mem_alloc(&s->qbar, blocks * x->d, sizeof *s->qbar, "query means", err);
-    for (int64_t i = 0; !rc && i < blocks; i++) {
+    PASS_ON(mem_alloc(&s->qbar, blocks * x->d, sizeof *s->qbar, "query means", err));
+    for (int64_t i = 0; i < blocks; i++) {
         int64_t rows = x->nq - i * bq < bq ? x->nq - i * bq : bq;
         float *block = q + i * bq * x->d;
         block_mean(block, rows, x->d, DT_F32, s->qbar + i * x->d);
         token_centre(block, rows, x->d, s->qbar + i * x->d, DT_F32, block);
     }
-    return rc;
+    return 0;
 }
 
 static int quantise_qk(struct sage *s, struct err *err)
@@ -133,12 +133,11 @@ static int quantise_qk(struct sage *s, struct err *err)
     const struct attn_in *x = &s->in.x;
     const struct sage_rules *r = &s->rules;
     struct quant_groups gq = {r->gran, false, r->bq, r->warp}, gk = {r->gran, true, r->bk, 0};
-    float *q = NULL;
+    OWN(free_at) float *q = NULL;
     double scale = x->scale * LOG2E;
-    int rc = 0;
-    TRY(mem_zalloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
-    TRY(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
-    TRY(mem_alloc(&q, x->nq * x->d, sizeof *q, "smoothed queries", err));
+    PASS_ON(mem_zalloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
+    PASS_ON(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
+    PASS_ON(mem_alloc(&q, x->nq * x->d, sizeof *q, "smoothed queries", err));
     memcpy(q, x->q, (size_t)(x->nq * x->d) * sizeof *q);
     memcpy(s->k, x->k, (size_t)(x->nk * x->d) * sizeof *s->k);
     if (r->smooth_k) {
@@ -146,11 +145,11 @@ static int quantise_qk(struct sage *s, struct err *err)
         token_centre(x->k, x->nk, x->d, s->kbar, r->round_k ? s->in.src_dtype : DT_F32, s->k);
     }
     if (r->smooth_q)
-        TRY(smooth_queries(s, q, err));
+        PASS_ON(smooth_queries(s, q, err));
     for (int64_t i = 0; r->fold_scale && i < x->nq * x->d; i++)
         q[i] *= (float)scale;
-    TRY(quant_int(&s->qi, q, x->nq, x->d, &gq, r->levels, r->round, err));
-    TRY(quant_int(&s->ki, s->k, x->nk, x->d, &gk, r->levels, r->round, err));
+    PASS_ON(quant_int(&s->qi, q, x->nq, x->d, &gq, r->levels, r->round, err));
+    PASS_ON(quant_int(&s->ki, s->k, x->nk, x->d, &gk, r->levels, r->round, err));
     s->tile.q = &s->qi;
     s->tile.k = &s->ki;
     s->tile.score_scale = r->fold_scale ? 1 : (float)scale;
@@ -158,9 +157,7 @@ static int quantise_qk(struct sage *s, struct err *err)
     s->tile.qbar = s->qbar;
     s->tile.k_bias = s->k;
     s->tile.bias_scale = (float)scale;
-out:
-    free(q);
-    return rc;
+    return 0;
 }
 
 static int quantise_v(struct sage *s, struct err *err)
@@ -168,10 +165,9 @@ static int quantise_v(struct sage *s, struct err *err)
     const struct attn_in *x = &s->in.x;
     const struct sage_rules *r = &s->rules;
     int64_t n = x->nk * x->dv;
-    int rc = 0;
-    TRY(mem_alloc(&s->v, n, sizeof *s->v, "quantised values", err));
-    TRY(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
-    TRY(mem_alloc(&s->v_mean, x->dv, sizeof *s->v_mean, "value mean", err));
+    PASS_ON(mem_alloc(&s->v, n, sizeof *s->v, "quantised values", err));
+    PASS_ON(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
+    PASS_ON(mem_alloc(&s->v_mean, x->dv, sizeof *s->v_mean, "value mean", err));
     memcpy(s->v, x->v, (size_t)n * sizeof *s->v);
     if (r->smooth_v) {
         token_mean(x->v, x->nk, x->dv, DT_F32, s->v_mean);
@@ -186,8 +182,7 @@ static int quantise_v(struct sage *s, struct err *err)
             s->v[i] = f16_round(s->v[i]);
     }
     s->tile.v = s->v;
-out:
-    return rc;
+    return 0;
 }
 
 int sage_new(const struct sage_params *p, const struct head_in *in, struct sage **out,
@@ -281,13 +276,10 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
                   struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     if (!s->operands)
-        TRY(sage_new(&s->params, &s->in, &s->operands, err));
+        PASS_ON(sage_new(&s->params, &s->in, &s->operands, err));
     *tiles_pv = 0;
-    TRY(tile_attn_rows(&s->operands->tile, m, out, lse, tiles_pv, err));
-out:
-    return rc;
+    return tile_attn_rows(&s->operands->tile, m, out, lse, tiles_pv, err);
 }
 
 _Static_assert((int)OWN_RHA_EPS == QUANT_RHA_EPS && (int)OWN_RHA == QUANT_RHA &&

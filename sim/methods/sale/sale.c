@@ -130,18 +130,16 @@ static void quantise_k_group(struct sale_quant *s, int64_t t0, int c)
 
 static int init_integers(struct sale_quant *s, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_zalloc(&s->qi, s->npad * s->d, 1, "low-bit queries", err));
-    TRY(mem_zalloc(&s->ki, s->npad * s->d, 1, "low-bit keys", err));
-    TRY(mem_zalloc(&s->sq, s->npad / 2, sizeof *s->sq, "query scales", err));
-    TRY(mem_zalloc(&s->sk, s->npad / 8, sizeof *s->sk, "key scales", err));
-    TRY(mem_zalloc(&s->corr, s->npad, sizeof *s->corr, "query mean correction", err));
-    TRY(quantise_q(s, err));
+    PASS_ON(mem_zalloc(&s->qi, s->npad * s->d, 1, "low-bit queries", err));
+    PASS_ON(mem_zalloc(&s->ki, s->npad * s->d, 1, "low-bit keys", err));
+    PASS_ON(mem_zalloc(&s->sq, s->npad / 2, sizeof *s->sq, "query scales", err));
+    PASS_ON(mem_zalloc(&s->sk, s->npad / 8, sizeof *s->sk, "key scales", err));
+    PASS_ON(mem_zalloc(&s->corr, s->npad, sizeof *s->corr, "query mean correction", err));
+    PASS_ON(quantise_q(s, err));
     for (int64_t t0 = 0; t0 < s->n; t0 += SALE_BK)
         for (int c = 0; c < 4; c++)
             quantise_k_group(s, t0, c);
-out:
-    return rc;
+    return 0;
 }
 
 int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_t n, int d,
@@ -281,15 +279,12 @@ void sale_head_free(struct sale_head *h)
 static int sale_head_take(struct sale_head *h, const struct mask *m, struct err *err)
 {
     struct mask *own = NULL;
-    int rc = 0;
     if (m->form != MASK_LISTS || m->bq != SALE_BQ || m->bk != SALE_BK)
         return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %d x %d",
                        (long long)m->bq, (long long)m->bk, SALE_BQ, SALE_BK);
-    TRY(mem_zalloc(&own, 1, sizeof *own, "taken mask", err));
+    PASS_ON(mem_zalloc(&own, 1, sizeof *own, "taken mask", err));
     h->taken = own;
-    TRY(mask_lists_rows(m, m->row0, m->row1, own, err));
-out:
-    return rc;
+    return mask_lists_rows(m, m->row0, m->row1, own, err);
 }
 
 /* True if every block of the head is kept: a short prompt, or tau < 1e-5. */
@@ -553,7 +548,7 @@ static struct verdict test_exact(struct sale_head *h, int64_t m, int rows, int64
 static int test_blocks(struct sale_head *h, int64_t m, int64_t g, int64_t mid, int64_t *kept,
                        struct mask *out, struct err *err)
 {
-    int rows = block_rows(h, m), rc = 0;
+    int rows = block_rows(h, m);
     if (mid > 0)
         prepare_block(h, m);
     for (int64_t j = 1; j <= mid; j++) {
@@ -562,10 +557,9 @@ static int test_blocks(struct sale_head *h, int64_t m, int64_t g, int64_t mid, i
         if (!v.keep)
             continue;
         ++*kept;
-        TRY(mask_lists_add(out, g, (int32_t)j, err));
+        PASS_ON(mask_lists_add(out, g, (int32_t)j, err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The same from the taken lists. */
@@ -573,21 +567,18 @@ static int take_blocks(const struct sale_head *h, int64_t m, int64_t g, int64_t 
                        struct mask *out, struct err *err)
 {
     const struct mask *a = h->taken;
-    int rc = 0;
     for (int64_t i = a->ptr[m]; i < a->ptr[m + 1]; i++) {
         if (a->col[i] < 1 || a->col[i] > mid)
             continue;
         ++*kept;
-        TRY(mask_lists_add(out, g, a->col[i], err));
+        PASS_ON(mask_lists_add(out, g, a->col[i], err));
     }
-out:
-    return rc;
+    return 0;
 }
 
 static int select_block(struct sale_head *h, int64_t m, int64_t g, struct mask *out,
                         struct err *err)
 {
-    int rc = 0;
     struct sale_regions r = sale_regions(h->n, m, h->c.w);
     int64_t kept = 0;
     h->counts.tiles += r.n;
@@ -595,30 +586,27 @@ static int select_block(struct sale_head *h, int64_t m, int64_t g, struct mask *
         h->counts.kept += r.n;
         return mask_lists_add_run(out, g, 0, (int32_t)r.n, err);
     }
-    TRY(mask_lists_add(out, g, 0, err));
+    PASS_ON(mask_lists_add(out, g, 0, err));
     if (h->taken)
-        TRY(take_blocks(h, m, g, r.mid, &kept, out, err));
+        PASS_ON(take_blocks(h, m, g, r.mid, &kept, out, err));
     else
-        TRY(test_blocks(h, m, g, r.mid, &kept, out, err));
-    TRY(mask_lists_add_run(out, g, (int32_t)(r.mid + 1), (int32_t)r.n, err));
+        PASS_ON(test_blocks(h, m, g, r.mid, &kept, out, err));
+    PASS_ON(mask_lists_add_run(out, g, (int32_t)(r.mid + 1), (int32_t)r.n, err));
     h->counts.tested += r.mid;
     h->counts.tested_kept += kept;
     h->counts.kept += r.n - r.mid + kept;
-out:
-    return rc;
+    return 0;
 }
 
 int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    int rc = 0;
     if (!h->taken && !sale_dense(h))
-        TRY(sale_head_quantise(h, err));
-    TRY(mask_lists_init(out, h->n, h->n, row0, row1, true, SALE_BQ, SALE_BK, err));
+        PASS_ON(sale_head_quantise(h, err));
+    PASS_ON(mask_lists_init(out, h->n, h->n, row0, row1, true, SALE_BQ, SALE_BK, err));
     for (int64_t g = 0; g < out->ngroups; g++)
-        TRY(select_block(h, row0 / SALE_BQ + g, g, out, err));
+        PASS_ON(select_block(h, row0 / SALE_BQ + g, g, out, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- what it costs ---------------------------------------------------------------------- */
@@ -675,9 +663,7 @@ int sale_search_tau(const struct sale_search *s, int n, sale_judge_fn *within, v
     *rounds = 0;
     for (int i = 0; i < n; i++)
         for (bool ok = false; !ok; ++*rounds) {
-            int rc = t > 0 ? within(ctx, i, t, &ok, err) : 0;
-            if (rc)
-                return rc;
+            PASS_ON(t > 0 ? within(ctx, i, t, &ok, err) : 0);
             if (!ok && t == 0)
                 ok = true;
             else if (!ok)
@@ -781,10 +767,9 @@ static int prepare_sage(struct state *st, const struct head_in *in, struct err *
     const struct attn_in *x = &in->x;
     const struct sale_quant *z = &st->head.z;
     struct sage *s = &st->s;
-    int rc = 0;
-    TRY(quant_int(&s->q, z->q, x->nq, x->d, &QUERIES, 127, QUANT_RNE, err));
-    TRY(quant_int(&s->k, z->k, x->nk, x->d, &KEYS, 127, QUANT_RNE, err));
-    TRY(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "fp16 values", err));
+    PASS_ON(quant_int(&s->q, z->q, x->nq, x->d, &QUERIES, 127, QUANT_RNE, err));
+    PASS_ON(quant_int(&s->k, z->k, x->nk, x->d, &KEYS, 127, QUANT_RNE, err));
+    PASS_ON(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "fp16 values", err));
     for (int64_t i = 0; i < x->nk * x->dv; i++)
         s->v[i] = sale_fl16(x->v[i]);
     s->t = (struct tile_attn){
@@ -809,8 +794,7 @@ static int prepare_sage(struct state *st, const struct head_in *in, struct err *
         .scope = SALE_BQ,
         .out_dtype = in->src_dtype == DT_BF16 ? DT_BF16 : DT_F16,
     };
-out:
-    return rc;
+    return 0;
 }
 
 static int check_shape(struct method_ctx *ctx, const struct head_in *in)
@@ -830,19 +814,16 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     struct sale_config c = resolve(p, in->x.scale);
-    int rc = check_shape(ctx, in);
-    if (rc)
-        return rc;
+    PASS_ON(check_shape(ctx, in));
     sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d);
     s->in_bytes = (double)dtype_size(in->src_dtype);
     s->sage1 = p->arith == ARITH_SAGE1;
     if (s->sage1)
-        TRY(sale_head_quantise(&s->head, err));
+        PASS_ON(sale_head_quantise(&s->head, err));
     if (s->sage1)
-        TRY(prepare_sage(s, in, err));
+        PASS_ON(prepare_sage(s, in, err));
     ctx->unit_rows = SALE_BQ;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -916,19 +897,17 @@ static bool why_full(const void *state, char why[160])
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    int rc = 0;
     const struct state *s = state;
     const struct sale_counts *n = &s->head.counts;
     double tiles = (double)n->tiles, tested = (double)n->tested;
-    TRY(RECORD_ALL(r, err, {"density_native", (double)n->kept / tiles}, {"tau", s->head.c.tau},
-                   {"tested_share", tested / tiles},
-                   {"tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0}));
+    PASS_ON(RECORD_ALL(r, err, {"density_native", (double)n->kept / tiles}, {"tau", s->head.c.tau},
+                       {"tested_share", tested / tiles},
+                       {"tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0}));
     if (!s->head.taken)
-        TRY(record_metric(r, "ties", (double)n->ties, err));
+        PASS_ON(record_metric(r, "ties", (double)n->ties, err));
     if (sale_dense(&s->head))
         record_note(r, "dense=%s", s->head.n <= s->head.c.dense_below ? "short" : "tau");
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- calibration ------------------------------------------------------------------------ */
@@ -949,32 +928,27 @@ enum { TRIAL_ROWS = 16 * SALE_BQ };
 static int own_error(struct state *s, const struct head_in *in, int64_t row0, int64_t row1,
                      double *out, double *sum, struct err *err)
 {
-    int rc = 0, dv = in->x.dv;
-    struct mask m = {0};
+    int dv = in->x.dv;
+    OWN(mask_free) struct mask m = {0};
     double tiles_pv = 0;
     double *lse = out + (row1 - row0) * dv;
     const double *ref;
-    TRY(sale_select(&s->head, row0, row1, &m, err));
-    TRY(attend(s, &m, out, lse, &tiles_pv, err));
-    TRY(exact_out(in->exact, row0, row1, &ref, err));
+    PASS_ON(sale_select(&s->head, row0, row1, &m, err));
+    PASS_ON(attend(s, &m, out, lse, &tiles_pv, err));
+    PASS_ON(exact_out(in->exact, row0, row1, &ref, err));
     for (int64_t i = 0; i < (row1 - row0) * dv; i++)
         *sum += fabs(out[i] - ref[i]);
-out:
-    mask_free(&m);
-    return rc;
+    return 0;
 }
 
 static int own_errors(struct state *s, const struct head_in *in, double *sum, struct err *err)
 {
     int64_t n = in->x.nq;
-    double *out = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&out, TRIAL_ROWS * (in->x.dv + 1), sizeof *out, "output rows", err));
+    OWN(free_at) double *out = NULL;
+    PASS_ON(mem_alloc(&out, TRIAL_ROWS * (in->x.dv + 1), sizeof *out, "output rows", err));
     for (int64_t r = 0; r < n; r += TRIAL_ROWS)
-        TRY(own_error(s, in, r, r + TRIAL_ROWS < n ? r + TRIAL_ROWS : n, out, sum, err));
-out:
-    free(out);
-    return rc;
+        PASS_ON(own_error(s, in, r, r + TRIAL_ROWS < n ? r + TRIAL_ROWS : n, out, sum, err));
+    return 0;
 }
 
 /* The blocks of the whole head, from whoever judges. */

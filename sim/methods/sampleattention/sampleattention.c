@@ -116,21 +116,18 @@ void sample_scores_add(struct sample_scores *s, const struct sample_config *c, i
 int sample_scores_run(struct sample_scores *s, const struct sample_config *c, struct exact *exact,
                       struct err *err)
 {
-    int rc = 0;
-    double *p = NULL;
+    OWN(free_at) double *p = NULL;
     int64_t end[SAMPLE_MAX_CHUNKS + 1], shift = c->nk - c->nq;
     sample_ends(c, end);
-    TRY(mem_alloc(&p, PIECE * c->nk, sizeof *p, "sampled rows", err));
+    PASS_ON(mem_alloc(&p, PIECE * c->nk, sizeof *p, "sampled rows", err));
     for (int i = 0; i < c->chunks; i++)
         for (int64_t q = end[i + 1] - c->block; q < end[i + 1]; q += PIECE) {
             int64_t r0 = q - shift;
-            TRY(exact_probs(exact, r0, r0 + PIECE, p, err));
+            PASS_ON(exact_probs(exact, r0, r0 + PIECE, p, err));
             for (int r = 0; r < PIECE; r++)
                 sample_scores_add(s, c, i, q + r, p + r * c->nk);
         }
-out:
-    free(p);
-    return rc;
+    return 0;
 }
 
 /* ---- find_k ----------------------------------------------------------------------------- */
@@ -139,9 +136,7 @@ int sample_find_k(const double *score, int64_t n, double alpha, int32_t *order, 
                   struct err *err)
 {
     double total = 0, running = 0;
-    int rc = order_descending(score, n, order, err);
-    if (rc)
-        return rc;
+    PASS_ON(order_descending(score, n, order, err));
     for (int64_t i = 0; i < n; i++)
         total += score[i];
 
@@ -158,16 +153,14 @@ int sample_find_k(const double *score, int64_t n, double alpha, int32_t *order, 
 static int mark_lists(struct sample_plan *p, const double *col, const double *slash, int slice,
                       int l, int32_t *order, struct err *err)
 {
-    int rc = 0;
     int64_t nb = p->nb;
-    TRY(sample_find_k(col, nb, p->c.alpha_c, order, &p->kc[slice], err));
+    PASS_ON(sample_find_k(col, nb, p->c.alpha_c, order, &p->kc[slice], err));
     for (int64_t i = 0; i < p->kc[slice]; i++)
         p->cols[l * nb + order[i]] = 1;
-    TRY(sample_find_k(slash, nb, p->c.alpha_s, order, &p->ks[slice], err));
+    PASS_ON(sample_find_k(slash, nb, p->c.alpha_s, order, &p->ks[slice], err));
     for (int64_t i = 0; i < p->ks[slice]; i++)
         p->bins[l * nb + order[i]] = 1;
-out:
-    return rc;
+    return 0;
 }
 
 static void extend_bins(struct sample_plan *p)
@@ -255,9 +248,8 @@ static int64_t sample_unit(const struct sample_config *c)
 int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, struct mask *out,
                      int64_t *forced, struct err *err)
 {
-    int rc = 0;
     int64_t b = p->c.block, unit = sample_unit(&p->c), shift = p->c.nk - p->c.nq;
-    TRY(mask_lists_init(out, p->c.nq, p->c.nk, row0, row1, true, unit, b, err));
+    PASS_ON(mask_lists_init(out, p->c.nq, p->c.nk, row0, row1, true, unit, b, err));
     for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t i = (row0 + g * unit + shift) / b;
         int64_t first = reach_first(&p->c.reach, row0 + g * unit + shift) / b;
@@ -266,13 +258,12 @@ int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, st
             int why = sample_plan_keeps(p, l, i, j);
             if (!why)
                 continue;
-            TRY(mask_lists_add(out, g, (int32_t)j, err));
+            PASS_ON(mask_lists_add(out, g, (int32_t)j, err));
             *forced += why == SAMPLE_BY_FORCE;
         }
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- the earlier algorithm ------------------------------------------------------------------ */
@@ -294,22 +285,18 @@ void sample_v2_init(struct sample_v2 *v, const struct attn_in *x, double window,
 
 int sample_v2_choose(struct sample_v2 *v, double alpha, struct exact *exact, struct err *err)
 {
-    double *score = NULL, *p = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&score, v->nk, sizeof *score, "column scores", err));
-    TRY(mem_alloc(&p, v->nk, sizeof *p, "sampled row", err));
+    OWN(free_at) double *score = NULL, *p = NULL;
+    PASS_ON(mem_zalloc(&score, v->nk, sizeof *score, "column scores", err));
+    PASS_ON(mem_alloc(&p, v->nk, sizeof *p, "sampled row", err));
     for (int64_t r = v->nq - 1; r >= 0; r -= v->step) {
-        TRY(exact_probs(exact, r, r + 1, p, err));
+        PASS_ON(exact_probs(exact, r, r + 1, p, err));
         for (int64_t k = 0; k < v->nk; k++)
             score[k] += p[k];
     }
-    TRY(mem_alloc(&v->cols, v->nk, sizeof *v->cols, "token columns", err));
-    TRY(sample_find_k(score, v->nk, alpha, v->cols, &v->ncols, err));
+    PASS_ON(mem_alloc(&v->cols, v->nk, sizeof *v->cols, "token columns", err));
+    PASS_ON(sample_find_k(score, v->nk, alpha, v->cols, &v->ncols, err));
     qsort(v->cols, (size_t)v->ncols, sizeof *v->cols, compare_i32);
-out:
-    free(score);
-    free(p);
-    return rc;
+    return 0;
 }
 
 void sample_v2_free(struct sample_v2 *v)
@@ -321,20 +308,18 @@ void sample_v2_free(struct sample_v2 *v)
 int sample_v2_mask(const struct sample_v2 *v, int64_t row0, int64_t row1, struct mask *out,
                    struct err *err)
 {
-    int rc = 0;
-    TRY(mask_lists_init(out, v->nq, v->nk, row0, row1, true, 1, 1, err));
+    PASS_ON(mask_lists_init(out, v->nq, v->nk, row0, row1, true, 1, 1, err));
     /* No published kernel runs this mask: executed pairs are unknown. */
     out->exec = EXEC_NONE;
     for (int64_t r = row0; r < row1; r++) {
         int64_t pos = r + v->nk - v->nq, near = pos + 1 - v->window;
         near = near < 0 || r >= v->nq - v->bottom ? 0 : near;
         for (int64_t i = 0; i < v->ncols && v->cols[i] < near && v->cols[i] <= pos; i++)
-            TRY(mask_lists_add(out, r - row0, v->cols[i], err));
-        TRY(mask_lists_add_run(out, r - row0, (int32_t)near, (int32_t)(pos + 1), err));
+            PASS_ON(mask_lists_add(out, r - row0, v->cols[i], err));
+        PASS_ON(mask_lists_add_run(out, r - row0, (int32_t)near, (int32_t)(pos + 1), err));
     }
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- search --------------------------------------------------------------------------------- */
@@ -647,17 +632,13 @@ static void release(void *state)
 
 static int choose(struct state *s, struct err *err)
 {
-    struct sample_scores scores = {0};
-    int rc = 0;
+    OWN(sample_scores_free) struct sample_scores scores = {0};
     s->chosen = true;
     if (s->kind == TOKENS)
         return sample_v2_choose(&s->v2, s->alpha, s->in->exact, err);
-    TRY(sample_scores_init(&scores, &s->c, err));
-    TRY(sample_scores_run(&scores, &s->c, s->in->exact, err));
-    TRY(sample_plan_build(&s->plan, &s->c, &scores, err));
-out:
-    sample_scores_free(&scores);
-    return rc;
+    PASS_ON(sample_scores_init(&scores, &s->c, err));
+    PASS_ON(sample_scores_run(&scores, &s->c, s->in->exact, err));
+    return sample_plan_build(&s->plan, &s->c, &scores, err);
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
@@ -686,9 +667,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take_columns(struct state *s, const struct accel_own *own, struct err *err)
 {
     int32_t n;
-    int rc = accel_own_check(own, sizeof n, err);
-    if (rc)
-        return rc;
+    PASS_ON(accel_own_check(own, sizeof n, err));
     memcpy(&n, own->data, sizeof n);
     s->v2.ncols = n;
     s->chosen = true;
@@ -701,13 +680,11 @@ static int take_plan(struct state *s, const struct mask *m, const struct accel_o
 {
     int64_t n = s->c.chunks * sample_blocks(&s->c);
     struct sample_scores scores = {own->data, (double *)own->data + n};
-    int rc = 0;
-    TRY(accel_own_check(own, 2 * n * (int64_t)sizeof(double), err));
-    TRY(sample_plan_build(&s->plan, &s->c, &scores, err));
-    TRY(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
+    PASS_ON(accel_own_check(own, 2 * n * (int64_t)sizeof(double), err));
+    PASS_ON(sample_plan_build(&s->plan, &s->c, &scores, err));
+    PASS_ON(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
     s->chosen = true;
-out:
-    return rc;
+    return 0;
 }
 
 static int take(void *state, const struct device_choice *c, struct err *err)
@@ -718,8 +695,8 @@ static int take(void *state, const struct device_choice *c, struct err *err)
                                            : err_set(err, ERR_RUN, "a choice where all is kept");
     if (s->kind == PLAN)
         return take_plan(s, c->lists, c->own, err);
-    int rc = take_columns(s, c->own, err);
-    return rc ? rc : slice_mask_take(&s->kept, c, 1, 1, 0, err);
+    PASS_ON(take_columns(s, c->own, err));
+    return slice_mask_take(&s->kept, c, 1, 1, 0, err);
 }
 
 static bool keep_on_device(const void *state)
@@ -732,14 +709,14 @@ static int given_rows(struct state *s, int64_t row0, int64_t row1, struct mask *
                       struct err *err)
 {
     int64_t shift = s->c.nk - s->c.nq;
-    int rc = mask_lists_rows(&s->given, row0, row1, out, err);
-    for (int64_t g = 0; !rc && g < out->ngroups; g++) {
+    PASS_ON(mask_lists_rows(&s->given, row0, row1, out, err));
+    for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t i = (row0 + g * out->bq + shift) / s->c.block;
         int l = sample_plan_list(&s->plan, i);
         for (int64_t e = out->ptr[g]; e < out->ptr[g + 1]; e++)
             s->forced += sample_plan_keeps(&s->plan, l, i, out->col[e]) == SAMPLE_BY_FORCE;
     }
-    return rc;
+    return 0;
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
@@ -749,7 +726,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = 0;
     if (!in->x.causal)
         return method_skip(ctx, "causal only");
     if (in->x.nq > in->x.nk)
@@ -758,25 +734,20 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->c = resolve(p, in->x.nq, in->x.nk);
     s->c.reach = in->x.reach;
     if (p->profile == PROFILE_V2 || s->c.chunks > 1)
-        rc = method_all_rows(ctx, in, p->profile == PROFILE_V2 ? "profile=v2" : "chunks > 1");
-    if (rc)
-        goto out;
+        PASS_ON(method_all_rows(ctx, in, p->profile == PROFILE_V2 ? "profile=v2" : "chunks > 1"));
     s->in = in;
     s->alpha = p->alpha;
     s->kind = p->profile == PROFILE_V2 ? TOKENS : sample_applies(&s->c) ? PLAN : DENSE;
     if (s->kind == TOKENS)
         sample_v2_init(&s->v2, &in->x, p->window, p->rows, p->bottom);
     ctx->unit_rows = s->kind == PLAN ? sample_unit(&s->c) : s->kind == DENSE ? s->c.block : 1;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = s->chosen || s->kind == DENSE ? 0 : choose(s, err);
-    if (rc)
-        return rc;
+    PASS_ON(s->chosen || s->kind == DENSE ? 0 : choose(s, err));
     if (s->kept.bits)
         return slice_mask_lists(&s->kept, row0, row1, out, err);
     if (s->given.ptr)
@@ -813,24 +784,22 @@ static void note_lists(const struct sample_plan *p, struct record *r)
  * density_rect. */
 static int report(void *state, struct record *r, struct err *err)
 {
-    int rc = 0;
     struct state *s = state;
     double kc = 0, ks = 0;
-    TRY(record_metric(r, "density_native", record_get(r, "density_rect"), err));
+    PASS_ON(record_metric(r, "density_native", record_get(r, "density_rect"), err));
     if (s->kind == DENSE)
         record_note(r, "fallback=dense");
     if (s->kind == TOKENS)
-        TRY(record_metric(r, "columns", (double)s->v2.ncols, err));
+        PASS_ON(record_metric(r, "columns", (double)s->v2.ncols, err));
     if (s->kind != PLAN)
-        goto out;
+        return 0;
     for (int i = 0; i < s->plan.slices; i++) {
         kc += (double)s->plan.kc[i] / s->plan.slices;
         ks += (double)s->plan.ks[i] / s->plan.slices;
     }
-    TRY(RECORD_ALL(r, err, {"columns", kc}, {"slashes", ks}, {"units_forced", s->forced}));
+    PASS_ON(RECORD_ALL(r, err, {"columns", kc}, {"slashes", ks}, {"units_forced", s->forced}));
     note_lists(&s->plan, r);
-out:
-    return rc;
+    return 0;
 }
 
 /* The keys are read once per slice: those before its end. */
@@ -873,9 +842,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
         if (!samples[i].x.causal || samples[i].x.nq > samples[i].x.nk)
             return method_skip(ctx, "causal only");
     struct sample_config base = resolve(p, samples[0].x.nq, samples[0].x.nk);
-    int rc = sample_search(&base, &want, samples, n, &c, w, err);
-    if (rc)
-        return rc;
+    PASS_ON(sample_search(&base, &want, samples, n, &c, w, err));
     if (!c.met)
         log_warn("sampleattention: layer %d head %d: no triple meets the target; full mask",
                  samples[0].layer, samples[0].head);

@@ -132,12 +132,11 @@ static void blocks_free(struct sparge_blocks *b)
 static int blocks_make(struct sparge_blocks *b, const struct sparge_rules *r, const float *x,
                        int64_t n, int d, int64_t size, enum dtype map, struct err *err)
 {
-    int rc = 0;
     b->n = ceil_div(n, size);
-    TRY(mem_alloc(&b->mean, b->n * d, sizeof *b->mean, "block means", err));
-    TRY(mem_alloc(&b->s, b->n, sizeof *b->s, "block similarities", err));
-    TRY(mem_alloc(&b->whole, b->n, sizeof *b->whole, "block flags", err));
-    TRY(mem_zalloc(&b->similar, b->n, sizeof *b->similar, "block flags", err));
+    PASS_ON(mem_alloc(&b->mean, b->n * d, sizeof *b->mean, "block means", err));
+    PASS_ON(mem_alloc(&b->s, b->n, sizeof *b->s, "block similarities", err));
+    PASS_ON(mem_alloc(&b->whole, b->n, sizeof *b->whole, "block flags", err));
+    PASS_ON(mem_zalloc(&b->similar, b->n, sizeof *b->similar, "block flags", err));
     for (int64_t i = 0; i < b->n; i++) {
         const float *rows = x + i * size * d;
         int64_t count = n - i * size < size ? n - i * size : size;
@@ -148,8 +147,7 @@ static int blocks_make(struct sparge_blocks *b, const struct sparge_rules *r, co
         if (r->paper)
             b->s[i] = block_mean_share(rows, count, d);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static bool judge(struct sparge_blocks *b, const struct sparge_rules *r)
@@ -177,13 +175,12 @@ static bool sparge_set_theta(struct sparge *s, double theta)
 static int smooth(struct sparge *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int rc = 0;
     s->q = x->q;
-    TRY(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
-    TRY(mem_zalloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
+    PASS_ON(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
+    PASS_ON(mem_zalloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
     memcpy(s->k, x->k, (size_t)(x->nk * x->d) * sizeof *s->k);
     if (s->map != DT_F32 && s->in.src_dtype != s->map) {
-        TRY(mem_alloc(&s->q_owned, x->nq * x->d, sizeof *s->q_owned, "queries", err));
+        PASS_ON(mem_alloc(&s->q_owned, x->nq * x->d, sizeof *s->q_owned, "queries", err));
         for (int64_t i = 0; i < x->nq * x->d; i++)
             s->q_owned[i] = dtype_round(s->map, x->q[i]);
         for (int64_t i = 0; i < x->nk * x->d; i++)
@@ -194,8 +191,7 @@ static int smooth(struct sparge *s, struct err *err)
         token_mean(s->k, x->nk, x->d, s->map, s->kbar);
         token_centre(s->k, x->nk, x->d, s->kbar, s->map, s->k);
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* The narrow range of V exists for the fp16 accumulator of the sm89 kernel. */
@@ -210,11 +206,10 @@ static int quantise(struct sparge *s, struct err *err)
     struct tile_attn *t = &s->tile;
     struct quant_groups gq = {QUANT_BLOCK, false, s->rules.bq, 0};
     struct quant_groups gk = {QUANT_BLOCK, true, s->rules.bk, 0};
-    int rc = 0;
-    TRY(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, QUANT_RHA_EPS, err));
-    TRY(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, QUANT_RHA_EPS, err));
-    TRY(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "quantised values", err));
-    TRY(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
+    PASS_ON(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, QUANT_RHA_EPS, err));
+    PASS_ON(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, QUANT_RHA_EPS, err));
+    PASS_ON(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "quantised values", err));
+    PASS_ON(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
     for (int64_t i = 0; i < x->nk * x->dv; i++)
         s->v[i] = f16_round(x->v[i]);
     t->q = &s->qi;
@@ -240,8 +235,7 @@ static int quantise(struct sparge *s, struct err *err)
     t->out_dtype = s->in.src_dtype != DT_F32 ? s->in.src_dtype
                    : s->map != DT_F32        ? DT_F16
                                              : DT_NONE;
-out:
-    return rc;
+    return 0;
 }
 
 /* What follows from parameters and sizes. */
@@ -277,18 +271,15 @@ static int sparge_make(struct sparge *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     const struct sparge_rules *r = &s->rules;
-    int rc = 0;
     s->ready = true;
-    TRY(smooth(s, err));
-    TRY(blocks_make(&s->qb, r, s->q, x->nq, x->d, r->bq, s->map, err));
-    TRY(blocks_make(&s->kb, r, s->k, x->nk, x->d, r->bk, s->map, err));
+    PASS_ON(smooth(s, err));
+    PASS_ON(blocks_make(&s->qb, r, s->q, x->nq, x->d, r->bq, s->map, err));
+    PASS_ON(blocks_make(&s->kb, r, s->k, x->nk, x->d, r->bk, s->map, err));
     judge(&s->qb, r);
     judge(&s->kb, r);
     if (r->arith != SPARGE_EXACT)
-        TRY(quantise(s, err));
-    TRY(sparge_row_new(s->nk_blocks, &s->row, err));
-out:
-    return rc;
+        PASS_ON(quantise(s, err));
+    return sparge_row_new(s->nk_blocks, &s->row, err);
 }
 
 /* Parameters and sizes alone, into a zeroed state; sparge_make reads q, k, v. */
@@ -317,13 +308,11 @@ out:
 /* Flags of blocks that came. */
 static int take_flags(struct sparge_blocks *b, const uint8_t *similar, int64_t n, struct err *err)
 {
-    int rc = 0;
     b->n = n;
-    TRY(mem_zalloc(&b->similar, n, sizeof *b->similar, "block flags", err));
+    PASS_ON(mem_zalloc(&b->similar, n, sizeof *b->similar, "block flags", err));
     for (int64_t i = 0; i < n; i++)
         b->similar[i] = similar[i] != 0;
-out:
-    return rc;
+    return 0;
 }
 
 static int take_numbers(struct sparge *s, int64_t bq, int64_t bk, const struct accel_own *own,
@@ -332,36 +321,31 @@ static int take_numbers(struct sparge *s, int64_t bq, int64_t bk, const struct a
     int64_t used = (int64_t)sizeof(struct sparge_own) + s->nq_blocks + s->nk_blocks;
     const uint8_t *flags = (const uint8_t *)own->data + sizeof(struct sparge_own);
     struct sparge_own numbers;
-    int rc = 0;
     if (own->bytes != (used + 7) / 8 * 8 || bq != s->rules.bq || bk != s->rules.bk)
-        FAIL(err, ERR_RUN, "a choice of units of %lld x %lld with %lld bytes of numbers",
-             (long long)bq, (long long)bk, (long long)own->bytes);
+        return err_set(err, ERR_RUN, "a choice of units of %lld x %lld with %lld bytes of numbers",
+                       (long long)bq, (long long)bk, (long long)own->bytes);
     memcpy(&numbers, own->data, sizeof numbers);
     s->cut_mass = numbers.mass;
     s->cut_rows = numbers.rows;
-    TRY(take_flags(&s->qb, flags, s->nq_blocks, err));
-    TRY(take_flags(&s->kb, flags + s->nq_blocks, s->nk_blocks, err));
+    PASS_ON(take_flags(&s->qb, flags, s->nq_blocks, err));
+    PASS_ON(take_flags(&s->kb, flags + s->nq_blocks, s->nk_blocks, err));
     s->ready = true;
-out:
-    return rc;
+    return 0;
 }
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct sparge *s = state;
     const struct mask *m = c->lists;
-    int rc = 0;
     if (!m) {
         s->kept = c->counts->units;
         s->dead_rows = c->counts->empty;
         return take_numbers(s, c->counts->bq, c->counts->bk, c->own, err);
     }
     if (m->form != MASK_LISTS)
-        FAIL(err, ERR_RUN, "a choice that is no list of tiles");
-    TRY(take_numbers(s, m->bq, m->bk, c->own, err));
-    TRY(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
-out:
-    return rc;
+        return err_set(err, ERR_RUN, "a choice that is no list of tiles");
+    PASS_ON(take_numbers(s, m->bq, m->bk, c->own, err));
+    return mask_lists_rows(m, m->row0, m->row1, &s->given, err);
 }
 
 static void release(void *state)
@@ -634,9 +618,7 @@ int sparge_bisect_tau(sparge_eval_fn *eval, void *ctx, double l1, double *tau, d
 {
     double lo = 0, hi = 1, t = 0.1, error;
     while (hi - lo > TAU_STEP) {
-        int rc = eval(ctx, t, PV_WIDE, &error, sparsity, err);
-        if (rc)
-            return rc;
+        PASS_ON(eval(ctx, t, PV_WIDE, &error, sparsity, err));
         *(error < l1 ? &hi : &lo) = t;
         t = error < l1 ? (t + lo) / 2 : (t + hi) / 2;
     }
@@ -649,9 +631,7 @@ int sparge_bisect_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, dou
 {
     double lo = 0, hi = PV_WIDE, x = PV_START, error, sparsity;
     while (hi - lo > PV_STEP) {
-        int rc = eval(ctx, tau, x, &error, &sparsity, err);
-        if (rc)
-            return rc;
+        PASS_ON(eval(ctx, tau, x, &error, &sparsity, err));
         *(error < l2 ? &hi : &lo) = x;
         x = error < l2 ? (x + lo) / 2 : (x + hi) / 2;
     }
@@ -667,9 +647,7 @@ static int grid_tau(sparge_eval_fn *eval, void *ctx, double l1, double *tau, dou
     *tau = 1;
     *sparsity = -1;
     for (int i = 1; i <= 20; i++) {
-        int rc = eval(ctx, i / 20.0, PV_WIDE, &error, &s, err);
-        if (rc)
-            return rc;
+        PASS_ON(eval(ctx, i / 20.0, PV_WIDE, &error, &s, err));
         if ((error < l1 || i == 20) && s > *sparsity) {
             *tau = i / 20.0;
             *sparsity = s;
@@ -684,9 +662,7 @@ static int grid_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, doubl
 {
     for (int i = 1; i <= 20; i++) {
         double error, sparsity;
-        int rc = eval(ctx, tau, i * 2.5, &error, &sparsity, err);
-        if (rc)
-            return rc;
+        PASS_ON(eval(ctx, tau, i * 2.5, &error, &sparsity, err));
         *pv = i * 2.5;
         if (error < l2)
             break;
@@ -830,7 +806,6 @@ static int run_call(struct input *in, int c, struct sums *t, struct err *err)
     const struct attn_in *x = &s->in.x;
     const double *ref;
     double mass;
-    int rc = 0;
     for (int64_t i = 0; i < s->nq_blocks; i++) {
         int64_t row0 = i * s->rules.bq, rows = x->nq - row0;
         rows = rows < s->rules.bq ? rows : s->rules.bq;
@@ -839,12 +814,11 @@ static int run_call(struct input *in, int c, struct sums *t, struct err *err)
         if (lists_suffice && relative_l1(in, t->delta) >= in->bound)
             continue;
         tile_attn_block(&s->tile, in->work[c], row0, rows, in->col, n, in->out, in->lse, &t->pv);
-        TRY(exact_out(s->in.exact, row0, row0 + rows, &ref, err));
+        PASS_ON(exact_out(s->in.exact, row0, row0 + rows, &ref, err));
         for (int64_t k = 0; k < rows * x->dv; k++)
             t->delta += fabs(in->out[k] - ref[k]);
     }
-out:
-    return rc;
+    return 0;
 }
 
 static void add_tiles(const struct sparge *s, struct sums *t)
@@ -886,21 +860,18 @@ static int make_mask(const struct sparge *s, int jobs, struct mask *m, struct er
 {
     enum { FEW = 1 << 15 };
     const struct attn_in *x = &s->in.x;
-    struct lists l = {.s = s, .jobs = s->nq_blocks * s->nk_blocks > FEW ? jobs : 1};
-    int rc = 0;
-    TRY(mem_zalloc(&l.rows, l.jobs, sizeof *l.rows, "block rows", err));
+    OWN(lists_free) struct lists l = {.s = s, .jobs = s->nq_blocks * s->nk_blocks > FEW ? jobs : 1};
+    PASS_ON(mem_zalloc(&l.rows, l.jobs, sizeof *l.rows, "block rows", err));
     for (int i = 0; i < l.jobs; i++)
-        TRY(sparge_row_new(s->nk_blocks, l.rows + i, err));
-    TRY(mem_alloc(&l.col, s->nq_blocks * s->nk_blocks, sizeof *l.col, "block lists", err));
-    TRY(mem_alloc(&l.n, s->nq_blocks, sizeof *l.n, "block lists", err));
-    TRY(pool_run(l.jobs, s->nq_blocks, list_block, &l, err));
-    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, s->rules.bq, s->rules.bk, err));
+        PASS_ON(sparge_row_new(s->nk_blocks, l.rows + i, err));
+    PASS_ON(mem_alloc(&l.col, s->nq_blocks * s->nk_blocks, sizeof *l.col, "block lists", err));
+    PASS_ON(mem_alloc(&l.n, s->nq_blocks, sizeof *l.n, "block lists", err));
+    PASS_ON(pool_run(l.jobs, s->nq_blocks, list_block, &l, err));
+    PASS_ON(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, s->rules.bq, s->rules.bk, err));
     for (int64_t i = 0; i < s->nq_blocks; i++)
-        TRY(mask_lists_add_all(m, i, l.col + i * s->nk_blocks, l.n[i], err));
+        PASS_ON(mask_lists_add_all(m, i, l.col + i * s->nk_blocks, l.n[i], err));
     mask_lists_finish(m);
-out:
-    lists_free(&l);
-    return rc;
+    return 0;
 }
 
 /* One call by somebody else: all blocks at once, whatever the bound. */
@@ -932,40 +903,36 @@ static int evaluate(void *ctx, double tau, double pv, double *l1, double *sparsi
 {
     struct input *in = ctx;
     struct sums t = {0};
-    int rc = 0;
     if (interrupted())
         return err_set(err, ERR_INTERRUPTED, "calibration interrupted");
     for (int c = 0; c < in->n; c++) {
         in->s[c]->rules.tau = tau;
         in->s[c]->rules.pv = in->s[c]->tile.pv = pv;
-        TRY((in->judged ? run_judged : run_call)(in, c, &t, err));
+        PASS_ON((in->judged ? run_judged : run_call)(in, c, &t, err));
         add_tiles(in->s[c], &t);
     }
     *l1 = relative_l1(in, t.delta);
     *sparsity = in->p->profile == SPARGE_PAPER ? 1 - (t.kept + t.pv) / (2 * t.tiles)
                                                : 1 - t.kept / t.native;
-out:
-    return rc;
+    return 0;
 }
 
 static int search_theta(struct input *in, struct sparge_point *point, struct err *err)
 {
     const struct sparge_params *p = in->p;
     bool grid = p->search == SPARGE_GRID;
-    int rc = 0;
     in->bound = p->l1;
     if (grid)
-        TRY(grid_tau(evaluate, in, p->l1, &point->tau, &point->sparsity, err));
+        PASS_ON(grid_tau(evaluate, in, p->l1, &point->tau, &point->sparsity, err));
     else
-        TRY(sparge_bisect_tau(evaluate, in, p->l1, &point->tau, &point->sparsity, err));
+        PASS_ON(sparge_bisect_tau(evaluate, in, p->l1, &point->tau, &point->sparsity, err));
     point->pv = PV_START;
     in->bound = p->l2;
     if (p->tune_pv && grid)
-        TRY(grid_pv(evaluate, in, p->l2, point->tau, &point->pv, err));
+        return grid_pv(evaluate, in, p->l2, point->tau, &point->pv, err);
     else if (p->tune_pv)
-        TRY(sparge_bisect_pv(evaluate, in, p->l2, point->tau, &point->pv, err));
-out:
-    return rc;
+        return sparge_bisect_pv(evaluate, in, p->l2, point->tau, &point->pv, err);
+    return 0;
 }
 
 /* Points of one input in ascending theta; *n of them. */
@@ -978,9 +945,7 @@ static int search_input(struct input *in, struct sparge_point points[THETAS], in
         for (int c = 0; c < in->n; c++)
             changed = sparge_set_theta(in->s[c], theta) || changed;
         if (changed) {
-            int rc = search_theta(in, &points[i], err);
-            if (rc)
-                return rc;
+            PASS_ON(search_theta(in, &points[i], err));
         } else {
             points[i] = points[i - 1];
         }
@@ -1052,9 +1017,7 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
         if (p->arith != SPARGE_EXACT && h->x.d > TILE_MAX_D)
             return method_skip(ctx, "head dimension %d is above %d", h->x.d, TILE_MAX_D);
     }
-    int rc = search_head(p, samples, n, &head, &sparse, err);
-    if (rc)
-        return rc;
+    PASS_ON(search_head(p, samples, n, &head, &sparse, err));
     jw_knum(w, "theta", sparse ? head.theta : 1);
     jw_knum(w, "tau", sparse ? head.tau : 1);
     jw_knum(w, "pv", head.pv);
@@ -1197,13 +1160,12 @@ static void count_list(struct sparge *s, int64_t i, const int32_t *col, int64_t 
 
 static int choose_rows(struct sparge *s, struct mask *out, struct err *err)
 {
-    int32_t *col = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&col, s->nk_blocks, sizeof *col, "block list", err));
+    OWN(free_at) int32_t *col = NULL;
+    PASS_ON(mem_alloc(&col, s->nk_blocks, sizeof *col, "block list", err));
     for (int64_t g = 0; g < out->ngroups; g++) {
         double mass;
         int64_t i = out->row0 / s->rules.bq + g, n = sparge_list(s, s->row, i, col, &mass);
-        TRY(mask_lists_add_all(out, g, col, n, err));
+        PASS_ON(mask_lists_add_all(out, g, col, n, err));
         count_list(s, i, col, n);
         if (mass >= 0) {
             s->cut_mass += mass;
@@ -1211,29 +1173,24 @@ static int choose_rows(struct sparge *s, struct mask *out, struct err *err)
         }
     }
     mask_lists_finish(out);
-out:
-    free(col);
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct sparge *s = state;
-    int rc = 0;
     if (!s->ready)
-        TRY(sparge_make(s, err));
+        PASS_ON(sparge_make(s, err));
     if (s->given.ptr) {
-        TRY(mask_lists_rows(&s->given, row0, row1, out, err));
+        PASS_ON(mask_lists_rows(&s->given, row0, row1, out, err));
         for (int64_t g = 0; g < out->ngroups; g++)
             count_list(s, row0 / s->rules.bq + g, out->col + out->ptr[g],
                        out->ptr[g + 1] - out->ptr[g]);
         return 0;
     }
-    TRY(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal, s->rules.bq,
-                        s->rules.bk, err));
-    TRY(choose_rows(s, out, err));
-out:
-    return rc;
+    PASS_ON(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal, s->rules.bq,
+                            s->rules.bk, err));
+    return choose_rows(s, out, err);
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
@@ -1330,17 +1287,15 @@ static int report(void *state, struct record *r, struct err *err)
     double native = s->rules.paper
                         ? (kept + pv) / (2 * tiles_all)
                         : kept / (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, causal);
-    int rc = 0;
-    TRY(RECORD_ALL(r, err, {"density_native", native}, {"dead_rows", s->dead_rows},
-                   {"judged_q", share_similar(&s->qb)}, {"judged_k", share_similar(&s->kb)}));
+    PASS_ON(RECORD_ALL(r, err, {"density_native", native}, {"dead_rows", s->dead_rows},
+                       {"judged_q", share_similar(&s->qb)}, {"judged_k", share_similar(&s->kb)}));
     if (s->cut_rows)
-        TRY(record_metric(r, "coarse_mass", s->cut_mass / (double)s->cut_rows, err));
+        PASS_ON(record_metric(r, "coarse_mass", s->cut_mass / (double)s->cut_rows, err));
     record_note(r, "tile=%lldx%lld", (long long)s->rules.bq, (long long)s->rules.bk);
     record_note(r, "cdf_dtype=%s", dtype_name(s->rules.cdf));
     if (s->tile.out_dtype != DT_NONE)
         record_note(r, "out_dtype=%s", dtype_name(s->tile.out_dtype));
-out:
-    return rc;
+    return 0;
 }
 
 static const struct metric_def metrics[] = {

@@ -182,19 +182,16 @@ int svg_band_mask(const struct svg_band *b, int64_t row0, int64_t row1, struct m
                   struct err *err)
 {
     int64_t n = svg_band_tokens(b);
-    struct span *s = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&s, svg_band_max_spans(b), sizeof *s, "band of a row", err));
-    TRY(mask_lists_init(m, n, n, row0, row1, false, 1, 1, err));
+    OWN(free_at) struct span *s = NULL;
+    PASS_ON(mem_alloc(&s, svg_band_max_spans(b), sizeof *s, "band of a row", err));
+    PASS_ON(mask_lists_init(m, n, n, row0, row1, false, 1, 1, err));
     for (int64_t i = row0; i < row1; i++) {
         int64_t spans = svg_band_row(b, i, s);
         for (int64_t k = 0; k < spans; k++)
-            TRY(mask_lists_add_run(m, i - row0, s[k].lo, s[k].hi, err));
+            PASS_ON(mask_lists_add_run(m, i - row0, s[k].lo, s[k].hi, err));
     }
     mask_lists_finish(m);
-out:
-    free(s);
-    return rc;
+    return 0;
 }
 
 /* ---- counts --------------------------------------------------------------------------------- */
@@ -213,11 +210,10 @@ static void count_row(const struct span *s, int64_t n, uint8_t *hit, struct svg_
 int svg_band_count(const struct svg_band *b, int64_t padding, struct svg_count *c, struct err *err)
 {
     int64_t n = svg_band_tokens(b), all = n + padding, tiles = ceil_div(all, SVG_BLOCK);
-    uint8_t *hit = NULL;
+    OWN(free_at) uint8_t *hit = NULL;
     struct span s[3], pad = {(int32_t)n, (int32_t)all};
-    int rc = 0;
     *c = (struct svg_count){0};
-    TRY(mem_alloc(&hit, tiles, 1, "tiles of a row", err));
+    PASS_ON(mem_alloc(&hit, tiles, 1, "tiles of a row", err));
     for (int64_t x = 0; x < all; x++) {
         if (x % SVG_BLOCK == 0)
             memset(hit, 0, (size_t)tiles);
@@ -226,9 +222,7 @@ int svg_band_count(const struct svg_band *b, int64_t padding, struct svg_count *
         else
             count_row(&pad, 1, hit, c);
     }
-out:
-    free(hit);
-    return rc;
+    return 0;
 }
 
 /* ---- exact errors of two masks -------------------------------------------------------------- */
@@ -250,38 +244,31 @@ static int exact_error(const struct head_in *in, const struct svg_band *trial, i
 {
     int64_t dv = in->x.dv;
     const double *ref;
-    struct mask m = {0};
+    OWN(mask_free) struct mask m = {0};
     struct mask_counts n;
-    int rc = 0;
-    TRY(svg_band_mask(trial, row0, row1, &m, err));
-    TRY(mask_count(&m, &n, err));
+    PASS_ON(svg_band_mask(trial, row0, row1, &m, err));
+    PASS_ON(mask_count(&m, &n, err));
     *pairs += (double)n.pairs_kept;
-    TRY(exact_attend(in->exact, &m, out, lse, err));
-    TRY(exact_out(in->exact, row0, row1, &ref, err));
+    PASS_ON(exact_attend(in->exact, &m, out, lse, err));
+    PASS_ON(exact_out(in->exact, row0, row1, &ref, err));
     *sum += squared_error(out, ref, (row1 - row0) * dv);
-out:
-    mask_free(&m);
-    return rc;
+    return 0;
 }
 
 static int classify_exact(const struct head_in *in, const struct svg_band trial[2],
                           const int64_t *rows, int64_t n_rows, double sum[2], double *pairs,
                           struct err *err)
 {
-    double *out = NULL, *lse = NULL;
+    OWN(free_at) double *out = NULL, *lse = NULL;
     int64_t step = rows ? 1 : STRETCH;
-    int rc = 0;
-    TRY(mem_alloc(&out, step * in->x.dv, sizeof *out, "trial output", err));
-    TRY(mem_alloc(&lse, step, sizeof *lse, "trial normaliser", err));
+    PASS_ON(mem_alloc(&out, step * in->x.dv, sizeof *out, "trial output", err));
+    PASS_ON(mem_alloc(&lse, step, sizeof *lse, "trial normaliser", err));
     for (int64_t r = 0; r < n_rows; r += step) {
         int64_t row0 = rows ? rows[r] : r, row1 = row0 + MIN(n_rows - r, step);
         for (int k = 0; k < 2; k++)
-            TRY(exact_error(in, &trial[k], row0, row1, out, lse, &sum[k], pairs, err));
+            PASS_ON(exact_error(in, &trial[k], row0, row1, out, lse, &sum[k], pairs, err));
     }
-out:
-    free(out);
-    free(lse);
-    return rc;
+    return 0;
 }
 
 /* ---- imitation of 16-bit tensors ------------------------------------------------------------ */
@@ -325,15 +312,12 @@ static int rounded_init(struct rounded *w, const struct attn_in *x, const struct
                         struct err *err)
 {
     int64_t a = svg_band_max_spans(&trial[0]), b = svg_band_max_spans(&trial[1]);
-    int rc = 0;
-    TRY(mem_alloc(&w->scores, x->nk, sizeof *w->scores, "scores of a row", err));
-    TRY(mem_alloc(&w->s, x->nk, sizeof *w->s, "rounded scores", err));
-    TRY(mem_alloc(&w->sums, x->dv, sizeof *w->sums, "trial output", err));
-    TRY(mem_alloc(&w->golden, x->dv, sizeof *w->golden, "trial output", err));
-    TRY(mem_alloc(&w->out, x->dv, sizeof *w->out, "trial output", err));
-    TRY(mem_alloc(&w->spans, MAX(a, b), sizeof *w->spans, "trial mask", err));
-out:
-    return rc;
+    PASS_ON(mem_alloc(&w->scores, x->nk, sizeof *w->scores, "scores of a row", err));
+    PASS_ON(mem_alloc(&w->s, x->nk, sizeof *w->s, "rounded scores", err));
+    PASS_ON(mem_alloc(&w->sums, x->dv, sizeof *w->sums, "trial output", err));
+    PASS_ON(mem_alloc(&w->golden, x->dv, sizeof *w->golden, "trial output", err));
+    PASS_ON(mem_alloc(&w->out, x->dv, sizeof *w->out, "trial output", err));
+    return mem_alloc(&w->spans, MAX(a, b), sizeof *w->spans, "trial mask", err);
 }
 
 static void rounded_free(struct rounded *w)
@@ -350,13 +334,12 @@ static int classify_bf16(const struct head_in *in, const struct svg_band trial[2
                          const int64_t *rows, int64_t n_rows, double sum[2], struct err *err)
 {
     const struct attn_in *x = &in->x;
-    struct rounded w = {0};
+    OWN(rounded_free) struct rounded w = {0};
     struct span all = {0, (int32_t)x->nk};
-    int rc = 0;
-    TRY(rounded_init(&w, x, trial, err));
+    PASS_ON(rounded_init(&w, x, trial, err));
     for (int64_t r = 0; r < n_rows; r++) {
         int64_t row = rows ? rows[r] : r;
-        TRY(exact_scores(in->exact, row, row + 1, 0, x->nk, w.scores, err));
+        PASS_ON(exact_scores(in->exact, row, row + 1, 0, x->nk, w.scores, err));
         for (int64_t j = 0; j < x->nk; j++)
             w.s[j] = round_bf16(round_bf16(w.scores[j] / x->scale) * x->scale);
         rounded_row(x, w.s, &all, 1, w.golden, w.sums);
@@ -368,29 +351,25 @@ static int classify_bf16(const struct head_in *in, const struct svg_band trial[2
             }
         }
     }
-out:
-    rounded_free(&w);
-    return rc;
+    return 0;
 }
 
 int svg_classify(const struct head_in *in, const struct svg_band trial[2], const int64_t *rows,
                  int64_t n_rows, bool bf16, struct svg_class *out, struct err *err)
 {
     double sum[2] = {0}, pairs = 0;
-    int rc = 0;
     n_rows = rows ? n_rows : in->x.nq;
     double n = (double)(n_rows * in->x.dv);
     if (bf16)
-        TRY(classify_bf16(in, trial, rows, n_rows, sum, err));
+        PASS_ON(classify_bf16(in, trial, rows, n_rows, sum, err));
     else
-        TRY(classify_exact(in, trial, rows, n_rows, sum, &pairs, err));
+        PASS_ON(classify_exact(in, trial, rows, n_rows, sum, &pairs, err));
     out->pairs = pairs;
     out->rows = n_rows;
     for (int k = 0; k < 2; k++)
         out->mse[k] = bf16 ? round_bf16(sum[k] / n) : sum[k] / n;
     out->temporal = out->mse[1] < out->mse[0];
-out:
-    return rc;
+    return 0;
 }
 
 #define STREAM_ROWS 0x73766731726f7773ull
@@ -516,16 +495,14 @@ static int sample_rows(const struct state *s, int64_t **rows, int64_t *n, struct
 {
     uint64_t stream = call_stream(STREAM_ROWS, s->in);
     int64_t limit;
-    int rc = 0;
     *rows = NULL;
     sample_size(s, n, &limit);
     if (*n == 0)
         return 0;
-    TRY(mem_alloc(rows, *n, sizeof **rows, "sampled rows", err));
+    PASS_ON(mem_alloc(rows, *n, sizeof **rows, "sampled rows", err));
     for (int64_t r = 0; r < *n; r++)
         (*rows)[r] = (int64_t)rng_below(s->seed, stream, (uint64_t)r, (uint64_t)limit);
-out:
-    return rc;
+    return 0;
 }
 
 static void trial_bands(const struct state *s, struct svg_band trial[2])
@@ -544,24 +521,22 @@ static int classify(struct state *s, struct err *err)
 {
     struct svg_band trial[2];
     struct svg_class exact;
-    int64_t *rows = NULL, n;
-    int rc = 0;
+    OWN(free_at) int64_t *rows = NULL;
+    int64_t n;
     if (s->dense || s->classified)
         return 0;
     trial_bands(s, trial);
-    TRY(sample_rows(s, &rows, &n, err));
-    TRY(svg_classify(s->in, trial, rows, n, false, &exact, err));
+    PASS_ON(sample_rows(s, &rows, &n, err));
+    PASS_ON(svg_classify(s->in, trial, rows, n, false, &exact, err));
     s->class = exact;
     if (s->bf16)
-        TRY(svg_classify(s->in, trial, rows, n, true, &s->class, err));
+        PASS_ON(svg_classify(s->in, trial, rows, n, true, &s->class, err));
     s->class.pairs = exact.pairs;
     s->class.rows = exact.rows;
     s->changed = s->class.temporal != exact.temporal;
     s->band.temporal = s->class.temporal;
     s->classified = true;
-out:
-    free(rows);
-    return rc;
+    return 0;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -572,13 +547,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct svg_preset *preset = svg_preset(p->preset, family);
     struct state *s = state;
     struct svg_warmup warm;
-    int rc = 0;
-    if ((rc = svg_check_head(ctx, family, in)) != 0)
-        goto out;
-    if ((rc = svg_warmup(
-             ctx, family, isnan(p->dense_layers) ? preset->dense_layers : p->dense_layers,
-             isnan(p->dense_steps) ? preset->dense_steps : p->dense_steps, in, &warm)) != 0)
-        goto out;
+    PASS_ON(svg_check_head(ctx, family, in));
+    PASS_ON(svg_warmup(ctx, family, isnan(p->dense_layers) ? preset->dense_layers : p->dense_layers,
+                       isnan(p->dense_steps) ? preset->dense_steps : p->dense_steps, in, &warm));
     s->x = in->x;
     s->in = in;
     s->params = p;
@@ -587,10 +558,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->bf16 = p->arith == 1;
     s->n_padding = in->n_padding;
     s->dense = in->layer < warm.layers || in->step < warm.steps;
-    TRY(make_band(p, in, family, s, err));
+    PASS_ON(make_band(p, in, family, s, err));
     ctx->unit_rows = SVG_BLOCK;
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- masks and numbers ---------------------------------------------------------------------- */
@@ -599,9 +569,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct state *s = state;
     const struct svg_band *b = &s->band;
-    int rc = classify(s, err);
-    if (rc)
-        return rc;
+    PASS_ON(classify(s, err));
     if (!s->dense && (b->temporal || !wan_like(b->family)))
         return svg_band_mask(b, row0, row1, out, err);
     if (s->dense)
@@ -620,20 +588,18 @@ static int report_band(const struct state *s, struct record *r, struct err *err)
     int64_t side_all = ceil_div(all, SVG_BLOCK);
     struct tile_count tiles = {SVG_BLOCK, SVG_BLOCK, 0, side * side, side * side};
     struct svg_count c;
-    int rc = 0;
-    TRY(svg_band_count(&s->band, 0, &c, err));
+    PASS_ON(svg_band_count(&s->band, 0, &c, err));
     tiles.kept = c.tiles;
-    TRY(tile_count_report(&tiles, r, err));
-    TRY(svg_band_count(&s->band, s->n_padding, &c, err));
-    TRY(RECORD_ALL(r, err, {"density_native", (double)c.tiles / (double)(side_all * side_all)},
-                   {"temporal", s->class.temporal}, {"mse_spatial", s->class.mse[0]},
-                   {"mse_temporal", s->class.mse[1]}));
+    PASS_ON(tile_count_report(&tiles, r, err));
+    PASS_ON(svg_band_count(&s->band, s->n_padding, &c, err));
+    PASS_ON(RECORD_ALL(r, err, {"density_native", (double)c.tiles / (double)(side_all * side_all)},
+                       {"temporal", s->class.temporal}, {"mse_spatial", s->class.mse[0]},
+                       {"mse_temporal", s->class.mse[1]}));
     if (s->bf16)
-        TRY(record_metric(r, "class_changed", s->changed, err));
+        PASS_ON(record_metric(r, "class_changed", s->changed, err));
     record_note(r, "half_width=%lld", (long long)s->band.width);
     record_note(r, "width_frames=%.6f", s->width_frames);
-out:
-    return rc;
+    return 0;
 }
 
 /* One mask for each class, and that of a dense call. */
@@ -674,20 +640,16 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int count_pairs(struct state *s, struct err *err)
 {
     struct svg_band trial[2];
-    struct span *spans = NULL;
-    int64_t *rows = NULL;
-    int rc = 0;
+    OWN(free_at) struct span *spans = NULL;
+    OWN(free_at) int64_t *rows = NULL;
     trial_bands(s, trial);
-    TRY(sample_rows(s, &rows, &s->class.rows, err));
-    TRY(mem_alloc(&spans, svg_band_max_spans(&trial[1]), sizeof *spans, "trial mask", err));
+    PASS_ON(sample_rows(s, &rows, &s->class.rows, err));
+    PASS_ON(mem_alloc(&spans, svg_band_max_spans(&trial[1]), sizeof *spans, "trial mask", err));
     for (int64_t r = 0; r < s->class.rows; r++)
         for (int k = 0; k < 2; k++)
             for (int64_t i = svg_band_row(&trial[k], rows[r], spans) - 1; i >= 0; i--)
                 s->class.pairs += spans[i].hi - spans[i].lo;
-out:
-    free(rows);
-    free(spans);
-    return rc;
+    return 0;
 }
 
 static int take(void *state, const struct device_choice *c, struct err *err)
@@ -723,16 +685,12 @@ static bool cost(const void *state, struct select_cost *c)
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    int rc = 0;
     record_note(r, "family=%s", svg_families[s->band.family]);
     record_note(r, "preset=%s", svg_preset_name(s->preset));
-    TRY(record_metric(r, "dense_call", s->dense, err));
+    PASS_ON(record_metric(r, "dense_call", s->dense, err));
     if (s->dense)
-        TRY(record_metric(r, "density_native", 1, err));
-    else
-        TRY(report_band(s, r, err));
-out:
-    return rc;
+        return record_metric(r, "density_native", 1, err);
+    return report_band(s, r, err);
 }
 
 static const struct metric_def metrics[] = {

@@ -80,14 +80,11 @@ static void scratch_free(struct scratch *w)
 
 static int scratch_init(struct scratch *w, const struct kmeans *m, struct err *err)
 {
-    int rc = 0;
-    TRY(mem_alloc(&w->dots, TILE * m->k, sizeof *w->dots, "products with centroids", err));
-    TRY(mem_alloc(&w->token_sq, m->n, sizeof *w->token_sq, "squared tokens", err));
-    TRY(mem_alloc(&w->centroid_sq, m->k, sizeof *w->centroid_sq, "squared centroids", err));
-    TRY(mem_alloc(&w->sums, m->k * m->d, sizeof *w->sums, "sums of clusters", err));
-    TRY(mem_alloc(&w->next, m->k * m->d, sizeof *w->next, "next centroids", err));
-out:
-    return rc;
+    PASS_ON(mem_alloc(&w->dots, TILE * m->k, sizeof *w->dots, "products with centroids", err));
+    PASS_ON(mem_alloc(&w->token_sq, m->n, sizeof *w->token_sq, "squared tokens", err));
+    PASS_ON(mem_alloc(&w->centroid_sq, m->k, sizeof *w->centroid_sq, "squared centroids", err));
+    PASS_ON(mem_alloc(&w->sums, m->k * m->d, sizeof *w->sums, "sums of clusters", err));
+    return mem_alloc(&w->next, m->k * m->d, sizeof *w->next, "next centroids", err);
 }
 
 /* The published code squares tokens in their own type and rounds their sum to it. */
@@ -220,9 +217,8 @@ static double update(const struct kmeans *m, const float *x, struct scratch *w)
 
 int kmeans_run(struct kmeans *m, const float *x, int64_t most, double tol, struct err *err)
 {
-    struct scratch w = {0};
-    int rc = 0;
-    TRY(scratch_init(&w, m, err));
+    OWN(scratch_free) struct scratch w = {0};
+    PASS_ON(scratch_init(&w, m, err));
     for (int64_t i = 0; i < m->n; i++)
         w.token_sq[i] = token_square(x + i * m->d, m->d, m->bf16_norms);
     m->iterations = 0;
@@ -233,9 +229,7 @@ int kmeans_run(struct kmeans *m, const float *x, int64_t most, double tol, struc
         if (moving)
             memcpy(m->centroids, w.next, (size_t)(m->k * m->d) * sizeof *w.next);
     }
-out:
-    scratch_free(&w);
-    return rc;
+    return 0;
 }
 
 #define STREAM_QUERIES 0x7376673271756572ull
@@ -388,21 +382,20 @@ int64_t svg2_prefix(const struct svg2_cut *cut, const float *sorted, int64_t n)
 int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double scale,
              const struct svg2_cut *cut, uint8_t **map, struct err *err)
 {
-    double *weight = NULL;
-    int32_t *order = NULL;
-    float *p = NULL;
-    uint8_t *out = NULL;
+    OWN(free_at) double *weight = NULL;
+    OWN(free_at) int32_t *order = NULL;
+    OWN(free_at) float *p = NULL;
+    OWN(free_at) uint8_t *out = NULL;
     int64_t k = keys->k;
-    int rc = 0;
-    TRY(mem_zalloc(&out, queries->k * k, 1, "cluster map", err));
-    TRY(mem_alloc(&weight, k, sizeof *weight, "cluster weights", err));
-    TRY(mem_alloc(&order, k, sizeof *order, "sorted clusters", err));
-    TRY(mem_alloc(&p, k, sizeof *p, "cluster weights", err));
+    PASS_ON(mem_zalloc(&out, queries->k * k, 1, "cluster map", err));
+    PASS_ON(mem_alloc(&weight, k, sizeof *weight, "cluster weights", err));
+    PASS_ON(mem_alloc(&order, k, sizeof *order, "sorted clusters", err));
+    PASS_ON(mem_alloc(&p, k, sizeof *p, "cluster weights", err));
     for (int64_t a = 0; a < queries->k; a++) {
         svg2_weights(queries->centroids + a * keys->d, keys, scale, cut, p);
         for (int64_t b = 0; b < k; b++)
             weight[b] = p[b];
-        TRY(order_descending(weight, k, order, err));
+        PASS_ON(order_descending(weight, k, order, err));
         for (int64_t r = 0; r < k; r++)
             p[r] = (float)weight[order[r]];
         int64_t kept = svg2_prefix(cut, p, k);
@@ -411,12 +404,7 @@ int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double sca
     }
     *map = out;
     out = NULL;
-out:
-    free(out);
-    free(weight);
-    free(order);
-    free(p);
-    return rc;
+    return 0;
 }
 
 /* ---- clusters ------------------------------------------------------------------------------- */
@@ -477,12 +465,12 @@ static int cluster_side(const struct state *s, const float *x, int64_t k, int si
     const float *start = s->given.centroids[side];
     const struct params *p = s->params;
     enum dtype t = tensor_dtype(p, &s->in);
-    int d = s->in.x.d, rc = 0;
-    float *own = NULL;
-    TRY(kmeans_init(m, s->video, k, d, t, err));
+    int d = s->in.x.d;
+    OWN(free_at) float *own = NULL;
+    PASS_ON(kmeans_init(m, s->video, k, d, t, err));
     m->bf16_norms = p->emulate == 1;
     if (s->in.src_dtype != t) {
-        TRY(mem_alloc(&own, s->video * d, sizeof *own, "tokens in bf16", err));
+        PASS_ON(mem_alloc(&own, s->video * d, sizeof *own, "tokens in bf16", err));
         for (int64_t i = 0; i < s->video * d; i++)
             own[i] = dtype_round(t, x[i]);
         x = own;
@@ -491,33 +479,25 @@ static int cluster_side(const struct state *s, const float *x, int64_t k, int si
         memcpy(m->centroids, start, (size_t)(k * d) * sizeof *x);
     else
         random_tokens(m, x, s->seed, s->given.stream[side]);
-    TRY(kmeans_run(m, x, start ? p->iter_step : p->iter_init, p->tol, err));
-out:
-    free(own);
-    return rc;
+    return kmeans_run(m, x, start ? p->iter_step : p->iter_init, p->tol, err);
 }
 
 static int cluster(struct state *s, struct err *err)
 {
     const struct head_in *in = &s->in;
-    int rc = 0;
-    TRY(cluster_side(s, in->x.q, s->qc, 0, &s->queries, err));
-    TRY(cluster_side(s, in->x.k, s->params->kc, 1, &s->keys, err));
+    PASS_ON(cluster_side(s, in->x.q, s->qc, 0, &s->queries, err));
+    PASS_ON(cluster_side(s, in->x.k, s->params->kc, 1, &s->keys, err));
     s->clustered = true;
     if (s->slot)
-        TRY(keep_centroids(s, s->slot, err));
-out:
-    return rc;
+        return keep_centroids(s, s->slot, err);
+    return 0;
 }
 
 static int choose(struct state *s, struct err *err)
 {
-    int rc = 0;
     s->pending = false;
-    TRY(cluster(s, err));
-    TRY(svg2_map(&s->queries, &s->keys, s->in.x.scale, &s->cut, &s->map, err));
-out:
-    return rc;
+    PASS_ON(cluster(s, err));
+    return svg2_map(&s->queries, &s->keys, s->in.x.scale, &s->cut, &s->map, err);
 }
 
 /* ---- prepare -------------------------------------------------------------------------------- */
@@ -575,29 +555,23 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     const struct params *p = params;
     struct state *s = state;
     struct svg_warmup w;
-    int rc = 0;
     s->in = *in;
     s->params = p;
     s->family = svg_family(p->family, p->preset, in);
     s->preset = svg_preset(p->preset, s->family);
     s->video = in->geom.t * in->geom.h * in->geom.w;
     s->qc = p->qc != INT64_MIN ? p->qc : s->preset->qc ? s->preset->qc : 200;
-    if ((rc = svg_check_head(ctx, s->family, in)) != 0)
-        goto out;
-    if ((rc = check_clusters(ctx, s)) != 0)
-        goto out;
-    if ((rc = svg_warmup(
-             ctx, s->family, isnan(p->dense_layers) ? s->preset->dense_layers : p->dense_layers,
-             isnan(p->dense_steps) ? s->preset->dense_steps : p->dense_steps, in, &w)) != 0)
-        goto out;
+    PASS_ON(svg_check_head(ctx, s->family, in));
+    PASS_ON(check_clusters(ctx, s));
+    PASS_ON(svg_warmup(ctx, s->family,
+                       isnan(p->dense_layers) ? s->preset->dense_layers : p->dense_layers,
+                       isnan(p->dense_steps) ? s->preset->dense_steps : p->dense_steps, in, &w));
     bool warm = p->warm < 0 ? s->preset->warm : p->warm == 1;
     bool dense_layer = in->layer < w.layers;
     s->dense = dense_layer || in->step < w.steps;
     if (!dense_layer && (!s->dense || warm))
-        if ((rc = prepare_clusters(s, ctx, warm ? 0 : w.steps, err)) != 0)
-            goto out;
-out:
-    return rc;
+        PASS_ON(prepare_clusters(s, ctx, warm ? 0 : w.steps, err));
+    return 0;
 }
 
 /* ---- masks ---------------------------------------------------------------------------------- */
@@ -606,8 +580,7 @@ out:
 static int list_keys(struct state *s, struct err *err)
 {
     int64_t n = s->in.x.nk, kc = s->keys.k, total = 0;
-    int rc = 0;
-    TRY(mem_alloc(&s->first, s->qc + 1, sizeof *s->first, "keys of clusters", err));
+    PASS_ON(mem_alloc(&s->first, s->qc + 1, sizeof *s->first, "keys of clusters", err));
     for (int64_t a = 0; a < s->qc; a++) {
         s->first[a] = total;
         total += n - s->video;
@@ -615,14 +588,13 @@ static int list_keys(struct state *s, struct err *err)
             total += s->map[a * kc + b] ? s->keys.sizes[b] : 0;
     }
     s->first[s->qc] = total;
-    TRY(mem_alloc(&s->key, total, sizeof *s->key, "keys of clusters", err));
+    PASS_ON(mem_alloc(&s->key, total, sizeof *s->key, "keys of clusters", err));
     int32_t *to = s->key;
     for (int64_t a = 0; a < s->qc; a++)
         for (int64_t j = 0; j < n; j++)
             if (j >= s->video || s->map[a * kc + s->keys.labels[j]])
                 *to++ = (int32_t)j;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_row(const struct state *s, int64_t i, struct mask *m, struct err *err)
@@ -637,21 +609,19 @@ static int select_row(const struct state *s, int64_t i, struct mask *m, struct e
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     if (s->pending)
-        TRY(choose(s, err));
+        PASS_ON(choose(s, err));
     if (s->dense) {
         mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, false);
         return 0;
     }
     if (!s->first)
-        TRY(list_keys(s, err));
-    TRY(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, false, 1, 1, err));
+        PASS_ON(list_keys(s, err));
+    PASS_ON(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, false, 1, 1, err));
     for (int64_t i = row0; i < row1; i++)
-        TRY(select_row(s, i, out, err));
+        PASS_ON(select_row(s, i, out, err));
     mask_lists_finish(out);
-out:
-    return rc;
+    return 0;
 }
 
 /* ---- numbers -------------------------------------------------------------------------------- */
@@ -736,9 +706,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 static int take_side(const struct state *s, int64_t k, int64_t iterations, const float *centroids,
                      const int32_t *labels, struct kmeans *m, struct err *err)
 {
-    int rc = kmeans_init(m, s->video, k, s->in.x.d, DT_BF16, err);
-    if (rc)
-        return rc;
+    PASS_ON(kmeans_init(m, s->video, k, s->in.x.d, DT_BF16, err));
     memcpy(m->centroids, centroids, (size_t)(k * m->d) * sizeof *centroids);
     memcpy(m->labels, labels, (size_t)m->n * sizeof *labels);
     m->iterations = iterations;
@@ -758,23 +726,21 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     int64_t d = s->in.x.d, kc = s->params->kc, map = s->qc * kc;
     const struct svg2_own *head = own->data;
     int64_t bytes = (int64_t)sizeof *head + (s->qc + kc) * d * 4 + 2 * s->video * 4 + map;
-    int rc = 0;
     if (own->bytes < bytes)
-        FAIL(err, ERR_RUN, "the device gave %lld bytes of clusters, expected %lld",
-             (long long)own->bytes, (long long)bytes);
+        return err_set(err, ERR_RUN, "the device gave %lld bytes of clusters, expected %lld",
+                       (long long)own->bytes, (long long)bytes);
     const float *centroids = (const float *)(head + 1);
     const int32_t *labels = (const int32_t *)(centroids + (s->qc + kc) * d);
-    TRY(take_side(s, s->qc, head->iterations[0], centroids, labels, &s->queries, err));
-    TRY(take_side(s, kc, head->iterations[1], centroids + s->qc * d, labels + s->video, &s->keys,
-                  err));
-    TRY(mem_alloc(&s->map, map, 1, "cluster map", err));
+    PASS_ON(take_side(s, s->qc, head->iterations[0], centroids, labels, &s->queries, err));
+    PASS_ON(take_side(s, kc, head->iterations[1], centroids + s->qc * d, labels + s->video,
+                      &s->keys, err));
+    PASS_ON(mem_alloc(&s->map, map, 1, "cluster map", err));
     memcpy(s->map, labels + 2 * s->video, (size_t)map);
     s->clustered = true;
     s->pending = false;
     if (s->slot)
-        TRY(keep_centroids(s, s->slot, err));
-out:
-    return rc;
+        return keep_centroids(s, s->slot, err);
+    return 0;
 }
 
 /* A step of k-means is a product per token and centroid, and a sum per token. */
@@ -803,22 +769,19 @@ static bool cost(const void *state, struct select_cost *c)
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    int rc = 0;
     record_note(r, "family=%s", svg_families[s->family]);
     record_note(r, "preset=%s", svg_preset_name(s->preset));
-    TRY(record_metric(r, "dense_call", s->dense, err));
+    PASS_ON(record_metric(r, "dense_call", s->dense, err));
     if (s->clustered) {
-        TRY(RECORD_ALL(r, err, {"cold_start", s->cold}, {"kmeans_iter_q", s->queries.iterations},
-                       {"kmeans_iter_k", s->keys.iterations},
-                       {"clusters_empty_q", empty_clusters(&s->queries)},
-                       {"clusters_empty_k", empty_clusters(&s->keys)}));
+        PASS_ON(RECORD_ALL(r, err, {"cold_start", s->cold},
+                           {"kmeans_iter_q", s->queries.iterations},
+                           {"kmeans_iter_k", s->keys.iterations},
+                           {"clusters_empty_q", empty_clusters(&s->queries)},
+                           {"clusters_empty_k", empty_clusters(&s->keys)}));
     }
     if (s->dense)
-        TRY(record_metric(r, "density_native", 1, err));
-    else
-        TRY(report_map(s, r, err));
-out:
-    return rc;
+        return record_metric(r, "density_native", 1, err);
+    return report_map(s, r, err);
 }
 
 static const struct metric_def metrics[] = {

@@ -420,28 +420,22 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     struct xattn_config base = resolve(params);
     struct state *s = state;
-    int rc = check_shape(ctx, in);
-    if (rc)
-        return rc;
+    PASS_ON(check_shape(ctx, in));
     s->in = in;
     s->c = xattn_config_of(&base, &in->x);
     s->stride = s->c.stride;
-    TRY(count_blocks(s, err));
+    PASS_ON(count_blocks(s, err));
     ctx->unit_rows = XATTN_BLOCK;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     if (!s->chosen)
-        TRY(fill_maps(&s->map, &s->c.tau, 1, &s->c, s->in, err));
+        PASS_ON(fill_maps(&s->map, &s->c.tau, 1, &s->c, s->in, err));
     s->chosen = true;
-    rc = block_map_mask(&s->map, row0, row1, out, err);
-out:
-    return rc;
+    return block_map_mask(&s->map, row0, row1, out, err);
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
@@ -511,18 +505,16 @@ struct xattn_config xattn_config_of(const struct xattn_config *base, const struc
 static int exact_row(const struct head_in *in, int64_t i, double *p, int64_t cols, double *mass,
                      struct err *err)
 {
-    int rc = 0;
     int64_t end = (i + 1) * B < in->x.nq ? (i + 1) * B : in->x.nq;
     memset(mass, 0, (size_t)cols * sizeof *mass);
     for (int64_t r0 = i * B; r0 < end; r0 += PIECE) {
         int64_t r1 = r0 + PIECE < end ? r0 + PIECE : end;
-        TRY(exact_probs(in->exact, r0, r1, p, err));
+        PASS_ON(exact_probs(in->exact, r0, r1, p, err));
         for (int64_t r = 0; r < r1 - r0; r++)
             for (int64_t k = 0; k < in->x.nk; k++)
                 mass[k / B] += p[r * in->x.nk + k];
     }
-out:
-    return rc;
+    return 0;
 }
 
 /* Smallest estimate among the fewest blocks that hold SHARE of the exact mass. */
@@ -644,20 +636,17 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     struct xattn_config base = resolve(p);
     double tau = 0;
     bool met = true;
-    int rc = 0;
     for (int i = 0; i < n; i++)
-        if ((rc = check_shape(ctx, &samples[i])) != 0)
-            goto out;
+        PASS_ON(check_shape(ctx, &samples[i]));
     if (p->rule == 0)
-        TRY(xattn_search_repo(&base, samples, n, &tau, err));
+        PASS_ON(xattn_search_repo(&base, samples, n, &tau, err));
     else
-        TRY(xattn_search_steps(&base, samples, n, p->target_err, &tau, &met, err));
+        PASS_ON(xattn_search_steps(&base, samples, n, p->target_err, &tau, &met, err));
     if (!met)
         log_warn("xattention: layer %d head %d: no threshold meets target_err; tau = 0.9",
                  samples[0].layer, samples[0].head);
     jw_knum(w, "tau", tau);
-out:
-    return rc;
+    return 0;
 }
 
 const struct method method_xattention = {
