@@ -134,7 +134,7 @@ static int write_table(const struct table *t, const struct table_format *f,
     PASS_ON(buf_check(&b, "table", err));
     if (path)
         return file_write_atomic(path, b.data, b.len, err);
-    else if (fputs(buf_str(&b), stdout) < 0)
+    if (fputs(buf_str(&b), stdout) < 0)
         return err_sys(err, ERR_IO, "standard output");
     return 0;
 }

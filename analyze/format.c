@@ -979,7 +979,7 @@ static void html_sheet(const struct sheet *s, struct buf *b)
 
 int64_t html_table(const struct table *t, const struct sheet_opts *o, struct buf *b)
 {
-    OWN(sheet_free) struct sheet s;
+    OWN(sheet_free) struct sheet s = {0};
     sheet_make(t, o, &s);
     int64_t n_cols = s.n_cols;
     if (!s.failed) /* else it lacks texts */

@@ -477,7 +477,7 @@ int recset_where(const struct str_list *texts, struct recset *set, struct err *e
             set->n_calls = keep(&c[k], set->calls, set->n_calls);
             recset_settle(set);
             if (set->n == 0)
-                PASS_ON(err_set(err, ERR_INPUT, "--where '%s': no record is left", c[k].text));
+                return err_set(err, ERR_INPUT, "--where '%s': no record is left", c[k].text);
         }
     }
     return 0;

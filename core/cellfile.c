@@ -140,8 +140,7 @@ static int write_list(struct cellfile *f, hid_t group, const struct h5_cell_list
     int64_t dims[2] = {l->width ? l->n / l->width : l->n, l->width};
     int ndim = l->width ? 2 : 1;
     OWN(h5_close_at)
-    hid_t type = h5_type(l->type),
-          props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
+    hid_t type = h5_type(l->type), props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
     PASS_ON(h5_create_dataset(group, l->name, type, ndim, dims, props, &dset, err));
     if (l->n)
         return fetch(f, l, (int64_t)H5Dget_offset(dset), err);

@@ -78,8 +78,9 @@ const char *err_text(int code); /* generic text of a code */
 #define err_sys(err, code, ...) (err_sys_at((err), "", 0, (code), __VA_ARGS__), (code))
 #endif
 
-/* Run a call that answers 0 or an error, and return an error to the caller at once: for a function
- * that owns nothing, or by OWN (core/mem.h), which fails with `return err_set(...)`. */
+/* Run a call, and return what it answers to the caller at once unless that is 0: an error or, in a
+ * function that may answer it too, METHOD_SKIP. For a function that owns nothing, or by OWN
+ * (core/mem.h), which fails with `return err_set(...)`. */
 #define PASS_ON(call)                                                                              \
     do {                                                                                           \
         int rc_ = (call);                                                                          \
@@ -88,8 +89,7 @@ const char *err_text(int code); /* generic text of a code */
     } while (0)
 
 /* The same for a function that has something to release: remember the error in `rc` and go to the
- * function's one `out:` label. Neither is for expressions, nor for calls with a third answer, such
- * as METHOD_SKIP. */
+ * function's one `out:` label. Not for calls with a third answer. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         if ((rc = (call)) != 0)                                                                    \

@@ -260,7 +260,7 @@ int jget_size(const json_t *o, const char *key, const char *where, int64_t max, 
               struct err *err)
 {
     PASS_ON(jget_int(o, key, where, out, err));
-    if ((*out < 1 || *out > max))
+    if (*out < 1 || *out > max)
         return err_set(err, ERR_INPUT, "%s: %s is %lld, expected 1..%lld", where, key,
                        (long long)*out, (long long)max);
     return 0;

@@ -470,7 +470,7 @@ static int find_directory(struct npz *z, struct err *err)
     if (MIN(z->begin, MIN(z->bytes, z->entries)) < 0 || !add_ok(z->begin, z->bytes, &last) ||
         last > at || z->entries > z->bytes / ENTRY_BYTES)
         return bad_zip(z, "its directory does not fit the file", err);
-    else if (z->entries > MEMBERS_MAX)
+    if (z->entries > MEMBERS_MAX)
         return err_set(err, ERR_INPUT, "%s: %lld arrays, at most %d are read", z->path,
                        (long long)z->entries, MEMBERS_MAX);
     return 0;

@@ -195,8 +195,8 @@ int trace_read_values(const struct trace *t, int64_t call, int which, int head, 
     PASS_ON(trace_read_slice(t, call, a, a->slices == 1 ? 0 : head, x, err));
     for (int64_t i = 0; i < n; i++)
         if (!isfinite(x[i]))
-            PASS_ON(err_set(err, ERR_INPUT, "%s: '%s' of head %d is not finite: element %lld",
-                            t->path, a->name, head, (long long)i));
+            return err_set(err, ERR_INPUT, "%s: '%s' of head %d is not finite: element %lld",
+                           t->path, a->name, head, (long long)i);
     return 0;
 }
 

@@ -329,8 +329,7 @@ int timer_end(struct timer *t, struct gpu *g, struct err *err)
     uint64_t last;
     if (!t->cupti)
         return CU_STATUS(err, cudaEventRecord(t->spans[t->n - 1].end, g->stream));
-    else if (cupti.cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
-                                                         &last))
+    if (cupti.cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, &last))
         return err_set(err, ERR_RUN, "CUPTI lost a correlation id");
     return 0;
 }

@@ -449,10 +449,10 @@ static int refuse_task_text(const struct eval_opts *o, struct err *err)
         if (!same && read && read_regular(name, &task))
             same = task.len == text.len && memcmp(buf_str(&task), buf_str(&text), text.len) == 0;
         if (same)
-            PASS_ON(err_set(err, ERR_USAGE,
-                            "--calibrate-inside %s: the text is a --task, too (%s): calibrate on "
-                            "another one",
-                            o->calibrate_inside, name));
+            return err_set(err, ERR_USAGE,
+                           "--calibrate-inside %s: the text is a --task, too (%s): calibrate on "
+                           "another one",
+                           o->calibrate_inside, name);
     }
     return 0;
 }

@@ -101,7 +101,7 @@ static int write_prompt(const struct prompt_opts *o, const struct prompt_spec *s
     text = line.len ? &line : text;
     if (o->out)
         return file_write_atomic(o->out, text->data, text->len, err);
-    else if (fwrite(text->data, 1, text->len, stdout) != text->len)
+    if (fwrite(text->data, 1, text->len, stdout) != text->len)
         return err_sys(err, ERR_IO, "standard output");
     return 0;
 }

@@ -233,9 +233,8 @@ static int grade_copy(struct grading *x, struct err *err)
     if (g->first_n) {
         PASS_ON(first_nll(x, &first, err));
         return record_metric(x->r, "copy_gain", first - again / (double)g->first_n, err);
-    } else {
-        record_note(x->r, "copy_gain=ids of the passage differ where it stands first");
     }
+    record_note(x->r, "copy_gain=ids of the passage differ where it stands first");
     return 0;
 }
 

@@ -71,8 +71,9 @@ static int place_in(const struct str_list *l, group_text *text, struct chart *c,
                     const struct record *r, int *place, struct err *err)
 {
     OWN(buf_free) struct buf b = {0};
+    *place = 0;
     PASS_ON(text(c, r, &b, err));
-    for (*place = 0; strcmp(l->items[*place], buf_str(&b)) != 0;)
+    while (strcmp(l->items[*place], buf_str(&b)) != 0)
         ++*place;
     return 0;
 }

@@ -313,7 +313,7 @@ static int read_back(int (*fn)(struct accel_session *s, struct jw *w, struct err
 static int keep(const char *path, const json_t *gpu, struct err *err)
 {
     OWN(json_decrefp) json_t *doc = json_object();
-    OWN(free_at) char *text;
+    OWN(free_at) char *text = NULL;
     for (size_t i = 0; i < N_IDENTITY; i++)
         json_object_set(doc, identity[i], json_object_get(gpu, identity[i]));
     for (size_t i = 0; i < N_RATES; i++)

@@ -318,7 +318,7 @@ static int find_record(const struct replay *r, const struct call_group *g, int64
 static int is_done(const struct replay *r, const struct call_group *g, int64_t call,
                    const struct method_run *run, int64_t i, bool *done, struct err *err)
 {
-    OWN(record_free) struct record rec;
+    OWN(record_free) struct record rec = {0};
     return find_record(r, g, call, run, i, &rec, done, err);
 }
 

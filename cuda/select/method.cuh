@@ -87,7 +87,7 @@ static int put_each(struct gpu *g, int64_t n, T **array, struct err *err, F of)
     return put_array(g, host, n, array, err);
 }
 
-/* Launch a kernel with `shared` bytes of dynamic shared memory; for CU(). */
+/* Launch a kernel with `shared` bytes of dynamic shared memory; for CU_STATUS(). */
 template <class... P, class... A>
 static cudaError_t run_kernel(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block,
                               int64_t shared, const A &...args)

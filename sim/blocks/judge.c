@@ -295,7 +295,7 @@ static int judge_singly(struct batch *b, struct err *err)
     int rc = 0;
     for (int i = 0; i < JUDGE_MANY && !rc; i++) {
         struct judge_many *m = b->many + i;
-        OWN(judge_free) struct judging j;
+        OWN(judge_free) struct judging j = {0};
         judge_begin(&j, b->g->in->exact, m->mass);
         rc = judge_add(&j, &m->mask, err);
         rc = rc ? rc : judge_end(&j, NULL, err);

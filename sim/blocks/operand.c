@@ -30,8 +30,8 @@ int operand_read(struct method_ctx *ctx, const struct head_in *in, int layer, en
     PASS_ON(find(ctx, in, layer, which, &o->shape, &o->x, err));
     for (int64_t i = 0; i < o->shape.heads * o->shape.rows * o->shape.dim; i++)
         if (!isfinite(o->x[i]))
-            PASS_ON(err_set(err, ERR_INPUT, "aux/%s of layer %d holds NaN or infinity",
-                            trace_aux_name(which), layer));
+            return err_set(err, ERR_INPUT, "aux/%s of layer %d holds NaN or infinity",
+                           trace_aux_name(which), layer);
     return 0;
 }
 

@@ -107,15 +107,15 @@ static int write_all(const char *path, int64_t n, struct err *err)
 {
     OWN(buf_free) struct buf line = {0};
     FILE *f = fopen(path, "w");
-    PASS_ON(f ? 0 : err_sys(err, ERR_IO, "%s", path));
-    for (int64_t i = 0; i < n; i++) {
-        PASS_ON(put(i, &line, err));
-        if (fwrite(line.data, 1, line.len, f) != line.len)
-            PASS_ON(err_sys(err, ERR_IO, "%s", path));
+    int rc = f ? 0 : err_sys(err, ERR_IO, "%s", path);
+    for (int64_t i = 0; i < n && !rc; i++) {
+        rc = put(i, &line, err);
+        if (!rc && fwrite(line.data, 1, line.len, f) != line.len)
+            rc = err_sys(err, ERR_IO, "%s", path);
     }
-    if (f && fclose(f))
-        return err_sys(err, ERR_IO, "%s", path);
-    return 0;
+    if (f && fclose(f) && !rc)
+        rc = err_sys(err, ERR_IO, "%s", path);
+    return rc;
 }
 
 int main(int argc, char **argv)

@@ -166,8 +166,7 @@ static void read_log(void)
     run.ops = calloc(MANY, sizeof *run.ops);
     while (f && run.ops && fread(&e, sizeof e, 1, f) == 1) {
         OWN(free_at)
-        char *path = take(f, e.path_len),
-             *to = take(f, e.to_len), *data = take(f, e.data_len);
+        char *path = take(f, e.path_len), *to = take(f, e.to_len), *data = take(f, e.data_len);
         struct op *o = &run.ops[run.n];
         if (changes_disk(&e) && run.n + 1 < MANY) {
             *o = (struct op){.e = e, .data = data};

@@ -48,7 +48,7 @@ static int use(struct given *g, struct err *err)
         OWN(mask_free) struct mask m = {0};
         struct mask_counts n;
         PASS_ON(given_select(g, r, r + step < N ? r + step : N, &m, err));
-        if ((mask_check(&m, err) || mask_count(&m, &n, err)))
+        if (mask_check(&m, err) || mask_count(&m, &n, err))
             fuzz_wild("an illegal mask: %s", err->msg);
     }
     return 0;

@@ -49,7 +49,7 @@ static int read_with(const char *path, const char *tmpl, size_t len, struct err 
     OWN(taskfile_free) struct taskfile f = {0};
     const struct line_defaults d = {tmpl, tmpl ? TEXT_LETTER : -1, 32};
     PASS_ON(taskfile_read(&f, path, &d, err));
-    if ((f.n < 1 || f.n > (int64_t)len))
+    if (f.n < 1 || f.n > (int64_t)len)
         fuzz_wild("%lld questions in %zu bytes", (long long)f.n, len);
     for (int64_t i = 0; i < f.n; i++) {
         if (f.q[i].answers.n < 1 || f.q[i].max_new < 0 || f.q[i].prompt.len == 0)

@@ -230,7 +230,7 @@ static int run_together(struct pass *p, struct record *of_call, struct err *err)
     PASS_ON(sim_run_call(&c, err));
     for (int i = 0; i < p->n; i++)
         if (out[i].err.code)
-            PASS_ON(err_set(err, ERR_RUN, "head %d: %s", i, out[i].err.msg));
+            return err_set(err, ERR_RUN, "head %d: %s", i, out[i].err.msg);
     return 0;
 }
 

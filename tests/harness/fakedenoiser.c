@@ -293,8 +293,7 @@ static int dev_end(struct denoiser *d, float *v, struct err *e)
     const int64_t *p = s->patch, c = s->out_channels;
     int64_t values = c * p[0] * p[1] * p[2], at = 0;
     OWN(free_at)
-    float *rows = room(d->n * values),
-          *x = room(d->n * d->dim), *mod = room(2 * d->dim);
+    float *rows = room(d->n * values), *x = room(d->n * d->dim), *mod = room(2 * d->dim);
     ck_assert_int_eq(d->next, s->layers);
     d->next = 0;
     for (int64_t i = 0; i < 2 * d->dim; i++)

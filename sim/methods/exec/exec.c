@@ -306,8 +306,9 @@ static int execproc_write(struct execproc *p, const void *data, size_t n, struct
             return fail_ended(p, "before it read the request", err);
         } else if (errno != EAGAIN && errno != EINTR) {
             return err_sys(err, ERR_RUN, "writing to the program");
-        } else
+        } else {
             PASS_ON(wait_ready(p, p->in, POLLOUT, "not reading", err));
+        }
     }
     return 0;
 }
