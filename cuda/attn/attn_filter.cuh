@@ -23,10 +23,11 @@
  *
  * Other kernels have teams (`teams`), each with items and buffers of its own, and a stage goes from
  * scores to P V without another beside it: three or four warps of a scheduler hide each other's
- * chains better than two that overlap their own. With operands of 8 bits over lists of 64 rows a
- * team is one warpgroup with items of 64 rows, so that no list waits for another; so it is in e4m3
- * with D = 128 and smaller scopes than lists of 128 rows, which two items walk. Elsewhere with D =
- * 64 a team is two warpgroups.
+ * chains better than two that overlap their own. A team is
+ * - one warpgroup with items of 64 rows, so that no list waits for another: operands of 8 bits over
+ *   lists of 64 rows, and e4m3 with D = 128 over lists of 128 rows in which fewer rows decide
+ *   together (two items walk each list);
+ * - two warpgroups: the other kernels of D = 64.
  *
  * Warps vote through shared memory. Only a warp with a tile in which no score is near its maximum
  * waits for the other votes: a barrier would make warpgroups run in step, and both would leave the
@@ -140,14 +141,19 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     template <int FROM, int TO>
     DEVICE void take(score (&s)[BN / 2], const float (&reference)[2], int mine, int any)
     {
-        constexpr int UNIT = FROM / SCORES;
-        if (!(any >> UNIT & 1) && !f.keep_sum)
+        if (!(any >> (FROM / SCORES) & 1) && !f.keep_sum)
             return;
         float sum[2];
         if (arith::floats())
             arith::template soften<true, FROM, TO>(s, reference, sum);
         else
             arith::template soften<false, FROM, TO>(s, reference, sum);
+        add_sums<FROM / SCORES>(sum, mine);
+    }
+
+    /* The probabilities of a unit count where the scope multiplies them, or always. */
+    template <int UNIT> DEVICE void add_sums(const float (&sum)[2], int mine)
+    {
 #pragma unroll
         for (int r = 0; r < 2; r++)
             l[r] += mine >> UNIT & 1 || f.keep_sum ? sum[r] : 0;
@@ -280,9 +286,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             return;
         arith::references(reference);
         arith::template soften<FLOATS, UNIT * SCORES, (UNIT + 1) * SCORES>(s, reference, sum);
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            l[r] += mine >> UNIT & 1 || f.keep_sum ? sum[r] : 0;
+        add_sums<UNIT>(sum, mine);
         if (!PACKS_EARLY && SOME)
             await_values();
         put<UNIT>(s, mine, SOME);

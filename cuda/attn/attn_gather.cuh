@@ -34,15 +34,16 @@ template <class T, bool KEYS> struct gatherer {
         return thread / LANES * (4 * FOURS);
     }
 
-    /* Request the lane's part of row i of its rows. Three panels leave 8 lanes without one, and of
-     * a panel that is half empty the products take half. */
+    /* Request the lane's part of row i of its rows. */
     static DEVICE void copy_row(uint32_t dst, const char *x, int i, int key)
     {
         cp_async((dst ^ i % 8 * 16) + i * 128, x + (int64_t)key * (D * 2));
     }
 
-    /* Copy the lane's rows x[at[..]] to a tile. `key` has the first of them and gets each time
-     * those that are AHEAD of it, of this tile or of the next. */
+    /* Copy the lane's rows x[at[..]] to a tile. `key` has the first of them, and gets the keys that
+     * are AHEAD of those it had, of this tile or of the next. Lanes behind the last channel copy
+     * nothing: 8 of them with three panels, and those of a panel's empty half, which no product
+     * reads. */
     DEVICE void copy(uint8_t *tile, const char *x, int4 (&key)[AHEAD], const int4 *at,
                      const int4 *next)
     {
