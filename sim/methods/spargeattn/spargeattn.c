@@ -1271,6 +1271,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
     const struct sparge_rules *r = &s->rules;
     bool filter = sparge_filter(r, s->map, &a->filter, why);
     a->kind = is_softmax(r) ? ARITH_SOFTMAX : filter ? ARITH_FILTER : ARITH_CPU;
+    a->whole = r->dense;
 }
 
 static bool judges(const void *params, char why[160])
