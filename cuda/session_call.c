@@ -799,9 +799,9 @@ static int plan_here(struct attend *a, struct launch *l, struct accel_result *re
     return 0;
 }
 
-/* The plans of n launches, all with a filter or all without, that the device makes together:
- * filters of one unit have tiles of one shape. */
-static int plan_blocks(struct attend *a, struct launch *l, int n, struct err *err)
+/* The plans of n launches, whose tiles have one shape, that the device makes together. */
+static int plan_blocks(struct attend *a, struct launch *l, int n, struct list_plan *x,
+                       struct err *err)
 {
     int first = l->first, heads = l[n - 1].first + l[n - 1].n - first;
     struct attn_problem p = part_of(a, l, heads);
@@ -816,8 +816,7 @@ static int plan_blocks(struct attend *a, struct launch *l, int n, struct err *er
         runs[i] = (struct list_run){l[i].first - first, l[i].n, part_of(a, l, l[i].n).kv_heads,
                                     l->kind == LAUNCH_FILTER ? l[i].filter->tail : -1};
     PASS_ON(list_plan_make(&a->s->gpu, &a->s->kept.lists, a->lists.first, a->order + first, &p,
-                           &l->kernel->tile, runs, n, a->block_plans + a->n_block_plans++, plans,
-                           blocks, err));
+                           &l->kernel->tile, runs, n, x, plans, blocks, err));
     for (int i = 0; i < n; i++)
         l[i].plan = plans[i];
     for (int i = 0; i < heads; i++)
@@ -839,7 +838,7 @@ static int plan_from(struct attend *a, int i, int *n, struct accel_result *res, 
     if (makes_blocks(a)) {
         while (i + *n < a->n_launches && l[*n].kind == l->kind)
             ++*n;
-        return plan_blocks(a, l, *n, err);
+        return plan_blocks(a, l, *n, a->block_plans + a->n_block_plans++, err);
     }
     if (a->lists.made)
         return row_plan_make(&a->s->gpu, &l->problem, &l->kernel->tile, &a->plan.tiles.csr,
@@ -1064,7 +1063,8 @@ static int add_whole(struct attend *a, const struct launch *l, const struct attn
 {
     struct accel_filter f = l->filter ? *l->filter : (struct accel_filter){0};
     struct accel_result ignored = {0};
-    OWN(attn_plan_free) struct attn_plan dense = {0};
+    OWN(attn_plan_free) struct attn_plan plan = {0};
+    struct list_plan on_device;
     struct launch exact = *l;
 
     f.keep_denominator = true;
@@ -1072,9 +1072,11 @@ static int add_whole(struct attend *a, const struct launch *l, const struct attn
     exact.filter = l->filter ? &f : NULL;
     exact.quant = NULL;
     PASS_ON(find_kernel(a, &exact, err));
-    if (l->kind == LAUNCH_DENSE) {
-        PASS_ON(plan_here(a, &exact, &ignored, err));
-        dense = exact.plan;
+    if (memcmp(&exact.kernel->tile, &l->kernel->tile, sizeof l->kernel->tile) != 0) {
+        bool here = l->kind == LAUNCH_DENSE || !makes_blocks(a);
+        PASS_ON(here ? plan_here(a, &exact, &ignored, err)
+                     : plan_blocks(a, &exact, 1, &on_device, err));
+        plan = exact.plan;
     }
     return make_job(a, &exact, x, a->whole.attend + a->whole.n++, err);
 }

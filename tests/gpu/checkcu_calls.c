@@ -46,6 +46,7 @@ static const char *const settings[] = {
     "spargeattn:profile=paper:lambda=-4:tau=0.9:theta=0.3",
     "spargeattn:tau=0.9,0.5:theta=0.3,-0.1:pv=off,6:dense=0,1",
     "spargeattn:dense=1",
+    "spargeattn:profile=paper:arith=sage2:lambda=-4:tau=0.5:theta=0.3",
     "spargeattn:profile=paper:lambda=-4,-12:tau=0.9,0.5:theta=0.3,0.5",
     "spargeattn:arch=sm90:tau=0.5,0.9:theta=0.3:pv=6,off:dense=0,1:map_dtype=f32,input",
     "spargeattn:arch=sm90:arith=sage2:tau=0.5:theta=0.3:pv=6,off:dense=1,0",
