@@ -72,11 +72,15 @@ static void add_record(struct call *c, const struct record *r)
     const char *const *lists = all;
     bool whole = r->scope == RECORD_OF_CALL, other = !c->heads || c->of->kv_head != r->kv_head;
     int64_t heads = whole ? (int64_t)record_get(r, "call_heads") : 1;
-    char kind[MODEL_NAME], sample[MODEL_NAME];
+    char kind[MODEL_NAME], sample[MODEL_NAME], before[MODEL_NAME];
     c->heads += heads;
     c->kv += whole ? (int64_t)record_get(r, "call_heads_kv") : other;
     c->of = r;
+    snprintf(before, sizeof before, "%s", c->kernel);
     note(r, "kernel", c->kernel);
+    bool filter = strncmp(before, "filter", 6) == 0 || strncmp(c->kernel, "filter", 6) == 0;
+    if (strchr(c->kernel, '+') || (before[0] && filter && strcmp(before, c->kernel) != 0))
+        c->why = "its heads attend by different kernels";
     note(r, "select_kind", kind);
     note(r, "rows", sample); /* "64x4"; a number alone is one of the oracle's choice */
     if (strchr(sample, 'x'))

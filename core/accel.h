@@ -167,8 +167,9 @@ struct accel_head {
                                * (sim/accelattend.h); not with a mask that stays on the device */
     int64_t n_masks;
 
-    /* attend_call. At most one of filter, own_kernel and added, the same one for all heads. */
+    /* attend_call. own_kernel or added of all heads, or a filter of all or some of them. */
     const struct accel_filter *filter; /* on P V, of the unit of the lists; NULL: none */
+    bool whole; /* by its parameters the mask keeps every pair, and the filter skips nothing */
     const struct own_rule *own_kernel; /* outputs by this arithmetic; the lists say whose mass is
                                         * kept. NULL: softmax over the lists */
     const float
@@ -176,8 +177,9 @@ struct accel_head {
     bool is_static; /* mask follows from parameters and sizes; totals exclude choosing it */
 
     /* Results. The arrays are the caller's, NULL where they are not wanted. */
-    double *out;  /* [nq][dv] as the device delivers it, in bf16 */
-    double *lse;  /* [nq], natural log, -inf for an empty row */
+    double *out; /* [nq][dv] as the device delivers it, in bf16 */
+    double *lse; /* [nq], natural log, -inf for an empty row */
+    char kernel[64];
     double *mass; /* [nq] sum of dense p over the kept pairs of a row; with it the device measures
                    * `sums`, against dense attention with the same operands and fp32 outputs */
     struct accel_sums sums;
@@ -246,14 +248,15 @@ struct accel_result {
     struct accel_time total; /* select + quant + plan + attend of the same sample */
     double host_plan_ns;     /* wall time on the host to plan the launches from the lists */
     double balance; /* largest over launches of (planned time of the busiest SM / mean over SMs) */
-    int launches;   /* of attention: more than 1 for sections, and for heads whose filters differ
-                     * in more than the threshold pv */
+    int launches;   /* of attention: more than 1 for sections, for heads with a filter, without and
+                     * dense ones, and for filters that differ in more than the threshold pv */
     int selections; /* in `select`, one after the other: more than 1 where the method's kernels do
                      * not take the heads' settings together */
     int sections;   /* the caller's: in how many the call was attended to */
     int kv;         /* heads of keys and values */
     struct accel_counters counters;
-    char kernel[64], dense_kernel[64];
+    char kernel[128]; /* of the launches, joined by + */
+    char dense_kernel[64];
 };
 
 struct accel_options {

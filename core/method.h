@@ -200,7 +200,7 @@ struct arithmetic {
     enum arith_kind {
         ARITH_SOFTMAX, /* exact softmax over the mask; `attend` is not called */
         ARITH_FILTER,  /* softmax in which `filter` skips P V of some tiles. An ARITH_SOFTMAX head
-                        * in the same call sets a filter that skips nothing */
+                        * in the same call sets the filter's unit, bq and bk */
         ARITH_KERNEL,  /* what a GPU has kernels for: `own` */
         ARITH_ADDED,   /* exact softmax, and `added` is added to its output */
         ARITH_CPU,     /* only `attend` implements it */
@@ -208,6 +208,7 @@ struct arithmetic {
     struct accel_filter filter; /* bq 0: none */
     struct own_rule own;
     const float *added; /* [nq][dv] */
+    bool whole;         /* as in struct accel_head */
 };
 
 /* Other arithmetic than exact softmax over the mask. */

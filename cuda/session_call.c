@@ -432,23 +432,42 @@ int session_select_call(struct accel_session *s, const struct accel_call *call, 
 
 struct jobs {
     struct attn_job *attend;       /* [n] */
-    struct own_operands *operands; /* [n] of 8 bits, of `attend`; NULL: q, k, v as they are */
+    struct own_operands *operands; /* [n_operands] of 8 bits, for some of `attend` */
     struct select_job *select;
-    int n;
+    int n, n_operands;
 };
+
+typedef int launch_fn(struct gpu *g, const void *job, struct err *err);
+
+/* Launch n jobs of so many bytes, side by side: one fills what the last rows of another leave.
+ * Those with a filter, whose rows are not cut, come first. */
+static int launch_beside(struct gpu *g, launch_fn *fn, const void *jobs, size_t size, int n,
+                         struct err *err)
+{
+    struct gpu beside = *g;
+    beside.stream = g->side;
+    if (n > 1)
+        PASS_ON(gpu_fork(g, err));
+    for (int i = 0; i < n; i++)
+        PASS_ON(fn(n > 1 && i % 2 == 0 ? &beside : g, (const char *)jobs + (size_t)i * size, err));
+    return n > 1 ? gpu_join(g, err) : 0;
+}
+
+static int launch_attend(struct gpu *g, const void *job, struct err *err)
+{
+    return attn_job_launch(g, job, err);
+}
 
 static int launch_attends(struct gpu *g, const void *jobs, struct err *err)
 {
     const struct jobs *j = jobs;
-    for (int i = 0; i < j->n; i++)
-        PASS_ON(attn_job_launch(g, j->attend + i, err));
-    return 0;
+    return launch_beside(g, launch_attend, j->attend, sizeof *j->attend, j->n, err);
 }
 
 static int launch_operands(struct gpu *g, const void *jobs, struct err *err)
 {
     const struct jobs *j = jobs;
-    for (int i = 0; i < j->n && j->operands; i++)
+    for (int i = 0; i < j->n_operands; i++)
         PASS_ON(own_operands_make(g, j->operands + i, err));
     return 0;
 }
@@ -468,9 +487,9 @@ static void jobs_free(struct jobs *j)
             attn_job_free(j->attend + i);
         if (j->select)
             select_job_free(j->select + i);
-        if (j->operands)
-            own_operands_free(j->operands + i);
     }
+    for (int i = 0; i < j->n_operands; i++)
+        own_operands_free(j->operands + i);
     free(j->attend);
     free(j->operands);
     free(j->select);
@@ -507,11 +526,25 @@ static int make_selects(struct accel_session *s, const struct accel_call *call,
 
 /* ---- attention ------------------------------------------------------------------------------ */
 
+/* Which kernels a launch has. */
+enum launch_kind { LAUNCH_FILTER, LAUNCH_LISTS, LAUNCH_DENSE, LAUNCH_KINDS };
+
+/* Heads of the section that attend together, whatever lies between them. */
+struct launch {
+    enum launch_kind kind;
+    int first, n;                      /* they are order[first .. first + n) */
+    const struct accel_filter *filter; /* of the first of them, NULL: none; others differ in pv */
+    const struct attn_kernel *kernel;
+    const struct filter_kernel *skips; /* LAUNCH_FILTER: what `kernel` belongs to */
+    const struct own_operands *quant;  /* of the section; NULL: q, k, v as they are */
+    struct attn_problem problem;       /* of all heads of the section */
+    struct attn_plan plan;             /* owned; rows are those of `problem` */
+};
+
 struct attend {
     struct accel_session *s;
     const struct accel_call *call;
-    struct accel_filter *filters;    /* [n], owned; NULL: none */
-    bool own_kernel, adds;           /* the heads have it, or `added` */
+    bool own_kernel, adds, filters;  /* the heads have it, or `added`; some have a filter */
     struct attn_tensors x;           /* of all heads */
     float *whole_lse;                /* [n][nq] of the whole masks, where x.lse is not */
     struct own_job own;              /* with `own_kernel`, in place of `jobs` */
@@ -520,20 +553,25 @@ struct attend {
     struct accel_lists lists;        /* as asked, or of `plan` or `held`: ptr of the host, the rest
                                       * not set */
     struct map_plan plan;            /* tiles of masks that are on the device, */
-    struct list_plan block_plan;     /* or blocks of them, */
-    int64_t *blocks;                 /* [count] how many, owned; else NULL, */
-    struct attn_plan *filter_plans;  /* and with filters the plans of the runs, owned */
-    int n_filter_plans;
-    struct jobs jobs, whole, dense, select, build;
-    const struct filter_kernel **kernels; /* [jobs.n] with filters, owned */
-    struct head_run *runs;                /* [jobs.n], owned */
-    int64_t groups;                       /* rows of blocks of a head */
+    struct list_plan block_plans[2]; /* or blocks of them: of launches with a filter, of others */
+    int n_block_plans;
+    struct launch *launches; /* [n_launches], owned; those of a kind follow each other */
+    int n_launches;
+    int *order;      /* [count] heads, counted from the section's first; owned */
+    int64_t *blocks; /* [count] in the lists of each, owned */
+    struct jobs jobs, whole, dense, select, build; /* `jobs` and `whole`: of `launches` */
+    int64_t groups;                                /* rows of blocks of a head */
 };
 
 /* The heads that the lists are of. */
 static struct head_run section_of(const struct attend *a)
 {
     return (struct head_run){a->lists.first, a->lists.count, a->lists.count / a->call->group};
+}
+
+static struct accel_head *head_at(const struct attend *a, int i)
+{
+    return a->call->heads + a->lists.first + a->order[i];
 }
 
 static bool makes_blocks(const struct attend *a)
@@ -546,48 +584,82 @@ static bool keeps_all(const struct attend *a)
     return !a->lists.ptr && !makes_blocks(a);
 }
 
-/* Rows of a head of the section in the lists. */
-static const int64_t *rows_of(const struct attend *a, int head)
+/* ---- launches ------------------------------------------------------------------------------- */
+
+static enum attn_element element_of(const struct accel_filter *f)
 {
-    return a->lists.ptr + (head - a->lists.first) * a->groups;
+    return !f || !f->quant.levels ? ATTN_BF16 : f->quant.e4m3 ? ATTN_INT8 : ATTN_INT8_F16;
 }
 
-static int64_t blocks_of(const struct attend *a, int head)
+/* Have dense kernels the arithmetic of a head that keeps everything? */
+static bool dense_takes(const struct attend *a, const struct accel_filter *f)
 {
-    if (a->blocks)
-        return a->blocks[head - a->lists.first];
-    const int64_t *rows = rows_of(a, head);
-    return rows[a->groups] - rows[0];
+    enum attn_element element = element_of(f);
+    return element == ATTN_BF16 ||
+           (a->s->gpu.sm == 90 && attn8_takes(&f->quant, element, element == ATTN_INT8 ? 128 : 64));
 }
 
-/* The lists of a run's heads, from 0. *ptr is owned by the caller. */
-static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *csr, int64_t **ptr,
-                  struct err *err)
+static enum launch_kind kind_of(const struct attend *a, const struct accel_head *h)
 {
     const struct accel_lists *l = &a->lists;
-    const int64_t *rows = rows_of(a, r.first);
-    int64_t n = r.n * a->groups, from = rows[0];
-    if (l->made) { /* all heads of the section are one run */
-        *csr = a->plan.tiles.csr;
-        return 0;
-    }
-    PASS_ON(mem_alloc(ptr, n + 1, sizeof **ptr, "lists of a run of heads", err));
-    for (int64_t i = 0; i <= n; i++)
-        (*ptr)[i] = rows[i] - from;
-    *csr = (struct attn_csr){*ptr,
-                             l->col ? l->col + from : NULL,
-                             l->bits ? l->bits + from : NULL,
-                             l->keys ? l->keys + from * ACCEL_TILE : NULL,
-                             l->words,
-                             l->n_bits,
-                             false};
+    bool blocks = makes_blocks(a) || (!l->made && !l->bits && !l->keys && !a->held);
+    if (keeps_all(a) || (h->whole && blocks && dense_takes(a, h->filter)))
+        return LAUNCH_DENSE;
+    return h->filter ? LAUNCH_FILTER : LAUNCH_LISTS;
+}
+
+static bool same_arithmetic(const struct own_quantised *a, const struct own_quantised *b)
+{
+    return a->bq == b->bq && a->bk == b->bk && a->warp == b->warp && a->levels == b->levels &&
+           a->gran == b->gran && a->round == b->round && a->fold_scale == b->fold_scale &&
+           a->smooth_k == b->smooth_k && a->smooth_v == b->smooth_v && a->mean_as == b->mean_as &&
+           a->keys_as == b->keys_as && a->values_as == b->values_as && a->e4m3 == b->e4m3 &&
+           a->offset == b->offset && a->factor == b->factor && a->v_top == b->v_top &&
+           a->sum == b->sum;
+}
+
+/* May heads with these filters be of one launch? Each has its own distance there. */
+static bool same_filter(const struct accel_filter *a, const struct accel_filter *b)
+{
+    if (!a || !b)
+        return a == b;
+    return a->scope == b->scope && a->tail == b->tail &&
+           a->keep_denominator == b->keep_denominator && same_arithmetic(&a->quant, &b->quant);
+}
+
+/* Put the heads of the section into launches, as few as there can be. */
+static int set_launches(struct attend *a, struct err *err)
+{
+    const struct accel_head *heads = a->call->heads + a->lists.first;
+    int count = a->lists.count, at = 0;
+    OWN(free_at) bool *there = NULL;
+
+    PASS_ON(mem_zalloc(&there, count, sizeof *there, "launches", err));
+    PASS_ON(mem_zalloc(&a->launches, count, sizeof *a->launches, "launches", err));
+    PASS_ON(mem_zalloc(&a->order, count, sizeof *a->order, "launches", err));
+    for (enum launch_kind kind = 0; kind < LAUNCH_KINDS; kind++)
+        for (int i = 0; i < count; i++) {
+            if (there[i] || kind_of(a, heads + i) != kind)
+                continue;
+            struct launch *l = a->launches + a->n_launches++;
+            *l = (struct launch){.kind = kind, .first = at, .filter = heads[i].filter};
+            for (int k = i; k < count; k++) {
+                bool joins =
+                    kind_of(a, heads + k) == kind && same_filter(l->filter, heads[k].filter);
+                there[k] |= joins;
+                if (joins)
+                    a->order[at++] = k;
+            }
+            l->n = at - l->first;
+        }
     return 0;
 }
 
-static struct attn_problem problem_of(const struct attend *a, struct head_run r)
+static struct attn_problem problem_of(const struct attend *a)
 {
     struct attn_problem p = a->s->call.problem;
     const struct accel_lists *l = &a->lists;
+    struct head_run r = section_of(a);
     p.heads = r.n;
     p.kv_heads = r.kv;
     p.lists = a->held                           ? a->held->problem.lists
@@ -603,177 +675,263 @@ static struct attn_problem problem_of(const struct attend *a, struct head_run r)
     return p;
 }
 
-/* The plan of lists: kept, the GPU's of its own lists, or the host's, which is kept where the lists
- * are of a static mask. */
-static int make_plan(struct attend *a, const struct attn_problem *p, const struct attn_kernel *k,
-                     const struct attn_csr *csr, struct attn_plan *plan, struct accel_result *res,
-                     struct err *err)
-{
-    struct gpu *g = &a->s->gpu;
-    double since = clock_ns();
-    if (a->held) {
-        *plan = a->held->plan;
-    } else if (makes_blocks(a)) {
-        struct list_run all = {0, p->heads, p->kv_heads, -1};
-        PASS_ON(list_plan_make(g, &a->s->kept.lists, a->lists.first, p, &k->tile, &all, 1,
-                               &a->block_plan, plan, a->blocks, err));
-    } else if (a->lists.made) {
-        PASS_ON(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
-    } else {
-        PASS_ON(attn_plan_make(p, &k->tile, csr, g->sms, plan, err));
-        if (a->lists.static_id && csr && p->heads == a->call->n)
-            PASS_ON(session_keep_plan(a->s, a->lists.static_id, p, csr, a->groups, plan, err));
-        res->host_plan_ns += clock_ns() - since;
-    }
-    res->balance = fmax(res->balance, plan->balance);
-    return 0;
-}
-
-/* The kernel over lists (or the dense one) for a run. */
-static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
-                     struct accel_result *res, struct err *err)
-{
-    struct attn_problem p = problem_of(a, r);
-    struct attn_tensors x = run_tensors(&a->s->call, &a->x, r);
-    const struct attn_kernel *k = NULL;
-    struct attn_plan plan = {0};
-    struct attn_csr csr;
-    int64_t *ptr = NULL;
-    int rc = 0;
-
-    TRY(attn_kernel_find(&p, a->s->gpu.sm, NULL, &k, err));
-    if (p.lists != ATTN_DENSE && !a->held && !makes_blocks(a))
-        TRY(csr_of(a, r, &csr, &ptr, err));
-    TRY(make_plan(a, &p, k, p.lists == ATTN_DENSE ? NULL : &csr, &plan, res, err));
-    int64_t pairs =
-        (int64_t)attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
-    for (int h = r.first; h < r.first + r.n && !a->own_kernel; h++) {
-        int64_t blocks = p.lists == ATTN_DENSE ? plan.blocks / r.n : blocks_of(a, h);
-        a->call->heads[h].pairs_exec = blocks * pairs;
-    }
-    TRY(attn_job_init(&a->s->gpu, &p, k, &plan, &x, job, err));
-out:
-    attn_plan_free(&plan);
-    free(ptr);
-    return rc;
-}
-
-static int find_filter(const struct attend *a, const struct accel_filter *f, struct attn_problem *p,
-                       const struct filter_kernel **kernel, struct err *err)
+static int find_kernel(const struct attend *a, struct launch *l, struct err *err)
 {
     char why[160];
-    *kernel = filter_kernel_find(p->d, a->s->gpu.sm, f, why);
-    if (!*kernel)
+    l->problem = problem_of(a);
+    if (l->kind == LAUNCH_DENSE)
+        l->problem.lists = ATTN_DENSE;
+    if (l->kind != LAUNCH_FILTER)
+        return attn_kernel_for(&l->problem, a->s->gpu.sm, element_of(l->filter), &l->kernel, err);
+    l->skips = filter_kernel_find(l->problem.d, a->s->gpu.sm, l->filter, why);
+    if (!l->skips)
         return err_set(err, ERR_RUN, "%s", why);
-    p->lists = (*kernel)->kernel.lists;
+    l->kernel = &l->skips->kernel;
+    l->problem.lists = l->kernel->lists;
     return 0;
 }
 
-/* The host's plan of a run with a filter. */
-static int filter_plan(const struct attend *a, struct head_run r, const struct attn_problem *p,
-                       const struct attn_tile *tile, int tail, struct attn_plan *plan,
-                       struct accel_result *res, struct err *err)
+/* ---- plans ---------------------------------------------------------------------------------- */
+
+/* The problem of n heads of a launch alone, as its plan is made. */
+static struct attn_problem part_of(const struct attend *a, const struct launch *l, int n)
 {
-    struct attn_csr csr;
-    OWN(free_at) int64_t *ptr = NULL;
-    PASS_ON(csr_of(a, r, &csr, &ptr, err));
-    double since = clock_ns();
-    PASS_ON(attn_plan_filtered(p, tile, &csr, tail, a->s->gpu.sms, plan, err));
-    if (res)
-        res->host_plan_ns += clock_ns() - since;
-    return 0;
+    struct attn_problem p = l->problem;
+    p.heads = n;
+    p.kv_heads = ceil_div(n, a->call->group);
+    return p;
 }
 
-/* The filter's kernel for run number i, in jobs->attend[i]. f: of the run's heads; x: where the
- * outputs go. */
-static int filter_job(struct attend *a, int i, const struct accel_filter *f,
-                      const struct attn_tensors *x, struct jobs *jobs,
-                      const struct filter_kernel **kernel, struct accel_result *res,
-                      struct err *err)
+/* Rows of a head of the section in the lists. */
+static const int64_t *rows_of(const struct attend *a, int head)
 {
-    struct head_run r = a->runs[i];
-    struct attn_problem p = problem_of(a, r);
-    struct attn_tensors own = run_tensors(&a->s->call, x, r);
-    struct own_operands *ops = jobs->operands ? jobs->operands + i : NULL;
-    OWN(attn_plan_free) struct attn_plan plan = {0};
-    const struct attn_plan *made = a->filter_plans ? a->filter_plans + i : &plan;
-
-    jobs->n = i + 1;
-    PASS_ON(find_filter(a, f, &p, kernel, err));
-    if (!a->filter_plans)
-        PASS_ON(filter_plan(a, r, &p, &(*kernel)->kernel.tile, f->tail, &plan, res, err));
-    if (res)
-        res->balance = fmax(res->balance, made->balance);
-    if (ops)
-        PASS_ON(own_operands_init(&a->s->gpu, &p, &f->quant, &own, ops, err));
-    return filter_job_init(&a->s->gpu, &p, *kernel, made, f, r.n, ops ? &ops->x : &own,
-                           ops ? &ops->scales : NULL, jobs->attend + i, err);
+    return a->lists.ptr + head * a->groups;
 }
 
-static bool same_arithmetic(const struct own_quantised *a, const struct own_quantised *b)
+/* The list of row g of blocks of a head, whose blocks are several of the kernel's: those of them
+ * with a pair that is allowed. Returns their number. */
+static int64_t split_blocks(const struct attend *a, int head, int64_t g, int split, int32_t *out)
 {
-    return a->bq == b->bq && a->bk == b->bk && a->warp == b->warp && a->levels == b->levels &&
-           a->gran == b->gran && a->round == b->round && a->fold_scale == b->fold_scale &&
-           a->smooth_k == b->smooth_k && a->smooth_v == b->smooth_v && a->mean_as == b->mean_as &&
-           a->keys_as == b->keys_as && a->values_as == b->values_as && a->e4m3 == b->e4m3 &&
-           a->offset == b->offset && a->factor == b->factor && a->v_top == b->v_top &&
-           a->sum == b->sum;
+    const struct accel_lists *l = &a->lists;
+    const struct attn_problem *p = &a->s->call.problem;
+    const int64_t *row = rows_of(a, head) + g;
+    int64_t last = MIN((g + 1) * l->bq, p->nq), keys = p->causal ? last + p->nk - p->nq : p->nk;
+    int64_t n = 0;
+    for (int64_t i = row[0]; i < row[1]; i++)
+        for (int k = 0; k < split; k++)
+            if ((l->col[i] * (int64_t)split + k) * (l->bk / split) < keys)
+                out[n++] = l->col[i] * split + k;
+    return n;
 }
 
-/* May heads with these filters be of one launch? Each has its own distance there. */
-static bool same_filter(const void *ctx, int i, int k)
+/* Lists of the host that are no part of the caller's. */
+struct own_lists {
+    int64_t *ptr;
+    int32_t *col;
+};
+
+static void own_lists_free(struct own_lists *l)
 {
-    const struct accel_filter *a = (const struct accel_filter *)ctx + i;
-    const struct accel_filter *b = (const struct accel_filter *)ctx + k;
-    return a->scope == b->scope && a->tail == b->tail &&
-           a->keep_denominator == b->keep_denominator && same_arithmetic(&a->quant, &b->quant);
+    free(l->ptr);
+    free(l->col);
 }
 
-/* The plans of n runs that the device makes together: filters of one unit have tiles of one shape.
- */
-static int plan_filters(struct attend *a, int n, struct err *err)
+/* The lists of a launch's heads one after the other, in blocks of its kernel. */
+static int gather_lists(struct attend *a, const struct launch *l, int split, struct own_lists *own,
+                        struct err *err)
 {
-    int first = a->lists.first;
-    struct head_run all = section_of(a);
-    struct attn_problem p = problem_of(a, all);
-    const struct filter_kernel *kernel;
-    OWN(free_at) struct list_run *runs = NULL;
-    PASS_ON(find_filter(a, a->filters + first, &p, &kernel, err));
-    PASS_ON(mem_alloc(&runs, n, sizeof *runs, "runs of heads", err));
-    PASS_ON(mem_zalloc(&a->filter_plans, n, sizeof *a->filter_plans, "plans", err));
-    for (int i = 0; i < n; i++) {
-        struct head_run r = a->runs[i];
-        runs[i] = (struct list_run){r.first - first, r.n, r.kv, a->filters[r.first].tail};
+    int64_t n = 0, at = 0;
+    for (int i = l->first; i < l->first + l->n; i++)
+        n += a->blocks[a->order[i]];
+    PASS_ON(mem_alloc(&own->ptr, l->n * a->groups + 1, sizeof *own->ptr, "lists of heads", err));
+    PASS_ON(mem_alloc(&own->col, n * split, sizeof *own->col, "lists of heads", err));
+    for (int i = 0; i < l->n; i++) {
+        int head = a->order[l->first + i];
+        int64_t from = at;
+        for (int64_t g = 0; g < a->groups; g++) {
+            own->ptr[i * a->groups + g] = at;
+            at += split_blocks(a, head, g, split, own->col + at);
+        }
+        a->blocks[head] = at - from;
     }
-    PASS_ON(list_plan_make(&a->s->gpu, &a->s->kept.lists, first, &p, &kernel->kernel.tile, runs, n,
-                           &a->block_plan, a->filter_plans, a->blocks, err));
-    a->n_filter_plans = n;
+    own->ptr[l->n * a->groups] = at;
     return 0;
 }
 
-static int make_filter_jobs(struct attend *a, struct accel_result *res, struct err *err)
+static int csr_of(struct attend *a, const struct launch *l, struct own_lists *own,
+                  struct attn_csr *csr, struct err *err)
 {
-    const struct accel_call *call = a->call;
-    int first = a->lists.first, end = first + a->lists.count, n = 0;
+    const struct accel_lists *x = &a->lists;
+    bool blocks = !x->made && !x->bits && !x->keys;
+    int split = blocks ? x->bk / attn_block_keys(l->problem.lists, NULL) : 1;
 
-    PASS_ON(mem_zalloc(&a->kernels, call->n, sizeof *a->kernels, "kernels", err));
-    for (int i = first; i < end; i += a->runs[n++].n)
-        a->runs[n] = run_from(end, call->group, i, same_filter, a->filters);
-    if (makes_blocks(a))
-        PASS_ON(plan_filters(a, n, err));
-    if (a->filters->quant.levels)
-        PASS_ON(mem_zalloc(&a->jobs.operands, n, sizeof *a->jobs.operands, "operands", err));
-    for (int i = 0; i < n; i++)
-        PASS_ON(filter_job(a, i, a->filters + a->runs[i].first, &a->x, &a->jobs, a->kernels + i,
-                           res, err));
+    *csr = x->made ? a->plan.tiles.csr : (struct attn_csr){x->ptr,   x->col,    x->bits, x->keys,
+                                                           x->words, x->n_bits, false};
+    if (l->n == x->count && split == 1)
+        return 0;
+    PASS_ON(gather_lists(a, l, split, own, err));
+    *csr = (struct attn_csr){.ptr = own->ptr, .col = own->col};
     return 0;
+}
+
+/* The plan of a launch over lists of the host, or over all keys. */
+static int plan_here(struct attend *a, struct launch *l, struct accel_result *res, struct err *err)
+{
+    struct attn_problem p = part_of(a, l, l->n);
+    const struct attn_tile *tile = &l->kernel->tile;
+    int sms = a->s->gpu.sms;
+    bool dense = l->kind == LAUNCH_DENSE;
+    OWN(own_lists_free) struct own_lists own = {0};
+    struct attn_csr csr;
+    double since = clock_ns();
+
+    if (!dense)
+        PASS_ON(csr_of(a, l, &own, &csr, err));
+    if (l->kind == LAUNCH_FILTER)
+        PASS_ON(attn_plan_filtered(&p, tile, &csr, l->filter->tail, sms, &l->plan, err));
+    else
+        PASS_ON(attn_plan_make(&p, tile, dense ? NULL : &csr, sms, &l->plan, err));
+    if (a->lists.static_id && !dense && l->n == a->call->n)
+        PASS_ON(session_keep_plan(a->s, a->lists.static_id, &p, &csr, a->groups, &l->plan, err));
+    if (l->n < a->lists.count)
+        attn_plan_move(&l->plan, a->order + l->first);
+    res->host_plan_ns += clock_ns() - since;
+    return 0;
+}
+
+/* The plans of n launches, whose tiles have one shape, that the device makes together. */
+static int plan_blocks(struct attend *a, struct launch *l, int n, struct list_plan *x,
+                       struct err *err)
+{
+    int first = l->first, heads = l[n - 1].first + l[n - 1].n - first;
+    struct attn_problem p = part_of(a, l, heads);
+    OWN(free_at) struct list_run *runs = NULL;
+    OWN(free_at) struct attn_plan *plans = NULL;
+    OWN(free_at) int64_t *blocks = NULL;
+
+    PASS_ON(mem_alloc(&runs, n, sizeof *runs, "launches", err));
+    PASS_ON(mem_zalloc(&plans, n, sizeof *plans, "launches", err));
+    PASS_ON(mem_zalloc(&blocks, heads, sizeof *blocks, "counts of blocks", err));
+    for (int i = 0; i < n; i++)
+        runs[i] = (struct list_run){l[i].first - first, l[i].n, part_of(a, l, l[i].n).kv_heads,
+                                    l->kind == LAUNCH_FILTER ? l[i].filter->tail : -1};
+    PASS_ON(list_plan_make(&a->s->gpu, &a->s->kept.lists, a->lists.first, a->order + first, &p,
+                           &l->kernel->tile, runs, n, x, plans, blocks, err));
+    for (int i = 0; i < n; i++)
+        l[i].plan = plans[i];
+    for (int i = 0; i < heads; i++)
+        a->blocks[a->order[first + i]] = blocks[i];
+    return 0;
+}
+
+/* The plan of launch i, and of those that come with it: *n in all. */
+static int plan_from(struct attend *a, int i, int *n, struct accel_result *res, struct err *err)
+{
+    struct launch *l = a->launches + i;
+    *n = 1;
+    if (l->kind == LAUNCH_DENSE)
+        return plan_here(a, l, res, err);
+    if (a->held) {
+        l->plan = a->held->plan;
+        return 0;
+    }
+    if (makes_blocks(a)) {
+        while (i + *n < a->n_launches && l[*n].kind == l->kind)
+            ++*n;
+        return plan_blocks(a, l, *n, a->block_plans + a->n_block_plans++, err);
+    }
+    if (a->lists.made)
+        return row_plan_make(&a->s->gpu, &l->problem, &l->kernel->tile, &a->plan.tiles.csr,
+                             a->plan.tiles.at, &a->plan.rows, &l->plan, err);
+    return plan_here(a, l, res, err);
+}
+
+/* Put the heads into launches, and plan these. */
+static int plan_launches(struct attend *a, struct accel_result *res, struct err *err)
+{
+    PASS_ON(set_launches(a, err));
+    PASS_ON(mem_zalloc(&a->blocks, a->lists.count, sizeof *a->blocks, "counts of blocks", err));
+    for (int h = 0; h < a->lists.count && a->lists.ptr; h++)
+        a->blocks[h] = rows_of(a, h)[a->groups] - rows_of(a, h)[0];
+    for (int i = 0; i < a->n_launches; i++)
+        PASS_ON(find_kernel(a, a->launches + i, err));
+    for (int i = 0, n; i < a->n_launches; i += n)
+        PASS_ON(plan_from(a, i, &n, res, err));
+    for (int i = 0; i < a->n_launches; i++)
+        res->balance = fmax(res->balance, a->launches[i].plan.balance);
+    return 0;
+}
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+/* Operands of 8 bits for a launch, those of an earlier one with the same arithmetic. */
+static int make_operands(struct attend *a, struct launch *l, struct err *err)
+{
+    struct attn_tensors x = run_tensors(&a->s->call, &a->x, section_of(a));
+    if (element_of(l->filter) == ATTN_BF16)
+        return 0;
+    for (const struct launch *k = a->launches; k < l; k++)
+        if (k->quant && same_arithmetic(&k->filter->quant, &l->filter->quant)) {
+            l->quant = k->quant;
+            return 0;
+        }
+    struct own_operands *ops = a->jobs.operands + a->jobs.n_operands++;
+    l->quant = ops;
+    return own_operands_init(&a->s->gpu, &l->problem, &l->filter->quant, &x, ops, err);
+}
+
+/* A launch's job; x: where the outputs go. */
+static int make_job(const struct attend *a, const struct launch *l, const struct attn_tensors *x,
+                    struct attn_job *job, struct err *err)
+{
+    struct gpu *g = &a->s->gpu;
+    struct attn_tensors own = run_tensors(&a->s->call, x, section_of(a));
+    const struct own_operands *q = l->quant;
+    OWN(free_at) struct accel_filter *f = NULL;
+
+    if (l->kind != LAUNCH_FILTER)
+        return q ? attn8_job_init(g, &l->problem, l->kernel, &l->plan, &q->x, &q->scales, job, err)
+                 : attn_job_init(g, &l->problem, l->kernel, &l->plan, &own, job, err);
+    PASS_ON(mem_alloc(&f, a->lists.count, sizeof *f, "filters", err));
+    for (int h = 0; h < a->lists.count; h++)
+        f[h] = *l->filter;
+    for (int i = l->first; i < l->first + l->n; i++)
+        f[a->order[i]].pv = head_at(a, i)->filter->pv;
+    return filter_job_init(g, &l->problem, l->skips, &l->plan, f, a->lists.count, q ? &q->x : &own,
+                           q ? &q->scales : NULL, job, err);
+}
+
+/* Units of a filter with a pair that is allowed. */
+static double units_allowed(const struct attn_problem *p, const struct accel_filter *f)
+{
+    int64_t n = 0;
+    for (int64_t row = f->bq; row - f->bq < p->nq; row += f->bq) {
+        int64_t keys = p->causal ? MIN(row, p->nq) + p->nk - p->nq : p->nk;
+        n += keys > 0 ? ceil_div(keys, f->bk) : 0;
+    }
+    return (double)n;
+}
+
+/* Pairs that the heads of a launch multiply; those with a filter are counted by their kernel. */
+static void count_pairs(const struct attend *a, const struct launch *l)
+{
+    int64_t pairs = (int64_t)attn_block_rows(l->problem.lists, &l->kernel->tile) *
+                    attn_block_keys(l->problem.lists, &l->kernel->tile);
+    for (int i = l->first; i < l->first + l->n; i++) {
+        struct accel_head *h = head_at(a, i);
+        bool dense = l->kind == LAUNCH_DENSE;
+        h->pairs_exec = pairs * (dense ? l->plan.blocks / l->n : a->blocks[a->order[i]]);
+        if (dense && h->filter)
+            h->tiles_pv = units_allowed(&l->problem, h->filter);
+        snprintf(h->kernel, sizeof h->kernel, "%s", l->kernel->name);
+    }
 }
 
 /* The methods' own arithmetic for all heads of the section. */
-static int make_own(struct attend *a, struct head_run all, struct accel_result *res,
-                    struct err *err)
+static int make_own(struct attend *a, struct accel_result *res, struct err *err)
 {
-    struct attn_problem p = problem_of(a, all);
+    struct head_run all = section_of(a);
+    struct attn_problem p = problem_of(a);
     struct attn_tensors x = run_tensors(&a->s->call, &a->x, all);
     OWN(free_at) struct own_rule *rules = NULL;
     PASS_ON(mem_alloc(&rules, all.n, sizeof *rules, "rules of heads", err));
@@ -782,8 +940,31 @@ static int make_own(struct attend *a, struct head_run all, struct accel_result *
     PASS_ON(own_job_init(&a->s->gpu, &p, rules, &x, &a->own, err));
     res->host_plan_ns += a->own.plan_ns;
     res->balance = a->own.balance;
-    for (int h = 0; h < all.n; h++)
-        a->call->heads[all.first + h].pairs_exec = a->own.pairs[h];
+    for (int h = 0; h < all.n; h++) {
+        struct accel_head *head = a->call->heads + all.first + h;
+        head->pairs_exec = a->own.pairs[h];
+        snprintf(head->kernel, sizeof head->kernel, "%s", a->own.name);
+    }
+    return 0;
+}
+
+static int make_jobs(struct attend *a, struct accel_result *res, struct err *err)
+{
+    const struct accel_lists *l = &a->lists;
+
+    a->groups = l->ptr ? ceil_div(a->s->call.problem.nq, l->bq) : 0;
+    if (a->own_kernel)
+        return make_own(a, res, err);
+    PASS_ON(plan_launches(a, res, err));
+    PASS_ON(mem_zalloc(&a->jobs.attend, a->n_launches, sizeof *a->jobs.attend, "launches", err));
+    PASS_ON(
+        mem_zalloc(&a->jobs.operands, a->n_launches, sizeof *a->jobs.operands, "operands", err));
+    for (int i = 0; i < a->n_launches; i++) {
+        a->jobs.n = i + 1;
+        PASS_ON(make_operands(a, a->launches + i, err));
+        PASS_ON(make_job(a, a->launches + i, &a->x, a->jobs.attend + i, err));
+        count_pairs(a, a->launches + i);
+    }
     return 0;
 }
 
@@ -819,24 +1000,6 @@ out:
     return rc;
 }
 
-static int make_jobs(struct attend *a, struct accel_result *res, struct err *err)
-{
-    const struct accel_lists *l = &a->lists;
-    int n = a->lists.count;
-    struct head_run all = section_of(a);
-
-    a->groups = l->ptr ? ceil_div(a->s->call.problem.nq, l->bq) : 0;
-    if (a->own_kernel)
-        return make_own(a, all, res, err);
-    PASS_ON(mem_zalloc(&a->jobs.attend, n, sizeof *a->jobs.attend, "launches", err));
-    PASS_ON(mem_zalloc(&a->runs, n, sizeof *a->runs, "launches", err));
-    if (a->filters)
-        return make_filter_jobs(a, res, err);
-    PASS_ON(plain_job(a, all, a->jobs.attend, res, err));
-    a->runs[a->jobs.n++] = all;
-    return 0;
-}
-
 /* The plan that an earlier call left, for the same problem. */
 static int take_held(struct attend *a, struct err *err)
 {
@@ -862,7 +1025,7 @@ static int take_lists(struct attend *a, struct err *err)
     if (kept->heads != a->call->n)
         return err_set(err, ERR_RUN, "the masks of the call are no longer on the GPU");
     if (makes_blocks(a))
-        return mem_zalloc(&a->blocks, a->lists.count, sizeof *a->blocks, "counts of blocks", err);
+        return 0;
     PASS_ON(map_tiles_make(&s->gpu, &s->kept.rows, a->lists.first, a->lists.count,
                            a->lists.made == ACCEL_GATHERED_TILES, &a->plan.tiles, err));
     a->lists.ptr = a->plan.tiles.csr.ptr;
@@ -888,50 +1051,62 @@ static int make_dense(struct attend *a, struct accel_result *r, struct err *err)
     return 0;
 }
 
-/* Attention over the masks that own arithmetic was about, for their LSE. Outputs go to the call's
- * scratch. */
-static int run_mask(struct attend *a, struct err *err)
+/* Is the LSE of a launch not that of its whole masks? */
+static bool lacks_whole(const struct attend *a, const struct launch *l)
 {
-    struct accel_session *s = a->s;
-    struct accel_result ignored = {0};
-    struct attend mask = *a;
-
-    mask.x = s->call.x;
-    PASS_ON(gpu_alloc(&s->gpu, s->call.problem.heads * s->call.problem.nq * 4, &mask.x.lse, err));
-    PASS_ON(mem_zalloc(&a->whole.attend, 1, sizeof *a->whole.attend, "launches", err));
-    PASS_ON(plain_job(&mask, section_of(a), a->whole.attend, &ignored, err));
-    a->whole.n = 1;
-    PASS_ON(launch_attends(&s->gpu, &a->whole, err));
-    a->whole_lse = mask.x.lse;
-    return 0;
+    return a->own_kernel || (l->filter && (!l->filter->keep_denominator || l->quant));
 }
 
-/* The filters of runs that leave skipped tiles out of their normaliser, or round their operands,
- * once more, exactly and with these tiles in it, for the LSE of the whole mask. */
+/* Attention of a launch once more, exactly and with skipped tiles in its normaliser. */
+static int add_whole(struct attend *a, const struct launch *l, const struct attn_tensors *x,
+                     struct err *err)
+{
+    struct accel_filter f = l->filter ? *l->filter : (struct accel_filter){0};
+    struct accel_result ignored = {0};
+    OWN(attn_plan_free) struct attn_plan plan = {0};
+    struct list_plan on_device;
+    struct launch exact = *l;
+
+    f.keep_denominator = true;
+    f.quant = (struct own_quantised){0};
+    exact.filter = l->filter ? &f : NULL;
+    exact.quant = NULL;
+    PASS_ON(find_kernel(a, &exact, err));
+    if (memcmp(&exact.kernel->tile, &l->kernel->tile, sizeof l->kernel->tile) != 0) {
+        bool here = l->kind == LAUNCH_DENSE || !makes_blocks(a);
+        PASS_ON(here ? plan_here(a, &exact, &ignored, err)
+                     : plan_blocks(a, &exact, 1, &on_device, err));
+        plan = exact.plan;
+    }
+    return make_job(a, &exact, x, a->whole.attend + a->whole.n++, err);
+}
+
+/* The LSE of the whole masks, where own arithmetic or a filter has another. Outputs go to the
+ * call's scratch. */
 static int run_whole(struct attend *a, struct err *err)
 {
-    struct accel_session *s = a->s;
-    const struct attn_problem *p = &s->call.problem;
-    struct attn_tensors x = s->call.x;
-    const struct filter_kernel *kernel;
-    OWN(free_at) struct accel_filter *all = NULL;
+    struct gpu *g = &a->s->gpu;
+    struct attn_tensors x = a->s->call.x;
+    int64_t bytes = a->s->call.problem.heads * a->s->call.problem.nq * 4;
+    struct accel_result ignored = {0};
 
     a->whole_lse = a->x.lse;
-    if (a->own_kernel && !keeps_all(a))
-        return run_mask(a, err);
-    if (!a->filters || (a->filters[0].keep_denominator && !a->jobs.operands))
+    if (a->own_kernel && keeps_all(a))
         return 0;
-    PASS_ON(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
-    PASS_ON(mem_zalloc(&a->whole.attend, a->jobs.n, sizeof *a->whole.attend, "launches", err));
-    PASS_ON(mem_alloc(&all, p->heads, sizeof *all, "filters", err));
-    for (int h = 0; h < p->heads; h++) {
-        all[h] = a->filters[h];
-        all[h].keep_denominator = true;
-        all[h].quant = (struct own_quantised){0};
-    }
-    for (int i = 0; i < a->jobs.n; i++)
-        PASS_ON(filter_job(a, i, all + a->runs[i].first, &x, &a->whole, &kernel, NULL, err));
-    PASS_ON(launch_attends(&s->gpu, &a->whole, err));
+    if (a->own_kernel)
+        PASS_ON(plan_launches(a, &ignored, err));
+    bool any = false;
+    for (int i = 0; i < a->n_launches; i++)
+        any |= lacks_whole(a, a->launches + i);
+    if (!any)
+        return 0;
+    PASS_ON(gpu_alloc(g, bytes, &x.lse, err));
+    PASS_ON(gpu_copy(g, x.lse, a->x.lse, bytes, err));
+    PASS_ON(mem_zalloc(&a->whole.attend, a->n_launches, sizeof *a->whole.attend, "launches", err));
+    for (int i = 0; i < a->n_launches; i++)
+        if (lacks_whole(a, a->launches + i))
+            PASS_ON(add_whole(a, a->launches + i, &x, err));
+    PASS_ON(launch_attends(g, &a->whole, err));
     a->whole_lse = x.lse;
     return 0;
 }
@@ -976,19 +1151,21 @@ static int fetch_head(struct attend *a, int h, struct err *err)
 }
 
 /* How many tiles of P V the launches computed. */
-static int count_filtered(struct attend *a, struct accel_result *res, struct err *err)
+static int count_filtered(struct attend *a, struct err *err)
 {
     const struct accel_lists *l = &a->lists;
     OWN(free_at) double *tiles = NULL;
     PASS_ON(mem_alloc(&tiles, a->lists.count, sizeof *tiles, "counts of tiles", err));
     for (int i = 0; i < a->jobs.n; i++) {
-        struct head_run r = a->runs[i];
-        PASS_ON(filter_tiles(&a->s->gpu, a->jobs.attend + i, a->kernels[i], tiles, err));
-        for (int h = r.first; h < r.first + r.n; h++) {
-            int64_t blocks = blocks_of(a, h);
-            a->call->heads[h].tiles_pv = tiles[h - r.first];
-            a->call->heads[h].pairs_exec =
-                (int64_t)(((double)blocks + tiles[h - r.first]) / 2 * ((double)l->bq * l->bk));
+        const struct launch *of = a->launches + i;
+        if (of->kind != LAUNCH_FILTER)
+            continue;
+        PASS_ON(filter_tiles(&a->s->gpu, a->jobs.attend + i, of->skips, tiles, err));
+        for (int k = of->first; k < of->first + of->n; k++) {
+            struct accel_head *h = head_at(a, k);
+            h->tiles_pv = tiles[a->order[k]];
+            h->pairs_exec = (int64_t)(((double)a->blocks[a->order[k]] + h->tiles_pv) / 2 *
+                                      ((double)l->bq * l->bk));
         }
     }
     return 0;
@@ -1025,8 +1202,10 @@ static int measure(struct attend *a, struct err *err)
 static int launch_plan(struct gpu *g, const void *attend, struct err *err)
 {
     const struct attend *a = attend;
-    return makes_blocks(a) ? list_plan_launch(g, &a->block_plan, err)
-                           : map_plan_launch(g, &a->plan, err);
+    if (!makes_blocks(a))
+        return map_plan_launch(g, &a->plan, err);
+    return launch_beside(g, list_plan_launch, a->block_plans, sizeof *a->block_plans,
+                         a->n_block_plans, err);
 }
 
 /* Static masks, and what becomes of those that stay on the device. */
@@ -1042,8 +1221,9 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
     struct session_work work[6];
     struct accel_time times[6];
     bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->own_kernel;
-    bool own_quant = a->own_kernel && a->own.has_quant, quant = own_quant || a->jobs.operands,
-         plan = a->lists.made && !a->own_kernel && !built;
+    bool own_quant = a->own_kernel && a->own.has_quant, quant = own_quant || a->jobs.n_operands,
+         plan =
+             (makes_blocks(a) ? a->n_block_plans > 0 : a->lists.made) && !a->own_kernel && !built;
     int n = 0;
 
     if (chosen)
@@ -1076,17 +1256,13 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
 }
 
 /* How the heads attend. */
-static int find_way(struct attend *a, struct err *err)
+static void find_way(struct attend *a)
 {
     const struct accel_head *h = a->call->heads;
     a->own_kernel = h->own_kernel;
     a->adds = h->added;
-    if (!h->filter)
-        return 0;
-    PASS_ON(mem_alloc(&a->filters, a->call->n, sizeof *a->filters, "filters", err));
     for (int i = 0; i < a->call->n; i++)
-        a->filters[i] = *h[i].filter;
-    return 0;
+        a->filters |= h[i].filter != NULL;
 }
 
 static void attend_free(struct attend *a)
@@ -1098,13 +1274,11 @@ static void attend_free(struct attend *a)
     jobs_free(&a->select);
     jobs_free(&a->build);
     map_tiles_free(&a->plan.tiles);
-    for (int i = 0; i < a->n_filter_plans; i++)
-        attn_plan_free(a->filter_plans + i);
-    free(a->filter_plans);
-    free(a->filters);
+    for (int i = 0; i < a->n_launches; i++)
+        attn_plan_free(&a->launches[i].plan);
+    free(a->launches);
+    free(a->order);
     free(a->blocks);
-    free(a->kernels);
-    free(a->runs);
 }
 
 /* Times and counters of the launches, and in the first section of the choices. */
@@ -1123,6 +1297,22 @@ static int take_samples(struct attend *a, struct accel_result *r, struct err *er
     if (s->counters) /* select kernels are not part of what is counted */
         return counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, err);
     return 0;
+}
+
+/* The kernels of the launches, each once. */
+static void name_kernels(const struct attend *a, struct accel_result *r)
+{
+    size_t n = 0;
+    snprintf(r->kernel, sizeof r->kernel, "%s", a->own.name);
+    for (int i = 0; i < a->jobs.n; i++) {
+        const struct attn_kernel *k = a->launches[i].kernel;
+        bool named = false;
+        for (int j = 0; j < i; j++)
+            named |= a->launches[j].kernel == k;
+        if (!named && n < sizeof r->kernel)
+            n += (size_t)snprintf(r->kernel + n, sizeof r->kernel - n, "%s%s", n ? "+" : "",
+                                  k->name);
+    }
 }
 
 /* The launches over the lists, with outputs and metrics, in memory that the caller releases. */
@@ -1145,8 +1335,7 @@ static int attend_lists(struct attend *a, struct accel_result *r, struct stopwat
     stopwatch_lap(watch, "plan");
     r->launches = a->own_kernel ? a->own.launches : a->jobs.n;
     r->kv = p->kv_heads;
-    snprintf(r->kernel, sizeof r->kernel, "%s",
-             a->own_kernel ? a->own.name : a->jobs.attend[0].kernel->name);
+    name_kernels(a, r);
     if (a->own_kernel)
         PASS_ON(own_job_quant(&s->gpu, &a->own, err));
     PASS_ON(launch_operands(&s->gpu, &a->jobs, err));
@@ -1155,7 +1344,7 @@ static int attend_lists(struct attend *a, struct accel_result *r, struct stopwat
         PASS_ON(fetch_head(a, h, err));
     PASS_ON(gpu_sync(&s->gpu, err)); /* outputs that stay are read by others next */
     if (a->filters)
-        PASS_ON(count_filtered(a, r, err));
+        PASS_ON(count_filtered(a, err));
     stopwatch_lap(watch, "outputs");
     return 0;
 }
@@ -1179,7 +1368,7 @@ static int attend_locked(struct accel_session *s, const struct accel_call *call,
         mark = gpu_mark(&s->gpu);
     }
     stopwatch_lap(&watch, "reference");
-    TRY(find_way(&a, err));
+    find_way(&a);
     TRY(attend_lists(&a, r, &watch, err));
     if (metrics)
         TRY(measure(&a, err));

@@ -859,14 +859,16 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
                        const struct accel_call *call, struct accel_result *r, char why[160],
                        struct err *err)
 {
-    const struct accel_head *first = call->heads;
+    const struct accel_head *first = call->heads, *by = first;
     bool on_device = accel_on_device(call);
     int64_t unit_q = on_device ? first->choice.keep_on_device->bq : 0;
     int64_t unit_k = on_device ? first->choice.keep_on_device->bk : 0;
     for (int h = 0; !on_device && h < call->n; h++)
         common_unit(first[h].masks, first[h].n_masks, &unit_q, &unit_k);
     int64_t bq = unit_q, bk = unit_k;
-    PASS_ON(geometry(a, s, first, &bq, &bk, why, err));
+    for (int h = 0; h < call->n && !by->filter; h++)
+        by = first[h].filter ? first + h : by;
+    PASS_ON(geometry(a, s, by, &bq, &bk, why, err));
     if (bk % 64 && !(on_device && !first->own_kernel && fills_little(call)))
         bq = bk = ACCEL_TILE;
     struct accel_lists l = {.count = call->n,

@@ -775,9 +775,31 @@ static void report_skips(const struct calibrate *c)
                      c->jobs[i].skip);
 }
 
+/* How many searches found that a parameter is best off. */
+static int64_t found_off(const struct calibrate *c, const struct opt *o)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n_jobs; i++) {
+        OWN(json_decrefp) json_t *v = c->jobs[i].text ? json_loads(c->jobs[i].text, 0, NULL) : NULL;
+        const char *found = json_string_value(json_object_get(v, o->name));
+        n += o->flags & OPT_OFF && found && strcmp(found, "off") == 0;
+    }
+    return n;
+}
+
+/* ", pv=off in 3" of every such parameter. */
+static void tell_off(const struct calibrate *c, struct buf *b)
+{
+    for (const struct opt *o = c->run->method->params.table; o->type != OPT_END; o++) {
+        int64_t n = found_off(c, o);
+        if (n)
+            buf_printf(b, ", %s=off in %lld", o->name, (long long)n);
+    }
+}
+
 static int write_result(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
-    OWN(buf_free) struct buf b = {0}, summary = {0};
+    OWN(buf_free) struct buf b = {0}, summary = {0}, off = {0};
     struct jw w;
     int64_t skipped = calibrate_skipped(c);
     report_skips(c);
@@ -790,9 +812,11 @@ static int write_result(const struct calibrate *c, const struct calibrate_opts *
     PASS_ON(buf_check(&b, "calibration file", err));
     PASS_ON(file_write_atomic(o->out, buf_str(&b), b.len, err));
     if (!o->c.json) {
-        log_info("%s: %lld %s, %lld skipped", o->out, (long long)(c->n_jobs - skipped),
+        tell_off(c, &off);
+        PASS_ON(buf_check(&off, "summary", err));
+        log_info("%s: %lld %s, %lld skipped%s", o->out, (long long)(c->n_jobs - skipped),
                  c->per == CALIBRATE_HEAD && !c->n_segments ? "heads" : "searches",
-                 (long long)skipped);
+                 (long long)skipped, buf_str(&off));
         return 0;
     }
     jw_init(&w, &summary, 2);

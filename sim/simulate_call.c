@@ -23,7 +23,7 @@ enum keep { KEEP_NOT, KEEP_COPY, KEEP_ALONE };
 
 /* The mask of a head: the GPU chooses it by the method's rule, or the method itself. */
 struct choice {
-    bool none;  /* nothing to choose: dense attention */
+    bool none;  /* nothing to choose: dense attention of all heads */
     bool asked; /* the GPU is asked, by `rule` */
     bool gpu;   /* chosen, or built, on the GPU */
     struct mask_origin origin;
@@ -541,29 +541,20 @@ static int number_masks(const struct calling *k, uint64_t *number, struct err *e
     return rc;
 }
 
-/* Exact softmax over a mask is a filter that skips nothing: a head that a calibration left dense
- * attends so beside others of its call that have one. */
-static bool joins_filters(const struct arithmetic *a)
-{
-    return a->kind == ARITH_SOFTMAX && a->filter.bq && a->filter.pv == INFINITY;
-}
-
-/* How all heads of the call attend. */
+/* How the heads of the call attend, in one way; beside heads with a filter others may have none. */
 static int common_arithmetic(struct calling *k, enum arith_kind *kind, struct err *err)
 {
-    const struct accel_filter *first = &head_of(k, 0)->run.arith.filter;
+    const struct arithmetic *by = &head_of(k, 0)->run.arith;
     bool same = true;
-    *kind = head_of(k, 0)->run.arith.kind;
-    for (int i = 1; i < k->call.n && *kind == ARITH_SOFTMAX; i++)
-        if (head_of(k, i)->run.arith.kind == ARITH_FILTER)
-            *kind = ARITH_FILTER;
+    for (int i = 1; i < k->call.n && by->kind == ARITH_SOFTMAX; i++)
+        by = &head_of(k, i)->run.arith;
     for (int i = 0; i < k->call.n; i++) {
         const struct arithmetic *a = &head_of(k, i)->run.arith;
-        bool filter = *kind == ARITH_FILTER;
-        same &= a->kind == *kind || (filter && joins_filters(a));
-        same &= !filter || (a->filter.bq == first->bq && a->filter.bk == first->bk &&
-                            a->filter.quant.levels == first->quant.levels);
+        bool filter = by->kind == ARITH_FILTER;
+        same &= a->kind == by->kind || (filter && a->kind == ARITH_SOFTMAX);
+        same &= !filter || (a->filter.bq == by->filter.bq && a->filter.bk == by->filter.bk);
     }
+    *kind = by->kind;
     return same ? 0
                 : err_set(err, ERR_RUN,
                           "heads of one call that attend in different ways: --copies replays them "
@@ -574,23 +565,27 @@ static int common_arithmetic(struct calling *k, enum arith_kind *kind, struct er
 static int describe_heads(struct calling *k, struct err *err)
 {
     enum arith_kind kind;
-    bool keep = true;
+    bool keep = true, whole = true;
     PASS_ON(common_arithmetic(k, &kind, err));
-    for (int i = 0; i < k->call.n; i++)
+    for (int i = 0; i < k->call.n; i++) {
         keep &= head_of(k, i)->choice.units.on_device;
+        whole &= head_of(k, i)->run.arith.whole;
+    }
     for (int i = k->call.n - 1; i >= 0; i--) {
         struct accel_head *a = k->call.heads + i;
         struct head *h = head_of(k, i);
         h->choice.units.on_device = keep; /* if a mask is here: all from here */
+        h->choice.none |= whole;
         a->masks = h->choice.masks;
         a->n_masks = h->choice.n;
-        a->filter = kind == ARITH_FILTER ? &h->run.arith.filter : NULL;
+        a->filter = h->run.arith.kind == ARITH_FILTER ? &h->run.arith.filter : NULL;
+        a->whole = h->run.arith.whole;
         a->own_kernel = kind == ARITH_KERNEL ? &h->run.arith.own : NULL;
         a->added = kind == ARITH_ADDED ? h->run.arith.added : NULL;
         a->is_static = h->choice.origin.source == SOURCE_STATIC;
         if (i < k->call.copies)
             a->choice = a[1].choice;
-        if (!h->choice.gpu)
+        if (!h->choice.gpu || h->choice.none)
             a->choice.method = NULL;
     }
     return 0;
@@ -700,7 +695,7 @@ static int record_kernel(const struct calling *k, int i, const struct accel_resu
     struct record *r = h->outcome->record;
 
     record_note(r, "select_backend=%s;kernel=%s;dense_kernel=%s;operands=bf16", where_of(c),
-                res->kernel, res->dense_kernel);
+                k->call.heads[i].kernel, res->dense_kernel);
     if (!c->none)
         record_note(r, "select_kind=%s", kind_of(c));
     record_note(r, k->device->metrics ? "metrics_backend=cuda;reference=dense-fp32"

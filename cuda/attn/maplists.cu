@@ -285,12 +285,13 @@ template <int FORM> static __global__ void __launch_bounds__(THREADS, 4) make_li
         return;
     int head = (int)row / p.shape.q_blocks, block = (int)row - head * p.shape.q_blocks;
     const list_head &h = p.heads[head];
-    row_maps x = maps_of_row(p.shape, head, block);
+    row_maps x = maps_of_row(p.shape, h.head, block);
     row_counts c = count_row(p, x);
     write_row<FORM>(p, x, c, h.tail, p.cols + row * p.room);
     if (threadIdx.x & 31)
         return;
     int units = units_of_row(p, c, block);
+    p.of[row] = h.head * p.shape.q_blocks + block;
     p.rows.units[row] = units;
     p.rows.key[row] = key_of_row(p, h, (int)row, units);
     bool begins = block * p.shape.bm % p.shape.block_rows == 0;
@@ -305,11 +306,10 @@ struct put_item {
     {
         const row_plan &r = p.rows;
         int n = r.units[row], beg = (int)(row * r.room);
-        int of_run = row - p.heads[row / p.shape.q_blocks].row0;
         if (n)
-            r.items[place] = {of_run, beg, beg + n, -1};
+            r.items[place] = {p.of[row], beg, beg + n, -1};
         else
-            r.empty[place] = of_run;
+            r.empty[place] = p.of[row];
     }
 };
 
@@ -358,8 +358,8 @@ static int set_shape(const struct map_lists *l, const struct attn_problem *p,
 }
 
 /* The runs' heads. Runs are ordered one after the other, sections inside them. */
-static int put_heads(struct gpu *g, const struct attn_problem *p, const struct list_run *runs,
-                     int n_runs, struct list_plan *x, struct err *err)
+static int put_heads(struct gpu *g, const struct attn_problem *p, const int *of,
+                     const struct list_run *runs, int n_runs, struct list_plan *x, struct err *err)
 {
     OWN(free_at) struct list_head *heads = NULL;
     int64_t bytes = p->heads * (int64_t)sizeof *heads;
@@ -376,8 +376,9 @@ static int put_heads(struct gpu *g, const struct attn_problem *p, const struct l
         /* row_plan_cut knows rows without an entry by the largest key. */
         int32_t last = x->form == LIST_FILTER ? section + n : -1;
         for (int h = runs[i].first; h < runs[i].first + runs[i].heads; h++)
-            heads[h] = {runs[i].first * x->shape.q_blocks, (int32_t)per_section, section, last,
-                        runs[i].tail};
+            heads[h] = {
+                of[h],       runs[i].first * x->shape.q_blocks, (int32_t)per_section, section, last,
+                runs[i].tail};
         section += n + 1;
     }
     PASS_ON(gpu_upload(g, heads, bytes, &x->heads, err));
@@ -436,7 +437,7 @@ static int fetch_plans(struct gpu *g, const struct attn_problem *p, const struct
     return 0;
 }
 
-int list_plan_make(struct gpu *g, const struct map_lists *l, int first,
+int list_plan_make(struct gpu *g, const struct map_lists *l, int first, const int *heads,
                    const struct attn_problem *p, const struct attn_tile *tile,
                    const struct list_run *runs, int n_runs, struct list_plan *x,
                    struct attn_plan *plans, int64_t *blocks, struct err *err)
@@ -459,7 +460,9 @@ int list_plan_make(struct gpu *g, const struct map_lists *l, int first,
     x->rows.room = (int64_t)x->room * x->per_block;
     TRY(gpu_alloc(g, rows * x->room * 4, &x->cols, err));
     TRY(gpu_alloc(g, rows * 4, &x->blocks, err));
-    TRY(put_heads(g, p, runs, n_runs, x, err));
+    TRY(gpu_alloc(g, rows * 4, &x->of, err));
+    x->rows.of = x->of;
+    TRY(put_heads(g, p, heads, runs, n_runs, x, err));
     TRY(list_plan_launch(g, x, err));
     TRY(fetch_plans(g, p, x, runs, n_runs, plans, blocks, err));
 out:

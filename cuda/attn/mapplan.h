@@ -101,6 +101,7 @@ struct row_plan {
     const int64_t *at;     /* [rows + 1] first entry of each, of per_entry units; NULL: row r has
                             * units[r] from r * room on */
     int per_entry;
+    const int32_t *of; /* [rows] the row of the problem that each is; NULL: the same */
     int32_t *units;
     int64_t room;
     unsigned long long *key;   /* [rows] by which rows are ordered; the lower half is ~stages */
@@ -158,20 +159,21 @@ int map_lists_totals(struct gpu *g, const struct map_lists *l, struct map_totals
 /* How rows of tiles read the maps. */
 struct list_shape {
     struct map_lists lists;
-    int first;                      /* head of the lists that is the first here */
+    int first;                      /* head of the lists that is the problem's first */
     int q_blocks;                   /* rows of tiles of a head */
     int bm, block_rows, block_keys; /* query rows of a tile; rows and keys of a block */
     int split;                      /* blocks across a unit */
 };
 
-/* Heads that are attended to in a launch of their own, counted from the plan's first one, and what
- * their filter never skips (attn_plan_filtered); tail -1: there is none. */
+/* Heads of a plan that are attended to in a launch of their own, and what their filter never skips
+ * (attn_plan_filtered); tail -1: there is none. */
 struct list_run {
     int first, heads, kv_heads, tail;
 };
 
 /* What a plan has of a head. */
 struct list_head {
+    int32_t head;        /* of the problem */
     int32_t row0;        /* first row of tiles of its run */
     int32_t per_section; /* rows of tiles of a section */
     int32_t section;     /* number of the run's first section */
@@ -192,15 +194,17 @@ struct list_plan {
     const struct list_head *heads; /* [heads of the plan] */
     int32_t *cols;                 /* [rows][room] */
     int32_t *blocks;               /* [rows] blocks in the one or two lists of a row of tiles */
+    int32_t *of;                   /* [rows] as in `rows` */
     struct row_plan rows;
 };
 
-/* Take memory, make lists and plan of the heads [first, first + p->heads), wait and fetch the
- * plans: plans [n_runs], one run of all heads unless there are filters, and blocks [p->heads], how
- * many the lists of each head have. attn_plan_free releases the host's copies; device memory lives
- * until the arena's release. The same items as of attn_plan_make or attn_plan_filtered for each
- * run; they count units from the first row of all, of which each has room for x->room entries. */
-int list_plan_make(struct gpu *g, const struct map_lists *l, int first,
+/* Take memory, make lists and plan of p->heads heads, wait and fetch the plans: plans [n_runs], one
+ * run of all heads unless there are filters, and blocks [p->heads], how many the lists of each head
+ * have. Head h of the plan is heads[h] of the problem that is launched, whose first one is `first`
+ * of l. attn_plan_free releases the host's copies; device memory lives until the arena's release.
+ * The same items as of attn_plan_make or attn_plan_filtered for each run, with attn_plan_move; they
+ * count units from the first row of all, of which each has room for x->room entries. */
+int list_plan_make(struct gpu *g, const struct map_lists *l, int first, const int *heads,
                    const struct attn_problem *p, const struct attn_tile *tile,
                    const struct list_run *runs, int n_runs, struct list_plan *x,
                    struct attn_plan *plans, int64_t *blocks, struct err *err);

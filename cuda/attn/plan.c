@@ -522,6 +522,21 @@ out:
     return rc;
 }
 
+static void move_row(int32_t *row, int32_t q_blocks, const int *heads)
+{
+    *row = heads[*row / q_blocks] * q_blocks + *row % q_blocks;
+}
+
+void attn_plan_move(struct attn_plan *plan, const int *heads)
+{
+    for (int32_t i = 0; i < plan->n_items; i++)
+        move_row(&plan->items[i].row, plan->q_blocks, heads);
+    for (int32_t i = 0; i < plan->n_splits; i++)
+        move_row(&plan->splits[i].row, plan->q_blocks, heads);
+    for (int32_t i = 0; i < plan->n_empty; i++)
+        move_row(plan->empty + i, plan->q_blocks, heads);
+}
+
 void attn_plan_free(struct attn_plan *plan)
 {
     free(plan->items);

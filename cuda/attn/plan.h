@@ -114,6 +114,9 @@ int attn_plan_begin(const struct attn_problem *p, const struct attn_tile *tile,
                     const struct attn_csr *csr, struct attn_plan *plan, struct err *err);
 int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err);
 
+/* Of a plan on the host: its head h is heads[h] of the problem that is launched. */
+void attn_plan_move(struct attn_plan *plan, const int *heads);
+
 /* Rows of tiles of a section. */
 int64_t attn_section_rows(const struct attn_problem *p, int32_t q_blocks);
 

@@ -22,6 +22,11 @@ static __device__ __forceinline__ int stages_of(const row_plan &r, int64_t row)
     return (units_of(r, row) + r.per_stage - 1) / r.per_stage;
 }
 
+static __device__ __forceinline__ int row_of(const row_plan &r, int row)
+{
+    return r.of ? r.of[row] : row;
+}
+
 /* By section, longest first; rows without a unit behind all others. */
 static __global__ void make_keys(row_plan r)
 {
@@ -75,15 +80,15 @@ static __device__ void write_row(const row_plan &r, int row, attn_line line, att
                                  attn_item *to, int item, int slot, int split)
 {
     int units = units_of(r, row), end = units;
-    int beg = (int)(r.at ? r.per_entry * r.at[row] : row * r.room);
+    int beg = (int)(r.at ? r.per_entry * r.at[row] : row * r.room), of = row_of(r, row);
     for (int k = 0; k < cut.pieces; k++) {
         int from = (int)attn_piece_begin(line, cut, cut.pieces - 1 - k, units, r.per_stage);
-        to[item + k] = {row, beg + from, beg + end, cut.pieces > 1 ? slot + k : -1};
+        to[item + k] = {of, beg + from, beg + end, cut.pieces > 1 ? slot + k : -1};
         r.stages[item + k] = (end - from + r.per_stage - 1) / r.per_stage;
         end = from;
     }
     if (cut.pieces > 1)
-        r.splits[split] = {row, slot, cut.pieces};
+        r.splits[split] = {of, slot, cut.pieces};
 }
 
 /* The items [first, n), longest first. Four lanes compare an item with a quarter of the others
@@ -134,7 +139,7 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
         if (i < some)
             write_row(r, row, line, c, i < first ? r.items : r.cut, i + slot - split, slot, split);
         else if (i < rows)
-            r.empty[i - some] = row;
+            r.empty[i - some] = row_of(r, row);
         cut += all;
     }
     int slots = (int)(cut >> 32), splits = (int)cut, n = some + slots - splits;

@@ -141,6 +141,7 @@ static int bench_blocks(struct bench *b, const struct list_case *c, struct err *
     const struct attn_problem p = {HEADS, HEADS, 128, TOKENS, TOKENS, 1, true, c->lists};
     const struct list_run run = {0, HEADS, HEADS, c->filter ? 0 : -1};
     const uint32_t *dev[HEADS];
+    int heads[HEADS];
     struct unit_maps m = {HEADS, TOKENS, TOKENS, c->map.bq, c->map.bk, words, true, dev};
     struct map_lists lists;
     struct list_plan planned;
@@ -152,7 +153,10 @@ static int bench_blocks(struct bench *b, const struct list_case *c, struct err *
         return 0;
     TRY(put_maps(&b->gpu, &c->map, rows, words, dev, err));
     TRY(map_lists_init(&b->gpu, &m, &lists, err));
-    TRY(list_plan_make(&b->gpu, &lists, 0, &p, &c->tile, &run, 1, &planned, &plan, blocks, err));
+    for (int h = 0; h < HEADS; h++)
+        heads[h] = h;
+    TRY(list_plan_make(&b->gpu, &lists, 0, heads, &p, &c->tile, &run, 1, &planned, &plan, blocks,
+                       err));
     for (int h = 0; h < HEADS; h++)
         sum += blocks[h];
     snprintf(what, sizeof what, "%lld blocks, %d items, balance %.4f", (long long)sum, plan.n_items,

@@ -355,10 +355,10 @@ struct geometry {
     bool filter;
 };
 
-/* The lists of the heads [first, first + n) in the kernel's blocks. *ptr and *col are the caller's.
- */
-static int make_csr(const struct maps *m, const struct geometry *k, int first, int n, int64_t **ptr,
-                    int32_t **col, struct err *err)
+/* The lists of the heads first + heads[0 .. n), in the kernel's blocks. *ptr and *col are the
+ * caller's. */
+static int make_csr(const struct maps *m, const struct geometry *k, int first, const int *heads,
+                    int n, int64_t **ptr, int32_t **col, struct err *err)
 {
     const struct shape *s = &m->shape;
     int64_t bq = attn_block_rows(k->lists, &k->tile), bk = attn_block_keys(k->lists, &k->tile);
@@ -366,7 +366,7 @@ static int make_csr(const struct maps *m, const struct geometry *k, int first, i
     PASS_ON(mem_alloc(ptr, n * rows + 1, sizeof **ptr, "lists", err));
     PASS_ON(mem_alloc(col, n * rows * ceil_div(s->nk, bk) + 1, sizeof **col, "lists", err));
     for (int64_t r = 0; r < n * rows; r++) {
-        const struct mask *mask = m->mask + first + r / rows;
+        const struct mask *mask = m->mask + first + heads[r / rows];
         int64_t row0 = r % rows * bq, g = row0 / s->bq;
         int64_t limit = key_limit(s->nq, s->nk, s->causal, MIN(row0 + bq, s->nq) - 1);
         (*ptr)[r] = at;
@@ -422,10 +422,10 @@ static int width_of(const struct maps *m)
     return m->heads % 2 ? 128 : 1 << 24;
 }
 
-/* The plan of a run: items of the GPU count units from the first row of all. */
+/* The plan of a run of the heads: items of the GPU count units from the first row of all. */
 static int wrong_run(const struct maps *m, const struct geometry *k, const struct list_plan *x,
-                     const struct list_run *run, struct attn_plan *got, const int32_t *cols,
-                     int64_t blocks, int sms, char what[200], struct err *err)
+                     const int *heads, const struct list_run *run, struct attn_plan *got,
+                     const int32_t *cols, int64_t blocks, int sms, char what[200], struct err *err)
 {
     const struct shape *s = &m->shape;
     struct attn_problem p = {run->heads, run->kv_heads, width_of(m), s->nq, s->nk,
@@ -436,13 +436,14 @@ static int wrong_run(const struct maps *m, const struct geometry *k, const struc
     int32_t *col = NULL;
     int rc = 0;
 
-    TRY(make_csr(m, k, x->shape.first + run->first, run->heads, &ptr, &col, err));
+    TRY(make_csr(m, k, x->shape.first, heads + run->first, run->heads, &ptr, &col, err));
     struct attn_csr csr = {.ptr = ptr, .col = col};
     if (k->filter)
         TRY(attn_plan_filtered(&p, &k->tile, &csr, run->tail, sms, &want, err));
     else
         TRY(attn_plan_make(&p, &k->tile, &csr, sms, &want, err));
     TRY(spread_rows(&want, run->heads * (int64_t)want.q_blocks, x->room, x->per_block, err));
+    attn_plan_move(&want, heads + run->first);
     for (int32_t i = 0; i < got->n_items; i++) {
         got->items[i].beg -= (int32_t)(at * x->per_block);
         got->items[i].end -= (int32_t)(at * x->per_block);
@@ -459,8 +460,8 @@ out:
     return rc;
 }
 
-/* Plans of the heads from `first` on; with a filter each has a run and a tail of its own, but for
- * the last two, which share one. */
+/* Plans of the heads from `first` on, the last one first; with a filter each has a run and a tail
+ * of its own, but for the last two, which share one. */
 static int wrong_lists(struct gpu *g, const struct maps *m, const struct map_lists *lists,
                        const struct geometry *k, int first, char what[200], struct err *err)
 {
@@ -470,16 +471,19 @@ static int wrong_lists(struct gpu *g, const struct maps *m, const struct map_lis
     struct gpu_mark mark = gpu_mark(g);
     struct list_run runs[MAPS];
     struct attn_plan plans[MAPS];
+    int heads[MAPS];
     struct list_plan x;
     int64_t blocks[MAPS];
     int32_t *cols = NULL;
 
     memset(plans, 0, sizeof plans);
+    for (int i = 0; i < n; i++)
+        heads[i] = n - 1 - i;
     for (int i = 0; i < n_runs; i++) {
-        int heads = i == n_runs - 1 ? n - i : 1;
-        runs[i] = (struct list_run){i, heads, heads % 2 ? heads : heads / 2, k->filter ? i : -1};
+        int of = i == n_runs - 1 ? n - i : 1;
+        runs[i] = (struct list_run){i, of, of % 2 ? of : of / 2, k->filter ? i : -1};
     }
-    TRY(list_plan_make(g, lists, first, &p, &k->tile, runs, n_runs, &x, plans, blocks, err));
+    TRY(list_plan_make(g, lists, first, heads, &p, &k->tile, runs, n_runs, &x, plans, blocks, err));
     TRY(list_plan_launch(g, &x, err)); /* again, as a sample does */
     TRY(mem_alloc(&cols, x.rows.rows * x.room, sizeof *cols, "entries", err));
     TRY(gpu_get(g, cols, x.cols, x.rows.rows * x.room * 4, err));
@@ -487,7 +491,7 @@ static int wrong_lists(struct gpu *g, const struct maps *m, const struct map_lis
         int64_t sum = 0;
         for (int h = runs[i].first; h < runs[i].first + runs[i].heads; h++)
             sum += blocks[h];
-        TRY(wrong_run(m, k, &x, runs + i, plans + i, cols, sum, g->sms, what, err));
+        TRY(wrong_run(m, k, &x, heads, runs + i, plans + i, cols, sum, g->sms, what, err));
     }
 out:
     for (int i = 0; i < n_runs; i++)

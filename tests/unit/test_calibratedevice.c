@@ -216,6 +216,7 @@ static const struct {
     {"minference:rows_from=0:scale_sizes=1:profile=paper", false},
     {"spargeattn:tune_pv=0:l1=0.4:l2=0.5", false},
     {"spargeattn:tune_pv=0:l1=0.4:l2=0.5:profile=paper:search=grid", false},
+    {"spargeattn:tune_pv=0:l1=0.4:l2=0.5:pv_min=0.01", false},
 };
 
 /* Two traces, so that a search has several samples. */

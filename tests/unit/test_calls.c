@@ -31,6 +31,7 @@ struct accel_session {
     int n, group;           /* of the last call */
     int launches, selected; /* calls attended to; heads chosen for */
     int rules;              /* that the neighbours of these heads do not share */
+    int filtered, whole;    /* heads with a filter, heads that attend densely */
     bool timed;
     struct mask kept[HEADS]; /* owned, where masks stay on the device */
     int stayed;              /* heads of which only counts came */
@@ -129,6 +130,9 @@ static void attend_part(struct accel_session *s, const struct accel_call *c,
     struct accel_outs o;
     OWN(mask_free) struct mask m = {0};
     int64_t blocks = mask_of(s, c, l, h, &m, err);
+    s->filtered += r->filter != NULL;
+    s->whole += r->whole;
+    ck_assert(!(r->filter && r->whole));
     r->pairs_exec = N;
     r->tiles_pv = r->filter ? 0.5 * (double)blocks : 0;
     if (h >= c->copies) {
@@ -529,19 +533,20 @@ TEST(masks_may_stay_on_the_device)
     method_runs_free(settings, n_settings);
 }
 
-/* A head that a calibration left dense attends beside others that skip P V: never skipping is exact
- * softmax over its mask. Its own record has no tiles of a filter. */
-TEST(a_dense_head_joins_filtered_ones)
+/* In a call some heads skip P V, others attend exactly over their masks, and those that a
+ * calibration left dense over all keys: where all are dense, nothing is chosen. */
+TEST(heads_of_a_call_attend_each_in_its_way)
 {
+    int chosen = 0;
     char calib[300], words[400];
     OWN(buf_free) struct buf b = {0};
     snprintf(calib, sizeof calib, "%s/mixed-%d.json", test_tmpdir(), (int)getpid());
     buf_puts(&b, "{\"method\":\"spargeattn\",\"permute\":\"none\",\"params\":{},\"heads\":[");
     for (int i = 0; i < LAYERS * HEADS; i++)
-        buf_printf(&b,
-                   "%s{\"layer\":%d,\"head\":%d,\"theta\":-1,\"tau\":%g,\"pv\":%d,\"dense\":%s}",
-                   i ? "," : "", i / HEADS, i % HEADS, 0.3 + 0.1 * (i % HEADS), 10 + i,
-                   i % HEADS == 0 ? "true" : "false");
+        buf_printf(
+            &b, "%s{\"layer\":%d,\"head\":%d,\"theta\":-1,\"tau\":%g,\"pv\":\"%s\",\"dense\":%s}",
+            i ? "," : "", i / HEADS, i % HEADS, 0.3 + 0.1 * (i % HEADS),
+            i % HEADS == 1 ? "off" : "10", i % HEADS && i < HEADS ? "false" : "true");
     buf_puts(&b, "]}");
     MUST(file_write_atomic(calib, buf_str(&b), b.len, ERR));
     snprintf(words, sizeof words, "-m spargeattn:calib=%s", calib);
@@ -551,12 +556,20 @@ TEST(a_dense_head_joins_filtered_ones)
     ck_assert_int_eq(count_of(r, n, RECORD_OF_CALL), LAYERS);
     ck_assert_int_eq(session.launches, LAYERS);
     ck_assert_int_eq(session.rules, LAYERS * HEADS);
+    ck_assert_int_eq(session.filtered, HEADS - 2);
+    ck_assert_int_eq(session.whole, HEADS + 1);
     for (int64_t i = 0; i < n; i++) {
-        if (r[i].scope != RECORD_OF_HEAD)
+        bool dense = r[i].layer == 1 || r[i].head == 0;
+        if (r[i].scope == RECORD_OF_CALL) {
+            chosen += !isnan(record_get(r + i, "time_select_ns"));
+            ck_assert_int_eq(strstr(buf_str(&r[i].notes), "select_kind=none") != NULL, dense);
             continue;
-        ck_assert_int_eq(record_get(r + i, "density_elem") == 1, r[i].head == 0);
-        ck_assert_int_eq(record_get(r + i, "sparsity_pv") == 0, r[i].head == 0);
+        }
+        ck_assert_int_eq(record_get(r + i, "density_elem") == 1, dense);
+        ck_assert_int_eq(record_get(r + i, "sparsity_pv") == record_get(r + i, "sparsity_qk"),
+                         dense || r[i].head == 1);
     }
+    ck_assert_int_eq(chosen, 1);
 }
 
 TEST(a_call_has_its_own_times)

@@ -216,6 +216,12 @@ TEST(filtered_lists)
         }
         ck_assert_int_eq(found, plan.blocks);
         free(ptr);
+        int32_t row = plan.n_items ? plan.items[0].row : 0, none = plan.n_empty ? *plan.empty : 0;
+        attn_plan_move(&plan, (const int[]){5, 2}); /* heads of a problem of more */
+        ck_assert(!plan.n_items ||
+                  plan.items[0].row == row + (row < plan.q_blocks ? 5 : 1) * plan.q_blocks);
+        ck_assert(!plan.n_empty ||
+                  plan.empty[0] == none + (none < plan.q_blocks ? 5 : 1) * plan.q_blocks);
     }
 }
 

@@ -114,6 +114,52 @@ TEST(calibrated_head_keeps_the_bound)
     }
 }
 
+/* A head keeps filter 2 up to the share of its tiles that it skips in a replay, of all inputs. */
+TEST_N(filter_stays_where_it_pays, 2)
+{
+    const char *rules = _i ? "pv_tail=0:tile=64x128" : "profile=paper";
+    struct sim_head h[2];
+    struct head_in two[2];
+    double kept = 0, pv = 0;
+    char text[128], run[256];
+    for (int i = 0; i < 2; i++) {
+        MUST(golden_video(0, 0, i, PREC_F32, &h[i], ERR));
+        two[i] = h[i].in;
+        two[i].step = i;
+    }
+    snprintf(text, sizeof text, "%s:l1=0.1:l2=0.9", rules);
+    OWN(json_decrefp) json_t *always = found(text, two, 2);
+    snprintf(run, sizeof run, "%s:sink=%d:theta=%.17g:tau=%.17g:pv=%.17g", rules, _i,
+             number(always, "theta"), number(always, "tau"), number(always, "pv"));
+    for (int i = 0; i < 2; i++) {
+        kept += 1 - sparge_metric(run, h + i, "sparsity_qk");
+        pv += 1 - sparge_metric(run, h + i, "sparsity_pv");
+    }
+    double share = 1 - pv / kept;
+    ck_assert(json_is_false(json_object_get(always, "dense")));
+    ck_assert_msg(share > 0.02 && share < 0.98, "%s skips %g", run, share);
+    for (int above = 0; above < 2; above++) {
+        snprintf(text, sizeof text, "%s:l1=0.1:l2=0.9:pv_min=%.17g", rules,
+                 share + (above ? 1e-6 : -1e-6));
+        OWN(json_decrefp) json_t *doc = found(text, two, 2);
+        const char *off = json_string_value(json_object_get(doc, "pv"));
+        ck_assert_int_eq(off && strcmp(off, "off") == 0, above);
+        if (above)
+            json_object_set(doc, "pv", json_object_get(always, "pv"));
+        ck_assert(json_equal(doc, always));
+    }
+    sim_head_free(&h[0]);
+    sim_head_free(&h[1]);
+}
+
+TEST(share_that_pays_is_a_share)
+{
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    FAILS(method_runs_parse(test_methods, "spargeattn:pv_min=1.5", &runs, &n, ERR), ERR_USAGE,
+          "expected a number in [0, 1]");
+}
+
 TEST(impossible_bound_makes_the_head_dense)
 {
     HEAD(h, golden_code_lm, 5, 7, PREC_F32);

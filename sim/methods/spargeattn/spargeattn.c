@@ -599,7 +599,8 @@ static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct a
  * within the relative L1 bound l1 of dense attention, then the smallest pv within l2. A theta that
  * leaves less than 0.1 sparsity ends the row. Points of all inputs fall into bins of two theta
  * values; the bin with the most sparsity wins and the head takes the largest theta, tau, pv of it.
- * A head whose bin has no more than 0.1 mean sparsity is dense, for good.
+ * A head whose bin has no more than 0.1 mean sparsity is dense, for good. Not the authors': with
+ * pv_min a head of which filter 2 skips too little to be worth its test goes without it.
  *
  * One evaluation costs the attention of the kept tiles; about 21 per theta and input, fewer where
  * theta does not change which blocks are similar (all theta < 0 give one and the same map). */
@@ -898,19 +899,26 @@ out:
     return rc;
 }
 
-/* L1 over all calls of the input (at least the bound where it is not below it), sparsity. */
-static int evaluate(void *ctx, double tau, double pv, double *l1, double *sparsity, struct err *err)
+/* All calls of the input with a setting, added to *t. */
+static int run_input(struct input *in, double tau, double pv, struct sums *t, struct err *err)
 {
-    struct input *in = ctx;
-    struct sums t = {0};
     if (interrupted())
         return err_set(err, ERR_INTERRUPTED, "calibration interrupted");
     for (int c = 0; c < in->n; c++) {
         in->s[c]->rules.tau = tau;
         in->s[c]->rules.pv = in->s[c]->tile.pv = pv;
-        PASS_ON((in->judged ? run_judged : run_call)(in, c, &t, err));
-        add_tiles(in->s[c], &t);
+        PASS_ON((in->judged ? run_judged : run_call)(in, c, t, err));
+        add_tiles(in->s[c], t);
     }
+    return 0;
+}
+
+/* L1 over all calls of the input (at least the bound where it is not below it), sparsity. */
+static int evaluate(void *ctx, double tau, double pv, double *l1, double *sparsity, struct err *err)
+{
+    struct input *in = ctx;
+    struct sums t = {0};
+    PASS_ON(run_input(in, tau, pv, &t, err));
     *l1 = relative_l1(in, t.delta);
     *sparsity = in->p->profile == SPARGE_PAPER ? 1 - (t.kept + t.pv) / (2 * t.tiles)
                                                : 1 - t.kept / t.native;
@@ -1000,12 +1008,33 @@ out:
     return rc;
 }
 
+/* Does filter 2 skip P V of pv_min of the tiles that the head keeps in a replay of all inputs? */
+static int filter_pays(const struct sparge_params *p, const struct head_in *samples, int n,
+                       const struct sparge_point *head, bool *pays, struct err *err)
+{
+    struct sums t = {0};
+    *pays = true;
+    for (int first = 0, size; first < n && p->pv_min > 0; first += size) {
+        OWN(input_free) struct input in = {0};
+        size = sparge_input_size(samples, n, first);
+        PASS_ON(input_init(&in, p, samples + first, size, err));
+        in.bound = INFINITY;
+        for (int c = 0; c < in.n; c++) {
+            sparge_set_theta(in.s[c], head->theta);
+            in.s[c]->rules.sink = p->profile == SPARGE_OFFICIAL;
+        }
+        PASS_ON(run_input(&in, head->tau, head->pv, &t, err));
+    }
+    *pays = t.kept - t.pv >= p->pv_min * t.kept;
+    return 0;
+}
+
 int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err)
 {
     const struct sparge_params *p = params;
     struct sparge_point head = {0};
-    bool sparse;
+    bool sparse, pays = true;
     if (p->select == SPARGE_TOPK)
         return err_set(err, ERR_USAGE, "calibrate searches tau: it needs select=cdf");
     if (!p->judge)
@@ -1018,9 +1047,14 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
             return method_skip(ctx, "head dimension %d is above %d", h->x.d, TILE_MAX_D);
     }
     PASS_ON(search_head(p, samples, n, &head, &sparse, err));
+    if (sparse)
+        PASS_ON(filter_pays(p, samples, n, &head, &pays, err));
     jw_knum(w, "theta", sparse ? head.theta : 1);
     jw_knum(w, "tau", sparse ? head.tau : 1);
-    jw_knum(w, "pv", head.pv);
+    if (pays)
+        jw_knum(w, "pv", head.pv);
+    else
+        jw_kstr(w, "pv", "off");
     jw_kbool(w, "dense", !sparse);
     /* The official module tunes without the sink block and runs with it. */
     if (p->profile == SPARGE_OFFICIAL)
@@ -1092,6 +1126,9 @@ static const struct opt options[] = {
              .flags = OPT_IDENTITY_NOT | OPT_CALIB_FIXED),
     OPT_BOOL(struct sparge_params, tune_pv, "1", "calibrate: search pv; otherwise 20.",
              .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct sparge_params, pv_min, "0", 0, 1, "share of kept tiles",
+            "calibrate: pv=off for heads in which filter 2 skips P.V of fewer tiles.",
+            .flags = OPT_IDENTITY_NOT),
     {0},
 };
 
@@ -1234,6 +1271,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
     const struct sparge_rules *r = &s->rules;
     bool filter = sparge_filter(r, s->map, &a->filter, why);
     a->kind = is_softmax(r) ? ARITH_SOFTMAX : filter ? ARITH_FILTER : ARITH_CPU;
+    a->whole = r->dense;
 }
 
 static bool judges(const void *params, char why[160])

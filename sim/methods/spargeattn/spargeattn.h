@@ -30,6 +30,7 @@ struct sparge_params {
     int search;
     double l1, l2;
     bool tune_pv;
+    double pv_min;
 };
 
 /* Parameters with presets and profile filled in, for head dimension d. */

@@ -23,3 +23,9 @@ grep -c 'calib=absent' seg/records.jsonl
 "$LACUNA" calibrate -q sampleattention n300.h5 --segments 800,400 -o x.json; echo "exit $?"
 sed 's/"sum": .*/"sum": null/; s/^ *400,$/300,/' s.json >overlap.json
 "$LACUNA" replay -q n300.h5 -m sampleattention:calib=overlap.json -o x; echo "exit $?"
+# A head in which filter 2 skips too little goes without it; the report counts them, and the file has the parameter.
+"$LACUNA" calibrate spargeattn:l1=0.2:l2=0.3:pv_min=1 n900.h5 -o pays.json; echo "exit $?"
+grep -E '"pv"|"pv_min"' pays.json | tr -d ' '
+"$LACUNA" replay -q n900.h5 -m spargeattn:calib=pays.json -o pays; echo "exit $?"
+grep -o 'pv_min=1' pays/records.jsonl | uniq
+"$LACUNA" calibrate -q spargeattn:pv_min=2 n900.h5 -o x.json; echo "exit $?"
