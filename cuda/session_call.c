@@ -714,10 +714,10 @@ static bool same_arithmetic(const struct own_quantised *a, const struct own_quan
 {
     return a->bq == b->bq && a->bk == b->bk && a->warp == b->warp && a->levels == b->levels &&
            a->gran == b->gran && a->round == b->round && a->fold_scale == b->fold_scale &&
-           a->smooth_k == b->smooth_k && a->smooth_v == b->smooth_v && a->mean_as == b->mean_as &&
-           a->keys_as == b->keys_as && a->values_as == b->values_as && a->e4m3 == b->e4m3 &&
-           a->offset == b->offset && a->factor == b->factor && a->v_top == b->v_top &&
-           a->sum == b->sum;
+           a->smooth_k == b->smooth_k && a->smooth_v == b->smooth_v &&
+           a->inputs_as == b->inputs_as && a->mean_as == b->mean_as && a->keys_as == b->keys_as &&
+           a->values_as == b->values_as && a->e4m3 == b->e4m3 && a->offset == b->offset &&
+           a->factor == b->factor && a->v_top == b->v_top && a->sum == b->sum;
 }
 
 /* May heads with these filters be of one launch? Each has its own distance there. */
@@ -888,7 +888,7 @@ static int make_dense(struct attend *a, struct accel_result *r, struct err *err)
     return 0;
 }
 
-/* Attention over the masks that own arithmetic was about, for their LSE. Outputs go to the call's
+/* Attention over the masks that other arithmetic was about, for their LSE. Outputs go to the call's
  * scratch. */
 static int run_mask(struct attend *a, struct err *err)
 {
@@ -906,6 +906,19 @@ static int run_mask(struct attend *a, struct err *err)
     return 0;
 }
 
+/* Have all tiles been multiplied, in an arithmetic of the methods? Filters that skip some have
+ * kernels in exact arithmetic, too. */
+static bool multiplies_all(const struct attend *a)
+{
+    char why[160];
+    struct accel_filter exact;
+    if (!a->filters)
+        return a->own_kernel;
+    exact = a->filters[0];
+    exact.quant = (struct own_quantised){0};
+    return !filter_kernel_find(a->s->call.problem.d, a->s->gpu.sm, &exact, why);
+}
+
 /* The filters of runs that leave skipped tiles out of their normaliser, or round their operands,
  * once more, exactly and with these tiles in it, for the LSE of the whole mask. */
 static int run_whole(struct attend *a, struct err *err)
@@ -917,7 +930,7 @@ static int run_whole(struct attend *a, struct err *err)
     OWN(free_at) struct accel_filter *all = NULL;
 
     a->whole_lse = a->x.lse;
-    if (a->own_kernel && !keeps_all(a))
+    if (multiplies_all(a) && !keeps_all(a))
         return run_mask(a, err);
     if (!a->filters || (a->filters[0].keep_denominator && !a->jobs.operands))
         return 0;

@@ -867,7 +867,7 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
         common_unit(first[h].masks, first[h].n_masks, &unit_q, &unit_k);
     int64_t bq = unit_q, bk = unit_k;
     PASS_ON(geometry(a, s, first, &bq, &bk, why, err));
-    if (bk % 64 && !(on_device && !first->own_kernel && fills_little(call)))
+    if (bk % 64 && !first->filter && !(on_device && !first->own_kernel && fills_little(call)))
         bq = bk = ACCEL_TILE;
     struct accel_lists l = {.count = call->n,
                             .bq = (int)bq,
