@@ -82,7 +82,7 @@ static void list_on_gpu(const struct method *m, struct jw *w)
 {
     static const char *const attention[] = {
         [ARITH_SOFTMAX] = "attention on the GPU",
-        [ARITH_FILTER] = "attention on the GPU, its filter on P V too",
+        [ARITH_FILTER] = "attention on the GPU, exact or in its own arithmetic",
         [ARITH_KERNEL] = "attention on the GPU, in its own arithmetic",
         [ARITH_ADDED] = "attention on the GPU, with what is added to it",
         [ARITH_CPU] = ("attention on the GPU, unless a setting changes its arithmetic: such heads "

@@ -199,8 +199,8 @@ bool method_refuses(char why[160], const char *fmt, ...) __attribute__((format(p
 struct arithmetic {
     enum arith_kind {
         ARITH_SOFTMAX, /* exact softmax over the mask; `attend` is not called */
-        ARITH_FILTER,  /* softmax in which `filter` skips P V of some tiles. An ARITH_SOFTMAX head
-                        * in the same call sets the filter's unit, bq and bk */
+        ARITH_FILTER,  /* softmax as `filter` has it, which may skip P V of tiles. An ARITH_SOFTMAX
+                        * head in the same call sets the filter's unit, bq and bk */
         ARITH_KERNEL,  /* what a GPU has kernels for: `own` */
         ARITH_ADDED,   /* exact softmax, and `added` is added to its output */
         ARITH_CPU,     /* only `attend` implements it */

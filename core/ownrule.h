@@ -41,6 +41,8 @@ struct own_quantised {
     bool fold_scale;      /* the integers of q hold the softmax scale */
     bool smooth_k;        /* keys less their token mean */
     bool smooth_v;        /* values less their token mean, which the output gets back */
+    enum dtype inputs_as; /* type to which q and k are rounded first; with fp16 nothing overflows:
+                           * what is beyond its range becomes its largest number */
     enum dtype mean_as;   /* type to which the token mean of k is rounded */
     enum dtype keys_as;   /* type to which k less its mean is rounded */
     enum dtype values_as; /* type to which v is rounded first */

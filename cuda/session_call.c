@@ -612,10 +612,10 @@ static bool same_arithmetic(const struct own_quantised *a, const struct own_quan
 {
     return a->bq == b->bq && a->bk == b->bk && a->warp == b->warp && a->levels == b->levels &&
            a->gran == b->gran && a->round == b->round && a->fold_scale == b->fold_scale &&
-           a->smooth_k == b->smooth_k && a->smooth_v == b->smooth_v && a->mean_as == b->mean_as &&
-           a->keys_as == b->keys_as && a->values_as == b->values_as && a->e4m3 == b->e4m3 &&
-           a->offset == b->offset && a->factor == b->factor && a->v_top == b->v_top &&
-           a->sum == b->sum;
+           a->smooth_k == b->smooth_k && a->smooth_v == b->smooth_v &&
+           a->inputs_as == b->inputs_as && a->mean_as == b->mean_as && a->keys_as == b->keys_as &&
+           a->values_as == b->values_as && a->e4m3 == b->e4m3 && a->offset == b->offset &&
+           a->factor == b->factor && a->v_top == b->v_top && a->sum == b->sum;
 }
 
 /* May heads with these filters be of one launch? Each has its own distance there. */
@@ -1057,7 +1057,8 @@ static bool lacks_whole(const struct attend *a, const struct launch *l)
     return a->own_kernel || (l->filter && (!l->filter->keep_denominator || l->quant));
 }
 
-/* Attention of a launch once more, exactly and with skipped tiles in its normaliser. */
+/* Attention of a launch once more, exactly and with skipped tiles in its normaliser. A filter that
+ * skips nothing may have no kernel in exact arithmetic: lists have. */
 static int add_whole(struct attend *a, const struct launch *l, const struct attn_tensors *x,
                      struct err *err)
 {
@@ -1066,13 +1067,19 @@ static int add_whole(struct attend *a, const struct launch *l, const struct attn
     OWN(attn_plan_free) struct attn_plan plan = {0};
     struct list_plan on_device;
     struct launch exact = *l;
+    char why[160];
 
     f.keep_denominator = true;
     f.quant = (struct own_quantised){0};
     exact.filter = l->filter ? &f : NULL;
     exact.quant = NULL;
+    if (l->kind == LAUNCH_FILTER && !filter_kernel_find(l->problem.d, a->s->gpu.sm, &f, why)) {
+        exact.kind = LAUNCH_LISTS;
+        exact.filter = NULL;
+    }
     PASS_ON(find_kernel(a, &exact, err));
-    if (memcmp(&exact.kernel->tile, &l->kernel->tile, sizeof l->kernel->tile) != 0) {
+    if (exact.kind != l->kind ||
+        memcmp(&exact.kernel->tile, &l->kernel->tile, sizeof l->kernel->tile) != 0) {
         bool here = l->kind == LAUNCH_DENSE || !makes_blocks(a);
         PASS_ON(here ? plan_here(a, &exact, &ignored, err)
                      : plan_blocks(a, &exact, 1, &on_device, err));

@@ -869,7 +869,7 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
     for (int h = 0; h < call->n && !by->filter; h++)
         by = first[h].filter ? first + h : by;
     PASS_ON(geometry(a, s, by, &bq, &bk, why, err));
-    if (bk % 64 && !(on_device && !first->own_kernel && fills_little(call)))
+    if (bk % 64 && !by->filter && !(on_device && !first->own_kernel && fills_little(call)))
         bq = bk = ACCEL_TILE;
     struct accel_lists l = {.count = call->n,
                             .bq = (int)bq,

@@ -77,8 +77,8 @@ void attn_job_free(struct attn_job *job);
  * Tensors: q int8 [heads][nq][d], k int8 [kv_heads][nk][d], v e4m3 [kv_heads][d][padded] with
  * zeros from nk on; of each 16 keys, place attn8_place(r) has key r.
  *
- * ATTN_INT8_F16 (SageAttention 1, arXiv 2410.02367): P and v [kv_heads][nk][d] in float16, k_scale
- * of 64 keys. Dense: sums in fp32. Lists: sums of a tile's P V in float16, l sums the rounded P. */
+ * ATTN_INT8_F16 (SageAttention 1, arXiv 2410.02367): P and v [kv_heads][nk][d] in float16, sums in
+ * fp32; k_scale of 64 keys, in lists of 64 x 32 of 32. */
 struct attn8_scales {
     const float *q; /* [heads][nq], equal for rows r and r + 8 of every 16 */
     const float *k; /* [kv_heads][padded]: of a token; in every tile, tokens with equal t % 8 / 2
@@ -110,10 +110,12 @@ int attn8_job_init(struct gpu *g, const struct attn_problem *p, const struct att
  * maximum: filter 2 of SpargeAttn (arXiv 2502.18137, section 3.4), in exact arithmetic or with
  * operands of 8 bits. The reference is tile_attn_rows (sim/blocks/tileattn.h). */
 
-/* A kernel for lists of 64 x 128 or 128 x 64 blocks in which `scope` rows decide together. */
+/* A kernel for lists of 64 x 128 or 128 x 64 blocks in which `scope` rows decide together, or of 64
+ * x 32 without a filter. */
 struct filter_kernel {
     struct attn_kernel kernel;
     int scope;
+    bool skips; /* false: for an infinite distance alone */
 };
 extern const struct filter_kernel filter_kernels[]; /* NULL-terminated by name */
 

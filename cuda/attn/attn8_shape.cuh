@@ -21,6 +21,11 @@ struct shape8 : shape<D_, BN_, WG_, STAGES_, KIND_, UNIT_, UNIT_> {
                          V_BYTES = base::V_BYTES / (E4M3_ ? 2 : 1);
 };
 
+/* The same shape for lists of which every tile is multiplied (attn8_lists.cuh). */
+template <class T> struct unskipped : T {
+    static constexpr bool SKIPS = false;
+};
+
 /*                             D   BN  WG ST               UNIT */
 using dense8_128 = shape8<128, 128, 3, 4>;
 using dense8_64 = shape8<64, 128, 3, 8>;
@@ -35,5 +40,7 @@ using filter8f_128_wide = teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 128, false
 using filter8f_128_tall = shape8<128, 128, 2, 3, BLOCKS_FILTER, 64, false>;
 using filter8f_64_wide = teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 128, false>, 3>;
 using filter8f_64_tall = teams<shape8<64, 64, 2, 6, BLOCKS_FILTER, 64, false>, 2>;
+using list8f_128 = unskipped<teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 32, false>, 3>>;
+using list8f_64 = unskipped<teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 32, false>, 3>>;
 
 #endif

@@ -16,12 +16,13 @@
 template <class T, int SCOPE>
 static constexpr filter_kernel entry(const char *name, const char *summary)
 {
-    attn_lists lists = T::BLOCK == 128 ? ATTN_64x128 : ATTN_128x64;
+    attn_lists lists = T::BLOCK == 128 ? ATTN_64x128 : T::BLOCK == 64 ? ATTN_128x64 : ATTN_64x32;
     attn_tile tile = {T::BM, T::BN, T::UNITS};
     attn_element element = !T::BYTES ? ATTN_BF16 : T::BY_CHANNEL ? ATTN_INT8 : ATTN_INT8_F16;
     return {{name, summary, T::D, lists, tile, element, 90, T::THREADS,
              T::TEAMS * (int)sizeof(attn_smem<T>), filter_launch<T, SCOPE>},
-            SCOPE};
+            SCOPE,
+            T::SKIPS};
 }
 
 #define KERNEL(d, shape, lists, scope, name, suffix, text, by)                                     \
@@ -37,6 +38,8 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
                "INT8 and float16, ", by)
 #define WIDE(d, scope, suffix, by) KERNELS(d, wide, wide, "64x128", scope, suffix, by)
 #define TALL(d, scope, bytes, suffix, by) KERNELS(d, tall, bytes, "128x64", scope, suffix, by)
+#define UNSKIPPED(d)                                                                               \
+    entry<list8f_##d, 64>("int8-f16-hd" #d "-64x32", "head dim " #d ", INT8 and float16, 64x32")
 
 const struct filter_kernel filter_kernels[] = {
     WIDE(128, 64, "", ""),
@@ -48,6 +51,8 @@ const struct filter_kernel filter_kernels[] = {
     WIDE(64, 16, "-warp", " by 16 rows"),
     TALL(64, 128, tall, "", ""),
     TALL(64, 32, tall, "-pair", " by 32 rows"),
+    UNSKIPPED(128),
+    UNSKIPPED(64),
     {},
 };
 
@@ -62,16 +67,16 @@ const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel
                                                char why[160])
 {
     if (sm != 90) {
-        snprintf(why, 160, "the kernels that skip P V need a Hopper GPU (sm_90), this one is sm_%d",
-                 sm);
+        snprintf(why, 160,
+                 "kernels for a filter on P V need a Hopper GPU (sm_90), this one is sm_%d", sm);
         return NULL;
     }
     for (const filter_kernel *k = filter_kernels; k->kernel.name; k++)
-        if (k->kernel.d == d && k->scope == f->scope && multiplies(&k->kernel, &f->quant) &&
-            attn_block_rows(k->kernel.lists, NULL) == f->bq &&
+        if (k->kernel.d == d && k->scope == f->scope && (k->skips || f->pv == INFINITY) &&
+            multiplies(&k->kernel, &f->quant) && attn_block_rows(k->kernel.lists, NULL) == f->bq &&
             attn_block_keys(k->kernel.lists, NULL) == f->bk)
             return k;
-    snprintf(why, 160, "no CUDA kernel skips P V of %lld x %lld tiles by %lld rows, head dim %d%s",
+    snprintf(why, 160, "no CUDA kernel has P V of %lld x %lld tiles by %lld rows, head dim %d%s",
              (long long)f->bq, (long long)f->bk, (long long)f->scope, d,
              f->quant.levels ? ", in this integer arithmetic" : "");
     return NULL;

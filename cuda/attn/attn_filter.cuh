@@ -449,6 +449,8 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     }
 };
 
+template <class T> struct list_consumer; /* attn8_lists.cuh */
+
 template <class T, int SCOPE>
 __global__ void __launch_bounds__(T::THREADS, 1)
     attn_filter(const __grid_constant__ attn_maps maps, const __grid_constant__ filter_args f)
@@ -473,8 +475,13 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         regs_inc<T::REGS_CONSUMER>();
         int w = uniform(group - 1);
         attn_smem<T> &sm = teams[w / T::WG];
-        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, w % T::WG}}, {f, sm}};
-        c.run();
+        if constexpr (T::SKIPS) {
+            filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, w % T::WG}}, {f, sm}};
+            c.run();
+        } else {
+            list_consumer<T> c = {{{{sm, f.base, &maps.o, w % T::WG}}, {f, sm}}};
+            c.run();
+        }
     }
 #endif
 }

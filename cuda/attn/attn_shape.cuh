@@ -46,6 +46,7 @@ struct shape {
     static constexpr int UNITS = BN / UNIT, PER_BLOCK = BLOCK / UNIT;
     static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
     static constexpr bool FILTER = KIND == BLOCKS_FILTER;
+    static constexpr bool SKIPS = FILTER;           /* tiles may be skipped */
     static constexpr bool ASCENDS = FILTER;         /* lists are walked from their beginning */
     static constexpr bool BYTES = false;            /* operands of 8 bits (attn8_shape.cuh), */
     static constexpr bool BY_CHANNEL = false;       /* values among them, */

@@ -2,8 +2,8 @@
  * filter_arith.cuh - the arithmetics of the kernels that skip P V (attn_filter.cuh): products,
  * maxima and exponentials of a stage, exact or with INT8 scores and P V in e4m3 or float16.
  *
- * All leave the probabilities of a stage in p. Quantised P V has sums u of its own. Beside the
- * next stage's scores it comes in PARTS of 64 channels, as registers do not hold more.
+ * All leave the probabilities of a stage in p. P V in e4m3 has sums u of its own. Beside the next
+ * stage's scores it comes in PARTS of 64 channels, as registers do not hold more.
  */
 #ifndef LACUNA_FILTER_ARITH_CUH
 #define LACUNA_FILTER_ARITH_CUH
@@ -11,8 +11,6 @@
 #include "cuda/attn/attn8_consumer.cuh"
 #include "cuda/attn/attn_consumer.cuh"
 #include "cuda/attn/filter_shape.cuh"
-
-#include <cuda_fp16.h>
 
 enum filter_values { VALUES_BF16, VALUES_E4M3, VALUES_F16 };
 
@@ -177,12 +175,23 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
     /* Scores become floats where some may not count, or where they are coarse. */
     DEVICE void mask(int (&s)[BN / 2], bool some)
     {
-        if (!some && !__any_sync(~0u, scale[0] > FINE || scale[UNITS - 1] > FINE))
+        float most = scale[0];
+#pragma unroll
+        for (int u = 1; u < UNITS; u++)
+            most = fmaxf(most, scale[u]);
+        if (!some && !__any_sync(~0u, most > FINE))
             return;
-        base::template mask_scores<0, SCORES>(s, scale[0], warp_load(&sm.keys[kv.at][0]));
-        if constexpr (UNITS > 1)
-            base::template mask_scores<SCORES, BN / 2>(s, scale[1], warp_load(&sm.keys[kv.at][1]));
+        mask_units<0>(s);
         scale[0] = -1;
+    }
+
+    /* Units from FIRST on. */
+    template <int FIRST> DEVICE void mask_units(int (&s)[BN / 2])
+    {
+        base::template mask_scores<FIRST * SCORES, (FIRST + 1) * SCORES>(
+            s, scale[FIRST], warp_load(&sm.keys[kv.at][FIRST]));
+        if constexpr (FIRST + 1 < UNITS)
+            mask_units<FIRST + 1>(s);
     }
 
     DEVICE bool floats() const
@@ -229,69 +238,48 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
     }
 };
 
+/* P V is added to the outputs. */
 template <class T> struct filter_arith<T, VALUES_F16> : filter_arith<T, VALUES_E4M3> {
-    static constexpr int BN = T::BN, D = T::D, STEPS = T::UNIT / 16;
+    static constexpr int BN = T::BN, PARTS = 1;
 
     using base = filter_arith<T, VALUES_E4M3>;
-    using base::o, base::sm, base::CHANNELS;
+    using base::o, base::sm, base::SCORES;
 
-    using sums = int[CHANNELS / 4]; /* pairs */
+    struct sums {
+    };
 
     uint32_t p[BN / 4];
 
     template <int PENDING, int PART> DEVICE void issue_values(int of_stage, sums &u)
     {
-        constexpr int FIRST = PENDING & 1 ? 0 : STEPS;
-        hold(u);
+        hold(o);
+        add_values<PENDING>(of_stage);
+    }
+
+    /* The same where other products may be under way. */
+    template <int PENDING> DEVICE void add_values(int of_stage)
+    {
+        uint64_t vd = descriptor(uniform(desc_low(smem_addr(sm.v[of_stage]), BN * 128)));
         wgmma_fence();
-        uint64_t vd =
-            descriptor(uniform(desc_low(smem_addr(sm.v[of_stage]) + PART * BN * 128, BN * 128)));
 #pragma unroll
-        for (int kk = FIRST; kk < BN / 16; kk++)
-            if (PENDING >> kk / STEPS & 1)
-                wgmma_f16(u, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
-                          vd + kk * 2048 / 16, kk > FIRST);
+        for (int kk = 0; kk < BN / 16; kk++)
+            if (PENDING >> kk * 8 / SCORES & 1)
+                wgmma_f16(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
+                          vd + kk * 2048 / 16, 1);
         wgmma_commit();
     }
 
     template <int PART> DEVICE void end_values(sums &u)
     {
         wgmma_wait<0>();
-        hold(u);
-#pragma unroll
-        for (int i = 0; i < CHANNELS / 4; i++) {
-            float2 x = halves_of(u[i]);
-            o[CHANNELS / 2 * PART + 2 * i] += x.x;
-            o[CHANNELS / 2 * PART + 2 * i + 1] += x.y;
-        }
-    }
-
-    static DEVICE float2 halves_of(int pair)
-    {
-        return __half22float2(*(const __half2 *)&pair);
-    }
-
-    /* The sums are those of the rounded probabilities, which become pairs at every other place. */
-    template <bool FLOATS, int FROM, int TO>
-    DEVICE void soften(int (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
-    {
-        float exact[2];
-        base::template soften<FLOATS, FROM, TO>(s, reference, exact);
-        sum[0] = sum[1] = 0;
-#pragma unroll
-        for (int i = FROM; i < TO; i += 2) {
-            __half2 pair = __floats2half2_rn(__int_as_float(s[i]), __int_as_float(s[i + 1]));
-            s[i] = *(const int *)&pair;
-            float2 x = __half22float2(pair);
-            sum[i / 2 % 2] += x.x + x.y;
-        }
+        hold(o);
     }
 
     template <int FROM, int TO> DEVICE void pack_all(const int (&s)[BN / 2])
     {
 #pragma unroll
         for (int i = FROM / 2; i < TO / 2; i++)
-            p[i] = (uint32_t)s[2 * i];
+            p[i] = pack_f16(__int_as_float(s[2 * i]), __int_as_float(s[2 * i + 1]));
     }
 };
 

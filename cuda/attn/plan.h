@@ -207,8 +207,8 @@ static inline int64_t attn_most_items(int64_t rows, int sms)
 }
 
 /* Plan for a kernel that walks over each list in order and decides tile by tile whether to multiply
- * P V (attn.h): lists of 128 x 64 or 64 x 128 blocks, no row cut. The upper bits of an entry
- * say, for warpgroup w, whether P V must be computed (bit FILTER_EXEMPT + w; set for the last
+ * P V (attn.h): lists of 128 x 64, 64 x 128 or 64 x 32 blocks, no row cut. The upper bits of an
+ * entry say, for warpgroup w, whether P V must be computed (bit FILTER_EXEMPT + w; set for the last
  * `tail` blocks of a list), and whether its rows want the block at all (bit FILTER_WANTED + w). */
 #define FILTER_BLOCK 0x0fffffff
 #define FILTER_EXEMPT 28

@@ -48,6 +48,13 @@ static __device__ __forceinline__ float round_to(enum dtype t, float x)
                          : x;
 }
 
+/* The same, of what the rule has as fp16 numbers without an overflow. */
+static __device__ __forceinline__ float round_by(const own_quantised &r, enum dtype t, float x)
+{
+    const float most = 65504;
+    return round_to(t, r.inputs_as == DT_F16 ? fminf(fmaxf(x, -most), most) : x);
+}
+
 /* Group of token i of QUANT_ROWS, counted from the first one's (quant_group_of of
  * sim/blocks/quant.c). */
 static __device__ __forceinline__ int group_of(const own_quantised &r, bool keys, unsigned i)
@@ -174,7 +181,7 @@ reduce_tokens(const quantised_args &a, const __nv_bfloat16 *x, double (&by)[toke
             else if (MAX)
                 top[i] = fmaxf(top[i], fabsf(y[i]));
             else
-                sum[i] += y[i];
+                sum[i] += round_by(a.rule, a.rule.inputs_as, y[i]);
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -238,6 +245,9 @@ static __device__ __forceinline__ void channels_of(const quantised_args &a, cons
 {
     unpack(raw, x);
 #pragma unroll
+    for (int i = 0; i < 8 && !CENTRED; i++)
+        x[i] = round_by(a.rule, a.rule.inputs_as, x[i]);
+#pragma unroll
     for (int i = 0; i < 8; i++)
         if (!KEYS)
             x[i] = __fmul_rn(x[i], a.q_factor);
@@ -246,7 +256,7 @@ static __device__ __forceinline__ void channels_of(const quantised_args &a, cons
     if (KEYS && !CENTRED && a.rule.smooth_k && a.rule.keys_as != DT_F32)
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            x[i] = round_to(a.rule.keys_as, x[i]);
+            x[i] = round_by(a.rule, a.rule.keys_as, x[i]);
 }
 
 /* Do bf16 numbers hold the keys less their mean, and this? */
@@ -419,7 +429,7 @@ static __device__ __forceinline__ void quantise_values(const quantised_args &a, 
         unpack(*(const uint4 *)(a.v + at), x);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            x[i] = __fsub_rn(round_to(a.rule.values_as, x[i]), mean[i]);
+            x[i] = __fsub_rn(round_by(a.rule, a.rule.values_as, x[i]), mean[i]);
             x[i] = a.rule.e4m3 ? e4m3_of(__fmul_rn(x[i], factor[i])) : x[i];
         }
 #pragma unroll

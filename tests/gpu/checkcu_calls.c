@@ -56,6 +56,7 @@ static const char *const settings[] = {
     "sampleattention:alpha_c=0.8:chunks=3",
     "sale:tau=0.02:local=256",
     "sale:tau=0.02,0.2,0.005:local=256",
+    "sale:tau=0.02,0.2,0:arith=sage1",
     "fg-attn:refresh=2:M=32:compare=1",
     "fg-attn:refresh=1",
     "fg-attn:mode=pooled",

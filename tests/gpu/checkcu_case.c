@@ -101,17 +101,23 @@ struct head_in cu_head(int64_t nq, int64_t nk, int d, double scale, bool causal)
         .branch = "main"};
 }
 
+/* Lists of 64 x 32 are SALE's, the others SpargeAttn's. */
 struct accel_filter cu_filter(const struct filter_kernel *k, double pv)
 {
     int bq = attn_block_rows(k->kernel.lists, NULL), bk = attn_block_keys(k->kernel.lists, NULL);
-    struct accel_filter f = {.bq = bq, .bk = bk, .pv = pv, .scope = k->scope};
-    bool e4m3 = k->kernel.element == ATTN_INT8;
+    struct accel_filter f = {.bq = bq, .bk = bk, .pv = k->skips ? pv : INFINITY, .scope = k->scope};
+    bool e4m3 = k->kernel.element == ATTN_INT8, sale = k->kernel.lists == ATTN_64x32;
+    enum dtype as = sale ? DT_F16 : DT_F32;
     if (k->kernel.element != ATTN_BF16)
         f.quant = (struct own_quantised){.bq = bq,
                                          .bk = bk,
                                          .levels = 127,
                                          .gran = OWN_BY_BLOCK,
+                                         .round = sale ? OWN_RNE : OWN_RHA_EPS,
                                          .smooth_k = true,
+                                         .inputs_as = as,
+                                         .mean_as = as,
+                                         .keys_as = as,
                                          .values_as = e4m3 ? DT_F32 : DT_F16,
                                          .e4m3 = e4m3,
                                          .offset = e4m3 ? 8.807f : 0,

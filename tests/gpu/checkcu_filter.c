@@ -48,6 +48,7 @@ struct filter_case {
     struct attn_job job;
     struct attn_tensors x;
     struct own_operands ops; /* of kernels with 8 bits */
+    int8_t *qi, *ki;         /* theirs, where sums of fp16 numbers make them the CPU's */
     uint16_t *out;
     float *lse;
     double *tiles; /* [heads] */
@@ -111,6 +112,12 @@ static int case_init(struct gpu *g, struct filter_case *f, struct err *err)
         PASS_ON(own_operands_init(g, p, &f->filters[0].quant, &f->x, &f->ops, err));
         PASS_ON(own_operands_make(g, &f->ops, err));
     }
+    if (f->filters[0].quant.inputs_as == DT_F16) {
+        PASS_ON(mem_alloc(&f->qi, n * p->d, 1, "integers", err));
+        PASS_ON(mem_alloc(&f->ki, p->kv_heads * p->nk * p->d, 1, "integers", err));
+        PASS_ON(gpu_get(g, f->qi, f->ops.x.q, n * p->d, err));
+        PASS_ON(gpu_get(g, f->ki, f->ops.x.k, p->kv_heads * p->nk * p->d, err));
+    }
     PASS_ON(make_job(g, f, f->filters, 2, err));
     PASS_ON(mem_alloc(&f->out, n * p->d, 2, "outputs", err));
     PASS_ON(mem_alloc(&f->lse, n, 4, "outputs", err));
@@ -130,6 +137,8 @@ static void case_free(struct filter_case *f)
     free(f->out);
     free(f->lse);
     free(f->tiles);
+    free(f->qi);
+    free(f->ki);
 }
 
 static int launch(struct gpu *g, const struct filter_case *f, uint16_t *out, float *lse,
@@ -171,7 +180,7 @@ struct model {
     struct tile_attn tile;
     struct tile_work *work;
     struct quant q, k; /* with operands of 8 bits */
-    float *centred, *v, mean[128], v_scale[128];
+    float *rounded, *centred, *v, mean[128], v_scale[128];
     double exact[128 * 128], out[128 * 128], lse[128]; /* of a list; exact: P was not rounded */
     double delta, off, own, ref; /* squares over a case: kernel to model, kernel and model to
                                   * `exact`, the model's outputs */
@@ -208,13 +217,19 @@ static int quantise(const struct filter_case *f, struct model *m, struct err *er
     struct tile_attn *t = &m->tile;
     const struct attn_in *x = &t->exact->x;
     struct quant_groups by[2] = {{QUANT_BLOCK, false, r->bq, 0}, {QUANT_BLOCK, true, r->bk, 0}};
-    t->together = f->kernel->kernel.tile.units;
+    enum quant_round round = (enum quant_round)r->round;
+    t->together = f->kernel->skips ? f->kernel->kernel.tile.units : 0;
+    PASS_ON(mem_alloc(&m->rounded, x->nq * x->d, sizeof *m->rounded, "queries", err));
     PASS_ON(mem_alloc(&m->centred, x->nk * x->d, sizeof *m->centred, "keys", err));
     PASS_ON(mem_alloc(&m->v, x->nk * x->d, sizeof *m->v, "values", err));
-    token_mean(x->k, x->nk, x->d, DT_F32, m->mean);
-    token_centre(x->k, x->nk, x->d, m->mean, DT_F32, m->centred);
-    PASS_ON(quant_int(&m->q, x->q, x->nq, x->d, by, r->levels, QUANT_RHA_EPS, err));
-    PASS_ON(quant_int(&m->k, m->centred, x->nk, x->d, by + 1, r->levels, QUANT_RHA_EPS, err));
+    for (int64_t i = 0; i < x->nq * x->d; i++)
+        m->rounded[i] = dtype_round(r->inputs_as, x->q[i]);
+    for (int64_t i = 0; i < x->nk * x->d; i++)
+        m->centred[i] = dtype_round(r->inputs_as, x->k[i]);
+    token_mean(m->centred, x->nk, x->d, r->mean_as, m->mean);
+    token_centre(m->centred, x->nk, x->d, m->mean, r->keys_as, m->centred);
+    PASS_ON(quant_int(&m->q, m->rounded, x->nq, x->d, by, r->levels, round, err));
+    PASS_ON(quant_int(&m->k, m->centred, x->nk, x->d, by + 1, r->levels, round, err));
     t->q = &m->q;
     t->k = &m->k;
     t->score_scale = (float)(x->scale * 1.4426950408889634);
@@ -231,7 +246,7 @@ static int quantise(const struct filter_case *f, struct model *m, struct err *er
         for (int64_t i = 0; i < x->nk * x->d; i++)
             m->v[i] = f16_round(x->v[i]);
         t->p_type = TILE_P_F16;
-        t->l_rounded = true;
+        t->l_rounded = f->kernel->skips;
         t->acc = TILE_ACC_F16;
         t->mma_keys = 16;
     }
@@ -244,9 +259,10 @@ static void model_free(struct model *m)
     m->work = NULL;
     quant_free(&m->q);
     quant_free(&m->k);
+    free(m->rounded);
     free(m->centred);
     free(m->v);
-    m->centred = m->v = NULL;
+    m->rounded = m->centred = m->v = NULL;
 }
 
 /* One list at the distances pv + slack, with exact P, and pv - slack. */
@@ -308,6 +324,9 @@ static int compare_head(const struct filter_case *f, struct model *m, int head, 
                                  .out_dtype = DT_BF16};
     if (is_quantised(f))
         TRY(quantise(f, m, err));
+    if (f->qi && (memcmp(f->qi + head * p->nq * p->d, m->q.q, (size_t)(p->nq * p->d)) != 0 ||
+                  memcmp(f->ki + kv, m->k.q, (size_t)(p->nk * p->d)) != 0))
+        snprintf(what, 160, "other integers in head %d", head);
     TRY(tile_work_new(&m->tile, &m->work, err));
     m->low = m->high = 0;
     for (int64_t b = 0; b < blocks; b++) {
@@ -405,7 +424,8 @@ static int check_kernel(struct gpu *g, const struct filter_kernel *k,
         double pv;
     } settings[] = {{DATA_SMOOTH, 4},   {DATA_SMOOTH, 12},  {DATA_SMOOTH, INFINITY},
                     {DATA_NORMAL, 0.5}, {DATA_NORMAL, 0},   {DATA_OFFSET, 1},
-                    {DATA_HUGE, 30},    {DATA_ONE_HOT, 20}, {DATA_EQUAL, 0}};
+                    {DATA_HUGE, 30},    {DATA_ONE_HOT, 20}, {DATA_EQUAL, 0},
+                    {DATA_TINY, 4}};
     static const int64_t shapes[][2] = {{1, 1},     {64, 64},   {65, 65},    {129, 129},
                                         {300, 300}, {77, 1000}, {640, 1100}, {1000, 1000},
                                         {1, 500},   {400, 129}, {2300, 2300}};

@@ -39,6 +39,7 @@ static const char *const settings[] = {
     "spargeattn:arith=sage2:theta=-1:tau=0.7:pv=4",
     "spargeattn:arith=sage2:theta=-1:tau=0.7:pv=2:arch=sm90:v_max=2.25",
     "spargeattn:arith=sage2:theta=-1:tau=0.7:pv=3:profile=paper",
+    "sale:dense_below=0:tau=0.02:arith=sage1",
     "hyperattention:min_len=32:block=16:samples=24",
     "hyperattention:min_len=0:block=24:samples=16:exclude=0:official_pad=1",
     "hyperattention:min_len=60:block=64:samples=0:proj_dir=axes:gray=inverse",
@@ -148,7 +149,8 @@ static void compare(const struct both *b, const struct method_run *m, double wor
 {
     int64_t nq = b->in.x.nq, n = nq * b->in.x.dv;
     bool sparse = strcmp(m->method->name, "spargeattn") == 0;
-    bool dense = strcmp(m->method->name, "sageattention") == 0, quantised = sparse || dense;
+    bool dense = strcmp(m->method->name, "sageattention") == 0;
+    bool quantised = sparse || dense || strcmp(m->method->name, "sale") == 0;
     double allowed = sparse ? INFINITY : dense && !strstr(m->canonical, "version=1") ? 4e-2 : 5e-3;
     double rel = apart(b->out[1], b->out[0], n), lse = 0;
     double off = quantised ? apart(b->out[1], b->whole, n) : 0;

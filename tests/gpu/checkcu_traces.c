@@ -54,6 +54,7 @@ static const struct {
     {"sampleattention:profile=v2", GPU},
     {"sale", GPU},
     {"sale:tau=0.02:local=256", GPU},
+    {"sale:tau=0.02:arith=sage1", GPU},
     {"fg-attn", GPU},
     {"fg-attn:refresh=1", GPU},
     {"fg-attn:refresh=2:M=32:compare=1", GPU},

@@ -120,7 +120,7 @@ TEST_N(same_record_as_on_the_cpu, 2)
 TEST(what_is_asked_for)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r, paper, quantised, half, first, off;
+    OWN(record_free) struct record r, paper, quantised, half, first, off, sale;
     struct accel_session s = {.attended = 0};
     make_head(&h, true);
     run(&s, &able, &h, "spargeattn:arch=sm90", &r);
@@ -142,6 +142,13 @@ TEST(what_is_asked_for)
     ck_assert(q->levels == 127 && !q->e4m3 && q->offset == 0 && q->sum == OWN_SUM_F16);
     run(&s, &able, &h, "spargeattn:pv=off", &off); /* plain lists */
     ck_assert(s.asked.bq == 0 && s.attended == 6);
+    run(&s, &able, &h, "sale:dense_below=0:arith=sage1", &sale);
+    ck_assert(s.asked.bq == 64 && s.asked.bk == 32 && s.asked.tail == 0);
+    ck_assert_double_eq(s.asked.pv, INFINITY);
+    ck_assert(q->bq == 64 && q->bk == 32 && q->levels == 127 && q->gran == OWN_BY_BLOCK);
+    ck_assert(q->round == OWN_RNE && q->smooth_k && q->inputs_as == DT_F16);
+    ck_assert(q->mean_as == DT_F16 && q->keys_as == DT_F16 && q->values_as == DT_F16);
+    HAS(&sale, 0, "sparsity_pv", record_get(&sale, "sparsity_qk"));
 }
 
 TEST(what_is_skipped)

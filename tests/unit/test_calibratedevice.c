@@ -34,7 +34,8 @@ struct accel_session {
     atomic_int inside; /* questions at this moment */
     uint64_t data;     /* of the head that is there */
     int uploads;
-    bool together; /* two at once */
+    bool together;   /* two at once */
+    int in_integers; /* heads whose filter has integers for q and k */
 };
 
 static struct accel_session session;
@@ -100,6 +101,7 @@ static void attend_head(const struct accel_call *c, const struct accel_lists *l,
                                   .sq_delta = j.sum.sq_delta / 16,
                                   .sq_ref = j.sum.sq_ref / 16,
                                   .exp = 2};
+    session.in_integers += r->filter && r->filter->quant.levels == 127;
     r->tiles_pv = r->filter && ptr ? (double)(ptr[ceil_div(N, l->bq)] - ptr[0]) : 0;
 }
 
@@ -249,6 +251,18 @@ TEST(searches_find_the_same)
     }
 }
 
+/* The device judges in the method's arithmetic. */
+TEST(arithmetic_is_asked_for)
+{
+    char words[700];
+    snprintf(words, sizeof words, "%s --backend cuda", make_trace("one.h5", D));
+    json_decref(calibrate("sale:dense_below=0:theta=0.1:tau0=0.9:arith=sage1", words,
+                          test_path("gpu.json")));
+    ck_assert_int_gt(session.judged, HEADS * LAYERS);
+    ck_assert_int_eq(session.in_integers, session.judged);
+    unlink(test_path("gpu.json"));
+}
+
 /* A head stays on the device while it is searched. */
 TEST(a_head_is_uploaded_once)
 {
@@ -265,7 +279,6 @@ static const struct {
     int d;
 } refused[] = {
     {"xattention", "has no GPU side", D},
-    {"sale:dense_below=0:arith=sage1", "no CUDA kernel for arith=sage1", D},
     {"sale:dense_below=0:bits=8", "not bits=8", D},
     {"sampleattention:block=64", "heads of 16 channels are none of mine", 16},
 };

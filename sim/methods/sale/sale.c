@@ -744,9 +744,9 @@ struct sage {
 
 struct state {
     struct sale_head head;
-    double in_bytes; /* of a number of q or k in the trace */
+    struct head_in in;
     bool sage1;
-    struct sage s;
+    struct sage s; /* made when it is asked for */
 };
 
 static void release(void *state)
@@ -759,14 +759,18 @@ static void release(void *state)
 }
 
 /* Q: INT8 per 64 rows, not smoothed; K: INT8 per 32 keys of k - kbar; V in fp16; fp16 chains of one
- * key block added in fp32. */
-static int prepare_sage(struct state *st, const struct head_in *in, struct err *err)
+ * key block added in fp32. sage_filter says the same to a GPU. */
+static int make_sage(struct state *st, struct err *err)
 {
     static const struct quant_groups QUERIES = {QUANT_BLOCK, false, SALE_BQ, SALE_BQ};
     static const struct quant_groups KEYS = {QUANT_BLOCK, true, SALE_BK, SALE_BK};
+    const struct head_in *in = &st->in;
     const struct attn_in *x = &in->x;
     const struct sale_quant *z = &st->head.z;
     struct sage *s = &st->s;
+    if (s->v)
+        return 0;
+    PASS_ON(sale_head_quantise(&st->head, err));
     PASS_ON(quant_int(&s->q, z->q, x->nq, x->d, &QUERIES, 127, QUANT_RNE, err));
     PASS_ON(quant_int(&s->k, z->k, x->nk, x->d, &KEYS, 127, QUANT_RNE, err));
     PASS_ON(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "fp16 values", err));
@@ -816,12 +820,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct sale_config c = resolve(p, in->x.scale);
     PASS_ON(check_shape(ctx, in));
     sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d);
-    s->in_bytes = (double)dtype_size(in->src_dtype);
+    s->in = *in;
     s->sage1 = p->arith == ARITH_SAGE1;
-    if (s->sage1)
-        PASS_ON(sale_head_quantise(&s->head, err));
-    if (s->sage1)
-        PASS_ON(prepare_sage(s, in, err));
     ctx->unit_rows = SALE_BQ;
     return 0;
 }
@@ -864,9 +864,34 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return sale_head_take(&((struct state *)state)->head, c->lists, err);
 }
 
+/* As in make_sage; a filter that skips nothing. */
+static struct accel_filter sage_filter(void)
+{
+    return (struct accel_filter){.bq = SALE_BQ,
+                                 .bk = SALE_BK,
+                                 .pv = INFINITY,
+                                 .scope = SALE_BQ,
+                                 .keep_denominator = true,
+                                 .quant = {.bq = SALE_BQ,
+                                           .bk = SALE_BK,
+                                           .levels = 127,
+                                           .gran = OWN_BY_BLOCK,
+                                           .round = OWN_RNE,
+                                           .smooth_k = true,
+                                           .inputs_as = DT_F16,
+                                           .mean_as = DT_F16,
+                                           .keys_as = DT_F16,
+                                           .values_as = DT_F16,
+                                           .factor = 1,
+                                           .sum = OWN_SUM_F16}};
+}
+
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    a->kind = ((const struct state *)state)->sage1 ? ARITH_CPU : ARITH_SOFTMAX;
+    if (!((const struct state *)state)->sage1)
+        return;
+    a->kind = ARITH_FILTER;
+    a->filter = sage_filter();
 }
 
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
@@ -874,13 +899,14 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
 {
     struct state *s = state;
     *tiles_pv = 0;
+    PASS_ON(make_sage(s, err));
     return tile_attn_rows(&s->s.t, m, out, lse, tiles_pv, err);
 }
 
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct state *s = state;
-    sale_cost(&s->head, s->in_bytes, c);
+    sale_cost(&s->head, (double)dtype_size(s->in.src_dtype), c);
     return true;
 }
 
@@ -919,6 +945,7 @@ struct trial {
     const struct head_in *samples;
     struct state *state; /* of sample `current` */
     int current;
+    bool on_cpu; /* the arithmetic of the state is no judge's */
     struct method_ctx *ctx;
 };
 
@@ -964,10 +991,11 @@ static int chosen_blocks(struct state *s, const struct judge *by, struct judging
     return rc ? rc : judge_add(j, &m, err);
 }
 
-/* The same sum with exact softmax on the kept blocks. */
-static int exact_errors(struct state *s, const struct head_in *in, double *sum, struct err *err)
+/* The same sum by whoever judges, or with exact softmax on the kept blocks. */
+static int judged_errors(struct state *s, const struct head_in *in, double *sum, struct err *err)
 {
     const struct judge *by = judge_of(in->exact);
+    struct accel_filter filter = sage_filter();
     int64_t n = in->x.nq;
     struct judging j;
     int rc = 0;
@@ -985,11 +1013,23 @@ static int exact_errors(struct state *s, const struct head_in *in, double *sum, 
             TRY(judge_add(&j, &m, err));
         }
     }
-    TRY(judge_end(&j, NULL, err));
+    TRY(judge_end(&j, s->sage1 ? &filter : NULL, err));
     *sum = j.sum.abs_delta;
 out:
     judge_free(&j);
     return rc;
+}
+
+static bool has_judge(const struct state *s)
+{
+    const struct judge *by = judge_of(s->in.exact);
+    struct accel_filter f = sage_filter();
+    char why[160] = "";
+    if (by && by->filters(by->self, &f, why))
+        return true;
+    if (by)
+        log_warn("sale: searched on the CPU: %s", why);
+    return false;
 }
 
 static int within_bound(void *ctx, int i, double tau, bool *ok, struct err *err)
@@ -1007,9 +1047,10 @@ static int within_bound(void *ctx, int i, double tau, bool *ok, struct err *err)
         t->state = state;
         if (rc)
             goto out;
+        t->on_cpu = t->state->sage1 && !has_judge(t->state);
     }
     t->state->head.c.tau = tau;
-    TRY((t->state->sage1 ? own_errors : exact_errors)(t->state, in, &sum, err));
+    TRY((t->on_cpu ? own_errors : judged_errors)(t->state, in, &sum, err));
     *ok = sum < t->params->theta * (double)n;
     log_debug("sale: layer %d head %d sample %d tau %g: error %g per token", in->layer, in->head,
               i + 1, tau, sum / (double)n);
@@ -1019,10 +1060,7 @@ out:
 
 static bool judges(const void *params, char why[160])
 {
-    const struct params *p = params;
-    struct sale_config c = resolve(p, 1);
-    if (p->arith == ARITH_SAGE1)
-        return method_refuses(why, "no CUDA kernel for arith=sage1; arith=exact has one");
+    struct sale_config c = resolve(params, 1);
     return has_gpu_side(&c, why);
 }
 
@@ -1085,7 +1123,7 @@ const struct method method_sale = {
     .cost = cost,
     .why_full = why_full,
     .device = {.rule = rule, .take = take},
-    .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
+    .arith = {.kind = ARITH_FILTER, .how = how, .attend = attend},
     .reuse = {.of = origin},
     .search = {.calibrate = calibrate, .passes = 1, .on_device = judges},
     .tests = {.full = "tau=0",

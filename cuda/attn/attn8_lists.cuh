@@ -1,0 +1,105 @@
+/*
+ * attn8_lists.cuh - attention over lists of 64 x 32 blocks with INT8 scores and float16 values, for
+ * Hopper: teams of one warpgroup as in attn_filter.cuh, whose stages are four blocks (units),
+ * without a filter. The CPU side is sim/blocks/tileattn.h.
+ *
+ * P V of the first two units runs beside the exponentials of the others. The probabilities of all
+ * four are relative to one maximum, where the method takes that of each unit: other roundings, of
+ * the same size. P V is summed in fp32, its sums in float16 being no faster.
+ */
+#ifndef LACUNA_ATTN8_LISTS_CUH
+#define LACUNA_ATTN8_LISTS_CUH
+
+#include "cuda/attn/attn_filter.cuh"
+
+template <class T> struct list_consumer : filter_consumer<T, 64> {
+    static_assert(T::LENDS);
+    static constexpr int BN = T::BN, UNITS = T::UNITS;
+    static constexpr int HALF = UNITS / 2, FIRST = (1 << HALF) - 1; /* units, and which */
+
+    using base = filter_consumer<T, 64>;
+    using arith = filter_arith<T>;
+    using by = filter_votes<T, 64>;
+    using arith::kv, arith::l, arith::m, arith::q, arith::SCORES, arith::sm;
+
+    /* The largest scores of the units from UNIT on. */
+    template <int UNIT> DEVICE void find_tops(const int (&s)[BN / 2], float (&top)[2])
+    {
+        arith::template find_tops<UNIT * SCORES, (UNIT + 1) * SCORES>(s, top);
+        if constexpr (UNIT + 1 < UNITS) {
+            float others[2];
+            find_tops<UNIT + 1>(s, others);
+            top[0] = fmaxf(top[0], others[0]);
+            top[1] = fmaxf(top[1], others[1]);
+        }
+    }
+
+    /* Probabilities of the units [UNIT, END), their sums in l. */
+    template <bool FLOATS, int UNIT, int END> DEVICE void take(int (&s)[BN / 2])
+    {
+        constexpr int FROM = UNIT * SCORES, TO = FROM + SCORES;
+        float reference[2], sum[2];
+        arith::references(reference);
+        arith::template soften<FLOATS, FROM, TO>(s, reference, sum);
+        l[0] += sum[0];
+        l[1] += sum[1];
+        arith::template pack_all<FROM, TO>(s);
+        if constexpr (UNIT + 1 < END)
+            take<FLOATS, UNIT + 1, END>(s);
+    }
+
+    template <bool FLOATS> DEVICE void multiply(int (&s)[BN / 2])
+    {
+        typename arith::sums u;
+        take<FLOATS, 0, HALF>(s);
+        base::await_values();
+        arith::template issue_values<FIRST, 0>(kv.at, u);
+        take<FLOATS, HALF, UNITS>(s);
+        arith::template add_values<FIRST << HALF>(kv.at);
+        arith::template end_values<0>(u);
+    }
+
+    DEVICE void stage(bool is_last)
+    {
+        int s[BN / 2];
+        float top[2];
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        arith::issue_scores(s);
+        arith::look_up_scales();
+        bool unseen = by::has_unseen(base::key_of(UNITS - 1) + T::UNIT, base::first());
+        wgmma_wait<0>();
+        hold(s);
+        arith::mask(s, unseen);
+        arith::arrive(&sm.k_empty[kv.at]);
+        if (is_last)
+            arith::arrive(&sm.q_empty[q.at]);
+        find_tops<0>(s, top);
+        if (uniform(top[0] > m[0] || top[1] > m[1]))
+            base::follow(top);
+        if (arith::floats())
+            multiply<true>(s);
+        else
+            multiply<false>(s);
+        if (!is_last)
+            arith::arrive(&sm.v_empty[kv.at]);
+        kv.next();
+    }
+
+    DEVICE void run()
+    {
+        int4 item;
+        for (; arith::next_item(item); q.next()) {
+            arith::start_item(item);
+#pragma unroll 1
+            for (int n = (item.z - item.y + UNITS - 1) / UNITS; n > 0; n--)
+                stage(n == 1);
+            arith::lent = kv.before().at;
+            by::counts = item.z - item.y;
+            by::store_count(0, item.x, base::first());
+            arith::finish();
+        }
+        tma_store_wait_read();
+    }
+};
+
+#endif
