@@ -152,7 +152,7 @@ const struct attn_kernel attn_kernels[] = {
     HOPPER_ALL(256, "dense, tiles 128 x 64"),
     entry<dense8_128>("int8-hd128-dense", "head dim 128, dense, INT8 and e4m3, tiles 192 x 128",
                       ATTN_DENSE),
-    entry<dense8_64>("int8-hd64-dense", "head dim 64, dense, INT8 and e4m3, tiles 192 x 128",
+    entry<dense8_64>("int8-hd64-dense", "head dim 64, dense, INT8 and e4m3, tiles 256 x 128",
                      ATTN_DENSE),
     entry<dense8f_128>("int8-f16-hd128-dense",
                        "head dim 128, dense, INT8 and float16, tiles 192 x 128", ATTN_DENSE),

@@ -2,13 +2,16 @@
  * attn8.cu - dense attention with INT8 Q K^T and P V in e4m3 or float16 on Hopper (attn.h says what
  * it computes), and what the kernels over lists (attn_filter.cuh) share with it.
  *
- * Tile: 192 query rows against 128 keys, by a producer warpgroup and three consumer warpgroups.
+ * Tile: 192 query rows against 128 keys, by a producer warpgroup and three consumer warpgroups; 256
+ *   rows by four with 64 channels and e4m3.
  * Registers: 32 and 160 a thread: 64 sums, 64 scores whose place the sums of a stage's P V take, 16
  *   packed probabilities. Float16: 64 sums, of half of a stage 32 scores and 16 probabilities.
+ *   Four warpgroups have 112: 32 sums and 64 scores.
  * Shared memory: 224 KB, of which four stages of keys and values are 128; float16 has two in 96.
  * Why this shape: with products at twice the rate of bf16, the chain of a stage (scores, maximum,
  *   exponentials, packing, P V, sums) is twice as long as its products. Two warpgroups cannot hide
- *   it from each other, however it is overlapped; three that go through it in turn come nearer.
+ *   it from each other, however it is overlapped; three that go through it in turn come nearer, and
+ *   four nearer still.
  *
  * The frame is that of attn_sm90.cuh: a persistent grid, items of a plan, the same producer,
  * outputs through shared memory. Items are walked by ascending keys, as the method does, because P

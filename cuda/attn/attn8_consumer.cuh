@@ -22,7 +22,6 @@ template <class T> struct consumer8 : tile_rows<T> {
     ring<T::QBUFS> q;
     ring<T::STAGES> kv;
     float q_scale; /* of the thread's two rows */
-    float ref[2];  /* the sums of a row hold probabilities relative to 2^ref */
 
     /* The first of the thread's two rows, in its head. Computed at each use. */
     DEVICE int row() const
@@ -132,30 +131,33 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
     }
 
-    /* Follow the largest scores of the rows. c: factors of what was summed before; base: what
-     * exponentials subtracts. Most stages raise no row of a warp, and have no shuffles.
+    /* Follow the largest scores of the rows, which lie at most a.scales.top above their references.
+     * c: factors of what was summed before; base: what exponentials subtracts. Most stages raise no
+     * row of a warp, and have no shuffles.
      *
      * With integers, base holds SHIFT scale, which rounds it by at most 0.75 scale: probabilities
-     * next to 448 may saturate. The sums are relative to what is subtracted after that rounding, so
-     * that no error remains in them. */
+     * next to 448 may saturate. The references are what is subtracted after that rounding, so that
+     * no error remains in the sums. */
     template <bool FLOATS>
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
+        float now[2] = {m[0], m[1]};
+        top[0] -= a.scales.top;
+        top[1] -= a.scales.top;
         if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
             tops_of_lanes(top);
-            m[0] = fmaxf(m[0], top[0]);
-            m[1] = fmaxf(m[1], top[1]);
+            now[0] = fmaxf(m[0], top[0]);
+            now[1] = fmaxf(m[1], top[1]);
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float now = (FLOATS && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
-            base[r] = now;
+            base[r] = FLOATS && now[r] == -INFINITY ? 0 : now[r];
             if (!FLOATS) {
-                base[r] = fmaf(SHIFT, scale, now);
-                now = fmaf(-SHIFT, scale, base[r]);
+                base[r] = fmaf(SHIFT, scale, now[r]);
+                now[r] = fmaf(-SHIFT, scale, base[r]);
             }
-            c[r] = exp2_fast(ref[r] - now);
-            ref[r] = FLOATS && m[r] == -INFINITY ? m[r] : now;
+            c[r] = exp2_fast(m[r] - (FLOATS ? base[r] : now[r]));
+            m[r] = now[r];
         }
     }
 
@@ -205,7 +207,8 @@ template <class T> struct consumer8 : tile_rows<T> {
         pack<0, BN / 2>(s, p);
     }
 
-    template <bool MASKED> DEVICE void step(int key0)
+    /* MASKED: some keys may not count. `masked` says the same of a stage that shares its code. */
+    template <bool MASKED> DEVICE void step(int key0, bool masked = false)
     {
         if constexpr (!T::BY_CHANNEL)
             return step_f16<MASKED>(key0);
@@ -216,7 +219,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         issue_scores(s);
         float scale = scale_of(0);
         await_scores(s);
-        if (MASKED || __any_sync(~0u, scale > COARSE)) {
+        if (MASKED || __any_sync(~0u, masked || scale > COARSE)) {
             mask_scores<0, BN / 2>(s, scale, key0);
             tops<true, 0, BN / 2>(s, scale, top);
             soften<true>(s, top, scale, c, p);
@@ -332,7 +335,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         tile = item.x;
         slot = -1;
         rows::clear_outputs();
-        m[0] = m[1] = ref[0] = ref[1] = -INFINITY;
+        m[0] = m[1] = -INFINITY;
         l[0] = l[1] = 0;
         look_up_query_scale();
     }
@@ -374,7 +377,7 @@ template <class T> struct consumer8 : tile_rows<T> {
             float bias = 0;
             if (a.scales.bias && first + 8 * r < a.nq)
                 bias = __ldg(a.scales.bias + ((int64_t)head_of(tile) * a.nq + first + 8 * r));
-            m[r] = ref[r] + bias * 1.44269504088896341f;
+            m[r] += bias * 1.44269504088896341f;
         }
         rows::close_rows();
         scale_channels();
@@ -392,22 +395,24 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
     }
 
-    /* Stages by ascending keys, as the method goes; the last ones are those with masks. */
+    /* Stages by ascending keys, as the method goes; the last ones are those with masks. Where four
+     * warpgroups share the registers, they hold one copy of a stage's code for both kinds. */
     DEVICE void run_item(const int4 &item)
     {
         int masked = a.causal || a.nk % BN ? min(a.masked_units, item.z - item.y) : 0;
-        int i = item.y;
+        int i = item.y, whole = item.z - masked;
         start_item(item);
 #pragma unroll 1
-        for (; i < item.z - masked; i++)
+        for (; T::WG < 4 && i < whole; i++)
             step<false>(i * BN);
         int last = a.causal ? min(first_row(tile) + 63, a.nq - 1) + a.offset : a.nk;
+        int end = min(item.z, (last + BN) / BN);
+#pragma unroll 1
+        for (; i < end; i++)
+            step<(T::WG < 4)>(i * BN, i >= whole);
 #pragma unroll 1
         for (; i < item.z; i++)
-            if (i * BN <= last)
-                step<true>(i * BN);
-            else
-                pass();
+            pass();
         slot = warp_load(&sm.work[q.at]).w;
         arrive(&sm.q_empty[q.at]);
         finish();

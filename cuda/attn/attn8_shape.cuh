@@ -28,7 +28,7 @@ template <class T> struct unskipped : T {
 
 /*                             D   BN  WG ST               UNIT */
 using dense8_128 = shape8<128, 128, 3, 4>;
-using dense8_64 = shape8<64, 128, 3, 8>;
+using dense8_64 = shape8<64, 128, 4, 8>;
 using dense8f_128 = shape8<128, 128, 3, 2, BLOCKS_ALL, 128, false, 64>;
 using dense8f_64 = shape8<64, 128, 3, 6, BLOCKS_ALL, 128, false, 64>;
 using filter8_128_wide = teams<shape8<128, 128, 1, 2, BLOCKS_FILTER>, 3>;

@@ -90,9 +90,10 @@ struct shape {
     static constexpr int Q_BYTES = BM * IN_PANELS * 128, K_BYTES = BN * IN_PANELS * 128,
                          V_BYTES = BN * PANELS * 128;
     /* setmaxnreg moves registers between warpgroups; the launch has 168 per thread for three
-     * warpgroups, 128 for four. */
-    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : !GATHER ? 40 : PRODUCER_WG == 2 ? 48 : 72;
-    static constexpr int REGS_CONSUMER = WG == 3            ? 160
+     * warpgroups, 128 for four, 96 for five. */
+    static constexpr int REGS_PRODUCER = WG >= 3 ? 32 : !GATHER ? 40 : PRODUCER_WG == 2 ? 48 : 72;
+    static constexpr int REGS_CONSUMER = WG == 4            ? 112
+                                         : WG == 3          ? 160
                                          : PRODUCER_WG == 2 ? 208
                                                             : (504 - REGS_PRODUCER) / 2;
 };

@@ -232,8 +232,8 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
 
     DEVICE void finish()
     {
-        base::ref[0] = m[0] - a.scales.top;
-        base::ref[1] = m[1] - a.scales.top;
+        m[0] -= a.scales.top;
+        m[1] -= a.scales.top;
         base::finish();
     }
 };
