@@ -21,13 +21,13 @@
  * while P V of the stage before runs. Values of a skipped tile are loaded but not multiplied, as in
  * the authors' kernels.
  *
- * Other kernels have teams (`teams`), each with items and buffers of its own, and a stage goes from
- * scores to P V without another beside it: three or four warps of a scheduler hide each other's
- * chains better than two that overlap their own. A team is
+ * Some kernels have teams (`teams`), each with items and buffers of its own, whose warps hide each
+ * other's chains. With operands of 8 bits, a stage of theirs goes from scores to P V without
+ * another beside it. A team is
  * - one warpgroup with items of 64 rows, so that no list waits for another: operands of 8 bits over
  *   lists of 64 rows, and e4m3 with D = 128 over lists of 128 rows in which fewer rows decide
  *   together (two items walk each list);
- * - two warpgroups: the other kernels of D = 64.
+ * - two warpgroups: D = 64 over lists of 128 rows.
  *
  * Warps vote through shared memory. Only a warp with a tile in which no score is near its maximum
  * waits for the other votes: a barrier would make warpgroups run in step, and both would leave the
@@ -45,10 +45,18 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     static constexpr int BN = T::BN, STAGES = T::STAGES, UNITS = T::UNITS;
 
     static constexpr int NONE = -1, ALL = (1 << UNITS) - 1;
+    static constexpr int GROWS = 1 << UNITS, UNSURE = GROWS << 1;
+    static constexpr int UNSEEN = 1 << 2 * UNITS; /* of a stage's bits */
+    /* Exponentials of a stage that come before the end of the P V beside them; warps of other teams
+     * fill the wait. */
+    static constexpr int EARLY = T::BYTES ? BN / 4 : T::TEAMS > 1 ? 0 : T::EARLY;
     /* Probabilities are packed among the exponentials of a stage, where registers hold both; else
      * the wait for the values keeps them apart. */
     static constexpr bool PACKS_EARLY = T::REGS_CONSUMER > 112;
 
+    float gap;        /* the distance of the item's head */
+    bool always;      /* no tile of it is skipped */
+    int whole_blocks; /* those that all rows of the warpgroup see in full */
     int pending; /* bit u: P V of unit u of the stage before is to be computed; NONE: there is no
                   * such stage */
 
@@ -94,61 +102,138 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         }
     }
 
-    /* Is a row of the scope near its maximum `to` in the unit? The maxima follow, which most units
-     * do not raise in any row of a warp. */
-    template <int UNIT>
-    DEVICE int look(const score (&s)[BN / 2], float gap, float (&to)[2], bool &grows)
+    /* The same in one word: bits of the second kind stand UNITS further. UNSEEN: a score may not
+     * count. */
+    DEVICE int bits_of_stage() const
     {
-        float top[2];
-        arith::template find_tops<UNIT * SCORES, (UNIT + 1) * SCORES>(s, top);
-        bool own = gap < INFINITY && __any_sync(~0u, near(top, to, gap));
-        if (__any_sync(~0u, top[0] > to[0] || top[1] > to[1])) {
-            tops_of_lanes(top);
-            to[0] = fmaxf(to[0], top[0]);
-            to[1] = fmaxf(to[1], top[1]);
-            grows = true;
+        int bits = 0;
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            int entry = key_of(UNITS + u);
+            bool whole = entry && (entry & FILTER_BLOCK) < whole_blocks;
+            bits |= (entry >> (FILTER_WANTED + w) & 1) << u;
+            bits |= (entry >> (FILTER_EXEMPT + w) & 1) << (UNITS + u);
+            bits |= whole ? 0 : UNSEEN;
         }
-        return own << UNIT;
+        return bits;
     }
 
-    /* Which units the scope (`mine`) and the warpgroup (`any`) multiply. The maxima move, and the
-     * sums with them; c: the factors of the outputs, if that is so. */
-    DEVICE bool decide(const score (&s)[BN / 2], float gap, int listed, int exempt, int &mine,
-                       int &any, float (&c)[2])
+    /* Largest scores of a thread's rows, by unit. */
+    using unit_tops = float[UNITS][2];
+
+    /* BOUNDS: where they may exceed a maximum (bound_tops). */
+    template <bool BOUNDS, int UNIT = 0>
+    DEVICE void find_tops(const score (&s)[BN / 2], unit_tops &top)
+    {
+        constexpr int FROM = UNIT * SCORES, TO = FROM + SCORES;
+        if constexpr (BOUNDS)
+            arith::template bound_tops<FROM, TO>(s, top[UNIT]);
+        else
+            arith::template find_tops<FROM, TO>(s, top[UNIT]);
+        if constexpr (UNIT + 1 < UNITS)
+            find_tops<BOUNDS, UNIT + 1>(s, top);
+    }
+
+    /* In which units is a row of this thread near its maximum? GROWS: a score exceeds one. UNSURE:
+     * the answer takes exact maxima. */
+    DEVICE int glance(const unit_tops &top, float gap) const
+    {
+        const float limit[2] = {m[0] - gap, m[1] - gap};
+        int found = 0, signs = 0;
+        bool grows = false;
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            found |= (top[u][0] > limit[0] || top[u][1] > limit[1]) << u;
+            grows = grows || top[u][0] > m[0] || top[u][1] > m[1];
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                signs |= __float_as_int(top[u][r]) & __float_as_int(limit[r]);
+        }
+        return found | (grows ? GROWS : 0) | (!T::BYTES && signs < 0 ? UNSURE : 0);
+    }
+
+    /* The units in which a row of the warp is near its maximum. The maxima move, and the sums with
+     * them; c: the factors of the outputs. */
+    DEVICE int follow_units(unit_tops &top, float gap, float (&c)[2])
     {
         float to[2] = {m[0], m[1]};
-        bool grows = false;
-        int own = look<0>(s, gap, to, grows);
-        if constexpr (UNITS > 1)
-            own |= look<1>(s, gap, to, grows);
-        exempt |= gap == INFINITY ? ALL : 0;
-        any = gap == INFINITY ? 0 : vote(w, own, listed & ~exempt);
+        int own = 0;
+#pragma unroll
+        for (int u = 0; u < UNITS; u++)
+            tops_of_lanes(top[u]);
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            own |= near(top[u], to, gap) << u;
+            to[0] = fmaxf(to[0], top[u][0]);
+            to[1] = fmaxf(to[1], top[u][1]);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            c[r] = to[r] > m[r] ? exp2_fast((m[r] - to[r]) * a.scale_log2) : 1;
+            m[r] = to[r];
+            l[r] *= c[r];
+        }
+        return uniform(own);
+    }
+
+    /* Which units the scope (`mine`) and the warpgroup (`any`) multiply, of those in `bits`. Do
+     * maxima move? c: then the factors of the outputs. Most stages raise no row of a warp, and one
+     * instruction tells all that. */
+    DEVICE bool decide(const score (&s)[BN / 2], int bits, int &mine, int &any, float (&c)[2])
+    {
+        int listed = bits & ALL, exempt = bits >> UNITS & ALL;
+        unit_tops top;
+        find_tops<true>(s, top);
+        int found = uniform(glance(top, always ? 0 : gap)), own = found & ALL;
+        bool grows = found & (GROWS | UNSURE);
+        if (found & UNSURE)
+            find_tops<false>(s, top);
+        if (grows)
+            own = follow_units(top, gap, c);
+        exempt |= always ? ALL : 0;
+        any = always ? 0 : vote(w, own, listed & ~exempt);
         mine = (own | exempt) & listed;
         any = (any | exempt) & listed;
         counts += __popc(mine);
-        if (grows)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                c[r] = to[r] > m[r] ? exp2_fast((m[r] - to[r]) * a.scale_log2) : 1;
-                m[r] = to[r];
-                l[r] *= c[r];
-            }
         return grows;
     }
 
-    /* Probabilities of scores [FROM, TO) of a unit, where any scope of the warpgroup multiplies
-     * them or skipped tiles count too. */
+    /* Scores [FROM, TO) of a unit, or in bf16 of a stage, become probabilities. */
     template <int FROM, int TO>
-    DEVICE void take(score (&s)[BN / 2], const float (&reference)[2], int mine, int any)
+    DEVICE void soften(score (&s)[BN / 2], const float (&reference)[2], float (&sum)[2])
     {
-        if (!(any >> (FROM / SCORES) & 1) && !f.keep_sum)
-            return;
-        float sum[2];
         if (arith::floats())
             arith::template soften<true, FROM, TO>(s, reference, sum);
         else
             arith::template soften<false, FROM, TO>(s, reference, sum);
-        add_sums<FROM / SCORES>(sum, mine);
+    }
+
+    /* A part of a stage that is multiplied as a whole. Probabilities are packed among the last
+     * exponentials, where P V of the stage before has ended by then. */
+    template <int FROM, int TO>
+    DEVICE void take_whole(score (&s)[BN / 2], const float (&reference)[2])
+    {
+        float sum[2];
+        soften<FROM, TO>(s, reference, sum);
+        l[0] += sum[0];
+        l[1] += sum[1];
+        if (TO == BN / 2 && PARTS == 1)
+            arith::template pack_all<0, TO>(s);
+    }
+
+    /* The units that are multiplied, where not all are. Skipped ones may count, too. */
+    template <int UNIT>
+    DEVICE void take(score (&s)[BN / 2], const float (&reference)[2], int mine, int any)
+    {
+        float sum[2];
+        if (any >> UNIT & 1 || f.keep_sum) {
+            soften<UNIT * SCORES, (UNIT + 1) * SCORES>(s, reference, sum);
+            add_sums<UNIT>(sum, mine);
+            if (PARTS == 1)
+                put<UNIT>(s, mine, any);
+        }
+        if constexpr (UNIT + 1 < UNITS)
+            take<UNIT + 1>(s, reference, mine, any);
     }
 
     /* The probabilities of a unit count where the scope multiplies them, or always. */
@@ -177,43 +262,50 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         const ring<STAGES> before = kv.before();
         score s[BN / 2];
         sums u;
-        float c[2], reference[2], gap;
-        int listed, exempt, mine, any;
+        float c[2], reference[2];
+        int mine, any;
         arith::issue_scores(s);
+        int bits = bits_of_stage(); /* P V cannot begin before the scores are done */
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
             arith::template issue_values<PENDING, 0>(before.at, u);
         }
-        look_up(listed, exempt, gap);
         arith::look_up_scales();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
-        /* Units ascend, and one that the stage lacks lies behind all. */
-        arith::mask(s, by::has_unseen(key_of(UNITS - 1) + T::UNIT, first()));
+        if (bits & UNSEEN || T::BYTES)
+            arith::mask(s, bits & UNSEEN);
         arith::arrive(&sm.k_empty[kv.at]);
-        if (is_last)
-            arith::arrive(&sm.q_empty[q.at]);
-        bool grows = decide(s, gap, listed, exempt, mine, any, c);
+        warp_arrive_if(is_last, smem_addr(&sm.q_empty[q.at]));
+        bool grows = decide(s, bits, mine, any, c), whole = mine == ALL && any == ALL;
         arith::references(reference);
-        take<0, BN / 4>(s, reference, mine, any);
+        if constexpr (EARLY > 0)
+            if (whole)
+                take_whole<0, EARLY>(s, reference);
         if (PENDING) {
             arith::template end_values<0>(u);
             if constexpr (PARTS > 1)
                 arith::template issue_values<PENDING, 1>(before.at, u);
-        }
-        take<BN / 4, BN / 2>(s, reference, mine, any);
-        if (PENDING) {
-            if constexpr (PARTS > 1)
-                arith::template end_values<1>(u);
-            arith::arrive(&sm.v_empty[before.at]);
+            else
+                arith::arrive(&sm.v_empty[before.at]);
         } else if (pending != NONE) {
             drop_values(before);
         }
+        if (whole)
+            take_whole<EARLY, BN / 2>(s, reference);
+        else
+            take<0>(s, reference, mine, any);
+        if constexpr (PARTS > 1) {
+            if (PENDING) {
+                arith::template end_values<1>(u);
+                arith::arrive(&sm.v_empty[before.at]);
+            }
+            put<0>(s, mine, any);
+            if constexpr (UNITS > 1)
+                put<1>(s, mine, any);
+        }
         if (grows)
             arith::rescale(c);
-        put<0>(s, mine, any);
-        if constexpr (UNITS > 1)
-            put<1>(s, mine, any);
         pending = any;
     }
 
@@ -382,28 +474,36 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     /* Does this warpgroup want a tile of the stage? Rows of 128 share their lists. */
     DEVICE bool is_wanted() const
     {
-        return UNITS > 1 || T::WG == 1 || (uint32_t)key_of(1) >> (FILTER_WANTED + w) & 1;
+        return T::BLOCK == 64 || T::WG == 1 || (uint32_t)key_of(1) >> (FILTER_WANTED + w) & 1;
     }
 
     /* ---- items ------------------------------------------------------------------------------ */
 
+    DEVICE void run_stage(bool is_last)
+    {
+        if (!is_wanted())
+            pass(is_last);
+        else if (pending <= 0)
+            stage<0>(is_last);
+        else if (UNITS == 1 || pending == 1)
+            stage<1>(is_last);
+        else if (pending == 2)
+            stage<2>(is_last);
+        else
+            stage<3>(is_last);
+        kv.next();
+    }
+
     DEVICE void run_stages(int n)
     {
+        gap = by::gap_of(arith::tile);
+        always = uniform(gap == INFINITY);
+        whole_blocks = (a.causal ? min(a.nk, first() + a.offset + 1) : a.nk) / T::BLOCK;
         pending = NONE;
 #pragma unroll 1
         for (; n > 0; n--) {
             mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-            if (!is_wanted())
-                pass(n == 1);
-            else if (pending <= 0)
-                stage<0>(n == 1);
-            else if (UNITS == 1 || pending == 1)
-                stage<1>(n == 1);
-            else if (pending == 2)
-                stage<2>(n == 1);
-            else
-                stage<3>(n == 1);
-            kv.next();
+            run_stage(n == 1);
         }
         finish_values(kv.before());
     }
@@ -437,7 +537,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
                 if (first() + arith::warp() * 16 + (arith::lane() >> 2) + 8 * r >= a.nq)
                     m[r] = INFINITY;
             int stages = (item.z - item.y + UNITS - 1) / UNITS;
-            if constexpr (T::TEAMS > 1)
+            if constexpr (T::TEAMS > 1 && T::BYTES)
                 run_whole_stages(stages);
             else
                 run_stages(stages);

@@ -8,18 +8,25 @@
 
 #include "cuda/hop.cuh"
 
-/* Whether a score may exceed its row's limit, decided on the bits: the bits of floats above a
- * nonnegative limit order like integers, and there is an instruction for the maximum of three
- * integers. With a negative limit the answer is yes. */
+/* Of the thread's scores [FROM, TO) of the two rows, the largest by their bits: those of floats
+ * order like integers unless all are negative, and there is an instruction for the maximum of three
+ * integers. */
+template <int FROM, int TO, int N> DEVICE void top_bits(const float (&s)[N], int (&top)[2])
+{
+#pragma unroll
+    for (int i = FROM; i < TO; i += 2) {
+        const int r = i >> 1 & 1;
+        int x = __float_as_int(s[i]), y = __float_as_int(s[i + 1]);
+        top[r] = i < FROM + 4 ? max(x, y) : __vimax3_s32(top[r], x, y);
+    }
+}
+
+/* Whether a score may exceed its row's limit, decided on the bits. With a negative limit the answer
+ * is yes. */
 template <int N> DEVICE bool may_exceed(const float (&s)[N], const float (&limit)[2])
 {
     int top[2];
-#pragma unroll
-    for (int i = 0; i < N; i += 2) {
-        const int r = i >> 1 & 1;
-        int x = __float_as_int(s[i]), y = __float_as_int(s[i + 1]);
-        top[r] = i < 4 ? max(x, y) : __vimax3_s32(top[r], x, y);
-    }
+    top_bits<0, N>(s, top);
     return (limit[0] < 0) | (limit[1] < 0) | (top[0] > __float_as_int(limit[0])) |
            (top[1] > __float_as_int(limit[1]));
 }

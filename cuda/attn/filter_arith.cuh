@@ -94,6 +94,15 @@ struct filter_arith : consumer<T> {
         tops<FROM, TO>(s, top);
     }
 
+    /* The same of rows with a score that is not negative; of others, any score. */
+    template <int FROM, int TO> DEVICE void bound_tops(const float (&s)[BN / 2], float (&top)[2])
+    {
+        int bits[2];
+        top_bits<FROM, TO>(s, bits);
+        top[0] = __int_as_float(bits[0]);
+        top[1] = __int_as_float(bits[1]);
+    }
+
     /* What the rows' exponentials subtract, in log2 units. */
     DEVICE void references(float (&reference)[2]) const
     {
@@ -205,6 +214,11 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
             base::template tops<true, FROM, TO>(s, 1, top);
         else
             base::template tops<false, FROM, TO>(s, scale[FROM / SCORES], top);
+    }
+
+    template <int FROM, int TO> DEVICE void bound_tops(const int (&s)[BN / 2], float (&top)[2])
+    {
+        find_tops<FROM, TO>(s, top);
     }
 
     DEVICE void references(float (&reference)[2]) const
