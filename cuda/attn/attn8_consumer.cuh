@@ -45,10 +45,12 @@ template <class T> struct consumer8 : tile_rows<T> {
         warp_arrive(smem_addr(bar));
     }
 
-    /* Begin the scores of the stage, whose keys are there. */
+    /* Begin the scores of the stage, whose keys are there. Teams wait for them here. */
     DEVICE void issue_scores(int (&s)[BN / 2])
     {
         uint64_t qd = operand<D>(sm.q[q.at] + w * 64 * D), kd = operand<D>(sm.k[kv.at]);
+        if (T::TEAMS > 1)
+            mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         hold(s);
         wgmma_fence();
 #pragma unroll
