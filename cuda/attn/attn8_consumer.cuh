@@ -387,11 +387,17 @@ template <class T> struct consumer8 : tile_rows<T> {
         rows::await_output_buffer();
         rows::template put_outputs<0, D / 16>();
         rows::send_rows(tile);
-        if (T::LENDS) {
-            tma_store_wait_read();
-            __syncwarp();
-            arrive(&sm.v_empty[rows::lent]);
-        }
+        if (T::LENDS && T::STAGES == 1)
+            return_lent();
+    }
+
+    /* LENDS: the buffer of the last item's outputs gets values again. */
+    DEVICE void return_lent()
+    {
+        tma_store_wait_read();
+        __syncwarp();
+        arrive(&sm.v_empty[rows::lent]);
+        rows::lent = -1;
     }
 
     /* Stages by ascending keys, as the method goes; the last ones are those with masks. */

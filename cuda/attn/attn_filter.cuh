@@ -227,6 +227,9 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         score s[BN / 2];
         int listed = lacks ? ALL >> 1 : ALL, exempt = ALL;
         arith::issue_scores(s);
+        if constexpr (T::LENDS && STAGES > 1)
+            if (arith::lent >= 0)
+                arith::return_lent();
         if (!is_exempt()) {
             exempt = 0;
 #pragma unroll
@@ -453,6 +456,8 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     DEVICE void run()
     {
         int4 item;
+        if (T::LENDS)
+            arith::lent = -1;
         while (arith::next_item(item)) {
             arith::start_item(item);
             by::start();
