@@ -270,6 +270,13 @@ DEVICE int uniform(int x)
     return (int)__reduce_or_sync(~0u, (unsigned)x);
 }
 
+/* The same object of shared memory at an address that ptxas keeps. Otherwise it computes that of
+ * the block's shared memory again at each use, and reads a slow special register for it. */
+template <class S> DEVICE S &kept(S &x)
+{
+    return *(S *)__cvta_shared_to_generic(uniform(smem_addr(&x)));
+}
+
 /* ---- one lane for its warp ------------------------------------------------------------------- */
 
 /* Read a word of shared memory in the lane that warp_arrive chooses; 0 in the other lanes. Whoever

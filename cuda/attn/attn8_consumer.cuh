@@ -44,10 +44,12 @@ template <class T> struct consumer8 : tile_rows<T> {
         warp_arrive(smem_addr(bar));
     }
 
-    /* Begin the scores of the stage, whose keys are there. */
+    /* Begin the scores of the stage, whose keys are there. Teams wait for them here. */
     DEVICE void issue_scores(int (&s)[BN / 2])
     {
         uint64_t qd = operand<D>(sm.q[q.at] + w * 64 * D), kd = operand<D>(sm.k[kv.at]);
+        if (T::TEAMS > 1)
+            mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         hold(s);
         wgmma_fence();
 #pragma unroll
@@ -388,11 +390,17 @@ template <class T> struct consumer8 : tile_rows<T> {
         rows::await_output_buffer();
         rows::template put_outputs<0, D / 16>();
         rows::send_rows(tile);
-        if (T::LENDS) {
-            tma_store_wait_read();
-            __syncwarp();
-            arrive(&sm.v_empty[rows::lent]);
-        }
+        if (T::LENDS && T::STAGES == 1)
+            return_lent();
+    }
+
+    /* LENDS: the buffer of the last item's outputs gets values again. */
+    DEVICE void return_lent()
+    {
+        tma_store_wait_read();
+        __syncwarp();
+        arrive(&sm.v_empty[rows::lent]);
+        rows::lent = -1;
     }
 
     /* Stages by ascending keys, as the method goes; the last ones are those with masks. Where four

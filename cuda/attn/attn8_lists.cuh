@@ -62,9 +62,11 @@ template <class T> struct list_consumer : filter_consumer<T, 64> {
     DEVICE void stage(bool is_last)
     {
         int s[BN / 2];
-        float top[2];
-        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        float top[2], c[2];
         arith::issue_scores(s);
+        if constexpr (T::STAGES > 1)
+            if (arith::lent >= 0)
+                arith::return_lent();
         arith::look_up_scales();
         bool unseen = by::has_unseen(base::key_of(UNITS - 1) + T::UNIT, base::first());
         wgmma_wait<0>();
@@ -75,7 +77,7 @@ template <class T> struct list_consumer : filter_consumer<T, 64> {
             arith::arrive(&sm.q_empty[q.at]);
         find_tops<0>(s, top);
         if (uniform(top[0] > m[0] || top[1] > m[1]))
-            base::follow(top);
+            base::follow(top, c);
         if (arith::floats())
             multiply<true>(s);
         else
@@ -88,6 +90,7 @@ template <class T> struct list_consumer : filter_consumer<T, 64> {
     DEVICE void run()
     {
         int4 item;
+        arith::lent = -1;
         for (; arith::next_item(item); q.next()) {
             arith::start_item(item);
 #pragma unroll 1

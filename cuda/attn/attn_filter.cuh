@@ -53,9 +53,10 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     /* Probabilities are packed among the exponentials of a stage, where registers hold both; else
      * the wait for the values keeps them apart. */
     static constexpr bool PACKS_EARLY = T::REGS_CONSUMER > 112;
+    /* Factors of the outputs wait for the sums of P V, where it has some. */
+    static constexpr bool SCALES_LATE = T::BY_CHANNEL && PACKS_EARLY;
 
-    float gap;        /* the distance of the item's head */
-    bool always;      /* no tile of it is skipped */
+    int gap;          /* bits of the distance of the item's head */
     int whole_blocks; /* those that all rows of the warpgroup see in full */
     int pending; /* bit u: P V of unit u of the stage before is to be computed; NONE: there is no
                   * such stage */
@@ -83,27 +84,25 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         return warp_load(&sm.keys[kv.at][at]);
     }
 
+    DEVICE float distance() const
+    {
+        return __int_as_float(gap);
+    }
+
+    /* No tile of the head is skipped. */
+    DEVICE bool is_exempt() const
+    {
+        return gap == __float_as_int(INFINITY);
+    }
+
     DEVICE void drop_values(const ring<STAGES> &of)
     {
         mbar_wait(smem_addr(&sm.v_full[of.at]), of.parity);
         arith::arrive(&sm.v_empty[of.at]);
     }
 
-    /* Bits of the stage's units: those that it has, and those that are never skipped. */
-    DEVICE void look_up(int &listed, int &exempt, float &gap) const
-    {
-        gap = by::gap_of(arith::tile);
-        listed = exempt = 0;
-#pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            int entry = key_of(UNITS + u);
-            listed |= (entry >> (FILTER_WANTED + w) & 1) << u;
-            exempt |= (entry >> (FILTER_EXEMPT + w) & 1) << u;
-        }
-    }
-
-    /* The same in one word: bits of the second kind stand UNITS further. UNSEEN: a score may not
-     * count. */
+    /* Bits of the stage's units: those that it has, and UNITS further those that are never skipped.
+     * UNSEEN: a score may not count. */
     DEVICE int bits_of_stage() const
     {
         int bits = 0;
@@ -184,14 +183,14 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         int listed = bits & ALL, exempt = bits >> UNITS & ALL;
         unit_tops top;
         find_tops<true>(s, top);
-        int found = uniform(glance(top, always ? 0 : gap)), own = found & ALL;
+        int found = uniform(glance(top, is_exempt() ? 0 : distance())), own = found & ALL;
         bool grows = found & (GROWS | UNSURE);
         if (found & UNSURE)
             find_tops<false>(s, top);
         if (grows)
-            own = follow_units(top, gap, c);
-        exempt |= always ? ALL : 0;
-        any = always ? 0 : vote(w, own, listed & ~exempt);
+            own = follow_units(top, distance(), c);
+        exempt |= is_exempt() ? ALL : 0;
+        any = is_exempt() ? 0 : vote(w, own, listed & ~exempt);
         mine = (own | exempt) & listed;
         any = (any | exempt) & listed;
         counts += __popc(mine);
@@ -309,66 +308,121 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         pending = any;
     }
 
-    /* A stage from its scores to P V; the warps of other teams hide the chain. */
-    DEVICE void whole_stage(bool is_last)
+    /* A stage from its scores to P V; the warps of other teams hide the chain. lacks: its last unit
+     * is missing. What does not depend on the scores is known before they are. */
+    DEVICE void whole_stage(bool lacks, bool is_last)
     {
         score s[BN / 2];
-        int listed, exempt, any = 0;
-        float gap;
-        bool always;
+        int listed = lacks ? ALL >> 1 : ALL, exempt = ALL;
         arith::issue_scores(s);
-        look_up(listed, exempt, gap);
+        if constexpr (T::LENDS && STAGES > 1)
+            if (arith::lent >= 0)
+                arith::return_lent();
+        if (!is_exempt()) {
+            exempt = 0;
+#pragma unroll
+            for (int u = 0; u < UNITS; u++)
+                exempt |= (key_of(UNITS + u) >> (FILTER_EXEMPT + w) & 1) << u;
+        }
         arith::look_up_scales();
-        bool unseen = listed != ALL || ((a.causal || a.nk % T::UNIT) &&
-                                        by::has_unseen(key_of(UNITS - 1) + T::UNIT, first()));
+        bool converts = arith::is_coarse() || lacks;
+        if (a.causal || a.nk % T::UNIT)
+            converts |= by::has_unseen(key_of(UNITS - 1) + T::UNIT, first());
         wgmma_wait<0>();
         hold(s);
-        arith::mask(s, unseen);
-        arith::arrive(&sm.k_empty[kv.at]);
-        if (is_last)
-            arith::arrive(&sm.q_empty[q.at]);
-        int own = look_and_follow(s, gap, always);
-        exempt |= always ? ALL : 0;
-        if (!always)
-            any = vote(w, own, listed & ~exempt);
-        any = (any | exempt) & listed;
-        int mine = SCOPE < 64 ? (own | exempt) & listed : any;
-        counts += __popc(mine);
-        multiply(s, mine, any);
+        if (converts)
+            arith::convert(s);
+        if (converts)
+            take_stage<true>(s, listed, exempt, is_last);
+        else
+            take_stage<false>(s, listed, exempt, is_last);
         if (!T::LENDS || !is_last)
             arith::arrive(&sm.v_empty[kv.at]);
     }
 
-    /* Probabilities and P V of the units in `any`; those of other scopes get zeros. */
-    DEVICE void multiply(score (&s)[BN / 2], int mine, int any)
+    /* Decides about the units of a stage whose scores are there, and adds those that count. */
+    template <bool FLOATS>
+    DEVICE void take_stage(score (&s)[BN / 2], int listed, int exempt, bool is_last)
     {
+        float c[2] = {1, 1};
+        int own = ALL, any = 0, close;
+        arith::arrive(&sm.k_empty[kv.at]);
+        warp_arrive_if(is_last, smem_addr(&sm.q_empty[q.at]));
+        bool grows = look_and_follow<FLOATS>(s, close, c);
+        if (!is_exempt()) {
+            own = uniform(close);
+            any = vote(w, own, listed & ~exempt);
+        }
+        any = (any | exempt) & listed;
+        int mine = SCOPE < 64 ? (own | exempt) & listed : any;
+        counts += __popc(mine);
         if (any == ALL)
-            multiply_units<ALL>(s, mine);
+            multiply<FLOATS, ALL>(s, c, mine);
         else if (UNITS > 1 && any == 2)
-            multiply_units<2>(s, mine);
+            multiply<FLOATS, 2>(s, c, mine);
         else if (UNITS > 1 && any == 1)
-            multiply_units<1>(s, mine);
+            multiply<FLOATS, 1>(s, c, mine);
         else
-            multiply_units<0>(s, mine);
+            multiply<FLOATS, 0>(s, c, mine);
+        if (SCALES_LATE && grows && !any)
+            arith::rescale(c);
     }
 
-    template <int SOME> DEVICE void multiply_units(score (&s)[BN / 2], int mine)
+    /* close: in which units a row of the thread is near its maximum. The maxima rise, and the sums
+     * with them; true if so. c: factors that the outputs do not have yet. Most stages raise no row
+     * of a warp. */
+    template <bool FLOATS>
+    DEVICE bool look_and_follow(const score (&s)[BN / 2], int &close, float (&c)[2])
     {
-        if (arith::floats())
-            take_units<true, SOME>(s, mine);
-        else
-            take_units<false, SOME>(s, mine);
-        if (PACKS_EARLY || !SOME)
-            await_values();
-        if (SOME)
-            add_values<SOME>(kv.at);
+        float top[UNITS][2], most[2];
+        arith::template tops_of<FLOATS, 0, SCORES>(s, top[0]);
+        if constexpr (UNITS > 1)
+            arith::template tops_of<FLOATS, SCORES, BN / 2>(s, top[1]);
+        close = near(top[0], m, distance());
+        if (UNITS > 1)
+            close |= near(top[UNITS - 1], m, distance()) << 1;
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            most[r] = fmaxf(top[0][r], top[UNITS - 1][r]);
+        bool grows = __any_sync(~0u, most[0] > m[0] || most[1] > m[1]);
+        if (grows) {
+            if (UNITS > 1 && !is_exempt()) {
+                tops_of_lanes(top[0]);
+                top[0][0] = fmaxf(top[0][0], m[0]);
+                top[0][1] = fmaxf(top[0][1], m[1]);
+                close = (close & 1) | near(top[UNITS - 1], top[0], distance()) << 1;
+            }
+            follow(most, c);
+        }
+        return grows;
     }
 
-    template <bool FLOATS, int SOME> DEVICE void take_units(score (&s)[BN / 2], int mine)
+    DEVICE void follow(float (&top)[2], float (&c)[2])
+    {
+        tops_of_lanes(top);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            c[r] = top[r] > m[r] ? exp2_fast((m[r] - top[r]) * a.scale_log2) : 1;
+            m[r] = fmaxf(m[r], top[r]);
+            l[r] *= c[r];
+        }
+        if (!SCALES_LATE) {
+            arith::rescale(c);
+            c[0] = c[1] = 1;
+        }
+    }
+
+    /* Probabilities and P V of the units in SOME; those of other scopes get zeros. */
+    template <bool FLOATS, int SOME>
+    DEVICE void multiply(score (&s)[BN / 2], const float (&c)[2], int mine)
     {
         take_unit<FLOATS, SOME, 0>(s, mine);
         if constexpr (UNITS > 1)
             take_unit<FLOATS, SOME, 1>(s, mine);
+        if (PACKS_EARLY || !SOME)
+            await_values();
+        if (SOME)
+            add_values<SOME>(kv.at, c);
     }
 
     template <bool FLOATS, int SOME, int UNIT> DEVICE void take_unit(score (&s)[BN / 2], int mine)
@@ -376,7 +430,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         float reference[2], sum[2];
         if (!(SOME >> UNIT & 1) && !f.keep_sum)
             return;
-        arith::references(reference);
+        arith::template references<FLOATS>(reference);
         arith::template soften<FLOATS, UNIT * SCORES, (UNIT + 1) * SCORES>(s, reference, sum);
         add_sums<UNIT>(sum, mine);
         if (!PACKS_EARLY && SOME)
@@ -389,46 +443,6 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
     }
 
-    /* In which units is a row of the scope near its maximum? The maxima rise, and what was summed
-     * is scaled. Most stages raise no row of a warp, and one instruction tells all that. always: no
-     * tile of the head is skipped. */
-    DEVICE int look_and_follow(const score (&s)[BN / 2], float gap, bool &always)
-    {
-        constexpr int GROWS = 1 << UNITS, ALWAYS = GROWS << 1;
-        float top[2], second[2];
-        arith::template find_tops<0, SCORES>(s, top);
-        int found = near(top, m, gap);
-        bool grows = top[0] > m[0] || top[1] > m[1];
-        if constexpr (UNITS > 1) {
-            arith::template find_tops<SCORES, BN / 2>(s, second);
-            found |= near(second, m, gap) << 1;
-            grows |= second[0] > m[0] || second[1] > m[1];
-        }
-        found = uniform(found | (grows ? GROWS : 0) | (gap == INFINITY ? ALWAYS : 0));
-        always = found & ALWAYS;
-        if (found & GROWS) {
-            follow(top);
-            if (UNITS > 1) {
-                found = (found & ~2) | uniform(near(second, m, gap)) << 1;
-                follow(second);
-            }
-        }
-        return found & ALL;
-    }
-
-    DEVICE void follow(float (&top)[2])
-    {
-        float c[2];
-        tops_of_lanes(top);
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            c[r] = top[r] > m[r] ? exp2_fast((m[r] - top[r]) * a.scale_log2) : 1;
-            m[r] = fmaxf(m[r], top[r]);
-            l[r] *= c[r];
-        }
-        arith::rescale(c);
-    }
-
     /* A stage that only the other warpgroup wants. */
     DEVICE void pass(bool is_last)
     {
@@ -439,14 +453,15 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             arith::arrive(&sm.q_empty[q.at]);
     }
 
-    template <int PENDING> DEVICE void add_values(int of_stage)
+    /* c: factors of the outputs. */
+    template <int PENDING> DEVICE void add_values(int of_stage, const float (&c)[2] = {1, 1})
     {
         sums u;
         arith::template issue_values<PENDING, 0>(of_stage, u);
-        arith::template end_values<0>(u);
+        arith::template end_values<0>(u, c);
         if constexpr (PARTS > 1) {
             arith::template issue_values<PENDING, 1>(of_stage, u);
-            arith::template end_values<1>(u);
+            arith::template end_values<1>(u, c);
         }
     }
 
@@ -496,8 +511,6 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
 
     DEVICE void run_stages(int n)
     {
-        gap = by::gap_of(arith::tile);
-        always = uniform(gap == INFINITY);
         whole_blocks = (a.causal ? min(a.nk, first() + a.offset + 1) : a.nk) / T::BLOCK;
         pending = NONE;
 #pragma unroll 1
@@ -508,20 +521,14 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         finish_values(kv.before());
     }
 
-    DEVICE void run_whole_stages(int n)
+    /* Every item wants all of its stages. lacks: the first stage lacks a unit. */
+    DEVICE void run_whole_stages(int n, bool lacks)
     {
+        static_assert(T::TEAMS == 1 || T::WG == 1 || T::BLOCK == 64);
 #pragma unroll 1
-        for (; n > 0; n--) {
-            mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-            if (is_wanted()) {
-                whole_stage(n == 1);
-            } else {
-                arith::arrive(&sm.k_empty[kv.at]);
-                if (n == 1)
-                    arith::arrive(&sm.q_empty[q.at]);
-                drop_values(kv);
-            }
-            kv.next();
+        for (; n > 0; n--, kv.next()) {
+            whole_stage(lacks, n == 1);
+            lacks = false;
         }
         arith::lent = kv.before().at;
     }
@@ -529,6 +536,8 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     DEVICE void run()
     {
         int4 item;
+        if (T::LENDS)
+            arith::lent = -1;
         while (arith::next_item(item)) {
             arith::start_item(item);
             by::start();
@@ -537,8 +546,9 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
                 if (first() + arith::warp() * 16 + (arith::lane() >> 2) + 8 * r >= a.nq)
                     m[r] = INFINITY;
             int stages = (item.z - item.y + UNITS - 1) / UNITS;
+            gap = uniform(__float_as_int(by::gap_of(arith::tile)));
             if constexpr (T::TEAMS > 1 && T::BYTES)
-                run_whole_stages(stages);
+                run_whole_stages(stages, (item.z - item.y) % UNITS);
             else
                 run_stages(stages);
             by::store_count(w, item.x, first());
@@ -574,7 +584,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     } else {
         regs_inc<T::REGS_CONSUMER>();
         int w = uniform(group - 1);
-        attn_smem<T> &sm = teams[w / T::WG];
+        attn_smem<T> &own = teams[w / T::WG], &sm = T::TEAMS > 1 ? kept(own) : own;
         if constexpr (T::SKIPS) {
             filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, w % T::WG}}, {f, sm}};
             c.run();

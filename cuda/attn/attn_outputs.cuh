@@ -18,7 +18,7 @@ template <class T> struct tile_rows {
     float o[DV / 2];  /* outputs, not normalised */
     float m[2], l[2]; /* references and sums of the thread's two rows */
     float inv[2];     /* factors of the outputs of an item that is done */
-    int lent;         /* LENDS: the buffer of values that outputs take */
+    int lent;         /* LENDS: the buffer of values that outputs take, -1: none */
 
     /* Thread of the warpgroup, its warp and its lane. Read again at each use, because registers are
      * scarce. */

@@ -70,7 +70,7 @@ struct filter_arith : consumer<T> {
         wgmma_commit();
     }
 
-    template <int PART> DEVICE void end_values(sums &u)
+    template <int PART> DEVICE void end_values(sums &u, const float (&c)[2] = {1, 1})
     {
         wgmma_wait<0>();
         hold(o);
@@ -80,13 +80,29 @@ struct filter_arith : consumer<T> {
     DEVICE void mask(float (&s)[BN / 2], bool some)
     {
         if (some)
-            base::mask_scores(s, kv.at, base::tile);
+            convert(s);
+    }
+
+    static DEVICE bool is_coarse()
+    {
+        return false;
+    }
+
+    DEVICE void convert(float (&s)[BN / 2])
+    {
+        base::mask_scores(s, kv.at, base::tile);
     }
 
     /* Are a stage's scores floats already, in the arithmetics where they are integers? */
     static DEVICE bool floats()
     {
         return false;
+    }
+
+    template <bool FLOATS, int FROM, int TO>
+    static DEVICE void tops_of(const float (&s)[BN / 2], float (&top)[2])
+    {
+        tops<FROM, TO>(s, top);
     }
 
     template <int FROM, int TO> DEVICE void find_tops(const float (&s)[BN / 2], float (&top)[2])
@@ -104,9 +120,9 @@ struct filter_arith : consumer<T> {
     }
 
     /* What the rows' exponentials subtract, in log2 units. */
-    DEVICE void references(float (&reference)[2]) const
+    template <bool MASKED = true> DEVICE void references(float (&reference)[2]) const
     {
-        log2_base<true>(m, a.scale_log2, reference);
+        log2_base<MASKED>(m, a.scale_log2, reference);
     }
 
     template <bool FLOATS, int FROM, int TO>
@@ -172,24 +188,36 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
         wgmma_commit();
     }
 
-    template <int PART> DEVICE void end_values(sums &u)
+    /* o = o c + P V. */
+    template <int PART> DEVICE void end_values(sums &u, const float (&c)[2] = {1, 1})
     {
         wgmma_wait<0>();
         hold(u);
 #pragma unroll
-        for (int i = 0; i < CHANNELS / 2; i++)
-            o[CHANNELS / 2 * PART + i] += u[i];
+        for (int i = 0; i < CHANNELS / 2; i++) {
+            float &to = o[CHANNELS / 2 * PART + i];
+            to = fmaf(to, c[i / 2 % 2], u[i]);
+        }
     }
 
-    /* Scores become floats where some may not count, or where they are coarse. */
     DEVICE void mask(int (&s)[BN / 2], bool some)
+    {
+        if (some || is_coarse())
+            convert(s);
+    }
+
+    DEVICE bool is_coarse() const
     {
         float most = scale[0];
 #pragma unroll
         for (int u = 1; u < UNITS; u++)
             most = fmaxf(most, scale[u]);
-        if (!some && !__any_sync(~0u, most > FINE))
-            return;
+        return __any_sync(~0u, most > FINE);
+    }
+
+    /* Scores become floats where some may not count, or where they are coarse. */
+    DEVICE void convert(int (&s)[BN / 2])
+    {
         mask_units<0>(s);
         scale[0] = -1;
     }
@@ -208,12 +236,18 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
         return scale[0] < 0;
     }
 
+    template <bool FLOATS, int FROM, int TO>
+    DEVICE void tops_of(const int (&s)[BN / 2], float (&top)[2]) const
+    {
+        base::template tops<FLOATS, FROM, TO>(s, scale[FROM / SCORES], top);
+    }
+
     template <int FROM, int TO> DEVICE void find_tops(const int (&s)[BN / 2], float (&top)[2])
     {
         if (floats())
-            base::template tops<true, FROM, TO>(s, 1, top);
+            tops_of<true, FROM, TO>(s, top);
         else
-            base::template tops<false, FROM, TO>(s, scale[FROM / SCORES], top);
+            tops_of<false, FROM, TO>(s, top);
     }
 
     template <int FROM, int TO> DEVICE void bound_tops(const int (&s)[BN / 2], float (&top)[2])
@@ -221,11 +255,11 @@ template <class T> struct filter_arith<T, VALUES_E4M3> : consumer8<T> {
         find_tops<FROM, TO>(s, top);
     }
 
-    DEVICE void references(float (&reference)[2]) const
+    template <bool MASKED = true> DEVICE void references(float (&reference)[2]) const
     {
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            reference[r] = (m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
+            reference[r] = (MASKED && m[r] == -INFINITY ? 0 : m[r]) - a.scales.top;
     }
 
     template <bool FLOATS, int FROM, int TO>
@@ -283,7 +317,7 @@ template <class T> struct filter_arith<T, VALUES_F16> : filter_arith<T, VALUES_E
         wgmma_commit();
     }
 
-    template <int PART> DEVICE void end_values(sums &u)
+    template <int PART> DEVICE void end_values(sums &u, const float (&c)[2] = {1, 1})
     {
         wgmma_wait<0>();
         hold(o);
