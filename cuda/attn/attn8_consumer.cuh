@@ -22,6 +22,7 @@ template <class T> struct consumer8 : tile_rows<T> {
     ring<T::QBUFS> q;
     ring<T::STAGES> kv;
     float q_scale; /* of the thread's two rows */
+    float before;  /* scale of the stage before, 0 if its scores were floats (rounded) */
 
     /* The first of the thread's two rows, in its head. Computed at each use. */
     DEVICE int row() const
@@ -133,33 +134,36 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
     }
 
-    /* Follow the largest scores of the rows, which lie at most a.scales.top above their references.
-     * c: factors of what was summed before; base: what exponentials subtracts. Most stages raise no
-     * row of a warp, and have no shuffles.
+    /* What is subtracted from integer scores instead of x: base holds SHIFT scale, which rounds by
+     * at most 0.75 scale. Threads of a row differ, as their scales do. */
+    static DEVICE float rounded(float x, float scale)
+    {
+        return fmaf(-SHIFT, scale, fmaf(SHIFT, scale, x));
+    }
+
+    /* Follow the largest scores of the rows, which lie at most a.scales.top above their references
+     * m. c: factors of what was summed before; base: what exponentials subtracts. Most stages raise
+     * no row of a warp, and have no shuffles.
      *
-     * With integers, base holds SHIFT scale, which rounds it by at most 0.75 scale: probabilities
-     * next to 448 may saturate. The references are what is subtracted after that rounding, so that
-     * no error remains in the sums. */
+     * Sums and outputs are relative to the rounded references of the last stage, so that no error
+     * remains in the sums; probabilities next to 448 may saturate. The references themselves are
+     * never rounded: what they would gather from stage to stage would differ in a row's threads. */
     template <bool FLOATS>
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
-        float now[2] = {m[0], m[1]};
+        float of[2] = {rounded(m[0], before), rounded(m[1], before)};
         top[0] -= a.scales.top;
         top[1] -= a.scales.top;
         if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
             tops_of_lanes(top);
-            now[0] = fmaxf(m[0], top[0]);
-            now[1] = fmaxf(m[1], top[1]);
+            m[0] = fmaxf(m[0], top[0]);
+            m[1] = fmaxf(m[1], top[1]);
         }
+        before = FLOATS ? 0 : scale;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            base[r] = FLOATS && now[r] == -INFINITY ? 0 : now[r];
-            if (!FLOATS) {
-                base[r] = fmaf(SHIFT, scale, now[r]);
-                now[r] = fmaf(-SHIFT, scale, base[r]);
-            }
-            c[r] = exp2_fast(m[r] - (FLOATS ? base[r] : now[r]));
-            m[r] = now[r];
+            base[r] = !FLOATS ? fmaf(SHIFT, scale, m[r]) : m[r] == -INFINITY ? 0 : m[r];
+            c[r] = exp2_fast(of[r] - (FLOATS ? base[r] : rounded(m[r], scale)));
         }
     }
 
@@ -338,7 +342,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         slot = -1;
         rows::clear_outputs();
         m[0] = m[1] = -INFINITY;
-        l[0] = l[1] = 0;
+        l[0] = l[1] = before = 0;
         look_up_query_scale();
     }
 
@@ -348,9 +352,9 @@ template <class T> struct consumer8 : tile_rows<T> {
         q_scale = r < a.nq ? __ldg(a.scales.q + ((int64_t)head_of(tile) * a.nq + r)) : 0;
     }
 
-    /* Scales and means of the channels, applied to outputs with the normaliser, which those of a
-     * piece of a row do not have yet. */
-    DEVICE void scale_channels()
+    /* Scales and means of the channels, applied to outputs with their factors f and the normaliser,
+     * which those of a piece of a row do not have yet. */
+    DEVICE void scale_channels(const float (&f)[2])
     {
         const bool piece = !T::FILTER && slot >= 0;
         int64_t at = (int64_t)(head_of(tile) / a.group) * D + 2 * (lane() & 3);
@@ -363,7 +367,7 @@ template <class T> struct consumer8 : tile_rows<T> {
                 mean = __ldg((const float2 *)(a.scales.v_mean + at + 2 * i));
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                float one = piece ? l[r] : inv[r] > 0 ? 1 : 0, to = piece ? 1 : inv[r];
+                float one = piece ? l[r] : inv[r] > 0 ? 1 : 0, to = piece ? f[r] : inv[r] * f[r];
                 o[i + 2 * r] = fmaf(o[i + 2 * r] * to, by.x, one * mean.x);
                 o[i + 2 * r + 1] = fmaf(o[i + 2 * r + 1] * to, by.y, one * mean.y);
             }
@@ -374,15 +378,18 @@ template <class T> struct consumer8 : tile_rows<T> {
     DEVICE void finish()
     {
         int first = row();
+        float f[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float bias = 0;
+            f[r] = m[r] == -INFINITY ? 1 : exp2_fast(rounded(m[r], before) - m[r]);
+            l[r] *= f[r];
             if (a.scales.bias && first + 8 * r < a.nq)
                 bias = __ldg(a.scales.bias + ((int64_t)head_of(tile) * a.nq + first + 8 * r));
             m[r] += bias * 1.44269504088896341f;
         }
         rows::close_rows();
-        scale_channels();
+        scale_channels(f);
         if (!T::FILTER && slot >= 0) {
             rows::store_piece(slot);
             return;
