@@ -158,8 +158,9 @@ static __device__ __forceinline__ void unpack(const uint4 &raw, float (&x)[8])
 /* What is found over the tokens of a head, channel by channel. */
 enum token_statistic { SUM_KEYS, SUM_VALUES, MAX_VALUES };
 
-/* Sums or largest |x| of the thread block's tokens, for each row of threads. */
-template <int D, bool MAX, bool CENTRED>
+/* Sums or largest |x| of the thread block's tokens, for each row of threads. HALF: of numbers that
+ * the rule has as fp16. */
+template <int D, bool MAX, bool CENTRED, bool HALF = false>
 static __device__ __forceinline__ void
 reduce_tokens(const quantised_args &a, const __nv_bfloat16 *x, double (&by)[token_grid<D>::STEP][D])
 {
@@ -181,7 +182,7 @@ reduce_tokens(const quantised_args &a, const __nv_bfloat16 *x, double (&by)[toke
             else if (MAX)
                 top[i] = fmaxf(top[i], fabsf(y[i]));
             else
-                sum[i] += round_by(a.rule, a.rule.inputs_as, y[i]);
+                sum[i] += HALF ? round_by(a.rule, DT_F16, y[i]) : y[i];
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -200,7 +201,9 @@ static __global__ void __launch_bounds__(256)
     int64_t head = blockIdx.z * (int64_t)a.kv_heads + blockIdx.y;
     double *part = a.part + head * a.chunks * D + threadIdx.x, all = 0;
 
-    if (what != MAX_VALUES)
+    if (what != MAX_VALUES && a.rule.inputs_as == DT_F16)
+        reduce_tokens<D, false, false, true>(a, what == SUM_KEYS ? a.k : a.v, by);
+    else if (what != MAX_VALUES)
         reduce_tokens<D, false, false>(a, what == SUM_KEYS ? a.k : a.v, by);
     else if (a.rule.smooth_v)
         reduce_tokens<D, true, true>(a, a.v, by);
@@ -238,15 +241,16 @@ static __global__ void __launch_bounds__(256)
 
 /* ---- q and k -------------------------------------------------------------------------------- */
 
-/* Eight channels of a token as they are quantised. CENTRED: raw keys have lost their mean. */
-template <bool KEYS, bool CENTRED>
+/* Eight channels of a token as they are quantised. CENTRED: raw keys have lost their mean. HALF:
+ * the rule has inputs as fp16. */
+template <bool KEYS, bool CENTRED, bool HALF>
 static __device__ __forceinline__ void channels_of(const quantised_args &a, const uint4 &raw,
                                                    const float (&mean)[8], float (&x)[8])
 {
     unpack(raw, x);
 #pragma unroll
-    for (int i = 0; i < 8 && !CENTRED; i++)
-        x[i] = round_by(a.rule, a.rule.inputs_as, x[i]);
+    for (int i = 0; i < 8 && HALF; i++)
+        x[i] = round_by(a.rule, DT_F16, x[i]);
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (!KEYS)
@@ -256,7 +260,7 @@ static __device__ __forceinline__ void channels_of(const quantised_args &a, cons
     if (KEYS && !CENTRED && a.rule.smooth_k && a.rule.keys_as != DT_F32)
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            x[i] = round_by(a.rule, a.rule.keys_as, x[i]);
+            x[i] = HALF ? round_by(a.rule, a.rule.keys_as, x[i]) : round_to(a.rule.keys_as, x[i]);
 }
 
 /* Do bf16 numbers hold the keys less their mean, and this? */
@@ -282,7 +286,7 @@ struct quant_groups {
 };
 
 /* The largest |x| of the groups. */
-template <int D, bool KEYS, bool CENTRED, int N>
+template <int D, bool KEYS, bool CENTRED, bool HALF, int N>
 static __device__ __forceinline__ void find_maxima(const quantised_args &a, const uint4 (&raw)[N],
                                                    const float (&mean)[8], int64_t t0, int64_t n,
                                                    quant_groups &groups)
@@ -300,7 +304,7 @@ static __device__ __forceinline__ void find_maxima(const quantised_args &a, cons
     for (int i = 0; i < N; i++) {
         int row = G::row() + i * G::STEP;
         float x[8], top = 0;
-        channels_of<KEYS, CENTRED>(a, raw[i], mean, x);
+        channels_of<KEYS, CENTRED, HALF>(a, raw[i], mean, x);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             top = fmaxf(top, fabsf(x[c]));
@@ -335,7 +339,7 @@ static __device__ __forceinline__ float dot_of(const quantised_args &a, const ui
 
 /* Integers and scales of QUANT_ROWS tokens of q, or of k with those of the padded keys, which are
  * 0. Where all tokens are one group, `find` its maximum first. */
-template <int D, bool KEYS, bool CENTRED>
+template <int D, bool KEYS, bool CENTRED, bool HALF>
 static __device__ __forceinline__ void quantise_tokens(const quantised_args &a, int64_t head,
                                                        int64_t t0, bool find)
 {
@@ -362,7 +366,7 @@ static __device__ __forceinline__ void quantise_tokens(const quantised_args &a, 
 #pragma unroll
     for (int i = 0; i < N && CENTRED; i++)
         centre(raw[i], mean);
-    find_maxima<D, KEYS, CENTRED>(a, raw, mean, t0, n, groups);
+    find_maxima<D, KEYS, CENTRED, HALF>(a, raw, mean, t0, n, groups);
     if (find) {
         if (threadIdx.x == 0)
             atomicMax(one, groups.most[0]);
@@ -388,7 +392,7 @@ static __device__ __forceinline__ void quantise_tokens(const quantised_args &a, 
     for (int i = 0; i < N; i++) {
         int row = G::row() + i * G::STEP, group = groups.of[row];
         float x[8];
-        channels_of<KEYS, CENTRED>(a, raw[i], mean, x);
+        channels_of<KEYS, CENTRED, HALF>(a, raw[i], mean, x);
         uint2 bytes = integers_of(a.rule, groups.delta[group], groups.factor[group], x);
         float dot = KEYS || !a.rule.smooth_k ? 0 : dot_of<D>(a, raw[i], mean);
         if (t0 + row < n)
@@ -502,19 +506,26 @@ template <int D>
 static __global__ void __launch_bounds__(256, 3)
     quantise_operands(const quantised_args a, bool find)
 {
+    const bool half = a.rule.inputs_as == DT_F16;
     int3 n = blocks_of<D>(a);
     int i = gridDim.x - 1 - blockIdx.x;
     if (i < n.x * a.heads) {
-        quantise_tokens<D, false, false>(a, i / n.x, i % n.x * (int64_t)QUANT_ROWS, find);
+        int64_t head = i / n.x, t0 = i % n.x * (int64_t)QUANT_ROWS;
+        if (half)
+            quantise_tokens<D, false, false, true>(a, head, t0, find);
+        else
+            quantise_tokens<D, false, false, false>(a, head, t0, find);
         return;
     }
     i -= n.x * a.heads;
     if (i < n.y * a.kv_heads) {
         int64_t head = i / n.y, t0 = i % n.y * (int64_t)QUANT_ROWS;
-        if (centres_in_bf16(a.rule))
-            quantise_tokens<D, true, true>(a, head, t0, find);
+        if (half)
+            quantise_tokens<D, true, false, true>(a, head, t0, find);
+        else if (centres_in_bf16(a.rule))
+            quantise_tokens<D, true, true, false>(a, head, t0, find);
         else
-            quantise_tokens<D, true, false>(a, head, t0, find);
+            quantise_tokens<D, true, false, false>(a, head, t0, find);
         return;
     }
     i -= n.y * a.kv_heads;
