@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """pages.py OUT DIR: from the pages that `lacuna reproduce -o OUT` made, DIR/PAPER.md, which keeps what
-stands above its claims, DIR/PAPER.csv with every printed number, and the drawings in DIR/figures.
+stands above its claims, DIR/PAPER.csv with every printed number, and the drawings in DIR/figures. Pages that
+OUT does not have stay.
 
 The claims of a paper become one table. A figure has its numbers that stand beside ours, the text its
 results; settings and all other printed numbers are in the CSV alone."""
@@ -93,28 +94,53 @@ def is_shown(path):
             or any(c["n"] and c["model"] for c in page["claims"]))
 
 
+def kept(page, new):
+    """The claims and sections of a page that are not of the new places, by place."""
+    claims, sections = {}, {}
+    old = page.read_text().split("## Claims", 1)
+    for text in re.split(r"(?m)^(?=## )", old[1])[1:] if len(old) > 1 else []:
+        sections[text[text.index(", ") + 2:text.index("\n")]] = text.rstrip("\n") + "\n"
+    for line in old[1].split("\n## ")[0].splitlines() if len(old) > 1 else []:
+        if line.startswith("| ") and not line.startswith("| place |"):
+            claims.setdefault(cells(line)[0], []).append(line)
+    return ({k: v for k, v in d.items() if k not in new} for d in (claims, sections))
+
+
+def order_of(where):
+    """Tables first, then figures, then the rest; as place() has it for files."""
+    number = re.match(r"\w+ (\d+)", where)
+    return where.endswith("text"), not where.startswith("Table"), int(number[1]) if number else 99, where
+
+
 def main(out, to):
     for paper in PAPERS:
         pages = sorted((out / "pages").glob(paper + "-*.md"), key=place)
-        page = to / (paper + ".md")
-        claims, sections = [], []
+        page, table = to / (paper + ".md"), to / (paper + ".csv")
+        new = {path: section(path) for path in pages}
+        where = {path: text[text.index(", ") + 2:text.index("\n")] for path, (_, text) in new.items()}
+        claims, sections = kept(page, where.values())
         for path in filter(is_shown, pages):
-            rows, text = section(path)
-            where = text[text.index(", ") + 2:text.index("\n")]
-            claims += [f"| {where} {r}" for r in rows]
-            sections.append(text)
-        head = page.read_text().split("## Claims")[0]
+            claims[where[path]] = [f"| {where[path]} {r}" for r in new[path][0]]
+            sections[where[path]] = new[path][1]
         titles = "place claim printed model metric A B test value n ours".split()
         titles[8] += " [95 %]"
-        page.write_text(head + "\n".join(["## Claims", "", row(titles), row([":---"] * 11)] + claims)
-                        + "\n\n" + "\n".join(sections))
-        with page.with_suffix(".csv").open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            for i, path in enumerate(pages):
-                rows = list(csv.reader(path.with_suffix(".csv").open(newline="")))
-                writer.writerows(([rows[0]] if i == 0 else []) + [r for r in rows[1:] if r[4] or r[6]])
+        places = sorted(sections, key=order_of)
+        page.write_text(page.read_text().split("## Claims")[0]
+                        + "\n".join(["## Claims", "", row(titles), row([":---"] * 11)]
+                                    + [r for w in places for r in claims.get(w, [])])
+                        + "\n\n" + "\n".join(sections[w] for w in places))
+        rows = list(csv.reader(table.open(newline=""))) if table.exists() else []
+        for path in pages:
+            mine = list(csv.reader(path.with_suffix(".csv").open(newline="")))
+            mine = [mine[0]] + [r for r in mine[1:] if r[4] or r[6]]
+            at = next((i for i, r in enumerate(rows) if r[0] == mine[-1][0]), len(rows))
+            rows = [r for r in rows if r[0] != mine[-1][0]]
+            rows[at:at] = mine[1:] if rows else mine
+        with table.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
         for name in re.findall(r"figures/([\w-]+\.png)", page.read_text()):
-            shutil.copy(out / "figures" / name, to / "figures" / name)
+            if (out / "figures" / name).exists():
+                shutil.copy(out / "figures" / name, to / "figures" / name)
 
 
 if __name__ == "__main__":
