@@ -401,9 +401,11 @@ template <class T> struct consumer8 : tile_rows<T> {
             return_lent();
     }
 
-    /* LENDS: the buffer of the last item's outputs gets values again. */
+    /* LENDS: the buffer of the last item's outputs, if they have one, gets values again. */
     DEVICE void return_lent()
     {
+        if (rows::lent < 0)
+            return;
         tma_store_wait_read();
         __syncwarp();
         arrive(&sm.v_empty[rows::lent]);

@@ -22,18 +22,6 @@ template <class T> struct list_consumer : filter_consumer<T, 64> {
     using by = filter_votes<T, 64>;
     using arith::kv, arith::l, arith::m, arith::q, arith::SCORES, arith::sm;
 
-    /* The largest scores of the units from UNIT on. */
-    template <int UNIT> DEVICE void find_tops(const int (&s)[BN / 2], float (&top)[2])
-    {
-        arith::template find_tops<UNIT * SCORES, (UNIT + 1) * SCORES>(s, top);
-        if constexpr (UNIT + 1 < UNITS) {
-            float others[2];
-            find_tops<UNIT + 1>(s, others);
-            top[0] = fmaxf(top[0], others[0]);
-            top[1] = fmaxf(top[1], others[1]);
-        }
-    }
-
     /* Probabilities of the units [UNIT, END), their sums in l. */
     template <bool FLOATS, int UNIT, int END> DEVICE void take(int (&s)[BN / 2])
     {
@@ -62,11 +50,11 @@ template <class T> struct list_consumer : filter_consumer<T, 64> {
     DEVICE void stage(bool is_last)
     {
         int s[BN / 2];
-        float top[2], c[2];
+        typename base::unit_tops tops;
+        float c[2];
         arith::issue_scores(s);
         if constexpr (T::STAGES > 1)
-            if (arith::lent >= 0)
-                arith::return_lent();
+            arith::return_lent();
         arith::look_up_scales();
         bool unseen = by::has_unseen(base::key_of(UNITS - 1) + T::UNIT, base::first());
         wgmma_wait<0>();
@@ -75,7 +63,13 @@ template <class T> struct list_consumer : filter_consumer<T, 64> {
         arith::arrive(&sm.k_empty[kv.at]);
         if (is_last)
             arith::arrive(&sm.q_empty[q.at]);
-        find_tops<0>(s, top);
+        base::template find_tops<false>(s, tops);
+        float(&top)[2] = tops[0];
+#pragma unroll
+        for (int u = UNITS - 1; u > 0; u--) {
+            tops[u - 1][0] = fmaxf(tops[u - 1][0], tops[u][0]);
+            tops[u - 1][1] = fmaxf(tops[u - 1][1], tops[u][1]);
+        }
         if (uniform(top[0] > m[0] || top[1] > m[1]))
             base::follow(top, c);
         if (arith::floats())

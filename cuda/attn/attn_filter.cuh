@@ -316,8 +316,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         int listed = lacks ? ALL >> 1 : ALL, exempt = ALL;
         arith::issue_scores(s);
         if constexpr (T::LENDS && STAGES > 1)
-            if (arith::lent >= 0)
-                arith::return_lent();
+            arith::return_lent();
         if (!is_exempt()) {
             exempt = 0;
 #pragma unroll

@@ -24,7 +24,7 @@ template <class T, int SCOPE> struct filter_votes {
         counts &= ~COMPUTED;
     }
 
-    /* The distance of the item's head. Read in every stage, because registers are scarce. */
+    /* The distance of the item's head. */
     DEVICE float gap_of(int of_tile) const
     {
         float gap;

@@ -48,11 +48,10 @@ static __device__ __forceinline__ float round_to(enum dtype t, float x)
                          : x;
 }
 
-/* The same, of what the rule has as fp16 numbers without an overflow. */
-static __device__ __forceinline__ float round_by(const own_quantised &r, enum dtype t, float x)
+/* What fp16 has no number for becomes its largest one. */
+static __device__ __forceinline__ float fp16_range(float x)
 {
-    const float most = 65504;
-    return round_to(t, r.inputs_as == DT_F16 ? fminf(fmaxf(x, -most), most) : x);
+    return fminf(fmaxf(x, -65504.f), 65504.f);
 }
 
 /* Group of token i of QUANT_ROWS, counted from the first one's (quant_group_of of
@@ -182,7 +181,7 @@ reduce_tokens(const quantised_args &a, const __nv_bfloat16 *x, double (&by)[toke
             else if (MAX)
                 top[i] = fmaxf(top[i], fabsf(y[i]));
             else
-                sum[i] += HALF ? round_by(a.rule, DT_F16, y[i]) : y[i];
+                sum[i] += HALF ? round_to(DT_F16, fp16_range(y[i])) : y[i];
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -250,7 +249,7 @@ static __device__ __forceinline__ void channels_of(const quantised_args &a, cons
     unpack(raw, x);
 #pragma unroll
     for (int i = 0; i < 8 && HALF; i++)
-        x[i] = round_by(a.rule, DT_F16, x[i]);
+        x[i] = round_to(DT_F16, fp16_range(x[i]));
 #pragma unroll
     for (int i = 0; i < 8; i++)
         if (!KEYS)
@@ -260,7 +259,7 @@ static __device__ __forceinline__ void channels_of(const quantised_args &a, cons
     if (KEYS && !CENTRED && a.rule.smooth_k && a.rule.keys_as != DT_F32)
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            x[i] = HALF ? round_by(a.rule, a.rule.keys_as, x[i]) : round_to(a.rule.keys_as, x[i]);
+            x[i] = round_to(a.rule.keys_as, HALF ? fp16_range(x[i]) : x[i]);
 }
 
 /* Do bf16 numbers hold the keys less their mean, and this? */
@@ -433,7 +432,8 @@ static __device__ __forceinline__ void quantise_values(const quantised_args &a, 
         unpack(*(const uint4 *)(a.v + at), x);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            x[i] = __fsub_rn(round_by(a.rule, a.rule.values_as, x[i]), mean[i]);
+            x[i] = a.rule.inputs_as == DT_F16 ? fp16_range(x[i]) : x[i];
+            x[i] = __fsub_rn(round_to(a.rule.values_as, x[i]), mean[i]);
             x[i] = a.rule.e4m3 ? e4m3_of(__fmul_rn(x[i], factor[i])) : x[i];
         }
 #pragma unroll
