@@ -774,12 +774,18 @@ static int csr_of(struct attend *a, const struct launch *l, struct own_lists *ow
     return 0;
 }
 
+/* How many of a list's last blocks the launch's filter never skips, -1: it has none. */
+static int tail_of(const struct launch *l)
+{
+    return l->kind == LAUNCH_FILTER && l->filter ? l->filter->tail : -1;
+}
+
 /* The plan of a launch over lists of the host, or over all keys. */
 static int plan_here(struct attend *a, struct launch *l, struct accel_result *res, struct err *err)
 {
     struct attn_problem p = part_of(a, l, l->n);
     const struct attn_tile *tile = &l->kernel->tile;
-    int sms = a->s->gpu.sms;
+    int sms = a->s->gpu.sms, tail = tail_of(l);
     bool dense = l->kind == LAUNCH_DENSE;
     OWN(own_lists_free) struct own_lists own = {0};
     struct attn_csr csr;
@@ -787,8 +793,8 @@ static int plan_here(struct attend *a, struct launch *l, struct accel_result *re
 
     if (!dense)
         PASS_ON(csr_of(a, l, &own, &csr, err));
-    if (l->kind == LAUNCH_FILTER)
-        PASS_ON(attn_plan_filtered(&p, tile, &csr, l->filter->tail, sms, &l->plan, err));
+    if (tail >= 0)
+        PASS_ON(attn_plan_filtered(&p, tile, &csr, tail, sms, &l->plan, err));
     else
         PASS_ON(attn_plan_make(&p, tile, dense ? NULL : &csr, sms, &l->plan, err));
     if (a->lists.static_id && !dense && l->n == a->call->n)
@@ -814,7 +820,7 @@ static int plan_blocks(struct attend *a, struct launch *l, int n, struct list_pl
     PASS_ON(mem_zalloc(&blocks, heads, sizeof *blocks, "counts of blocks", err));
     for (int i = 0; i < n; i++)
         runs[i] = (struct list_run){l[i].first - first, l[i].n, part_of(a, l, l[i].n).kv_heads,
-                                    l->kind == LAUNCH_FILTER ? l[i].filter->tail : -1};
+                                    tail_of(l + i)};
     PASS_ON(list_plan_make(&a->s->gpu, &a->s->kept.lists, a->lists.first, a->order + first, &p,
                            &l->kernel->tile, runs, n, x, plans, blocks, err));
     for (int i = 0; i < n; i++)
@@ -1064,10 +1070,10 @@ static int add_whole(struct attend *a, const struct launch *l, const struct attn
 {
     struct accel_filter f = l->filter ? *l->filter : (struct accel_filter){0};
     struct accel_result ignored = {0};
-    OWN(attn_plan_free) struct attn_plan plan = {0};
     struct list_plan on_device;
     struct launch exact = *l;
     char why[160];
+    int rc = 0;
 
     f.keep_denominator = true;
     f.quant = (struct own_quantised){0};
@@ -1078,14 +1084,17 @@ static int add_whole(struct attend *a, const struct launch *l, const struct attn
         exact.filter = NULL;
     }
     PASS_ON(find_kernel(a, &exact, err));
-    if (exact.kind != l->kind ||
-        memcmp(&exact.kernel->tile, &l->kernel->tile, sizeof l->kernel->tile) != 0) {
-        bool here = l->kind == LAUNCH_DENSE || !makes_blocks(a);
-        PASS_ON(here ? plan_here(a, &exact, &ignored, err)
-                     : plan_blocks(a, &exact, 1, &on_device, err));
-        plan = exact.plan;
+    bool here = l->kind == LAUNCH_DENSE || !makes_blocks(a), planned = exact.kind != l->kind;
+    planned |= memcmp(&exact.kernel->tile, &l->kernel->tile, sizeof l->kernel->tile) != 0;
+    if (planned) {
+        exact.plan = (struct attn_plan){0};
+        rc =
+            here ? plan_here(a, &exact, &ignored, err) : plan_blocks(a, &exact, 1, &on_device, err);
     }
-    return make_job(a, &exact, x, a->whole.attend + a->whole.n++, err);
+    rc = rc ? rc : make_job(a, &exact, x, a->whole.attend + a->whole.n++, err);
+    if (planned)
+        attn_plan_free(&exact.plan);
+    return rc;
 }
 
 /* The LSE of the whole masks, where own arithmetic or a filter has another. Outputs go to the
