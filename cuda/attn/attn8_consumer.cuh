@@ -12,6 +12,8 @@
 
 template <class T> struct consumer8 : tile_rows<T> {
     static constexpr int BN = T::BN, D = T::D, SHIFT_BITS = 0x4B400000;
+    /* Four warpgroups have no registers for the references as they were rounded. */
+    static constexpr bool KEEPS = !T::FILTER && T::WG * T::TEAMS < 4;
     static constexpr float SHIFT = 12582912, /* of the bits SHIFT_BITS */
         COARSE = 0.015625; /* log2 units of a score's one: from here on it is converted */
 
@@ -23,6 +25,7 @@ template <class T> struct consumer8 : tile_rows<T> {
     ring<T::STAGES> kv;
     float q_scale; /* of the thread's two rows */
     float before;  /* scale of the stage before, 0 if its scores were floats (rounded) */
+    float kept[2]; /* references of the stage before, as they were rounded (KEEPS) */
 
     /* The first of the thread's two rows, in its head. Computed at each use. */
     DEVICE int row() const
@@ -151,7 +154,10 @@ template <class T> struct consumer8 : tile_rows<T> {
     template <bool FLOATS>
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
-        float of[2] = {rounded(m[0], before), rounded(m[1], before)};
+        float of[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            of[r] = KEEPS ? kept[r] : rounded(m[r], before);
         top[0] -= a.scales.top;
         top[1] -= a.scales.top;
         if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
@@ -163,7 +169,8 @@ template <class T> struct consumer8 : tile_rows<T> {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             base[r] = !FLOATS ? fmaf(SHIFT, scale, m[r]) : m[r] == -INFINITY ? 0 : m[r];
-            c[r] = exp2_fast(of[r] - (FLOATS ? base[r] : rounded(m[r], scale)));
+            kept[r] = FLOATS ? m[r] : fmaf(-SHIFT, scale, base[r]);
+            c[r] = exp2_fast(of[r] - (FLOATS ? base[r] : kept[r]));
         }
     }
 
@@ -341,7 +348,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         tile = item.x;
         slot = -1;
         rows::clear_outputs();
-        m[0] = m[1] = -INFINITY;
+        m[0] = m[1] = kept[0] = kept[1] = -INFINITY;
         l[0] = l[1] = before = 0;
         look_up_query_scale();
     }
@@ -382,7 +389,7 @@ template <class T> struct consumer8 : tile_rows<T> {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float bias = 0;
-            f[r] = m[r] == -INFINITY ? 1 : exp2_fast(rounded(m[r], before) - m[r]);
+            f[r] = m[r] == -INFINITY ? 1 : exp2_fast((KEEPS ? kept[r] : rounded(m[r], before)) - m[r]);
             l[r] *= f[r];
             if (a.scales.bias && first + 8 * r < a.nq)
                 bias = __ldg(a.scales.bias + ((int64_t)head_of(tile) * a.nq + first + 8 * r));
