@@ -12,6 +12,8 @@
 
 template <class T> struct consumer8 : tile_rows<T> {
     static constexpr int BN = T::BN, D = T::D, SHIFT_BITS = 0x4B400000;
+    /* Four warpgroups have no registers for the references as they were rounded. */
+    static constexpr bool KEEPS = !T::FILTER && T::WG * T::TEAMS < 4;
     static constexpr float SHIFT = 12582912, /* of the bits SHIFT_BITS */
         COARSE = 0.015625; /* log2 units of a score's one: from here on it is converted */
 
@@ -23,6 +25,7 @@ template <class T> struct consumer8 : tile_rows<T> {
     ring<T::STAGES> kv;
     float q_scale; /* of the thread's two rows */
     float before;  /* scale of the stage before, 0 if its scores were floats (rounded) */
+    float kept[2]; /* references of the stage before, as they were rounded (KEEPS) */
 
     /* The first of the thread's two rows, in its head. Computed at each use. */
     DEVICE int row() const
@@ -151,7 +154,10 @@ template <class T> struct consumer8 : tile_rows<T> {
     template <bool FLOATS>
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
-        float of[2] = {rounded(m[0], before), rounded(m[1], before)};
+        float of[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            of[r] = KEEPS ? kept[r] : rounded(m[r], before);
         top[0] -= a.scales.top;
         top[1] -= a.scales.top;
         if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
@@ -163,7 +169,8 @@ template <class T> struct consumer8 : tile_rows<T> {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             base[r] = !FLOATS ? fmaf(SHIFT, scale, m[r]) : m[r] == -INFINITY ? 0 : m[r];
-            c[r] = exp2_fast(of[r] - (FLOATS ? base[r] : rounded(m[r], scale)));
+            kept[r] = FLOATS ? m[r] : fmaf(-SHIFT, scale, base[r]);
+            c[r] = exp2_fast(of[r] - (FLOATS ? base[r] : kept[r]));
         }
     }
 
@@ -213,7 +220,9 @@ template <class T> struct consumer8 : tile_rows<T> {
         pack<0, BN / 2>(s, p);
     }
 
-    /* MASKED: some keys may not count. `masked` says the same of a stage that shares its code. */
+    /* MASKED: some keys may not count. `masked` says the same of a stage that shares its code.
+     * A warpgroup has its turn until its scores are there, or until their maximum is where three
+     * share the registers. */
     template <bool MASKED> DEVICE void step(int key0, bool masked = false)
     {
         if constexpr (!T::BY_CHANNEL)
@@ -222,15 +231,22 @@ template <class T> struct consumer8 : tile_rows<T> {
         uint32_t p[BN / 8];
         float top[2], c[2];
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        rows::take_turn();
         issue_scores(s);
         float scale = scale_of(0);
         await_scores(s);
+        if (T::WG == 4)
+            rows::pass_turn();
         if (MASKED || __any_sync(~0u, masked || scale > COARSE)) {
             mask_scores<0, BN / 2>(s, scale, key0);
             tops<true, 0, BN / 2>(s, scale, top);
+            if (T::WG < 4)
+                rows::pass_turn();
             soften<true>(s, top, scale, c, p);
         } else {
             tops<false, 0, BN / 2>(s, scale, top);
+            if (T::WG < 4)
+                rows::pass_turn();
             soften<false>(s, top, scale, c, p);
         }
         add_values(p, c);
@@ -244,9 +260,11 @@ template <class T> struct consumer8 : tile_rows<T> {
         int s[BN / 4];
         uint32_t p[BN / 8];
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        rows::take_turn();
         issue_half_scores(s, 0);
         wgmma_wait<0>();
         hold(s);
+        rows::pass_turn();
         soften_half<MASKED>(s, p, scale_of(0), key0);
         mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
         add_half_values(p, 0);
@@ -330,6 +348,8 @@ template <class T> struct consumer8 : tile_rows<T> {
     /* A stage of which no row of the warpgroup has a key. */
     DEVICE void pass()
     {
+        rows::take_turn();
+        rows::pass_turn();
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         arrive(&sm.k_empty[kv.at]);
         drop_values();
@@ -341,7 +361,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         tile = item.x;
         slot = -1;
         rows::clear_outputs();
-        m[0] = m[1] = -INFINITY;
+        m[0] = m[1] = kept[0] = kept[1] = -INFINITY;
         l[0] = l[1] = before = 0;
         look_up_query_scale();
     }
@@ -382,7 +402,8 @@ template <class T> struct consumer8 : tile_rows<T> {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float bias = 0;
-            f[r] = m[r] == -INFINITY ? 1 : exp2_fast(rounded(m[r], before) - m[r]);
+            f[r] =
+                m[r] == -INFINITY ? 1 : exp2_fast((KEEPS ? kept[r] : rounded(m[r], before)) - m[r]);
             l[r] *= f[r];
             if (a.scales.bias && first + 8 * r < a.nq)
                 bias = __ldg(a.scales.bias + ((int64_t)head_of(tile) * a.nq + first + 8 * r));
@@ -446,6 +467,8 @@ template <class T> struct consumer8 : tile_rows<T> {
     DEVICE void run()
     {
         int4 item;
+        if (w == T::WG - 1) /* the last warpgroup hands the first turn to the first */
+            rows::pass_turn();
         for (; await_item(item); q.next())
             run_item(item);
         tma_store_wait_read();

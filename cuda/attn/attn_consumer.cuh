@@ -22,7 +22,8 @@ template <class T> struct consumer : tile_rows<T> {
 
     using rows = tile_rows<T>;
     using rows::a, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
-    using rows::first_row, rows::lane, rows::rescale, rows::t, rows::warp;
+    using rows::first_row, rows::lane, rows::pass_turn, rows::rescale, rows::t, rows::take_turn,
+        rows::warp;
 
     ring<T::QBUFS> q;
     ring<T::STAGES> kv;
@@ -73,18 +74,6 @@ template <class T> struct consumer : tile_rows<T> {
         int units = next.z - next.y;
         n = (units + T::UNITS - 1) / T::UNITS;
         masked = (a.masked_units - units + n * T::UNITS + T::UNITS - 1) / T::UNITS;
-    }
-
-    /* Turns at the tensor cores. */
-    DEVICE void take_turn()
-    {
-        if (T::TURNS)
-            named_sync(1 + w, 256);
-    }
-    DEVICE void pass_turn()
-    {
-        if (T::TURNS)
-            named_arrive(1 + (w + 1) % T::WG, 256);
     }
 
     /* Give a buffer back. */

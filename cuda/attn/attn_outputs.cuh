@@ -40,6 +40,18 @@ template <class T> struct tile_rows {
         return block_of(of_tile) * T::BM + w * 64;
     }
 
+    /* Turns at the tensor cores, from warpgroup to warpgroup. */
+    DEVICE void take_turn()
+    {
+        if (T::TURNS)
+            named_sync(1 + w, 256);
+    }
+    DEVICE void pass_turn()
+    {
+        if (T::TURNS)
+            named_arrive(1 + (w + 1) % T::WG, 256);
+    }
+
     DEVICE void rescale(const float (&c)[2])
     {
 #pragma unroll

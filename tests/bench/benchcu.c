@@ -12,7 +12,7 @@
  * median over the rounds of their TFLOP/s over its.
  *
  *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--single] [--kernels] [--choices]
- *           [--cycles] [--all] [TEXT]
+ *           [--cycles] [--apart] [--all] [TEXT]
  *   benchcu [...] --masks FILE [TEXT]                         lists of real masks instead
  *   benchcu [--samples N] --prefill MODEL PROMPT TOKENS      a language model's run instead
  *
@@ -26,6 +26,9 @@
  *
  * --cold: no warm-up and single launches, for a profiler (with --samples 1 --events).
  * --single: single launches as samples.
+ * --apart: single launches, and no turns but those with the product: a second of one work alone,
+ * then its samples, then the next work. At the power limit a kernel that draws less power has a
+ * higher clock, which it loses beside others.
  * --kernels: under each selection, own arithmetic and plan the times of its kernels, by name.
  * --choices: lines of selections only.
  * --cycles: cycles of single launches by hardware counters in the place of ns, which no clock
@@ -127,6 +130,8 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, bool 
             b->single = true;
         } else if (strcmp(argv[i], "--single") == 0) {
             b->single = true;
+        } else if (strcmp(argv[i], "--apart") == 0) {
+            b->single = b->apart = true;
         } else if (strcmp(argv[i], "--kernels") == 0) {
             b->kernels = true;
         } else if (strcmp(argv[i], "--choices") == 0) {
@@ -137,7 +142,7 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, bool 
             return err_set(err, ERR_USAGE,
                            "'%s' is no option, or lacks a value; there are --samples N, "
                            "--raw FILE, --masks FILE, --prefill MODEL PROMPT TOKENS, --events, "
-                           "--cold, --cycles, --single, --kernels, --choices and --all",
+                           "--cold, --cycles, --single, --apart, --kernels, --choices and --all",
                            argv[i]);
         } else {
             b->only = argv[i];

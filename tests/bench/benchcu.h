@@ -30,6 +30,7 @@ struct bench {
     int lines;
     bool all;
     bool single;  /* samples are single launches */
+    bool apart;   /* nor do works take turns: each has the clock that it leaves itself */
     bool choices; /* lines of selections only */
     bool kernels; /* print the time of every kernel of a choice or plan */
 };
@@ -69,7 +70,8 @@ int bench_warm_up(struct bench *b, const struct work *work, double for_seconds, 
 int bench_timed(struct bench *b, const struct work *work, int64_t *id, struct err *err);
 
 /* Samples of n works in turns, each after one of the product, whose times before works[i] go to
- * product[i]; all of them last equally long. Many works: a round at a time. */
+ * product[i]; all of them last equally long. Many works: a round at a time. b->apart: one work
+ * after the other. */
 int bench_turns(struct bench *b, const struct work *works, int n, struct series *product,
                 struct series *times, struct err *err);
 int bench_sample(struct bench *b, const struct work *work, struct series *product,

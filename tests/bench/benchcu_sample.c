@@ -195,8 +195,8 @@ static int count_cycles(struct bench *b, const struct work *work, struct series 
     return 0;
 }
 
-int bench_turns(struct bench *b, const struct work *works, int n, struct series *product,
-                struct series *times, struct err *err)
+static int take_turns(struct bench *b, const struct work *works, int n, struct series *product,
+                      struct series *times, struct err *err)
 {
     struct work all[MAX_WORKS + 1];
     int rounds = n > 2 ? 1 : b->samples;
@@ -216,6 +216,18 @@ int bench_turns(struct bench *b, const struct work *works, int n, struct series 
         product[i].n = times[i].n = b->samples;
         product[i].launches = all[n].launches;
         times[i].launches = all[i].launches;
+    }
+    return 0;
+}
+
+int bench_turns(struct bench *b, const struct work *works, int n, struct series *product,
+                struct series *times, struct err *err)
+{
+    if (!b->apart)
+        return take_turns(b, works, n, product, times, err);
+    for (int i = 0; i < n; i++) {
+        PASS_ON(bench_warm_up(b, works + i, 1, err));
+        PASS_ON(take_turns(b, works + i, 1, product + i, times + i, err));
     }
     return 0;
 }
