@@ -226,6 +226,19 @@ TEST(scopes_and_tails_of_the_presets)
     }
 }
 
+TEST(auto_arithmetic_hangs_on_the_head_dimension_alone)
+{
+    static const struct {
+        const char *text;
+        int d, arith;
+    } c[] = {{"", 128, SPARGE_EXACT},           {"arith=auto", 64, SPARGE_EXACT},
+             {"arith=auto", 96, SPARGE_EXACT},  {"arith=auto", 128, SPARGE_SAGE2},
+             {"arith=auto", 192, SPARGE_EXACT}, {"arith=auto:arch=sm90:pv=off", 128, SPARGE_SAGE2},
+             {"arith=sage1", 128, SPARGE_SAGE1}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++)
+        ck_assert_int_eq(rules_of(c[i].text, c[i].d).arith, c[i].arith);
+}
+
 TEST(lambda_is_pv_in_nats)
 {
     ck_assert_double_eq_tol(params_of("lambda=-5").pv, 7.213475, 1e-6);

@@ -49,6 +49,16 @@ static const struct {
     [SPARGE_SM90] = {64, 128, 1},
 };
 
+static const char *const ariths[] = {"exact", "sage1", "sage2", "auto", NULL};
+
+/* The head dimension alone decides what auto is, so that results are those of any machine. */
+static enum sparge_arith arith_of(const struct sparge_params *p, int d)
+{
+    if (p->arith != SPARGE_AUTO)
+        return (enum sparge_arith)p->arith;
+    return d == 128 ? SPARGE_SAGE2 : SPARGE_EXACT;
+}
+
 void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r)
 {
     static const enum dtype cdf[] = {DT_F32, DT_F16, DT_BF16};
@@ -69,7 +79,7 @@ void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r
         .map_input = p->map_dtype == 1,
         .cdf = cdf[p->cdf_dtype],
         .chunk = gpusum_chunk(1, 1),
-        .arith = (enum sparge_arith)p->arith,
+        .arith = arith_of(p, d),
         .arch = (enum sparge_arch)p->arch,
         .v_max = p->v_max ? 2.25f : 448.0f,
         .dead_mean = p->dead == 1,
@@ -553,8 +563,6 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-static const char *const ariths[] = {"exact", "sage1", "sage2", NULL};
-
 /* Filter 2 and the attention around it as a GPU does them, or false with the reason when it cannot.
  */
 static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct accel_filter *f,
@@ -1029,6 +1037,19 @@ static int filter_pays(const struct sparge_params *p, const struct head_in *samp
     return 0;
 }
 
+static int check_shape(struct method_ctx *ctx, const struct sparge_params *p,
+                       const struct attn_in *x)
+{
+    if (x->causal && x->nq != x->nk)
+        return method_skip(ctx, "causal needs nq == nk");
+    if (x->d > BLOCKPOOL_MAX_D)
+        return method_skip(ctx, "head dimension %d is above %d", x->d, BLOCKPOOL_MAX_D);
+    if (arith_of(p, x->d) != SPARGE_EXACT && x->d > TILE_MAX_D)
+        return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
+                           x->d, TILE_MAX_D);
+    return 0;
+}
+
 int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err)
 {
@@ -1039,13 +1060,8 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
         return err_set(err, ERR_USAGE, "calibrate searches tau: it needs select=cdf");
     if (!p->judge)
         return err_set(err, ERR_USAGE, "calibrate searches theta: it needs judge=1");
-    for (int i = 0; i < n; i++) {
-        const struct head_in *h = &samples[i];
-        if (h->x.causal && h->x.nq != h->x.nk)
-            return method_skip(ctx, "causal needs nq == nk");
-        if (p->arith != SPARGE_EXACT && h->x.d > TILE_MAX_D)
-            return method_skip(ctx, "head dimension %d is above %d", h->x.d, TILE_MAX_D);
-    }
+    for (int i = 0; i < n; i++)
+        PASS_ON(check_shape(ctx, p, &samples[i].x));
     PASS_ON(search_head(p, samples, n, &head, &sparse, err));
     if (sparse)
         PASS_ON(filter_pays(p, samples, n, &head, &pays, err));
@@ -1105,7 +1121,8 @@ static const struct opt options[] = {
     OPT_ENUM(struct sparge_params, cdf_dtype, "f32", TEXTS("f32", "f16", "bf16"),
              "Type of the running sum that tau cuts."),
     OPT_ENUM(struct sparge_params, arith, "exact", ariths,
-             "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2)."),
+             "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2); auto = "
+             "sage2 with a head dimension of 128, else exact."),
     OPT_ENUM(struct sparge_params, v_max, "448", TEXTS("448", "2.25"),
              "Largest quantised |V| with arith=sage2."),
     OPT_ENUM(struct sparge_params, dead, "zero", TEXTS("zero", "mean"),
@@ -1163,16 +1180,9 @@ static const char *token_order(const void *params)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct sparge_params *p = params;
     struct sparge *s = state;
-    if (in->x.causal && in->x.nq != in->x.nk)
-        return method_skip(ctx, "causal needs nq == nk");
-    if (in->x.d > BLOCKPOOL_MAX_D)
-        return method_skip(ctx, "head dimension %d is above %d", in->x.d, BLOCKPOOL_MAX_D);
-    if (p->arith != SPARGE_EXACT && in->x.d > TILE_MAX_D)
-        return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
-                           in->x.d, TILE_MAX_D);
-    sparge_begin(p, in, s);
+    PASS_ON(check_shape(ctx, params, &in->x));
+    sparge_begin(params, in, s);
     ctx->unit_rows = s->rules.bq;
     return 0;
 }
@@ -1331,6 +1341,7 @@ static int report(void *state, struct record *r, struct err *err)
         PASS_ON(record_metric(r, "coarse_mass", s->cut_mass / (double)s->cut_rows, err));
     record_note(r, "tile=%lldx%lld", (long long)s->rules.bq, (long long)s->rules.bk);
     record_note(r, "cdf_dtype=%s", dtype_name(s->rules.cdf));
+    record_note(r, "tile_arith=%s", ariths[s->rules.arith]);
     if (s->tile.out_dtype != DT_NONE)
         record_note(r, "out_dtype=%s", dtype_name(s->tile.out_dtype));
     return 0;

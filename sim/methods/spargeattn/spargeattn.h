@@ -13,7 +13,7 @@
 enum sparge_profile { SPARGE_OFFICIAL, SPARGE_PAPER };
 enum sparge_arch { SPARGE_SM80, SPARGE_SM89, SPARGE_SM90 };
 enum sparge_select { SPARGE_CDF, SPARGE_TOPK };
-enum sparge_arith { SPARGE_EXACT, SPARGE_SAGE1, SPARGE_SAGE2 };
+enum sparge_arith { SPARGE_EXACT, SPARGE_SAGE1, SPARGE_SAGE2, SPARGE_AUTO };
 enum sparge_search { SPARGE_BISECT, SPARGE_GRID };
 
 /* A parameter that is not set: -1 for enums, else NAN or INT64_MIN. */
@@ -33,7 +33,7 @@ struct sparge_params {
     double pv_min;
 };
 
-/* Parameters with presets and profile filled in, for head dimension d. */
+/* Parameters with presets, profile and arith=auto resolved, for head dimension d. */
 struct sparge_rules {
     bool paper, topk_cut, dense, sink, smooth_k;
     int64_t bq, bk, scope;
