@@ -383,18 +383,18 @@ static void product(const struct tile_attn *t, struct tile_quant *w, int64_t r0,
                     int64_t key0, int64_t keys)
 {
     const float *v = t->v + key0 * t->dv;
-    if (t->acc == TILE_ACC_F32) {
+    if (t->acc == OWN_SUM_F32) {
         gemm_pv(t, w, r0, rows, v, keys, 0, keys, 0);
         add_acc(t, w, r0, rows);
         return;
     }
-    int64_t chain = t->acc == TILE_ACC_F16 ? F16_CHAIN : keys;
+    int64_t chain = t->acc == OWN_SUM_F16 ? F16_CHAIN : keys;
     for (int64_t c = 0; c < keys; c += chain) {
         int64_t end = c + chain < keys ? c + chain : keys;
         for (int64_t k = c; k < end; k += t->mma_keys) {
             gemm_pv(t, w, r0, rows, v, keys, k, k + t->mma_keys < end ? k + t->mma_keys : end,
                     k > c);
-            if (t->acc == TILE_ACC_F16)
+            if (t->acc == OWN_SUM_F16)
                 round_f16(w->acc, rows * t->dv);
             else
                 cut_fp22(w->acc, rows * t->dv);

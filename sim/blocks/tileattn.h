@@ -32,13 +32,6 @@
 /* Type of P (and V) in the P.V product. */
 enum tile_p { TILE_P_EXACT, TILE_P_F16, TILE_P_E4M3 };
 
-/* Accumulator of one key tile before it is added to O in float. */
-enum tile_acc {
-    TILE_ACC_F32,  /* float over the whole tile */
-    TILE_ACC_FP22, /* low 10 mantissa bits cut after every MMA step */
-    TILE_ACC_F16,  /* rounded to fp16 after every MMA step, a fresh chain every 64 keys */
-};
-
 #define TILE_MAX_D 1024 /* 127^2 * 1024 < 2^24 */
 
 struct tile_attn {
@@ -60,7 +53,7 @@ struct tile_attn {
     enum tile_p p_type;
     float p_offset; /* exponent offset of P, log2 units */
     float p_factor; /* factor on P after exp2; 1 = none */
-    enum tile_acc acc;
+    enum own_sum acc;
     int mma_keys;      /* keys of one MMA step: 16 (fp16), 32 (8 bit) */
     bool l_rounded;    /* l sums P after rounding */
     int together;      /* 2: two tiles are rounded relative to the largest score of both, as by

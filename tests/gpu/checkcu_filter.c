@@ -216,8 +216,8 @@ static int quantise(const struct filter_case *f, struct model *m, struct err *er
     const struct own_quantised *r = &f->filters[0].quant;
     struct tile_attn *t = &m->tile;
     const struct attn_in *x = &t->exact->x;
-    struct quant_groups by[2] = {{QUANT_BLOCK, false, r->bq, 0}, {QUANT_BLOCK, true, r->bk, 0}};
-    enum quant_round round = (enum quant_round)r->round;
+    struct quant_groups by[2] = {{OWN_BY_BLOCK, false, r->bq, 0}, {OWN_BY_BLOCK, true, r->bk, 0}};
+    enum own_round round = (enum own_round)r->round;
     t->together = f->kernel->skips ? f->kernel->kernel.tile.units : 0;
     PASS_ON(mem_alloc(&m->rounded, x->nq * x->d, sizeof *m->rounded, "queries", err));
     PASS_ON(mem_alloc(&m->centred, x->nk * x->d, sizeof *m->centred, "keys", err));
@@ -247,7 +247,7 @@ static int quantise(const struct filter_case *f, struct model *m, struct err *er
             m->v[i] = f16_round(x->v[i]);
         t->p_type = TILE_P_F16;
         t->l_rounded = f->kernel->skips;
-        t->acc = TILE_ACC_F16;
+        t->acc = OWN_SUM_F16;
         t->mma_keys = 16;
     }
     return 0;
@@ -273,7 +273,7 @@ static void compare_list(const struct filter_case *f, struct model *m, int head,
     double pv = f->filters[head % 2].pv, low = 0, high = 0;
     struct tile_attn exact = m->tile;
     exact.p_type = TILE_P_EXACT;
-    exact.acc = TILE_ACC_F32;
+    exact.acc = OWN_SUM_F32;
     exact.out_dtype = DT_NONE;
     exact.pv = pv + slack;
     tile_attn_block(&exact, m->work, row0, rows, col, n, m->exact, m->lse, &high);

@@ -52,9 +52,9 @@ TEST(defaults_of_the_versions)
     ck_assert_int_eq(r.bq, 64);
     ck_assert_int_eq(r.bk, 128);
     ck_assert_int_eq(r.warp, 16);
-    ck_assert_int_eq(r.gran, QUANT_THREAD);
-    ck_assert_int_eq(r.round, QUANT_RHA_EPS);
-    ck_assert_int_eq(r.acc, TILE_ACC_F32);
+    ck_assert_int_eq(r.gran, OWN_BY_THREAD);
+    ck_assert_int_eq(r.round, OWN_RHA_EPS);
+    ck_assert_int_eq(r.acc, OWN_SUM_F32);
     ck_assert_float_eq(r.p_offset, 8.807f);
     ck_assert_float_eq(r.v_max, 448);
     ck_assert(!r.smooth_q);
@@ -64,22 +64,22 @@ TEST(defaults_of_the_versions)
     ck_assert_int_eq(r.warp, 32);
     r = rules_of("sageattention:arch=sm80:pv=f16:accum=f16:gran=warp", 128);
     ck_assert_int_eq(r.warp, 16);
-    ck_assert_int_eq(r.round, QUANT_RNE);
+    ck_assert_int_eq(r.round, OWN_RNE);
     ck_assert(!r.round_k);
     r = rules_of("sageattention:arch=sm80:pv=f16:accum=f32", 128);
     ck_assert_int_eq(r.warp, 32);
 
     r = rules_of("sageattention:version=1", 64);
     ck_assert_int_eq(r.bq, 128);
-    ck_assert_int_eq(r.gran, QUANT_BLOCK);
-    ck_assert_int_eq(r.round, QUANT_RHA);
+    ck_assert_int_eq(r.gran, OWN_BY_BLOCK);
+    ck_assert_int_eq(r.round, OWN_RHA);
     ck_assert_int_eq(r.pv, SAGE_F16);
-    ck_assert_int_eq(r.acc, TILE_ACC_F16);
+    ck_assert_int_eq(r.acc, OWN_SUM_F16);
     ck_assert(r.fold_scale);
 
     r = rules_of("sageattention:version=2pp", 64);
     ck_assert_float_eq(r.v_max, 2.25f);
-    ck_assert_int_eq(r.acc, TILE_ACC_F16);
+    ck_assert_int_eq(r.acc, OWN_SUM_F16);
     r = rules_of("sageattention:version=2pp:profile=paper", 64);
     ck_assert_float_eq(r.v_max, 4.5f);
     ck_assert_float_eq(r.p_factor, 224);
@@ -271,14 +271,14 @@ static float accumulate(const struct plain *p, const float *prob, const float *v
     for (int64_t j = 0; j < keys; j++) {
         sum += prob[j] * v[j * d + c];
         bool edge = (j + 1) % step == 0 || j + 1 == keys;
-        if (edge && p->acc == TILE_ACC_F16)
+        if (edge && p->acc == OWN_SUM_F16)
             sum = dtype_round(DT_F16, sum);
-        if (edge && p->acc == TILE_ACC_FP22) {
+        if (edge && p->acc == OWN_SUM_FP22) {
             int e;
             double m = frexp(sum, &e);
             sum = (float)ldexp(trunc(m * 16384), e - 14);
         }
-        if (p->acc == TILE_ACC_F16 && (j + 1) % 64 == 0) {
+        if (p->acc == OWN_SUM_F16 && (j + 1) % 64 == 0) {
             o += sum;
             sum = 0;
         }
@@ -352,22 +352,22 @@ TEST(attention_follows_the_published_rules)
         double tol; /* a rounding step of the accumulator may fall either way */
     } c[] = {
         {"sageattention",
-         {64, 128, 16, 127, TILE_ACC_F32, true, false, false, 8.807f, 1, 448},
+         {64, 128, 16, 127, OWN_SUM_F32, true, false, false, 8.807f, 1, 448},
          1e-4},
         {"sageattention:accum=fp22",
-         {64, 128, 16, 127, TILE_ACC_FP22, true, false, false, 8.807f, 1, 448},
+         {64, 128, 16, 127, OWN_SUM_FP22, true, false, false, 8.807f, 1, 448},
          1e-3},
         {"sageattention:arch=sm89:qk=int4:profile=paper:smooth_q=0",
-         {128, 64, 32, 7, TILE_ACC_F32, true, false, false, 0, 448, 448},
+         {128, 64, 32, 7, OWN_SUM_F32, true, false, false, 0, 448, 448},
          1e-4},
         {"sageattention:version=2pp",
-         {64, 128, 16, 127, TILE_ACC_F16, true, false, false, 8.807f, 1, 2.25f},
+         {64, 128, 16, 127, OWN_SUM_F16, true, false, false, 8.807f, 1, 2.25f},
          4e-3},
         {"sageattention:gran=token:pv=f16:accum=f16",
-         {64, 128, 16, 127, TILE_ACC_F16, false, true, false, 0, 1, 1},
+         {64, 128, 16, 127, OWN_SUM_F16, false, true, false, 0, 1, 1},
          4e-3},
         {"sageattention:version=1",
-         {128, 64, 32, 127, TILE_ACC_F16, false, false, true, 0, 1, 1},
+         {128, 64, 32, 127, OWN_SUM_F16, false, false, true, 0, 1, 1},
          4e-3},
     };
     enum { N = 300, D = 40 };

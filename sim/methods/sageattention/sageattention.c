@@ -82,7 +82,7 @@ static void resolve_pv(const struct sage_params *p, bool paper, struct sage_rule
 
 void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r)
 {
-    static const enum tile_acc acc[] = {TILE_ACC_F32, TILE_ACC_FP22, TILE_ACC_F16};
+    static const enum own_sum acc[] = {OWN_SUM_F32, OWN_SUM_FP22, OWN_SUM_F16};
     bool v1 = p->version == SAGE_1, paper = p->profile == 1;
     /* Version 1 is one kernel of 128 x 64 tiles on every device. */
     enum sage_arch arch = v1 ? SAGE_SM80 : (enum sage_arch)p->arch;
@@ -90,9 +90,9 @@ void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r)
         .bq = arch == SAGE_SM90 ? 64 : 128,
         .bk = arch == SAGE_SM90 ? 128 : 64,
         .levels = p->qk ? 7 : 127,
-        .gran = p->gran >= 0 ? (enum quant_gran)p->gran
-                : v1         ? QUANT_BLOCK
-                             : QUANT_THREAD,
+        .gran = p->gran >= 0 ? (enum own_gran)p->gran
+                : v1         ? OWN_BY_BLOCK
+                             : OWN_BY_THREAD,
         .smooth_k = p->smooth_k,
         .smooth_q = p->smooth_q >= 0 ? p->smooth_q == 1 : paper && p->qk,
         .smooth_v = p->smooth_v,
@@ -100,14 +100,14 @@ void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r)
               : v1       ? SAGE_F16
                          : SAGE_F8,
         .acc = p->accum >= 0                  ? acc[p->accum]
-               : v1 || p->version == SAGE_2PP ? TILE_ACC_F16
-                                              : TILE_ACC_F32,
+               : v1 || p->version == SAGE_2PP ? OWN_SUM_F16
+                                              : OWN_SUM_F32,
     };
-    bool half = r->pv == SAGE_F16 && r->acc == TILE_ACC_F16;
+    bool half = r->pv == SAGE_F16 && r->acc == OWN_SUM_F16;
     r->warp = arch == SAGE_SM90 || (arch == SAGE_SM80 && d > 64 && half) ? 16 : 32;
-    r->round = r->gran == QUANT_WARP ? QUANT_RNE : v1 ? QUANT_RHA : QUANT_RHA_EPS;
-    r->fold_scale = v1 && r->gran != QUANT_WARP;
-    r->round_k = r->gran != QUANT_WARP;
+    r->round = r->gran == OWN_BY_WARP ? OWN_RNE : v1 ? OWN_RHA : OWN_RHA_EPS;
+    r->fold_scale = v1 && r->gran != OWN_BY_WARP;
+    r->round_k = r->gran != OWN_BY_WARP;
     resolve_pv(p, paper, r);
 }
 
@@ -282,17 +282,6 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     return tile_attn_rows(&s->operands->tile, m, out, lse, tiles_pv, err);
 }
 
-_Static_assert((int)OWN_RHA_EPS == QUANT_RHA_EPS && (int)OWN_RHA == QUANT_RHA &&
-                   (int)OWN_RNE == QUANT_RNE,
-               "rounding rules");
-_Static_assert((int)OWN_BY_TENSOR == QUANT_TENSOR && (int)OWN_BY_BLOCK == QUANT_BLOCK &&
-                   (int)OWN_BY_WARP == QUANT_WARP && (int)OWN_BY_THREAD == QUANT_THREAD &&
-                   (int)OWN_BY_TOKEN == QUANT_TOKEN,
-               "groups of tokens");
-_Static_assert((int)OWN_SUM_F32 == TILE_ACC_F32 && (int)OWN_SUM_FP22 == TILE_ACC_FP22 &&
-                   (int)OWN_SUM_F16 == TILE_ACC_F16,
-               "accumulators");
-
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct state *s = state;
@@ -310,8 +299,8 @@ static void how(const void *state, struct arithmetic *a, char why[160])
     q->bk = (int)r->bk;
     q->warp = (int)r->warp;
     q->levels = r->levels;
-    q->gran = (enum own_gran)r->gran;
-    q->round = (enum own_round)r->round;
+    q->gran = r->gran;
+    q->round = r->round;
     q->fold_scale = r->fold_scale;
     q->smooth_k = r->smooth_k;
     q->smooth_v = r->smooth_v;
@@ -321,7 +310,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
     q->offset = r->p_offset;
     q->factor = r->p_factor;
     q->v_top = r->v_max;
-    q->sum = (enum own_sum)r->acc;
+    q->sum = r->acc;
 }
 
 static int report(void *state, struct record *r, struct err *err)

@@ -28,15 +28,15 @@ struct sage_params {
 struct sage_rules {
     int64_t bq, bk, warp;
     int levels;
-    enum quant_gran gran;
-    enum quant_round round;
+    enum own_gran gran;
+    enum own_round round;
     bool fold_scale; /* Q holds scale * log2 e before it is quantised */
     bool round_k;    /* k - kbar is rounded to the input dtype */
     bool smooth_k, smooth_q, smooth_v;
     enum sage_pv pv;
     float p_offset, p_factor; /* P = 2^(s - m + offset) * factor */
     float v_max;
-    enum tile_acc acc;
+    enum own_sum acc;
 };
 
 void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r);

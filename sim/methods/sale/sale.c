@@ -762,8 +762,8 @@ static void release(void *state)
  * key block added in fp32. sage_filter says the same to a GPU. */
 static int make_sage(struct state *st, struct err *err)
 {
-    static const struct quant_groups QUERIES = {QUANT_BLOCK, false, SALE_BQ, SALE_BQ};
-    static const struct quant_groups KEYS = {QUANT_BLOCK, true, SALE_BK, SALE_BK};
+    static const struct quant_groups QUERIES = {OWN_BY_BLOCK, false, SALE_BQ, SALE_BQ};
+    static const struct quant_groups KEYS = {OWN_BY_BLOCK, true, SALE_BK, SALE_BK};
     const struct head_in *in = &st->in;
     const struct attn_in *x = &in->x;
     const struct sale_quant *z = &st->head.z;
@@ -771,8 +771,8 @@ static int make_sage(struct state *st, struct err *err)
     if (s->v)
         return 0;
     PASS_ON(sale_head_quantise(&st->head, err));
-    PASS_ON(quant_int(&s->q, z->q, x->nq, x->d, &QUERIES, 127, QUANT_RNE, err));
-    PASS_ON(quant_int(&s->k, z->k, x->nk, x->d, &KEYS, 127, QUANT_RNE, err));
+    PASS_ON(quant_int(&s->q, z->q, x->nq, x->d, &QUERIES, 127, OWN_RNE, err));
+    PASS_ON(quant_int(&s->k, z->k, x->nk, x->d, &KEYS, 127, OWN_RNE, err));
     PASS_ON(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "fp16 values", err));
     for (int64_t i = 0; i < x->nk * x->dv; i++)
         s->v[i] = sale_fl16(x->v[i]);
@@ -791,7 +791,7 @@ static int make_sage(struct state *st, struct err *err)
         .v = s->v,
         .p_type = TILE_P_F16,
         .p_factor = 1,
-        .acc = TILE_ACC_F16,
+        .acc = OWN_SUM_F16,
         .mma_keys = 16,
         .kbar = z->kbar,
         .pv = INFINITY,

@@ -214,10 +214,10 @@ static int quantise(struct sparge *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     struct tile_attn *t = &s->tile;
-    struct quant_groups gq = {QUANT_BLOCK, false, s->rules.bq, 0};
-    struct quant_groups gk = {QUANT_BLOCK, true, s->rules.bk, 0};
-    PASS_ON(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, QUANT_RHA_EPS, err));
-    PASS_ON(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, QUANT_RHA_EPS, err));
+    struct quant_groups gq = {OWN_BY_BLOCK, false, s->rules.bq, 0};
+    struct quant_groups gk = {OWN_BY_BLOCK, true, s->rules.bk, 0};
+    PASS_ON(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, OWN_RHA_EPS, err));
+    PASS_ON(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, OWN_RHA_EPS, err));
     PASS_ON(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "quantised values", err));
     PASS_ON(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
     for (int64_t i = 0; i < x->nk * x->dv; i++)
@@ -230,7 +230,7 @@ static int quantise(struct sparge *s, struct err *err)
     t->p_factor = 1;
     t->p_type = TILE_P_F16;
     t->l_rounded = true;
-    t->acc = TILE_ACC_F16;
+    t->acc = OWN_SUM_F16;
     t->mma_keys = 16;
     if (s->rules.arith == SPARGE_SAGE2) {
         quant_channels_e4m3(s->v, x->nk, x->dv, s->rules.v_max, s->v, s->v_scale);
@@ -238,7 +238,7 @@ static int quantise(struct sparge *s, struct err *err)
         t->p_type = TILE_P_E4M3;
         t->p_offset = E4M3_OFFSET;
         t->l_rounded = false;
-        t->acc = sums_in_f16(&s->rules) ? TILE_ACC_F16 : TILE_ACC_F32;
+        t->acc = sums_in_f16(&s->rules) ? OWN_SUM_F16 : OWN_SUM_F32;
         t->mma_keys = 32;
     }
     /* The output has the dtype of q; float stays float unless the map is in the input dtype. */
