@@ -89,6 +89,14 @@ static inline float f16_round(float x)
     return x;
 }
 
+/* The same, but overflow gives +-65504, so that no product of two results is a NaN. */
+static inline float f16_finite(float x)
+{
+    float r = f16_round(x);
+    r = r > 65504.0f ? 65504.0f : r;
+    return r < -65504.0f ? -65504.0f : r;
+}
+
 /* float without its low 10 mantissa bits: the 1+8+13-bit accumulator of Ada's and Hopper's 8-bit
  * float MMA (arXiv 2411.10958, section 3.4). */
 static inline float fp22_cut(float x)

@@ -32,7 +32,9 @@
 /* Type of P (and V) in the P.V product. */
 enum tile_p { TILE_P_EXACT, TILE_P_F16, TILE_P_E4M3 };
 
-#define TILE_MAX_D 1024 /* 127^2 * 1024 < 2^24 */
+#define TILE_MAX_D 1024         /* 127^2 * 1024 < 2^24 */
+#define TILE_E4M3_OFFSET 8.807f /* of P in the published kernels: 2^8.807 = 447.89 is the largest  \
+                                 */
 
 struct tile_attn {
     int64_t nq, nk;
@@ -70,6 +72,20 @@ struct tile_attn {
     bool dead_mean;       /* row without a visible key: mean of V over its tiles */
     enum dtype out_dtype; /* output rounded to it; DT_NONE = not rounded */
 };
+
+/* What quantised arithmetic multiplies; released by tile_operands_free, also when zeroed. */
+struct tile_operands {
+    struct quant q, k;
+    float *v, *v_scale, *v_mean; /* [nk][dv], [dv], [dv]; owned */
+};
+
+/* Quantise q [nq][d] and k [nk][d], which are rounded and smoothed, and x->v by the rule that a GPU
+ * gets, and let *t, whose sizes are set, multiply them. kbar [d]: what k lost. *t points into *o
+ * and to kbar. */
+int tile_quantise(struct tile_attn *t, struct tile_operands *o, const struct own_quantised *r,
+                  const struct attn_in *x, const float *q, const float *k, const float *kbar,
+                  struct err *err);
+void tile_operands_free(struct tile_operands *o);
 
 /* Buffers for one caller. */
 struct tile_work;

@@ -49,15 +49,6 @@ int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_
                     int bits, struct err *err);
 void sale_quant_free(struct sale_quant *s);
 
-/* Nearest fp16 value; overflow gives +-65504 instead of infinity, so that no product of two results
- * is a NaN. */
-static inline float sale_fl16(float x)
-{
-    float r = f16_round(x);
-    r = r > 65504.0f ? 65504.0f : r;
-    return r < -65504.0f ? -65504.0f : r;
-}
-
 /* Round to nearest even integer, |x| < 2^22. */
 static inline float sale_rne(float x)
 {

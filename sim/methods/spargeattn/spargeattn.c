@@ -36,9 +36,6 @@
 /* Smoothed keys, block statistics, quantised
  * operands, and the counts that a run accumulates. O(N d). */
 
-#define LOG2E 1.4426950408889634074
-#define E4M3_OFFSET 8.807f /* 2^8.807 = 447.89 is the largest P */
-
 /* Tile, warps and exempt tail of the official kernels. */
 static const struct {
     int64_t bq, bk;
@@ -210,42 +207,37 @@ static bool sums_in_f16(const struct sparge_rules *r)
     return r->arch == SPARGE_SM89 && r->v_max < 448;
 }
 
+/* The arithmetic of kept tiles that is not exact. */
+static void own_rule(const struct sparge_rules *r, enum dtype map, struct own_quantised *q)
+{
+    q->bq = (int)r->bq;
+    q->bk = (int)r->bk;
+    q->levels = 127;
+    q->gran = OWN_BY_BLOCK;
+    q->round = OWN_RHA_EPS;
+    q->smooth_k = r->smooth_k;
+    q->mean_as = q->keys_as = map;
+    q->values_as = DT_F16;
+    q->factor = 1;
+    q->sum = OWN_SUM_F16;
+    if (r->arith == SPARGE_SAGE2) {
+        q->e4m3 = true;
+        q->offset = TILE_E4M3_OFFSET;
+        q->v_top = r->v_max;
+        q->sum = sums_in_f16(r) ? OWN_SUM_F16 : OWN_SUM_F32;
+    }
+}
+
 static int quantise(struct sparge *s, struct err *err)
 {
-    const struct attn_in *x = &s->in.x;
-    struct tile_attn *t = &s->tile;
-    struct quant_groups gq = {OWN_BY_BLOCK, false, s->rules.bq, 0};
-    struct quant_groups gk = {OWN_BY_BLOCK, true, s->rules.bk, 0};
-    PASS_ON(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, OWN_RHA_EPS, err));
-    PASS_ON(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, OWN_RHA_EPS, err));
-    PASS_ON(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "quantised values", err));
-    PASS_ON(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
-    for (int64_t i = 0; i < x->nk * x->dv; i++)
-        s->v[i] = f16_round(x->v[i]);
-    t->q = &s->qi;
-    t->k = &s->ki;
-    t->v = s->v;
-    t->score_scale = (float)(x->scale * LOG2E);
-    t->kbar = s->rules.smooth_k ? s->kbar : NULL;
-    t->p_factor = 1;
-    t->p_type = TILE_P_F16;
-    t->l_rounded = true;
-    t->acc = OWN_SUM_F16;
-    t->mma_keys = 16;
-    if (s->rules.arith == SPARGE_SAGE2) {
-        quant_channels_e4m3(s->v, x->nk, x->dv, s->rules.v_max, s->v, s->v_scale);
-        t->v_scale = s->v_scale;
-        t->p_type = TILE_P_E4M3;
-        t->p_offset = E4M3_OFFSET;
-        t->l_rounded = false;
-        t->acc = sums_in_f16(&s->rules) ? OWN_SUM_F16 : OWN_SUM_F32;
-        t->mma_keys = 32;
-    }
+    struct own_quantised rule = {0};
+    own_rule(&s->rules, s->map, &rule);
+    s->tile.l_rounded = !rule.e4m3;
     /* The output has the dtype of q; float stays float unless the map is in the input dtype. */
-    t->out_dtype = s->in.src_dtype != DT_F32 ? s->in.src_dtype
-                   : s->map != DT_F32        ? DT_F16
-                                             : DT_NONE;
-    return 0;
+    s->tile.out_dtype = s->in.src_dtype != DT_F32 ? s->in.src_dtype
+                        : s->map != DT_F32        ? DT_F16
+                                                  : DT_NONE;
+    return tile_quantise(&s->tile, &s->operands, &rule, &s->in.x, s->q, s->k, s->kbar, err);
 }
 
 /* What follows from parameters and sizes. */
@@ -366,10 +358,7 @@ static void release(void *state)
     free(s->kbar);
     blocks_free(&s->qb);
     blocks_free(&s->kb);
-    quant_free(&s->qi);
-    quant_free(&s->ki);
-    free(s->v);
-    free(s->v_scale);
+    tile_operands_free(&s->operands);
     sparge_row_free(s->row);
     mask_free(&s->given);
 }
@@ -576,25 +565,8 @@ static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct a
                                .scope = r->scope,
                                .tail = r->tail,
                                .keep_denominator = r->paper};
-    if (r->arith == SPARGE_EXACT)
-        return true;
-    struct own_quantised *q = &f->quant; /* as in quantise() */
-    q->bq = (int)r->bq;
-    q->bk = (int)r->bk;
-    q->levels = 127;
-    q->gran = OWN_BY_BLOCK;
-    q->round = OWN_RHA_EPS;
-    q->smooth_k = r->smooth_k;
-    q->mean_as = q->keys_as = map;
-    q->values_as = DT_F16;
-    q->factor = 1;
-    q->sum = OWN_SUM_F16;
-    if (r->arith == SPARGE_SAGE2) {
-        q->e4m3 = true;
-        q->offset = E4M3_OFFSET;
-        q->v_top = r->v_max;
-        q->sum = sums_in_f16(r) ? OWN_SUM_F16 : OWN_SUM_F32;
-    }
+    if (r->arith != SPARGE_EXACT)
+        own_rule(r, map, &f->quant);
     return true;
 }
 
@@ -1156,7 +1128,7 @@ static int validate(void *params, struct err *err)
         if (p->pv != 50)
             return err_set(err, ERR_USAGE,
                            "pv and lambda are two ways to give one number; leave one out");
-        p->pv = -p->lambda * 1.4426950408889634;
+        p->pv = -p->lambda * M_LOG2E;
         p->lambda = NAN;
     }
     if (p->bounds) {

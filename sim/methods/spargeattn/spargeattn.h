@@ -7,7 +7,6 @@
 #define LACUNA_SPARGEATTN_H
 
 #include "core/method.h"
-#include "sim/blocks/quant.h"
 #include "sim/blocks/tileattn.h"
 
 enum sparge_profile { SPARGE_OFFICIAL, SPARGE_PAPER };
@@ -72,8 +71,7 @@ struct sparge {
     float *k, *kbar; /* [nk][d] smoothed, [d]; owned */
     enum dtype map;  /* grid of pooled values */
     struct sparge_blocks qb, kb;
-    struct quant qi, ki; /* quantised arithmetic only */
-    float *v, *v_scale;  /* owned, the same */
+    struct tile_operands operands; /* quantised arithmetic only */
     struct tile_attn tile;
     struct sparge_row *row;
     bool ready;        /* what sparge_make makes is there, or a choice was taken: */
