@@ -33,8 +33,7 @@
 enum tile_p { TILE_P_EXACT, TILE_P_F16, TILE_P_E4M3 };
 
 #define TILE_MAX_D 1024         /* 127^2 * 1024 < 2^24 */
-#define TILE_E4M3_OFFSET 8.807f /* of P in the published kernels: 2^8.807 = 447.89 is the largest  \
-                                 */
+#define TILE_E4M3_OFFSET 8.807f /* the published kernels: P up to 2^8.807 = 447.89 */
 
 struct tile_attn {
     int64_t nq, nk;

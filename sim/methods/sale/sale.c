@@ -76,10 +76,9 @@ static void smooth_q(const struct sale_quant *s, int64_t row, float *out)
 
 static int quantise_q(struct sale_quant *s, struct err *err)
 {
-    float *x = NULL;
-    int d = s->d, rc = mem_alloc(&x, 2 * d, sizeof *x, "smoothed rows", err);
-    if (rc)
-        return rc;
+    OWN(free_at) float *x = NULL;
+    int d = s->d;
+    PASS_ON(mem_alloc(&x, 2 * d, sizeof *x, "smoothed rows", err));
     for (int64_t r = 0; r < s->n; r += r % 8 == 7 ? 9 : 1) {
         int rows = r + 8 < s->n ? 2 : 1;
         float amax = 0;
@@ -93,7 +92,6 @@ static int quantise_q(struct sale_quant *s, struct err *err)
             for (int c = 0; c < d; c++)
                 s->qi[(r + 8 * i) * d + c] = (int8_t)sale_rne(x[i * d + c] * g.mul);
     }
-    free(x);
     return 0;
 }
 
@@ -135,16 +133,15 @@ static int init_integers(struct sale_quant *s, struct err *err)
 int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_t n, int d,
                     int bits, struct err *err)
 {
-    int rc = 0;
     memset(s, 0, sizeof *s);
     s->n = n;
     s->npad = ceil_div(n, SALE_BQ) * SALE_BQ;
     s->d = d;
     s->levels = bits == 4 ? 7 : bits == 8 ? 127 : 0;
-    TRY(mem_alloc(&s->qbar, d, sizeof *s->qbar, "query mean", err));
-    TRY(mem_alloc(&s->kbar, d, sizeof *s->kbar, "key mean", err));
-    TRY(mem_alloc(&s->q, n * d, sizeof *s->q, "fp16 queries", err));
-    TRY(mem_alloc(&s->k, n * d, sizeof *s->k, "smoothed keys", err));
+    PASS_ON(mem_alloc(&s->qbar, d, sizeof *s->qbar, "query mean", err));
+    PASS_ON(mem_alloc(&s->kbar, d, sizeof *s->kbar, "key mean", err));
+    PASS_ON(mem_alloc(&s->q, n * d, sizeof *s->q, "fp16 queries", err));
+    PASS_ON(mem_alloc(&s->k, n * d, sizeof *s->k, "smoothed keys", err));
     for (int64_t i = 0; i < n * d; i++) {
         s->q[i] = f16_finite(q[i]);
         s->k[i] = f16_finite(k[i]);
@@ -153,12 +150,7 @@ int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_
     token_mean(s->k, n, d, DT_F16, s->kbar);
     for (int64_t i = 0; i < n * d; i++)
         s->k[i] = f16_finite(s->k[i] - s->kbar[i % d]);
-    if (s->levels)
-        TRY(init_integers(s, err));
-out:
-    if (rc)
-        sale_quant_free(s);
-    return rc;
+    return s->levels ? init_integers(s, err) : 0;
 }
 
 void sale_quant_free(struct sale_quant *s)
@@ -188,8 +180,7 @@ void sale_quant_free(struct sale_quant *s)
 struct sale_regions sale_regions(int64_t tokens, int64_t m, int64_t w)
 {
     struct sale_regions r;
-    int64_t seen = 2 * (m + 1), all = ceil_div(tokens, SALE_BK);
-    r.n = seen < all ? seen : all;
+    r.n = MIN(2 * (m + 1), ceil_div(tokens, SALE_BK));
     int64_t segs = ceil_div(r.n - 1, 4), rem = r.n - 1 - 4 * segs, supp = ceil_div(w - rem, 4);
     r.n_local = 4 * supp + rem;
     r.mid = segs > supp ? 4 * (segs - supp) : 0;
@@ -240,17 +231,13 @@ void sale_head_init(struct sale_head *h, const struct sale_config *c, const floa
 
 int sale_head_quantise(struct sale_head *h, struct err *err)
 {
-    int rc = 0;
-    struct scratch *s = NULL;
+    struct scratch *s;
     if (h->scratch)
         return 0;
-    TRY(scratch_new(h->d, &s, err));
-    TRY(sale_quant_init(&h->z, h->q, h->k, h->n, h->d, h->c.bits, err));
+    PASS_ON(sale_quant_init(&h->z, h->q, h->k, h->n, h->d, h->c.bits, err));
+    PASS_ON(scratch_new(h->d, &s, err));
     h->scratch = s;
-    s = NULL;
-out:
-    scratch_free(s);
-    return rc;
+    return 0;
 }
 
 void sale_head_free(struct sale_head *h)
@@ -364,8 +351,7 @@ static void stat_block(struct sale_head *h, int64_t row0, int rows, int64_t j, i
 
 static int block_rows(const struct sale_head *h, int64_t m)
 {
-    int64_t left = h->z.n - m * SALE_BQ;
-    return left < SALE_BQ ? (int)left : SALE_BQ;
+    return (int)MIN(h->z.n - m * SALE_BQ, SALE_BQ);
 }
 
 void sale_row_thresholds(struct sale_head *h, int64_t m, float *thr)
@@ -941,7 +927,7 @@ static int own_errors(struct state *s, const struct head_in *in, double *sum, st
     OWN(free_at) double *out = NULL;
     PASS_ON(mem_alloc(&out, TRIAL_ROWS * (in->x.dv + 1), sizeof *out, "output rows", err));
     for (int64_t r = 0; r < n; r += TRIAL_ROWS)
-        PASS_ON(own_error(s, in, r, r + TRIAL_ROWS < n ? r + TRIAL_ROWS : n, out, sum, err));
+        PASS_ON(own_error(s, in, r, MIN(r + TRIAL_ROWS, n), out, sum, err));
     return 0;
 }
 
@@ -971,12 +957,8 @@ static int judged_errors(struct state *s, const struct head_in *in, double *sum,
         TRY(chosen_blocks(s, by, &j, err));
     } else {
         for (int64_t r = 0; r < n; r += TRIAL_ROWS) {
-            struct mask m = {0};
-            int64_t end = r + TRIAL_ROWS < n ? r + TRIAL_ROWS : n;
-            if ((rc = sale_select(&s->head, r, end, &m, err)) != 0) {
-                mask_free(&m);
-                goto out;
-            }
+            OWN(mask_free) struct mask m = {0};
+            TRY(sale_select(&s->head, r, MIN(r + TRIAL_ROWS, n), &m, err));
             TRY(judge_add(&j, &m, err));
         }
     }

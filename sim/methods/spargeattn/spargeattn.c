@@ -146,7 +146,7 @@ static int blocks_make(struct sparge_blocks *b, const struct sparge_rules *r, co
     PASS_ON(mem_zalloc(&b->similar, b->n, sizeof *b->similar, "block flags", err));
     for (int64_t i = 0; i < b->n; i++) {
         const float *rows = x + i * size * d;
-        int64_t count = n - i * size < size ? n - i * size : size;
+        int64_t count = MIN(n - i * size, size);
         bool zero;
         block_mean(rows, count, d, map, b->mean + i * d);
         b->s[i] = block_cosine(rows, count, d, &zero);
@@ -419,14 +419,9 @@ static int64_t cut_by_mass(const struct sparge_rules *r, const float *p, int64_t
 
 int64_t sparge_cut(const struct sparge_rules *r, const float *p, int64_t n, double *mass)
 {
-    int64_t count;
-    if (r->topk_cut)
-        count = (int64_t)((float)r->topk * (float)n);
-    else
-        count = cut_by_mass(r, p, n);
-    if (count < 1 && (r->topk_cut || !r->paper))
-        count = 1;
-    count = count > n ? n : count;
+    int64_t count = r->topk_cut ? (int64_t)((float)r->topk * (float)n) : cut_by_mass(r, p, n);
+    int64_t least = r->topk_cut || !r->paper ? 1 : 0;
+    count = MIN(n, MAX(count, least));
     if (mass) {
         *mass = 0;
         for (int64_t i = 0; i < count; i++)
@@ -503,10 +498,8 @@ int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_r
     if (!causal)
         return nq_blocks * nk_blocks;
     int64_t n = 0;
-    for (int64_t i = 0; i < nq_blocks; i++) {
-        int64_t row = ceil_div((i + 1) * r->bq, r->bk);
-        n += row < nk_blocks ? row : nk_blocks;
-    }
+    for (int64_t i = 0; i < nq_blocks; i++)
+        n += MIN(ceil_div((i + 1) * r->bq, r->bk), nk_blocks);
     return n;
 }
 
@@ -601,7 +594,7 @@ int sparge_bisect_tau(sparge_eval_fn *eval, void *ctx, double l1, double *tau, d
     while (hi - lo > TAU_STEP) {
         PASS_ON(eval(ctx, t, PV_WIDE, &error, sparsity, err));
         *(error < l1 ? &hi : &lo) = t;
-        t = error < l1 ? (t + lo) / 2 : (t + hi) / 2;
+        t = (lo + hi) / 2;
     }
     *tau = t > 1 - TAU_STEP ? 1 : t;
     return 0;
@@ -614,7 +607,7 @@ int sparge_bisect_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, dou
     while (hi - lo > PV_STEP) {
         PASS_ON(eval(ctx, tau, x, &error, &sparsity, err));
         *(error < l2 ? &hi : &lo) = x;
-        x = error < l2 ? (x + lo) / 2 : (x + hi) / 2;
+        x = (lo + hi) / 2;
     }
     *pv = x;
     return 0;
@@ -750,12 +743,12 @@ static int input_init(struct input *in, const struct sparge_params *p,
         const struct head_in *h = &samples[i];
         TRY(sparge_new(&open, h, &in->s[i], err));
         TRY(tile_work_new(&in->s[i]->tile, &in->work[i], err));
-        blocks = in->s[i]->nk_blocks > blocks ? in->s[i]->nk_blocks : blocks;
+        blocks = MAX(blocks, in->s[i]->nk_blocks);
         bq = in->s[i]->rules.bq;
         TRY(exact_out(h->exact, 0, h->x.nq, &dense, err));
         for (int64_t k = 0; k < h->x.nq * h->x.dv; k++)
             in->ref += fabs(dense[k]);
-        dv = h->x.dv > dv ? h->x.dv : dv;
+        dv = MAX(dv, h->x.dv);
     }
     in->judged = all_judged(in);
     TRY(mem_alloc(&in->col, blocks, sizeof *in->col, "block list", err));
@@ -788,8 +781,7 @@ static int run_call(struct input *in, int c, struct sums *t, struct err *err)
     const double *ref;
     double mass;
     for (int64_t i = 0; i < s->nq_blocks; i++) {
-        int64_t row0 = i * s->rules.bq, rows = x->nq - row0;
-        rows = rows < s->rules.bq ? rows : s->rules.bq;
+        int64_t row0 = i * s->rules.bq, rows = MIN(x->nq - row0, s->rules.bq);
         int64_t n = sparge_list(s, s->row, i, in->col, &mass);
         t->kept += (double)n;
         if (lists_suffice && relative_l1(in, t->delta) >= in->bound)
@@ -932,11 +924,10 @@ static int search_input(struct input *in, struct sparge_point points[THETAS], in
         bool changed = i == 0;
         for (int c = 0; c < in->n; c++)
             changed = sparge_set_theta(in->s[c], theta) || changed;
-        if (changed) {
+        if (changed)
             PASS_ON(search_theta(in, &points[i], err));
-        } else {
+        else
             points[i] = points[i - 1];
-        }
         points[i].theta = theta;
         *n = i + 1;
         if (points[i].sparsity < MIN_SPARSITY)
@@ -961,29 +952,26 @@ int sparge_input_size(const struct head_in *samples, int n, int first)
 static int search_head(const struct sparge_params *p, const struct head_in *samples, int n,
                        struct sparge_point *head, bool *sparse, struct err *err)
 {
-    struct sparge_point *points = NULL, *all = NULL, fresh[THETAS] = {0};
+    struct sparge_point *all = NULL, fresh[THETAS] = {0};
     int64_t n_all = 0, n_fresh = 0;
     struct input in = {0};
     int rc = 0;
     *sparse = true;
     TRY(mem_alloc(&all, (int64_t)n * THETAS, sizeof *all, "calibration points", err));
-    TRY(mem_alloc(&points, (int64_t)n * THETAS, sizeof *points, "calibration points", err));
     for (int first = 0, size; first < n && *sparse; first += size) {
         size = sparge_input_size(samples, n, first);
         TRY(input_init(&in, p, samples + first, size, err));
         TRY(search_input(&in, fresh, &n_fresh, err));
         input_free(&in);
         /* New points come before earlier ones: the order decides ties between bins. */
-        memcpy(points, fresh, (size_t)n_fresh * sizeof *points);
-        memcpy(points + n_fresh, all, (size_t)n_all * sizeof *points);
+        memmove(all + n_fresh, all, (size_t)n_all * sizeof *all);
+        memcpy(all, fresh, (size_t)n_fresh * sizeof *all);
         n_all += n_fresh;
-        memcpy(all, points, (size_t)n_all * sizeof *all);
         sparge_pick(all, n_all, head);
         *sparse = head->sparsity > MIN_SPARSITY;
     }
 out:
     input_free(&in);
-    free(points);
     free(all);
     return rc;
 }
@@ -1162,8 +1150,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 /* Rows of query block i that see no key of the first kept tile (so of none). */
 static int64_t dead_rows(const struct sparge *s, int64_t i, const int32_t *col, int64_t n)
 {
-    int64_t row0 = i * s->rules.bq, rows = s->in.x.nq - row0;
-    rows = rows < s->rules.bq ? rows : s->rules.bq;
+    int64_t row0 = i * s->rules.bq, rows = MIN(s->in.x.nq - row0, s->rules.bq);
     if (n == 0)
         return rows;
     int64_t first = s->in.x.causal ? col[0] * s->rules.bk - row0 : 0;
