@@ -48,14 +48,6 @@ static const struct {
 
 static const char *const ariths[] = {"exact", "sage1", "sage2", "auto", NULL};
 
-/* The head dimension alone decides what auto is, so that results are those of any machine. */
-static enum sparge_arith arith_of(const struct sparge_params *p, int d)
-{
-    if (p->arith != SPARGE_AUTO)
-        return (enum sparge_arith)p->arith;
-    return d == 128 ? SPARGE_SAGE2 : SPARGE_EXACT;
-}
-
 void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r)
 {
     static const enum dtype cdf[] = {DT_F32, DT_F16, DT_BF16};
@@ -76,7 +68,7 @@ void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r
         .map_input = p->map_dtype == 1,
         .cdf = cdf[p->cdf_dtype],
         .chunk = gpusum_chunk(1, 1),
-        .arith = arith_of(p, d),
+        .arith = (enum sparge_arith)p->arith,
         .arch = (enum sparge_arch)p->arch,
         .v_max = p->v_max ? 2.25f : 448.0f,
         .dead_mean = p->dead == 1,
@@ -85,6 +77,9 @@ void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r
         r->bq = p->tile ? 64 : 128;
         r->bk = p->tile ? 128 : 64;
     }
+    /* Head and tile alone decide, so that results are those of any machine. */
+    if (r->arith == SPARGE_AUTO)
+        r->arith = d == 128 && r->bk == 128 ? SPARGE_SAGE2 : SPARGE_EXACT;
     r->tail = p->pv_tail != INT64_MIN ? (int)p->pv_tail : r->paper ? 0 : presets[p->arch].tail;
     bool warp = p->pv_scope >= 0 ? p->pv_scope == 1 : r->paper;
     int64_t warps = p->arch == SPARGE_SM80 && d > 64 ? 8 : 4;
@@ -1000,11 +995,13 @@ static int filter_pays(const struct sparge_params *p, const struct head_in *samp
 static int check_shape(struct method_ctx *ctx, const struct sparge_params *p,
                        const struct attn_in *x)
 {
+    struct sparge_rules r;
+    sparge_resolve(p, x->d, &r);
     if (x->causal && x->nq != x->nk)
         return method_skip(ctx, "causal needs nq == nk");
     if (x->d > BLOCKPOOL_MAX_D)
         return method_skip(ctx, "head dimension %d is above %d", x->d, BLOCKPOOL_MAX_D);
-    if (arith_of(p, x->d) != SPARGE_EXACT && x->d > TILE_MAX_D)
+    if (r.arith != SPARGE_EXACT && x->d > TILE_MAX_D)
         return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
                            x->d, TILE_MAX_D);
     return 0;
@@ -1082,7 +1079,7 @@ static const struct opt options[] = {
              "Type of the running sum that tau cuts."),
     OPT_ENUM(struct sparge_params, arith, "exact", ariths,
              "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2); auto = "
-             "sage2 with a head dimension of 128, else exact."),
+             "sage2 with tiles of 64x128 and a head dimension of 128, else exact."),
     OPT_ENUM(struct sparge_params, v_max, "448", TEXTS("448", "2.25"),
              "Largest quantised |V| with arith=sage2."),
     OPT_ENUM(struct sparge_params, dead, "zero", TEXTS("zero", "mean"),
