@@ -28,11 +28,15 @@ struct own_dilated {
 };
 
 /* SageAttention (arXiv 2410.02367, 2411.10958, 2505.21136): integer Q K^T, scales by group of
- * tokens, P V in fp16 or e4m3. The words of the three enums are explained in sim/blocks/quant.h and
- * sim/blocks/tileattn.h. */
+ * tokens, P V in fp16 or e4m3. Rounding and groups are explained in sim/blocks/quant.h. */
 enum own_round { OWN_RHA_EPS, OWN_RHA, OWN_RNE };
 enum own_gran { OWN_BY_TENSOR, OWN_BY_BLOCK, OWN_BY_WARP, OWN_BY_THREAD, OWN_BY_TOKEN };
-enum own_sum { OWN_SUM_F32, OWN_SUM_FP22, OWN_SUM_F16 };
+/* Sum of one tile of P V, before it is added to the output in float. */
+enum own_sum {
+    OWN_SUM_F32,  /* float over the whole tile */
+    OWN_SUM_FP22, /* low 10 mantissa bits cut after every MMA step */
+    OWN_SUM_F16,  /* rounded to fp16 after every MMA step, a fresh chain every 64 keys */
+};
 struct own_quantised {
     int bq, bk, warp; /* rows and keys of a tile, rows of a warp's part of it */
     int levels;       /* largest integer: 127 or 7 */

@@ -12,15 +12,15 @@ int64_t quant_group_count(const struct quant_groups *g, int64_t n)
 {
     int64_t blocks = g->block > 0 ? ceil_div(n, g->block) : 1;
     switch (g->gran) {
-    case QUANT_TENSOR:
+    case OWN_BY_TENSOR:
         return 1;
-    case QUANT_BLOCK:
+    case OWN_BY_BLOCK:
         return blocks;
-    case QUANT_WARP:
+    case OWN_BY_WARP:
         return g->keys ? blocks : blocks * (g->block / g->warp);
-    case QUANT_THREAD:
+    case OWN_BY_THREAD:
         return g->keys ? 4 * blocks : 8 * blocks * (g->block / g->warp);
-    case QUANT_TOKEN:
+    case OWN_BY_TOKEN:
         return n;
     }
     return 0;
@@ -29,39 +29,39 @@ int64_t quant_group_count(const struct quant_groups *g, int64_t n)
 int64_t quant_group_of(const struct quant_groups *g, int64_t t)
 {
     switch (g->gran) {
-    case QUANT_TENSOR:
+    case OWN_BY_TENSOR:
         return 0;
-    case QUANT_BLOCK:
+    case OWN_BY_BLOCK:
         return t / g->block;
-    case QUANT_WARP:
+    case OWN_BY_WARP:
         return g->keys ? t / g->block : t / g->warp;
-    case QUANT_THREAD:
+    case OWN_BY_THREAD:
         return g->keys ? t / g->block * 4 + t % 8 / 2 : t / g->warp * 8 + t % 8;
-    case QUANT_TOKEN:
+    case OWN_BY_TOKEN:
         return t;
     }
     return 0;
 }
 
-float quant_delta(enum quant_round r, int levels, float amax)
+float quant_delta(enum own_round r, int levels, float amax)
 {
     switch (r) {
-    case QUANT_RHA_EPS:
+    case OWN_RHA_EPS:
         return amax / (float)levels + 1e-7f;
-    case QUANT_RHA:
+    case OWN_RHA:
         return amax / (float)levels;
-    case QUANT_RNE:
+    case OWN_RNE:
         return (amax > 1e-7f ? amax : 1e-7f) / (float)levels;
     }
     return 0;
 }
 
-int32_t quant_value(enum quant_round r, int levels, float amax, float x)
+int32_t quant_value(enum own_round r, int levels, float amax, float x)
 {
     if (amax == 0)
         return 0;
     float y;
-    if (r == QUANT_RNE)
+    if (r == OWN_RNE)
         y = rintf(x * ((float)levels / (amax > 1e-7f ? amax : 1e-7f)));
     else
         y = truncf(x / quant_delta(r, levels, amax) + copysignf(0.5f, x));
@@ -83,7 +83,7 @@ static void group_maxima(const float *x, int64_t n, int d, const struct quant_gr
 }
 
 int quant_int(struct quant *out, const float *x, int64_t n, int d, const struct quant_groups *g,
-              int levels, enum quant_round r, struct err *err)
+              int levels, enum own_round r, struct err *err)
 {
     int rc;
     struct quant q = {n, d, levels, *g, quant_group_count(g, n), NULL, NULL, NULL};

@@ -10,27 +10,25 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "core/ownrule.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-/* L = levels (127 or 7), x and amax in float:
- *   QUANT_RHA_EPS  delta = amax/L + 1e-7      trunc(x/delta + 0.5 sgn x)    per thread; SpargeAttn
- *   QUANT_RHA      delta = amax/L             the same                      SageAttention 1
- *   QUANT_RNE      delta = max(amax, 1e-7)/L  rint(x (L/amax)), saturating  per warp; SALE
+/* The rules of rounding (enum own_round), L = levels (127 or 7), x and amax in float:
+ *   OWN_RHA_EPS  delta = amax/L + 1e-7      trunc(x/delta + 0.5 sgn x)    per thread; SpargeAttn
+ *   OWN_RHA      delta = amax/L             the same                      SageAttention 1
+ *   OWN_RNE      delta = max(amax, 1e-7)/L  rint(x (L/amax)), saturating  per warp; SALE
  * A group of zeros has integers 0 under every rule. */
-enum quant_round { QUANT_RHA_EPS, QUANT_RHA, QUANT_RNE };
-
-enum quant_gran { QUANT_TENSOR, QUANT_BLOCK, QUANT_WARP, QUANT_THREAD, QUANT_TOKEN };
 
 /* Which tokens share a scale. `warp` = query rows of a warp tile, a divisor of `block`.
- * Keys have no warps: QUANT_WARP is QUANT_BLOCK there.
- *   QUANT_THREAD, queries: rows that are equal mod 8 inside a warp tile
- *   QUANT_THREAD, keys:    keys with equal floor((t mod 8)/2) inside a block
+ * Keys have no warps: OWN_BY_WARP is OWN_BY_BLOCK there.
+ *   OWN_BY_THREAD, queries: rows that are equal mod 8 inside a warp tile
+ *   OWN_BY_THREAD, keys:    keys with equal floor((t mod 8)/2) inside a block
  */
 struct quant_groups {
-    enum quant_gran gran;
+    enum own_gran gran;
     bool keys;
     int64_t block, warp;
 };
@@ -40,8 +38,8 @@ int64_t quant_group_count(const struct quant_groups *g, int64_t n);
 int64_t quant_group_of(const struct quant_groups *g, int64_t token);
 
 /* The rules for one group and one value. */
-float quant_delta(enum quant_round r, int levels, float amax);
-int32_t quant_value(enum quant_round r, int levels, float amax, float x);
+float quant_delta(enum own_round r, int levels, float amax);
+int32_t quant_value(enum own_round r, int levels, float amax, float x);
 
 /* An integer matrix. Release with quant_free. */
 struct quant {
@@ -56,7 +54,7 @@ struct quant {
 
 /* Quantise x [n][d] (finite values). */
 int quant_int(struct quant *out, const float *x, int64_t n, int d, const struct quant_groups *g,
-              int levels, enum quant_round r, struct err *err);
+              int levels, enum own_round r, struct err *err);
 void quant_free(struct quant *q); /* also of a zeroed one */
 
 static inline float quant_scale_of(const struct quant *q, int64_t token)
@@ -89,6 +87,14 @@ static inline float f16_round(float x)
     r |= sign;
     memcpy(&x, &r, sizeof x);
     return x;
+}
+
+/* The same, but overflow gives +-65504, so that no product of two results is a NaN. */
+static inline float f16_finite(float x)
+{
+    float r = f16_round(x);
+    r = r > 65504.0f ? 65504.0f : r;
+    return r < -65504.0f ? -65504.0f : r;
 }
 
 /* float without its low 10 mantissa bits: the 1+8+13-bit accumulator of Ada's and Hopper's 8-bit

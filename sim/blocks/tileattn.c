@@ -10,6 +10,7 @@
 #include "core/mem.h"
 #include "core/simd.h"
 #include "core/attention.h"
+#include "sim/blocks/blockpool.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,6 +35,62 @@ static int64_t tile_scopes(const struct tile_attn *t, int64_t rows)
 static bool tile_computes(const struct tile_attn *t, double gap, bool exempt)
 {
     return exempt || t->pv == INFINITY || gap + t->pv > 0;
+}
+
+/* ---- operands of the quantised arithmetic ---------------------------------------------------- */
+
+static int quantise_values(struct tile_attn *t, struct tile_operands *o,
+                           const struct own_quantised *r, const float *v, struct err *err)
+{
+    int64_t n = t->nk * t->dv;
+    PASS_ON(mem_alloc(&o->v, n, sizeof *o->v, "quantised values", err));
+    for (int64_t i = 0; i < n; i++)
+        o->v[i] = r->values_as != DT_F16   ? v[i]
+                  : r->inputs_as == DT_F16 ? f16_finite(v[i])
+                                           : f16_round(v[i]);
+    if (r->smooth_v) {
+        PASS_ON(mem_alloc(&o->v_mean, t->dv, sizeof *o->v_mean, "value mean", err));
+        token_mean(o->v, t->nk, t->dv, DT_F32, o->v_mean);
+        token_centre(o->v, t->nk, t->dv, o->v_mean, DT_F32, o->v);
+    }
+    if (r->e4m3) {
+        PASS_ON(mem_alloc(&o->v_scale, t->dv, sizeof *o->v_scale, "value scales", err));
+        quant_channels_e4m3(o->v, t->nk, t->dv, r->v_top, o->v, o->v_scale);
+    }
+    for (int64_t i = 0; !r->e4m3 && i < n; i++)
+        o->v[i] = f16_round(o->v[i]);
+    t->v = o->v;
+    t->v_scale = o->v_scale;
+    t->v_mean = o->v_mean;
+    return 0;
+}
+
+int tile_quantise(struct tile_attn *t, struct tile_operands *o, const struct own_quantised *r,
+                  const struct attn_in *x, const float *q, const float *k, const float *kbar,
+                  struct err *err)
+{
+    struct quant_groups gq = {r->gran, false, r->bq, r->warp}, gk = {r->gran, true, r->bk, 0};
+    PASS_ON(quant_int(&o->q, q, t->nq, t->d, &gq, r->levels, r->round, err));
+    PASS_ON(quant_int(&o->k, k, t->nk, t->d, &gk, r->levels, r->round, err));
+    t->q = &o->q;
+    t->k = &o->k;
+    t->score_scale = r->fold_scale ? 1 : (float)(x->scale * LOG2E);
+    t->kbar = r->smooth_k ? kbar : NULL;
+    t->p_type = r->e4m3 ? TILE_P_E4M3 : TILE_P_F16;
+    t->p_offset = r->offset;
+    t->p_factor = r->factor;
+    t->acc = r->sum;
+    t->mma_keys = r->e4m3 ? 32 : 16;
+    return quantise_values(t, o, r, x->v, err);
+}
+
+void tile_operands_free(struct tile_operands *o)
+{
+    quant_free(&o->q);
+    quant_free(&o->k);
+    free(o->v);
+    free(o->v_scale);
+    free(o->v_mean);
 }
 
 /* ---- exact ----------------------------------------------------------------------------------
@@ -383,18 +440,18 @@ static void product(const struct tile_attn *t, struct tile_quant *w, int64_t r0,
                     int64_t key0, int64_t keys)
 {
     const float *v = t->v + key0 * t->dv;
-    if (t->acc == TILE_ACC_F32) {
+    if (t->acc == OWN_SUM_F32) {
         gemm_pv(t, w, r0, rows, v, keys, 0, keys, 0);
         add_acc(t, w, r0, rows);
         return;
     }
-    int64_t chain = t->acc == TILE_ACC_F16 ? F16_CHAIN : keys;
+    int64_t chain = t->acc == OWN_SUM_F16 ? F16_CHAIN : keys;
     for (int64_t c = 0; c < keys; c += chain) {
         int64_t end = c + chain < keys ? c + chain : keys;
         for (int64_t k = c; k < end; k += t->mma_keys) {
             gemm_pv(t, w, r0, rows, v, keys, k, k + t->mma_keys < end ? k + t->mma_keys : end,
                     k > c);
-            if (t->acc == TILE_ACC_F16)
+            if (t->acc == OWN_SUM_F16)
                 round_f16(w->acc, rows * t->dv);
             else
                 cut_fp22(w->acc, rows * t->dv);

@@ -32,14 +32,8 @@
 /* Type of P (and V) in the P.V product. */
 enum tile_p { TILE_P_EXACT, TILE_P_F16, TILE_P_E4M3 };
 
-/* Accumulator of one key tile before it is added to O in float. */
-enum tile_acc {
-    TILE_ACC_F32,  /* float over the whole tile */
-    TILE_ACC_FP22, /* low 10 mantissa bits cut after every MMA step */
-    TILE_ACC_F16,  /* rounded to fp16 after every MMA step, a fresh chain every 64 keys */
-};
-
-#define TILE_MAX_D 1024 /* 127^2 * 1024 < 2^24 */
+#define TILE_MAX_D 1024         /* 127^2 * 1024 < 2^24 */
+#define TILE_E4M3_OFFSET 8.807f /* the published kernels: P up to 2^8.807 = 447.89 */
 
 struct tile_attn {
     int64_t nq, nk;
@@ -60,7 +54,7 @@ struct tile_attn {
     enum tile_p p_type;
     float p_offset; /* exponent offset of P, log2 units */
     float p_factor; /* factor on P after exp2; 1 = none */
-    enum tile_acc acc;
+    enum own_sum acc;
     int mma_keys;      /* keys of one MMA step: 16 (fp16), 32 (8 bit) */
     bool l_rounded;    /* l sums P after rounding */
     int together;      /* 2: two tiles are rounded relative to the largest score of both, as by
@@ -77,6 +71,20 @@ struct tile_attn {
     bool dead_mean;       /* row without a visible key: mean of V over its tiles */
     enum dtype out_dtype; /* output rounded to it; DT_NONE = not rounded */
 };
+
+/* What quantised arithmetic multiplies; released by tile_operands_free, also when zeroed. */
+struct tile_operands {
+    struct quant q, k;
+    float *v, *v_scale, *v_mean; /* [nk][dv], [dv], [dv]; owned */
+};
+
+/* Quantise q [nq][d] and k [nk][d], which are rounded and smoothed, and x->v by the rule that a GPU
+ * gets, and let *t, whose sizes are set, multiply them. kbar [d]: what k lost. *t points into *o
+ * and to kbar. */
+int tile_quantise(struct tile_attn *t, struct tile_operands *o, const struct own_quantised *r,
+                  const struct attn_in *x, const float *q, const float *k, const float *kbar,
+                  struct err *err);
+void tile_operands_free(struct tile_operands *o);
 
 /* Buffers for one caller. */
 struct tile_work;

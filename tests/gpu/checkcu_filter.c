@@ -179,8 +179,8 @@ static int same_bits(struct gpu *g, struct filter_case *f, double pv, bool *same
 struct model {
     struct tile_attn tile;
     struct tile_work *work;
-    struct quant q, k; /* with operands of 8 bits */
-    float *rounded, *centred, *v, mean[128], v_scale[128];
+    struct tile_operands operands; /* of 8 bits */
+    float *rounded, *centred, mean[128];
     double exact[128 * 128], out[128 * 128], lse[128]; /* of a list; exact: P was not rounded */
     double delta, off, own, ref; /* squares over a case: kernel to model, kernel and model to
                                   * `exact`, the model's outputs */
@@ -216,53 +216,28 @@ static int quantise(const struct filter_case *f, struct model *m, struct err *er
     const struct own_quantised *r = &f->filters[0].quant;
     struct tile_attn *t = &m->tile;
     const struct attn_in *x = &t->exact->x;
-    struct quant_groups by[2] = {{QUANT_BLOCK, false, r->bq, 0}, {QUANT_BLOCK, true, r->bk, 0}};
-    enum quant_round round = (enum quant_round)r->round;
     t->together = f->kernel->skips ? f->kernel->kernel.tile.units : 0;
+    t->l_rounded = !r->e4m3 && f->kernel->skips;
     PASS_ON(mem_alloc(&m->rounded, x->nq * x->d, sizeof *m->rounded, "queries", err));
     PASS_ON(mem_alloc(&m->centred, x->nk * x->d, sizeof *m->centred, "keys", err));
-    PASS_ON(mem_alloc(&m->v, x->nk * x->d, sizeof *m->v, "values", err));
     for (int64_t i = 0; i < x->nq * x->d; i++)
         m->rounded[i] = dtype_round(r->inputs_as, x->q[i]);
     for (int64_t i = 0; i < x->nk * x->d; i++)
         m->centred[i] = dtype_round(r->inputs_as, x->k[i]);
     token_mean(m->centred, x->nk, x->d, r->mean_as, m->mean);
     token_centre(m->centred, x->nk, x->d, m->mean, r->keys_as, m->centred);
-    PASS_ON(quant_int(&m->q, m->rounded, x->nq, x->d, by, r->levels, round, err));
-    PASS_ON(quant_int(&m->k, m->centred, x->nk, x->d, by + 1, r->levels, round, err));
-    t->q = &m->q;
-    t->k = &m->k;
-    t->score_scale = (float)(x->scale * 1.4426950408889634);
-    t->v = m->v;
-    t->p_offset = r->offset;
-    t->p_factor = r->factor;
-    t->kbar = m->mean;
-    if (r->e4m3) {
-        quant_channels_e4m3(x->v, x->nk, x->d, r->v_top, m->v, m->v_scale);
-        t->v_scale = m->v_scale;
-        t->p_type = TILE_P_E4M3;
-        t->mma_keys = 32;
-    } else {
-        for (int64_t i = 0; i < x->nk * x->d; i++)
-            m->v[i] = f16_round(x->v[i]);
-        t->p_type = TILE_P_F16;
-        t->l_rounded = f->kernel->skips;
-        t->acc = TILE_ACC_F16;
-        t->mma_keys = 16;
-    }
-    return 0;
+    return tile_quantise(t, &m->operands, r, x, m->rounded, m->centred, m->mean, err);
 }
 
 static void model_free(struct model *m)
 {
     tile_work_free(m->work);
     m->work = NULL;
-    quant_free(&m->q);
-    quant_free(&m->k);
+    tile_operands_free(&m->operands);
+    m->operands = (struct tile_operands){0};
     free(m->rounded);
     free(m->centred);
-    free(m->v);
-    m->rounded = m->centred = m->v = NULL;
+    m->rounded = m->centred = NULL;
 }
 
 /* One list at the distances pv + slack, with exact P, and pv - slack. */
@@ -273,7 +248,7 @@ static void compare_list(const struct filter_case *f, struct model *m, int head,
     double pv = f->filters[head % 2].pv, low = 0, high = 0;
     struct tile_attn exact = m->tile;
     exact.p_type = TILE_P_EXACT;
-    exact.acc = TILE_ACC_F32;
+    exact.acc = OWN_SUM_F32;
     exact.out_dtype = DT_NONE;
     exact.pv = pv + slack;
     tile_attn_block(&exact, m->work, row0, rows, col, n, m->exact, m->lse, &high);
@@ -324,8 +299,9 @@ static int compare_head(const struct filter_case *f, struct model *m, int head, 
                                  .out_dtype = DT_BF16};
     if (is_quantised(f))
         TRY(quantise(f, m, err));
-    if (f->qi && (memcmp(f->qi + head * p->nq * p->d, m->q.q, (size_t)(p->nq * p->d)) != 0 ||
-                  memcmp(f->ki + kv, m->k.q, (size_t)(p->nk * p->d)) != 0))
+    if (f->qi &&
+        (memcmp(f->qi + head * p->nq * p->d, m->operands.q.q, (size_t)(p->nq * p->d)) != 0 ||
+         memcmp(f->ki + kv, m->operands.k.q, (size_t)(p->nk * p->d)) != 0))
         snprintf(what, 160, "other integers in head %d", head);
     TRY(tile_work_new(&m->tile, &m->work, err));
     m->low = m->high = 0;

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const struct quant_groups tensor = {QUANT_TENSOR, false, 0, 0};
+static const struct quant_groups tensor = {OWN_BY_TENSOR, false, 0, 0};
 
 TEST(rounding_rules_differ_at_halves)
 {
@@ -31,26 +31,26 @@ TEST(rounding_rules_differ_at_halves)
         {7, 7, 1.5f, 1, 2, 2},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        ck_assert_int_eq(quant_value(QUANT_RHA_EPS, c[i].levels, c[i].amax, c[i].x), c[i].eps);
-        ck_assert_int_eq(quant_value(QUANT_RHA, c[i].levels, c[i].amax, c[i].x), c[i].away);
-        ck_assert_int_eq(quant_value(QUANT_RNE, c[i].levels, c[i].amax, c[i].x), c[i].even);
+        ck_assert_int_eq(quant_value(OWN_RHA_EPS, c[i].levels, c[i].amax, c[i].x), c[i].eps);
+        ck_assert_int_eq(quant_value(OWN_RHA, c[i].levels, c[i].amax, c[i].x), c[i].away);
+        ck_assert_int_eq(quant_value(OWN_RNE, c[i].levels, c[i].amax, c[i].x), c[i].even);
     }
 }
 
 TEST(scales_of_a_group)
 {
-    ck_assert_float_eq(quant_delta(QUANT_RHA_EPS, 127, 127), 0x1.000002p+0f);
-    ck_assert_float_eq(quant_delta(QUANT_RHA, 127, 127), 1);
-    ck_assert_float_eq(quant_delta(QUANT_RNE, 127, 254), 2);
-    ck_assert_float_eq(quant_delta(QUANT_RNE, 127, 0), 1e-7f / 127);
-    ck_assert_float_eq(quant_delta(QUANT_RHA_EPS, 7, 0), 1e-7f);
+    ck_assert_float_eq(quant_delta(OWN_RHA_EPS, 127, 127), 0x1.000002p+0f);
+    ck_assert_float_eq(quant_delta(OWN_RHA, 127, 127), 1);
+    ck_assert_float_eq(quant_delta(OWN_RNE, 127, 254), 2);
+    ck_assert_float_eq(quant_delta(OWN_RNE, 127, 0), 1e-7f / 127);
+    ck_assert_float_eq(quant_delta(OWN_RHA_EPS, 7, 0), 1e-7f);
 }
 
 TEST(zero_group_has_zero_integers)
 {
     float x[8] = {0};
     struct quant q;
-    for (int r = QUANT_RHA_EPS; r <= QUANT_RNE; r++) {
+    for (int r = OWN_RHA_EPS; r <= OWN_RNE; r++) {
         MUST(quant_int(&q, x, 2, 4, &tensor, 127, r, ERR));
         for (int i = 0; i < 8; i++)
             ck_assert_int_eq(q.q[i], 0);
@@ -65,8 +65,8 @@ TEST(integers_stay_within_the_levels)
         x[i] = (float)(rng_normal(1, 0, (uint64_t)i) * exp(rng_normal(2, 0, (uint64_t)i) * 3));
     const int levels[] = {127, 7};
     for (int l = 0; l < 2; l++)
-        for (int r = QUANT_RHA_EPS; r <= QUANT_RNE; r++) {
-            struct quant_groups g = {QUANT_THREAD, false, 32, 16};
+        for (int r = OWN_RHA_EPS; r <= OWN_RNE; r++) {
+            struct quant_groups g = {OWN_BY_THREAD, false, 32, 16};
             OWN(quant_free) struct quant q;
             MUST(quant_int(&q, x, 64, 16, &g, levels[l], r, ERR));
             for (int i = 0; i < 64 * 16; i++) {
@@ -79,14 +79,14 @@ TEST(integers_stay_within_the_levels)
 
 TEST(scale_counts)
 {
-    struct quant_groups q90 = {QUANT_THREAD, false, 64, 16}, k90 = {QUANT_THREAD, true, 128, 0};
-    struct quant_groups q89 = {QUANT_THREAD, false, 128, 32}, k89 = {QUANT_THREAD, true, 64, 0};
+    struct quant_groups q90 = {OWN_BY_THREAD, false, 64, 16}, k90 = {OWN_BY_THREAD, true, 128, 0};
+    struct quant_groups q89 = {OWN_BY_THREAD, false, 128, 32}, k89 = {OWN_BY_THREAD, true, 64, 0};
     ck_assert_int_eq(quant_group_count(&q90, 1000), 512);
     ck_assert_int_eq(quant_group_count(&k90, 1000), 32);
     ck_assert_int_eq(quant_group_count(&q89, 1000), 256);
     ck_assert_int_eq(quant_group_count(&k89, 1000), 64);
-    struct quant_groups warp = {QUANT_WARP, false, 64, 16}, block = {QUANT_BLOCK, false, 64, 0};
-    struct quant_groups token = {QUANT_TOKEN, true, 128, 0};
+    struct quant_groups warp = {OWN_BY_WARP, false, 64, 16}, block = {OWN_BY_BLOCK, false, 64, 0};
+    struct quant_groups token = {OWN_BY_TOKEN, true, 128, 0};
     ck_assert_int_eq(quant_group_count(&warp, 1000), 64);
     ck_assert_int_eq(quant_group_count(&block, 1000), 16);
     ck_assert_int_eq(quant_group_count(&token, 1000), 1000);
@@ -95,22 +95,22 @@ TEST(scale_counts)
 
 TEST(thread_groups)
 {
-    struct quant_groups q90 = {QUANT_THREAD, false, 64, 16}, k90 = {QUANT_THREAD, true, 128, 0};
+    struct quant_groups q90 = {OWN_BY_THREAD, false, 64, 16}, k90 = {OWN_BY_THREAD, true, 128, 0};
     ck_assert_int_eq(quant_group_of(&q90, 5), 5);
     ck_assert_int_eq(quant_group_of(&q90, 13), 5);
     ck_assert_int_eq(quant_group_of(&q90, 21), 13);
     for (int64_t t = 0; t < 128; t++)
         ck_assert_int_eq(quant_group_of(&k90, t) == 1, t % 8 == 2 || t % 8 == 3);
 
-    struct quant_groups q89 = {QUANT_THREAD, false, 128, 32};
+    struct quant_groups q89 = {OWN_BY_THREAD, false, 128, 32};
     int rows[64] = {0};
     for (int64_t t = 0; t < 128; t++)
         rows[quant_group_of(&q89, t)]++;
     for (int g = 0; g < 32; g++)
         ck_assert_int_eq(rows[g], 4);
 
-    struct quant_groups sale_q = {QUANT_THREAD, false, 16, 16};
-    struct quant_groups sale_k = {QUANT_THREAD, true, 32, 0};
+    struct quant_groups sale_q = {OWN_BY_THREAD, false, 16, 16};
+    struct quant_groups sale_k = {OWN_BY_THREAD, true, 32, 0};
     ck_assert_int_eq(quant_group_of(&sale_q, 0), quant_group_of(&sale_q, 8));
     ck_assert_int_ne(quant_group_of(&sale_q, 0), quant_group_of(&sale_q, 1));
     static const int same[] = {0, 1, 8, 9, 16, 17, 24, 25};
@@ -122,11 +122,11 @@ TEST(thread_groups)
 TEST(groups_take_their_own_maximum)
 {
     float x[130 * 2];
-    struct quant_groups g = {QUANT_BLOCK, true, 64, 0};
+    struct quant_groups g = {OWN_BY_BLOCK, true, 64, 0};
     OWN(quant_free) struct quant q;
     for (int i = 0; i < 260; i++)
         x[i] = (float)(i / 128 + 1) * (i % 3 == 0 ? -1.0f : 0.5f);
-    MUST(quant_int(&q, x, 130, 2, &g, 127, QUANT_RHA, ERR));
+    MUST(quant_int(&q, x, 130, 2, &g, 127, OWN_RHA, ERR));
     ck_assert_int_eq(q.n_groups, 3);
     for (int b = 0; b < 3; b++)
         ck_assert_float_eq(q.amax[b], (float)(b + 1));
@@ -207,7 +207,7 @@ TEST(four_and_eight_bit_dots_are_exact)
     /* Largest dot at d = 128: 7 * 7 * 128. */
     int32_t dot = 0;
     for (int c = 0; c < 128; c++)
-        dot += quant_value(QUANT_RNE, 7, 7, 7) * quant_value(QUANT_RNE, 7, 7, 7);
+        dot += quant_value(OWN_RNE, 7, 7, 7) * quant_value(OWN_RNE, 7, 7, 7);
     ck_assert_int_eq(dot, 6272);
     /* A float sum of int8 products up to d = 1024 has no rounding. */
     ck_assert_int_lt(127 * 127 * 1024, 1 << 24);

@@ -18,7 +18,7 @@ static struct sage_rules rules_of(const char *text, int d)
 {
     struct sage_params p = params_of(text);
     struct sage_rules r;
-    sage_resolve(&p, d, &r);
+    sage_resolve(&p, d, DT_BF16, &r);
     return r;
 }
 
@@ -37,56 +37,57 @@ static void make_head(struct sim_head *h, const float *q, const float *k, const 
 static void outputs(const char *text, const struct sim_head *h, double *out, double *lse)
 {
     struct sage_params p = params_of(text);
-    struct sage *s;
+    OWN(sage_free) struct sage s = {0};
     struct mask m;
     double tiles;
-    MUST(sage_new(&p, &h->in, &s, ERR));
+    sage_begin(&p, &h->in, &s);
+    MUST(sage_make(&s, ERR));
     mask_full(&m, h->in.x.nq, h->in.x.nk, 0, h->in.x.nq, h->in.x.causal);
-    MUST(tile_attn_rows(&s->tile, &m, out, lse, &tiles, ERR));
-    sage_free(s);
+    MUST(tile_attn_rows(&s.tile, &m, out, lse, &tiles, ERR));
 }
 
 TEST(defaults_of_the_versions)
 {
-    struct sage_rules r = rules_of("sageattention", 128);
-    ck_assert_int_eq(r.bq, 64);
-    ck_assert_int_eq(r.bk, 128);
-    ck_assert_int_eq(r.warp, 16);
-    ck_assert_int_eq(r.gran, QUANT_THREAD);
-    ck_assert_int_eq(r.round, QUANT_RHA_EPS);
-    ck_assert_int_eq(r.acc, TILE_ACC_F32);
-    ck_assert_float_eq(r.p_offset, 8.807f);
-    ck_assert_float_eq(r.v_max, 448);
-    ck_assert(!r.smooth_q);
+    struct sage_rules rules = rules_of("sageattention", 128);
+    const struct own_quantised *r = &rules.own;
+    ck_assert_int_eq(r->bq, 64);
+    ck_assert_int_eq(r->bk, 128);
+    ck_assert_int_eq(r->warp, 16);
+    ck_assert_int_eq(r->gran, OWN_BY_THREAD);
+    ck_assert_int_eq(r->round, OWN_RHA_EPS);
+    ck_assert_int_eq(r->sum, OWN_SUM_F32);
+    ck_assert_float_eq(r->offset, 8.807f);
+    ck_assert_float_eq(r->v_top, 448);
+    ck_assert(!rules.smooth_q);
 
-    r = rules_of("sageattention:arch=sm89", 128);
-    ck_assert_int_eq(r.bq, 128);
-    ck_assert_int_eq(r.warp, 32);
-    r = rules_of("sageattention:arch=sm80:pv=f16:accum=f16:gran=warp", 128);
-    ck_assert_int_eq(r.warp, 16);
-    ck_assert_int_eq(r.round, QUANT_RNE);
-    ck_assert(!r.round_k);
-    r = rules_of("sageattention:arch=sm80:pv=f16:accum=f32", 128);
-    ck_assert_int_eq(r.warp, 32);
+    rules = rules_of("sageattention:arch=sm89", 128);
+    ck_assert_int_eq(r->bq, 128);
+    ck_assert_int_eq(r->warp, 32);
+    rules = rules_of("sageattention:arch=sm80:pv=f16:accum=f16:gran=warp", 128);
+    ck_assert_int_eq(r->warp, 16);
+    ck_assert_int_eq(r->round, OWN_RNE);
+    ck_assert_int_eq(r->keys_as, DT_F32);
+    rules = rules_of("sageattention:arch=sm80:pv=f16:accum=f32", 128);
+    ck_assert_int_eq(r->warp, 32);
 
-    r = rules_of("sageattention:version=1", 64);
-    ck_assert_int_eq(r.bq, 128);
-    ck_assert_int_eq(r.gran, QUANT_BLOCK);
-    ck_assert_int_eq(r.round, QUANT_RHA);
-    ck_assert_int_eq(r.pv, SAGE_F16);
-    ck_assert_int_eq(r.acc, TILE_ACC_F16);
-    ck_assert(r.fold_scale);
+    rules = rules_of("sageattention:version=1", 64);
+    ck_assert_int_eq(r->bq, 128);
+    ck_assert_int_eq(r->gran, OWN_BY_BLOCK);
+    ck_assert_int_eq(r->round, OWN_RHA);
+    ck_assert(!r->e4m3);
+    ck_assert_int_eq(r->sum, OWN_SUM_F16);
+    ck_assert(r->fold_scale);
 
-    r = rules_of("sageattention:version=2pp", 64);
-    ck_assert_float_eq(r.v_max, 2.25f);
-    ck_assert_int_eq(r.acc, TILE_ACC_F16);
-    r = rules_of("sageattention:version=2pp:profile=paper", 64);
-    ck_assert_float_eq(r.v_max, 4.5f);
-    ck_assert_float_eq(r.p_factor, 224);
-    r = rules_of("sageattention:profile=paper:qk=int4", 64);
-    ck_assert(r.smooth_q);
-    ck_assert_int_eq(r.levels, 7);
-    ck_assert_float_eq(r.p_factor, 448);
+    rules = rules_of("sageattention:version=2pp", 64);
+    ck_assert_float_eq(r->v_top, 2.25f);
+    ck_assert_int_eq(r->sum, OWN_SUM_F16);
+    rules = rules_of("sageattention:version=2pp:profile=paper", 64);
+    ck_assert_float_eq(r->v_top, 4.5f);
+    ck_assert_float_eq(r->factor, 224);
+    rules = rules_of("sageattention:profile=paper:qk=int4", 64);
+    ck_assert(rules.smooth_q);
+    ck_assert_int_eq(r->levels, 7);
+    ck_assert_float_eq(r->factor, 448);
 }
 
 /* Values on the grid of the integers: q, k multiples of 1/16 with a largest value of 127/16 in
@@ -202,20 +203,21 @@ TEST(scores_are_exact_integer_products)
     static double out[70 * 128], lse[70];
     for (int i = 0; i < 3; i++) {
         struct sage_params p = params_of(text[i]);
-        struct sage *s;
+        OWN(sage_free) struct sage s = {0};
         HEAD(h, random_head, 5, 70, 1, 128, false, 3, PREC_F64);
         outputs(text[i], &h, out, lse);
-        MUST(sage_new(&p, &h.in, &s, ERR));
+        sage_begin(&p, &h.in, &s);
+        MUST(sage_make(&s, ERR));
         for (int r = 0; r < 70; r++) {
             int32_t dot = 0;
             for (int c = 0; c < 128; c++)
-                dot += s->qi.q[r * 128 + c] * s->ki.q[c];
+                dot += s.operands.q.q[r * 128 + c] * s.operands.k.q[c];
             if (i == 1)
                 ck_assert_int_le(abs(dot), 6272);
-            double want = (double)dot * h.in.x.scale * quant_scale_of(&s->qi, r) * s->ki.scale[0];
+            double want = (double)dot * h.in.x.scale * quant_scale_of(&s.operands.q, r) *
+                          s.operands.k.scale[0];
             ck_assert_double_eq_tol(lse[r], want, 1e-6 * (1 + fabs(want)));
         }
-        sage_free(s);
     }
 }
 
@@ -271,14 +273,14 @@ static float accumulate(const struct plain *p, const float *prob, const float *v
     for (int64_t j = 0; j < keys; j++) {
         sum += prob[j] * v[j * d + c];
         bool edge = (j + 1) % step == 0 || j + 1 == keys;
-        if (edge && p->acc == TILE_ACC_F16)
+        if (edge && p->acc == OWN_SUM_F16)
             sum = dtype_round(DT_F16, sum);
-        if (edge && p->acc == TILE_ACC_FP22) {
+        if (edge && p->acc == OWN_SUM_FP22) {
             int e;
             double m = frexp(sum, &e);
             sum = (float)ldexp(trunc(m * 16384), e - 14);
         }
-        if (p->acc == TILE_ACC_F16 && (j + 1) % 64 == 0) {
+        if (p->acc == OWN_SUM_F16 && (j + 1) % 64 == 0) {
             o += sum;
             sum = 0;
         }
@@ -352,22 +354,22 @@ TEST(attention_follows_the_published_rules)
         double tol; /* a rounding step of the accumulator may fall either way */
     } c[] = {
         {"sageattention",
-         {64, 128, 16, 127, TILE_ACC_F32, true, false, false, 8.807f, 1, 448},
+         {64, 128, 16, 127, OWN_SUM_F32, true, false, false, 8.807f, 1, 448},
          1e-4},
         {"sageattention:accum=fp22",
-         {64, 128, 16, 127, TILE_ACC_FP22, true, false, false, 8.807f, 1, 448},
+         {64, 128, 16, 127, OWN_SUM_FP22, true, false, false, 8.807f, 1, 448},
          1e-3},
         {"sageattention:arch=sm89:qk=int4:profile=paper:smooth_q=0",
-         {128, 64, 32, 7, TILE_ACC_F32, true, false, false, 0, 448, 448},
+         {128, 64, 32, 7, OWN_SUM_F32, true, false, false, 0, 448, 448},
          1e-4},
         {"sageattention:version=2pp",
-         {64, 128, 16, 127, TILE_ACC_F16, true, false, false, 8.807f, 1, 2.25f},
+         {64, 128, 16, 127, OWN_SUM_F16, true, false, false, 8.807f, 1, 2.25f},
          4e-3},
         {"sageattention:gran=token:pv=f16:accum=f16",
-         {64, 128, 16, 127, TILE_ACC_F16, false, true, false, 0, 1, 1},
+         {64, 128, 16, 127, OWN_SUM_F16, false, true, false, 0, 1, 1},
          4e-3},
         {"sageattention:version=1",
-         {128, 64, 32, 127, TILE_ACC_F16, false, false, true, 0, 1, 1},
+         {128, 64, 32, 127, OWN_SUM_F16, false, false, true, 0, 1, 1},
          4e-3},
     };
     enum { N = 300, D = 40 };

@@ -136,15 +136,15 @@ TEST(scales_cover_their_groups)
         MUST(sale_quant_init(&z, x, x, n, 16, 4, ERR));
         for (int64_t e = 0; e < n * 16; e++) {
             int64_t t = e / 16;
-            float y = fabsf(sale_fl16(z.q[e] - z.qbar[e % 16])), *a = &aq[sale_q_group(t)];
+            float y = fabsf(f16_finite(z.q[e] - z.qbar[e % 16])), *a = &aq[sale_q_group(t)];
             *a = fmaxf(*a, y);
             a = &ak[sale_k_group(t)];
             *a = fmaxf(*a, fabsf(z.k[e]));
         }
         for (int g = 0; g < z.npad / 2; g++)
-            ck_assert_float_eq(z.sq[g], sale_fl16(aq[g] / 7));
+            ck_assert_float_eq(z.sq[g], f16_finite(aq[g] / 7));
         for (int g = 0; g < z.npad / 8; g++)
-            ck_assert_float_eq(z.sk[g], ak[g] > 0 ? sale_fl16(1 / (7 / ak[g])) : 0);
+            ck_assert_float_eq(z.sk[g], ak[g] > 0 ? f16_finite(1 / (7 / ak[g])) : 0);
         free(x);
     }
 }
@@ -158,7 +158,7 @@ TEST(fp16_rounding_saturates)
         if (isnan(x))
             continue;
         want = fminf(fmaxf(f16_to_f32(f32_to_f16(x)), -65504), 65504);
-        ck_assert_msg(sale_fl16(x) == want, "%a: %a, expected %a", x, sale_fl16(x), want);
+        ck_assert_msg(f16_finite(x) == want, "%a: %a, expected %a", x, f16_finite(x), want);
     }
 }
 

@@ -226,6 +226,26 @@ TEST(scopes_and_tails_of_the_presets)
     }
 }
 
+TEST(auto_arithmetic_hangs_on_head_dimension_and_tile)
+{
+    static const struct {
+        const char *text;
+        int d, arith;
+    } c[] = {
+        {"", 128, SPARGE_EXACT},
+        {"arith=auto:arch=sm90", 64, SPARGE_EXACT},
+        {"arith=auto:arch=sm90", 96, SPARGE_EXACT},
+        {"arith=auto:arch=sm90", 128, SPARGE_SAGE2},
+        {"arith=auto:arch=sm90", 192, SPARGE_EXACT},
+        {"arith=auto:tile=64x128:pv=off", 128, SPARGE_SAGE2},
+        {"arith=auto", 128, SPARGE_EXACT},
+        {"arith=auto:arch=sm90:tile=128x64", 128, SPARGE_EXACT},
+        {"arith=sage1", 128, SPARGE_SAGE1},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++)
+        ck_assert_int_eq(rules_of(c[i].text, c[i].d).arith, c[i].arith);
+}
+
 TEST(lambda_is_pv_in_nats)
 {
     ck_assert_double_eq_tol(params_of("lambda=-5").pv, 7.213475, 1e-6);

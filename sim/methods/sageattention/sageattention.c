@@ -20,7 +20,6 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "core/ownrule.h"
 #include "sim/blocks/blockpool.h"
 
 #include <math.h>
@@ -28,8 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOG2E 1.4426950408889634074
-#define E4M3_OFFSET 8.807f /* 2^8.807 = 447.89 */
 #define MAX_D 128
 
 static const struct opt options[] = {
@@ -64,50 +61,45 @@ static const struct opt options[] = {
 
 /* ---- rules ---------------------------------------------------------------------------------- */
 
-static void resolve_pv(const struct sage_params *p, bool paper, struct sage_rules *r)
+static void resolve_pv(const struct sage_params *p, bool paper, struct own_quantised *r)
 {
     bool pp = p->version == SAGE_2PP;
-    r->p_factor = 1;
-    r->p_offset = 0;
-    r->v_max = !isnan(p->v_max) ? (float)p->v_max : !pp ? 448 : paper ? 4.5f : 2.25f;
-    if (r->pv == SAGE_F16)
+    r->factor = 1;
+    r->v_top = !isnan(p->v_max) ? (float)p->v_max : !pp ? 448 : paper ? 4.5f : 2.25f;
+    if (!r->e4m3)
         return;
     if (!isnan(p->p_max))
-        r->p_factor = (float)p->p_max;
+        r->factor = (float)p->p_max;
     else if (paper)
-        r->p_factor = pp ? 224 : 448;
+        r->factor = pp ? 224 : 448;
     else
-        r->p_offset = E4M3_OFFSET;
+        r->offset = TILE_E4M3_OFFSET;
 }
 
-void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r)
+void sage_resolve(const struct sage_params *p, int d, enum dtype src, struct sage_rules *rules)
 {
-    static const enum tile_acc acc[] = {TILE_ACC_F32, TILE_ACC_FP22, TILE_ACC_F16};
     bool v1 = p->version == SAGE_1, paper = p->profile == 1;
     /* Version 1 is one kernel of 128 x 64 tiles on every device. */
     enum sage_arch arch = v1 ? SAGE_SM80 : (enum sage_arch)p->arch;
-    *r = (struct sage_rules){
-        .bq = arch == SAGE_SM90 ? 64 : 128,
-        .bk = arch == SAGE_SM90 ? 128 : 64,
-        .levels = p->qk ? 7 : 127,
-        .gran = p->gran >= 0 ? (enum quant_gran)p->gran
-                : v1         ? QUANT_BLOCK
-                             : QUANT_THREAD,
-        .smooth_k = p->smooth_k,
-        .smooth_q = p->smooth_q >= 0 ? p->smooth_q == 1 : paper && p->qk,
-        .smooth_v = p->smooth_v,
-        .pv = p->pv >= 0 ? (enum sage_pv)p->pv
-              : v1       ? SAGE_F16
-                         : SAGE_F8,
-        .acc = p->accum >= 0                  ? acc[p->accum]
-               : v1 || p->version == SAGE_2PP ? TILE_ACC_F16
-                                              : TILE_ACC_F32,
-    };
-    bool half = r->pv == SAGE_F16 && r->acc == TILE_ACC_F16;
+    struct own_quantised *r = &rules->own;
+    memset(rules, 0, sizeof *rules); /* rules are compared as bytes */
+    rules->smooth_q = p->smooth_q >= 0 ? p->smooth_q == 1 : paper && p->qk;
+    r->bq = arch == SAGE_SM90 ? 64 : 128;
+    r->bk = arch == SAGE_SM90 ? 128 : 64;
+    r->levels = p->qk ? 7 : 127;
+    r->gran = p->gran >= 0 ? (enum own_gran)p->gran : v1 ? OWN_BY_BLOCK : OWN_BY_THREAD;
+    r->smooth_k = p->smooth_k;
+    r->smooth_v = p->smooth_v;
+    r->e4m3 = p->pv >= 0 ? p->pv == 1 : !v1;
+    r->sum = p->accum >= 0                  ? (enum own_sum)p->accum
+             : v1 || p->version == SAGE_2PP ? OWN_SUM_F16
+                                            : OWN_SUM_F32;
+    bool warp = r->gran == OWN_BY_WARP, half = !r->e4m3 && r->sum == OWN_SUM_F16;
     r->warp = arch == SAGE_SM90 || (arch == SAGE_SM80 && d > 64 && half) ? 16 : 32;
-    r->round = r->gran == QUANT_WARP ? QUANT_RNE : v1 ? QUANT_RHA : QUANT_RHA_EPS;
-    r->fold_scale = v1 && r->gran != QUANT_WARP;
-    r->round_k = r->gran != QUANT_WARP;
+    r->round = warp ? OWN_RNE : v1 ? OWN_RHA : OWN_RHA_EPS;
+    r->fold_scale = v1 && !warp;
+    r->mean_as = src;
+    r->keys_as = warp ? DT_F32 : src;
     resolve_pv(p, paper, r);
 }
 
@@ -117,7 +109,7 @@ void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r)
 static int smooth_queries(struct sage *s, float *q, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int64_t bq = s->rules.bq, blocks = ceil_div(x->nq, bq);
+    int64_t bq = s->rules.own.bq, blocks = ceil_div(x->nq, bq);
     PASS_ON(mem_alloc(&s->qbar, blocks * x->d, sizeof *s->qbar, "query means", err));
     for (int64_t i = 0; i < blocks; i++) {
         int64_t rows = x->nq - i * bq < bq ? x->nq - i * bq : bq;
@@ -128,206 +120,112 @@ static int smooth_queries(struct sage *s, float *q, struct err *err)
     return 0;
 }
 
-static int quantise_qk(struct sage *s, struct err *err)
+int sage_make(struct sage *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    const struct sage_rules *r = &s->rules;
-    struct quant_groups gq = {r->gran, false, r->bq, r->warp}, gk = {r->gran, true, r->bk, 0};
+    const struct own_quantised *r = &s->rules.own;
+    float scale = (float)(x->scale * M_LOG2E);
     OWN(free_at) float *q = NULL;
-    double scale = x->scale * LOG2E;
-    PASS_ON(mem_zalloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
+    PASS_ON(mem_alloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
     PASS_ON(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
     PASS_ON(mem_alloc(&q, x->nq * x->d, sizeof *q, "smoothed queries", err));
     memcpy(q, x->q, (size_t)(x->nq * x->d) * sizeof *q);
     memcpy(s->k, x->k, (size_t)(x->nk * x->d) * sizeof *s->k);
     if (r->smooth_k) {
-        token_mean(x->k, x->nk, x->d, s->in.src_dtype, s->kbar);
-        token_centre(x->k, x->nk, x->d, s->kbar, r->round_k ? s->in.src_dtype : DT_F32, s->k);
+        token_mean(x->k, x->nk, x->d, r->mean_as, s->kbar);
+        token_centre(x->k, x->nk, x->d, s->kbar, r->keys_as, s->k);
     }
-    if (r->smooth_q)
+    if (s->rules.smooth_q)
         PASS_ON(smooth_queries(s, q, err));
     for (int64_t i = 0; r->fold_scale && i < x->nq * x->d; i++)
-        q[i] *= (float)scale;
-    PASS_ON(quant_int(&s->qi, q, x->nq, x->d, &gq, r->levels, r->round, err));
-    PASS_ON(quant_int(&s->ki, s->k, x->nk, x->d, &gk, r->levels, r->round, err));
-    s->tile.q = &s->qi;
-    s->tile.k = &s->ki;
-    s->tile.score_scale = r->fold_scale ? 1 : (float)scale;
-    s->tile.kbar = r->smooth_k ? s->kbar : NULL;
+        q[i] *= scale;
     s->tile.qbar = s->qbar;
     s->tile.k_bias = s->k;
-    s->tile.bias_scale = (float)scale;
-    return 0;
+    s->tile.bias_scale = scale;
+    return tile_quantise(&s->tile, &s->operands, r, x, q, s->k, s->kbar, err);
 }
 
-static int quantise_v(struct sage *s, struct err *err)
+void sage_begin(const struct sage_params *p, const struct head_in *in, struct sage *s)
 {
-    const struct attn_in *x = &s->in.x;
-    const struct sage_rules *r = &s->rules;
-    int64_t n = x->nk * x->dv;
-    PASS_ON(mem_alloc(&s->v, n, sizeof *s->v, "quantised values", err));
-    PASS_ON(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
-    PASS_ON(mem_alloc(&s->v_mean, x->dv, sizeof *s->v_mean, "value mean", err));
-    memcpy(s->v, x->v, (size_t)n * sizeof *s->v);
-    if (r->smooth_v) {
-        token_mean(x->v, x->nk, x->dv, DT_F32, s->v_mean);
-        token_centre(x->v, x->nk, x->dv, s->v_mean, DT_F32, s->v);
-        s->tile.v_mean = s->v_mean;
-    }
-    if (r->pv == SAGE_F8) {
-        quant_channels_e4m3(s->v, x->nk, x->dv, r->v_max, s->v, s->v_scale);
-        s->tile.v_scale = s->v_scale;
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            s->v[i] = f16_round(s->v[i]);
-    }
-    s->tile.v = s->v;
-    return 0;
-}
-
-int sage_new(const struct sage_params *p, const struct head_in *in, struct sage **out,
-             struct err *err)
-{
-    struct sage *s = NULL;
-    int rc = mem_zalloc(&s, 1, sizeof *s, "sageattention state", err);
-    if (rc)
-        return rc;
     s->in = *in;
-    sage_resolve(p, in->x.d, &s->rules);
-    const struct sage_rules *r = &s->rules;
+    sage_resolve(p, in->x.d, in->src_dtype, &s->rules);
     s->tile = (struct tile_attn){
         .nq = in->x.nq,
         .nk = in->x.nk,
         .d = in->x.d,
         .dv = in->x.dv,
         .causal = in->x.causal,
-        .bq = r->bq,
-        .bk = r->bk,
+        .bq = s->rules.own.bq,
+        .bk = s->rules.own.bk,
         .exact = in->exact,
-        .p_type = r->pv == SAGE_F8 ? TILE_P_E4M3 : TILE_P_F16,
-        .p_offset = r->p_offset,
-        .p_factor = r->p_factor,
-        .acc = r->acc,
-        .mma_keys = r->pv == SAGE_F8 ? 32 : 16,
         .pv = INFINITY,
-        .scope = r->bq,
+        .scope = s->rules.own.bq,
         .out_dtype = in->src_dtype == DT_F32 ? DT_NONE : in->src_dtype,
     };
-    TRY(quantise_qk(s, err));
-    TRY(quantise_v(s, err));
-    *out = s;
-    return 0;
-out:
-    sage_free(s);
-    return rc;
 }
 
 void sage_free(struct sage *s)
 {
-    if (!s)
-        return;
     free(s->kbar);
     free(s->k);
     free(s->qbar);
-    quant_free(&s->qi);
-    quant_free(&s->ki);
-    free(s->v);
-    free(s->v_scale);
-    free(s->v_mean);
-    free(s);
+    tile_operands_free(&s->operands);
 }
 
 /* ---- method --------------------------------------------------------------------------------- */
 
-/* Operands are made by the first attend: a device makes its own. */
-struct state {
-    struct sage_params params;
-    struct sage_rules rules;
-    struct head_in in;
-    struct sage *operands; /* owned */
-};
-
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct state *s = state;
+    struct sage *s = state;
     if (in->x.causal && in->x.nq != in->x.nk)
         return method_skip(ctx, "causal needs nq == nk");
     if (in->x.d > MAX_D)
         return method_skip(ctx, "head dimension %d is above %d", in->x.d, MAX_D);
-    s->params = *(const struct sage_params *)params;
-    s->in = *in;
-    sage_resolve(&s->params, in->x.d, &s->rules);
-    ctx->unit_rows = s->rules.bq;
+    sage_begin(params, in, s);
+    ctx->unit_rows = s->tile.bq;
     return 0;
 }
 
 /* Every pair, counted in the kernel's tiles. */
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct state *s = state;
+    const struct sage *s = state;
     mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal);
-    out->bq = out->exec_bq = s->rules.bq;
-    out->bk = out->exec_bk = s->rules.bk;
+    out->bq = out->exec_bq = s->tile.bq;
+    out->bk = out->exec_bk = s->tile.bk;
     return 0;
 }
 
+/* Operands are made by the first attend: a device makes its own. */
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    struct state *s = state;
-    if (!s->operands)
-        PASS_ON(sage_new(&s->params, &s->in, &s->operands, err));
+    struct sage *s = state;
+    if (!s->tile.q)
+        PASS_ON(sage_make(s, err));
     *tiles_pv = 0;
-    return tile_attn_rows(&s->operands->tile, m, out, lse, tiles_pv, err);
+    return tile_attn_rows(&s->tile, m, out, lse, tiles_pv, err);
 }
-
-_Static_assert((int)OWN_RHA_EPS == QUANT_RHA_EPS && (int)OWN_RHA == QUANT_RHA &&
-                   (int)OWN_RNE == QUANT_RNE,
-               "rounding rules");
-_Static_assert((int)OWN_BY_TENSOR == QUANT_TENSOR && (int)OWN_BY_BLOCK == QUANT_BLOCK &&
-                   (int)OWN_BY_WARP == QUANT_WARP && (int)OWN_BY_THREAD == QUANT_THREAD &&
-                   (int)OWN_BY_TOKEN == QUANT_TOKEN,
-               "groups of tokens");
-_Static_assert((int)OWN_SUM_F32 == TILE_ACC_F32 && (int)OWN_SUM_FP22 == TILE_ACC_FP22 &&
-                   (int)OWN_SUM_F16 == TILE_ACC_F16,
-               "accumulators");
 
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct state *s = state;
-    const struct sage_rules *r = &s->rules;
-    if (r->smooth_q) {
+    const struct sage *s = state;
+    if (s->rules.smooth_q) {
         snprintf(why, 160, "no CUDA kernel for smooth_q=1; smooth_q=0 has one");
         a->kind = ARITH_CPU;
         return;
     }
     a->kind = ARITH_KERNEL;
-    memset(&a->own, 0, sizeof a->own); /* rules are compared as bytes */
+    memset(&a->own, 0, sizeof a->own);
     a->own.kind = OWN_QUANTISED;
-    struct own_quantised *q = &a->own.of.quantised;
-    q->bq = (int)r->bq;
-    q->bk = (int)r->bk;
-    q->warp = (int)r->warp;
-    q->levels = r->levels;
-    q->gran = (enum own_gran)r->gran;
-    q->round = (enum own_round)r->round;
-    q->fold_scale = r->fold_scale;
-    q->smooth_k = r->smooth_k;
-    q->smooth_v = r->smooth_v;
-    q->mean_as = s->in.src_dtype;
-    q->keys_as = r->round_k ? s->in.src_dtype : DT_F32;
-    q->e4m3 = r->pv == SAGE_F8;
-    q->offset = r->p_offset;
-    q->factor = r->p_factor;
-    q->v_top = r->v_max;
-    q->sum = (enum own_sum)r->acc;
+    a->own.of.quantised = s->rules.own;
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct state *s = state;
-    record_note(r, "tile=%lldx%lld", (long long)s->rules.bq, (long long)s->rules.bk);
+    const struct sage *s = state;
+    record_note(r, "tile=%dx%d", s->rules.own.bq, s->rules.own.bk);
     if (s->in.src_dtype != DT_F32)
         record_note(r, "out_dtype=%s", dtype_name(s->in.src_dtype));
     return 0;
@@ -335,7 +233,7 @@ static int report(void *state, struct record *r, struct err *err)
 
 static void release(void *state)
 {
-    sage_free(((struct state *)state)->operands);
+    sage_free(state);
 }
 
 const struct method method_sageattention = {
@@ -345,7 +243,7 @@ const struct method method_sageattention = {
     .paper = "Zhang et al., SageAttention 1, 2, 2++, arXiv 2410.02367, 2411.10958, 2505.21136",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_KEEPS_ALL | METHOD_SINK,
     .params = {.table = options, .size = sizeof(struct sage_params)},
-    .state_size = sizeof(struct state),
+    .state_size = sizeof(struct sage),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

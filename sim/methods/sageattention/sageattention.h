@@ -6,12 +6,10 @@
 #define LACUNA_SAGEATTENTION_H
 
 #include "core/method.h"
-#include "sim/blocks/quant.h"
 #include "sim/blocks/tileattn.h"
 
 enum sage_version { SAGE_1, SAGE_2, SAGE_2PP };
 enum sage_arch { SAGE_SM80, SAGE_SM89, SAGE_SM90 };
-enum sage_pv { SAGE_F16, SAGE_F8 };
 
 /* A parameter that is not set: -1 for enums, else NAN. */
 struct sage_params {
@@ -24,34 +22,26 @@ struct sage_params {
     int accum;
 };
 
-/* Parameters with the defaults of version and profile filled in, for head dimension d. */
+/* Parameters with the defaults of version and profile filled in, for head dimension d and the
+ * dtype of the trace. */
 struct sage_rules {
-    int64_t bq, bk, warp;
-    int levels;
-    enum quant_gran gran;
-    enum quant_round round;
-    bool fold_scale; /* Q holds scale * log2 e before it is quantised */
-    bool round_k;    /* k - kbar is rounded to the input dtype */
-    bool smooth_k, smooth_q, smooth_v;
-    enum sage_pv pv;
-    float p_offset, p_factor; /* P = 2^(s - m + offset) * factor */
-    float v_max;
-    enum tile_acc acc;
+    struct own_quantised own;
+    bool smooth_q;
 };
 
-void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r);
+void sage_resolve(const struct sage_params *p, int d, enum dtype src, struct sage_rules *r);
 
 struct sage {
     struct sage_rules rules;
     struct head_in in;
     float *kbar, *k, *qbar; /* [d], [nk][d] smoothed, [ceil(nq/bq)][d] or NULL; owned */
-    struct quant qi, ki;
-    float *v, *v_scale, *v_mean; /* [nk][dv], [dv], [dv]; owned */
+    struct tile_operands operands;
     struct tile_attn tile;
 };
 
-int sage_new(const struct sage_params *p, const struct head_in *in, struct sage **out,
-             struct err *err);
-void sage_free(struct sage *s); /* accepts NULL */
+/* Parameters and sizes alone, into a zeroed state; sage_make reads q, k, v, once. */
+void sage_begin(const struct sage_params *p, const struct head_in *in, struct sage *s);
+int sage_make(struct sage *s, struct err *err);
+void sage_free(struct sage *s);
 
 #endif

@@ -17,6 +17,7 @@
 #include "core/mem.h"
 #include "core/method_run.h"
 #include "core/simd.h"
+#include "sim/blocks/blockpool.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/judge.h"
 #include "sim/blocks/tileattn.h"
@@ -56,18 +57,7 @@ static struct sale_scale sale_group_scale(float amax, int levels)
     if (!(amax > 0))
         return (struct sale_scale){0};
     float l = (float)levels, mul = l / amax;
-    return (struct sale_scale){mul, sale_fl16(amax / l), sale_fl16(1 / mul)};
-}
-
-/* Token mean of fp16(x) per channel, rounded to fp16. */
-static void token_mean(const float *x, int64_t n, int d, double *sum, float *mean)
-{
-    memset(sum, 0, (size_t)d * sizeof *sum);
-    for (int64_t t = 0; t < n; t++)
-        for (int c = 0; c < d; c++)
-            sum[c] += sale_fl16(x[t * d + c]);
-    for (int c = 0; c < d; c++)
-        mean[c] = sale_fl16((float)(sum[c] / (double)n));
+    return (struct sale_scale){mul, f16_finite(amax / l), f16_finite(1 / mul)};
 }
 
 static float group_max(float amax, const float *x, int d)
@@ -81,15 +71,14 @@ static float group_max(float amax, const float *x, int d)
 static void smooth_q(const struct sale_quant *s, int64_t row, float *out)
 {
     for (int c = 0; c < s->d; c++)
-        out[c] = sale_fl16(s->q[row * s->d + c] - s->qbar[c]);
+        out[c] = f16_finite(s->q[row * s->d + c] - s->qbar[c]);
 }
 
 static int quantise_q(struct sale_quant *s, struct err *err)
 {
-    float *x = NULL;
-    int d = s->d, rc = mem_alloc(&x, 2 * d, sizeof *x, "smoothed rows", err);
-    if (rc)
-        return rc;
+    OWN(free_at) float *x = NULL;
+    int d = s->d;
+    PASS_ON(mem_alloc(&x, 2 * d, sizeof *x, "smoothed rows", err));
     for (int64_t r = 0; r < s->n; r += r % 8 == 7 ? 9 : 1) {
         int rows = r + 8 < s->n ? 2 : 1;
         float amax = 0;
@@ -103,7 +92,6 @@ static int quantise_q(struct sale_quant *s, struct err *err)
             for (int c = 0; c < d; c++)
                 s->qi[(r + 8 * i) * d + c] = (int8_t)sale_rne(x[i * d + c] * g.mul);
     }
-    free(x);
     return 0;
 }
 
@@ -124,7 +112,7 @@ static void quantise_k_group(struct sale_quant *s, int64_t t0, int c)
             dot += s->qbar[e] * k[e];
         }
         dot *= g.mul;
-        s->corr[t0 + sale_lane(t)] = s->levels == 7 ? sale_fl16(dot) : dot;
+        s->corr[t0 + sale_lane(t)] = s->levels == 7 ? f16_finite(dot) : dot;
     }
 }
 
@@ -145,31 +133,24 @@ static int init_integers(struct sale_quant *s, struct err *err)
 int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_t n, int d,
                     int bits, struct err *err)
 {
-    int rc = 0;
-    double *sum = NULL;
     memset(s, 0, sizeof *s);
     s->n = n;
     s->npad = ceil_div(n, SALE_BQ) * SALE_BQ;
     s->d = d;
     s->levels = bits == 4 ? 7 : bits == 8 ? 127 : 0;
-    TRY(mem_alloc(&sum, d, sizeof *sum, "token mean", err));
-    TRY(mem_alloc(&s->qbar, d, sizeof *s->qbar, "query mean", err));
-    TRY(mem_alloc(&s->kbar, d, sizeof *s->kbar, "key mean", err));
-    TRY(mem_alloc(&s->q, n * d, sizeof *s->q, "fp16 queries", err));
-    TRY(mem_alloc(&s->k, n * d, sizeof *s->k, "smoothed keys", err));
-    token_mean(q, n, d, sum, s->qbar);
-    token_mean(k, n, d, sum, s->kbar);
+    PASS_ON(mem_alloc(&s->qbar, d, sizeof *s->qbar, "query mean", err));
+    PASS_ON(mem_alloc(&s->kbar, d, sizeof *s->kbar, "key mean", err));
+    PASS_ON(mem_alloc(&s->q, n * d, sizeof *s->q, "fp16 queries", err));
+    PASS_ON(mem_alloc(&s->k, n * d, sizeof *s->k, "smoothed keys", err));
     for (int64_t i = 0; i < n * d; i++) {
-        s->q[i] = sale_fl16(q[i]);
-        s->k[i] = sale_fl16(sale_fl16(k[i]) - s->kbar[i % d]);
+        s->q[i] = f16_finite(q[i]);
+        s->k[i] = f16_finite(k[i]);
     }
-    if (s->levels)
-        TRY(init_integers(s, err));
-out:
-    free(sum);
-    if (rc)
-        sale_quant_free(s);
-    return rc;
+    token_mean(s->q, n, d, DT_F16, s->qbar);
+    token_mean(s->k, n, d, DT_F16, s->kbar);
+    for (int64_t i = 0; i < n * d; i++)
+        s->k[i] = f16_finite(s->k[i] - s->kbar[i % d]);
+    return s->levels ? init_integers(s, err) : 0;
 }
 
 void sale_quant_free(struct sale_quant *s)
@@ -199,8 +180,7 @@ void sale_quant_free(struct sale_quant *s)
 struct sale_regions sale_regions(int64_t tokens, int64_t m, int64_t w)
 {
     struct sale_regions r;
-    int64_t seen = 2 * (m + 1), all = ceil_div(tokens, SALE_BK);
-    r.n = seen < all ? seen : all;
+    r.n = MIN(2 * (m + 1), ceil_div(tokens, SALE_BK));
     int64_t segs = ceil_div(r.n - 1, 4), rem = r.n - 1 - 4 * segs, supp = ceil_div(w - rem, 4);
     r.n_local = 4 * supp + rem;
     r.mid = segs > supp ? 4 * (segs - supp) : 0;
@@ -251,17 +231,13 @@ void sale_head_init(struct sale_head *h, const struct sale_config *c, const floa
 
 int sale_head_quantise(struct sale_head *h, struct err *err)
 {
-    int rc = 0;
-    struct scratch *s = NULL;
+    struct scratch *s;
     if (h->scratch)
         return 0;
-    TRY(scratch_new(h->d, &s, err));
-    TRY(sale_quant_init(&h->z, h->q, h->k, h->n, h->d, h->c.bits, err));
+    PASS_ON(sale_quant_init(&h->z, h->q, h->k, h->n, h->d, h->c.bits, err));
+    PASS_ON(scratch_new(h->d, &s, err));
     h->scratch = s;
-    s = NULL;
-out:
-    scratch_free(s);
-    return rc;
+    return 0;
 }
 
 void sale_head_free(struct sale_head *h)
@@ -296,7 +272,10 @@ static bool sale_dense(const struct sale_head *h)
 /* ---- products of one query row with one key block --------------------------------------- */
 
 /* Sums of at most d * 49 <= 32767 (d <= 668) fit the 16-bit lanes. */
-#define MAX_D_16 640
+static bool narrow(const struct sale_quant *q)
+{
+    return q->levels == 7 && q->d <= 640;
+}
 
 SIMD_CLONES static void dots_i16(const int8_t *q, const int16_t *k, int d, int32_t *z)
 {
@@ -339,7 +318,7 @@ static void load_floats(const struct sale_quant *z, int64_t j, float *kf)
 float sale_threshold(float m, float l, double tau, double scale, bool f16)
 {
     float thr = (float)(log2(tau * l) / (scale * M_LOG2E) + m);
-    return f16 ? sale_fl16(thr) : thr;
+    return f16 ? f16_finite(thr) : thr;
 }
 
 /* Threshold of a row from its scores against the sink-local keys; NAN marks masked keys. */
@@ -372,8 +351,7 @@ static void stat_block(struct sale_head *h, int64_t row0, int rows, int64_t j, i
 
 static int block_rows(const struct sale_head *h, int64_t m)
 {
-    int64_t left = h->z.n - m * SALE_BQ;
-    return left < SALE_BQ ? (int)left : SALE_BQ;
+    return (int)MIN(h->z.n - m * SALE_BQ, SALE_BQ);
 }
 
 void sale_row_thresholds(struct sale_head *h, int64_t m, float *thr)
@@ -396,6 +374,12 @@ static float f16_step(float x)
     return ldexpf(1.0f, (e < -13 ? -13 : e) - 11);
 }
 
+/* Is every step of the estimate rounded to fp16? */
+static bool rounds_steps(const struct sale_head *h)
+{
+    return h->c.f16 && h->z.levels == 7;
+}
+
 static void prepare_block(struct sale_head *h, int64_t m)
 {
     struct scratch *s = h->scratch;
@@ -409,7 +393,7 @@ static void prepare_block(struct sale_head *h, int64_t m)
         return;
     for (int g = 0; g < SALE_BQ / 2; g++) {
         float sq = h->z.sq[m * SALE_BQ / 2 + g], inv = sq > 0 ? 1 / sq : 0;
-        s->inv[g] = h->c.f16 && h->z.levels == 7 ? sale_fl16(inv) : inv;
+        s->inv[g] = rounds_steps(h) ? f16_finite(inv) : inv;
     }
 }
 
@@ -422,6 +406,7 @@ struct verdict {
 static void judge(struct verdict *v, const struct sale_head *h, int r, float value)
 {
     const struct scratch *s = h->scratch;
+    value = h->c.f16 ? f16_finite(value) : value;
     v->keep |= h->c.strict ? value > s->thr[r] : value >= s->thr[r];
     v->near |= value >= s->low[r];
     v->sure |= value > s->high[r];
@@ -431,7 +416,7 @@ static void judge(struct verdict *v, const struct sale_head *h, int r, float val
 SIMD_CLONES static void corrections_f16(const float *corr, float inv, int32_t *out)
 {
     for (int t = 0; t < SALE_BK; t++)
-        out[t] = (int32_t)sale_rne(sale_fl16(corr[t] * inv));
+        out[t] = (int32_t)sale_rne(f16_finite(corr[t] * inv));
 }
 
 /* The same without fp16; clamped so that the sum with a dot product stays in 32 bits. */
@@ -457,23 +442,18 @@ static void group_maxima(const int32_t *z, const int32_t *add, int32_t best[4])
 static void judge_flat_row(struct verdict *v, const struct sale_head *h, int r, const float *corr,
                            const float *sk)
 {
-    for (int t = 0; t < SALE_BK; t++) {
-        float value = corr[t] * sk[t % 4];
-        judge(v, h, r, h->c.f16 ? sale_fl16(value) : value);
-    }
+    for (int t = 0; t < SALE_BK; t++)
+        judge(v, h, r, corr[t] * sk[t % 4]);
 }
 
 static void judge_row(struct verdict *v, const struct sale_head *h, int r, const int32_t best[4],
                       float sq, const float *sk)
 {
-    for (int c = 0; c < 4; c++) {
-        float value;
-        if (h->c.f16 && h->z.levels == 7)
-            value = sale_fl16((float)best[c]) * sale_fl16(sq * sk[c]);
+    for (int c = 0; c < 4; c++)
+        if (rounds_steps(h))
+            judge(v, h, r, f16_finite((float)best[c]) * f16_finite(sq * sk[c]));
         else
-            value = (float)best[c] * (sq * sk[c]);
-        judge(v, h, r, h->c.f16 ? sale_fl16(value) : value);
-    }
+            judge(v, h, r, (float)best[c] * (sq * sk[c]));
 }
 
 /* Rows r and r + 8 of a tile share a scale; `tile` is the tile's first row in the query block. */
@@ -486,7 +466,7 @@ static void test_pair(struct verdict *v, const struct sale_head *h, int64_t m, i
     int group = tile / 2 + g;
     float sq = q->sq[m * SALE_BQ / 2 + group];
     int32_t add[SALE_BK], z[SALE_BK], best[4];
-    if (h->c.f16 && q->levels == 7)
+    if (rounds_steps(h))
         corrections_f16(corr, s->inv[group], add);
     else
         corrections_f32(corr, s->inv[group], add);
@@ -496,7 +476,7 @@ static void test_pair(struct verdict *v, const struct sale_head *h, int64_t m, i
             judge_flat_row(v, h, r, corr, sk);
             continue;
         }
-        if (q->levels == 7 && q->d <= MAX_D_16)
+        if (narrow(q))
             dots_i16(qi, s->k16, q->d, z);
         else
             dots_i32(qi, s->k32, q->d, z);
@@ -508,9 +488,8 @@ static void test_pair(struct verdict *v, const struct sale_head *h, int64_t m, i
 static void load_ints(const struct sale_quant *q, int64_t j, struct scratch *s)
 {
     const int8_t *k = q->ki + j * q->d * SALE_BK;
-    bool narrow = q->levels == 7 && q->d <= MAX_D_16;
     for (int i = 0; i < q->d * SALE_BK; i++)
-        if (narrow)
+        if (narrow(q))
             s->k16[i] = k[i];
         else
             s->k32[i] = k[i];
@@ -538,7 +517,7 @@ static struct verdict test_exact(struct sale_head *h, int64_t m, int rows, int64
     for (int r = 0; r < rows && !v.sure; r++) {
         dots_f32(h->z.q + (m * SALE_BQ + r) * h->z.d, s->kf, h->z.d, z);
         for (int t = 0; t < SALE_BK; t++)
-            judge(&v, h, r, h->c.f16 ? sale_fl16(z[t]) : z[t]);
+            judge(&v, h, r, z[t]);
     }
     return v;
 }
@@ -735,48 +714,53 @@ static struct sale_config resolve(const struct params *p, double scale)
     };
 }
 
-/* INT8 and fp16 operands of the attention on kept blocks. */
-struct sage {
-    struct quant q, k;
-    float *v; /* [n][dv] values of fp16 */
-    struct tile_attn t;
-};
-
 struct state {
     struct sale_head head;
     struct head_in in;
     bool sage1;
-    struct sage s; /* made when it is asked for */
+    struct tile_operands operands; /* of sage1, made when they are asked for */
+    struct tile_attn tile;
 };
 
 static void release(void *state)
 {
     struct state *s = state;
     sale_head_free(&s->head);
-    quant_free(&s->s.q);
-    quant_free(&s->s.k);
-    free(s->s.v);
+    tile_operands_free(&s->operands);
 }
 
 /* Q: INT8 per 64 rows, not smoothed; K: INT8 per 32 keys of k - kbar; V in fp16; fp16 chains of one
- * key block added in fp32. sage_filter says the same to a GPU. */
-static int make_sage(struct state *st, struct err *err)
+ * key block added in fp32. A filter that skips nothing. */
+static struct accel_filter sage_filter(void)
 {
-    static const struct quant_groups QUERIES = {QUANT_BLOCK, false, SALE_BQ, SALE_BQ};
-    static const struct quant_groups KEYS = {QUANT_BLOCK, true, SALE_BK, SALE_BK};
-    const struct head_in *in = &st->in;
-    const struct attn_in *x = &in->x;
-    const struct sale_quant *z = &st->head.z;
-    struct sage *s = &st->s;
-    if (s->v)
+    return (struct accel_filter){.bq = SALE_BQ,
+                                 .bk = SALE_BK,
+                                 .pv = INFINITY,
+                                 .scope = SALE_BQ,
+                                 .keep_denominator = true,
+                                 .quant = {.bq = SALE_BQ,
+                                           .bk = SALE_BK,
+                                           .levels = 127,
+                                           .gran = OWN_BY_BLOCK,
+                                           .round = OWN_RNE,
+                                           .smooth_k = true,
+                                           .inputs_as = DT_F16,
+                                           .mean_as = DT_F16,
+                                           .keys_as = DT_F16,
+                                           .values_as = DT_F16,
+                                           .factor = 1,
+                                           .sum = OWN_SUM_F16}};
+}
+
+static int make_sage(struct state *s, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    const struct sale_quant *z = &s->head.z;
+    struct accel_filter f = sage_filter();
+    if (s->tile.q)
         return 0;
-    PASS_ON(sale_head_quantise(&st->head, err));
-    PASS_ON(quant_int(&s->q, z->q, x->nq, x->d, &QUERIES, 127, QUANT_RNE, err));
-    PASS_ON(quant_int(&s->k, z->k, x->nk, x->d, &KEYS, 127, QUANT_RNE, err));
-    PASS_ON(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "fp16 values", err));
-    for (int64_t i = 0; i < x->nk * x->dv; i++)
-        s->v[i] = sale_fl16(x->v[i]);
-    s->t = (struct tile_attn){
+    PASS_ON(sale_head_quantise(&s->head, err));
+    s->tile = (struct tile_attn){
         .nq = x->nq,
         .nk = x->nk,
         .d = x->d,
@@ -784,21 +768,12 @@ static int make_sage(struct state *st, struct err *err)
         .causal = true,
         .bq = SALE_BQ,
         .bk = SALE_BK,
-        .exact = in->exact,
-        .q = &s->q,
-        .k = &s->k,
-        .score_scale = (float)(x->scale * M_LOG2E),
-        .v = s->v,
-        .p_type = TILE_P_F16,
-        .p_factor = 1,
-        .acc = TILE_ACC_F16,
-        .mma_keys = 16,
-        .kbar = z->kbar,
+        .exact = s->in.exact,
         .pv = INFINITY,
         .scope = SALE_BQ,
-        .out_dtype = in->src_dtype == DT_BF16 ? DT_BF16 : DT_F16,
+        .out_dtype = s->in.src_dtype == DT_BF16 ? DT_BF16 : DT_F16,
     };
-    return 0;
+    return tile_quantise(&s->tile, &s->operands, &f.quant, x, z->q, z->k, z->kbar, err);
 }
 
 static int check_shape(struct method_ctx *ctx, const struct head_in *in)
@@ -864,28 +839,6 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return sale_head_take(&((struct state *)state)->head, c->lists, err);
 }
 
-/* As in make_sage; a filter that skips nothing. */
-static struct accel_filter sage_filter(void)
-{
-    return (struct accel_filter){.bq = SALE_BQ,
-                                 .bk = SALE_BK,
-                                 .pv = INFINITY,
-                                 .scope = SALE_BQ,
-                                 .keep_denominator = true,
-                                 .quant = {.bq = SALE_BQ,
-                                           .bk = SALE_BK,
-                                           .levels = 127,
-                                           .gran = OWN_BY_BLOCK,
-                                           .round = OWN_RNE,
-                                           .smooth_k = true,
-                                           .inputs_as = DT_F16,
-                                           .mean_as = DT_F16,
-                                           .keys_as = DT_F16,
-                                           .values_as = DT_F16,
-                                           .factor = 1,
-                                           .sum = OWN_SUM_F16}};
-}
-
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
     if (!((const struct state *)state)->sage1)
@@ -900,7 +853,7 @@ static int attend(void *state, const struct mask *m, double *out, double *lse, d
     struct state *s = state;
     *tiles_pv = 0;
     PASS_ON(make_sage(s, err));
-    return tile_attn_rows(&s->s.t, m, out, lse, tiles_pv, err);
+    return tile_attn_rows(&s->tile, m, out, lse, tiles_pv, err);
 }
 
 static bool cost(const void *state, struct select_cost *c)
@@ -974,7 +927,7 @@ static int own_errors(struct state *s, const struct head_in *in, double *sum, st
     OWN(free_at) double *out = NULL;
     PASS_ON(mem_alloc(&out, TRIAL_ROWS * (in->x.dv + 1), sizeof *out, "output rows", err));
     for (int64_t r = 0; r < n; r += TRIAL_ROWS)
-        PASS_ON(own_error(s, in, r, r + TRIAL_ROWS < n ? r + TRIAL_ROWS : n, out, sum, err));
+        PASS_ON(own_error(s, in, r, MIN(r + TRIAL_ROWS, n), out, sum, err));
     return 0;
 }
 
@@ -1004,12 +957,8 @@ static int judged_errors(struct state *s, const struct head_in *in, double *sum,
         TRY(chosen_blocks(s, by, &j, err));
     } else {
         for (int64_t r = 0; r < n; r += TRIAL_ROWS) {
-            struct mask m = {0};
-            int64_t end = r + TRIAL_ROWS < n ? r + TRIAL_ROWS : n;
-            if ((rc = sale_select(&s->head, r, end, &m, err)) != 0) {
-                mask_free(&m);
-                goto out;
-            }
+            OWN(mask_free) struct mask m = {0};
+            TRY(sale_select(&s->head, r, MIN(r + TRIAL_ROWS, n), &m, err));
             TRY(judge_add(&j, &m, err));
         }
     }

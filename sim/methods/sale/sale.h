@@ -44,19 +44,11 @@ struct sale_quant {
     float *corr;        /* [npad] in lane order: qbar . k' in units of 1/sk, fp16 with 4 bits */
 };
 
-/* q, k [n][d]. bits 4, 8, or 16 (no integers: q and k only). Release with sale_quant_free. */
+/* q, k [n][d]. bits 4, 8, or 16 (no integers: q and k only). Release with
+ * sale_quant_free, after a failure too. */
 int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_t n, int d,
                     int bits, struct err *err);
 void sale_quant_free(struct sale_quant *s);
-
-/* Nearest fp16 value; overflow gives +-65504 instead of infinity, so that no product of two results
- * is a NaN. */
-static inline float sale_fl16(float x)
-{
-    float r = f16_round(x);
-    r = r > 65504.0f ? 65504.0f : r;
-    return r < -65504.0f ? -65504.0f : r;
-}
 
 /* Round to nearest even integer, |x| < 2^22. */
 static inline float sale_rne(float x)

@@ -36,9 +36,6 @@
 /* Smoothed keys, block statistics, quantised
  * operands, and the counts that a run accumulates. O(N d). */
 
-#define LOG2E 1.4426950408889634074
-#define E4M3_OFFSET 8.807f /* 2^8.807 = 447.89 is the largest P */
-
 /* Tile, warps and exempt tail of the official kernels. */
 static const struct {
     int64_t bq, bk;
@@ -48,6 +45,8 @@ static const struct {
     [SPARGE_SM89] = {128, 64, 2},
     [SPARGE_SM90] = {64, 128, 1},
 };
+
+static const char *const ariths[] = {"exact", "sage1", "sage2", "auto", NULL};
 
 void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r)
 {
@@ -78,6 +77,9 @@ void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r
         r->bq = p->tile ? 64 : 128;
         r->bk = p->tile ? 128 : 64;
     }
+    /* Head and tile alone decide, so that results are those of any machine. */
+    if (r->arith == SPARGE_AUTO)
+        r->arith = d == 128 && r->bk == 128 ? SPARGE_SAGE2 : SPARGE_EXACT;
     r->tail = p->pv_tail != INT64_MIN ? (int)p->pv_tail : r->paper ? 0 : presets[p->arch].tail;
     bool warp = p->pv_scope >= 0 ? p->pv_scope == 1 : r->paper;
     int64_t warps = p->arch == SPARGE_SM80 && d > 64 ? 8 : 4;
@@ -139,7 +141,7 @@ static int blocks_make(struct sparge_blocks *b, const struct sparge_rules *r, co
     PASS_ON(mem_zalloc(&b->similar, b->n, sizeof *b->similar, "block flags", err));
     for (int64_t i = 0; i < b->n; i++) {
         const float *rows = x + i * size * d;
-        int64_t count = n - i * size < size ? n - i * size : size;
+        int64_t count = MIN(n - i * size, size);
         bool zero;
         block_mean(rows, count, d, map, b->mean + i * d);
         b->s[i] = block_cosine(rows, count, d, &zero);
@@ -200,42 +202,37 @@ static bool sums_in_f16(const struct sparge_rules *r)
     return r->arch == SPARGE_SM89 && r->v_max < 448;
 }
 
+/* The arithmetic of kept tiles that is not exact. */
+static void own_rule(const struct sparge_rules *r, enum dtype map, struct own_quantised *q)
+{
+    q->bq = (int)r->bq;
+    q->bk = (int)r->bk;
+    q->levels = 127;
+    q->gran = OWN_BY_BLOCK;
+    q->round = OWN_RHA_EPS;
+    q->smooth_k = r->smooth_k;
+    q->mean_as = q->keys_as = map;
+    q->values_as = DT_F16;
+    q->factor = 1;
+    q->sum = OWN_SUM_F16;
+    if (r->arith == SPARGE_SAGE2) {
+        q->e4m3 = true;
+        q->offset = TILE_E4M3_OFFSET;
+        q->v_top = r->v_max;
+        q->sum = sums_in_f16(r) ? OWN_SUM_F16 : OWN_SUM_F32;
+    }
+}
+
 static int quantise(struct sparge *s, struct err *err)
 {
-    const struct attn_in *x = &s->in.x;
-    struct tile_attn *t = &s->tile;
-    struct quant_groups gq = {QUANT_BLOCK, false, s->rules.bq, 0};
-    struct quant_groups gk = {QUANT_BLOCK, true, s->rules.bk, 0};
-    PASS_ON(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, QUANT_RHA_EPS, err));
-    PASS_ON(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, QUANT_RHA_EPS, err));
-    PASS_ON(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "quantised values", err));
-    PASS_ON(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
-    for (int64_t i = 0; i < x->nk * x->dv; i++)
-        s->v[i] = f16_round(x->v[i]);
-    t->q = &s->qi;
-    t->k = &s->ki;
-    t->v = s->v;
-    t->score_scale = (float)(x->scale * LOG2E);
-    t->kbar = s->rules.smooth_k ? s->kbar : NULL;
-    t->p_factor = 1;
-    t->p_type = TILE_P_F16;
-    t->l_rounded = true;
-    t->acc = TILE_ACC_F16;
-    t->mma_keys = 16;
-    if (s->rules.arith == SPARGE_SAGE2) {
-        quant_channels_e4m3(s->v, x->nk, x->dv, s->rules.v_max, s->v, s->v_scale);
-        t->v_scale = s->v_scale;
-        t->p_type = TILE_P_E4M3;
-        t->p_offset = E4M3_OFFSET;
-        t->l_rounded = false;
-        t->acc = sums_in_f16(&s->rules) ? TILE_ACC_F16 : TILE_ACC_F32;
-        t->mma_keys = 32;
-    }
+    struct own_quantised rule = {0};
+    own_rule(&s->rules, s->map, &rule);
+    s->tile.l_rounded = !rule.e4m3;
     /* The output has the dtype of q; float stays float unless the map is in the input dtype. */
-    t->out_dtype = s->in.src_dtype != DT_F32 ? s->in.src_dtype
-                   : s->map != DT_F32        ? DT_F16
-                                             : DT_NONE;
-    return 0;
+    s->tile.out_dtype = s->in.src_dtype != DT_F32 ? s->in.src_dtype
+                        : s->map != DT_F32        ? DT_F16
+                                                  : DT_NONE;
+    return tile_quantise(&s->tile, &s->operands, &rule, &s->in.x, s->q, s->k, s->kbar, err);
 }
 
 /* What follows from parameters and sizes. */
@@ -356,10 +353,7 @@ static void release(void *state)
     free(s->kbar);
     blocks_free(&s->qb);
     blocks_free(&s->kb);
-    quant_free(&s->qi);
-    quant_free(&s->ki);
-    free(s->v);
-    free(s->v_scale);
+    tile_operands_free(&s->operands);
     sparge_row_free(s->row);
     mask_free(&s->given);
 }
@@ -420,14 +414,9 @@ static int64_t cut_by_mass(const struct sparge_rules *r, const float *p, int64_t
 
 int64_t sparge_cut(const struct sparge_rules *r, const float *p, int64_t n, double *mass)
 {
-    int64_t count;
-    if (r->topk_cut)
-        count = (int64_t)((float)r->topk * (float)n);
-    else
-        count = cut_by_mass(r, p, n);
-    if (count < 1 && (r->topk_cut || !r->paper))
-        count = 1;
-    count = count > n ? n : count;
+    int64_t count = r->topk_cut ? (int64_t)((float)r->topk * (float)n) : cut_by_mass(r, p, n);
+    int64_t least = r->topk_cut || !r->paper ? 1 : 0;
+    count = MIN(n, MAX(count, least));
     if (mass) {
         *mass = 0;
         for (int64_t i = 0; i < count; i++)
@@ -504,10 +493,8 @@ int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_r
     if (!causal)
         return nq_blocks * nk_blocks;
     int64_t n = 0;
-    for (int64_t i = 0; i < nq_blocks; i++) {
-        int64_t row = ceil_div((i + 1) * r->bq, r->bk);
-        n += row < nk_blocks ? row : nk_blocks;
-    }
+    for (int64_t i = 0; i < nq_blocks; i++)
+        n += MIN(ceil_div((i + 1) * r->bq, r->bk), nk_blocks);
     return n;
 }
 
@@ -553,8 +540,6 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-static const char *const ariths[] = {"exact", "sage1", "sage2", NULL};
-
 /* Filter 2 and the attention around it as a GPU does them, or false with the reason when it cannot.
  */
 static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct accel_filter *f,
@@ -568,25 +553,8 @@ static bool sparge_filter(const struct sparge_rules *r, enum dtype map, struct a
                                .scope = r->scope,
                                .tail = r->tail,
                                .keep_denominator = r->paper};
-    if (r->arith == SPARGE_EXACT)
-        return true;
-    struct own_quantised *q = &f->quant; /* as in quantise() */
-    q->bq = (int)r->bq;
-    q->bk = (int)r->bk;
-    q->levels = 127;
-    q->gran = OWN_BY_BLOCK;
-    q->round = OWN_RHA_EPS;
-    q->smooth_k = r->smooth_k;
-    q->mean_as = q->keys_as = map;
-    q->values_as = DT_F16;
-    q->factor = 1;
-    q->sum = OWN_SUM_F16;
-    if (r->arith == SPARGE_SAGE2) {
-        q->e4m3 = true;
-        q->offset = E4M3_OFFSET;
-        q->v_top = r->v_max;
-        q->sum = sums_in_f16(r) ? OWN_SUM_F16 : OWN_SUM_F32;
-    }
+    if (r->arith != SPARGE_EXACT)
+        own_rule(r, map, &f->quant);
     return true;
 }
 
@@ -621,7 +589,7 @@ int sparge_bisect_tau(sparge_eval_fn *eval, void *ctx, double l1, double *tau, d
     while (hi - lo > TAU_STEP) {
         PASS_ON(eval(ctx, t, PV_WIDE, &error, sparsity, err));
         *(error < l1 ? &hi : &lo) = t;
-        t = error < l1 ? (t + lo) / 2 : (t + hi) / 2;
+        t = (lo + hi) / 2;
     }
     *tau = t > 1 - TAU_STEP ? 1 : t;
     return 0;
@@ -634,7 +602,7 @@ int sparge_bisect_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, dou
     while (hi - lo > PV_STEP) {
         PASS_ON(eval(ctx, tau, x, &error, &sparsity, err));
         *(error < l2 ? &hi : &lo) = x;
-        x = error < l2 ? (x + lo) / 2 : (x + hi) / 2;
+        x = (lo + hi) / 2;
     }
     *pv = x;
     return 0;
@@ -770,12 +738,12 @@ static int input_init(struct input *in, const struct sparge_params *p,
         const struct head_in *h = &samples[i];
         TRY(sparge_new(&open, h, &in->s[i], err));
         TRY(tile_work_new(&in->s[i]->tile, &in->work[i], err));
-        blocks = in->s[i]->nk_blocks > blocks ? in->s[i]->nk_blocks : blocks;
+        blocks = MAX(blocks, in->s[i]->nk_blocks);
         bq = in->s[i]->rules.bq;
         TRY(exact_out(h->exact, 0, h->x.nq, &dense, err));
         for (int64_t k = 0; k < h->x.nq * h->x.dv; k++)
             in->ref += fabs(dense[k]);
-        dv = h->x.dv > dv ? h->x.dv : dv;
+        dv = MAX(dv, h->x.dv);
     }
     in->judged = all_judged(in);
     TRY(mem_alloc(&in->col, blocks, sizeof *in->col, "block list", err));
@@ -808,8 +776,7 @@ static int run_call(struct input *in, int c, struct sums *t, struct err *err)
     const double *ref;
     double mass;
     for (int64_t i = 0; i < s->nq_blocks; i++) {
-        int64_t row0 = i * s->rules.bq, rows = x->nq - row0;
-        rows = rows < s->rules.bq ? rows : s->rules.bq;
+        int64_t row0 = i * s->rules.bq, rows = MIN(x->nq - row0, s->rules.bq);
         int64_t n = sparge_list(s, s->row, i, in->col, &mass);
         t->kept += (double)n;
         if (lists_suffice && relative_l1(in, t->delta) >= in->bound)
@@ -952,11 +919,10 @@ static int search_input(struct input *in, struct sparge_point points[THETAS], in
         bool changed = i == 0;
         for (int c = 0; c < in->n; c++)
             changed = sparge_set_theta(in->s[c], theta) || changed;
-        if (changed) {
+        if (changed)
             PASS_ON(search_theta(in, &points[i], err));
-        } else {
+        else
             points[i] = points[i - 1];
-        }
         points[i].theta = theta;
         *n = i + 1;
         if (points[i].sparsity < MIN_SPARSITY)
@@ -981,29 +947,26 @@ int sparge_input_size(const struct head_in *samples, int n, int first)
 static int search_head(const struct sparge_params *p, const struct head_in *samples, int n,
                        struct sparge_point *head, bool *sparse, struct err *err)
 {
-    struct sparge_point *points = NULL, *all = NULL, fresh[THETAS] = {0};
+    struct sparge_point *all = NULL, fresh[THETAS] = {0};
     int64_t n_all = 0, n_fresh = 0;
     struct input in = {0};
     int rc = 0;
     *sparse = true;
     TRY(mem_alloc(&all, (int64_t)n * THETAS, sizeof *all, "calibration points", err));
-    TRY(mem_alloc(&points, (int64_t)n * THETAS, sizeof *points, "calibration points", err));
     for (int first = 0, size; first < n && *sparse; first += size) {
         size = sparge_input_size(samples, n, first);
         TRY(input_init(&in, p, samples + first, size, err));
         TRY(search_input(&in, fresh, &n_fresh, err));
         input_free(&in);
         /* New points come before earlier ones: the order decides ties between bins. */
-        memcpy(points, fresh, (size_t)n_fresh * sizeof *points);
-        memcpy(points + n_fresh, all, (size_t)n_all * sizeof *points);
+        memmove(all + n_fresh, all, (size_t)n_all * sizeof *all);
+        memcpy(all, fresh, (size_t)n_fresh * sizeof *all);
         n_all += n_fresh;
-        memcpy(all, points, (size_t)n_all * sizeof *all);
         sparge_pick(all, n_all, head);
         *sparse = head->sparsity > MIN_SPARSITY;
     }
 out:
     input_free(&in);
-    free(points);
     free(all);
     return rc;
 }
@@ -1029,6 +992,21 @@ static int filter_pays(const struct sparge_params *p, const struct head_in *samp
     return 0;
 }
 
+static int check_shape(struct method_ctx *ctx, const struct sparge_params *p,
+                       const struct attn_in *x)
+{
+    struct sparge_rules r;
+    sparge_resolve(p, x->d, &r);
+    if (x->causal && x->nq != x->nk)
+        return method_skip(ctx, "causal needs nq == nk");
+    if (x->d > BLOCKPOOL_MAX_D)
+        return method_skip(ctx, "head dimension %d is above %d", x->d, BLOCKPOOL_MAX_D);
+    if (r.arith != SPARGE_EXACT && x->d > TILE_MAX_D)
+        return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
+                           x->d, TILE_MAX_D);
+    return 0;
+}
+
 int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err)
 {
@@ -1039,13 +1017,8 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
         return err_set(err, ERR_USAGE, "calibrate searches tau: it needs select=cdf");
     if (!p->judge)
         return err_set(err, ERR_USAGE, "calibrate searches theta: it needs judge=1");
-    for (int i = 0; i < n; i++) {
-        const struct head_in *h = &samples[i];
-        if (h->x.causal && h->x.nq != h->x.nk)
-            return method_skip(ctx, "causal needs nq == nk");
-        if (p->arith != SPARGE_EXACT && h->x.d > TILE_MAX_D)
-            return method_skip(ctx, "head dimension %d is above %d", h->x.d, TILE_MAX_D);
-    }
+    for (int i = 0; i < n; i++)
+        PASS_ON(check_shape(ctx, p, &samples[i].x));
     PASS_ON(search_head(p, samples, n, &head, &sparse, err));
     if (sparse)
         PASS_ON(filter_pays(p, samples, n, &head, &pays, err));
@@ -1105,7 +1078,8 @@ static const struct opt options[] = {
     OPT_ENUM(struct sparge_params, cdf_dtype, "f32", TEXTS("f32", "f16", "bf16"),
              "Type of the running sum that tau cuts."),
     OPT_ENUM(struct sparge_params, arith, "exact", ariths,
-             "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2)."),
+             "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2); auto = "
+             "sage2 with tiles of 64x128 and a head dimension of 128, else exact."),
     OPT_ENUM(struct sparge_params, v_max, "448", TEXTS("448", "2.25"),
              "Largest quantised |V| with arith=sage2."),
     OPT_ENUM(struct sparge_params, dead, "zero", TEXTS("zero", "mean"),
@@ -1139,7 +1113,7 @@ static int validate(void *params, struct err *err)
         if (p->pv != 50)
             return err_set(err, ERR_USAGE,
                            "pv and lambda are two ways to give one number; leave one out");
-        p->pv = -p->lambda * 1.4426950408889634;
+        p->pv = -p->lambda * M_LOG2E;
         p->lambda = NAN;
     }
     if (p->bounds) {
@@ -1163,16 +1137,9 @@ static const char *token_order(const void *params)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct sparge_params *p = params;
     struct sparge *s = state;
-    if (in->x.causal && in->x.nq != in->x.nk)
-        return method_skip(ctx, "causal needs nq == nk");
-    if (in->x.d > BLOCKPOOL_MAX_D)
-        return method_skip(ctx, "head dimension %d is above %d", in->x.d, BLOCKPOOL_MAX_D);
-    if (p->arith != SPARGE_EXACT && in->x.d > TILE_MAX_D)
-        return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
-                           in->x.d, TILE_MAX_D);
-    sparge_begin(p, in, s);
+    PASS_ON(check_shape(ctx, params, &in->x));
+    sparge_begin(params, in, s);
     ctx->unit_rows = s->rules.bq;
     return 0;
 }
@@ -1180,8 +1147,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 /* Rows of query block i that see no key of the first kept tile (so of none). */
 static int64_t dead_rows(const struct sparge *s, int64_t i, const int32_t *col, int64_t n)
 {
-    int64_t row0 = i * s->rules.bq, rows = s->in.x.nq - row0;
-    rows = rows < s->rules.bq ? rows : s->rules.bq;
+    int64_t row0 = i * s->rules.bq, rows = MIN(s->in.x.nq - row0, s->rules.bq);
     if (n == 0)
         return rows;
     int64_t first = s->in.x.causal ? col[0] * s->rules.bk - row0 : 0;
@@ -1331,6 +1297,7 @@ static int report(void *state, struct record *r, struct err *err)
         PASS_ON(record_metric(r, "coarse_mass", s->cut_mass / (double)s->cut_rows, err));
     record_note(r, "tile=%lldx%lld", (long long)s->rules.bq, (long long)s->rules.bk);
     record_note(r, "cdf_dtype=%s", dtype_name(s->rules.cdf));
+    record_note(r, "tile_arith=%s", ariths[s->rules.arith]);
     if (s->tile.out_dtype != DT_NONE)
         record_note(r, "out_dtype=%s", dtype_name(s->tile.out_dtype));
     return 0;

@@ -7,13 +7,12 @@
 #define LACUNA_SPARGEATTN_H
 
 #include "core/method.h"
-#include "sim/blocks/quant.h"
 #include "sim/blocks/tileattn.h"
 
 enum sparge_profile { SPARGE_OFFICIAL, SPARGE_PAPER };
 enum sparge_arch { SPARGE_SM80, SPARGE_SM89, SPARGE_SM90 };
 enum sparge_select { SPARGE_CDF, SPARGE_TOPK };
-enum sparge_arith { SPARGE_EXACT, SPARGE_SAGE1, SPARGE_SAGE2 };
+enum sparge_arith { SPARGE_EXACT, SPARGE_SAGE1, SPARGE_SAGE2, SPARGE_AUTO };
 enum sparge_search { SPARGE_BISECT, SPARGE_GRID };
 
 /* A parameter that is not set: -1 for enums, else NAN or INT64_MIN. */
@@ -33,7 +32,7 @@ struct sparge_params {
     double pv_min;
 };
 
-/* Parameters with presets and profile filled in, for head dimension d. */
+/* Parameters with presets, profile and arith=auto resolved, for head dimension d. */
 struct sparge_rules {
     bool paper, topk_cut, dense, sink, smooth_k;
     int64_t bq, bk, scope;
@@ -72,8 +71,7 @@ struct sparge {
     float *k, *kbar; /* [nk][d] smoothed, [d]; owned */
     enum dtype map;  /* grid of pooled values */
     struct sparge_blocks qb, kb;
-    struct quant qi, ki; /* quantised arithmetic only */
-    float *v, *v_scale;  /* owned, the same */
+    struct tile_operands operands; /* quantised arithmetic only */
     struct tile_attn tile;
     struct sparge_row *row;
     bool ready;        /* what sparge_make makes is there, or a choice was taken: */
