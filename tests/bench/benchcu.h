@@ -16,11 +16,18 @@
 
 enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
 
+struct series { /* samples of one thing, ns per launch, or cycles */
+    double ns[MAX_SAMPLES];
+    int n;
+    int launches; /* of a sample */
+};
+
 struct bench {
     struct gpu gpu;
     struct timer *timer;
     struct counters *counters; /* cycles are counted instead of times; or NULL */
     struct ceiling ceiling;
+    struct series product; /* its cycles, the same beside every work; or zeroed */
     int samples;
     double warm_up;   /* 1, or 0 for a profiler */
     const char *only; /* TEXT, or NULL; as a pattern: */
@@ -33,12 +40,6 @@ struct bench {
     bool apart;   /* nor do works take turns: each has the clock that it leaves itself */
     bool choices; /* lines of selections only */
     bool kernels; /* print the time of every kernel of a choice or plan */
-};
-
-struct series { /* samples of one thing, ns per launch, or cycles */
-    double ns[MAX_SAMPLES];
-    int n;
-    int launches; /* of a sample */
 };
 
 /* What is timed. */

@@ -114,7 +114,7 @@ int bench_own(struct bench *b, struct err *err)
         bool full;
     } lines[] = {{"longnet", false},
                  {"sageattention", true},
-                 {"sageattention:version=1", false},
+                 {"sageattention:version=1", true},
                  {"sageattention:version=2pp", false},
                  {"hyperattention", false}};
     int rc = 0;
