@@ -5,7 +5,7 @@ OUT does not have stay.
 
 The claims of a paper become one table, less those without a number of ours. Notes that several places share
 stand once, behind it. A figure and the text have their numbers that stand beside ours; settings and all other
-printed numbers are in the CSV alone."""
+printed numbers are in the CSV alone. Figures that DIR/cuda shows are not shown at reduced lengths too."""
 import csv
 import json
 import re
@@ -122,6 +122,11 @@ def tidy(text):
     return re.sub(r"(?m)(?<=\w\.)\n\n(?=!\[)|(?<=png\))\n\n(?=- )|(?<=\n)(- .*)\n\n(?=- )", r"\1\n", text) + "\n"
 
 
+def headings(page):
+    """The places of a page, of none if there is no such page."""
+    return set(re.findall(r"(?m)^## [^,\n]*, (.*)", page.read_text())) if page.exists() else set()
+
+
 def order_of(where):
     """Tables first, then figures, then the rest; as place() has it for files."""
     number = re.match(r"\w+ (\d+)", where)
@@ -140,11 +145,13 @@ def main(out, to):
             sections[where[path]] = new[path][1]
         titles = "place claim printed model metric A B test value n ours".split()
         titles[8] += " [95 %]"
-        places = sorted(sections, key=order_of)
+        larger = {w for w in headings(to / "cuda" / page.name) if w.lower().startswith("figure")}
+        places = sorted(set(sections) - larger, key=order_of)
         notes = shared(sections, places)
         page.write_text(page.read_text().split("## Claims")[0]
                         + "\n".join(["## Claims", "", row(titles), row([":---"] * 11)]
-                                    + [r for w in places for r in claims.get(w, []) if not UNDECIDED.search(r)]
+                                    + [r for w in sorted(claims, key=order_of) for r in claims[w]
+                                       if not UNDECIDED.search(r)]
                                     + [""] + notes + [sections[w] for w in places]))
         rows = list(csv.reader(table.open(newline=""))) if table.exists() else []
         for path in pages:
