@@ -100,7 +100,9 @@ def kept(page, new):
         sections[where] += f"\n- {note}\n"
     for line in old[1].split("\n## ")[0].splitlines() if len(old) > 1 else []:
         if line.startswith("| ") and not line.startswith("| place |"):
-            claims.setdefault(cells(line)[0], []).append(line)
+            _, places, rest = line.split("|", 2)
+            for w in places.strip().split(", "):
+                claims.setdefault(w, []).append(f"| {w} |{rest}")
     return ({k: v for k, v in d.items() if k not in new} for d in (claims, sections))
 
 
@@ -120,6 +122,16 @@ def tidy(text):
     """One empty line at most between paragraphs, none within a list; a figure is one paragraph with its notes."""
     text = re.sub(r"\n{3,}", "\n\n", text.strip("\n"))
     return re.sub(r"(?m)(?<=\w\.)\n\n(?=!\[)|(?<=png\))\n\n(?=- )|(?<=\n)(- .*)\n\n(?=- )", r"\1\n", text) + "\n"
+
+
+def claim_rows(claims):
+    """The rows with a number of ours, one for all places that make the same claim of the same numbers."""
+    where = {}
+    for w in sorted(claims, key=order_of):
+        for r in claims[w]:
+            if not UNDECIDED.search(r):
+                where.setdefault(r.split("|", 2)[2], []).append(w)
+    return [f"| {', '.join(at)} |{rest}" for rest, at in where.items()]
 
 
 def headings(page):
@@ -150,9 +162,7 @@ def main(out, to):
         notes = shared(sections, places)
         page.write_text(page.read_text().split("## Claims")[0]
                         + "\n".join(["## Claims", "", row(titles), row([":---"] * 11)]
-                                    + [r for w in sorted(claims, key=order_of) for r in claims[w]
-                                       if not UNDECIDED.search(r)]
-                                    + [""] + notes + [sections[w] for w in places]))
+                                    + claim_rows(claims) + [""] + notes + [sections[w] for w in places]))
         rows = list(csv.reader(table.open(newline=""))) if table.exists() else []
         for path in pages:
             mine = list(csv.reader(path.with_suffix(".csv").open(newline="")))
