@@ -167,6 +167,8 @@ def main(out, to):
         for path in pages:
             mine = list(csv.reader(path.with_suffix(".csv").open(newline="")))
             mine = [mine[0]] + [r for r in mine[1:] if r[4] or r[6]]
+            if not mine[1:]:
+                continue
             at = next((i for i, r in enumerate(rows) if r[0] == mine[-1][0]), len(rows))
             rows = [r for r in rows if r[0] != mine[-1][0]]
             rows[at:at] = mine[1:] if rows else mine
