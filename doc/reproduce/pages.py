@@ -121,7 +121,7 @@ def shared(sections, places):
 def tidy(text):
     """One empty line at most between paragraphs, none within a list; a figure is one paragraph with its notes."""
     text = re.sub(r"\n{3,}", "\n\n", text.strip("\n"))
-    return re.sub(r"(?m)(?<=\w\.)\n\n(?=!\[)|(?<=png\))\n\n(?=- )|(?<=\n)(- .*)\n\n(?=- )", r"\1\n", text) + "\n"
+    return re.sub(r"(?m)(?<=[\w)]\.)\n\n(?=!\[)|(?<=png\))\n\n(?=- )|(?<=\n)(- .*)\n\n(?=- )", r"\1\n", text) + "\n"
 
 
 def claim_rows(claims):
