@@ -3,8 +3,9 @@
 stands above its claims, DIR/PAPER.csv with every printed number, and the drawings in DIR/figures. Pages that
 OUT does not have stay.
 
-The claims of a paper become one table. A figure has its numbers that stand beside ours, the text its
-results; settings and all other printed numbers are in the CSV alone."""
+The claims of a paper become one table, less those without a number of ours. Notes that several places share
+stand once, behind it. A figure and the text have their numbers that stand beside ours; settings and all other
+printed numbers are in the CSV alone. Figures that DIR/cuda shows are not shown at reduced lengths too."""
 import csv
 import json
 import re
@@ -13,9 +14,11 @@ import sys
 from pathlib import Path
 
 PAPERS = "spargeattn sampleattention sale fg-attn".split()
-LEFT_OUT = re.compile(r"(- Made by: |- A number of ours with letters |\*\*Printed / ours\*\*|[a-hq] [a-z]+ )")
+LEFT_OUT = re.compile(r"(- Made by: |- A number of ours with letters |- For a model of your own|\*\*Printed / ours\*\*"
+                      r"|\*\*Claims\*\*|[a-hq] [a-z]+ )")
 WHY = "no number of ours here, because"
-NO_RESULT = re.compile("a setting|ours has the same|a length|of a review|of the revised")
+UNDECIDED = re.compile(r"\| open: (needs|no record) ")
+NOTES = "## Notes of several places"
 
 
 def place(path):
@@ -35,16 +38,14 @@ def row(columns):
 
 
 def shorten(table, is_text, cuda):
-    """A list of printed numbers: in the text without settings; of a figure those beside ours, with a GPU."""
+    """A list of printed numbers: those beside ours, of a figure with a GPU only."""
     head = cells(table[0])
     if head[-1] != WHY:
         return table
     if not is_text and not cuda:
         return []
-    kept = [c for c in map(cells, table[2:])
-            if (not NO_RESULT.match(c[-1]) if is_text else len(head) == 5 and c[-2] != "-")]
-    end = len(head) if is_text else -1
-    return [row(c[:end]) for c in [head, cells(table[1])] + kept] if kept else []
+    kept = [c for c in map(cells, table[2:]) if len(head) == (6 if is_text else 5) and c[-2] != "-"]
+    return [row(c[:-1]) for c in [head, cells(table[1])] + kept] if kept else []
 
 
 def filled_blocks(path):
@@ -57,7 +58,7 @@ def filled_blocks(path):
 
 def section(path):
     """The rows of its claims, and the page without them and without blocks that are printed only."""
-    lines, claims, body, table, own = path.read_text().splitlines(), [], [], [], ""
+    lines, claims, body, table = path.read_text().splitlines(), [], [], []
     blocks, is_claims = filled_blocks(path), False
     for line in lines[2:] + [""]:
         if line.startswith("|"):
@@ -69,17 +70,9 @@ def section(path):
             body += shorten(table, path.stem.endswith("-text"), is_cuda(path))
         is_claims = line == "**Claims**" or (is_claims and not table)
         table = []
-        if line.startswith("- For a model of your own"):
-            own = line[2:]
-        elif line != "**Claims**" and not LEFT_OUT.match(line):
+        if not LEFT_OUT.match(line):
             body.append(line.replace("](../figures/", "](figures/"))
-    if body and re.match(r"\w", body[0]):
-        body[0] += " " + own if own else ""
-    elif own:
-        body[:0] = [own, ""]
-    text = re.sub(r"\n{3,}", "\n\n", "\n".join(body).strip("\n"))
-    text = re.sub(r"(?m)\n\n(?=!\[)|(?<=png\))\n\n(?=- )", "\n", text)  # a figure is one paragraph
-    return claims, f"{lines[0]}\n\n{text}\n"
+    return claims, "\n".join([lines[0], ""] + body)
 
 
 def is_cuda(path):
@@ -88,22 +81,62 @@ def is_cuda(path):
 
 def is_shown(path):
     page = json.loads(path.with_suffix(".json").read_text())
+    ours = any(c.get("ours") for c in page["cells"])
     if path.stem.endswith("-text"):
-        return not is_cuda(path)
-    return ("![](" in path.read_text() or any(c.get("ours") for c in page["cells"])
-            or any(c["n"] and c["model"] for c in page["claims"]))
+        return ours and not is_cuda(path)
+    return "![](" in path.read_text() or ours or any(c["n"] and c["model"] for c in page["claims"])
 
 
 def kept(page, new):
     """The claims and sections of a page that are not of the new places, by place."""
-    claims, sections = {}, {}
+    claims, sections, notes = {}, {}, []
     old = page.read_text().split("## Claims", 1)
     for text in re.split(r"(?m)^(?=## )", old[1])[1:] if len(old) > 1 else []:
-        sections[text[text.index(", ") + 2:text.index("\n")]] = text.rstrip("\n") + "\n"
+        if text.startswith(NOTES):
+            notes = [line[2:].split(": ", 1) for line in text.splitlines() if line.startswith("- ")]
+        else:
+            sections[text[text.index(", ") + 2:text.index("\n")]] = text.rstrip("\n") + "\n"
+    for where, note in ((w, note) for places, note in notes for w in places.split(", ")):
+        sections[where] += f"\n- {note}\n"
     for line in old[1].split("\n## ")[0].splitlines() if len(old) > 1 else []:
         if line.startswith("| ") and not line.startswith("| place |"):
-            claims.setdefault(cells(line)[0], []).append(line)
+            _, places, rest = line.split("|", 2)
+            for w in places.strip().split(", "):
+                claims.setdefault(w, []).append(f"| {w} |{rest}")
     return ({k: v for k, v in d.items() if k not in new} for d in (claims, sections))
+
+
+def shared(sections, places):
+    """A list of the notes that two places and more have, which it takes out of their sections."""
+    where = {}
+    for w in places:
+        for note in re.findall(r"(?m)^- (.*)", sections[w]):
+            where.setdefault(note, []).append(w)
+    notes = {note: at for note, at in where.items() if len(at) > 1}
+    for w in places:
+        sections[w] = tidy("\n".join(line for line in sections[w].splitlines() if line[2:] not in notes))
+    return [NOTES, ""] + [f"- {', '.join(at)}: {note}" for note, at in notes.items()] + [""] if notes else []
+
+
+def tidy(text):
+    """One empty line at most between paragraphs, none within a list; a figure is one paragraph with its notes."""
+    text = re.sub(r"\n{3,}", "\n\n", text.strip("\n"))
+    return re.sub(r"(?m)(?<=[\w)]\.)\n\n(?=!\[)|(?<=png\))\n\n(?=- )|(?<=\n)(- .*)\n\n(?=- )", r"\1\n", text) + "\n"
+
+
+def claim_rows(claims):
+    """The rows with a number of ours, one for all places that make the same claim of the same numbers."""
+    where = {}
+    for w in sorted(claims, key=order_of):
+        for r in claims[w]:
+            if not UNDECIDED.search(r):
+                where.setdefault(r.split("|", 2)[2], []).append(w)
+    return [f"| {', '.join(at)} |{rest}" for rest, at in where.items()]
+
+
+def headings(page):
+    """The places of a page, of none if there is no such page."""
+    return set(re.findall(r"(?m)^## [^,\n]*, (.*)", page.read_text())) if page.exists() else set()
 
 
 def order_of(where):
@@ -124,15 +157,18 @@ def main(out, to):
             sections[where[path]] = new[path][1]
         titles = "place claim printed model metric A B test value n ours".split()
         titles[8] += " [95 %]"
-        places = sorted(sections, key=order_of)
+        larger = {w for w in headings(to / "cuda" / page.name) if w.lower().startswith("figure")}
+        places = sorted(set(sections) - larger, key=order_of)
+        notes = shared(sections, places)
         page.write_text(page.read_text().split("## Claims")[0]
                         + "\n".join(["## Claims", "", row(titles), row([":---"] * 11)]
-                                    + [r for w in places for r in claims.get(w, [])])
-                        + "\n\n" + "\n".join(sections[w] for w in places))
+                                    + claim_rows(claims) + [""] + notes + [sections[w] for w in places]))
         rows = list(csv.reader(table.open(newline=""))) if table.exists() else []
         for path in pages:
             mine = list(csv.reader(path.with_suffix(".csv").open(newline="")))
             mine = [mine[0]] + [r for r in mine[1:] if r[4] or r[6]]
+            if not mine[1:]:
+                continue
             at = next((i for i, r in enumerate(rows) if r[0] == mine[-1][0]), len(rows))
             rows = [r for r in rows if r[0] != mine[-1][0]]
             rows[at:at] = mine[1:] if rows else mine
