@@ -4,8 +4,7 @@
  * Every reader has a limit and no reader waits for a writer: an input is a regular file, or a
  * descriptor that the caller opened and named ("-", /dev/stdin, /dev/fd/N).
  */
-#ifndef LACUNA_FILEIO_H
-#define LACUNA_FILEIO_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -137,5 +136,3 @@ void io_remove_parts(void);
 
 /* Write a whole file: io_part_open, io_write, io_part_close. */
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err);
-
-#endif

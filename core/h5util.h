@@ -6,8 +6,7 @@
  * A message of this module names the object inside the file ("/model: attribute 'heads' ..."); the
  * caller prefixes the file. Ids are hid_t; a function that hands out an id gives ownership.
  */
-#ifndef LACUNA_H5UTIL_H
-#define LACUNA_H5UTIL_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -200,5 +199,3 @@ enum chunk_codec { CHUNK_ZSTD, CHUNK_DEFLATE };
  */
 int chunk_unpack(const void *src, size_t packed, enum chunk_codec codec, uint32_t skip, size_t elem,
                  void *scratch, void *dst, size_t size, struct err *err);
-
-#endif

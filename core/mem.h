@@ -4,8 +4,7 @@
  * Sizes that come from a file go through mul_ok()/add_ok() before anything is allocated. All
  * memory is released with free(); every owned pointer starts as NULL.
  */
-#ifndef LACUNA_MEM_H
-#define LACUNA_MEM_H
+#pragma once
 
 #include "core/err.h"
 
@@ -69,5 +68,3 @@ void mem_return_large_blocks(void);
 
 /* Peak resident set of this process in bytes. */
 int64_t mem_peak_rss(void);
-
-#endif

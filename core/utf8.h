@@ -1,8 +1,7 @@
 /*
  * utf8.h - UTF-8, and the characters in it that no terminal, page or name should get from a file.
  */
-#ifndef LACUNA_UTF8_H
-#define LACUNA_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ const char *utf8_fault(const char *s, char text[UTF8_FAULT_MAX]);
 
 /* Makes text safe to show, in place: each unsafe character and byte becomes '?'. */
 void utf8_make_plain(char *s);
-
-#endif

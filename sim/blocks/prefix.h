@@ -2,8 +2,7 @@
  * prefix.h - the shortest prefix of a row's sorted entries that reaches a mass, and the k largest
  * entries. Order: value descending, equal values by ascending index.
  */
-#ifndef LACUNA_PREFIX_H
-#define LACUNA_PREFIX_H
+#pragma once
 
 #include "core/err.h"
 
@@ -53,5 +52,3 @@ int64_t prefix_pick(const struct prefix *p, const double *rank, int64_t n, int64
  * prefix_topk that found it. */
 const int32_t *prefix_list(struct prefix_work *w, const struct prefix *p, const double *x,
                            int64_t n, int64_t *count);
-
-#endif

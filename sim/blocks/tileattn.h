@@ -17,8 +17,7 @@
  * exact in any order while d * levels^2 < 2^24. Everything after the scores is float, with the
  * kernels' operations up to the order of sums.
  */
-#ifndef LACUNA_TILEATTN_H
-#define LACUNA_TILEATTN_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -92,5 +91,3 @@ void tile_attn_block(const struct tile_attn *t, struct tile_work *w, int64_t row
 /* All rows of a mask whose unit is bq x bk (MASK_LISTS), or MASK_FULL. */
 int tile_attn_rows(const struct tile_attn *t, const struct mask *m, double *out, double *lse,
                    double *tiles_pv, struct err *err);
-
-#endif

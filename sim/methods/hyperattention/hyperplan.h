@@ -4,8 +4,7 @@
  * A head is cut into squares and exact ranges (core/ownrule.h). The key ranges that one query has
  * in them are disjoint.
  */
-#ifndef LACUNA_HYPERPLAN_H
-#define LACUNA_HYPERPLAN_H
+#pragma once
 
 #include "core/err.h"
 #include "core/method.h"
@@ -62,5 +61,3 @@ int64_t hyper_block(const struct hyper_plan *p, int64_t square, int64_t block,
 /* Softmax over two disjoint sets of keys: share *t of the first one's output, and the
  * log-sum-exp of both. */
 void hyper_merge(double lse1, double lse2, double *t, double *lse);
-
-#endif

@@ -2,8 +2,7 @@
  * sageattention.h - operands of SageAttention (sim/methods/sageattention/sageattention.c), for its
  * tests.
  */
-#ifndef LACUNA_SAGEATTENTION_H
-#define LACUNA_SAGEATTENTION_H
+#pragma once
 
 #include "core/method.h"
 #include "sim/blocks/quant.h"
@@ -53,5 +52,3 @@ struct sage {
 int sage_new(const struct sage_params *p, const struct head_in *in, struct sage **out,
              struct err *err);
 void sage_free(struct sage *s); /* accepts NULL */
-
-#endif
