@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 /* Open a regular file for reading; *size is its length. Missing, unreadable or not a regular file
  * (directory, FIFO, device): ERR_INPUT. The caller closes *fd. */
@@ -21,6 +22,12 @@ int io_open(const char *path, int *fd, int64_t *size, struct err *err);
 /* Open a text for reading in order: a regular file as io_open does, or a named descriptor, for
  * which *size is -1. ERR_INPUT as of io_open. The caller closes *fd. */
 int io_open_text(const char *path, int *fd, int64_t *size, struct err *err);
+
+static inline void io_close_at(int *fd) /* for OWN */
+{
+    if (*fd >= 0)
+        close(*fd);
+}
 
 /* The descriptor of /dev/stdin, /dev/stdout, /dev/stderr, /dev/fd/N or /proc/self/fd/N, else -1. */
 int io_named_descriptor(const char *path);

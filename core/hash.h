@@ -27,4 +27,8 @@ int hash_new(struct hash_state **out, struct err *err);
 void hash_update(struct hash_state *s, const void *data, size_t len);
 struct hash128 hash_digest(const struct hash_state *s);
 void hash_free(struct hash_state *s); /* accepts NULL */
+static inline void hash_free_at(struct hash_state **s) /* for OWN */
+{
+    hash_free(*s);
+}
 void hash_text(struct hash128 h, char text[HASH_TEXT_MAX]);

@@ -518,45 +518,36 @@ static int read_list(const struct maskfile *f, hid_t group, const char *name, en
                      void *out, int64_t *n, struct err *err)
 {
     struct h5_info info;
-    void *data = NULL;
-    hid_t dset = H5I_INVALID_HID, t = h5_type(type);
-    int rc = 0;
-    TRY(h5_open_dataset(group, name, &dset, err));
-    TRY(h5_dataset_info(dset, type, &info, err));
+    OWN(free_at) void *data = NULL;
+    OWN(h5_close_at) hid_t dset = H5I_INVALID_HID, t = h5_type(type);
+    PASS_ON(h5_open_dataset(group, name, &dset, err));
+    PASS_ON(h5_dataset_info(dset, type, &info, err));
     if (info.nfilters > 0)
-        FAIL(err, ERR_INPUT, "'%s' is packed; `h5repack -l CONTI -f NONE` unpacks the file", name);
+        return err_set(err, ERR_INPUT,
+                       "'%s' is packed; `h5repack -l CONTI -f NONE` unpacks the file", name);
     if (info.ndim != 1 || info.dims[0] > f->file_size / (int64_t)dtype_size(type))
-        FAIL(err, ERR_INPUT, "'%s' is not a list that fits the file", name);
-    TRY(mem_alloc(&data, info.dims[0], dtype_size(type), name, err));
-    if (info.dims[0] > 0 && H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0) {
-        rc = h5_fail(err, ERR_INPUT, "reading '%s'", name);
-        goto out;
-    }
+        return err_set(err, ERR_INPUT, "'%s' is not a list that fits the file", name);
+    PASS_ON(mem_alloc(&data, info.dims[0], dtype_size(type), name, err));
+    if (info.dims[0] > 0 && H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+        return h5_fail(err, ERR_INPUT, "reading '%s'", name);
     memcpy(out, &data, sizeof data);
     *n = info.dims[0];
     data = NULL;
-out:
-    free(data);
-    h5_close(dset);
-    h5_close(t);
-    return rc;
+    return 0;
 }
 
 static int check_hash(hid_t group, const struct mask *m, struct err *err)
 {
-    struct hash_state *h = NULL;
+    OWN(hash_free_at) struct hash_state *h = NULL;
     char want[HASH_TEXT_MAX], have[HASH_TEXT_MAX];
-    int rc = 0;
-    TRY(h5_get_str(group, "xxh3", want, sizeof want, err));
-    TRY(hash_new(&h, err));
+    PASS_ON(h5_get_str(group, "xxh3", want, sizeof want, err));
+    PASS_ON(hash_new(&h, err));
     hash_update(h, m->col, (size_t)m->col_cap * sizeof *m->col);
     hash_update(h, m->ptr, (size_t)(m->ngroups + 1) * sizeof *m->ptr);
     hash_text(hash_digest(h), have);
     if (strcmp(want, have) != 0)
-        FAIL(err, ERR_INPUT, "the checksum of the lists is %s, stored is %s", have, want);
-out:
-    hash_free(h);
-    return rc;
+        return err_set(err, ERR_INPUT, "the checksum of the lists is %s, stored is %s", have, want);
+    return 0;
 }
 
 static int read_lists(const struct maskfile *f, hid_t group, struct mask *m, struct err *err)

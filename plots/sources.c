@@ -77,11 +77,11 @@ int points_of_values(struct chart *c, struct err *err)
 {
     const char *unit;
     double scale = metric_scale(c->metric, &unit), unused;
-    struct buf name = {0};
+    OWN(buf_free) struct buf name = {0};
     int rc = 0;
-    TRY(chart_regroup(c, c->f->keys, c->metric, KEY_COUNT, c->f->flags, err));
+    PASS_ON(chart_regroup(c, c->f->keys, c->metric, KEY_COUNT, c->f->flags, err));
     chart_metric_label(c->metric, &name, &unused);
-    TRY(buf_check(&name, "name", err));
+    PASS_ON(buf_check(&name, "name", err));
     struct chart_panel *p = chart_panel(c, c->metric, name.data, AXIS_OF_METRIC);
     snprintf(p->y_name, sizeof p->y_name, "share of heads of calls");
     for (int64_t i = 0; i < c->g.gs.n && !rc; i++) {
@@ -101,8 +101,6 @@ int points_of_values(struct chart *c, struct err *err)
                                err);
         free(x);
     }
-out:
-    buf_free(&name);
     return rc;
 }
 

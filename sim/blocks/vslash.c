@@ -465,23 +465,22 @@ static void add_both(const double *p, int64_t pos, int64_t n, double *col, doubl
 int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits, enum dtype p_dtype,
                  double *col, double *slash, struct err *err)
 {
-    int rc = 0;
     int64_t n = in->x.nk;
-    double *p = NULL;
-    struct bf16_rows b = {0};
-    struct twins equal = {0};
+    OWN(free_at) double *p = NULL;
+    OWN(bf16_free) struct bf16_rows b = {0};
+    OWN(twins_free) struct twins equal = {0};
     memset(col, 0, (size_t)n * sizeof *col);
     memset(slash, 0, (size_t)n * sizeof *slash);
-    TRY(mem_alloc(&p, PIECE * n, sizeof *p, "sampled rows", err));
-    TRY(twins_find(&equal, in->x.k, n, in->x.d, err));
+    PASS_ON(mem_alloc(&p, PIECE * n, sizeof *p, "sampled rows", err));
+    PASS_ON(twins_find(&equal, in->x.k, n, in->x.d, err));
     if (logits != TOK_EXACT) {
-        TRY(mem_alloc(&b.q, PIECE * in->x.d, sizeof *b.q, "sampled queries", err));
-        TRY(mem_alloc(&b.k, KEYS * in->x.d, sizeof *b.k, "sampled keys", err));
-        TRY(mem_alloc(&b.s, PIECE * KEYS, sizeof *b.s, "sampled logits", err));
+        PASS_ON(mem_alloc(&b.q, PIECE * in->x.d, sizeof *b.q, "sampled queries", err));
+        PASS_ON(mem_alloc(&b.k, KEYS * in->x.d, sizeof *b.k, "sampled keys", err));
+        PASS_ON(mem_alloc(&b.s, PIECE * KEYS, sizeof *b.s, "sampled logits", err));
     }
     for (int64_t r0 = n - rows; r0 < n; r0 += PIECE) {
         int64_t piece = n - r0 < PIECE ? n - r0 : PIECE;
-        TRY(piece_probs(in, logits, r0, piece, &b, p, err));
+        PASS_ON(piece_probs(in, logits, r0, piece, &b, p, err));
         for (int64_t r = 0; r < piece; r++) {
             double *row = p + r * n;
             int64_t limit = attn_limit(&in->x, r0 + r);
@@ -494,9 +493,5 @@ int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits,
                 add_both(row, r0 + r, n, col, slash);
         }
     }
-out:
-    bf16_free(&b);
-    twins_free(&equal);
-    free(p);
-    return rc;
+    return 0;
 }

@@ -460,13 +460,13 @@ static int judge(struct minf_candidate *cand, const struct head_in *in, int64_t 
                  struct err *err)
 {
     int64_t rows = in->x.nq;
-    struct minf_head h = {0};
+    OWN(minf_free) struct minf_head h = {0};
     struct judged v = {0};
-    double *mass = NULL, recall = 0, exec = 0;
-    int rc = 0;
-    TRY(mem_alloc(&mass, rows, sizeof *mass, "recall of rows", err));
-    TRY(minf_init(&h, &cand->c, in, err));
-    TRY(judge_mask(&h, in, mass, &v, &exec, err));
+    double recall = 0, exec = 0;
+    OWN(free_at) double *mass = NULL;
+    PASS_ON(mem_alloc(&mass, rows, sizeof *mass, "recall of rows", err));
+    PASS_ON(minf_init(&h, &cand->c, in, err));
+    PASS_ON(judge_mask(&h, in, mass, &v, &exec, err));
     for (int64_t r = rows_from; r < rows; r++)
         recall += mass[r];
     if (cand->c.pattern == MINF_VS && cand->c.realised)
@@ -474,10 +474,7 @@ static int judge(struct minf_candidate *cand, const struct head_in *in, int64_t 
     cand->score += recall / (double)(rows - rows_from) / n;
     cand->error += (v.sq_ref > 0 ? sqrt(v.sq_delta / v.sq_ref) : 0) / n;
     cand->exec += exec / (double)pairs_allowed(rows, rows, true) / n;
-out:
-    minf_free(&h);
-    free(mass);
-    return rc;
+    return 0;
 }
 
 /* ---- the code's candidates -------------------------------------------------------------- */

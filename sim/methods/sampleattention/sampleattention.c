@@ -348,28 +348,26 @@ struct plans {
 
 static int build_plans(struct plans *g, const struct head_in *in, struct err *err)
 {
-    int rc = 0, t = 0;
-    struct sample_scores s = {0};
+    int t = 0;
+    OWN(sample_scores_free) struct sample_scores s = {0};
     for (int n = 0; n < N_CHUNKS; n++) {
         struct sample_config c = g->c;
         c.chunks = CHUNKS[n];
         bool fits = sample_applies(&c);
         if (fits) {
-            TRY(sample_scores_init(&s, &c, err));
-            TRY(sample_scores_run(&s, &c, in->exact, err));
+            PASS_ON(sample_scores_init(&s, &c, err));
+            PASS_ON(sample_scores_run(&s, &c, in->exact, err));
         }
         for (int a = 0; a < N_ALPHA * N_ALPHA; a++, t++) {
             c.alpha_c = ALPHAS[a / N_ALPHA];
             c.alpha_s = ALPHAS[a % N_ALPHA];
             g->dense[t] = !fits;
             if (fits)
-                TRY(sample_plan_build(&g->plan[t], &c, &s, err));
+                PASS_ON(sample_plan_build(&g->plan[t], &c, &s, err));
         }
         sample_scores_free(&s);
     }
-out:
-    sample_scores_free(&s);
-    return rc;
+    return 0;
 }
 
 static int64_t plan_list(void *ctx, int t, int64_t row0, int32_t *cols)
