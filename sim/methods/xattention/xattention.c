@@ -66,19 +66,14 @@ int xattn_init(struct xattn *x, const struct xattn_config *c, const float *q, co
                struct err *err)
 {
     int64_t depth = (int64_t)c->stride * c->d, rows = B / c->stride;
-    int rc = 0;
     xattn_shape(x, c);
     x->q = q;
-    TRY(mem_zalloc(&x->k, x->reduced_keys * depth, sizeof *x->k, "padded keys", err));
+    PASS_ON(mem_zalloc(&x->k, x->reduced_keys * depth, sizeof *x->k, "padded keys", err));
     memcpy(x->k, k, (size_t)(c->nk * c->d) * sizeof *k);
-    TRY(twins_find(&x->equal, x->k, x->reduced_keys, depth, err));
-    TRY(mem_alloc(&x->a, rows * depth, sizeof *x->a, "reduced rows", err));
-    TRY(mem_alloc(&x->s, rows * x->reduced_keys, sizeof *x->s, "antidiagonal scores", err));
-    TRY(mem_alloc(&x->w, x->cols * rows, sizeof *x->w, "reduced softmax row", err));
-out:
-    if (rc)
-        xattn_free(x);
-    return rc;
+    PASS_ON(twins_find(&x->equal, x->k, x->reduced_keys, depth, err));
+    PASS_ON(mem_alloc(&x->a, rows * depth, sizeof *x->a, "reduced rows", err));
+    PASS_ON(mem_alloc(&x->s, rows * x->reduced_keys, sizeof *x->s, "antidiagonal scores", err));
+    return mem_alloc(&x->w, x->cols * rows, sizeof *x->w, "reduced softmax row", err);
 }
 
 void xattn_free(struct xattn *x)
