@@ -117,8 +117,7 @@ int array_file_open(const char *path, struct array_file **out, struct err *err)
     PASS_ON(mem_dup(&f->path, path, path, err));
     PASS_ON(file_kind(path, &f->kind, err));
     PASS_ON(open_kind[f->kind](f, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 

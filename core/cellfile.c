@@ -34,8 +34,7 @@ int cellfile_create(const char *path, const char *format, int major, int minor, 
     f->aside = -1;
     TRY(h5_part_create(&f->part, path, format, major, minor, force, err));
     TRY(h5_create_group(f->part.file, "cells", &f->cells, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
 out:
     cellfile_abort(&f);
     h5_unlock();

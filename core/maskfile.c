@@ -196,8 +196,7 @@ int maskfile_create(const char *path, bool force, struct maskfile **out, struct 
     PASS_ON(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
     PASS_ON(cellfile_create(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, MASKFILE_VERSION_MINOR,
                             force, &f->out, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -370,8 +369,7 @@ int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
         TRY(new_cell(f, r, order, &key, m, &c, err));
     TRY(add_range(f, c, m, err));
     if (m->row1 == m->nq) {
-        struct open_cell *whole = c;
-        c = NULL;
+        struct open_cell *whole = HAND_OVER(c);
         TRY(end_cell(f, whole, err));
     }
 out:
@@ -435,8 +433,7 @@ int maskfile_open(const char *path, struct maskfile **out, struct err *err)
         err_prefix(err, "%s", path);
         goto out;
     }
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
 out:
     maskfile_close(&f);
     h5_unlock();

@@ -48,6 +48,14 @@ static inline void free_at(void *p)
     free(*(void **)p);
 }
 
+/* A pointer whose owner changes: what the OWN variable holds; it is NULL afterwards. */
+#define HAND_OVER(p)                                                                               \
+    __extension__({                                                                                \
+        __typeof__(p) p_ = (p);                                                                    \
+        (p) = NULL;                                                                                \
+        p_;                                                                                        \
+    })
+
 /* *out = a copy of text, or NULL with ERR_NOMEM, which names what. */
 int mem_dup(void *out, const char *text, const char *what, struct err *err);
 

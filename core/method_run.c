@@ -223,8 +223,7 @@ static int params_with(const struct method_run *run, const json_t *entry, int64_
                    : err_set(err, rc, "method %s: %s", m->name, why.msg);
         goto out;
     }
-    *out = params;
-    params = NULL;
+    *out = HAND_OVER(params);
 out:
     method_params_free(m, params);
     return rc;

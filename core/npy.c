@@ -206,8 +206,7 @@ static int open_fd(int fd, const char *name, int64_t begin, int64_t end, bool v2
     a->file_size = end;
     TRY(mem_dup(&a->path, name, name, err));
     TRY(open_header(a, begin, v2_as_bf16, err));
-    *out = a;
-    a = NULL;
+    *out = HAND_OVER(a);
 out:
     npy_close(&a);
     if (fd >= 0)
@@ -562,8 +561,7 @@ int npz_open(const char *path, struct npz **out, struct err *err)
     PASS_ON(io_read_at(z->fd, path, z->file_size, z->begin, p, z->bytes, err));
     for (int64_t i = 0; i < z->entries; i++, at += used)
         PASS_ON(add_entry(z, p + at, z->bytes - at, &used, err));
-    *out = z;
-    z = NULL;
+    *out = HAND_OVER(z);
     return 0;
 }
 

@@ -342,8 +342,7 @@ static int new_file(const char *path, int64_t shards, struct st_file **out, stru
     PASS_ON(mem_zalloc(&f, 1, sizeof *f, path, err));
     PASS_ON(mem_zalloc(&f->shards, shards, sizeof *f->shards, path, err));
     PASS_ON(mem_dup(&f->path, path, path, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -642,8 +641,7 @@ static int open_index(const char *dir, const char *index, struct st_file **out, 
     }
     PASS_ON(sort_tensors(f, err));
     PASS_ON(check_map(f, index, map, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -653,8 +651,7 @@ int st_open(const char *path, struct st_file **out, struct err *err)
     PASS_ON(new_file(path, 1, &f, err));
     PASS_ON(add_file(f, path, err));
     PASS_ON(sort_tensors(f, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -693,8 +690,7 @@ int st_adopt(const char *path, const struct st_tensor *tensors, int64_t n, struc
         qsort(f->tensors, (size_t)n, sizeof *f->tensors, by_offset);
     PASS_ON(check_placed(f, err));
     PASS_ON(sort_tensors(f, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -726,8 +722,7 @@ int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struc
         PASS_ON(add_file(f, paths[i], err));
     }
     PASS_ON(sort_tensors(f, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 

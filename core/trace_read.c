@@ -617,8 +617,7 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
         H5Fclose(t->file);
         t->file = H5I_INVALID_HID;
     }
-    *out = t;
-    t = NULL;
+    *out = HAND_OVER(t);
 out:
     trace_close(&t);
     h5_unlock();

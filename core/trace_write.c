@@ -155,8 +155,7 @@ int trace_create_as(const char *path, const struct trace_meta *m, const struct t
     if (rc)
         goto out;
     content_meta(&w->meta, &w->content);
-    *out = w;
-    w = NULL;
+    *out = HAND_OVER(w);
 out:
     if (w)
         advise(w, err);

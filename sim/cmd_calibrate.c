@@ -268,8 +268,7 @@ int journal_open(const char *path, const char *identity, journal_sink *sink, voi
         buf_printf(&b, "%s\n", identity);
         PASS_ON(write_line(j, &b, err));
     }
-    *out = j;
-    j = NULL;
+    *out = HAND_OVER(j);
     return 0;
 }
 

@@ -190,8 +190,7 @@ static int index_new(struct method_ctx *ctx, const struct params *p, const struc
         round_fp8(x->of + i);
     TRY(mem_zalloc(&x->bits, x->nq * x->words, sizeof *x->bits, "the index of a layer", err));
     TRY(mem_zalloc(&x->row, x->nq, 1, "the index of a layer", err));
-    *out = x;
-    x = NULL;
+    *out = HAND_OVER(x);
 out:
     index_free(x);
     return rc;

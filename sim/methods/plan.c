@@ -181,8 +181,7 @@ static int read_plan(const struct params *p, char id[HASH_TEXT_MAX], struct plan
     f->trusted = p->trust;
     TRY(load(p->file, &f->doc, id, err));
     TRY(read_entries(f, p->file, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
 out:
     close_plan(f);
     return rc;
@@ -197,8 +196,7 @@ static int open_plan(const void *params, void **session, struct err *err)
     TRY(read_plan(p, id, &f, err));
     for (int64_t i = 0; i < f->n; i++)
         TRY(method_run_open(f->runs[i], err));
-    *session = f;
-    f = NULL;
+    *session = HAND_OVER(f);
 out:
     close_plan(f);
     return rc;

@@ -177,8 +177,7 @@ static int execproc_start(char *const *argv, struct execproc **out, struct err *
     TRY(make_pipe(&p->out, &its[1], false, err));
     TRY(make_pipe(&p->err, &its[2], false, err));
     TRY(spawn(p, argv, its, err));
-    *out = p;
-    p = NULL;
+    *out = HAND_OVER(p);
 out:
     for (int i = 0; i < ENDS; i++)
         close_end(&its[i]);
@@ -481,8 +480,7 @@ static int open_session(const void *params, void **session, struct err *err)
     s->words.items[s->words.n] = NULL;
     TRY(execproc_start(s->words.items, &first, err));
     give_back(s, first);
-    *session = s;
-    s = NULL;
+    *session = HAND_OVER(s);
 out:
     close_session(s);
     return rc;

@@ -467,8 +467,7 @@ int maskset_open(const char *path, struct maskset **out, struct err *err)
         s->kind = MASKSET_TABLE;
     else
         PASS_ON(open_file(s, err));
-    *out = s;
-    s = NULL;
+    *out = HAND_OVER(s);
     return 0;
 }
 

@@ -397,8 +397,7 @@ int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double sca
         for (int64_t r = 0; r < kept; r++)
             out[a * k + order[r]] = 1;
     }
-    *map = out;
-    out = NULL;
+    *map = HAND_OVER(out);
     return 0;
 }
 
