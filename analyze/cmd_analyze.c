@@ -14,7 +14,6 @@
 #include "core/text.h"
 
 #include <fnmatch.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>

@@ -9,7 +9,6 @@
 #include "core/text.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 enum wanted_input { WANT_RECORDS, WANT_TRACE, WANT_MASKS };
 

@@ -7,7 +7,6 @@
 #include "core/dtype.h"
 #include "core/err.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #define ARRAY_DIMS 8

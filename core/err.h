@@ -8,7 +8,6 @@
  */
 #pragma once
 
-#include <stddef.h>
 
 /* X(identifier, process exit code, text) */
 #define ERR_CODES(X)                                                                               \

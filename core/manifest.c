@@ -17,7 +17,6 @@
 #include "core/text.h"
 #include "core/version.h"
 
-#include <errno.h>
 #include <hdf5.h>
 #include <math.h>
 #include <stdio.h>

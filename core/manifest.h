@@ -9,7 +9,6 @@
 #include "core/json.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct manifest;
 

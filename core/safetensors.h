@@ -10,7 +10,6 @@
 #include "core/err.h"
 #include "core/json.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #define ST_MAX_DIMS 8

@@ -10,7 +10,6 @@
 #include "eval/prompt.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 struct prompt_opts {
     struct common_opts c;

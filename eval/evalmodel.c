@@ -9,7 +9,6 @@
 #include "core/mem.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_CONFIG (1 << 20)

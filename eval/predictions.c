@@ -8,7 +8,6 @@
 #include "core/mem.h"
 #include "core/sealed.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -8,7 +8,6 @@
 
 #include "core/err.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct clip_size {

@@ -12,7 +12,6 @@
  *
  * What would make the page too large is left out, the metrics that fewest look at first.
  */
-#include "analyze/format.h"
 #include "analyze/group.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"

@@ -15,7 +15,6 @@
 #include "core/shard.h"
 #include "core/version.h"
 
-#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -27,7 +27,6 @@
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/methods/fgattn/fgattn.h"
-#include "sim/metrics.h"
 
 #include <math.h>
 #include <stdio.h>

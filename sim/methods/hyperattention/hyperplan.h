@@ -10,7 +10,6 @@
 #include "core/method.h"
 #include "core/ownrule.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* A key that was drawn. */
