@@ -11,6 +11,7 @@
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 
 #include <hdf5.h>
 #include <stdbool.h>
@@ -36,10 +37,7 @@ const char *h5_where(hid_t loc, char buf[128]);
  * to write what HDF5 has buffered of it: h5_check_closed says whether that failed since its last
  * call, for any file. A file is committed only after it (h5_part_commit). */
 void h5_close(hid_t id);
-static inline void h5_close_at(hid_t *id) /* for OWN */
-{
-    h5_close(*id);
-}
+OWN_AT(h5_close, hid_t)
 int h5_check_closed(struct err *err);
 void h5_forget_closed(void);
 

@@ -3,7 +3,7 @@
  */
 #pragma once
 
-#include "core/err.h"
+#include "core/mem.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,8 +27,5 @@ int hash_new(struct hash_state **out, struct err *err);
 void hash_update(struct hash_state *s, const void *data, size_t len);
 struct hash128 hash_digest(const struct hash_state *s);
 void hash_free(struct hash_state *s); /* accepts NULL */
-static inline void hash_free_at(struct hash_state **s) /* for OWN */
-{
-    hash_free(*s);
-}
+OWN_AT(hash_free, struct hash_state *)
 void hash_text(struct hash128 h, char text[HASH_TEXT_MAX]);

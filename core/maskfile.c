@@ -582,8 +582,7 @@ int maskfile_read(const struct maskfile *f, int64_t i, struct mask *out, struct 
     TRY(get_geometry(group, &m, err));
     if (m.form == MASK_LISTS)
         TRY(read_lists(f, group, &m, err));
-    *out = m;
-    memset(&m, 0, sizeof m);
+    *out = HAND_OVER(m);
 out:
     mask_free(&m);
     h5_close(group);
@@ -681,8 +680,7 @@ int mask_index_make(const struct maskfile *f, struct mask_index *out, struct err
     }
     if (x.entries)
         qsort(x.entries, (size_t)n, sizeof *x.entries, by_call);
-    *out = x;
-    memset(&x, 0, sizeof x);
+    *out = HAND_OVER(x);
     return 0;
 }
 

@@ -48,12 +48,19 @@ static inline void free_at(void *p)
     free(*(void **)p);
 }
 
-/* A pointer whose owner changes: what the OWN variable holds; it is NULL afterwards. */
-#define HAND_OVER(p)                                                                               \
+/* fn_at, for OWN of what `fn` takes: OWN(hash_free_at) struct hash_state *h = NULL; */
+#define OWN_AT(fn, type)                                                                           \
+    static inline void fn##_at(type *p)                                                            \
+    {                                                                                              \
+        fn(*p);                                                                                    \
+    }
+
+/* What changes its owner: the value of an OWN variable, which is zero afterwards. */
+#define HAND_OVER(x)                                                                               \
     __extension__({                                                                                \
-        __typeof__(p) p_ = (p);                                                                    \
-        (p) = NULL;                                                                                \
-        p_;                                                                                        \
+        __typeof__(x) x_ = (x);                                                                    \
+        (x) = (__typeof__(x)){0};                                                                  \
+        x_;                                                                                        \
     })
 
 /* *out = a copy of text, or NULL with ERR_NOMEM, which names what. */

@@ -490,8 +490,7 @@ int record_parse(const char *line, size_t len, const char *where, struct record 
     TRY(parse_identity(o, where, &r, err));
     TRY(parse_outcome(o, where, &r, err));
     TRY(parse_metrics(o, where, &r, err));
-    *out = r;
-    memset(&r, 0, sizeof r);
+    *out = HAND_OVER(r);
 out:
     json_decref(o);
     record_free(&r);

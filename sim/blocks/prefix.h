@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "core/err.h"
+#include "core/mem.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +26,7 @@ struct prefix_work; /* scratch, reusable for rows of any length */
 
 int prefix_work_new(struct prefix_work **out, struct err *err);
 void prefix_work_free(struct prefix_work *w); /* accepts NULL */
+OWN_AT(prefix_work_free, struct prefix_work *)
 
 /* Entries 0..n-1 with rank >= 0 (a negative rank takes an entry out) and mass >= 0. The masses are
  * summed in double in sorted order, starting from `start`; the prefix is the shortest whose sum is

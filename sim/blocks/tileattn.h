@@ -20,7 +20,7 @@
 #pragma once
 
 #include "core/dtype.h"
-#include "core/err.h"
+#include "core/mem.h"
 #include "core/mask.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/quant.h"
@@ -81,6 +81,7 @@ struct tile_attn {
 struct tile_work;
 int tile_work_new(const struct tile_attn *t, struct tile_work **out, struct err *err);
 void tile_work_free(struct tile_work *w); /* accepts NULL */
+OWN_AT(tile_work_free, struct tile_work *)
 
 /* One query block: rows [row0, row0 + rows), row0 a multiple of bq, tiles col[0..n) ascending.
  *   out [rows][dv], lse [rows] natural log (-inf for a dead row)

@@ -154,6 +154,7 @@ static void rows_free(struct rows *w)
     free(w ? w->weight : NULL);
     free(w);
 }
+OWN_AT(rows_free, struct rows *)
 
 /* Fill in the keys of a pattern, whose branches and segments are set. */
 static int fill_pattern(const struct state *s, struct pattern *p, uint8_t *weight, struct err *err)
@@ -247,20 +248,17 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct state *s = state;
     const struct attn_in *x = &s->in.x;
-    struct rows *w = NULL;
+    OWN(rows_free_at) struct rows *w = NULL;
     int64_t sum = 0, max = 0;
-    int rc = 0;
-    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
+    PASS_ON(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
     out->exec_bq = out->exec_bk = 1;
-    TRY(mem_zalloc(&w, 1, sizeof *w, "branches of rows", err));
-    TRY(mem_zalloc(&w->weight, x->nk, sizeof *w->weight, "branches of rows", err));
+    PASS_ON(mem_zalloc(&w, 1, sizeof *w, "branches of rows", err));
+    PASS_ON(mem_zalloc(&w->weight, x->nk, sizeof *w->weight, "branches of rows", err));
     for (int64_t i = MAX(row0, x->nq - x->nk); i < row1; i++)
-        TRY(longnet_row(s, w, out, i, &sum, &max, err));
+        PASS_ON(longnet_row(s, w, out, i, &sum, &max, err));
     mask_lists_finish(out);
     add_weights(s, sum, max);
-out:
-    rows_free(w);
-    return rc;
+    return 0;
 }
 
 /* The branches' phases are those of the head's number. */
