@@ -24,6 +24,13 @@
  * once. */
 void h5_lock(void);
 void h5_unlock(void);
+static inline void h5_unlock_at(const int *locked)
+{
+    (void)locked;
+    h5_unlock();
+}
+/* A declaration: the lock is held from here to the end of the block. */
+#define H5_LOCKED OWN(h5_unlock_at) __attribute__((unused)) const int locked_ = (h5_lock(), 1)
 
 /* Store "text: reason". The reason is the innermost frame of HDF5's error stack of the last failed
  * call since h5_lock; successful calls after that one do not erase it. A full disk (ENOSPC, EDQUOT)

@@ -411,33 +411,25 @@ void maskfile_abort(struct maskfile **f)
 
 int maskfile_open(const char *path, struct maskfile **out, struct err *err)
 {
-    struct maskfile *f = NULL;
+    H5_LOCKED;
+    OWN(maskfile_close) struct maskfile *f = NULL;
     struct stat st;
-    int rc = 0;
-    h5_lock();
-    TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
+    PASS_ON(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
     f->file = f->cells = H5I_INVALID_HID;
-    TRY(h5_open_file(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, &f->file, err));
-    TRY(mem_dup(&f->path, path, path, err));
-    if (stat(path, &st) != 0) {
-        rc = err_sys(err, ERR_INPUT, "%s", path);
-        goto out;
-    }
+    PASS_ON(h5_open_file(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, &f->file, err));
+    PASS_ON(mem_dup(&f->path, path, path, err));
+    if (stat(path, &st) != 0)
+        return err_sys(err, ERR_INPUT, "%s", path);
     f->file_size = st.st_size;
-    rc = h5_open_group(f->file, "cells", &f->cells, err);
+    int rc = h5_open_group(f->file, "cells", &f->cells, err);
     if (rc == 0)
         rc = h5_get_i64(f->cells, "count", &f->n_cells, err);
     if (rc == 0 && (f->n_cells < 0 || f->n_cells > INT32_MAX))
         rc = err_set(err, ERR_INPUT, "/cells: count = %lld", (long long)f->n_cells);
-    if (rc) {
-        err_prefix(err, "%s", path);
-        goto out;
-    }
+    if (rc)
+        return err_prefix(err, "%s", path), rc;
     *out = HAND_OVER(f);
-out:
-    maskfile_close(&f);
-    h5_unlock();
-    return rc;
+    return 0;
 }
 
 void maskfile_close(struct maskfile **fp)

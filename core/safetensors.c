@@ -636,8 +636,9 @@ static int open_index(const char *dir, const char *index, struct st_file **out, 
         buf_reset(&path);
         buf_printf(&path, "%s/%s", dir, names[i]);
         PASS_ON(buf_check(&path, index, err));
-        if (add_file(f, buf_str(&path), err) != 0)
-            return err_prefix(err, "%s: shard %s", index, names[i]);
+        int rc = add_file(f, buf_str(&path), err);
+        if (rc)
+            return err_prefix(err, "%s: shard %s", index, names[i]), rc;
     }
     PASS_ON(sort_tensors(f, err));
     PASS_ON(check_map(f, index, map, err));
