@@ -82,8 +82,7 @@ static int regex_compile(const char *pattern, const char *where, struct regex **
     if (!r->pattern)
         FAIL(err, ERR_NOMEM, "%s: regular expression", where);
     TRY(compile(r, where, err));
-    *out = r;
-    r = NULL;
+    *out = HAND_OVER(r);
 out:
     regex_free(r);
     return rc;
@@ -219,8 +218,7 @@ int normalizer_read(const json_t *v, const char *where, struct normalizer **out,
     TRY(mem_zalloc(&n, 1, sizeof *n, "normalizer", err));
     if (v && !json_is_null(v))
         TRY(read_norm_steps(v, where, 0, n, err));
-    *out = n;
-    n = NULL;
+    *out = HAND_OVER(n);
 out:
     normalizer_free(n);
     return rc;
@@ -557,8 +555,7 @@ int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **
     for (int64_t i = 0; i < t->n && !t->unassigned; i++)
         if (t->steps[i].regex)
             TRY(regex_compile("\\p{Cn}", where, &t->unassigned, err));
-    *out = t;
-    t = NULL;
+    *out = HAND_OVER(t);
 out:
     pretokenizer_free(t);
     return rc;

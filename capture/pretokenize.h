@@ -6,8 +6,7 @@
  * Pre-tokenizers: Sequence, Split (all behaviours), ByteLevel, Digits, Metaspace.
  * Any other type is refused by name: leaving one out would give other tokens without a word.
  */
-#ifndef LACUNA_PRETOKENIZE_H
-#define LACUNA_PRETOKENIZE_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -69,5 +68,3 @@ int char_byte(int32_t c);
 
 /* Offset of the first byte that is not part of valid UTF-8, or -1. */
 int64_t utf8_invalid(const char *s, size_t len);
-
-#endif

@@ -305,8 +305,7 @@ static int bpe_read(const json_t *model, const char *where, struct bpe **out, st
     if (unknown && b->unknown < 0)
         FAIL(err, ERR_INPUT, "%s: model: unk_token \"%.60s\" is not in the vocabulary", where,
              unknown);
-    *out = b;
-    b = NULL;
+    *out = HAND_OVER(b);
 out:
     bpe_free(b);
     return rc;
@@ -624,8 +623,7 @@ static int added_read(const json_t *list, const char *where, const struct bpe *b
                  (long long)id);
         TRY(add_token(a, v, id, true, where, bpe, norm, err));
     }
-    *out = a;
-    a = NULL;
+    *out = HAND_OVER(a);
 out:
     added_free(a);
     return rc;
@@ -1090,8 +1088,7 @@ int tokenizer_open(const char *model, struct tokenizer **out, struct err *err)
     PASS_ON(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
     PASS_ON(read_tokenizer(t, model, err));
     PASS_ON(read_files(t, model, err));
-    *out = t;
-    t = NULL;
+    *out = HAND_OVER(t);
     return 0;
 }
 

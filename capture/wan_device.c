@@ -106,8 +106,7 @@ int wan_device_open(struct wan_model *m, const struct wan_device_ask *ask, struc
         err_prefix(err, "--device %s", ask->on->name);
         goto out;
     }
-    m->device = dev;
-    dev = NULL;
+    m->device = HAND_OVER(dev);
 out:
     wan_device_close(&dev);
     return rc;
