@@ -83,21 +83,18 @@ static int ids_text(const int *id, int n, char *text, size_t size, struct err *e
 int head_select_meta(const struct head_select *s, struct trace_meta *m, struct err *err)
 {
     const struct trace_meta of = *m;
-    int *id = NULL, rc = 0;
+    OWN(free_at) int *id = NULL;
     m->heads = s->n;
     m->kv_heads = s->n_kv;
     if (s->all)
         return 0;
-    TRY(mem_alloc(&id, s->n, sizeof *id, "heads", err));
+    PASS_ON(mem_alloc(&id, s->n, sizeof *id, "heads", err));
     for (int i = 0; i < s->n; i++)
         id[i] = trace_head_number(&of, s->head[i]);
-    TRY(ids_text(id, s->n, m->head_ids, sizeof m->head_ids, err));
+    PASS_ON(ids_text(id, s->n, m->head_ids, sizeof m->head_ids, err));
     for (int i = 0; i < s->n_kv; i++)
         id[i] = trace_kv_number(&of, s->kv[i]);
-    TRY(ids_text(id, s->n_kv, m->kv_head_ids, sizeof m->kv_head_ids, err));
-out:
-    free(id);
-    return rc;
+    return ids_text(id, s->n_kv, m->kv_head_ids, sizeof m->kv_head_ids, err);
 }
 
 int head_select_stored(const char *list, const struct trace_meta *m, struct head_select *s,

@@ -1275,20 +1275,16 @@ void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, 
 int tokenizer_texts(const char *dir, const int32_t *ids, int64_t n, struct str_list *out,
                     struct err *err)
 {
-    struct tokenizer *t = NULL;
-    struct buf b = {0};
-    int rc = 0;
-    TRY(tokenizer_open(dir, &t, err));
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
+    OWN(buf_free) struct buf b = {0};
+    PASS_ON(tokenizer_open(dir, &t, err));
     for (int64_t i = 0; i < n; i++) {
         buf_reset(&b);
         tokenizer_decode(t, ids + i, 1, &b);
-        TRY(buf_check(&b, "text of a token", err));
+        PASS_ON(buf_check(&b, "text of a token", err));
         str_list_add(out, buf_str(&b));
     }
     if (out->failed)
-        FAIL(err, ERR_NOMEM, "texts of tokens: out of memory");
-out:
-    tokenizer_close(&t);
-    buf_free(&b);
-    return rc;
+        return err_set(err, ERR_NOMEM, "texts of tokens: out of memory");
+    return 0;
 }
