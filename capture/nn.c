@@ -115,14 +115,9 @@ void nn_gelu_tanh(float *x, int64_t n)
 
 int nn_kv_init(struct nn_kv *kv, int64_t n, int heads, int d, struct err *err)
 {
-    int rc = 0;
     *kv = (struct nn_kv){.n = n, .heads = heads, .d = d};
-    TRY(mem_alloc(&kv->k, n * heads * d, sizeof(float), "keys of a layer", err));
-    TRY(mem_alloc(&kv->v, n * heads * d, sizeof(float), "values of a layer", err));
-out:
-    if (rc)
-        nn_kv_free(kv);
-    return rc;
+    PASS_ON(mem_alloc(&kv->k, n * heads * d, sizeof(float), "keys of a layer", err));
+    return mem_alloc(&kv->v, n * heads * d, sizeof(float), "values of a layer", err);
 }
 
 void nn_kv_free(struct nn_kv *kv)
@@ -210,16 +205,11 @@ int nn_attention(const float *q, const struct nn_kv *kv, int64_t nq, int64_t nk,
 int attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t pool,
                  struct err *err)
 {
-    int rc = 0;
     *m =
         (struct attnmap){pool, (n_q + pool - 1) / pool, (n_k + pool - 1) / pool, heads, NULL, NULL};
     int64_t cells = heads * m->cells_q * m->cells_k;
-    TRY(mem_zalloc(&m->sum, cells, sizeof(float), "map sums", err));
-    TRY(mem_zalloc(&m->max, cells, sizeof(float), "map maxima", err));
-out:
-    if (rc)
-        attnmap_free(m);
-    return rc;
+    PASS_ON(mem_zalloc(&m->sum, cells, sizeof(float), "map sums", err));
+    return mem_zalloc(&m->max, cells, sizeof(float), "map maxima", err);
 }
 
 void attnmap_free(struct attnmap *m)
