@@ -9,7 +9,7 @@
 #pragma once
 
 #include "core/buf.h"
-#include "core/err.h"
+#include "core/mem.h"
 #include "core/json.h"
 
 #include <stdbool.h>
@@ -41,9 +41,11 @@ struct pretokenizer;
  * `where` names the file. */
 int normalizer_read(const json_t *v, const char *where, struct normalizer **out, struct err *err);
 void normalizer_free(struct normalizer *n);
+OWN_AT(normalizer_free, struct normalizer *)
 int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **out,
                       struct err *err);
 void pretokenizer_free(struct pretokenizer *p);
+OWN_AT(pretokenizer_free, struct pretokenizer *)
 
 /* out (reset first) = normal form of text. */
 int normalizer_run(const struct normalizer *n, const char *text, size_t len, struct buf *out,
