@@ -36,22 +36,17 @@ static int refuse_part(const char *path, struct err *err)
 int io_open(const char *path, int *out, int64_t *size, struct err *err)
 {
     struct stat st;
-    int rc = refuse_part(path, err);
-    if (rc)
-        return rc;
+    PASS_ON(refuse_part(path, err));
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    OWN(io_close_at) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
     if (fstat(fd, &st) != 0)
-        rc = err_sys(err, ERR_IO, "%s: cannot stat", path);
-    else if (!S_ISREG(st.st_mode))
-        rc = err_set(err, ERR_INPUT, "%s: not a regular file", path);
-    if (rc) {
-        close(fd);
-        return rc;
-    }
+        return err_sys(err, ERR_IO, "%s: cannot stat", path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, ERR_INPUT, "%s: not a regular file", path);
     *out = fd;
+    fd = -1;
     *size = st.st_size;
     return 0;
 }
@@ -605,9 +600,7 @@ static int find_newline(struct io_lines *l, size_t limit, const char **newline, 
         seen = n;
         if (*newline || n == limit || l->ended)
             return 0;
-        int rc = fill(l, err);
-        if (rc)
-            return rc;
+        PASS_ON(fill(l, err));
     }
 }
 

@@ -617,12 +617,10 @@ static int add_entry(const struct maskfile *f, struct mask_index *x, struct strm
                      int64_t cell, struct err *err)
 {
     struct mask_entry e = {.cell = cell};
-    struct record id;
-    int rc = maskfile_cell(f, cell, &id, err);
-    if (rc)
-        return rc;
-    TRY(find_setting(x, known, &id, &e.setting, err));
-    TRY(maskfile_order(f, cell, e.order, err));
+    OWN(record_free) struct record id;
+    PASS_ON(maskfile_cell(f, cell, &id, err));
+    PASS_ON(find_setting(x, known, &id, &e.setting, err));
+    PASS_ON(maskfile_order(f, cell, e.order, err));
     e.step = id.step;
     e.layer = id.layer;
     e.head = id.head;
@@ -632,9 +630,7 @@ static int add_entry(const struct maskfile *f, struct mask_index *x, struct strm
     e.nk = id.n_k;
     e.causal = id.causal;
     x->entries[x->n++] = e;
-out:
-    record_free(&id);
-    return rc;
+    return 0;
 }
 
 static int compare(const struct mask_entry *a, const struct mask_entry *b)

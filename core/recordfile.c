@@ -117,16 +117,12 @@ int record_file_reopen(const char *path, struct record_file **out, struct err *e
 int record_file_open(const char *path, struct record_file **out, struct err *err)
 {
     int64_t torn;
-    struct record_file *f = NULL;
-    int rc = record_file_reopen(path, &f, err);
-    if (rc)
-        return rc;
-    TRY(records_each(path, NULL, note_old, f, &torn, err));
-    TRY(cut_torn_line(f, torn, err));
+    OWN(record_file_close) struct record_file *f = NULL;
+    PASS_ON(record_file_reopen(path, &f, err));
+    PASS_ON(records_each(path, NULL, note_old, f, &torn, err));
+    PASS_ON(cut_torn_line(f, torn, err));
     *out = HAND_OVER(f);
-out:
-    record_file_close(&f);
-    return rc;
+    return 0;
 }
 
 int record_file_clear(struct record_file *f, struct err *err)

@@ -620,19 +620,14 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
 
 int trace_open(const char *path, struct trace **out, struct err *err)
 {
-    struct trace *t = NULL;
-    int rc = trace_open_damaged(path, &t, err);
-    if (rc)
-        return rc;
-    if (strcmp(t->id, t->stored_id) != 0) {
-        rc = err_set(err, ERR_INPUT,
-                     "%s: metadata or checksums were changed after writing: their "
-                     "content id is %s, stored is '%s'; lacuna trace verify tells more",
-                     path, t->id, t->stored_id);
-        trace_close(&t);
-        return rc;
-    }
-    *out = t;
+    OWN(trace_close) struct trace *t = NULL;
+    PASS_ON(trace_open_damaged(path, &t, err));
+    if (strcmp(t->id, t->stored_id) != 0)
+        return err_set(err, ERR_INPUT,
+                       "%s: metadata or checksums were changed after writing: their "
+                       "content id is %s, stored is '%s'; lacuna trace verify tells more",
+                       path, t->id, t->stored_id);
+    *out = HAND_OVER(t);
     return 0;
 }
 

@@ -74,9 +74,7 @@ static int run_rows(struct decode *d, const int32_t *ids, int64_t m, struct err 
         free(d->rows);
         d->rows = NULL;
         d->cap_rows = 0;
-        int rc = mem_alloc(&d->rows, m * hidden, sizeof *d->rows, "hidden state", err);
-        if (rc)
-            return rc;
+        PASS_ON(mem_alloc(&d->rows, m * hidden, sizeof *d->rows, "hidden state", err));
         d->cap_rows = m;
     }
     int rc = lockstep_rows(d->l, d->stream, ids, d->pos, m, d->rows, err);

@@ -179,19 +179,14 @@ static int grade_value(struct grading *x, struct err *err)
     static const char *const acc[] = {"needle_acc", "multi_acc", "kv_acc"};
     const struct grade *g = x->g;
     const char *value = g->prompt->answers.items[0] + 1; /* behind its space */
-    struct buf text = {0};
-    int rc = generate(&x->d, g->m, g->prompt->max_new, &g->prompt->stop, x->text, err);
-    if (rc)
-        return rc;
+    OWN(buf_free) struct buf text = {0};
+    PASS_ON(generate(&x->d, g->m, g->prompt->max_new, &g->prompt->stop, x->text, err));
     strip(g, x->text, &text);
-    TRY(buf_check(&text, "generated text", err));
-    TRY(record_metric(x->r, acc[g->spec->kind], strcmp(buf_str(&text), value) == 0, err));
+    PASS_ON(buf_check(&text, "generated text", err));
+    PASS_ON(record_metric(x->r, acc[g->spec->kind], strcmp(buf_str(&text), value) == 0, err));
     if (g->spec->kind == PROMPT_NEEDLE)
-        TRY(record_metric(x->r, "needle_found", strstr(buf_str(x->text), value) != NULL, err));
-    rc = grade_likelihood(x, err);
-out:
-    buf_free(&text);
-    return rc;
+        PASS_ON(record_metric(x->r, "needle_found", strstr(buf_str(x->text), value) != NULL, err));
+    return grade_likelihood(x, err);
 }
 
 /* Mean nll of the passage's ids where they stand first, in the prefill. */

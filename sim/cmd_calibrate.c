@@ -72,16 +72,14 @@ static int fill_job(const struct calibrate *c, const struct call_filter *f, stru
 static int add_job(struct calibrate *c, const struct call_filter *f, int layer, int head,
                    int64_t segment, struct err *err)
 {
-    int rc = mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err));
     struct calibrate_job *j = &c->jobs[c->n_jobs];
     *j =
         (struct calibrate_job){.layer = layer,
                                .head = head,
                                .from = segment > 0 ? c->segments[segment - 1] : 0,
                                .below = segment < c->n_segments ? c->segments[segment] : INT64_MAX};
-    rc = fill_job(c, f, j, err);
+    int rc = fill_job(c, f, j, err);
     if (rc || j->n > 0)
         c->n_jobs++;
     return rc;
@@ -184,12 +182,10 @@ void journal_close(struct journal **j)
 
 static int write_line(struct journal *j, struct buf *line, struct err *err)
 {
-    int rc = buf_check(line, j->path, err);
-    rc = rc ? rc : mem_check_short(err);
-    if (rc)
-        return rc;
+    PASS_ON(buf_check(line, j->path, err));
+    PASS_ON(mem_check_short(err));
     pthread_mutex_lock(&j->lock);
-    rc = io_write(j->fd, j->path, line->data, (int64_t)line->len, err);
+    int rc = io_write(j->fd, j->path, line->data, (int64_t)line->len, err);
     rc = rc ? rc : io_sync_data(j->fd, j->path, err);
     pthread_mutex_unlock(&j->lock);
     return rc;

@@ -326,9 +326,7 @@ static int read_some(struct execproc *p, char *dst, size_t cap, size_t *got, str
             return fail_ended(p, "before its answer was complete", err);
         if (errno != EAGAIN && errno != EINTR)
             return err_sys(err, ERR_RUN, "reading from the program");
-        int rc = wait_ready(p, p->out, POLLIN, "at work", err);
-        if (rc)
-            return rc;
+        PASS_ON(wait_ready(p, p->out, POLLIN, "at work", err));
     }
 }
 

@@ -525,11 +525,8 @@ static int prepare_cached(struct state *s, struct method_ctx *ctx, struct err *e
 {
     const struct fg_params *p = s->params;
     int64_t d = s->in.step - p->dense_steps;
-    int rc = get_carry(ctx, &s->carry, err);
-    if (rc == 0) /* refused before any dense row is computed */
-        rc = method_all_rows(ctx, &s->in, "mode=cached");
-    if (rc)
-        return rc;
+    PASS_ON(get_carry(ctx, &s->carry, err));
+    PASS_ON(method_all_rows(ctx, &s->in, "mode=cached")); /* before any dense row is computed */
     bool second = p->norm == FG_NORM_PREVIOUS && d == 1;
     if (d % p->refresh == 0 || second)
         return prepare_refresh(s, ctx, err);

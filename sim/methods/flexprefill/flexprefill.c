@@ -283,15 +283,11 @@ static int64_t blocks_of(const struct flex_config *c, int64_t tokens)
 static int best_blocks(const double *score, int64_t n, int64_t forced, int32_t *order,
                        struct err *err)
 {
-    double *s = NULL;
-    int rc = mem_alloc(&s, n, sizeof *s, "block scores", err);
-    if (rc)
-        return rc;
+    OWN(free_at) double *s = NULL;
+    PASS_ON(mem_alloc(&s, n, sizeof *s, "block scores", err));
     memcpy(s, score, (size_t)n * sizeof *s);
     s[forced] = INFINITY;
-    rc = order_descending(s, n, order, err);
-    free(s);
-    return rc;
+    return order_descending(s, n, order, err);
 }
 
 static int vertical_slash(struct flex_plan *p, const struct flex_scores *s, struct err *err)

@@ -384,22 +384,16 @@ static int minf_table_check(const char *path, struct err *err)
 int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *pattern, int64_t *v,
                      int64_t *s, struct err *err)
 {
-    json_t *doc = NULL;
+    OWN(json_decrefp) json_t *doc = NULL;
     char key[16], where[640];
-    int rc = json_read_foreign(path, (size_t)64 << 20, &doc, err);
-    if (rc)
-        return rc;
+    PASS_ON(json_read_foreign(path, (size_t)64 << 20, &doc, err));
     const json_t *heads = json_array_get(doc, (size_t)layer);
     snprintf(key, sizeof key, "%d", head);
     snprintf(where, sizeof where, "%.600s: layer %d head %d", path, layer, head);
     if (!json_is_array(doc) || (heads && !json_is_object(heads)))
-        FAIL(err, ERR_INPUT, "%s: a list over layers of objects was expected", where);
+        return err_set(err, ERR_INPUT, "%s: a list over layers of objects was expected", where);
     const json_t *e = heads ? json_object_get(heads, key) : NULL;
-    if (e)
-        rc = parse_entry(e, where, pattern, v, s, err);
-out:
-    json_decref(doc);
-    return rc;
+    return e ? parse_entry(e, where, pattern, v, s, err) : 0;
 }
 
 /* ---- offline choice of a pattern ------------------------------------------------------------ */

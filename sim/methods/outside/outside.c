@@ -229,9 +229,7 @@ static int from_bool(const struct maskset *s, const struct mask_arrays *a, int64
     const struct array_at *m = a->mask;
     int64_t nq = in->x.nq, nk = in->x.nk, first;
     char text[160];
-    int rc = find_head(m, 2, in, a->head >= 0, &first, err);
-    if (rc)
-        return rc;
+    PASS_ON(find_head(m, 2, in, a->head >= 0, &first, err));
     int64_t height = m->shape[m->ndim - 2], width = m->shape[m->ndim - 1];
     if (!bq)
         bq = bk = 1;
@@ -244,10 +242,10 @@ static int from_bool(const struct maskset *s, const struct mask_arrays *a, int64
             (long long)nk, (long long)bq, (long long)bk,
             bq == 1 && bk == 1 ? " (give unit=QUERIESxKEYS if it is in blocks)" : "");
     *rows = (struct mask_rows){s->file, m, first, width};
-    rc = given_init(g, &in->x, bq, bk, err);
+    PASS_ON(given_init(g, &in->x, bq, bk, err));
     g->row = read_row;
     g->ctx = rows;
-    return rc;
+    return 0;
 }
 
 /* n numbers as int32; a number beyond that becomes -1, which no column is. */
@@ -418,17 +416,14 @@ static int mask_arrays_find(struct maskset *s, const struct mask_lookup *how,
 {
     const struct mask_arrays *a = NULL;
     int64_t bq, bk;
-    int rc = best_entry(s, in, &a, err);
-    if (!rc && !a)
+    PASS_ON(best_entry(s, in, &a, err));
+    if (!a)
         return no_mask(s, ctx, in);
-    if (!rc)
-        rc = get_unit(s, a, how, &bq, &bk, err);
-    if (rc)
-        return rc;
+    PASS_ON(get_unit(s, a, how, &bq, &bk, err));
     const struct array_at *first = a->mask ? a->mask : a->indptr ? a->indptr : a->count;
-    rc = a->mask     ? from_bool(s, a, bq, bk, in, g, rows, err)
-         : a->indptr ? from_csr(s, a, bq, bk, in, g, err)
-                     : from_flex(s, a, bq, bk, in, g, err);
+    int rc = a->mask     ? from_bool(s, a, bq, bk, in, g, rows, err)
+             : a->indptr ? from_csr(s, a, bq, bk, in, g, err)
+                         : from_flex(s, a, bq, bk, in, g, err);
     return fail_at(s, first, in, rc, err);
 }
 

@@ -239,13 +239,11 @@ static void select_all(const struct xattn_config *c, const double *mass, const i
 int xattn_select(const struct xattn_config *c, const double *mass, int64_t cols,
                  struct xattn_place place, bool *keep, struct err *err)
 {
-    int32_t *order = NULL;
+    OWN(free_at) int32_t *order = NULL;
     int64_t n = c->causal ? place.row + 1 : cols;
     double total = 0;
-    int rc = mem_alloc(&order, n, sizeof *order, "block order", err);
-    if (rc)
-        return rc;
-    TRY(order_descending(mass, n, order, err));
+    PASS_ON(mem_alloc(&order, n, sizeof *order, "block order", err));
+    PASS_ON(order_descending(mass, n, order, err));
     memset(keep, 0, (size_t)cols * sizeof *keep);
     for (int64_t j = 0; j < n; j++)
         total += mass[j];
@@ -257,9 +255,7 @@ int xattn_select(const struct xattn_config *c, const double *mass, int64_t cols,
         select_causal(c, mass, order, n, place, req, keep);
     else
         select_all(c, mass, order, n, place.row, req, keep);
-out:
-    free(order);
-    return rc;
+    return 0;
 }
 
 static struct xattn_place xattn_place(const struct xattn *x, int64_t i)
