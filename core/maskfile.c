@@ -124,18 +124,17 @@ static int put_reach(hid_t group, const struct mask *m, struct err *err)
 
 static int get_reach(hid_t group, struct mask *m, struct err *err)
 {
-    int rc = 0;
-    for (const struct h5_field *a = reach; a->name && rc == 0; a++) {
+    for (const struct h5_field *a = reach; a->name; a++) {
         int64_t n = 0;
         if (!h5_has_attr(group, a->name))
             continue;
-        rc = h5_get_i64(group, a->name, &n, err);
-        if (rc == 0 && (n < (a->name[0] != 'w') || n > INT32_MAX || m->nq > m->nk))
-            rc = err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", a->name,
-                         (long long)n);
+        PASS_ON(h5_get_i64(group, a->name, &n, err));
+        if (n < (a->name[0] != 'w') || n > INT32_MAX || m->nq > m->nk)
+            return err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", a->name,
+                           (long long)n);
         *(int64_t *)((char *)m + a->offset) = n + (a->name[0] == 'w');
     }
-    return rc;
+    return 0;
 }
 
 static int put_geometry(hid_t group, const struct mask *m, struct err *err)

@@ -210,22 +210,16 @@ static int add_defaults(struct model_set *s, const struct recipe *r, const struc
 {
     const char *role;
     json_t *o;
-    int rc = 0;
     json_object_foreach((json_t *)r->roles, role, o)
     {
-        struct buf below = {0}, path = {0};
+        OWN(buf_free) struct buf below = {0}, path = {0};
         if (has_role(s, role))
             continue;
         buf_printf(&below, "models/%s", json_str_or(o, "default", ""));
-        rc = datadir_find(buf_str(&below), &path, err);
-        if (!rc)
-            rc = add_model(s, buf_str(&path), role, false, d, err);
-        buf_free(&below);
-        buf_free(&path);
-        if (rc)
-            break;
+        PASS_ON(datadir_find(buf_str(&below), &path, err));
+        PASS_ON(add_model(s, buf_str(&path), role, false, d, err));
     }
-    return rc;
+    return 0;
 }
 
 /* A role that no recipe has would be silently without effect, and hours of captures would fail

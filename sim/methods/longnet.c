@@ -78,13 +78,13 @@ static void release(void *state)
 
 static int parse_branches(const struct params *p, int64_t *w, int64_t *r, int *n, struct err *err)
 {
-    int m = 0, rc = int_list_parse(p->segments, "segments", 0, w, BRANCHES_MOST, n, err);
-    if (!rc)
-        rc = int_list_parse(p->ratios, "ratios", 0, r, BRANCHES_MOST, &m, err);
-    if (!rc && m != *n)
+    int m = 0;
+    PASS_ON(int_list_parse(p->segments, "segments", 0, w, BRANCHES_MOST, n, err));
+    PASS_ON(int_list_parse(p->ratios, "ratios", 0, r, BRANCHES_MOST, &m, err));
+    if (m != *n)
         return err_set(err, ERR_USAGE, "%d segments and %d ratios: every branch needs one of each",
                        *n, m);
-    return rc;
+    return 0;
 }
 
 static int validate(void *params, struct err *err)
