@@ -8,7 +8,6 @@
  */
 #pragma once
 
-
 /* X(identifier, process exit code, text) */
 #define ERR_CODES(X)                                                                               \
     X(ERR_CHECK, 1, "check failed")                                                                \
