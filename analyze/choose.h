@@ -2,8 +2,7 @@
  * choose.h - a plan: for every head, KV head, layer or model the cheapest setting whose records
  * satisfy all limits.
  */
-#ifndef LACUNA_CHOOSE_H
-#define LACUNA_CHOOSE_H
+#pragma once
 
 #include "analyze/query.h"
 #include "core/json.h"
@@ -38,5 +37,3 @@ struct choose_summary {
  * orders, or none can be chosen from. */
 int choose_plan(const struct recset *set, const struct choose_request *req, struct jw *w,
                 struct choose_summary *sum, struct err *err);
-
-#endif

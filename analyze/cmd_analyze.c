@@ -14,7 +14,6 @@
 #include "core/text.h"
 
 #include <fnmatch.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -302,59 +301,49 @@ static int name_fitting(const struct recset *set, struct err *err)
 static int run(const struct app *app, void *opts, struct str_list *dirs, struct err *err)
 {
     struct analyze_opts *o = opts;
-    struct str_list notes = {0};
-    struct recset set = {0};
-    struct table t = {0};
+    OWN(str_list_free) struct str_list notes = {0};
+    OWN(recset_free) struct recset set = {0};
+    OWN(table_free) struct table t = {0};
     const struct table_def *def;
     const struct table_format *f;
     const char *unknown = NULL;
-    int rc = 0;
-    if (o->explain) {
-        TRY(explain_print(dirs, o->explain, o->common.json, err));
-        goto out;
-    }
-    if (o->table && !table_def_find(o->table, err)) {
-        rc = err->code;
-        goto out;
-    }
-    TRY(choose_format(o, &f, &unknown, err));
-    TRY(check_output(o->output, dirs, err));
+    if (o->explain)
+        return explain_print(dirs, o->explain, o->common.json, err);
+    if (o->table && !table_def_find(o->table, err))
+        return err->code;
+    PASS_ON(choose_format(o, &f, &unknown, err));
+    PASS_ON(check_output(o->output, dirs, err));
     if (unknown)
         warn_suffix(o->output, unknown);
-    TRY(recset_load(dirs, &set, err));
-    TRY(model_apply(&set, &o->model, false, &notes, err));
-    TRY(recset_where(&o->where, &set, err));
+    PASS_ON(recset_load(dirs, &set, err));
+    PASS_ON(model_apply(&set, &o->model, false, &notes, err));
+    PASS_ON(recset_where(&o->where, &set, err));
     def = o->table       ? table_def_find(o->table, err)
           : o->model.gpu ? table_def_find("model", err)
                          : table_of_set(&set);
     if (!o->model.gpu && strcmp(def->listed.name, "model") == 0)
-        FAIL(err, ERR_USAGE, "--table model predicts for a GPU: add --gpu NAME (lacuna list gpus)");
+        return err_set(err, ERR_USAGE,
+                       "--table model predicts for a GPU: add --gpu NAME (lacuna list gpus)");
     if ((o->at || o->by) && strcmp(def->listed.name, "ranking") != 0)
-        FAIL(err, ERR_USAGE, "--at and --by are of another table: add --table ranking");
+        return err_set(err, ERR_USAGE, "--at and --by are of another table: add --table ranking");
     if (o->common.dry_run) {
         say_plan(def, &set, f, o->output);
-        goto out;
+        return 0;
     }
     if (o->beside && !o->columns && !(o->columns = strdup(BESIDE)))
-        FAIL(err, ERR_NOMEM, "--beside: out of memory");
+        return err_set(err, ERR_NOMEM, "--beside: out of memory");
     struct table_request req = {o->group, o->columns, o->pivot, o->at, o->by, 0};
     struct row_opts rows = {o->sort, o->best, o->top};
-    rc = table_build(def, &set, &req, &t, err);
+    int rc = table_build(def, &set, &req, &t, err);
     if (rc == ERR_INPUT && o->table && !table_has_data(def, &set))
         rc = name_fitting(&set, err);
-    if (rc)
-        goto out;
+    PASS_ON(rc);
     for (int64_t i = 0; i < o->where.n; i++)
         table_note(&t, "only records with %s", o->where.items[i]);
     for (int64_t i = 0; i < notes.n; i++)
         table_note(&t, "%s", notes.items[i]);
-    TRY(table_choose_rows(&t, &rows, err));
-    TRY(write_table(&t, f, o, err));
-out:
-    table_free(&t);
-    recset_free(&set);
-    str_list_free(&notes);
-    return rc;
+    PASS_ON(table_choose_rows(&t, &rows, err));
+    return write_table(&t, f, o, err);
 }
 
 const struct command cmd_analyze = {

@@ -8,13 +8,13 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/metricdef.h"
 #include "core/sealed.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 struct choose_opts {
     struct common_opts common;
@@ -101,25 +101,25 @@ static int run(const struct app *app, void *opts, struct str_list *in, struct er
     struct choose_opts *o = opts;
     struct choose_request req;
     struct choose_summary sum;
-    struct recset set = {0};
-    struct buf b = {0};
+    OWN(recset_free) struct recset set = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    int rc = 0;
-    TRY(check_output(o, in, err));
-    TRY(fill_request(o, &req, err));
-    TRY(recset_load(in, &set, err));
+    PASS_ON(check_output(o, in, err));
+    PASS_ON(fill_request(o, &req, err));
+    PASS_ON(recset_load(in, &set, err));
     if (!o->model.gpu && strstr(req.cost, "_model"))
-        FAIL(err, ERR_USAGE, "--cost %s is predicted for a GPU: add --gpu NAME (lacuna list gpus)",
-             req.cost);
-    TRY(model_apply(&set, &o->model, true, NULL, err));
-    TRY(recset_where(&o->where, &set, err));
+        return err_set(err, ERR_USAGE,
+                       "--cost %s is predicted for a GPU: add --gpu NAME (lacuna list gpus)",
+                       req.cost);
+    PASS_ON(model_apply(&set, &o->model, true, NULL, err));
+    PASS_ON(recset_where(&o->where, &set, err));
     jw_init(&w, &b, 2);
-    TRY(make_plan(o, &req, &set, &w, &sum, err));
+    PASS_ON(make_plan(o, &req, &set, &w, &sum, err));
     seal_put(&b, 0);
     buf_puts(&b, "\n");
-    TRY(buf_check(&b, "plan", err));
+    PASS_ON(buf_check(&b, "plan", err));
     if (!o->common.dry_run)
-        TRY(file_write_atomic(o->output, b.data, b.len, err));
+        PASS_ON(file_write_atomic(o->output, b.data, b.len, err));
     if (o->common.json)
         printf("{\"heads\": %lld, \"dense\": %lld}\n", (long long)sum.heads, (long long)sum.dense);
     else if (isnan(sum.cost))
@@ -127,10 +127,7 @@ static int run(const struct app *app, void *opts, struct str_list *in, struct er
     else
         log_info("%lld heads, %lld of them dense; mean %s %.4g", (long long)sum.heads,
                  (long long)sum.dense, req.cost, sum.cost);
-out:
-    recset_free(&set);
-    buf_free(&b);
-    return rc;
+    return 0;
 }
 
 const struct command cmd_choose = {

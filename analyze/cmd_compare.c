@@ -59,31 +59,27 @@ static int print_table(const struct table *t, const struct cmp_opts *o, struct e
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct cmp_opts *o = opts;
-    struct recset a = {0}, b = {0};
-    struct table t = {0};
+    OWN(recset_free) struct recset a = {0}, b = {0};
+    OWN(table_free) struct table t = {0};
     struct compare_result res;
-    int rc = 0;
     if (rest->n != 2)
-        FAIL(err, ERR_USAGE, "compare takes two directories, %lld given", (long long)rest->n);
-    TRY(load_side(rest->items[0], &a, err));
-    TRY(load_side(rest->items[1], &b, err));
-    TRY(recset_where(&o->where, &a, err));
-    TRY(recset_where(&o->where, &b, err));
+        return err_set(err, ERR_USAGE, "compare takes two directories, %lld given",
+                       (long long)rest->n);
+    PASS_ON(load_side(rest->items[0], &a, err));
+    PASS_ON(load_side(rest->items[1], &b, err));
+    PASS_ON(recset_where(&o->where, &a, err));
+    PASS_ON(recset_where(&o->where, &b, err));
     if (o->common.dry_run) {
         fprintf(stderr, "would compare %lld with %lld records\n", (long long)a.n, (long long)b.n);
-        goto out;
+        return 0;
     }
     struct compare_opts c = {o->rtol, o->atol, o->ignore, o->metrics, o->most};
-    TRY(compare_sets(&a, &b, &c, &res, &t, err));
-    TRY(print_table(&t, o, err));
+    PASS_ON(compare_sets(&a, &b, &c, &res, &t, err));
+    PASS_ON(print_table(&t, o, err));
     if (compare_differences(&res))
-        FAIL(err, ERR_CHECK, "%s and %s differ in %lld places", rest->items[0], rest->items[1],
-             (long long)compare_differences(&res));
-out:
-    table_free(&t);
-    recset_free(&a);
-    recset_free(&b);
-    return rc;
+        return err_set(err, ERR_CHECK, "%s and %s differ in %lld places", rest->items[0],
+                       rest->items[1], (long long)compare_differences(&res));
+    return 0;
 }
 
 const struct command cmd_compare = {

@@ -9,7 +9,6 @@
 #include "core/text.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,22 +145,19 @@ static int replace_file(struct finding *f, struct err *err)
 
 static int repair_file(struct finding *f, bool dry_run, struct err *err)
 {
-    int rc = 0, fd = -1;
+    OWN(io_close_at) int fd = -1;
     int64_t size;
     if (io_named_descriptor(f->path) >= 0 || strcmp(f->path, "-") == 0)
         return err_set(err, ERR_USAGE, "records repair: %s has no name, so it cannot be replaced",
                        f->path);
     /* The lock that a writer of records takes (core/recordfile.c). */
-    TRY(io_open(f->path, &fd, &size, err));
+    PASS_ON(io_open(f->path, &fd, &size, err));
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        FAIL(err, ERR_RUN, "%s: another process is writing to it", f->path);
-    TRY(record_lines(f->path, NULL, look_at_line, f, err));
+        return err_set(err, ERR_RUN, "%s: another process is writing to it", f->path);
+    PASS_ON(record_lines(f->path, NULL, look_at_line, f, err));
     if (f->n > 0 && !dry_run)
-        TRY(replace_file(f, err));
-out:
-    if (fd >= 0)
-        close(fd);
-    return rc;
+        PASS_ON(replace_file(f, err));
+    return 0;
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */

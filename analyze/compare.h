@@ -1,8 +1,7 @@
 /*
  * compare.h - two sets of records cell by cell.
  */
-#ifndef LACUNA_COMPARE_H
-#define LACUNA_COMPARE_H
+#pragma once
 
 #include "analyze/load.h"
 #include "analyze/table.h"
@@ -28,5 +27,3 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
 
 /* Number of differences. */
 int64_t compare_differences(const struct compare_result *r);
-
-#endif

@@ -67,8 +67,7 @@ static int read_row(struct reader *r, struct csv *c, int64_t *cap_rows, struct e
                        (long long)line, (long long)n, (long long)c->fields);
     c->fields = n;
     PASS_ON(mem_grow(&c->row, cap_rows, c->n + 1, sizeof *c->row, "CSV rows", err));
-    c->row[c->n++] = fields;
-    fields = NULL;
+    c->row[c->n++] = HAND_OVER(fields);
     return 0;
 }
 

@@ -1,8 +1,7 @@
 /*
  * csv.h - reader for CSV by RFC 4180 (quoted fields, doubled quotes, line breaks inside quotes).
  */
-#ifndef LACUNA_CSV_H
-#define LACUNA_CSV_H
+#pragma once
 
 #include "core/err.h"
 
@@ -22,5 +21,3 @@ void csv_free(struct csv *c);
 /* Index of a header field; ERR_INPUT naming it when it is missing. */
 int csv_column(const struct csv *c, const char *name, const char *path, int64_t *out,
                struct err *err);
-
-#endif

@@ -2,8 +2,7 @@
  * duo.h - a plan from DuoAttention's table of retrieval heads (arXiv 2410.10819): the heads that
  * its training found to need the whole context attend densely, the others to sink and window.
  */
-#ifndef LACUNA_DUO_H
-#define LACUNA_DUO_H
+#pragma once
 
 #include "analyze/choose.h"
 
@@ -19,5 +18,3 @@ struct duo_request {
  * models. */
 int duo_plan(const struct recset *set, const struct duo_request *req, struct jw *w,
              struct choose_summary *sum, struct err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * format.h - writing a table: text, Markdown, CSV, LaTeX, JSON, HTML.
  */
-#ifndef LACUNA_FORMAT_H
-#define LACUNA_FORMAT_H
+#pragma once
 
 #include "analyze/sheet.h"
 #include "core/buf.h"
@@ -60,5 +59,3 @@ void md_text(const char *s, struct buf *b);
 
 /* Text with LaTeX's special characters escaped. */
 void tex_text(const char *s, struct buf *b);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * group.h - records grouped by keys, and the statistics of a metric over a group.
  */
-#ifndef LACUNA_GROUP_H
-#define LACUNA_GROUP_H
+#pragma once
 
 #include "analyze/query.h"
 #include "analyze/stats.h"
@@ -101,5 +100,3 @@ int64_t unit_of(const struct units *units, const struct record *r);
  * there is none. */
 int units_mean(const struct units *units, const struct grouping *gs, const struct group *g,
                const char *metric, const char *with, double *mean, struct err *err);
-
-#endif

@@ -183,19 +183,18 @@ static int lacking(const struct str_list *manifests, struct absent_shards *least
 {
     OWN(free_at) struct shard_number *x = NULL;
     int64_t n = manifests->n, length;
-    int rc = mem_alloc(&x, n, sizeof *x, "numbers of shards", err);
     *least = (struct absent_shards){0};
-    for (int64_t k = 0; k < n && !rc; k++)
+    PASS_ON(mem_alloc(&x, n, sizeof *x, "numbers of shards", err));
+    for (int64_t k = 0; k < n; k++)
         if (!shard_of(manifests->items[k], x + k))
             n = 0; /* of an undivided run */
-    if (!rc)
-        qsort(x, (size_t)n, sizeof *x, by_number);
-    for (int64_t i = 0; i < n && !rc; i += length) {
+    qsort(x, (size_t)n, sizeof *x, by_number);
+    for (int64_t i = 0; i < n; i += length) {
         struct absent_shards a = lacking_of(x + i, n - i, &length);
         if (i == 0 || a.n < least->n)
             *least = a;
     }
-    return rc;
+    return 0;
 }
 
 int shards_warn_absent(const struct str_list *dirs, const char *so, struct err *err)

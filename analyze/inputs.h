@@ -3,14 +3,12 @@
  * to get what is wanted; files of a directory; shards of a run that its directories know nothing
  * of.
  */
-#ifndef LACUNA_INPUTS_H
-#define LACUNA_INPUTS_H
+#pragma once
 
 #include "core/err.h"
 #include "core/text.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 enum wanted_input { WANT_RECORDS, WANT_TRACE, WANT_MASKS };
 
@@ -32,5 +30,3 @@ bool input_is_traces(const char *path);
  * others may complete each other. Paths that are no directories are passed over. `so` ends the
  * sentence. ERR_NOMEM. */
 int shards_warn_absent(const struct str_list *dirs, const char *so, struct err *err);
-
-#endif

@@ -6,8 +6,7 @@
  * `head` of the same model, its in-model value the mean over records of scope `model`; what both
  * have is a point. Exact attention is left out: it is right in both by definition.
  */
-#ifndef LACUNA_INSIDE_H
-#define LACUNA_INSIDE_H
+#pragma once
 
 #include "analyze/load.h"
 
@@ -28,5 +27,3 @@ int inside_points(const struct recset *set, const char *replay, const char *insi
 /* Spearman's rank correlation with average ranks; NAN below INSIDE_LEAST points, and where all
  * values of one side are equal. */
 int inside_spearman(const struct inside_point *p, int64_t n, double *rho, struct err *err);
-
-#endif

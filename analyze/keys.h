@@ -2,8 +2,7 @@
  * keys.h - the fields of a record by which tables and figures group, and the one order in which
  * their values are listed everywhere.
  */
-#ifndef LACUNA_KEYS_H
-#define LACUNA_KEYS_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/record.h"
@@ -84,5 +83,3 @@ uint64_t key_hash(const struct record *r, enum group_key k);
 
 /* Order of texts in which embedded numbers count by value: "k=8" < "k=16", "a=0.9" < "a=0.95". */
 int natural_compare(const char *a, const char *b);
-
-#endif

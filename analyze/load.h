@@ -1,8 +1,7 @@
 /*
  * load.h - the records of several directories as one set in which every cell stands once.
  */
-#ifndef LACUNA_LOAD_H
-#define LACUNA_LOAD_H
+#pragma once
 
 #include "core/opt.h"
 #include "core/record.h"
@@ -38,5 +37,3 @@ int recset_all(const struct recset *s, struct recset *out, struct err *err);
 
 /* Where no other record is left, the calls are what the set is of. */
 void recset_settle(struct recset *s);
-
-#endif

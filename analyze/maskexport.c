@@ -160,18 +160,16 @@ static int put_blockmask(struct work *w, const struct place *p, const struct mas
 {
     static const char *const names[] = {"kv_num_blocks", "kv_indices", "full_kv_num_blocks",
                                         "full_kv_indices"};
-    int64_t shape[] = {1, p->heads, ceil_div(m->nq, bq), ceil_div(m->nk, bk)}, *count = NULL;
+    int64_t shape[] = {1, p->heads, ceil_div(m->nq, bq), ceil_div(m->nk, bk)};
+    OWN(free_at) int64_t *count = NULL;
     void *data;
-    int rc = 0;
     for (int k = 0; k < 4 && p->head == 0; k++)
-        TRY(add(w, p->prefix, names[k], DT_I32, 3 + k % 2, shape, &data, err));
+        PASS_ON(add(w, p->prefix, names[k], DT_I32, 3 + k % 2, shape, &data, err));
     if (p->head == 0)
-        TRY(put_size(w, p->prefix, "BLOCK_SIZE", bq, bk, err));
-    TRY(blocks_of(w, m, bq, bk, &count, err));
+        PASS_ON(put_size(w, p->prefix, "BLOCK_SIZE", bq, bk, err));
+    PASS_ON(blocks_of(w, m, bq, bk, &count, err));
     put_lists(w, p, m, bq, bk, count);
-out:
-    free(count);
-    return rc;
+    return 0;
 }
 
 static int put_bsr(struct work *w, const struct place *p, const struct mask *m, int64_t bq,

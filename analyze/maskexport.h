@@ -1,8 +1,7 @@
 /*
  * maskexport.h - dumped masks as tensors for other programs.
  */
-#ifndef LACUNA_MASKEXPORT_H
-#define LACUNA_MASKEXPORT_H
+#pragma once
 
 #include "core/maskfile.h"
 
@@ -30,5 +29,3 @@ struct mask_exported {
  * (core/trace.h): a call's heads together if they are 0, 1, 2, ..., else each by itself. */
 int mask_export(const struct maskfile *f, const struct mask_index *x, const struct mask_export *how,
                 const char *path, struct mask_exported *done, struct err *err);
-
-#endif

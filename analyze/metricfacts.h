@@ -7,8 +7,7 @@
  * "1-" turns its direction round; an expression has no unit. A name without a definition is a plain
  * number that is the better the lower it is.
  */
-#ifndef LACUNA_METRICFACTS_H
-#define LACUNA_METRICFACTS_H
+#pragma once
 
 #include "analyze/stats.h"
 #include "core/buf.h"
@@ -49,5 +48,3 @@ double metric_scale(const char *name, const char **unit);
 
 /* Its name for people: without "_ns" where that is not the unit they read. */
 void metric_title(const char *name, struct buf *b);
-
-#endif

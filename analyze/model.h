@@ -2,8 +2,7 @@
  * model.h - predicted times of attention calls on GPUs that are not at hand (core/gpumodel.h), as
  * metrics of the records in memory: tables, figures and plans then have them like any other.
  */
-#ifndef LACUNA_MODEL_H
-#define LACUNA_MODEL_H
+#pragma once
 
 #include "analyze/load.h"
 #include "core/opt.h"
@@ -33,5 +32,3 @@ struct model_request {
  * *notes. ERR_USAGE; ERR_INPUT when nothing can be predicted. */
 int model_apply(struct recset *set, const struct model_request *q, bool share,
                 struct str_list *notes, struct err *err);
-
-#endif

@@ -4,8 +4,7 @@
  * A target (core/budget.h) is one word at the end; its name is that of the metric with the '@', so
  * that "@density_elem" has the value "0.3".
  */
-#ifndef LACUNA_PARAMS_H
-#define LACUNA_PARAMS_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/method.h"
@@ -47,5 +46,3 @@ void params_for_people(const struct record *r, struct buf *b);
 
 /* Has a method that core/metricdef.h knows a parameter of this name, or `lacuna overlap` (a, b)? */
 bool params_known(const char *name);
-
-#endif

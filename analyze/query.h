@@ -12,8 +12,7 @@
  * They are separated by commas; all have to hold. A record without the metric, or whose parameter
  * is no number, fails a comparison.
  */
-#ifndef LACUNA_QUERY_H
-#define LACUNA_QUERY_H
+#pragma once
 
 #include "analyze/keys.h"
 #include "analyze/load.h"
@@ -131,5 +130,3 @@ bool where_holds(struct condition *c, int n, const struct record *r);
 /* Keep the records for which all conditions of all texts hold. ERR_USAGE for a bad condition;
  * ERR_INPUT that names the condition after which nothing was left. */
 int recset_where(const struct str_list *texts, struct recset *set, struct err *err);
-
-#endif

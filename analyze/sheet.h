@@ -7,8 +7,7 @@
  * notes. Sheets never fail: a lack of memory sets `failed`, which the writers hand on to their
  * buffer.
  */
-#ifndef LACUNA_SHEET_H
-#define LACUNA_SHEET_H
+#pragma once
 
 #include "analyze/table.h"
 
@@ -54,5 +53,3 @@ void put_setting_name(const char *method, const char *params, struct buf *b);
 
 /* Why a setting of this name keeps everything, of table.full; NULL: it does not say. */
 const char *find_reason(const struct str_list *full, const char *name);
-
-#endif

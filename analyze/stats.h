@@ -3,8 +3,7 @@
  * signed-rank test, Holm's correction, a bootstrap interval of the median, Spearman's rank
  * correlation), and a curve through points.
  */
-#ifndef LACUNA_STATS_H
-#define LACUNA_STATS_H
+#pragma once
 
 #include "core/err.h"
 
@@ -62,5 +61,3 @@ struct curve_point {
 /* y at x, interpolated between the neighbours: on logarithmic scales as far as both are above 0.
  * NAN beyond the ends. Sorts the n points by x. */
 double curve_at(struct curve_point *p, int64_t n, double x);
-
-#endif

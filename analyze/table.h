@@ -2,8 +2,7 @@
  * table.h - a table in memory: typed columns, rows of cells, notes. tables.c and compare.c build
  * it, format.c writes it.
  */
-#ifndef LACUNA_TABLE_H
-#define LACUNA_TABLE_H
+#pragma once
 
 #include "analyze/stats.h"
 #include "core/metricdef.h"
@@ -87,5 +86,3 @@ struct row_opts {
  * keep the best row per value of `best`, then `top` rows. A note says what was cut. ERR_USAGE: an
  * unknown column, with the nearest name; `best` without `sort`. */
 int table_choose_rows(struct table *t, const struct row_opts *o, struct err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * tables.h - the tables of `lacuna analyze`.
  */
-#ifndef LACUNA_TABLES_H
-#define LACUNA_TABLES_H
+#pragma once
 
 #include "analyze/group.h"
 #include "analyze/load.h"
@@ -70,5 +69,3 @@ int table_put_keys(struct table *t, const struct record *r, const enum group_key
 /* "code-lm, 4096 tokens, 48 heads (6 layers x 8), causal; against dense attention in float64". What
  * differs between records is counted ("3 models") or left out. */
 void recset_caption(const struct recset *set, struct buf *b);
-
-#endif

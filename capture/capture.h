@@ -1,8 +1,7 @@
 /*
  * capture.h - `lacuna capture`: options and the two runners behind it.
  */
-#ifndef LACUNA_CAPTURE_H
-#define LACUNA_CAPTURE_H
+#pragma once
 
 #include "capture/video_input.h"
 #include "core/cmd.h"
@@ -68,5 +67,3 @@ int capture_print(const struct capture_opts *o, const struct capture_summary *s,
 /* Flop per second of single-precision matrix products on `jobs` threads, measured for some
  * milliseconds. */
 double capture_rate(int jobs);
-
-#endif

@@ -161,31 +161,29 @@ static void differs(void *ctx, const char *object, int head, const char *what)
  * is not left under its name. */
 static int check_outputs(const struct import_opts *o, struct err *err)
 {
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     struct err first = {0};
     int64_t bad = 0, rows = 0, outputs = 0;
-    int rc = 0;
-    TRY(trace_open(o->output, &t, err));
+    PASS_ON(trace_open(o->output, &t, err));
     for (int64_t i = 0; i < trace_calls(t); i++)
         outputs += trace_call(t, i)->has_out;
     if (!outputs || o->check_rows == 0 || o->allow_nonfinite)
-        goto out;
-    TRY(trace_check_attention(t, cmd_jobs(&o->common), o->check_rows, differs, &first, &bad, &rows,
-                              err));
+        return 0;
+    PASS_ON(trace_check_attention(t, cmd_jobs(&o->common), o->check_rows, differs, &first, &bad,
+                                  &rows, err));
     if (bad) {
         trace_close(&t);
         unlink(o->output);
-        FAIL(err, ERR_CHECK,
-             "%s is not kept: the outputs of %lld heads are not the attention of q, k and v (%s); "
-             "--causal and --meta (scale, window_left, softcap) say what the model did, compute in "
-             "which type, --check-rows 0 imports all the same",
-             o->output, (long long)bad, first.msg);
+        return err_set(
+            err, ERR_CHECK,
+            "%s is not kept: the outputs of %lld heads are not the attention of q, k and v (%s); "
+            "--causal and --meta (scale, window_left, softcap) say what the model did, compute in "
+            "which type, --check-rows 0 imports all the same",
+            o->output, (long long)bad, first.msg);
     }
     if (!o->common.json)
         log_info("%s: %lld recomputed rows of the outputs agree", o->output, (long long)rows);
-out:
-    trace_close(&t);
-    return rc;
+    return 0;
 }
 
 /* Was --causal or --no-causal given? The table cannot tell the default from --no-causal. */
@@ -212,38 +210,35 @@ static int read_facts(const struct import_opts *o, bool causal, struct import_jo
 
 static int import(const struct import_opts *o, bool causal, struct err *err)
 {
-    struct import_job j = {.allow_nonfinite = o->allow_nonfinite};
-    struct st_file *f = NULL;
+    OWN(import_free) struct import_job j = {.allow_nonfinite = o->allow_nonfinite};
+    OWN(st_close) struct st_file *f = NULL;
     int rc = 0;
 
     const char *const inputs[] = {o->q, o->k, o->v, o->out, o->meta};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
-        TRY(refuse_input(o->output, inputs[i], err));
+        PASS_ON(refuse_input(o->output, inputs[i], err));
     for (int64_t i = 0; i < o->safetensors.n; i++)
-        TRY(refuse_input(o->output, o->safetensors.items[i], err));
-    TRY(read_facts(o, causal, &j, err));
+        PASS_ON(refuse_input(o->output, o->safetensors.items[i], err));
+    PASS_ON(read_facts(o, causal, &j, err));
     j.meta.seed = o->common.seed;
     j.meta.pool = o->maps;
     if (o->safetensors.n)
-        TRY(st_open_all((const char *const *)o->safetensors.items, o->safetensors.n, &f, err));
+        PASS_ON(st_open_all((const char *const *)o->safetensors.items, o->safetensors.n, &f, err));
     if ((rc = import_metadata(&j, f, err)) != 0) {
         if (f && rc == ERR_INPUT)
             err_prefix(err, "%s", o->safetensors.items[0]);
-        goto out;
+        return rc;
     }
-    TRY(find_calls(o, &j, f, err));
-    TRY(import_facts_read(&j, err));
-    TRY(import_shapes(&j, stored_type(o->dtype, DT_NONE), err));
+    PASS_ON(find_calls(o, &j, f, err));
+    PASS_ON(import_facts_read(&j, err));
+    PASS_ON(import_shapes(&j, stored_type(o->dtype, DT_NONE), err));
     if (o->common.dry_run) {
         print_plan(&j, o->output);
-        goto out;
+        return rc;
     }
-    TRY(import_write(&j, o->output, cmd_jobs(&o->common), o->common.force, err));
-    TRY(check_outputs(o, err));
-    TRY(print_result(o, &j, err));
-out:
-    import_free(&j);
-    st_close(&f);
+    PASS_ON(import_write(&j, o->output, cmd_jobs(&o->common), o->common.force, err));
+    PASS_ON(check_outputs(o, err));
+    PASS_ON(print_result(o, &j, err));
     return rc;
 }
 

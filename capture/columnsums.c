@@ -46,11 +46,10 @@ static int sum_head(void *ctx, int64_t i, int worker, struct err *err)
     const struct column_sums *c = j->c;
     const struct head_select *h = c->heads;
     int d = (int)c->keys.dim, head = h->head[i], kv = head / (h->model_heads / h->model_kv);
-    struct attn_ops ops = {0};
-    float *q = NULL;
-    int rc = 0;
+    OWN(attn_release) struct attn_ops ops = {0};
+    OWN(free_at) float *q = NULL;
     (void)worker;
-    TRY(mem_alloc(&q, j->n * d, sizeof *q, "queries", err));
+    PASS_ON(mem_alloc(&q, j->n * d, sizeof *q, "queries", err));
     take_stored(c->keys.dtype, j->q, j->n, h->model_heads, d, head, q);
     struct attn_in in = {.nq = j->n,
                          .nk = j->t0 + j->n,
@@ -60,12 +59,8 @@ static int sum_head(void *ctx, int64_t i, int worker, struct err *err)
                          .scale = c->scale,
                          .causal = true,
                          .reach = {.back = j->window}};
-    TRY(attn_prepare(&ops, &in, PREC_F64, err));
-    TRY(attn_column_sums(&ops, 0, ops.in.nq, true, c->sum + i * c->keys.tokens, err));
-out:
-    attn_release(&ops);
-    free(q);
-    return rc;
+    PASS_ON(attn_prepare(&ops, &in, PREC_F64, err));
+    return attn_column_sums(&ops, 0, ops.in.nq, true, c->sum + i * c->keys.tokens, err);
 }
 
 int column_sums_add(struct column_sums *c, int64_t t0, int64_t n, const float *q, const float *k,

@@ -2,8 +2,7 @@
  * columnsums.h - what every key of a prompt gets of the exact softmax of all rows of the prompt,
  * per head, while a model runs (`col_sum` of doc/trace-format.md).
  */
-#ifndef LACUNA_COLUMNSUMS_H
-#define LACUNA_COLUMNSUMS_H
+#pragma once
 
 #include "capture/trace/trace_tools.h"
 
@@ -27,5 +26,3 @@ int column_sums_add(struct column_sums *c, int64_t t0, int64_t n, const float *q
 
 /* Into the open call of a trace. */
 int column_sums_put(const struct column_sums *c, struct trace_writer *w, struct err *err);
-
-#endif

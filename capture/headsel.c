@@ -43,24 +43,20 @@ static void choose_kv(struct head_select *s)
 int head_select_parse(const char *list, int heads, int kv_heads, struct head_select *s,
                       struct err *err)
 {
-    int64_t *index = NULL, n = -1;
-    int rc = 0;
+    int64_t n = -1;
+    OWN(free_at) int64_t *index = NULL;
     memset(s, 0, sizeof *s);
     s->model_heads = heads;
     s->model_kv = kv_heads;
-    TRY(index_list_parse(list, heads, "--heads", &index, &n, err));
+    PASS_ON(index_list_parse(list, heads, "--heads", &index, &n, err));
     s->n = index ? (int)n : heads;
     s->all = s->n == heads;
-    TRY(mem_alloc(&s->head, s->n, sizeof *s->head, "heads", err));
-    TRY(mem_alloc(&s->kv, s->n, sizeof *s->kv, "heads", err));
+    PASS_ON(mem_alloc(&s->head, s->n, sizeof *s->head, "heads", err));
+    PASS_ON(mem_alloc(&s->kv, s->n, sizeof *s->kv, "heads", err));
     for (int i = 0; i < s->n; i++)
         s->head[i] = index ? (int)index[i] : i;
     choose_kv(s);
-out:
-    free(index);
-    if (rc)
-        head_select_free(s);
-    return rc;
+    return 0;
 }
 
 /* "0,4-7" */
@@ -83,50 +79,43 @@ static int ids_text(const int *id, int n, char *text, size_t size, struct err *e
 int head_select_meta(const struct head_select *s, struct trace_meta *m, struct err *err)
 {
     const struct trace_meta of = *m;
-    int *id = NULL, rc = 0;
+    OWN(free_at) int *id = NULL;
     m->heads = s->n;
     m->kv_heads = s->n_kv;
     if (s->all)
         return 0;
-    TRY(mem_alloc(&id, s->n, sizeof *id, "heads", err));
+    PASS_ON(mem_alloc(&id, s->n, sizeof *id, "heads", err));
     for (int i = 0; i < s->n; i++)
         id[i] = trace_head_number(&of, s->head[i]);
-    TRY(ids_text(id, s->n, m->head_ids, sizeof m->head_ids, err));
+    PASS_ON(ids_text(id, s->n, m->head_ids, sizeof m->head_ids, err));
     for (int i = 0; i < s->n_kv; i++)
         id[i] = trace_kv_number(&of, s->kv[i]);
-    TRY(ids_text(id, s->n_kv, m->kv_head_ids, sizeof m->kv_head_ids, err));
-out:
-    free(id);
-    return rc;
+    return ids_text(id, s->n_kv, m->kv_head_ids, sizeof m->kv_head_ids, err);
 }
 
 int head_select_stored(const char *list, const struct trace_meta *m, struct head_select *s,
                        struct err *err)
 {
-    int64_t *number = NULL, n = -1;
-    int rc = 0;
+    int64_t n = -1;
+    OWN(free_at) int64_t *number = NULL;
     if (!m->head_ids[0] || strcmp(list, "all") == 0)
         return head_select_parse(list, m->heads, m->kv_heads, s, err);
     memset(s, 0, sizeof *s);
     s->model_heads = m->heads;
     s->model_kv = m->kv_heads;
-    TRY(index_list_parse(list, -1, "--heads", &number, &n, err));
-    TRY(mem_alloc(&s->head, n, sizeof *s->head, "heads", err));
-    TRY(mem_alloc(&s->kv, n, sizeof *s->kv, "heads", err));
+    PASS_ON(index_list_parse(list, -1, "--heads", &number, &n, err));
+    PASS_ON(mem_alloc(&s->head, n, sizeof *s->head, "heads", err));
+    PASS_ON(mem_alloc(&s->kv, n, sizeof *s->kv, "heads", err));
     for (int64_t i = 0; i < n; i++) {
         int at = trace_head_find(m, number[i]);
         if (at < 0)
-            FAIL(err, ERR_USAGE, "--heads: head %lld is not stored; stored are %s",
-                 (long long)number[i], m->head_ids);
+            return err_set(err, ERR_USAGE, "--heads: head %lld is not stored; stored are %s",
+                           (long long)number[i], m->head_ids);
         s->head[s->n++] = at;
     }
     s->all = s->n == m->heads;
     choose_kv(s);
-out:
-    free(number);
-    if (rc)
-        head_select_free(s);
-    return rc;
+    return 0;
 }
 
 int head_select_put(const struct head_select *s, struct trace_writer *w, enum trace_what what,

@@ -596,28 +596,27 @@ static int read_rows(struct import_job *j, const struct st_file *f, const char *
                      struct err *err)
 {
     const struct st_tensor *rows = st_find(f, "rows");
-    int64_t *at = NULL, n = j->calls[0].q.tokens;
+    int64_t n = j->calls[0].q.tokens;
+    OWN(free_at) int64_t *at = NULL;
     int rc = 0;
     if (!rows && j->meta.row_group)
-        FAIL(err, ERR_INPUT, "%s: '__metadata__' has row_group, but there is no tensor 'rows'",
-             path);
+        return err_set(err, ERR_INPUT,
+                       "%s: '__metadata__' has row_group, but there is no tensor 'rows'", path);
     if (!rows)
         return 0;
     if (rows->count != n)
-        FAIL(err, ERR_INPUT, "%s: %lld sampled rows for %lld queries", path, (long long)rows->count,
-             (long long)n);
+        return err_set(err, ERR_INPUT, "%s: %lld sampled rows for %lld queries", path,
+                       (long long)rows->count, (long long)n);
     if (j->meta.row_group == 0)
         j->meta.row_group = ROW_GROUP;
-    TRY(mem_alloc(&at, n, sizeof *at, "sampled rows", err));
-    TRY(mem_alloc(&j->rows, n, sizeof *j->rows, "sampled rows", err));
-    TRY(st_read_i64(f, rows, 0, n, at, err));
+    PASS_ON(mem_alloc(&at, n, sizeof *at, "sampled rows", err));
+    PASS_ON(mem_alloc(&j->rows, n, sizeof *j->rows, "sampled rows", err));
+    PASS_ON(st_read_i64(f, rows, 0, n, at, err));
     for (int64_t i = 0; i < n; i++)
         j->rows[i] = at[i] < 0 || at[i] > INT32_MAX ? -1 : (int32_t)at[i];
     struct row_sample s = {.at = j->rows, .n = n, .group = j->meta.row_group};
     if ((rc = row_sample_check(&s, j->calls[0].k.tokens, ERR_INPUT, err)) != 0)
         err_prefix(err, "%s: rows", path);
-out:
-    free(at);
     return rc;
 }
 

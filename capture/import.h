@@ -1,8 +1,7 @@
 /*
  * import.h - q, k, v from .npy or .safetensors files into a trace.
  */
-#ifndef LACUNA_IMPORT_H
-#define LACUNA_IMPORT_H
+#pragma once
 
 #include "core/json.h"
 #include "core/npy.h"
@@ -84,5 +83,3 @@ int import_call_score(struct import_job *j, const struct st_file *f, const char 
 
 int import_write(struct import_job *j, const char *path, int jobs, bool force, struct err *err);
 void import_free(struct import_job *j);
-
-#endif

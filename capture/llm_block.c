@@ -128,23 +128,19 @@ void llm_work_free(struct llm_work *s)
 int llm_work_init(struct llm_work *s, const struct llm_config *c, int64_t chunk, int jobs,
                   struct err *err)
 {
-    int rc = 0;
     *s = (struct llm_work){.c = c, .jobs = jobs, .chunk = chunk, .round = DT_F32};
     s->qdim = (int64_t)c->heads * c->head_dim;
     s->kvdim = (int64_t)c->kv_heads * c->head_dim;
-    TRY(mem_alloc(&s->x, chunk * c->hidden, sizeof(float), "activations", err));
-    TRY(mem_alloc(&s->k, chunk * s->kvdim, sizeof(float), "keys", err));
-    TRY(mem_alloc(&s->v, chunk * s->kvdim, sizeof(float), "values", err));
-    TRY(mem_alloc(&s->gate, chunk * c->ffn, sizeof(float), "feed-forward", err));
-    TRY(mem_alloc(&s->up, chunk * c->ffn, sizeof(float), "feed-forward", err));
-    TRY(mem_alloc(&s->inv_freq, c->head_dim / 2, sizeof(double), "rotary table", err));
+    PASS_ON(mem_alloc(&s->x, chunk * c->hidden, sizeof(float), "activations", err));
+    PASS_ON(mem_alloc(&s->k, chunk * s->kvdim, sizeof(float), "keys", err));
+    PASS_ON(mem_alloc(&s->v, chunk * s->kvdim, sizeof(float), "values", err));
+    PASS_ON(mem_alloc(&s->gate, chunk * c->ffn, sizeof(float), "feed-forward", err));
+    PASS_ON(mem_alloc(&s->up, chunk * c->ffn, sizeof(float), "feed-forward", err));
+    PASS_ON(mem_alloc(&s->inv_freq, c->head_dim / 2, sizeof(double), "rotary table", err));
     s->rope_factor = rope_frequencies(&c->rope, c->rotary.rotated, s->inv_freq);
     if (c->experts > 0)
-        TRY(llm_experts_init(&s->experts, c, chunk, err));
-out:
-    if (rc)
-        llm_work_free(s);
-    return rc;
+        PASS_ON(llm_experts_init(&s->experts, c, chunk, err));
+    return 0;
 }
 
 /* Through the type of the checkpoint and back, as a trace would hold it. */

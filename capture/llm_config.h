@@ -5,8 +5,7 @@
  * GLM, GLM-4, InternLM2. Whatever would change the arithmetic and is not implemented is refused by
  * name.
  */
-#ifndef LACUNA_LLM_CONFIG_H
-#define LACUNA_LLM_CONFIG_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -109,5 +108,3 @@ int llm_bos(const char *model, const struct llm_config *c, int32_t *id, struct e
 
 /* Read config.json of a checkpoint (core/checkpoint.h). */
 int llm_config_read(const char *model, struct llm_config *c, struct err *err);
-
-#endif

@@ -45,9 +45,9 @@ int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, i
                     int64_t n, int states, int kept, struct decoder **out, struct err *err)
 {
     const struct llm_config *c = &m->c;
-    double *inv_freq = NULL;
+    OWN(free_at) double *inv_freq = NULL;
     int rc = 0;
-    TRY(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary table", err));
+    PASS_ON(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary table", err));
     struct decoder_shape shape = {.tokens = n,
                                   .hidden = c->hidden,
                                   .ffn = c->ffn,
@@ -65,11 +65,9 @@ int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, i
     rc = on->open(local_rank, &shape, out, err);
     if (rc) {
         err_prefix(err, "--device %s", on->name);
-        goto out;
+        return rc;
     }
     log_debug("the model runs on %s", on->device(*out));
-out:
-    free(inv_freq);
     return rc;
 }
 

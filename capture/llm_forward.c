@@ -203,31 +203,30 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
                 struct err *err)
 {
     static const struct llm_hooks none = {0};
-    struct state s = {.m = m, .run = run, .hooks = hooks ? hooks : &none};
+    OWN(state_free) struct state s = {.m = m, .run = run, .hooks = hooks ? hooks : &none};
     int rc = 0;
-    TRY(llm_check_tokens(&m->c, run->tokens, run->n, err));
+    PASS_ON(llm_check_tokens(&m->c, run->tokens, run->n, err));
     const char *lacks = llm_device_lacks(&m->c, run->n);
     if (run->device && lacks[0])
-        FAIL(err, ERR_MACHINE, "--device %s has no %s, which %s needs: --device cpu runs it",
-             run->device->name, lacks, m->c.architecture);
+        return err_set(err, ERR_MACHINE,
+                       "--device %s has no %s, which %s needs: --device cpu runs it",
+                       run->device->name, lacks, m->c.architecture);
     if (run->device)
         return llm_forward_device(m, run, s.hooks, err);
     s.chunk = chunk_tokens(run->chunk, run->n, run->pool);
     m->c.rope.tokens = run->n;
-    TRY(state_init(&s, err));
-    TRY(llm_embed(m, run->tokens, run->n, s.h, err));
+    PASS_ON(state_init(&s, err));
+    PASS_ON(llm_embed(m, run->tokens, run->n, s.h, err));
     int layers = run->layers > 0 && run->layers < m->c.layers ? run->layers : m->c.layers;
     for (int layer = 0; layer < layers; layer++) {
         rc = run_layer(&s, layer, err);
         if (rc) {
             err_prefix(err, "layer %d", layer);
-            goto out;
+            return rc;
         }
     }
     if (run->nll || run->last_logits)
-        TRY(likelihoods(&s, err));
-out:
-    state_free(&s);
+        PASS_ON(likelihoods(&s, err));
     return rc;
 }
 

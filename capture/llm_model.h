@@ -4,8 +4,7 @@
  * Weights are read one layer at a time and tokens are processed in chunks: memory holds the hidden
  * state of all tokens, one layer's weights, keys and values, and a chunk's activations.
  */
-#ifndef LACUNA_LLM_MODEL_H
-#define LACUNA_LLM_MODEL_H
+#pragma once
 
 #include "capture/llm_config.h"
 #include "capture/nn.h"
@@ -169,5 +168,3 @@ int llm_embed(const struct llm_model *m, const int32_t *tokens, int64_t n, float
 
 /* The last norm, in place: h [n][hidden]. */
 int llm_final_norm(const struct llm_model *m, int64_t n, float *h, struct err *err);
-
-#endif

@@ -233,7 +233,6 @@ static int order_rows(const struct llm_config *c, int i, void *data, size_t widt
 
 int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, struct err *err)
 {
-    int rc = 0;
     llm_layer_free(l);
     l->number = layer;
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
@@ -241,20 +240,18 @@ int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, st
         if (!has_tensor(&m->c, layer, i))
             continue;
         for (int e = 0; e < files_of(&m->c, i); e++) {
-            TRY(find(m, layer, i, e, &p, err));
+            PASS_ON(find(m, layer, i, e, &p, err));
             int64_t block = p.count * p.cols, all = p.blocks * block;
             if (e == 0)
-                TRY(mem_alloc(&l->t[i], files_of(&m->c, i) * all, sizeof(float), p.t->name, err));
+                PASS_ON(
+                    mem_alloc(&l->t[i], files_of(&m->c, i) * all, sizeof(float), p.t->name, err));
             for (int64_t b = 0; b < p.blocks; b++)
-                TRY(st_read_f32(m->file, p.t, (p.first + b * p.stride) * p.cols, block,
-                                l->t[i] + e * all + b * block, err));
+                PASS_ON(st_read_f32(m->file, p.t, (p.first + b * p.stride) * p.cols, block,
+                                    l->t[i] + e * all + b * block, err));
         }
-        TRY(order_rows(&m->c, i, l->t[i], (size_t)p.cols * sizeof(float), err));
+        PASS_ON(order_rows(&m->c, i, l->t[i], (size_t)p.cols * sizeof(float), err));
     }
-out:
-    if (rc)
-        llm_layer_free(l);
-    return rc;
+    return 0;
 }
 
 void llm_layer_free(struct llm_layer *l)
@@ -288,21 +285,17 @@ static int raw_part(const struct llm_model *m, const struct part *p, struct deco
 
 int llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err)
 {
-    int rc = 0;
     llm_raw_free(l);
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
         struct part p;
         if (!has_tensor(&m->c, layer, i) || of_experts(i))
             continue;
-        TRY(find(m, layer, i, 0, &p, err));
-        TRY(raw_part(m, &p, &l->t[i], err));
-        TRY(order_rows(&m->c, i, (void *)(uintptr_t)l->t[i].data,
-                       (size_t)p.cols * dtype_size(l->t[i].dtype), err));
+        PASS_ON(find(m, layer, i, 0, &p, err));
+        PASS_ON(raw_part(m, &p, &l->t[i], err));
+        PASS_ON(order_rows(&m->c, i, (void *)(uintptr_t)l->t[i].data,
+                           (size_t)p.cols * dtype_size(l->t[i].dtype), err));
     }
-out:
-    if (rc)
-        llm_raw_free(l);
-    return rc;
+    return 0;
 }
 
 void llm_raw_free(struct llm_raw_layer *l)

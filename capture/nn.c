@@ -115,14 +115,9 @@ void nn_gelu_tanh(float *x, int64_t n)
 
 int nn_kv_init(struct nn_kv *kv, int64_t n, int heads, int d, struct err *err)
 {
-    int rc = 0;
     *kv = (struct nn_kv){.n = n, .heads = heads, .d = d};
-    TRY(mem_alloc(&kv->k, n * heads * d, sizeof(float), "keys of a layer", err));
-    TRY(mem_alloc(&kv->v, n * heads * d, sizeof(float), "values of a layer", err));
-out:
-    if (rc)
-        nn_kv_free(kv);
-    return rc;
+    PASS_ON(mem_alloc(&kv->k, n * heads * d, sizeof(float), "keys of a layer", err));
+    return mem_alloc(&kv->v, n * heads * d, sizeof(float), "values of a layer", err);
 }
 
 void nn_kv_free(struct nn_kv *kv)
@@ -167,16 +162,15 @@ static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
     int64_t head = item / j->chunks, r0 = item % j->chunks * CHUNK, d = kv->d;
     int64_t n = j->nq - r0 < CHUNK ? j->nq - r0 : CHUNK;
     int64_t kv_at = head / (j->heads / kv->heads) * kv->n * d;
-    float *q = NULL;
-    double *out = NULL, *lse = NULL;
-    struct attn_ops ops = {0};
+    OWN(free_at) float *q = NULL;
+    OWN(free_at) double *out = NULL, *lse = NULL;
+    OWN(attn_release) struct attn_ops ops = {0};
     struct mask m;
-    int rc = 0;
     /* A chunk of rows is a head of its own whose last query stands at its absolute position. */
     int64_t nk = j->causal ? r0 + n + j->nk - j->nq : j->nk;
-    TRY(mem_alloc(&q, n * d, sizeof *q, "queries of a head", err));
-    TRY(mem_alloc(&out, n * d, sizeof *out, "output of a head", err));
-    TRY(mem_alloc(&lse, n, sizeof *lse, "log-sum-exp of a head", err));
+    PASS_ON(mem_alloc(&q, n * d, sizeof *q, "queries of a head", err));
+    PASS_ON(mem_alloc(&out, n * d, sizeof *out, "output of a head", err));
+    PASS_ON(mem_alloc(&lse, n, sizeof *lse, "log-sum-exp of a head", err));
     nn_take_head(j->q + r0 * j->heads * d, n, j->heads, kv->d, (int)head, q);
     struct attn_in in = {.nq = n,
                          .nk = nk,
@@ -188,20 +182,15 @@ static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
                          .scale = j->scale,
                          .causal = j->causal,
                          .reach = kv->reach};
-    TRY(attn_prepare(&ops, &in, PREC_F32, err));
+    PASS_ON(attn_prepare(&ops, &in, PREC_F32, err));
     attn_full_mask(&in, 0, n, &m);
-    TRY(attn_rows(&ops, &m, out, lse, err));
+    PASS_ON(attn_rows(&ops, &m, out, lse, err));
     for (int64_t r = 0; r < n; r++)
         for (int64_t c = 0; c < d; c++)
             j->out[((r0 + r) * j->heads + head) * d + c] = (float)out[r * d + c];
     if (j->lse)
         memcpy(j->lse + head * j->nq + r0, lse, (size_t)n * sizeof *lse);
-out:
-    attn_release(&ops);
-    free(q);
-    free(out);
-    free(lse);
-    return rc;
+    return 0;
 }
 
 int nn_attention(const float *q, const struct nn_kv *kv, int64_t nq, int64_t nk, int heads,
@@ -216,16 +205,11 @@ int nn_attention(const float *q, const struct nn_kv *kv, int64_t nq, int64_t nk,
 int attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t pool,
                  struct err *err)
 {
-    int rc = 0;
     *m =
         (struct attnmap){pool, (n_q + pool - 1) / pool, (n_k + pool - 1) / pool, heads, NULL, NULL};
     int64_t cells = heads * m->cells_q * m->cells_k;
-    TRY(mem_zalloc(&m->sum, cells, sizeof(float), "map sums", err));
-    TRY(mem_zalloc(&m->max, cells, sizeof(float), "map maxima", err));
-out:
-    if (rc)
-        attnmap_free(m);
-    return rc;
+    PASS_ON(mem_zalloc(&m->sum, cells, sizeof(float), "map sums", err));
+    return mem_zalloc(&m->max, cells, sizeof(float), "map maxima", err);
 }
 
 void attnmap_free(struct attnmap *m)

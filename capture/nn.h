@@ -2,8 +2,7 @@
  * nn.h - the float32 building blocks of the model runners. Matrices are row-major [token][channel];
  * all functions are in place or write to `y` that the caller owns.
  */
-#ifndef LACUNA_NN_H
-#define LACUNA_NN_H
+#pragma once
 
 #include "core/attention.h"
 #include "core/err.h"
@@ -104,5 +103,3 @@ int attnmap_rows(struct attnmap *m, const float *q, const struct nn_kv *kv, int6
 int raw_tensor_read(const struct st_file *file, const struct st_tensor *t,
                     struct decoder_tensor *out, struct err *err);
 void raw_tensor_free(struct decoder_tensor *t);
-
-#endif

@@ -44,6 +44,7 @@ static void regex_free(struct regex *r)
     free(r->pattern);
     free(r);
 }
+OWN_AT(regex_free, struct regex *)
 
 static int compile(struct regex *r, const char *where, struct err *err)
 {
@@ -75,18 +76,14 @@ static int compile(struct regex *r, const char *where, struct err *err)
 static int regex_compile(const char *pattern, const char *where, struct regex **out,
                          struct err *err)
 {
-    struct regex *r = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&r, 1, sizeof *r, "regular expression", err));
+    OWN(regex_free_at) struct regex *r = NULL;
+    PASS_ON(mem_zalloc(&r, 1, sizeof *r, "regular expression", err));
     r->pattern = strdup(pattern);
     if (!r->pattern)
-        FAIL(err, ERR_NOMEM, "%s: regular expression", where);
-    TRY(compile(r, where, err));
-    *out = r;
-    r = NULL;
-out:
-    regex_free(r);
-    return rc;
+        return err_set(err, ERR_NOMEM, "%s: regular expression", where);
+    PASS_ON(compile(r, where, err));
+    *out = HAND_OVER(r);
+    return 0;
 }
 
 /* First match in text[from, len): 1 with [*lo, *hi), 0 if there is none, negative on failure. The
@@ -214,16 +211,12 @@ static int read_norm_steps(const json_t *v, const char *where, int depth, struct
 
 int normalizer_read(const json_t *v, const char *where, struct normalizer **out, struct err *err)
 {
-    struct normalizer *n = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&n, 1, sizeof *n, "normalizer", err));
+    OWN(normalizer_free_at) struct normalizer *n = NULL;
+    PASS_ON(mem_zalloc(&n, 1, sizeof *n, "normalizer", err));
     if (v && !json_is_null(v))
-        TRY(read_norm_steps(v, where, 0, n, err));
-    *out = n;
-    n = NULL;
-out:
-    normalizer_free(n);
-    return rc;
+        PASS_ON(read_norm_steps(v, where, 0, n, err));
+    *out = HAND_OVER(n);
+    return 0;
 }
 
 static int run_form(const struct norm_step *s, const char *text, size_t len, struct buf *out,
@@ -548,20 +541,16 @@ static int check_order(const struct pretokenizer *t, const char *where, struct e
 int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **out,
                       struct err *err)
 {
-    struct pretokenizer *t = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&t, 1, sizeof *t, "pre-tokenizer", err));
+    OWN(pretokenizer_free_at) struct pretokenizer *t = NULL;
+    PASS_ON(mem_zalloc(&t, 1, sizeof *t, "pre-tokenizer", err));
     if (v && !json_is_null(v))
-        TRY(read_steps(v, where, 0, t, err));
-    TRY(check_order(t, where, err));
+        PASS_ON(read_steps(v, where, 0, t, err));
+    PASS_ON(check_order(t, where, err));
     for (int64_t i = 0; i < t->n && !t->unassigned; i++)
         if (t->steps[i].regex)
-            TRY(regex_compile("\\p{Cn}", where, &t->unassigned, err));
-    *out = t;
-    t = NULL;
-out:
-    pretokenizer_free(t);
-    return rc;
+            PASS_ON(regex_compile("\\p{Cn}", where, &t->unassigned, err));
+    *out = HAND_OVER(t);
+    return 0;
 }
 
 void pretokenizer_free(struct pretokenizer *t)

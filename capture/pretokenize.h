@@ -6,11 +6,10 @@
  * Pre-tokenizers: Sequence, Split (all behaviours), ByteLevel, Digits, Metaspace.
  * Any other type is refused by name: leaving one out would give other tokens without a word.
  */
-#ifndef LACUNA_PRETOKENIZE_H
-#define LACUNA_PRETOKENIZE_H
+#pragma once
 
 #include "core/buf.h"
-#include "core/err.h"
+#include "core/mem.h"
 #include "core/json.h"
 
 #include <stdbool.h>
@@ -42,9 +41,11 @@ struct pretokenizer;
  * `where` names the file. */
 int normalizer_read(const json_t *v, const char *where, struct normalizer **out, struct err *err);
 void normalizer_free(struct normalizer *n);
+OWN_AT(normalizer_free, struct normalizer *)
 int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **out,
                       struct err *err);
 void pretokenizer_free(struct pretokenizer *p);
+OWN_AT(pretokenizer_free, struct pretokenizer *)
 
 /* out (reset first) = normal form of text. */
 int normalizer_run(const struct normalizer *n, const char *text, size_t len, struct buf *out,
@@ -69,5 +70,3 @@ int char_byte(int32_t c);
 
 /* Offset of the first byte that is not part of valid UTF-8, or -1. */
 int64_t utf8_invalid(const char *s, size_t len);
-
-#endif

@@ -63,27 +63,24 @@ static int read_prompt(const char *path, struct buf *b, struct err *err)
 
 static int encode_prompt(struct text_run *r, const struct buf *text, struct err *err)
 {
-    struct tokenizer *tok = NULL;
+    OWN(tokenizer_close) struct tokenizer *tok = NULL;
     bool has_bos = false;
-    int32_t *ids = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
     int rc = 0;
-    TRY(tokenizer_open(r->o->model, &tok, err));
+    PASS_ON(tokenizer_open(r->o->model, &tok, err));
     rc = tokenizer_encode(tok, buf_str(text), text->len, &has_bos, &ids, &n, err);
     if (rc) {
         err_prefix(err, "%s", r->o->prompt);
-        goto out;
+        return rc;
     }
     bool want = r->o->bos == 1 || (r->o->bos == 0 && has_bos);
     int64_t skip = has_bos && !want, extra = want && !has_bos;
-    TRY(mem_alloc(&r->tokens, n + 1, sizeof *r->tokens, "tokens", err));
+    PASS_ON(mem_alloc(&r->tokens, n + 1, sizeof *r->tokens, "tokens", err));
     if (extra)
-        TRY(llm_bos(r->o->model, &r->model.c, r->tokens, err));
+        PASS_ON(llm_bos(r->o->model, &r->model.c, r->tokens, err));
     memcpy(r->tokens + extra, ids + skip, (size_t)(n - skip) * sizeof *ids);
     r->n = n - skip + extra;
-out:
-    free(ids);
-    tokenizer_close(&tok);
     return rc;
 }
 
@@ -111,30 +108,26 @@ static int load_tokens(struct text_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
     const char *path = o->tokens_file ? o->tokens_file : o->prompt;
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     int rc = 0;
     if (!path)
-        FAIL(err, ERR_USAGE, "capture: --prompt FILE is missing");
+        return err_set(err, ERR_USAGE, "capture: --prompt FILE is missing");
     if (o->tokens_file && o->prompt)
-        FAIL(err, ERR_USAGE, "capture: give --prompt or --tokens-file, not both");
-    TRY(read_prompt(path, &text, err));
+        return err_set(err, ERR_USAGE, "capture: give --prompt or --tokens-file, not both");
+    PASS_ON(read_prompt(path, &text, err));
     hash_text(hash_bytes(buf_str(&text), text.len), r->prompt_id);
     if (o->tokens_file)
-        TRY(parse_tokens(r, path, &text, err));
+        PASS_ON(parse_tokens(r, path, &text, err));
     else
-        TRY(encode_prompt(r, &text, err));
+        PASS_ON(encode_prompt(r, &text, err));
     if (o->tokens != INT64_MIN && o->tokens > r->n)
-        FAIL(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", path, (long long)r->n,
-             (long long)o->tokens);
+        return err_set(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", path,
+                       (long long)r->n, (long long)o->tokens);
     if (o->tokens != INT64_MIN)
         r->n = o->tokens;
     rc = llm_check_tokens(&r->model.c, r->tokens, r->n, err);
-    if (rc) {
+    if (rc)
         err_prefix(err, "%s", path);
-        goto out;
-    }
-out:
-    buf_free(&text);
     return rc;
 }
 
@@ -175,21 +168,19 @@ static int encode_more(struct text_run *r, const struct buf *text, struct err *e
 static int read_continuation(struct text_run *r, struct err *err)
 {
     const char *path = r->o->continuation;
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     char id[HASH_TEXT_MAX];
     int rc = 0;
-    TRY(read_prompt(path, &text, err));
+    PASS_ON(read_prompt(path, &text, err));
     hash_text(hash_bytes(buf_str(&text), text.len), id);
     snprintf(r->generated_by, sizeof r->generated_by, "forced:%s", id);
-    TRY(r->o->tokens_file ? parse_tokens(r, path, &text, err) : encode_more(r, &text, err));
+    PASS_ON(r->o->tokens_file ? parse_tokens(r, path, &text, err) : encode_more(r, &text, err));
     if (r->n - r->prompt < r->o->generate)
-        FAIL(err, ERR_USAGE, "%s has %lld tokens, --generate asks for %lld", path,
-             (long long)(r->n - r->prompt), (long long)r->o->generate);
+        return err_set(err, ERR_USAGE, "%s has %lld tokens, --generate asks for %lld", path,
+                       (long long)(r->n - r->prompt), (long long)r->o->generate);
     r->n = r->prompt + r->o->generate;
     if ((rc = llm_check_tokens(&r->model.c, r->tokens, r->n, err)) != 0)
         err_prefix(err, "%s", path);
-out:
-    buf_free(&text);
     return rc;
 }
 

@@ -81,6 +81,7 @@ static void bpe_free(struct bpe *b)
     free(b->word);
     free(b);
 }
+OWN_AT(bpe_free, struct bpe *)
 
 /* -1 if unknown */
 static int32_t bpe_id(const struct bpe *b, const char *token)
@@ -290,26 +291,22 @@ static int read_options(const json_t *model, const char *where, struct bpe *b, s
  * types other than BPE are ERR_INPUT naming `where`. */
 static int bpe_read(const json_t *model, const char *where, struct bpe **out, struct err *err)
 {
-    struct bpe *b = NULL;
+    OWN(bpe_free_at) struct bpe *b = NULL;
     const char *unknown = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&b, 1, sizeof *b, "tokenizer", err));
+    PASS_ON(mem_zalloc(&b, 1, sizeof *b, "tokenizer", err));
     if (!json_is_object(model))
-        FAIL(err, ERR_INPUT, "%s: \"model\" must be an object", where);
-    TRY(read_options(model, where, b, err));
-    TRY(read_vocab(model, where, b, err));
+        return err_set(err, ERR_INPUT, "%s: \"model\" must be an object", where);
+    PASS_ON(read_options(model, where, b, err));
+    PASS_ON(read_vocab(model, where, b, err));
     find_byte_tokens(b);
-    TRY(read_merges(model, where, b, err));
-    TRY(jget_str_opt(model, "unk_token", where, &unknown, err));
+    PASS_ON(read_merges(model, where, b, err));
+    PASS_ON(jget_str_opt(model, "unk_token", where, &unknown, err));
     b->unknown = unknown ? bpe_id(b, unknown) : -1;
     if (unknown && b->unknown < 0)
-        FAIL(err, ERR_INPUT, "%s: model: unk_token \"%.60s\" is not in the vocabulary", where,
-             unknown);
-    *out = b;
-    b = NULL;
-out:
-    bpe_free(b);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: model: unk_token \"%.60s\" is not in the vocabulary",
+                       where, unknown);
+    *out = HAND_OVER(b);
+    return 0;
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */
@@ -508,6 +505,7 @@ static void added_free(struct added_tokens *a)
     strmap_free(&a->place);
     free(a);
 }
+OWN_AT(added_free, struct added_tokens *)
 
 /* Id of an added token by its text, -1 if there is none; text of an id, NULL if there is none. */
 static int32_t added_id(const struct added_tokens *a, const char *text)
@@ -609,26 +607,22 @@ static int by_first_byte(const void *pa, const void *pb)
 static int added_read(const json_t *list, const char *where, const struct bpe *bpe,
                       const struct normalizer *norm, struct added_tokens **out, struct err *err)
 {
-    struct added_tokens *a = NULL;
+    OWN(added_free_at) struct added_tokens *a = NULL;
     int64_t id;
-    int rc = 0;
-    TRY(mem_zalloc(&a, 1, sizeof *a, "added tokens", err));
+    PASS_ON(mem_zalloc(&a, 1, sizeof *a, "added tokens", err));
     a->max_id = -1;
     if (list && !json_is_null(list) && !json_is_array(list))
-        FAIL(err, ERR_INPUT, "%s: \"added_tokens\" must be an array", where);
+        return err_set(err, ERR_INPUT, "%s: \"added_tokens\" must be an array", where);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
-        TRY(jget_int(v, "id", where, &id, err));
+        PASS_ON(jget_int(v, "id", where, &id, err));
         if (id < 0)
-            FAIL(err, ERR_INPUT, "%s: added token %zu: id %lld is negative", where, i,
-                 (long long)id);
-        TRY(add_token(a, v, id, true, where, bpe, norm, err));
+            return err_set(err, ERR_INPUT, "%s: added token %zu: id %lld is negative", where, i,
+                           (long long)id);
+        PASS_ON(add_token(a, v, id, true, where, bpe, norm, err));
     }
-    *out = a;
-    a = NULL;
-out:
-    added_free(a);
-    return rc;
+    *out = HAND_OVER(a);
+    return 0;
 }
 
 /* All tokens are there. */
@@ -1090,8 +1084,7 @@ int tokenizer_open(const char *model, struct tokenizer **out, struct err *err)
     PASS_ON(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
     PASS_ON(read_tokenizer(t, model, err));
     PASS_ON(read_files(t, model, err));
-    *out = t;
-    t = NULL;
+    *out = HAND_OVER(t);
     return 0;
 }
 
@@ -1278,20 +1271,16 @@ void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, 
 int tokenizer_texts(const char *dir, const int32_t *ids, int64_t n, struct str_list *out,
                     struct err *err)
 {
-    struct tokenizer *t = NULL;
-    struct buf b = {0};
-    int rc = 0;
-    TRY(tokenizer_open(dir, &t, err));
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
+    OWN(buf_free) struct buf b = {0};
+    PASS_ON(tokenizer_open(dir, &t, err));
     for (int64_t i = 0; i < n; i++) {
         buf_reset(&b);
         tokenizer_decode(t, ids + i, 1, &b);
-        TRY(buf_check(&b, "text of a token", err));
+        PASS_ON(buf_check(&b, "text of a token", err));
         str_list_add(out, buf_str(&b));
     }
     if (out->failed)
-        FAIL(err, ERR_NOMEM, "texts of tokens: out of memory");
-out:
-    tokenizer_close(&t);
-    buf_free(&b);
-    return rc;
+        return err_set(err, ERR_NOMEM, "texts of tokens: out of memory");
+    return 0;
 }

@@ -13,8 +13,7 @@
  * other than BPE, and normalisers, pre-tokenizers and post-processors that pretokenize.h does not
  * list.
  */
-#ifndef LACUNA_TOKENIZER_H
-#define LACUNA_TOKENIZER_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -57,5 +56,3 @@ void tokenizer_decode_bytes(const struct tokenizer *t, const int32_t *ids, int64
  */
 int tokenizer_texts(const char *dir, const int32_t *ids, int64_t n, struct str_list *out,
                     struct err *err);
-
-#endif

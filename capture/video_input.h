@@ -2,8 +2,7 @@
  * video_input.h - what a video diffusion transformer starts from (size, text embeddings, noise,
  * schedule), its sampler, and clips as pictures.
  */
-#ifndef LACUNA_VIDEO_INPUT_H
-#define LACUNA_VIDEO_INPUT_H
+#pragma once
 
 #include "capture/wan_config.h"
 #include "core/err.h"
@@ -85,5 +84,3 @@ void flow_guide(float *v, const float *v_uncond, int64_t n, double guidance);
 
 /* Write DIR/frame-000.png ... from x [3][t][h][w], RGB in [-1, 1] (clamped). DIR is created. */
 int frames_write(const char *dir, const float *x, int64_t t, int64_t h, int64_t w, struct err *err);
-
-#endif

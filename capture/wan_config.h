@@ -2,8 +2,7 @@
  * wan_config.h - config.json of a Wan 2.1 video diffusion transformer in diffusers' layout
  * (_class_name WanTransformer3DModel).
  */
-#ifndef LACUNA_WAN_CONFIG_H
-#define LACUNA_WAN_CONFIG_H
+#pragma once
 
 #include "core/err.h"
 
@@ -41,5 +40,3 @@ bool wan_config_is(const char *dir);
  * transformer than Wan's, or a whole pipeline (model_index.json), of which one folder is wanted. 0
  * for everything else, a language model or no model at all. */
 int foreign_refuse(const char *dir, struct err *err);
-
-#endif

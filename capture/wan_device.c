@@ -97,19 +97,16 @@ static int open_on(const struct wan_model *m, const struct wan_device_ask *ask,
 
 int wan_device_open(struct wan_model *m, const struct wan_device_ask *ask, struct err *err)
 {
-    struct wan_device *dev = NULL;
+    OWN(wan_device_close) struct wan_device *dev = NULL;
     int rc = 0;
-    TRY(mem_zalloc(&dev, 1, sizeof *dev, "device", err));
+    PASS_ON(mem_zalloc(&dev, 1, sizeof *dev, "device", err));
     dev->on = ask->on;
     rc = open_on(m, ask, dev, err);
     if (rc) {
         err_prefix(err, "--device %s", ask->on->name);
-        goto out;
+        return rc;
     }
-    m->device = dev;
-    dev = NULL;
-out:
-    wan_device_close(&dev);
+    m->device = HAND_OVER(dev);
     return rc;
 }
 

@@ -344,19 +344,14 @@ static int attend_mapped(struct state *s, const struct nn_kv *kv, int layer,
                          const struct wan_hooks *hooks, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    struct attnmap map = {0};
-    double *lse = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&lse, s->n * c->heads, sizeof *lse, "log-sum-exp", err));
-    TRY(attend_exact(s, kv, lse, err));
-    TRY(attnmap_init(&map, c->heads, s->n, s->n, hooks->pool, err));
-    TRY(attnmap_rows(&map, s->q, kv, 0, s->n, s->n, 1 / sqrt(c->head_dim), false, lse, s->jobs,
-                     err));
-    TRY(hooks->maps(hooks->ctx, layer, &map, err));
-out:
-    attnmap_free(&map);
-    free(lse);
-    return rc;
+    OWN(attnmap_free) struct attnmap map = {0};
+    OWN(free_at) double *lse = NULL;
+    PASS_ON(mem_alloc(&lse, s->n * c->heads, sizeof *lse, "log-sum-exp", err));
+    PASS_ON(attend_exact(s, kv, lse, err));
+    PASS_ON(attnmap_init(&map, c->heads, s->n, s->n, hooks->pool, err));
+    PASS_ON(attnmap_rows(&map, s->q, kv, 0, s->n, s->n, 1 / sqrt(c->head_dim), false, lse, s->jobs,
+                         err));
+    return hooks->maps(hooks->ctx, layer, &map, err);
 }
 
 /* y = self-attention: the model's own where it has one. */
@@ -431,23 +426,19 @@ static int feed_forward(struct state *s, const struct wan_block *b, const float 
 static int run_blocks(struct state *s, const struct wan_hooks *hooks, struct err *err)
 {
     int64_t d6 = 6 * s->m->c.dim;
-    struct wan_block scratch = {0};
-    float *mod = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&mod, d6, sizeof *mod, "modulation", err));
+    OWN(wan_block_free) struct wan_block scratch = {0};
+    OWN(free_at) float *mod = NULL;
+    PASS_ON(mem_alloc(&mod, d6, sizeof *mod, "modulation", err));
     for (int layer = 0; layer < s->m->c.layers; layer++) {
         const struct wan_block *b;
-        TRY(wan_block_get(s->m, layer, &scratch, &b, err));
+        PASS_ON(wan_block_get(s->m, layer, &scratch, &b, err));
         for (int64_t i = 0; i < d6; i++)
             mod[i] = b->t[WAN_MOD][i] + s->mod[i];
-        TRY(self_attention(s, b, layer, mod, hooks, err));
-        TRY(cross_attention(s, b, err));
-        TRY(feed_forward(s, b, mod, err));
+        PASS_ON(self_attention(s, b, layer, mod, hooks, err));
+        PASS_ON(cross_attention(s, b, err));
+        PASS_ON(feed_forward(s, b, mod, err));
     }
-out:
-    wan_block_free(&scratch);
-    free(mod);
-    return rc;
+    return 0;
 }
 
 /* ---- output --------------------------------------------------------------------------------- */
@@ -488,23 +479,18 @@ static int unpatchify(struct state *s, float *v, struct err *err)
 int wan_forward(struct wan_model *m, const struct wan_input *in, int jobs,
                 const struct wan_hooks *hooks, float *v, struct err *err)
 {
-    struct state s = {.m = m, .in = in, .jobs = jobs};
-    double *inv_freq = NULL;
-    int rc = 0;
+    OWN(state_free) struct state s = {.m = m, .in = in, .jobs = jobs};
+    OWN(free_at) double *inv_freq = NULL;
     if (m->device)
         return wan_device_forward(m, in, hooks, v, err);
-    TRY(wan_grid(&m->c, in->t, in->h, in->w, s.grid, err));
+    PASS_ON(wan_grid(&m->c, in->t, in->h, in->w, s.grid, err));
     s.n = s.grid[0] * s.grid[1] * s.grid[2];
-    TRY(mem_alloc(&inv_freq, m->c.head_dim / 2, sizeof *inv_freq, "rotary frequencies", err));
+    PASS_ON(mem_alloc(&inv_freq, m->c.head_dim / 2, sizeof *inv_freq, "rotary frequencies", err));
     wan_rotary(&m->c, s.pairs, inv_freq);
-    TRY(state_init(&s, err));
+    PASS_ON(state_init(&s, err));
     rotary_tables(&s, inv_freq);
-    TRY(condition(&s, err));
-    TRY(patchify(&s, err));
-    TRY(run_blocks(&s, hooks, err));
-    TRY(unpatchify(&s, v, err));
-out:
-    free(inv_freq);
-    state_free(&s);
-    return rc;
+    PASS_ON(condition(&s, err));
+    PASS_ON(patchify(&s, err));
+    PASS_ON(run_blocks(&s, hooks, err));
+    return unpatchify(&s, v, err);
 }

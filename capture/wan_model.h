@@ -7,8 +7,7 @@
  *
  * Peebles & Xie, arXiv 2212.09748 (AdaLN); Wan, arXiv 2503.20314; tensor names as in diffusers.
  */
-#ifndef LACUNA_WAN_MODEL_H
-#define LACUNA_WAN_MODEL_H
+#pragma once
 
 #include "capture/nn.h"
 #include "capture/wan_config.h"
@@ -130,5 +129,3 @@ double wan_device_seconds(const struct wan_device *d);
 
 /* Bytes of host memory that it takes, with maps in cells of pool (0: none). */
 int64_t wan_device_bytes(const struct wan_config *c, int64_t tokens, int64_t pool);
-
-#endif

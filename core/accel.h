@@ -3,8 +3,7 @@
  * selection for some methods, metrics, device times, and a description of the machine. sim and cuda
  * both include it and never each other; main.c puts the back end into struct app.
  */
-#ifndef LACUNA_ACCEL_H
-#define LACUNA_ACCEL_H
+#pragma once
 
 #include "core/attention.h"
 #include "core/err.h"
@@ -343,5 +342,3 @@ struct accel {
      * plans, results). NULL: not known. */
     double (*used_s)(struct accel_session *s);
 };
-
-#endif

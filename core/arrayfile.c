@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum kind { NPY, NPZ, SAFETENSORS };
 
@@ -31,17 +30,14 @@ static int file_kind(const char *path, enum kind *kind, struct err *err)
 {
     unsigned char b[8] = {0};
     int64_t size;
-    int fd = -1, rc = 0;
-    TRY(io_open(path, &fd, &size, err));
+    OWN(io_close_at) int fd = -1;
+    PASS_ON(io_open(path, &fd, &size, err));
     if (size < 8)
-        FAIL(err, ERR_INPUT, "%s: %lld bytes are no .npy, .npz or .safetensors file", path,
-             (long long)size);
-    TRY(io_read_at(fd, path, size, 0, b, sizeof b, err));
+        return err_set(err, ERR_INPUT, "%s: %lld bytes are no .npy, .npz or .safetensors file",
+                       path, (long long)size);
+    PASS_ON(io_read_at(fd, path, size, 0, b, sizeof b, err));
     *kind = memcmp(b, "\x93NUMPY", 6) == 0 ? NPY : memcmp(b, "PK", 2) == 0 ? NPZ : SAFETENSORS;
-out:
-    if (fd >= 0)
-        close(fd);
-    return rc;
+    return 0;
 }
 
 static int room(struct array_file *f, int64_t n, struct err *err)
@@ -121,8 +117,7 @@ int array_file_open(const char *path, struct array_file **out, struct err *err)
     PASS_ON(mem_dup(&f->path, path, path, err));
     PASS_ON(file_kind(path, &f->kind, err));
     PASS_ON(open_kind[f->kind](f, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 

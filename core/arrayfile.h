@@ -2,13 +2,11 @@
  * arrayfile.h - named arrays of whole numbers in files of other programs: .npy, .npz, .safetensors.
  * The file's first bytes say which it is.
  */
-#ifndef LACUNA_ARRAYFILE_H
-#define LACUNA_ARRAYFILE_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #define ARRAY_DIMS 8
@@ -40,5 +38,3 @@ int array_read_i64(const struct array_file *f, const struct array_at *a, int64_t
 /* The same of a boolean array or of integers that are 0 or 1, as bytes. */
 int array_read_bool(const struct array_file *f, const struct array_at *a, int64_t first, int64_t n,
                     uint8_t *dst, struct err *err);
-
-#endif

@@ -11,8 +11,7 @@
  * float through BLAS and row sums in double: fast, about 1e-6 relative from the other. One call
  * uses one thread; callers run heads or row ranges in parallel.
  */
-#ifndef LACUNA_ATTENTION_H
-#define LACUNA_ATTENTION_H
+#pragma once
 
 #include "core/err.h"
 #include "core/mask.h"
@@ -188,5 +187,3 @@ void softmax_f64(double *z, int64_t n);
  * a few rows of nk doubles. */
 int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float *sum, float *max,
              struct err *err);
-
-#endif

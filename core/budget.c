@@ -370,22 +370,20 @@ int budget_bind(struct budget_target *t, const struct method *m, void *params, c
 int budget_apply(const struct budget_target *t, const struct method *m, const char *found,
                  void *params, struct err *err)
 {
-    char *copy = strdup(found), *save = NULL;
-    int rc = 0;
+    char *save = NULL;
+    OWN(free_at) char *copy = strdup(found);
     if (!copy)
         return err_set(err, ERR_NOMEM, "%s: out of memory", found);
     for (char *part = strtok_r(copy, ":", &save); part; part = strtok_r(NULL, ":", &save)) {
         char *eq = strchr(part, '=');
         if (!eq || !words_have(t->params, ' ', part, (size_t)(eq - part)))
-            FAIL(err, ERR_USAGE, "'%s' does not set %s", found, t->params);
+            return err_set(err, ERR_USAGE, "'%s' does not set %s", found, t->params);
         *eq = '\0';
-        TRY(opt_set(m->params.table, params, m->name, part, eq + 1, err));
+        PASS_ON(opt_set(m->params.table, params, m->name, part, eq + 1, err));
     }
     if (m->params.validate)
-        TRY(m->params.validate(params, err));
-out:
-    free(copy);
-    return rc;
+        PASS_ON(m->params.validate(params, err));
+    return 0;
 }
 
 /* ---- metrics -------------------------------------------------------------------------------- */

@@ -5,8 +5,7 @@
  * A method names its budget parameters in its own file (struct budget_param). This header has the
  * target, its text, and the way from a number to a parameter; the search is sim/budgetsearch.h.
  */
-#ifndef LACUNA_BUDGET_H
-#define LACUNA_BUDGET_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -99,5 +98,3 @@ int budget_direction(const char *metric);
 
 /* Do the counts of a mask alone decide this metric, whatever the attention over it? */
 bool budget_needs_counts_only(const char *metric);
-
-#endif

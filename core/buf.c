@@ -5,13 +5,11 @@
 
 #include "core/mem.h"
 
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* Room for `more` bytes and the final NUL. */
 bool buf_reserve(struct buf *b, size_t more)

@@ -4,8 +4,7 @@
  * An allocation failure sets `failed`, and later appends do nothing. Call buf_check() once, before
  * the result is used.
  */
-#ifndef LACUNA_BUF_H
-#define LACUNA_BUF_H
+#pragma once
 
 #include "core/err.h"
 
@@ -28,5 +27,3 @@ bool buf_reserve(struct buf *b, size_t more);
 void buf_free(struct buf *b);
 const char *buf_str(const struct buf *b); /* never NULL */
 int buf_check(const struct buf *b, const char *what, struct err *err);
-
-#endif

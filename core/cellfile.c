@@ -26,20 +26,15 @@ struct cellfile {
 int cellfile_create(const char *path, const char *format, int major, int minor, bool force,
                     struct cellfile **out, struct err *err)
 {
-    struct cellfile *f = NULL;
-    int rc = 0;
-    h5_lock();
-    TRY(mem_zalloc(&f, 1, sizeof *f, "file of cells", err));
+    H5_LOCKED;
+    OWN(cellfile_abort) struct cellfile *f = NULL;
+    PASS_ON(mem_zalloc(&f, 1, sizeof *f, "file of cells", err));
     f->cells = H5I_INVALID_HID;
     f->aside = -1;
-    TRY(h5_part_create(&f->part, path, format, major, minor, force, err));
-    TRY(h5_create_group(f->part.file, "cells", &f->cells, err));
-    *out = f;
-    f = NULL;
-out:
-    cellfile_abort(&f);
-    h5_unlock();
-    return rc;
+    PASS_ON(h5_part_create(&f->part, path, format, major, minor, force, err));
+    PASS_ON(h5_create_group(f->part.file, "cells", &f->cells, err));
+    *out = HAND_OVER(f);
+    return 0;
 }
 
 const char *cellfile_path(const struct cellfile *f)
@@ -101,19 +96,15 @@ int h5_cell_add(struct cellfile *f, struct h5_cell_list *l, const void *data, in
                 struct err *err)
 {
     int64_t size = element(l);
-    int rc = mem_grow(&l->data, &l->cap, l->kept + n, (size_t)size, "lists of a cell", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&l->data, &l->cap, l->kept + n, (size_t)size, "lists of a cell", err));
     if (n)
         memcpy((char *)l->data + l->kept * size, data, (size_t)(n * size));
     l->kept += n;
     l->n += n;
     if (l->kept * size < LIST_BYTES)
         return 0;
-    h5_lock();
-    rc = put_aside(f, l, err);
-    h5_unlock();
-    return rc;
+    H5_LOCKED;
+    return put_aside(f, l, err);
 }
 
 /* What lies aside goes to its place in the file. */
@@ -190,15 +181,12 @@ static int add(struct cellfile *f, struct h5_cell *c, struct err *err)
 int cellfile_put(struct cellfile *f, struct h5_cell *c, struct err *err)
 {
     int64_t ordinal = c->id.ordinal;
-    int rc = 0;
-    h5_lock();
-    TRY(add(f, c, err));
+    H5_LOCKED;
+    PASS_ON(add(f, c, err));
     for (int i = 0; i < 2 && ordinal >= f->next; i++) /* it waits */
         if (c->lists[i].kept)
-            TRY(put_aside(f, c->lists + i, err));
-out:
-    h5_unlock();
-    return rc;
+            PASS_ON(put_aside(f, c->lists + i, err));
+    return 0;
 }
 
 int cellfile_end(struct cellfile *f, int64_t ordinal, struct err *err)

@@ -6,8 +6,7 @@
  * cell that waits, and those beyond 16 MB, lie in a file without a name; memory holds some hundred
  * bytes for each waiting cell.
  */
-#ifndef LACUNA_CELLFILE_H
-#define LACUNA_CELLFILE_H
+#pragma once
 
 #include "core/h5util.h"
 #include "core/record.h"
@@ -59,5 +58,3 @@ int64_t cellfile_next(const struct cellfile *f);
 int cellfile_commit(struct cellfile **f, struct err *err);
 void cellfile_abort(struct cellfile **f); /* accepts NULL */
 const char *cellfile_path(const struct cellfile *f);
-
-#endif

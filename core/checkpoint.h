@@ -2,8 +2,7 @@
  * checkpoint.h - what a language model lies in: a directory in the Hugging Face layout, or one GGUF
  * file. Behind these functions nothing knows which.
  */
-#ifndef LACUNA_CHECKPOINT_H
-#define LACUNA_CHECKPOINT_H
+#pragma once
 
 #include "core/json.h"
 #include "core/safetensors.h"
@@ -31,5 +30,3 @@ void checkpoint_name(const char *model, char *name, size_t size);
 /* Types of the tensors and how many there are of each, the most frequent first: "Q4_1 (210), F32
  * (61)". */
 void checkpoint_types(const struct st_file *weights, char *text, size_t size);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * child.h - programs that this one starts end with it, whatever ends it.
  */
-#ifndef LACUNA_CHILD_H
-#define LACUNA_CHILD_H
+#pragma once
 
 #include <spawn.h>
 #include <sys/types.h>
@@ -23,5 +22,3 @@ int child_wait(struct child *c, double seconds, int *status);
 
 /* Kill it with everything that it started; accepts a zeroed struct and one that has ended. */
 void child_kill(struct child *c);
-
-#endif

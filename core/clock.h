@@ -1,8 +1,7 @@
 /*
  * clock.h - a monotonic clock, for durations, and a stopwatch.
  */
-#ifndef LACUNA_CLOCK_H
-#define LACUNA_CLOCK_H
+#pragma once
 
 #include "core/log.h"
 
@@ -44,5 +43,3 @@ static inline void stopwatch_log(const struct stopwatch *w, const char *what)
 {
     log_debug("%s: ms of %s", what, w->text);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * cmd.h - the command table and what every command shares.
  */
-#ifndef LACUNA_CMD_H
-#define LACUNA_CMD_H
+#pragma once
 
 #include "core/denoiser.h"
 #include "core/err.h"
@@ -104,5 +103,3 @@ int cmd_jobs(const struct common_opts *c);
 
 /* The summary with a capital letter and without a full stop. */
 void cmd_summary(const struct command *cmd, struct buf *b);
-
-#endif

@@ -15,7 +15,6 @@
 
 #include <glob.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct opt list_options[] = {

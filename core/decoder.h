@@ -6,8 +6,7 @@
  * The caller reads the checkpoint layer by layer and writes the trace; the device holds the hidden
  * state of all tokens and one layer's weights.
  */
-#ifndef LACUNA_DECODER_H
-#define LACUNA_DECODER_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -175,5 +174,3 @@ struct decoder_accel {
 
     const struct decoder_states *states; /* of a decoder opened with shape.states > 0 */
 };
-
-#endif

@@ -6,8 +6,7 @@
  * The device holds the weights of all blocks. The caller reads them from the checkpoint, goes
  * through the blocks of every evaluation and writes the trace; the sampler is the caller's.
  */
-#ifndef LACUNA_DENOISER_H
-#define LACUNA_DENOISER_H
+#pragma once
 
 #include "core/decoder.h"
 
@@ -106,5 +105,3 @@ struct denoiser_accel {
     double (*seconds)(const struct denoiser *d);
     const char *(*device)(const struct denoiser *d); /* name of the GPU */
 };
-
-#endif

@@ -4,8 +4,7 @@
  * Float to narrower float rounds to nearest, ties to even; overflow becomes infinity; NaN stays
  * NaN (quiet, sign kept). Float to int8 saturates, NaN becomes 0.
  */
-#ifndef LACUNA_DTYPE_H
-#define LACUNA_DTYPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -97,5 +96,3 @@ float dtype_round(enum dtype t, float f);
  * type that has no conversion. `src`/`dst` of type t may be unaligned. */
 int dtype_to_f32(enum dtype t, const void *src, float *dst, int64_t n);
 int dtype_from_f32(enum dtype t, const float *src, void *dst, int64_t n);
-
-#endif

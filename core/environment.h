@@ -2,8 +2,7 @@
  * environment.h - the environment of a child process, whether PATH has a program, and where the
  * data is.
  */
-#ifndef LACUNA_ENVIRONMENT_H
-#define LACUNA_ENVIRONMENT_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -23,5 +22,3 @@ bool program_found(const char *name);
  * beside the executable (../datasets, datasets, ../share/lacuna), else ./datasets. Not found:
  * ERR_INPUT with the places looked at. */
 int datadir_find(const char *below, struct buf *path, struct err *err);
-
-#endif

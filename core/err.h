@@ -6,10 +6,7 @@
  * context in front with err_prefix() while the error travels upwards ("layer 12: reading k: ...").
  * Nothing outside main.c prints a final message or exits.
  */
-#ifndef LACUNA_ERR_H
-#define LACUNA_ERR_H
-
-#include <stddef.h>
+#pragma once
 
 /* X(identifier, process exit code, text) */
 #define ERR_CODES(X)                                                                               \
@@ -102,5 +99,3 @@ const char *err_text(int code); /* generic text of a code */
         rc = err_set((err), (code), __VA_ARGS__);                                                  \
         goto out;                                                                                  \
     } while (0)
-
-#endif

@@ -36,22 +36,17 @@ static int refuse_part(const char *path, struct err *err)
 int io_open(const char *path, int *out, int64_t *size, struct err *err)
 {
     struct stat st;
-    int rc = refuse_part(path, err);
-    if (rc)
-        return rc;
+    PASS_ON(refuse_part(path, err));
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    OWN(io_close_at) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
     if (fstat(fd, &st) != 0)
-        rc = err_sys(err, ERR_IO, "%s: cannot stat", path);
-    else if (!S_ISREG(st.st_mode))
-        rc = err_set(err, ERR_INPUT, "%s: not a regular file", path);
-    if (rc) {
-        close(fd);
-        return rc;
-    }
+        return err_sys(err, ERR_IO, "%s: cannot stat", path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, ERR_INPUT, "%s: not a regular file", path);
     *out = fd;
+    fd = -1;
     *size = st.st_size;
     return 0;
 }
@@ -152,19 +147,15 @@ static int read_fd(int fd, struct buf *b, const char *path, size_t max, struct e
 
 int buf_read_file(struct buf *b, const char *path, size_t max, struct err *err)
 {
-    int rc = 0, fd = -1;
+    OWN(io_close_at) int fd = -1;
     int64_t size = 0;
-    TRY(io_open_text(path, &fd, &size, err));
+    PASS_ON(io_open_text(path, &fd, &size, err));
     if (size > 0 && (uint64_t)size > max)
-        FAIL(err, ERR_INPUT, "%s: %lld bytes, at most %zu are expected", path, (long long)size,
-             max);
+        return err_set(err, ERR_INPUT, "%s: %lld bytes, at most %zu are expected", path,
+                       (long long)size, max);
     buf_reserve(b, size > 0 ? (size_t)size + 1 : 1);
-    TRY(buf_check(b, path, err));
-    TRY(read_fd(fd, b, strcmp(path, "-") == 0 ? "standard input" : path, max, err));
-out:
-    if (fd >= 0)
-        close(fd);
-    return rc;
+    PASS_ON(buf_check(b, path, err));
+    return read_fd(fd, b, strcmp(path, "-") == 0 ? "standard input" : path, max, err);
 }
 
 static int make_one(const char *path, struct err *err)
@@ -208,21 +199,17 @@ int io_exists(const char *path, bool *there, struct err *err)
 
 int make_dirs(const char *path, struct err *err)
 {
-    int rc = 0;
-    char *copy = strdup(path);
+    OWN(free_at) char *copy = strdup(path);
     if (!copy)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
     for (char *p = copy + 1; copy[0] && *p; p++) {
         if (*p != '/')
             continue;
         *p = '\0';
-        TRY(make_one(copy, err));
+        PASS_ON(make_one(copy, err));
         *p = '/';
     }
-    TRY(make_one(copy, err));
-out:
-    free(copy);
-    return rc;
+    return make_one(copy, err);
 }
 
 /* ---- outputs that appear complete or not at all -------------------------------------------------
@@ -613,9 +600,7 @@ static int find_newline(struct io_lines *l, size_t limit, const char **newline, 
         seen = n;
         if (*newline || n == limit || l->ended)
             return 0;
-        int rc = fill(l, err);
-        if (rc)
-            return rc;
+        PASS_ON(fill(l, err));
     }
 }
 

@@ -4,8 +4,7 @@
  * Every reader has a limit and no reader waits for a writer: an input is a regular file, or a
  * descriptor that the caller opened and named ("-", /dev/stdin, /dev/fd/N).
  */
-#ifndef LACUNA_FILEIO_H
-#define LACUNA_FILEIO_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -14,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 /* Open a regular file for reading; *size is its length. Missing, unreadable or not a regular file
  * (directory, FIFO, device): ERR_INPUT. The caller closes *fd. */
@@ -22,6 +22,12 @@ int io_open(const char *path, int *fd, int64_t *size, struct err *err);
 /* Open a text for reading in order: a regular file as io_open does, or a named descriptor, for
  * which *size is -1. ERR_INPUT as of io_open. The caller closes *fd. */
 int io_open_text(const char *path, int *fd, int64_t *size, struct err *err);
+
+static inline void io_close_at(int *fd) /* for OWN */
+{
+    if (*fd >= 0)
+        close(*fd);
+}
 
 /* The descriptor of /dev/stdin, /dev/stdout, /dev/stderr, /dev/fd/N or /proc/self/fd/N, else -1. */
 int io_named_descriptor(const char *path);
@@ -137,5 +143,3 @@ void io_remove_parts(void);
 
 /* Write a whole file: io_part_open, io_write, io_part_close. */
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err);
-
-#endif

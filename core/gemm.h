@@ -6,8 +6,7 @@
  * here first asks whether a buffer is free or whether there is room for one more, and otherwise
  * waits until another product ends.
  */
-#ifndef LACUNA_GEMM_H
-#define LACUNA_GEMM_H
+#pragma once
 
 #include "core/err.h"
 
@@ -68,5 +67,3 @@ const char *openblas_kernels(void);
 
 /* Its version and build, "none" where it is not installed. */
 const char *openblas_text(void);
-
-#endif

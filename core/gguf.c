@@ -143,8 +143,7 @@ static int array(struct reader *r, const char *key, int depth, json_t **out, str
         if (json_array_append_new(list, v))
             return err_set(err, ERR_NOMEM, "%s: metadata", r->path);
     }
-    *out = list;
-    list = NULL;
+    *out = HAND_OVER(list);
     return 0;
 }
 

@@ -6,8 +6,7 @@
  * Q8_0, Q4_K, Q5_K, Q6_K. Every count, offset and size is checked against the file; what is damaged
  * or not supported is ERR_INPUT by name.
  */
-#ifndef LACUNA_GGUF_H
-#define LACUNA_GGUF_H
+#pragma once
 
 #include "core/json.h"
 #include "core/safetensors.h"
@@ -36,5 +35,3 @@ const struct st_tensor *gguf_tensor(const struct gguf *g, const char *name); /* 
 /* What config.json (generation_config.json too) and tokenizer.json of the model would say. */
 int gguf_config(const char *path, const struct gguf *g, json_t **out, struct err *err);
 int gguf_tokenizer(const char *path, const struct gguf *g, json_t **out, struct err *err);
-
-#endif

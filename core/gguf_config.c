@@ -10,7 +10,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* What is read, and for what it stands. */
@@ -157,27 +156,22 @@ static int put_factors(const struct source *s, const char *name, json_t *o, cons
                        struct err *err)
 {
     const struct st_tensor *t = gguf_tensor(s->g, name);
-    struct st_file *f = NULL;
-    float *x = NULL;
-    json_t *list = json_array();
-    int rc = 0;
+    OWN(st_close) struct st_file *f = NULL;
+    OWN(free_at) float *x = NULL;
+    OWN(json_decrefp) json_t *list = json_array();
     if (!t || t->count > 4096)
-        FAIL(err, ERR_INPUT, "%s: the tensor %s is missing or too large", s->path, name);
-    TRY(st_adopt(s->path, t, 1, &f, err));
-    TRY(mem_alloc(&x, t->count, sizeof *x, name, err));
-    TRY(st_read_f32(f, st_at(f, 0), 0, t->count, x, err));
+        return err_set(err, ERR_INPUT, "%s: the tensor %s is missing or too large", s->path, name);
+    PASS_ON(st_adopt(s->path, t, 1, &f, err));
+    PASS_ON(mem_alloc(&x, t->count, sizeof *x, name, err));
+    PASS_ON(st_read_f32(f, st_at(f, 0), 0, t->count, x, err));
     for (int64_t i = 0; i < t->count; i++)
         if (!(x[i] > 0 && isfinite(x[i])))
-            FAIL(err, ERR_INPUT, "%s: tensor %s holds %g, a positive number was expected", s->path,
-                 name, x[i]);
+            return err_set(err, ERR_INPUT, "%s: tensor %s holds %g, a positive number was expected",
+                           s->path, name, x[i]);
         else
             json_array_append_new(list, json_real(x[i]));
     json_object_set(o, to, list);
-out:
-    json_decref(list);
-    st_close(&f);
-    free(x);
-    return rc;
+    return 0;
 }
 
 static int channel_scaling(const struct source *s, json_t *o, struct err *err)

@@ -342,7 +342,6 @@ int gguf_tokenizer(const char *path, const struct gguf *g, json_t **out, struct 
     put_steps(&s, o);
     put_added(&s, o);
     PASS_ON(put_template(&s, o, err));
-    *out = o;
-    o = NULL;
+    *out = HAND_OVER(o);
     return 0;
 }

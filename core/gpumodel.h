@@ -3,8 +3,7 @@
  * six integers of a mask (sim/work.h), a GPU (datasets/gpus) and the measured cycles of a stage
  * (datasets/kernels.json). doc/cost-model.md has the formulas, their source and their errors.
  */
-#ifndef LACUNA_GPUMODEL_H
-#define LACUNA_GPUMODEL_H
+#pragma once
 
 #include "core/json.h"
 
@@ -113,5 +112,3 @@ struct gpu_launch {
 int gpu_model_launch(const struct gpu_model *g, const struct kernel_model *k,
                      const struct work_counts *w, double keys, double bytes, struct gpu_launch *out,
                      struct err *err);
-
-#endif

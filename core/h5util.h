@@ -6,12 +6,12 @@
  * A message of this module names the object inside the file ("/model: attribute 'heads' ..."); the
  * caller prefixes the file. Ids are hid_t; a function that hands out an id gives ownership.
  */
-#ifndef LACUNA_H5UTIL_H
-#define LACUNA_H5UTIL_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 
 #include <hdf5.h>
 #include <stdbool.h>
@@ -24,6 +24,13 @@
  * once. */
 void h5_lock(void);
 void h5_unlock(void);
+static inline void h5_unlock_at(const int *locked)
+{
+    (void)locked;
+    h5_unlock();
+}
+/* A declaration: the lock is held from here to the end of the block. */
+#define H5_LOCKED OWN(h5_unlock_at) __attribute__((unused)) const int locked_ = (h5_lock(), 1)
 
 /* Store "text: reason". The reason is the innermost frame of HDF5's error stack of the last failed
  * call since h5_lock; successful calls after that one do not erase it. A full disk (ENOSPC, EDQUOT)
@@ -37,10 +44,7 @@ const char *h5_where(hid_t loc, char buf[128]);
  * to write what HDF5 has buffered of it: h5_check_closed says whether that failed since its last
  * call, for any file. A file is committed only after it (h5_part_commit). */
 void h5_close(hid_t id);
-static inline void h5_close_at(hid_t *id) /* for OWN */
-{
-    h5_close(*id);
-}
+OWN_AT(h5_close, hid_t)
 int h5_check_closed(struct err *err);
 void h5_forget_closed(void);
 
@@ -200,5 +204,3 @@ enum chunk_codec { CHUNK_ZSTD, CHUNK_DEFLATE };
  */
 int chunk_unpack(const void *src, size_t packed, enum chunk_codec codec, uint32_t skip, size_t elem,
                  void *scratch, void *dst, size_t size, struct err *err);
-
-#endif

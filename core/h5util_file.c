@@ -231,7 +231,7 @@ out:
 int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err)
 {
     hid_t file = H5I_INVALID_HID;
-    h5_lock();
+    H5_LOCKED;
     int rc = open_guarded(path, &file, err);
     if (rc == 0)
         rc = check_format(file, path, format, major, err);
@@ -239,7 +239,6 @@ int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out
         *out = file;
     else if (file >= 0)
         H5Fclose(file);
-    h5_unlock();
     return rc;
 }
 

@@ -1,10 +1,9 @@
 /*
  * hash.h - XXH3-128 of data, as text "xxh3:<32 hex digits>".
  */
-#ifndef LACUNA_HASH_H
-#define LACUNA_HASH_H
+#pragma once
 
-#include "core/err.h"
+#include "core/mem.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +27,5 @@ int hash_new(struct hash_state **out, struct err *err);
 void hash_update(struct hash_state *s, const void *data, size_t len);
 struct hash128 hash_digest(const struct hash_state *s);
 void hash_free(struct hash_state *s); /* accepts NULL */
+OWN_AT(hash_free, struct hash_state *)
 void hash_text(struct hash128 h, char text[HASH_TEXT_MAX]);
-
-#endif

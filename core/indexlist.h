@@ -1,8 +1,7 @@
 /*
  * indexlist.h - lists of layers, heads, steps or shards as users write them: "0,4-7" or "all".
  */
-#ifndef LACUNA_INDEXLIST_H
-#define LACUNA_INDEXLIST_H
+#pragma once
 
 #include "core/err.h"
 
@@ -16,5 +15,3 @@ int index_list_parse(const char *text, int64_t n, const char *what, int64_t **ou
 
 /* Is x in a list of index_list_parse? Always where n < 0, which means all. */
 bool index_list_has(const int64_t *list, int64_t n, int64_t x);
-
-#endif

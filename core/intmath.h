@@ -1,8 +1,7 @@
 /*
  * intmath.h - whole-number arithmetic of sizes and units.
  */
-#ifndef LACUNA_INTMATH_H
-#define LACUNA_INTMATH_H
+#pragma once
 
 #include <assert.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ static inline int64_t gcd(int64_t a, int64_t b)
     }
     return a;
 }
-
-#endif

@@ -5,7 +5,7 @@
 
 #include "core/fileio.h"
 #include "core/mem.h"
-#include "core/text.h"
+#include "core/utf8.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -2,8 +2,7 @@
  * json.h - JSON in (jansson, strict) and out (own writer: fixed key order, %.17g, non-finite as
  * null).
  */
-#ifndef LACUNA_JSON_H
-#define LACUNA_JSON_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -124,5 +123,3 @@ void jw_karr(struct jw *w, const char *key);
 #define jw_knum(w, k, v) jw_members(w, JW_NUM(k, v))
 #define jw_kint(w, k, v) jw_members(w, JW_INT(k, v))
 #define jw_kbool(w, k, v) jw_members(w, JW_BOOL(k, v))
-
-#endif

@@ -2,8 +2,7 @@
  * log.h - log lines on stderr: "lacuna: warning: ...". One line per event, never on stdout.
  * Colour only on a terminal and without NO_COLOR.
  */
-#ifndef LACUNA_LOG_H
-#define LACUNA_LOG_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -21,5 +20,3 @@ void log_line_pending(bool pending);
 #define log_warn(...) log_at(LOG_WARN, __VA_ARGS__)
 #define log_info(...) log_at(LOG_INFO, __VA_ARGS__)
 #define log_debug(...) log_at(LOG_DEBUG, __VA_ARGS__)
-
-#endif

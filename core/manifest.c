@@ -17,7 +17,6 @@
 #include "core/text.h"
 #include "core/version.h"
 
-#include <errno.h>
 #include <hdf5.h>
 #include <math.h>
 #include <stdio.h>
@@ -279,8 +278,7 @@ int manifest_start_as(const char *dir, const char *name, int argc, char **argv,
     TRY(make_dirs(dir, err));
     TRY(load_history(m, err));
     TRY(save(m, "running", false, err));
-    *out = m;
-    m = NULL;
+    *out = HAND_OVER(m);
 out:
     buf_free(&path);
     manifest_free(m);

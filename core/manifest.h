@@ -3,14 +3,12 @@
  * hashes, seeds, host, times, status. Written atomically at the start ("running") and at the end,
  * with its checksum (core/sealed.h).
  */
-#ifndef LACUNA_MANIFEST_H
-#define LACUNA_MANIFEST_H
+#pragma once
 
 #include "core/err.h"
 #include "core/json.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct manifest;
 
@@ -46,5 +44,3 @@ int manifest_finish(struct manifest **m, const char *status, struct err *err);
 /* The same with the status of a command that ends with rc; *m may be NULL. Returns rc, or the code
  * of what went wrong here. */
 int manifest_end(struct manifest **m, int rc, struct err *err);
-
-#endif

@@ -399,10 +399,8 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
      * per key then. */
     bool inside = reach_any(&m->reach) || groups_end_inside(m, g0, g1, limit);
     int64_t bk = inside ? 1 : m->bk, keys = m->bk / bk, units = ceil_div(m->nk, bk);
-    uint64_t *bits = NULL;
-    int rc = mem_zalloc(&bits, ceil_div(units, 64), sizeof *bits, "mask union", err);
-    if (rc)
-        return rc;
+    OWN(free_at) uint64_t *bits = NULL;
+    PASS_ON(mem_zalloc(&bits, ceil_div(units, 64), sizeof *bits, "mask union", err));
     for (int64_t g = g0; g <= g1; g++) {
         /* Inside a group the last row sees up to the last key, the first row from the first one. */
         int64_t last = MIN(r1, m->row0 + (g + 1) * m->bq) - 1, next;
@@ -420,9 +418,7 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
         }
     }
     struct span clip = {(int32_t)first, (int32_t)limit};
-    int64_t n = bitmap_spans(bits, units, bk, clip, out);
-    free(bits);
-    return n;
+    return bitmap_spans(bits, units, bk, clip, out);
 }
 
 /* ---- counts --------------------------------------------------------------------------------- */

@@ -9,8 +9,7 @@
  * multiple of bq. Query i stands at absolute position i + nk - nq (the last query sees the last
  * key).
  */
-#ifndef LACUNA_MASK_H
-#define LACUNA_MASK_H
+#pragma once
 
 #include "core/err.h"
 
@@ -214,5 +213,3 @@ int mask_count(const struct mask *m, struct mask_counts *c, struct err *err);
 /* Tiles of another size that hold a kept pair (rows covered must start at a multiple of bq). */
 int mask_tiles_kept(const struct mask *m, int64_t bq, int64_t bk, int64_t *kept, int64_t *allowed,
                     struct err *err);
-
-#endif

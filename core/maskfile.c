@@ -124,18 +124,17 @@ static int put_reach(hid_t group, const struct mask *m, struct err *err)
 
 static int get_reach(hid_t group, struct mask *m, struct err *err)
 {
-    int rc = 0;
-    for (const struct h5_field *a = reach; a->name && rc == 0; a++) {
+    for (const struct h5_field *a = reach; a->name; a++) {
         int64_t n = 0;
         if (!h5_has_attr(group, a->name))
             continue;
-        rc = h5_get_i64(group, a->name, &n, err);
-        if (rc == 0 && (n < (a->name[0] != 'w') || n > INT32_MAX || m->nq > m->nk))
-            rc = err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", a->name,
-                         (long long)n);
+        PASS_ON(h5_get_i64(group, a->name, &n, err));
+        if (n < (a->name[0] != 'w') || n > INT32_MAX || m->nq > m->nk)
+            return err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", a->name,
+                           (long long)n);
         *(int64_t *)((char *)m + a->offset) = n + (a->name[0] == 'w');
     }
-    return rc;
+    return 0;
 }
 
 static int put_geometry(hid_t group, const struct mask *m, struct err *err)
@@ -196,8 +195,7 @@ int maskfile_create(const char *path, bool force, struct maskfile **out, struct 
     PASS_ON(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
     PASS_ON(cellfile_create(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, MASKFILE_VERSION_MINOR,
                             force, &f->out, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -370,8 +368,7 @@ int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
         TRY(new_cell(f, r, order, &key, m, &c, err));
     TRY(add_range(f, c, m, err));
     if (m->row1 == m->nq) {
-        struct open_cell *whole = c;
-        c = NULL;
+        struct open_cell *whole = HAND_OVER(c);
         TRY(end_cell(f, whole, err));
     }
 out:
@@ -413,34 +410,25 @@ void maskfile_abort(struct maskfile **f)
 
 int maskfile_open(const char *path, struct maskfile **out, struct err *err)
 {
-    struct maskfile *f = NULL;
+    H5_LOCKED;
+    OWN(maskfile_close) struct maskfile *f = NULL;
     struct stat st;
-    int rc = 0;
-    h5_lock();
-    TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
+    PASS_ON(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
     f->file = f->cells = H5I_INVALID_HID;
-    TRY(h5_open_file(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, &f->file, err));
-    TRY(mem_dup(&f->path, path, path, err));
-    if (stat(path, &st) != 0) {
-        rc = err_sys(err, ERR_INPUT, "%s", path);
-        goto out;
-    }
+    PASS_ON(h5_open_file(path, MASKFILE_FORMAT, MASKFILE_VERSION_MAJOR, &f->file, err));
+    PASS_ON(mem_dup(&f->path, path, path, err));
+    if (stat(path, &st) != 0)
+        return err_sys(err, ERR_INPUT, "%s", path);
     f->file_size = st.st_size;
-    rc = h5_open_group(f->file, "cells", &f->cells, err);
+    int rc = h5_open_group(f->file, "cells", &f->cells, err);
     if (rc == 0)
         rc = h5_get_i64(f->cells, "count", &f->n_cells, err);
     if (rc == 0 && (f->n_cells < 0 || f->n_cells > INT32_MAX))
         rc = err_set(err, ERR_INPUT, "/cells: count = %lld", (long long)f->n_cells);
-    if (rc) {
-        err_prefix(err, "%s", path);
-        goto out;
-    }
-    *out = f;
-    f = NULL;
-out:
-    maskfile_close(&f);
-    h5_unlock();
-    return rc;
+    if (rc)
+        return err_prefix(err, "%s", path), rc;
+    *out = HAND_OVER(f);
+    return 0;
 }
 
 void maskfile_close(struct maskfile **fp)
@@ -518,45 +506,36 @@ static int read_list(const struct maskfile *f, hid_t group, const char *name, en
                      void *out, int64_t *n, struct err *err)
 {
     struct h5_info info;
-    void *data = NULL;
-    hid_t dset = H5I_INVALID_HID, t = h5_type(type);
-    int rc = 0;
-    TRY(h5_open_dataset(group, name, &dset, err));
-    TRY(h5_dataset_info(dset, type, &info, err));
+    OWN(free_at) void *data = NULL;
+    OWN(h5_close_at) hid_t dset = H5I_INVALID_HID, t = h5_type(type);
+    PASS_ON(h5_open_dataset(group, name, &dset, err));
+    PASS_ON(h5_dataset_info(dset, type, &info, err));
     if (info.nfilters > 0)
-        FAIL(err, ERR_INPUT, "'%s' is packed; `h5repack -l CONTI -f NONE` unpacks the file", name);
+        return err_set(err, ERR_INPUT,
+                       "'%s' is packed; `h5repack -l CONTI -f NONE` unpacks the file", name);
     if (info.ndim != 1 || info.dims[0] > f->file_size / (int64_t)dtype_size(type))
-        FAIL(err, ERR_INPUT, "'%s' is not a list that fits the file", name);
-    TRY(mem_alloc(&data, info.dims[0], dtype_size(type), name, err));
-    if (info.dims[0] > 0 && H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0) {
-        rc = h5_fail(err, ERR_INPUT, "reading '%s'", name);
-        goto out;
-    }
+        return err_set(err, ERR_INPUT, "'%s' is not a list that fits the file", name);
+    PASS_ON(mem_alloc(&data, info.dims[0], dtype_size(type), name, err));
+    if (info.dims[0] > 0 && H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+        return h5_fail(err, ERR_INPUT, "reading '%s'", name);
     memcpy(out, &data, sizeof data);
     *n = info.dims[0];
     data = NULL;
-out:
-    free(data);
-    h5_close(dset);
-    h5_close(t);
-    return rc;
+    return 0;
 }
 
 static int check_hash(hid_t group, const struct mask *m, struct err *err)
 {
-    struct hash_state *h = NULL;
+    OWN(hash_free_at) struct hash_state *h = NULL;
     char want[HASH_TEXT_MAX], have[HASH_TEXT_MAX];
-    int rc = 0;
-    TRY(h5_get_str(group, "xxh3", want, sizeof want, err));
-    TRY(hash_new(&h, err));
+    PASS_ON(h5_get_str(group, "xxh3", want, sizeof want, err));
+    PASS_ON(hash_new(&h, err));
     hash_update(h, m->col, (size_t)m->col_cap * sizeof *m->col);
     hash_update(h, m->ptr, (size_t)(m->ngroups + 1) * sizeof *m->ptr);
     hash_text(hash_digest(h), have);
     if (strcmp(want, have) != 0)
-        FAIL(err, ERR_INPUT, "the checksum of the lists is %s, stored is %s", have, want);
-out:
-    hash_free(h);
-    return rc;
+        return err_set(err, ERR_INPUT, "the checksum of the lists is %s, stored is %s", have, want);
+    return 0;
 }
 
 static int read_lists(const struct maskfile *f, hid_t group, struct mask *m, struct err *err)
@@ -594,8 +573,7 @@ int maskfile_read(const struct maskfile *f, int64_t i, struct mask *out, struct 
     TRY(get_geometry(group, &m, err));
     if (m.form == MASK_LISTS)
         TRY(read_lists(f, group, &m, err));
-    *out = m;
-    memset(&m, 0, sizeof m);
+    *out = HAND_OVER(m);
 out:
     mask_free(&m);
     h5_close(group);
@@ -638,12 +616,10 @@ static int add_entry(const struct maskfile *f, struct mask_index *x, struct strm
                      int64_t cell, struct err *err)
 {
     struct mask_entry e = {.cell = cell};
-    struct record id;
-    int rc = maskfile_cell(f, cell, &id, err);
-    if (rc)
-        return rc;
-    TRY(find_setting(x, known, &id, &e.setting, err));
-    TRY(maskfile_order(f, cell, e.order, err));
+    OWN(record_free) struct record id;
+    PASS_ON(maskfile_cell(f, cell, &id, err));
+    PASS_ON(find_setting(x, known, &id, &e.setting, err));
+    PASS_ON(maskfile_order(f, cell, e.order, err));
     e.step = id.step;
     e.layer = id.layer;
     e.head = id.head;
@@ -653,9 +629,7 @@ static int add_entry(const struct maskfile *f, struct mask_index *x, struct strm
     e.nk = id.n_k;
     e.causal = id.causal;
     x->entries[x->n++] = e;
-out:
-    record_free(&id);
-    return rc;
+    return 0;
 }
 
 static int compare(const struct mask_entry *a, const struct mask_entry *b)
@@ -693,8 +667,7 @@ int mask_index_make(const struct maskfile *f, struct mask_index *out, struct err
     }
     if (x.entries)
         qsort(x.entries, (size_t)n, sizeof *x.entries, by_call);
-    *out = x;
-    memset(&x, 0, sizeof x);
+    *out = HAND_OVER(x);
     return 0;
 }
 

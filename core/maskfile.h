@@ -2,8 +2,7 @@
  * maskfile.h - dumped masks (HDF5, doc/trace-format.md): one group per cell, in the mask's own
  * form.
  */
-#ifndef LACUNA_MASKFILE_H
-#define LACUNA_MASKFILE_H
+#pragma once
 
 #include "core/cellfile.h"
 #include "core/err.h"
@@ -88,5 +87,3 @@ bool mask_entry_same(const struct mask_entry *a, const struct mask_entry *b);
 
 /* "streaming:sink=4", "dense": a setting as -m takes it. */
 void mask_setting_text(const struct mask_setting *s, struct buf *b);
-
-#endif

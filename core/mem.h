@@ -4,8 +4,7 @@
  * Sizes that come from a file go through mul_ok()/add_ok() before anything is allocated. All
  * memory is released with free(); every owned pointer starts as NULL.
  */
-#ifndef LACUNA_MEM_H
-#define LACUNA_MEM_H
+#pragma once
 
 #include "core/err.h"
 
@@ -49,6 +48,21 @@ static inline void free_at(void *p)
     free(*(void **)p);
 }
 
+/* fn_at, for OWN of what `fn` takes: OWN(hash_free_at) struct hash_state *h = NULL; */
+#define OWN_AT(fn, type)                                                                           \
+    static inline void fn##_at(type *p)                                                            \
+    {                                                                                              \
+        fn(*p);                                                                                    \
+    }
+
+/* What changes its owner: the value of an OWN variable, which is zero afterwards. */
+#define HAND_OVER(x)                                                                               \
+    __extension__({                                                                                \
+        __typeof__(x) x_ = (x);                                                                    \
+        (x) = (__typeof__(x)){0};                                                                  \
+        x_;                                                                                        \
+    })
+
 /* *out = a copy of text, or NULL with ERR_NOMEM, which names what. */
 int mem_dup(void *out, const char *text, const char *what, struct err *err);
 
@@ -69,5 +83,3 @@ void mem_return_large_blocks(void);
 
 /* Peak resident set of this process in bytes. */
 int64_t mem_peak_rss(void);
-
-#endif

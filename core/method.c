@@ -145,8 +145,7 @@ int method_params_copy(const struct method *m, const void *params, void **out, s
     int rc = 0;
     TRY(mem_zalloc(&copy, 1, m->params.size, "method parameters", err));
     TRY(opt_copy(m->params.table, params, copy, err));
-    *out = copy;
-    copy = NULL;
+    *out = HAND_OVER(copy);
 out:
     method_params_free(m, copy);
     return rc;

@@ -6,8 +6,7 @@
  * computes exact softmax over that mask. The first block of struct method is all that a method
  * needs; every group after it may stay zero. core/method_run.h runs methods.
  */
-#ifndef LACUNA_METHOD_H
-#define LACUNA_METHOD_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/attention.h"
@@ -395,5 +394,3 @@ struct method {
     struct method_decode decode;
     struct method_tests tests;
 };
-
-#endif

@@ -223,8 +223,7 @@ static int params_with(const struct method_run *run, const json_t *entry, int64_
                    : err_set(err, rc, "method %s: %s", m->name, why.msg);
         goto out;
     }
-    *out = params;
-    params = NULL;
+    *out = HAND_OVER(params);
 out:
     method_params_free(m, params);
     return rc;
@@ -606,32 +605,29 @@ static int spec_parse(struct spec *s, const struct method *const *methods, const
                       struct err *err)
 {
     const char *target = budget_find(text);
-    char *copy = target ? strndup(text, (size_t)(target - text)) : strdup(text), *save = NULL;
-    int rc = 0;
+    char *save = NULL;
+    OWN(free_at) char *copy = target ? strndup(text, (size_t)(target - text)) : strdup(text);
     if (!copy)
         return err_set(err, ERR_NOMEM, "%s: out of memory", text);
     char *rest = strchr(copy, ':');
     if (rest)
         *rest++ = '\0';
     if (strchr(copy, '@'))
-        FAIL(err, ERR_USAGE,
-             "'%s': after '@' a target was expected, such as @density_elem=0.3, @cra_p1>=0.95 or "
-             "@err_l1_rel<=0.05",
-             copy);
+        return err_set(
+            err, ERR_USAGE,
+            "'%s': after '@' a target was expected, such as @density_elem=0.3, @cra_p1>=0.95 or "
+            "@err_l1_rel<=0.05",
+            copy);
     s->method = method_find(methods, copy, err);
-    if (!s->method) {
-        rc = ERR_USAGE;
-        goto out;
-    }
+    if (!s->method)
+        return ERR_USAGE;
     snprintf(s->who, sizeof s->who, "method %s", s->method->name);
     for (char *part = rest ? strtok_r(rest, ":", &save) : NULL; part;
          part = strtok_r(NULL, ":", &save))
-        TRY(add_axis(s, part, err));
+        PASS_ON(add_axis(s, part, err));
     if (target)
-        TRY(budget_parse(target + 1, s->who, &s->targets, &s->n_targets, err));
-out:
-    free(copy);
-    return rc;
+        PASS_ON(budget_parse(target + 1, s->who, &s->targets, &s->n_targets, err));
+    return 0;
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -899,24 +895,22 @@ int method_runs_parse(const struct method *const *methods, const char *text,
 int method_setting_parse(const struct method *const *methods, const char *text, const char *way_out,
                          struct method_run **run, struct err *err)
 {
-    struct spec s = {.way_out = way_out};
+    OWN(spec_free) struct spec s = {.way_out = way_out};
     const int64_t pick[MOST_KEYS] = {0};
     int rc = 0;
     *run = NULL;
-    TRY(spec_parse(&s, methods, text, err));
+    PASS_ON(spec_parse(&s, methods, text, err));
     bool sweep = false;
     for (int k = 0; k < s.n_axes; k++)
         sweep |= s.axes[k].items.n != 1;
     if (sweep || s.n_targets)
-        FAIL(err, ERR_USAGE, "'%s' is a %s, where one setting was expected", text,
-             sweep ? "sweep" : "target");
-    TRY(mem_alloc(run, 1, sizeof **run, "setting", err));
+        return err_set(err, ERR_USAGE, "'%s' is a %s, where one setting was expected", text,
+                       sweep ? "sweep" : "target");
+    PASS_ON(mem_alloc(run, 1, sizeof **run, "setting", err));
     if ((rc = make_run(&s, pick, NULL, *run, err)) != 0) {
         free(*run);
         *run = NULL;
     }
-out:
-    spec_free(&s);
     return rc;
 }
 

@@ -2,8 +2,7 @@
  * method_run.h - methods with parameters: what a user asks for as "name:key=value", with sweeps,
  * targets and calibration files; and the calls by which a head runs.
  */
-#ifndef LACUNA_METHOD_RUN_H
-#define LACUNA_METHOD_RUN_H
+#pragma once
 
 #include "core/method.h"
 
@@ -100,5 +99,3 @@ int method_calib_note(const struct method_run *run, const char *trace_id, struct
  * Free with method_params_free. */
 int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
                            void **out, struct err *err);
-
-#endif

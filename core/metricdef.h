@@ -1,8 +1,7 @@
 /*
  * metricdef.h - what is known of every metric: the one place for its unit, direction and axis.
  */
-#ifndef LACUNA_METRICDEF_H
-#define LACUNA_METRICDEF_H
+#pragma once
 
 /* Every pair kept with a larger relative error than this is not dense attention: weights, skipped
  * products or operands of fewer bits make the difference. Exact attention of bf16 operands is below
@@ -70,5 +69,3 @@ const struct metric_def *metric_def_find(const char *name);
 
 /* Level of a recorded name: the number after '@', else that of its definition, else NAN. */
 double metric_level(const char *name);
-
-#endif

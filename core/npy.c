@@ -206,8 +206,7 @@ static int open_fd(int fd, const char *name, int64_t begin, int64_t end, bool v2
     a->file_size = end;
     TRY(mem_dup(&a->path, name, name, err));
     TRY(open_header(a, begin, v2_as_bf16, err));
-    *out = a;
-    a = NULL;
+    *out = HAND_OVER(a);
 out:
     npy_close(&a);
     if (fd >= 0)
@@ -562,8 +561,7 @@ int npz_open(const char *path, struct npz **out, struct err *err)
     PASS_ON(io_read_at(z->fd, path, z->file_size, z->begin, p, z->bytes, err));
     for (int64_t i = 0; i < z->entries; i++, at += used)
         PASS_ON(add_entry(z, p + at, z->bytes - at, &used, err));
-    *out = z;
-    z = NULL;
+    *out = HAND_OVER(z);
     return 0;
 }
 
@@ -619,40 +617,36 @@ static int read_member(const struct npz *z, const struct member *m, int64_t begi
                        struct err *err)
 {
     struct unpacked u = {.fd = fd};
-    unsigned char *in = NULL, *out = NULL;
-    z_stream s = {0};
-    int rc = 0, code = Z_OK;
+    OWN(free_at) unsigned char *in = NULL, *out = NULL;
+    OWN(inflateEnd) z_stream s = {0};
+    int code = Z_OK;
     if (inflateInit2(&s, -MAX_WBITS) != Z_OK)
         return err_set(err, ERR_NOMEM, "%s: out of memory", z->path);
-    TRY(mem_alloc(&in, STEP, 1, z->path, err));
-    TRY(mem_alloc(&out, STEP, 1, z->path, err));
+    PASS_ON(mem_alloc(&in, STEP, 1, z->path, err));
+    PASS_ON(mem_alloc(&out, STEP, 1, z->path, err));
     for (int64_t at = 0; at < m->packed && code == Z_OK; at += STEP) {
         int64_t n = MIN(m->packed - at, STEP);
-        TRY(io_read_at(z->fd, z->path, z->file_size, begin + at, in, n, err));
+        PASS_ON(io_read_at(z->fd, z->path, z->file_size, begin + at, in, n, err));
         if (m->method == STORED)
-            TRY(take_bytes(z, m, &u, in, n, err));
+            PASS_ON(take_bytes(z, m, &u, in, n, err));
         s.next_in = in;
         s.avail_in = (uInt)n;
         while (m->method == DEFLATED) {
             s.next_out = out;
             s.avail_out = STEP;
             code = inflate(&s, Z_NO_FLUSH);
-            TRY(take_bytes(z, m, &u, out, STEP - (int64_t)s.avail_out, err));
+            PASS_ON(take_bytes(z, m, &u, out, STEP - (int64_t)s.avail_out, err));
             if (code != Z_OK || s.avail_out > 0)
                 break;
         }
         code = code == Z_BUF_ERROR ? Z_OK : code; /* it waits for more */
     }
     if (u.size != m->size || (code != Z_STREAM_END && m->method == DEFLATED))
-        TRY(bad_size(z, m, err));
+        PASS_ON(bad_size(z, m, err));
     if (u.crc != m->crc)
-        FAIL(err, ERR_INPUT, "%s: array '%s': its checksum is %08x, not %08x", z->path, m->name,
-             u.crc, m->crc);
-out:
-    inflateEnd(&s);
-    free(in);
-    free(out);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: array '%s': its checksum is %08x, not %08x", z->path,
+                       m->name, u.crc, m->crc);
+    return 0;
 }
 
 int npz_array(const struct npz *z, int64_t i, struct npy **out, struct err *err)

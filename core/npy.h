@@ -2,8 +2,7 @@
  * npy.h - reader and writer for NumPy .npy arrays (versions 1.0, 2.0, 3.0), reader for .npz
  * archives.
  */
-#ifndef LACUNA_NPY_H
-#define LACUNA_NPY_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -61,5 +60,3 @@ const char *npz_name(const struct npz *z, int64_t i);
 /* Open member i after its checksum was compared. A deflated one is unpacked into memory first. The
  * caller closes it with npy_close; it may outlive z. */
 int npz_array(const struct npz *z, int64_t i, struct npy **out, struct err *err);
-
-#endif

@@ -167,31 +167,23 @@ static void expected_text(const struct opt *o, struct buf *b)
 
 /* ---- one field ------------------------------------------------------------------------------ */
 
+/* What memcpy moves of a field; nothing of a list, which owns more than itself. */
+static const size_t sizes[] = {[OPT_BOOL] = sizeof(bool),
+                               [OPT_INT] = sizeof(int64_t),
+                               [OPT_NUM] = sizeof(double),
+                               [OPT_ENUM] = sizeof(int),
+                               [OPT_STR] = sizeof(char *),
+                               [OPT_SHARE] = sizeof(struct share),
+                               [OPT_LIST] = 0};
+
 static void set_unset(const struct opt *o, void *p)
 {
-    switch (o->type) {
-    case OPT_NUM:
-        *(double *)p = NAN;
-        break;
-    case OPT_INT:
-        *(int64_t *)p = INT64_MIN;
-        break;
-    case OPT_SHARE:
-        *(struct share *)p = (struct share){NAN, false};
-        break;
-    case OPT_ENUM:
-        *(int *)p = -1;
-        break;
-    case OPT_STR:
-        *(char **)p = NULL;
-        break;
-    case OPT_BOOL:
-        *(bool *)p = false;
-        break;
-    case OPT_LIST:
-    case OPT_END:
-        break;
-    }
+    static const union opt_value unset[] = {[OPT_INT].i = INT64_MIN,
+                                            [OPT_NUM].x = NAN,
+                                            [OPT_ENUM].e = -1,
+                                            [OPT_SHARE].share = {NAN, false},
+                                            [OPT_LIST] = {0}};
+    memcpy(p, &unset[o->type], sizes[o->type]);
 }
 
 bool opt_is_unset(const struct opt *o, const void *obj)
@@ -269,33 +261,15 @@ static bool parse_enum(const struct opt *o, const char *s, int *out)
 static bool parse_plain(const struct opt *o, const char *s, void *p)
 {
     union opt_value v = {0};
-    switch (o->type) {
-    case OPT_BOOL:
-        if (parse_bool(s, &v.b))
-            return *(bool *)p = v.b, true;
-        return false;
-    case OPT_INT:
-        if (parse_int(o, s, &v.i) && in_range(o, (double)v.i))
-            return *(int64_t *)p = v.i, true;
-        return false;
-    case OPT_NUM:
-        if (parse_num(o, s, &v.x))
-            return *(double *)p = v.x, true;
-        return false;
-    case OPT_ENUM:
-        if (parse_enum(o, s, &v.e))
-            return *(int *)p = v.e, true;
-        return false;
-    case OPT_SHARE:
-        if (share_value(s, &v.share) && share_in_range(o, v.share))
-            return *(struct share *)p = v.share, true;
-        return false;
-    case OPT_STR:
-    case OPT_LIST:
-    case OPT_END:
-        break;
-    }
-    return false;
+    bool ok = o->type == OPT_BOOL    ? parse_bool(s, &v.b)
+              : o->type == OPT_INT   ? parse_int(o, s, &v.i) && in_range(o, (double)v.i)
+              : o->type == OPT_NUM   ? parse_num(o, s, &v.x)
+              : o->type == OPT_ENUM  ? parse_enum(o, s, &v.e)
+              : o->type == OPT_SHARE ? share_value(s, &v.share) && share_in_range(o, v.share)
+                                     : false;
+    if (ok)
+        memcpy(p, &v, sizes[o->type]);
+    return ok;
 }
 
 int opt_set_field(const struct opt *o, void *obj, const char *label, const char *value, bool append,
@@ -369,27 +343,6 @@ void opt_free(const struct opt *table, void *obj)
         free_field(o, opt_field(o, obj));
 }
 
-static size_t field_size(enum opt_type t)
-{
-    switch (t) {
-    case OPT_BOOL:
-        return sizeof(bool);
-    case OPT_INT:
-        return sizeof(int64_t);
-    case OPT_NUM:
-        return sizeof(double);
-    case OPT_ENUM:
-        return sizeof(int);
-    case OPT_SHARE:
-        return sizeof(struct share);
-    case OPT_STR:
-    case OPT_LIST:
-    case OPT_END:
-        break;
-    }
-    return 0;
-}
-
 static int copy_field(const struct opt *o, const void *src, void *dst, struct err *err)
 {
     const void *s = opt_cfield(o, src);
@@ -408,7 +361,7 @@ static int copy_field(const struct opt *o, const void *src, void *dst, struct er
         if (to->failed)
             return err_set(err, ERR_NOMEM, "option %s: out of memory", o->name);
     } else {
-        memcpy(d, s, field_size(o->type));
+        memcpy(d, s, sizes[o->type]);
     }
     return 0;
 }

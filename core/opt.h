@@ -2,8 +2,7 @@
  * opt.h - option tables: one table describes the fields of a struct and yields the command line,
  * `key=value` method parameters, validation, defaults, the canonical form, sweeps, help and JSON.
  */
-#ifndef LACUNA_OPT_H
-#define LACUNA_OPT_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -169,5 +168,3 @@ void opt_describe(const struct opt *o, struct buf *b);
 
 /* "in [0, 1)", ">= 0" or "<= 1"; nothing when there is no range. */
 void opt_range_text(const struct opt *o, struct buf *b);
-
-#endif

@@ -7,7 +7,6 @@
 #include "core/text.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -2,8 +2,7 @@
  * ownrule.h - a method's own arithmetic, resolved for one head into plain numbers, for a device
  * that has kernels for it (core/accel.h). The method's `attend` is the reference.
  */
-#ifndef LACUNA_OWNRULE_H
-#define LACUNA_OWNRULE_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -170,5 +169,3 @@ SQUARES_FN int32_t own_walk_next(const int32_t *node, int64_t i, struct own_walk
     }
     return -1;
 }
-
-#endif

@@ -11,8 +11,7 @@
  *
  * A permutation is perm[new] = old. Text tokens keep their places; only video tokens move.
  */
-#ifndef LACUNA_PERMUTE_H
-#define LACUNA_PERMUTE_H
+#pragma once
 
 #include "core/err.h"
 #include "core/method.h"
@@ -30,5 +29,3 @@ int permute_make(const char *name, const struct geometry *g, int64_t n, uint64_t
 /* out[r] = x[perm[r]], rows of d floats or doubles. out must not overlap x. */
 void permute_rows(const float *x, int64_t n, int64_t d, const int64_t *perm, float *out);
 void permute_rows_f64(const double *x, int64_t n, int64_t d, const int64_t *perm, double *out);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * pool.h - a parallel loop over independent work items.
  */
-#ifndef LACUNA_POOL_H
-#define LACUNA_POOL_H
+#pragma once
 
 #include "core/err.h"
 
@@ -30,5 +29,3 @@ void interrupt_install(void);
  * library may hang. */
 void interrupt_restore(void);
 bool interrupted(void);
-
-#endif

@@ -5,8 +5,7 @@
  * log line every 30 s. Progress is counted in cost (pairs, bytes) rather than in items, because
  * items differ in size and the ETA follows cost. Thread-safe.
  */
-#ifndef LACUNA_PROGRESS_H
-#define LACUNA_PROGRESS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -30,5 +29,3 @@ void progress_meter(struct progress *p, const char *name, double (*seconds)(void
 
 /* Write a duration as "16 s", "3:05 min" or "2:10 h". */
 void duration_text(double seconds, char text[DURATION_TEXT]);
-
-#endif

@@ -476,26 +476,22 @@ static int parse_metrics(const json_t *o, const char *where, struct record *r, s
 int record_parse(const char *line, size_t len, const char *where, struct record *out,
                  struct err *err)
 {
-    json_t *o = NULL;
-    struct record r;
-    int rc = 0;
+    OWN(json_decrefp) json_t *o = NULL;
+    OWN(record_free) struct record r;
     record_init(&r);
     len -= len && line[len - 1] == '\n';
     /* A byte order mark is named by seal_json. */
     if (strncmp(line, "\xEF", len ? 1 : 0) != 0 && seal_state(line, len) == SEAL_BROKEN)
-        FAIL(err, ERR_INPUT,
-             "%s: its checksum does not fit: it was damaged, or edited (then set \"sum\" to null)",
-             where);
-    TRY(seal_json(line, len, where, &o, err));
-    TRY(parse_identity(o, where, &r, err));
-    TRY(parse_outcome(o, where, &r, err));
-    TRY(parse_metrics(o, where, &r, err));
-    *out = r;
-    memset(&r, 0, sizeof r);
-out:
-    json_decref(o);
-    record_free(&r);
-    return rc;
+        return err_set(
+            err, ERR_INPUT,
+            "%s: its checksum does not fit: it was damaged, or edited (then set \"sum\" to null)",
+            where);
+    PASS_ON(seal_json(line, len, where, &o, err));
+    PASS_ON(parse_identity(o, where, &r, err));
+    PASS_ON(parse_outcome(o, where, &r, err));
+    PASS_ON(parse_metrics(o, where, &r, err));
+    *out = HAND_OVER(r);
+    return 0;
 }
 
 /* ---- records of a set -------------------------------------------------------------------------

@@ -6,8 +6,7 @@
  * `model`. Append-only; a torn last line is dropped on resume. Every line carries its checksum
  * (core/sealed.h); lines without one, from older versions, are read too.
  */
-#ifndef LACUNA_RECORD_H
-#define LACUNA_RECORD_H
+#pragma once
 
 #include "core/err.h"
 #include "core/buf.h"
@@ -235,5 +234,3 @@ int records_files(const char *path, struct str_list *out, struct err *err);
  * equal keys wins. */
 int records_load(const char *path, struct record **out, int64_t *n, struct err *err);
 void records_free(struct record *r, int64_t n);
-
-#endif

@@ -100,8 +100,7 @@ int record_file_peek(const char *path, struct record_file **out, struct err *err
     PASS_ON(io_exists(path, &there, err));
     if (there)
         PASS_ON(records_each(path, NULL, note_old, f, &torn, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -111,25 +110,19 @@ int record_file_reopen(const char *path, struct record_file **out, struct err *e
     PASS_ON(record_file_new(path, &f, err));
     PASS_ON(io_append_open(path, &f->fd, err));
     f->synced_s = clock_s();
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
 int record_file_open(const char *path, struct record_file **out, struct err *err)
 {
     int64_t torn;
-    struct record_file *f = NULL;
-    int rc = record_file_reopen(path, &f, err);
-    if (rc)
-        return rc;
-    TRY(records_each(path, NULL, note_old, f, &torn, err));
-    TRY(cut_torn_line(f, torn, err));
-    *out = f;
-    f = NULL;
-out:
-    record_file_close(&f);
-    return rc;
+    OWN(record_file_close) struct record_file *f = NULL;
+    PASS_ON(record_file_reopen(path, &f, err));
+    PASS_ON(records_each(path, NULL, note_old, f, &torn, err));
+    PASS_ON(cut_torn_line(f, torn, err));
+    *out = HAND_OVER(f);
+    return 0;
 }
 
 int record_file_clear(struct record_file *f, struct err *err)

@@ -38,22 +38,22 @@ static int parse_line(struct record_pool *pool, enum io_line kind, const struct 
 int record_lines(const char *path, struct record_pool *pool, record_line_fn *fn, void *ctx,
                  struct err *err)
 {
-    struct io_lines lines = {0};
+    OWN(io_lines_close) struct io_lines lines = {0};
     enum io_line kind;
     int rc = 0;
-    TRY(io_lines_open(&lines, path, RECORD_LINE_MAX, RECORD_FILE_MAX, err));
+    PASS_ON(io_lines_open(&lines, path, RECORD_LINE_MAX, RECORD_FILE_MAX, err));
     for (;;) {
         struct record r = {0};
         struct err bad = {0};
         struct record_line line = {.path = path};
-        TRY(io_line(&lines, &kind, &line.text, &line.len, err));
+        PASS_ON(io_line(&lines, &kind, &line.text, &line.len, err));
         if (kind == IO_LINE_END)
             break;
         line.number = lines.number;
         line.offset = lines.offset;
         line.torn = kind == IO_LINE_TORN;
         if (!line.torn)
-            TRY(parse_line(pool, kind, &line, &r, &bad, err));
+            PASS_ON(parse_line(pool, kind, &line, &r, &bad, err));
         line.bad = bad.code ? &bad : NULL;
         line.record = line.torn || line.bad ? NULL : &r;
         rc = fn(ctx, &line, err);
@@ -61,8 +61,6 @@ int record_lines(const char *path, struct record_pool *pool, record_line_fn *fn,
         if (rc)
             break;
     }
-out:
-    io_lines_close(&lines);
     return rc;
 }
 

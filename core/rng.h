@@ -2,8 +2,7 @@
  * rng.h - counter-based random numbers: the value is a pure function of (seed, stream, counter), so
  * that results do not depend on threads or order. The mixer is splitmix64's finaliser.
  */
-#ifndef LACUNA_RNG_H
-#define LACUNA_RNG_H
+#pragma once
 
 #include <math.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ RNG_FN double rng_normal(uint64_t seed, uint64_t stream, uint64_t counter)
            v = rng_uniform(seed, stream, 2 * counter + 1);
     return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586476925286766559 * v);
 }
-
-#endif

@@ -9,8 +9,7 @@
  * mean over groups then estimates the mean over all rows, and differences of neighbouring groups
  * estimate its error.
  */
-#ifndef LACUNA_ROWSAMPLE_H
-#define LACUNA_ROWSAMPLE_H
+#pragma once
 
 #include "core/err.h"
 
@@ -54,5 +53,3 @@ int row_sample_parse(const char *text, const char *option, int64_t *groups, int6
  * sampled rows. */
 int row_sample_draw(int64_t n_k, int64_t groups, int64_t group, uint64_t seed, int32_t **at,
                     int64_t *n, struct err *err);
-
-#endif

@@ -2,8 +2,7 @@
  * rules.h - how a mask is to be chosen, resolved for one head: what a method's parameters,
  * calibration and step come to, in plain numbers. A device that chooses masks reads nothing else.
  */
-#ifndef LACUNA_RULES_H
-#define LACUNA_RULES_H
+#pragma once
 
 #include "core/ownrule.h"
 
@@ -275,5 +274,3 @@ struct rule {
     union method_rule of;
     const void *data;
 };
-
-#endif

@@ -342,8 +342,7 @@ static int new_file(const char *path, int64_t shards, struct st_file **out, stru
     PASS_ON(mem_zalloc(&f, 1, sizeof *f, path, err));
     PASS_ON(mem_zalloc(&f->shards, shards, sizeof *f->shards, path, err));
     PASS_ON(mem_dup(&f->path, path, path, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -479,22 +478,20 @@ out:
 int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
                 float *dst, struct err *err)
 {
-    int rc = 0;
-    void *raw = NULL;
+    OWN(free_at) void *raw = NULL;
     if (t->dtype == DT_F32)
         return st_read_raw(f, t, first, n, dst, err);
-    if (dtype_to_f32(t->dtype, &rc, dst, 0) != 0)
-        FAIL(err, ERR_INPUT, "%s: tensor '%s': type %s cannot be read as float32", f->path, t->name,
-             t->dtype_text);
-    TRY(mem_alloc(&raw, n < CHUNK ? (n < 0 ? 0 : n) : CHUNK, dtype_size(t->dtype), t->name, err));
+    if (dtype_to_f32(t->dtype, dst, dst, 0) != 0)
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': type %s cannot be read as float32",
+                       f->path, t->name, t->dtype_text);
+    PASS_ON(
+        mem_alloc(&raw, n < CHUNK ? (n < 0 ? 0 : n) : CHUNK, dtype_size(t->dtype), t->name, err));
     for (int64_t i = 0; i < n || i == 0; i += CHUNK) {
         int64_t m = n - i < CHUNK ? n - i : CHUNK;
-        TRY(st_read_raw(f, t, first + i, m, raw, err));
+        PASS_ON(st_read_raw(f, t, first + i, m, raw, err));
         dtype_to_f32(t->dtype, raw, dst + i, m);
     }
-out:
-    free(raw);
-    return rc;
+    return 0;
 }
 
 int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
@@ -517,12 +514,11 @@ int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t firs
 
 int st_content_id(const struct st_file *f, char text[40], struct err *err)
 {
-    int rc = 0;
-    struct hash_state *h = NULL;
-    char *raw = NULL;
+    OWN(hash_free_at) struct hash_state *h = NULL;
+    OWN(free_at) char *raw = NULL;
     const int64_t step = 4 << 20;
-    TRY(hash_new(&h, err));
-    TRY(mem_alloc(&raw, step, 1, f->path, err));
+    PASS_ON(hash_new(&h, err));
+    PASS_ON(mem_alloc(&raw, step, 1, f->path, err));
     for (int64_t i = 0; i < f->n; i++) {
         const struct st_tensor *t = &f->tensors[i];
         char shape[200];
@@ -532,15 +528,12 @@ int st_content_id(const struct st_file *f, char text[40], struct err *err)
         hash_update(h, shape, strlen(shape) + 1);
         for (int64_t at = 0; at < t->bytes; at += step) {
             int64_t m = t->bytes - at < step ? t->bytes - at : step;
-            TRY(read_at(&f->shards[t->shard], t->offset + at, raw, m, err));
+            PASS_ON(read_at(&f->shards[t->shard], t->offset + at, raw, m, err));
             hash_update(h, raw, (size_t)m);
         }
     }
     hash_text(hash_digest(h), text);
-out:
-    hash_free(h);
-    free(raw);
-    return rc;
+    return 0;
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------
@@ -627,39 +620,30 @@ static int check_map(const struct st_file *f, const char *index, const json_t *m
 
 static int open_index(const char *dir, const char *index, struct st_file **out, struct err *err)
 {
-    int rc = 0;
-    struct st_file *f = NULL;
-    json_t *doc = NULL;
-    const char **names = NULL;
+    OWN(st_close) struct st_file *f = NULL;
+    OWN(json_decrefp) json_t *doc = NULL;
+    OWN(free_at) const char **names = NULL;
     int64_t n = 0;
-    struct buf path = {0};
-    TRY(json_read_foreign(index, INDEX_MAX, &doc, err));
+    OWN(buf_free) struct buf path = {0};
+    PASS_ON(json_read_foreign(index, INDEX_MAX, &doc, err));
     const json_t *map = json_object_get(doc, "weight_map");
     if (!json_is_object(map))
-        FAIL(err, ERR_INPUT, "%s: 'weight_map' must be an object (tensor name -> file name)",
-             index);
-    TRY(shard_names(index, map, &names, &n, err));
-    TRY(new_file(dir, n, &f, err));
+        return err_set(err, ERR_INPUT,
+                       "%s: 'weight_map' must be an object (tensor name -> file name)", index);
+    PASS_ON(shard_names(index, map, &names, &n, err));
+    PASS_ON(new_file(dir, n, &f, err));
     for (int64_t i = 0; i < n; i++) {
         buf_reset(&path);
         buf_printf(&path, "%s/%s", dir, names[i]);
-        TRY(buf_check(&path, index, err));
-        rc = add_file(f, buf_str(&path), err);
-        if (rc) {
-            err_prefix(err, "%s: shard %s", index, names[i]);
-            goto out;
-        }
+        PASS_ON(buf_check(&path, index, err));
+        int rc = add_file(f, buf_str(&path), err);
+        if (rc)
+            return err_prefix(err, "%s: shard %s", index, names[i]), rc;
     }
-    TRY(sort_tensors(f, err));
-    TRY(check_map(f, index, map, err));
-    *out = f;
-    f = NULL;
-out:
-    st_close(&f);
-    free(names);
-    json_decref(doc);
-    buf_free(&path);
-    return rc;
+    PASS_ON(sort_tensors(f, err));
+    PASS_ON(check_map(f, index, map, err));
+    *out = HAND_OVER(f);
+    return 0;
 }
 
 int st_open(const char *path, struct st_file **out, struct err *err)
@@ -668,8 +652,7 @@ int st_open(const char *path, struct st_file **out, struct err *err)
     PASS_ON(new_file(path, 1, &f, err));
     PASS_ON(add_file(f, path, err));
     PASS_ON(sort_tensors(f, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -708,8 +691,7 @@ int st_adopt(const char *path, const struct st_tensor *tensors, int64_t n, struc
         qsort(f->tensors, (size_t)n, sizeof *f->tensors, by_offset);
     PASS_ON(check_placed(f, err));
     PASS_ON(sort_tensors(f, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 
@@ -741,8 +723,7 @@ int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struc
         PASS_ON(add_file(f, paths[i], err));
     }
     PASS_ON(sort_tensors(f, err));
-    *out = f;
-    f = NULL;
+    *out = HAND_OVER(f);
     return 0;
 }
 

@@ -4,14 +4,12 @@
  * Strict: every violation of the format (see the tests) is ERR_INPUT naming file and tensor. Data
  * is read with pread, so a file larger than memory can be used.
  */
-#ifndef LACUNA_SAFETENSORS_H
-#define LACUNA_SAFETENSORS_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/json.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #define ST_MAX_DIMS 8
@@ -94,5 +92,3 @@ int st_write(const char *path, const struct st_out *tensors, int64_t n, struct e
 /* The same with "__metadata__": a JSON object whose values are strings, or NULL. */
 int st_write_meta(const char *path, const struct st_out *tensors, int64_t n, const json_t *meta,
                   struct err *err);
-
-#endif

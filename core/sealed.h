@@ -5,8 +5,7 @@
  * Other programs see one more member. An object without "sum" is accepted. An object whose
  * sum does not fit was damaged, or was edited without removing "sum".
  */
-#ifndef LACUNA_SEALED_H
-#define LACUNA_SEALED_H
+#pragma once
 
 #include "core/json.h"
 
@@ -28,5 +27,3 @@ int seal_json(const char *text, size_t len, const char *name, json_t **out, stru
 
 /* Do the same with a whole file of at most `max` bytes. */
 int seal_json_file(const char *path, size_t max, json_t **out, struct err *err);
-
-#endif

@@ -2,8 +2,7 @@
  * shard.h - which part of the cells this process does: --shard i/n, or the rank that a launcher
  * (mpirun, srun, a SLURM array) left in the environment. No MPI is linked.
  */
-#ifndef LACUNA_SHARD_H
-#define LACUNA_SHARD_H
+#pragma once
 
 #include "core/err.h"
 
@@ -42,5 +41,3 @@ void shard_what(const struct shard *s, const char *command, char what[64]);
  * items, lower shard). The same input gives the same answer in every process. O(n log n + n count).
  */
 int shard_assign(const double *cost, int64_t n, int64_t count, int64_t *owner, struct err *err);
-
-#endif

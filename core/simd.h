@@ -4,8 +4,7 @@
  * before the sanitizer is ready; so does clang before 18, which names the resolved function
  * "f.ifunc", so that no other file finds it. Such a build is slower: give it -march=native.
  */
-#ifndef LACUNA_SIMD_H
-#define LACUNA_SIMD_H
+#pragma once
 
 #if defined(__x86_64__) && !defined(LACUNA_SANITIZE) &&                                            \
     !(defined(__clang__) && __clang_major__ < 18)
@@ -20,6 +19,4 @@
 #define EXACT_PRODUCTS __attribute__((optimize("fp-contract=fast")))
 #else
 #define EXACT_PRODUCTS
-#endif
-
 #endif

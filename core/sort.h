@@ -1,8 +1,7 @@
 /*
  * sort.h - the order of numbers.
  */
-#ifndef LACUNA_SORT_H
-#define LACUNA_SORT_H
+#pragma once
 
 #include "core/err.h"
 
@@ -17,5 +16,3 @@ int order_descending(const double *v, int64_t n, int32_t *order, struct err *err
 /* For qsort and bsearch: integers, ascending. */
 int compare_i32(const void *a, const void *b);
 int compare_i64(const void *a, const void *b);
-
-#endif

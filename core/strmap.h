@@ -2,8 +2,7 @@
  * strmap.h - a map from texts to numbers, keyed by the XXH3-128 of the text. Texts with equal
  * hashes count as equal; with 10^9 keys the chance of a collision is 1e-21.
  */
-#ifndef LACUNA_STRMAP_H
-#define LACUNA_STRMAP_H
+#pragma once
 
 #include "core/err.h"
 #include "core/hash.h"
@@ -23,5 +22,3 @@ int64_t strmap_get(const struct strmap *s, const char *text);
 
 /* Store value (>= 0) for the text, replacing an older one. */
 int strmap_put(struct strmap *s, const char *text, int64_t value, struct err *err);
-
-#endif

@@ -2,8 +2,7 @@
  * text.h - text: lists of names, the name nearest to a misspelt word, text that is safe to show,
  * line wrapping, sizes and estimates.
  */
-#ifndef LACUNA_TEXT_H
-#define LACUNA_TEXT_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -92,5 +91,3 @@ void bytes_text(double bytes, char text[24]);
  * the estimate left out; four times as much is the upper end. "under 2 s", "8 to 30 s", "2 to 8
  * min", "12 to 48 h", "2 to 8 days": in the unit of the upper end. */
 void estimate_text(double seconds, char text[48]);
-
-#endif

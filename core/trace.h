@@ -6,8 +6,7 @@
  * one call per (step, branch, layer). HDF5 carries structure and metadata; the payload is
  * contiguous and is read with pread, so any number of threads can read at full speed.
  */
-#ifndef LACUNA_TRACE_H
-#define LACUNA_TRACE_H
+#pragma once
 
 #include "core/attention.h"
 #include "core/dtype.h"
@@ -391,5 +390,3 @@ struct call_name {
  * number too. NULL, or the first word that is none of these, with its length in *word_len. */
 const char *call_name_parse(const char *text, size_t len, struct call_name *c, int *head,
                             size_t *word_len);
-
-#endif

@@ -2,8 +2,7 @@
  * trace_internal.h - what the files of the trace reader and writer share: the table of metadata
  * fields, the shapes of the payload datasets, and the content id.
  */
-#ifndef LACUNA_TRACE_INTERNAL_H
-#define LACUNA_TRACE_INTERNAL_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/h5util.h"
@@ -148,5 +147,3 @@ void trace_write_advice(const struct trace_meta *m, bool copy, int sys,
 /* A whole slice of dataset i of the current call, as stored. */
 int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data,
                     struct err *err);
-
-#endif

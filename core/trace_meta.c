@@ -177,21 +177,16 @@ static int get_field(hid_t group, const struct field *f, struct trace_meta *m, s
 /* Names of a group that a reader may ignore, where it has any. */
 static int put_optional(hid_t file, const char *group, const struct trace_meta *m, struct err *err)
 {
-    struct buf names = {0};
-    hid_t at = H5I_INVALID_HID;
-    int rc = 0;
+    OWN(buf_free) struct buf names = {0};
+    OWN(h5_close_at) hid_t at = H5I_INVALID_HID;
     for (const struct field *f = fields; f->name; f++)
         if (strcmp(f->group, group) == 0 && is_provenance(f) && in_use(f, m))
             buf_printf(&names, "%s%s", names.len ? " " : "", f->name);
     if (names.len == 0)
         return 0;
-    TRY(buf_check(&names, "metadata", err));
-    TRY(h5_open_group(file, group, &at, err));
-    TRY(h5_put_str(at, "optional", buf_str(&names), err));
-out:
-    h5_close(at);
-    buf_free(&names);
-    return rc;
+    PASS_ON(buf_check(&names, "metadata", err));
+    PASS_ON(h5_open_group(file, group, &at, err));
+    return h5_put_str(at, "optional", buf_str(&names), err);
 }
 
 int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)

@@ -161,18 +161,15 @@ int trace_read(const struct trace *t, int64_t call, enum trace_what what, int he
 {
     const struct trace_array *a = tensor_of(t, call, what);
     bool whole = tok0 == 0 && n == a->rows && head >= 0 && head < a->slices;
-    struct hash_state *sum = NULL;
-    int rc = 0;
+    OWN(hash_free_at) struct hash_state *sum = NULL;
     if (!a->present || n <= 0) /* says what is wrong */
         return trace_read_rows(t, call, a, head, tok0, n, dst, err);
     if (whole)
-        TRY(hash_new(&sum, err));
-    TRY(read_floats(t, call, a, head, tok0, n, dst, sum, err));
+        PASS_ON(hash_new(&sum, err));
+    PASS_ON(read_floats(t, call, a, head, tok0, n, dst, sum, err));
     if (whole)
-        rc = check_sum(t, call, a, head, hash_digest(sum), err);
-out:
-    hash_free(sum);
-    return rc;
+        return check_sum(t, call, a, head, hash_digest(sum), err);
+    return 0;
 }
 
 /* ---- what a call does to its scores ---------------------------------------------------------- */

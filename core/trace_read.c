@@ -596,51 +596,38 @@ static int read_structure(struct trace *t, struct err *err)
 
 int trace_open_damaged(const char *path, struct trace **out, struct err *err)
 {
-    struct trace *t = NULL;
-    char *only = NULL;
-    int rc = only_trace(path, &only, err);
-    if (rc)
-        return rc;
+    OWN(free_at) char *only = NULL;
+    PASS_ON(only_trace(path, &only, err));
     path = only ? only : path;
-    h5_lock();
-    TRY(mem_zalloc(&t, 1, sizeof *t, "trace", err));
+    H5_LOCKED;
+    OWN(trace_close) struct trace *t = NULL;
+    PASS_ON(mem_zalloc(&t, 1, sizeof *t, "trace", err));
     t->fd = -1;
     t->file = H5I_INVALID_HID;
-    TRY(h5_open_file(path, TRACE_FORMAT, TRACE_VERSION_MAJOR, &t->file, err));
-    TRY(open_payload(t, path, err));
-    TRY(mem_dup(&t->path, path, path, err));
-    if ((rc = read_structure(t, err)) != 0) {
-        err_prefix(err, "%s", path);
-        goto out;
-    }
+    PASS_ON(h5_open_file(path, TRACE_FORMAT, TRACE_VERSION_MAJOR, &t->file, err));
+    PASS_ON(open_payload(t, path, err));
+    PASS_ON(mem_dup(&t->path, path, path, err));
+    int rc = read_structure(t, err);
+    if (rc)
+        return err_prefix(err, "%s", path), rc; /* err may be NULL */
     if (!is_packed(t)) {
         H5Fclose(t->file);
         t->file = H5I_INVALID_HID;
     }
-    *out = t;
-    t = NULL;
-out:
-    trace_close(&t);
-    h5_unlock();
-    free(only);
-    return rc;
+    *out = HAND_OVER(t);
+    return 0;
 }
 
 int trace_open(const char *path, struct trace **out, struct err *err)
 {
-    struct trace *t = NULL;
-    int rc = trace_open_damaged(path, &t, err);
-    if (rc)
-        return rc;
-    if (strcmp(t->id, t->stored_id) != 0) {
-        rc = err_set(err, ERR_INPUT,
-                     "%s: metadata or checksums were changed after writing: their "
-                     "content id is %s, stored is '%s'; lacuna trace verify tells more",
-                     path, t->id, t->stored_id);
-        trace_close(&t);
-        return rc;
-    }
-    *out = t;
+    OWN(trace_close) struct trace *t = NULL;
+    PASS_ON(trace_open_damaged(path, &t, err));
+    if (strcmp(t->id, t->stored_id) != 0)
+        return err_set(err, ERR_INPUT,
+                       "%s: metadata or checksums were changed after writing: their "
+                       "content id is %s, stored is '%s'; lacuna trace verify tells more",
+                       path, t->id, t->stored_id);
+    *out = HAND_OVER(t);
     return 0;
 }
 

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #define MAP_CHUNK_BYTES (256 << 10)
 
@@ -155,8 +154,7 @@ int trace_create_as(const char *path, const struct trace_meta *m, const struct t
     if (rc)
         goto out;
     content_meta(&w->meta, &w->content);
-    *out = w;
-    w = NULL;
+    *out = HAND_OVER(w);
 out:
     if (w)
         advise(w, err);
@@ -243,18 +241,13 @@ static int put_hdf5(hid_t dset, const struct trace_array *a, int64_t slice, cons
 {
     hsize_t start[3] = {(hsize_t)slice, 0, 0};
     hsize_t count[3] = {1, (hsize_t)a->rows, (hsize_t)a->dims[2]};
-    int rc = 0;
-    h5_lock();
-    hid_t space = H5Dget_space(dset), mem = H5Screate_simple(a->ndim, count, NULL);
-    hid_t type = H5Dget_type(dset);
+    H5_LOCKED;
+    OWN(h5_close_at) hid_t space = H5Dget_space(dset), type = H5Dget_type(dset);
+    OWN(h5_close_at) hid_t mem = H5Screate_simple(a->ndim, count, NULL);
     if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
         H5Dwrite(dset, type, mem, space, H5P_DEFAULT, data) < 0)
-        rc = h5_fail(err, ERR_IO, "writing '%s'", a->name);
-    h5_close(type);
-    h5_close(mem);
-    h5_close(space);
-    h5_unlock();
-    return rc;
+        return h5_fail(err, ERR_IO, "writing '%s'", a->name);
+    return 0;
 }
 
 static int write_chunks(hid_t dset, const struct trace_array *a, int jobs, int64_t slice,

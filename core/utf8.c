@@ -3,32 +3,20 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <utf8proc.h>
 
 int utf8_length(const unsigned char *s)
 {
-    if (s[0] < 0x80)
-        return 1;
-    int n = s[0] >= 0xC2 && s[0] <= 0xDF   ? 2
-            : (s[0] & 0xF0) == 0xE0        ? 3
-            : s[0] >= 0xF0 && s[0] <= 0xF4 ? 4
-                                           : 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80)
-            return 0;
-    if (n == 3 && ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F)))
-        return 0;
-    if (n == 4 && ((s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)))
-        return 0;
-    return n;
+    utf8proc_int32_t c;
+    int n = (int)utf8proc_iterate(s, -1, &c);
+    return n > 0 ? n : 0;
 }
 
 unsigned utf8_code_point(const unsigned char *s)
 {
-    int n = utf8_length(s);
-    unsigned c = n == 1 ? s[0] : s[0] & (0xFFu >> (n + 1));
-    for (int i = 1; i < n; i++)
-        c = c << 6 | (s[i] & 0x3Fu);
-    return c;
+    utf8proc_int32_t c;
+    utf8proc_iterate(s, -1, &c);
+    return (unsigned)c;
 }
 
 void utf8_copy(char *dst, size_t cap, const char *src)

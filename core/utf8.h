@@ -1,10 +1,8 @@
 /*
  * utf8.h - UTF-8, and the characters in it that no terminal, page or name should get from a file.
  */
-#ifndef LACUNA_UTF8_H
-#define LACUNA_UTF8_H
+#pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 
 /* Length of the valid UTF-8 sequence at s (RFC 3629: no overlong forms, no surrogates), 0 if there
@@ -35,5 +33,3 @@ const char *utf8_fault(const char *s, char text[UTF8_FAULT_MAX]);
 
 /* Makes text safe to show, in place: each unsafe character and byte becomes '?'. */
 void utf8_make_plain(char *s);
-
-#endif

@@ -489,48 +489,43 @@ static int calibrate_runs(const struct app *app, const struct eval_opts *o,
 static int eval_language(const struct app *app, struct eval_opts *o, struct method_run *runs,
                          int64_t n_runs, struct err *err)
 {
+    OWN(eval_model_close) struct eval_model m = {0};
+    OWN(eval_run_free)
     struct eval_run r = {.runs = runs, .n_runs = (int)n_runs, .dump_nll = o->dump_nll};
-    struct sim_device device = {0};
+    OWN(close_device) struct sim_device device = {0};
     struct lockstep_on on;
-    struct eval_model m = {0};
     struct stopwatch watch = {.since = clock_ns()};
-    int rc = 0;
-    TRY(eval_check_kind(o, false, err));
-    TRY(eval_model_open(&m, o->model, o->bos, err));
+    PASS_ON(eval_check_kind(o, false, err));
+    PASS_ON(eval_model_open(&m, o->model, o->bos, err));
     stopwatch_lap(&watch, "model");
     if (o->found)
-        TRY(found_params_take(app->methods, o->found, m.name, runs, n_runs, err));
-    TRY(eval_task_options(o, err));
+        PASS_ON(found_params_take(app->methods, o->found, m.name, runs, n_runs, err));
+    PASS_ON(eval_task_options(o, err));
     struct attn_shape shape = eval_model_shape(&m);
-    TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
-    TRY(shard_from_env(o->shard, &r.shard, err));
+    PASS_ON(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
+    PASS_ON(shard_from_env(o->shard, &r.shard, err));
     shard_warn_bound("eval");
-    TRY(open_device(app, o, &r.shard, &device, &r.how, err));
+    PASS_ON(open_device(app, o, &r.shard, &device, &r.how, err));
     stopwatch_lap(&watch, "device");
     r.m = &m;
-    TRY(choose_decoder(app, o, &r, &on, err));
+    PASS_ON(choose_decoder(app, o, &r, &on, err));
     r.jobs = cmd_jobs(&o->c);
-    TRY(calibrate_runs(app, o, &r, runs, err));
+    PASS_ON(calibrate_runs(app, o, &r, runs, err));
     for (int i = 0; i < r.n_runs; i++)
-        TRY(method_calib_fits(runs + i, m.name, "none", err));
+        PASS_ON(method_calib_fits(runs + i, m.name, "none", err));
     r.wants_times = o->samples > 0;
-    TRY(open_tasks(o, &r, err));
+    PASS_ON(open_tasks(o, &r, err));
     for (int i = 0; i < r.n_runs; i++)
-        TRY(eval_check_file(&r, runs + i, err));
+        PASS_ON(eval_check_file(&r, runs + i, err));
     stopwatch_lap(&watch, "tasks");
-    TRY(run_language(app, o, &r, err));
+    PASS_ON(run_language(app, o, &r, err));
     stopwatch_lap(&watch, "cells");
     stopwatch_log(&watch, "eval");
     say_lacking("the errors of --local-errors", r.count.no_local_errors);
     say_lacking("the times of --samples", r.count.no_times);
     setting_tally_warn(runs, r.tally, r.n_runs);
-    TRY(o->c.dry_run ? print_plan(o, &r.count, eval_memory(&r), err)
-                     : print_result(o, &r.count, err));
-out:
-    close_device(&device);
-    eval_run_free(&r);
-    eval_model_close(&m);
-    return rc;
+    return o->c.dry_run ? print_plan(o, &r.count, eval_memory(&r), err)
+                        : print_result(o, &r.count, err);
 }
 
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)

@@ -10,7 +10,6 @@
 #include "eval/prompt.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 struct prompt_opts {
     struct common_opts c;
@@ -108,43 +107,38 @@ static int write_prompt(const struct prompt_opts *o, const struct prompt_spec *s
 
 static int make(const struct prompt_opts *o, const char *task, struct err *err)
 {
-    struct eval_model m = {0};
+    OWN(eval_model_close) struct eval_model m = {0};
     struct prompt_spec spec;
-    struct prompt p = {0};
-    struct lines file = {0};
-    struct buf dir = {0};
-    int64_t *tokens = NULL, n = 0;
+    OWN(prompt_free) struct prompt p = {0};
+    OWN(lines_free) struct lines file = {0};
+    OWN(buf_free) struct buf dir = {0};
+    int64_t n = 0;
+    OWN(free_at) int64_t *tokens = NULL;
     char hash[40];
-    int rc = 0;
-    TRY(tokens_parse(o->tokens, "--tokens", &tokens, &n, err));
+    PASS_ON(tokens_parse(o->tokens, "--tokens", &tokens, &n, err));
     if (n != 1)
-        FAIL(err, ERR_USAGE, "prompt: one length was expected, found --tokens %s", o->tokens);
-    TRY(chat_check(o->chat, err));
+        return err_set(err, ERR_USAGE, "prompt: one length was expected, found --tokens %s",
+                       o->tokens);
+    PASS_ON(chat_check(o->chat, err));
     if (o->model)
         buf_puts(&dir, o->model);
     else
-        TRY(datadir_find("models/code-lm", &dir, err));
-    TRY(buf_check(&dir, "model", err));
-    TRY(eval_model_open(&m, buf_str(&dir), o->bos, err));
-    TRY(prompt_spec_parse(task, m.domain, &spec, err));
+        PASS_ON(datadir_find("models/code-lm", &dir, err));
+    PASS_ON(buf_check(&dir, "model", err));
+    PASS_ON(eval_model_open(&m, buf_str(&dir), o->bos, err));
+    PASS_ON(prompt_spec_parse(task, m.domain, &spec, err));
     if (o->haystack) {
-        TRY(refuse_input(o->out, o->haystack, err));
-        TRY(lines_read(&file, o->haystack, hash, err));
+        PASS_ON(refuse_input(o->out, o->haystack, err));
+        PASS_ON(lines_read(&file, o->haystack, hash, err));
     }
-    TRY(eval_prompt_make(&m, &spec, o->haystack ? &file : NULL, o->chat, tokens[0], o->depth,
-                         o->sample, (uint64_t)o->c.seed, &p, err));
+    PASS_ON(eval_prompt_make(&m, &spec, o->haystack ? &file : NULL, o->chat, tokens[0], o->depth,
+                             o->sample, (uint64_t)o->c.seed, &p, err));
     if (o->c.dry_run)
         fprintf(stderr, "would write %lld bytes to %s\n", (long long)p.text.len,
                 o->out ? o->out : "standard output");
     else
-        TRY(write_prompt(o, &spec, &p, err));
-out:
-    prompt_free(&p);
-    lines_free(&file);
-    eval_model_close(&m);
-    buf_free(&dir);
-    free(tokens);
-    return rc;
+        PASS_ON(write_prompt(o, &spec, &p, err));
+    return 0;
 }
 
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)

@@ -35,16 +35,12 @@ static int64_t vocab(const struct decode *d)
 
 int decode_open(struct decode *d, struct lockstep *l, int stream, struct err *err)
 {
-    int rc = 0;
     *d = (struct decode){.l = l, .stream = stream, .pos = l->n};
-    TRY(mem_alloc(&d->first, vocab(d), sizeof *d->first, "logits", err));
-    TRY(mem_alloc(&d->logits, vocab(d), sizeof *d->logits, "logits", err));
-    TRY(lockstep_logits(l, l->s[stream].last, 1, d->first, err));
+    PASS_ON(mem_alloc(&d->first, vocab(d), sizeof *d->first, "logits", err));
+    PASS_ON(mem_alloc(&d->logits, vocab(d), sizeof *d->logits, "logits", err));
+    PASS_ON(lockstep_logits(l, l->s[stream].last, 1, d->first, err));
     decode_rewind(d);
-out:
-    if (rc)
-        decode_close(d);
-    return rc;
+    return 0;
 }
 
 void decode_close(struct decode *d)
@@ -78,9 +74,7 @@ static int run_rows(struct decode *d, const int32_t *ids, int64_t m, struct err 
         free(d->rows);
         d->rows = NULL;
         d->cap_rows = 0;
-        int rc = mem_alloc(&d->rows, m * hidden, sizeof *d->rows, "hidden state", err);
-        if (rc)
-            return rc;
+        PASS_ON(mem_alloc(&d->rows, m * hidden, sizeof *d->rows, "hidden state", err));
         d->cap_rows = m;
     }
     int rc = lockstep_rows(d->l, d->stream, ids, d->pos, m, d->rows, err);

@@ -6,8 +6,7 @@
  * Calls answer METHOD_SKIP where the stream's method does not apply to a row, and the stream is
  * then out.
  */
-#ifndef LACUNA_DECODE_H
-#define LACUNA_DECODE_H
+#pragma once
 
 #include "core/text.h"
 #include "eval/evaltask.h"
@@ -73,5 +72,3 @@ int decode_greedy(const char *dir, const struct decoder_accel *on, int jobs, con
  * *out receives the text without it. */
 int generate(struct decode *d, const struct eval_model *m, int64_t max_new,
              const struct str_list *stop, struct buf *out, struct err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * evalargs.h - the options of `lacuna eval`, and what they mean to the run and its tasks.
  */
-#ifndef LACUNA_EVALARGS_H
-#define LACUNA_EVALARGS_H
+#pragma once
 
 #include "capture/video_input.h"
 #include "core/cmd.h"
@@ -45,5 +44,3 @@ int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n,
 
 /* ERR_USAGE unless a chat text, if given, has {prompt}. */
 int chat_check(const char *chat, struct err *err);
-
-#endif

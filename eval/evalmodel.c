@@ -9,7 +9,6 @@
 #include "core/mem.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAX_CONFIG (1 << 20)
@@ -92,23 +91,19 @@ struct attn_shape eval_model_shape(const struct eval_model *m)
 
 int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct err *err)
 {
-    int rc = 0;
     memset(m, 0, sizeof *m);
     m->dir = dir;
     checkpoint_name(dir, m->name, sizeof m->name);
-    TRY(llm_open(dir, &m->llm, err));
-    TRY(st_content_id(m->llm.file, m->weights, err));
-    TRY(tokenizer_open(dir, &m->tok, err));
+    PASS_ON(llm_open(dir, &m->llm, err));
+    PASS_ON(st_content_id(m->llm.file, m->weights, err));
+    PASS_ON(tokenizer_open(dir, &m->tok, err));
     if (tokenizer_max_id(m->tok) >= m->llm.c.vocab)
-        FAIL(err, ERR_INPUT, "%s: the tokenizer has ids up to %lld, the model %lld tokens", dir,
-             (long long)tokenizer_max_id(m->tok), (long long)m->llm.c.vocab);
-    TRY(find_bos(m, bos_mode, err));
-    TRY(eval_model_ends(m, err));
-    TRY(read_domain(m, err));
-out:
-    if (rc)
-        eval_model_close(m);
-    return rc;
+        return err_set(err, ERR_INPUT,
+                       "%s: the tokenizer has ids up to %lld, the model %lld tokens", dir,
+                       (long long)tokenizer_max_id(m->tok), (long long)m->llm.c.vocab);
+    PASS_ON(find_bos(m, bos_mode, err));
+    PASS_ON(eval_model_ends(m, err));
+    return read_domain(m, err);
 }
 
 void eval_model_close(struct eval_model *m)

@@ -254,28 +254,24 @@ out:
 static int do_task(struct eval_run *r, struct eval_task *t, struct layer_attn *attn,
                    struct progress *p, struct err *err)
 {
-    struct lockstep l = {0};
-    struct buf name = {0};
+    OWN(lockstep_close) struct lockstep l = {0};
+    OWN(buf_free) struct buf name = {0};
     double since = clock_ns();
-    int rc = 0;
-    TRY(lockstep_open(&l, (struct llm_model *)(uintptr_t)&r->m->llm, attn, r->n_runs, t->cap,
-                      t->decodes, r->how.round, r->jobs, r->on, err));
+    PASS_ON(lockstep_open(&l, (struct llm_model *)(uintptr_t)&r->m->llm, attn, r->n_runs, t->cap,
+                          t->decodes, r->how.round, r->jobs, r->on, err));
     log_debug("the model was made ready in %.3f s", 1e-9 * (clock_ns() - since));
     for (int64_t i = 0; i < t->cells; i++) {
         if (!owned(r, (int)(t - r->tasks), i))
             continue;
         if (interrupted())
-            FAIL(err, ERR_INTERRUPTED,
-                 "interrupted; finished cells are kept, the same command continues");
-        TRY(do_cell(r, t, i, &l, err));
+            return err_set(err, ERR_INTERRUPTED,
+                           "interrupted; finished cells are kept, the same command continues");
+        PASS_ON(do_cell(r, t, i, &l, err));
         buf_reset(&name);
-        TRY(t->kind->cell_name(t, i, &name, err));
+        PASS_ON(t->kind->cell_name(t, i, &name, err));
         progress_add(p, (double)t->cap, 1, buf_str(&name));
     }
-out:
-    lockstep_close(&l);
-    buf_free(&name);
-    return rc;
+    return 0;
 }
 
 int eval_execute(struct eval_run *r, struct err *err)

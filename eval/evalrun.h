@@ -2,8 +2,7 @@
  * evalrun.h - what `lacuna eval` does with a model: settings over the cells of tasks or over a
  * clip, one record of scope `model` per (cell, setting); what has a record is not done again.
  */
-#ifndef LACUNA_EVALRUN_H
-#define LACUNA_EVALRUN_H
+#pragma once
 
 #include "capture/video_input.h"
 #include "capture/wan_model.h"
@@ -166,5 +165,3 @@ struct calib_inside {
  * all of them. */
 int calib_inside(const struct calib_inside *c, const struct method *const *methods,
                  struct method_run *run, struct err *err);
-
-#endif

@@ -45,24 +45,17 @@ struct text_state {
 
 static int read_text(struct text_state *s, const struct eval_model *m, struct err *err)
 {
-    struct buf text = {0};
+    OWN(buf_free) struct buf text = {0};
     bool has_bos = false;
-    int32_t *ids = NULL;
-    int rc = 0;
-    TRY(buf_read_file(&text, s->path, EVAL_TEXT_MAX, err));
+    OWN(free_at) int32_t *ids = NULL;
+    PASS_ON(buf_read_file(&text, s->path, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), s->hash);
-    rc = tokenizer_encode(m->tok, buf_str(&text), text.len, &has_bos, &ids, &s->n, err);
-    if (rc) {
-        err_prefix(err, "%s", s->path);
-        goto out;
-    }
+    if (tokenizer_encode(m->tok, buf_str(&text), text.len, &has_bos, &ids, &s->n, err) != 0)
+        return err_prefix(err, "%s", s->path);
     s->n -= has_bos;
-    TRY(mem_alloc(&s->ids, s->n, sizeof *s->ids, "token ids", err));
+    PASS_ON(mem_alloc(&s->ids, s->n, sizeof *s->ids, "token ids", err));
     memcpy(s->ids, ids + has_bos, (size_t)s->n * sizeof *ids);
-out:
-    buf_free(&text);
-    free(ids);
-    return rc;
+    return 0;
 }
 
 /* Ids of the text that window i holds: [*at, *at + returned). */

@@ -2,8 +2,7 @@
  * evaltask.h - what a model is asked: a task is a list of cells, each a text or a prompt with an
  * answer, and every cell gives one record per setting.
  */
-#ifndef LACUNA_EVALTASK_H
-#define LACUNA_EVALTASK_H
+#pragma once
 
 #include "capture/llm_model.h"
 #include "capture/tokenizer.h"
@@ -113,5 +112,3 @@ struct prompt_spec;
 int eval_prompt_make(const struct eval_model *m, const struct prompt_spec *spec,
                      const struct lines *file, const char *chat, int64_t tokens, double depth,
                      int64_t sample, uint64_t seed, struct prompt *out, struct err *err);
-
-#endif

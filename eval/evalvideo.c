@@ -149,36 +149,35 @@ static void work_free(struct video_work *w)
 static int open_streams(struct video_work *w, struct err *err)
 {
     struct video_eval *e = w->e;
-    struct record *rec = NULL;
+    OWN(free_at) struct record *rec = NULL;
     int rc = 0;
-    TRY(mem_zalloc(&w->s, e->n_runs + 1, sizeof *w->s, "streams", err));
-    TRY(mem_zalloc(&w->done, e->n_runs + 1, sizeof *w->done, "streams", err));
-    TRY(mem_zalloc(&rec, e->n_runs + 1, sizeof *rec, "records", err));
+    PASS_ON(mem_zalloc(&w->s, e->n_runs + 1, sizeof *w->s, "streams", err));
+    PASS_ON(mem_zalloc(&w->done, e->n_runs + 1, sizeof *w->done, "streams", err));
+    PASS_ON(mem_zalloc(&rec, e->n_runs + 1, sizeof *rec, "records", err));
     for (int i = 0; i <= e->n_runs; i++)
         record_init(rec + i);
     rc = make_records(e, rec, w->done, err);
     for (int i = 0; i <= e->n_runs; i++)
         w->s[i].rec = rec[i];
     if (rc || e->count.todo == 0)
-        goto out;
+        return rc;
     if (!e->in.x)
-        TRY(video_input_noise(&e->model.c, &e->ask, &e->in, err));
+        PASS_ON(video_input_noise(&e->model.c, &e->ask, &e->in, err));
     assert(e->in.x);
-    TRY(mem_alloc(&w->uncond, e->in.size, sizeof(float), "velocity", err));
+    PASS_ON(mem_alloc(&w->uncond, e->in.size, sizeof(float), "velocity", err));
     for (int i = 0; i <= e->n_runs; i++) {
         struct video_stream *s = w->s + i;
         s->runs = i == 0 || !w->done[i];
-        TRY(mem_alloc(&s->x, e->in.size, sizeof(float), "latent", err));
-        TRY(mem_alloc(&s->v, e->in.size, sizeof(float), "velocity", err));
+        PASS_ON(mem_alloc(&s->x, e->in.size, sizeof(float), "latent", err));
+        PASS_ON(mem_alloc(&s->v, e->in.size, sizeof(float), "velocity", err));
         memcpy(s->x, e->in.x, (size_t)e->in.size * sizeof(float));
         if (i == 0)
             continue;
-        TRY(layer_attn_init(&s->attn, e->runs + i - 1, &e->how, &e->shape, e->name, e->jobs, err));
-        TRY(layer_attn_keep_state(&s->attn, (int)e->in.branches, err));
+        PASS_ON(
+            layer_attn_init(&s->attn, e->runs + i - 1, &e->how, &e->shape, e->name, e->jobs, err));
+        PASS_ON(layer_attn_keep_state(&s->attn, (int)e->in.branches, err));
         s->attn.n_steps = (int)e->ask.steps;
     }
-out:
-    free(rec);
     return rc;
 }
 

@@ -66,21 +66,22 @@ static int question_prompt(const struct eval_task *t, const struct question *q, 
                            int64_t *cut, int64_t *room, struct err *err)
 {
     const struct file_state *s = t->state;
-    struct id_list around = {0}, whole = {0};
+    OWN(id_list_free) struct id_list around = {0}, whole = {0};
     const char *at = t->o->chat ? strstr(t->o->chat, "{prompt}") : NULL;
     int64_t front, n, keep;
     int rc = 0;
     *cut = 0;
-    TRY(answer_room(t, q, room, err));
-    TRY(prompt_ids(t->m, t->o->chat, q->prompt.data, q->prompt.len, out, err));
+    PASS_ON(answer_room(t, q, room, err));
+    PASS_ON(prompt_ids(t->m, t->o->chat, q->prompt.data, q->prompt.len, out, err));
     if (out->n + *room <= s->limit)
-        goto out;
+        return 0;
     if (t->o->truncate == TRUNCATE_ERROR)
-        FAIL(err, ERR_USAGE,
-             "%s: line %lld: the prompt has %lld tokens and its answer may have %lld, more than "
-             "%lld: use a model with a longer context, or --truncate middle",
-             s->name, (long long)q->line, (long long)out->n, (long long)*room, (long long)s->limit);
-    TRY(prompt_ids(t->m, t->o->chat, "", 0, &around, err));
+        return err_set(
+            err, ERR_USAGE,
+            "%s: line %lld: the prompt has %lld tokens and its answer may have %lld, more than "
+            "%lld: use a model with a longer context, or --truncate middle",
+            s->name, (long long)q->line, (long long)out->n, (long long)*room, (long long)s->limit);
+    PASS_ON(prompt_ids(t->m, t->o->chat, "", 0, &around, err));
     front = t->m->bos >= 0;
     if (at) {
         struct buf before = {0};
@@ -91,23 +92,20 @@ static int question_prompt(const struct eval_task *t, const struct question *q, 
         front = whole.n;
         buf_free(&before);
         if (rc)
-            goto out;
+            return rc;
     }
     keep = s->limit - *room - around.n;
     n = out->n - around.n;
     if (keep < 2)
-        FAIL(err, ERR_USAGE,
-             "%s: line %lld: answers of %lld tokens leave no room for a prompt in "
-             "%lld",
-             s->name, (long long)q->line, (long long)*room, (long long)s->limit);
+        return err_set(err, ERR_USAGE,
+                       "%s: line %lld: answers of %lld tokens leave no room for a prompt in "
+                       "%lld",
+                       s->name, (long long)q->line, (long long)*room, (long long)s->limit);
     int64_t first = keep / 2, last = keep / 2;
     memmove(out->v + front + first, out->v + front + n - last,
             (size_t)(last + around.n - front) * sizeof *out->v);
     *cut = n - first - last;
     out->n -= *cut;
-out:
-    id_list_free(&around);
-    id_list_free(&whole);
     return rc;
 }
 
@@ -117,19 +115,19 @@ out:
 static int grade_choice(struct decode *d, const struct question *q, const struct eval_model *m,
                         struct record *r, struct err *err)
 {
-    double best = INFINITY, best_norm = INFINITY, *nll = NULL;
+    double best = INFINITY, best_norm = INFINITY;
+    OWN(free_at) double *nll = NULL;
     bool right = false, right_norm = false;
-    int32_t *ids = NULL;
-    int rc = 0;
+    OWN(free_at) int32_t *ids = NULL;
     for (int64_t i = 0; i < q->choices.n; i++) {
         const char *text = q->choices.items[i];
         bool answer = strcmp(text, q->answers.items[0]) == 0;
         double sum = 0, bytes = (double)strlen(text);
         int64_t n = 0;
-        TRY(tokenizer_encode_plain(m->tok, text, strlen(text), &ids, &n, err));
-        TRY(mem_alloc(&nll, n, sizeof *nll, "likelihoods", err));
+        PASS_ON(tokenizer_encode_plain(m->tok, text, strlen(text), &ids, &n, err));
+        PASS_ON(mem_alloc(&nll, n, sizeof *nll, "likelihoods", err));
         decode_rewind(d);
-        TRY(decode_score(d, ids, n, nll, NULL, err));
+        PASS_ON(decode_score(d, ids, n, nll, NULL, err));
         for (int64_t k = 0; k < n; k++)
             sum += nll[k];
         if (sum < best) {
@@ -145,12 +143,8 @@ static int grade_choice(struct decode *d, const struct question *q, const struct
         ids = NULL;
         nll = NULL;
     }
-    TRY(record_metric(r, "choice_acc", right, err));
-    TRY(record_metric(r, "choice_acc_norm", right_norm, err));
-out:
-    free(ids);
-    free(nll);
-    return rc;
+    PASS_ON(record_metric(r, "choice_acc", right, err));
+    return record_metric(r, "choice_acc_norm", right_norm, err);
 }
 
 static int grade_text(struct decode *d, const struct question *q, const struct eval_model *m,
@@ -169,20 +163,13 @@ static int grade(struct cell_run *c, int stream, const struct question *q, int64
                  struct err *err)
 {
     struct record *r = c->rec + stream;
-    struct decode d = {0};
-    int rc = 0;
-    TRY(decode_open(&d, c->l, stream, err));
-    rc = q->metric == TEXT_CHOICE ? grade_choice(&d, q, c->m, r, err)
-                                  : grade_text(&d, q, c->m, c->predicted + stream, r, err);
-    if (rc > 0) {
+    OWN(decode_close) struct decode d = {0};
+    PASS_ON(decode_open(&d, c->l, stream, err));
+    int rc = q->metric == TEXT_CHOICE ? grade_choice(&d, q, c->m, r, err)
+                                      : grade_text(&d, q, c->m, c->predicted + stream, r, err);
+    if (rc > 0)
         record_no_metrics(r);
-        rc = 0;
-    } else if (!rc) {
-        TRY(record_metric(r, "truncated", (double)cut, err));
-    }
-out:
-    decode_close(&d);
-    return rc;
+    return rc > 0 ? 0 : rc ? rc : record_metric(r, "truncated", (double)cut, err);
 }
 
 static int run_cell(struct eval_task *t, int64_t cell, struct cell_run *c, struct err *err)

@@ -145,16 +145,14 @@ struct grading {
 
 static int score_ids(struct grading *x, const struct id_list *ids, double *sum, struct err *err)
 {
-    double *nll = NULL;
+    OWN(free_at) double *nll = NULL;
     int rc = 0;
-    TRY(mem_alloc(&nll, ids->n, sizeof *nll, "likelihoods", err));
+    PASS_ON(mem_alloc(&nll, ids->n, sizeof *nll, "likelihoods", err));
     decode_rewind(&x->d);
     rc = decode_score(&x->d, ids->v, ids->n, nll, NULL, err);
     *sum = 0;
     for (int64_t i = 0; !rc && i < ids->n; i++)
         *sum += nll[i];
-out:
-    free(nll);
     return rc;
 }
 
@@ -181,19 +179,14 @@ static int grade_value(struct grading *x, struct err *err)
     static const char *const acc[] = {"needle_acc", "multi_acc", "kv_acc"};
     const struct grade *g = x->g;
     const char *value = g->prompt->answers.items[0] + 1; /* behind its space */
-    struct buf text = {0};
-    int rc = generate(&x->d, g->m, g->prompt->max_new, &g->prompt->stop, x->text, err);
-    if (rc)
-        return rc;
+    OWN(buf_free) struct buf text = {0};
+    PASS_ON(generate(&x->d, g->m, g->prompt->max_new, &g->prompt->stop, x->text, err));
     strip(g, x->text, &text);
-    TRY(buf_check(&text, "generated text", err));
-    TRY(record_metric(x->r, acc[g->spec->kind], strcmp(buf_str(&text), value) == 0, err));
+    PASS_ON(buf_check(&text, "generated text", err));
+    PASS_ON(record_metric(x->r, acc[g->spec->kind], strcmp(buf_str(&text), value) == 0, err));
     if (g->spec->kind == PROMPT_NEEDLE)
-        TRY(record_metric(x->r, "needle_found", strstr(buf_str(x->text), value) != NULL, err));
-    rc = grade_likelihood(x, err);
-out:
-    buf_free(&text);
-    return rc;
+        PASS_ON(record_metric(x->r, "needle_found", strstr(buf_str(x->text), value) != NULL, err));
+    return grade_likelihood(x, err);
 }
 
 /* Mean nll of the passage's ids where they stand first, in the prefill. */
@@ -260,17 +253,17 @@ static int chain_turn(struct grading *x, struct buf *text, struct err *err)
 static int grade_chain(struct grading *x, struct err *err)
 {
     const struct prompt *p = x->g->prompt;
-    struct buf text = {0}, right = {0};
+    OWN(buf_free) struct buf text = {0}, right = {0};
     int64_t hops = 0;
-    int32_t *ids = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int rc = 0;
     for (int64_t i = 0; i < p->answers.n; i++) {
         char link[64];
         int64_t n = 0;
-        TRY(chain_turn(x, &text, err));
+        PASS_ON(chain_turn(x, &text, err));
         buf_puts(x->text, buf_str(&text));
         strip(x->g, &text, &right);
-        TRY(buf_check(&right, "generated text", err));
+        PASS_ON(buf_check(&right, "generated text", err));
         if (strcmp(buf_str(&right), p->answers.items[i]) != 0)
             break;
         hops++;
@@ -278,19 +271,15 @@ static int grade_chain(struct grading *x, struct err *err)
             break;
         snprintf(link, sizeof link, " */\n/* needle %s:", p->keys.items[i + 1]);
         buf_puts(x->text, link);
-        TRY(tokenizer_encode_plain(x->g->m->tok, link, strlen(link), &ids, &n, err));
+        PASS_ON(tokenizer_encode_plain(x->g->m->tok, link, strlen(link), &ids, &n, err));
         rc = decode_push(&x->d, ids, n, err);
         free(ids);
         ids = NULL;
         if (rc)
-            goto out;
+            return rc;
     }
-    TRY(record_metric(x->r, "chain_hops", (double)hops / (double)p->answers.n, err));
-    TRY(record_metric(x->r, "chain_acc", hops == p->answers.n, err));
-out:
-    free(ids);
-    buf_free(&text);
-    buf_free(&right);
+    PASS_ON(record_metric(x->r, "chain_hops", (double)hops / (double)p->answers.n, err));
+    PASS_ON(record_metric(x->r, "chain_acc", hops == p->answers.n, err));
     return rc;
 }
 

@@ -624,15 +624,11 @@ void layer_attn_free(struct layer_attn *a)
 int layer_attn_init(struct layer_attn *a, const struct method_run *run, const struct eval_how *how,
                     const struct attn_shape *shape, const char *model, int jobs, struct err *err)
 {
-    int rc = 0;
     *a = (struct layer_attn){.run = run, .how = how, .shape = *shape, .model = model, .jobs = jobs};
     a->timestep = a->exact_ns = NAN;
     for (int i = 0; i < LAYER_SUMS; i++)
-        TRY(mem_zalloc(sum_of(a, i), all_heads(a), sizeof(double), "sums of heads", err));
-out:
-    if (rc)
-        layer_attn_free(a);
-    return rc;
+        PASS_ON(mem_zalloc(sum_of(a, i), all_heads(a), sizeof(double), "sums of heads", err));
+    return 0;
 }
 
 int layer_attn_keep_state(struct layer_attn *a, int branches, struct err *err)

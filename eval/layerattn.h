@@ -5,8 +5,7 @@
  * What the method needs of the exact map comes from the q, k, v that it is given, which are the
  * run's own.
  */
-#ifndef LACUNA_LAYERATTN_H
-#define LACUNA_LAYERATTN_H
+#pragma once
 
 #include "capture/nn.h"
 #include "core/decoder.h"
@@ -111,5 +110,3 @@ struct layer_attention layer_attn_own(struct layer_attn *a);
  * method does not apply. With `there`, layers that attend exactly as a whole are the caller's. */
 int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
                       int64_t nk, float *out, struct err *err);
-
-#endif

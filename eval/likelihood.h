@@ -3,8 +3,7 @@
  * distributions are from the exact run's. Logits never exist for all tokens together: rows in
  * blocks, the vocabulary in slices.
  */
-#ifndef LACUNA_LIKELIHOOD_H
-#define LACUNA_LIKELIHOOD_H
+#pragma once
 
 #include "core/record.h"
 #include "eval/lockstep.h"
@@ -35,5 +34,3 @@ int likelihood_add(struct lockstep *l, const int32_t *tokens, int64_t from, stru
  * attention over the same tokens, which are `s` itself for the exact run. */
 int likelihood_record(const struct scores *s, const struct scores *dense, struct record *r,
                       struct err *err);
-
-#endif

@@ -79,31 +79,27 @@ int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *at
 {
     const struct llm_config *c = &m->c;
     int64_t qdim = (int64_t)c->heads * c->head_dim;
-    int rc = 0;
     *l = (struct lockstep){
         .model = m, .jobs = jobs, .n_streams = n_methods + 1, .cap = cap, .keep = keep};
     m->c.rope.tokens = cap; /* frequencies that grow with the prompt are those of the longest */
-    TRY(llm_work_init(&l->work, c, cap < CHUNK ? cap : CHUNK, jobs, err));
+    PASS_ON(llm_work_init(&l->work, c, cap < CHUNK ? cap : CHUNK, jobs, err));
     l->work.round = round;
     if (on)
-        TRY(lockstep_device_open(l, attn, on, err));
-    TRY(mem_zalloc(&l->s, l->n_streams, sizeof *l->s, "streams", err));
+        PASS_ON(lockstep_device_open(l, attn, on, err));
+    PASS_ON(mem_zalloc(&l->s, l->n_streams, sizeof *l->s, "streams", err));
     for (int i = 0; i < l->n_streams; i++)
-        TRY(stream_init(l, l->s + i, i ? attn + i - 1 : NULL, err));
-    TRY(mem_zalloc(&l->weights, caches(l), sizeof *l->weights, "layers", err));
-    TRY(mem_zalloc(&l->loaded, c->layers, sizeof *l->loaded, "layers", err));
-    TRY(mem_alloc(&l->q, cap * qdim, sizeof(float), "queries", err));
-    TRY(mem_alloc(&l->o, cap * qdim, sizeof(float), "attention output", err));
+        PASS_ON(stream_init(l, l->s + i, i ? attn + i - 1 : NULL, err));
+    PASS_ON(mem_zalloc(&l->weights, caches(l), sizeof *l->weights, "layers", err));
+    PASS_ON(mem_zalloc(&l->loaded, c->layers, sizeof *l->loaded, "layers", err));
+    PASS_ON(mem_alloc(&l->q, cap * qdim, sizeof(float), "queries", err));
+    PASS_ON(mem_alloc(&l->o, cap * qdim, sizeof(float), "attention output", err));
     if (!on)
-        TRY(mem_alloc(&l->dense_o, cap * qdim, sizeof(float), "attention output", err));
+        PASS_ON(mem_alloc(&l->dense_o, cap * qdim, sizeof(float), "attention output", err));
     if (keep) {
-        TRY(mem_alloc(&l->head, c->vocab * c->hidden, sizeof(float), "output weights", err));
-        TRY(st_read_f32(m->file, m->head, 0, c->vocab * c->hidden, l->head, err));
+        PASS_ON(mem_alloc(&l->head, c->vocab * c->hidden, sizeof(float), "output weights", err));
+        PASS_ON(st_read_f32(m->file, m->head, 0, c->vocab * c->hidden, l->head, err));
     }
-out:
-    if (rc)
-        lockstep_close(l);
-    return rc;
+    return 0;
 }
 
 void lockstep_reset(struct lockstep *l)

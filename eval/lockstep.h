@@ -6,8 +6,7 @@
  *
  * A stream whose method does not apply, or fails, drops out; the others go on.
  */
-#ifndef LACUNA_LOCKSTEP_H
-#define LACUNA_LOCKSTEP_H
+#pragma once
 
 #include "capture/llm_model.h"
 #include "core/decoder.h"
@@ -129,5 +128,3 @@ int lockstep_device_rows(struct lockstep *l, int stream, const int32_t *tokens, 
                          int64_t m, float *rows, struct err *err);
 int lockstep_device_hidden(struct lockstep *l, int stream, int64_t row, int64_t n, float *h,
                            struct err *err);
-
-#endif

@@ -8,7 +8,6 @@
 #include "core/mem.h"
 #include "core/sealed.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -74,8 +73,7 @@ int predictions_open(const char *path, const struct record_file *records, bool f
         PASS_ON(file_write_atomic(p->path, buf_str(&keep), keep.len, err));
     }
     PASS_ON(io_append_open(p->path, &p->fd, err));
-    *out = p;
-    p = NULL;
+    *out = HAND_OVER(p);
     return 0;
 }
 

@@ -6,8 +6,7 @@
  * N tokens are the ids of the whole prompt and room for the answer (max_new); the haystack has as
  * many lines as fit.
  */
-#ifndef LACUNA_PROMPT_H
-#define LACUNA_PROMPT_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -142,5 +141,3 @@ typedef int prompt_count_fn(void *ctx, const char *text, size_t len, int64_t *id
 int prompt_make(const struct prompt_spec *s, const struct lines *file, int64_t tokens, double depth,
                 int64_t sample, uint64_t seed, prompt_count_fn *count, void *ctx,
                 struct prompt *out, struct err *err);
-
-#endif

@@ -262,40 +262,35 @@ static int parse_question(const json_t *o, const struct line_defaults *d, const 
 int taskfile_read(struct taskfile *f, const char *path, const struct line_defaults *d,
                   struct err *err)
 {
-    struct io_lines l = {0};
-    struct hash_state *h = NULL;
+    OWN(io_lines_close) struct io_lines l = {0};
+    OWN(hash_free_at) struct hash_state *h = NULL;
     enum io_line kind;
     const char *text;
     size_t len;
     char where[4200];
-    json_t *o = NULL;
-    int rc = 0;
-    TRY(hash_new(&h, err));
-    TRY(io_lines_open(&l, path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
+    OWN(json_decrefp) json_t *o = NULL;
+    PASS_ON(hash_new(&h, err));
+    PASS_ON(io_lines_open(&l, path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
     for (;;) {
-        TRY(io_line(&l, &kind, &text, &len, err));
+        PASS_ON(io_line(&l, &kind, &text, &len, err));
         if (kind == IO_LINE_END)
             break;
         hash_update(h, text, len);
         snprintf(where, sizeof where, "%s: line %lld", path, (long long)l.number);
         if (kind == IO_LINE_LONG)
-            FAIL(err, ERR_INPUT, "%s is longer than %zu bytes", where, LINE_MAX_BYTES);
+            return err_set(err, ERR_INPUT, "%s is longer than %zu bytes", where, LINE_MAX_BYTES);
         if (len == 0 || strspn(text, " \t\r\n") >= len)
             continue;
-        TRY(json_read_foreign_text(text, len, where, &o, err));
-        TRY(mem_grow(&f->q, &f->cap, f->n + 1, sizeof *f->q, "questions", err));
+        PASS_ON(json_read_foreign_text(text, len, where, &o, err));
+        PASS_ON(mem_grow(&f->q, &f->cap, f->n + 1, sizeof *f->q, "questions", err));
         memset(f->q + f->n, 0, sizeof *f->q);
         f->q[f->n].line = l.number;
-        TRY(parse_question(o, d, where, f->q + f->n++, err));
+        PASS_ON(parse_question(o, d, where, f->q + f->n++, err));
         json_decref(o);
         o = NULL;
     }
     if (f->n == 0)
-        FAIL(err, ERR_INPUT, "%s: no question in it", path);
+        return err_set(err, ERR_INPUT, "%s: no question in it", path);
     hash_text(hash_digest(h), f->hash);
-out:
-    json_decref(o);
-    io_lines_close(&l);
-    hash_free(h);
-    return rc;
+    return 0;
 }

@@ -2,8 +2,7 @@
  * taskfile.h - questions with answers from a file of JSON lines: lacuna's own keys, and those of
  * LongBench, InfiniteBench and RULER files.
  */
-#ifndef LACUNA_TASKFILE_H
-#define LACUNA_TASKFILE_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -69,5 +68,3 @@ struct line_defaults {
  * JSON, or whose prompt, answers, metric or choices are missing or wrong. */
 int taskfile_read(struct taskfile *f, const char *path, const struct line_defaults *d,
                   struct err *err);
-
-#endif

@@ -4,12 +4,10 @@
  * Clips are [3][t][h][w] in [-1, 1]; numbers are of y = (clamped x + 1) / 2 in double, not rounded
  * to bytes.
  */
-#ifndef LACUNA_VIDEOMETRIC_H
-#define LACUNA_VIDEOMETRIC_H
+#pragma once
 
 #include "core/err.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct clip_size {
@@ -34,5 +32,3 @@ void vector_compare(const float *x, const float *ref, int64_t n, double *l2, dou
 /* One PNG: columns frames 0, T/4, T/2, 3T/4, T-1; rows the reference, x, 4 |difference|. */
 int clip_strip(const char *path, const float *x, const float *ref, struct clip_size size,
                struct err *err);
-
-#endif

@@ -423,21 +423,17 @@ static int open_page(struct chart *c, struct err *err)
 
 int draw_bars(const struct figure *f, const struct figure_args *a, struct err *err)
 {
-    struct chart c;
-    int rc = 0;
+    OWN(chart_free) struct chart c;
     chart_init(&c, f, a);
-    TRY(marks_parse(a->marks, &c.marks, err));
-    TRY(f->points(&c, err));
-    TRY(chart_series_done(&c, TELL_SHADE, err));
-    TRY(chart_title(&c, err));
-    TRY(open_page(&c, err));
+    PASS_ON(marks_parse(a->marks, &c.marks, err));
+    PASS_ON(f->points(&c, err));
+    PASS_ON(chart_series_done(&c, TELL_SHADE, err));
+    PASS_ON(chart_title(&c, err));
+    PASS_ON(open_page(&c, err));
     (has_numbers(&c) ? write_means : write_bars)(&c);
     for (int i = 0; i < c.facets.n; i++)
         draw_panel(&c, i);
-    TRY(canvas_finish(&c.canvas, &c.data, err));
-out:
-    chart_free(&c);
-    return rc;
+    return canvas_finish(&c.canvas, &c.data, err);
 }
 
 /* ---- times ----------------------------------------------------------------------------------- */

@@ -7,8 +7,7 @@
  * is given (on paper and slides there is always one), panels go to further rows until they
  * are wide enough, and the legend stands below them.
  */
-#ifndef LACUNA_CANVAS_H
-#define LACUNA_CANVAS_H
+#pragma once
 
 #include "plots/figure.h"
 
@@ -87,5 +86,3 @@ int canvas_count_lines(const char *text, int chars);
 
 /* Characters that so many units have room for. */
 int canvas_chars(double room);
-
-#endif

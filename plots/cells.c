@@ -245,20 +245,16 @@ static int fill(const struct head *h, bool mean, struct cells *c, struct err *er
 int map_compute(const struct trace *t, int64_t call, int head, const struct cells_span *span,
                 int64_t tokens, bool mean, struct cells *out, struct err *err)
 {
-    struct head h = {.q = NULL};
-    struct cells c = {0};
+    OWN(head_free) struct head h = {.q = NULL};
+    OWN(cells_free) struct cells c = {0};
     struct row_sample sample;
-    int rc = 0;
     if (trace_rows(t, &sample))
-        FAIL(err, ERR_INPUT, "%s holds a sample of query rows; maps are of all rows",
-             trace_path(t));
-    TRY(cells_new(span, tokens, &c, err));
-    TRY(head_read(t, call, head, &h, err));
-    TRY(fill(&h, mean, &c, err));
+        return err_set(err, ERR_INPUT, "%s holds a sample of query rows; maps are of all rows",
+                       trace_path(t));
+    PASS_ON(cells_new(span, tokens, &c, err));
+    PASS_ON(head_read(t, call, head, &h, err));
+    PASS_ON(fill(&h, mean, &c, err));
     *out = c;
     c.v = NULL;
-out:
-    head_free(&h);
-    cells_free(&c);
-    return rc;
+    return 0;
 }

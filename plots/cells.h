@@ -2,8 +2,7 @@
  * cells.h - attention maps and masks as grids of cells, pooled so that nothing thin is lost,
  * or computed.
  */
-#ifndef LACUNA_CELLS_H
-#define LACUNA_CELLS_H
+#pragma once
 
 #include "core/mask.h"
 #include "core/trace.h"
@@ -55,5 +54,3 @@ int64_t cells_sample(int64_t s, int64_t samples, int64_t n, int64_t tokens);
 
 /* Smallest factor that brings the longer side of rows x cols to at most `most` cells. */
 int64_t cells_factor(int64_t rows, int64_t cols, int64_t most);
-
-#endif

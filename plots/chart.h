@@ -2,8 +2,7 @@
  * chart.h - what the figures of records share: choice and grouping of cells, series, panels of
  * methods, names and axes of metrics.
  */
-#ifndef LACUNA_CHART_H
-#define LACUNA_CHART_H
+#pragma once
 
 #include "analyze/group.h"
 #include "analyze/stats.h"
@@ -214,5 +213,3 @@ point_source points_of_pairs;    /* a replay's metric against one of the model *
 point_source bars_of_key, bars_of_means;
 
 point_source cells_of_heads, cells_of_params, cells_of_prompts;
-
-#endif

@@ -256,27 +256,24 @@ static int print_json(const struct figure *f, const char *output, struct err *er
 static int run(const struct app *app, void *opts, struct str_list *rest, struct err *err)
 {
     struct plot_opts *o = opts;
-    struct str_list paths = {0};
-    struct inputs in = {0};
+    OWN(str_list_free) struct str_list paths = {0};
+    OWN(close_inputs) struct inputs in = {0};
     struct figure_args *a = &o->a;
-    struct buf made_by = {0};
+    OWN(buf_free) struct buf made_by = {0};
     const struct figure *f;
-    int rc = 0;
     if (rest->n == 0)
-        FAIL(err, ERR_USAGE, "no figure named; `lacuna list figures` lists them");
+        return err_set(err, ERR_USAGE, "no figure named; `lacuna list figures` lists them");
     f = figure_find(rest->items[0], err);
-    if (!f) {
-        rc = err->code;
-        goto out;
-    }
+    if (!f)
+        return err->code;
     for (int64_t i = 1; i < rest->n; i++)
         str_list_add(&paths, rest->items[i]);
-    TRY(check_uses(f, o, err));
-    TRY(fill_args(o, err));
-    TRY(open_inputs(f, o, &paths, &in, err));
+    PASS_ON(check_uses(f, o, err));
+    PASS_ON(fill_args(o, err));
+    PASS_ON(open_inputs(f, o, &paths, &in, err));
     if (o->common.dry_run) {
         text_printf(stderr, "would draw %s to %s\n", f->listed.name, a->output);
-        goto out;
+        return 0;
     }
     command_line(app, &made_by);
     a->made_by = buf_str(&made_by);
@@ -290,15 +287,11 @@ static int run(const struct app *app, void *opts, struct str_list *rest, struct 
     a->traces = in.traces;
     a->n_traces = in.n_traces;
     a->masks = in.masks;
-    TRY(figure_draw(f, a, err));
+    PASS_ON(figure_draw(f, a, err));
     log_info("%s", a->output);
     if (o->common.json)
-        TRY(print_json(f, a->output, err));
-out:
-    close_inputs(&in);
-    buf_free(&made_by);
-    str_list_free(&paths);
-    return rc;
+        PASS_ON(print_json(f, a->output, err));
+    return 0;
 }
 
 const struct command cmd_plot = {

@@ -1,8 +1,7 @@
 /*
  * figure.h - the registry of figures and what every figure is given.
  */
-#ifndef LACUNA_FIGURE_H
-#define LACUNA_FIGURE_H
+#pragma once
 
 #include "analyze/load.h"
 #include "core/cmd.h"
@@ -130,5 +129,3 @@ void figure_cells_free(struct figure_cells *c);
 
 /* Do --method and --params choose this record? */
 bool figure_takes(const struct figure_args *a, const struct record *r);
-
-#endif

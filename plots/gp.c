@@ -87,8 +87,7 @@ static void put_text(const struct gp *g, struct buf *b, const char *text, bool t
     if (g && g->type == GP_TEX) {
         tex_text(buf_str(&plain), &out);
         buf_free(&plain);
-        plain = out;
-        out = (struct buf){0};
+        plain = HAND_OVER(out);
     }
     for (const char *p = buf_str(&plain); *p; p++) {
         buf_puts(&out, tic && *p == '%' ? "%" : "");

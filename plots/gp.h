@@ -2,8 +2,7 @@
  * gp.h - figures through gnuplot: a script and its data files, kept beside the figure, so that
  * `gnuplot fig.gp` in that directory draws the same picture again.
  */
-#ifndef LACUNA_GP_H
-#define LACUNA_GP_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -87,5 +86,3 @@ int gp_finish(struct gp *g, struct err *err);
 double gp_step(double n, int most);
 int64_t gp_token_step(int64_t n, int most);
 double gp_count_step(double n, int most);
-
-#endif

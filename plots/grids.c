@@ -510,14 +510,10 @@ static int render(struct chart *c, struct err *err)
 
 int draw_grid(const struct figure *f, const struct figure_args *a, struct err *err)
 {
-    struct chart c;
-    int rc = 0;
+    OWN(chart_free) struct chart c;
     chart_init(&c, f, a);
-    TRY(f->points(&c, err));
-    TRY(make_titles(&c, err));
-    TRY(chart_title(&c, err));
-    TRY(render(&c, err));
-out:
-    chart_free(&c);
-    return rc;
+    PASS_ON(f->points(&c, err));
+    PASS_ON(make_titles(&c, err));
+    PASS_ON(chart_title(&c, err));
+    return render(&c, err);
 }

@@ -353,27 +353,23 @@ static void put_caption(struct chart *c)
 static int draw(const struct figure *f, const struct figure_args *a, enum series_tell tell,
                 struct err *err)
 {
-    struct chart c;
-    int rc = 0;
+    OWN(chart_free) struct chart c;
     chart_init(&c, f, a);
     c.facets_from = has_points(&c) ? SERIES_MOST : 0;
-    TRY(marks_parse(a->marks, &c.marks, err));
-    TRY(f->points(&c, err));
-    TRY(chart_series_done(&c, tell, err));
+    PASS_ON(marks_parse(a->marks, &c.marks, err));
+    PASS_ON(f->points(&c, err));
+    PASS_ON(chart_series_done(&c, tell, err));
     chart_sort(&c);
     if (f->flags & FIGURE_DOMINATED)
         mark_dominated(&c);
-    TRY(chart_title(&c, err));
+    PASS_ON(chart_title(&c, err));
     put_caption(&c);
-    TRY(open_page(&c, err));
+    PASS_ON(open_page(&c, err));
     for (int i = 0; i < c.facets.n; i++)
         for (int k = 0; k < c.panels; k++)
             draw_panel(&c, i, k);
     write_lines(&c);
-    TRY(canvas_finish(&c.canvas, &c.data, err));
-out:
-    chart_free(&c);
-    return rc;
+    return canvas_finish(&c.canvas, &c.data, err);
 }
 
 int draw_lines(const struct figure *f, const struct figure_args *a, struct err *err)

@@ -114,35 +114,33 @@ static int words_read(struct map_figure *f, const struct cells_span *span, struc
 {
     const struct figure_args *a = f->a;
     const struct trace_meta *m;
-    int32_t *ids = NULL;
-    struct buf file = {0};
+    OWN(free_at) int32_t *ids = NULL;
+    OWN(buf_free) struct buf file = {0};
     int64_t n = 0;
-    int rc = 0;
     if (!a->tokens)
         return 0;
     m = trace_meta(a->trace);
     if (span->n_q > WORDS_MOST || span->n_k > WORDS_MOST)
-        FAIL(err, ERR_USAGE,
-             "--tokens names at most %d queries and keys: choose a part (--rows 100-140 --keys "
-             "100-140)",
-             WORDS_MOST);
+        return err_set(
+            err, ERR_USAGE,
+            "--tokens names at most %d queries and keys: choose a part (--rows 100-140 --keys "
+            "100-140)",
+            WORDS_MOST);
     buf_printf(&file, "%s/tokenizer.json", a->tokens);
-    TRY(buf_check(&file, "path", err));
+    PASS_ON(buf_check(&file, "path", err));
     if (!checkpoint_is_gguf(a->tokens) && access(file.data, R_OK) != 0)
-        FAIL(err, ERR_INPUT,
-             "--tokens %s: there is no tokenizer.json in it; name the directory or GGUF file of "
-             "the model that "
-             "%s was captured from",
-             a->tokens, trace_path(a->trace));
-    TRY(trace_read_run(a->trace, TRACE_TOKENS, &ids, &n, err));
+        return err_set(
+            err, ERR_INPUT,
+            "--tokens %s: there is no tokenizer.json in it; name the directory or GGUF file of "
+            "the model that "
+            "%s was captured from",
+            a->tokens, trace_path(a->trace));
+    PASS_ON(trace_read_run(a->trace, TRACE_TOKENS, &ids, &n, err));
     if (n != m->n_k)
-        FAIL(err, ERR_INPUT, "%s holds no token ids: leave --tokens out", trace_path(a->trace));
-    TRY(read_side(a, ids, span->k0, span->n_k, &f->keys, err));
-    TRY(read_side(a, ids, span->q0 + m->n_k - m->n_q, span->n_q, &f->queries, err));
-out:
-    free(ids);
-    buf_free(&file);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s holds no token ids: leave --tokens out",
+                       trace_path(a->trace));
+    PASS_ON(read_side(a, ids, span->k0, span->n_k, &f->keys, err));
+    return read_side(a, ids, span->q0 + m->n_k - m->n_q, span->n_q, &f->queries, err);
 }
 
 /* Room that the longest of a list takes, beyond that of a number. */

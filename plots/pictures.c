@@ -151,9 +151,8 @@ struct frames {
 
 static int read_strip(const char *path, struct frames *f, int at, struct err *err)
 {
-    png_image image = {.version = PNG_IMAGE_VERSION};
+    OWN(png_image_free) png_image image = {.version = PNG_IMAGE_VERSION};
     struct stat st;
-    int rc = 0;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return err_set(err, ERR_USAGE,
                        "figure frames: %s is a directory; name strips of frames, such as %s/*.png "
@@ -167,21 +166,19 @@ static int read_strip(const char *path, struct frames *f, int at, struct err *er
     image.format = PNG_FORMAT_RGB;
     int64_t w = image.width, h = image.height;
     if (w > 32768 || h > 32768 || w % STRIP_FRAMES || h % STRIP_ROWS)
-        FAIL(err, ERR_INPUT,
-             "%s: %lld x %lld pixels are no strip of %d frames in %d rows (lacuna eval "
-             "--save-frames)",
-             path, (long long)w, (long long)h, STRIP_FRAMES, STRIP_ROWS);
+        return err_set(err, ERR_INPUT,
+                       "%s: %lld x %lld pixels are no strip of %d frames in %d rows (lacuna eval "
+                       "--save-frames)",
+                       path, (long long)w, (long long)h, STRIP_FRAMES, STRIP_ROWS);
     if (at && (w != f->width || h / STRIP_ROWS != f->height))
-        FAIL(err, ERR_INPUT, "%s: its frames have another size than those of the first strip",
-             path);
+        return err_set(err, ERR_INPUT,
+                       "%s: its frames have another size than those of the first strip", path);
     f->width = (int)w;
     f->height = (int)(h / STRIP_ROWS);
-    TRY(mem_alloc(&f->pixels[at], w * h * 3, 1, "frames", err));
+    PASS_ON(mem_alloc(&f->pixels[at], w * h * 3, 1, "frames", err));
     if (!png_image_finish_read(&image, NULL, f->pixels[at], 0, NULL))
-        rc = err_set(err, ERR_INPUT, "%s: %s", path, image.message);
-out:
-    png_image_free(&image);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: %s", path, image.message);
+    return 0;
 }
 
 /* "frames/01-fg-attn.png" is fg-attn. */
@@ -220,8 +217,8 @@ enum { MARGIN = 8, LEAST = 480 };
 
 static int render_frames(const struct figure_args *a, const struct frames *f, struct err *err)
 {
-    struct canvas c = {.panels = 0};
-    struct buf pixels = {0};
+    OWN(canvas_free) struct canvas c = {.panels = 0};
+    OWN(buf_free) struct buf pixels = {0};
     double wide = a->width ? a->width - 2 * MARGIN : fmin(fmax(LEAST, f->width), 2 * LEAST);
     const struct canvas_wish w = {.title = "frames of a clip from the same noise",
                                   .caption = "The first, the middle three and the last frame; "
@@ -236,12 +233,11 @@ static int render_frames(const struct figure_args *a, const struct frames *f, st
                                   .head_lines = 1,
                                   .exact = true};
     struct buf *s = &c.gp.script;
-    int rc = 0;
-    TRY(canvas_open(a, &w, &c, err));
+    PASS_ON(canvas_open(a, &w, &c, err));
     for (int i = 0; i < f->n; i++)
         buf_put(&pixels, f->row[i], (size_t)f->width * f->height * 3);
-    TRY(buf_check(&pixels, "frames", err));
-    TRY(gp_data(&c.gp, "bin", pixels.data, pixels.len, err));
+    PASS_ON(buf_check(&pixels, "frames", err));
+    PASS_ON(gp_data(&c.gp, "bin", pixels.data, pixels.len, err));
     buf_puts(s, "unset border\nunset tics\n");
     for (int i = 0; i < f->n; i++) {
         canvas_panel(&c, NULL, NULL, f->name[i]);
@@ -253,11 +249,7 @@ static int render_frames(const struct figure_args *a, const struct frames *f, st
                    (long long)i * f->width * f->height * 3, f->width, f->height);
         canvas_end(&c);
     }
-    TRY(canvas_finish(&c, NULL, err));
-out:
-    canvas_free(&c);
-    buf_free(&pixels);
-    return rc;
+    return canvas_finish(&c, NULL, err);
 }
 
 int draw_frames(const struct figure *figure, const struct figure_args *a, struct err *err)

@@ -2,8 +2,7 @@
  * series.h - the lines or bars of a figure: a name that tells each from the others, what the legend
  * says of it, and a style. A method looks the same in every figure.
  */
-#ifndef LACUNA_SERIES_H
-#define LACUNA_SERIES_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/method.h"
@@ -113,5 +112,3 @@ struct line_style style_of(const struct method *const *methods, const char *meth
 /* The shade of a style for the k-th of n series of one method: the first is the colour itself, the
  * last has the share `most` of white in it. */
 void style_shade(struct line_style s, int k, int n, double most, char color[8]);
-
-#endif

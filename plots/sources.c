@@ -77,33 +77,30 @@ int points_of_values(struct chart *c, struct err *err)
 {
     const char *unit;
     double scale = metric_scale(c->metric, &unit), unused;
-    struct buf name = {0};
-    int rc = 0;
-    TRY(chart_regroup(c, c->f->keys, c->metric, KEY_COUNT, c->f->flags, err));
+    OWN(buf_free) struct buf name = {0};
+    PASS_ON(chart_regroup(c, c->f->keys, c->metric, KEY_COUNT, c->f->flags, err));
     chart_metric_label(c->metric, &name, &unused);
-    TRY(buf_check(&name, "name", err));
+    PASS_ON(buf_check(&name, "name", err));
     struct chart_panel *p = chart_panel(c, c->metric, name.data, AXIS_OF_METRIC);
     snprintf(p->y_name, sizeof p->y_name, "share of heads of calls");
-    for (int64_t i = 0; i < c->g.gs.n && !rc; i++) {
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
         const struct record *r = c->g.gs.g[i].first;
         struct stats s;
-        double *x = NULL;
-        rc = group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, &x, err);
-        int k = rc ? -1 : chart_series(c, r, r->params, err);
-        rc = k < 0 ? err->code
-                   : chart_add(c, &(struct chart_point){.series = k, .x = x[0] * scale}, err);
-        for (int64_t m = 0; m < s.n && !rc; m++)
+        OWN(free_at) double *x = NULL;
+        PASS_ON(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, &x, err));
+        int k = chart_series(c, r, r->params, err);
+        if (k < 0)
+            return err->code;
+        PASS_ON(chart_add(c, &(struct chart_point){.series = k, .x = x[0] * scale}, err));
+        for (int64_t m = 0; m < s.n; m++)
             if (m + 1 == s.n || x[m + 1] != x[m])
-                rc = chart_add(c,
-                               &(struct chart_point){.series = k,
-                                                     .x = x[m] * scale,
-                                                     .y = (double)(m + 1) / (double)s.n},
-                               err);
-        free(x);
+                PASS_ON(chart_add(c,
+                                  &(struct chart_point){.series = k,
+                                                        .x = x[m] * scale,
+                                                        .y = (double)(m + 1) / (double)s.n},
+                                  err));
     }
-out:
-    buf_free(&name);
-    return rc;
+    return 0;
 }
 
 /* ---- curves: what is x where nobody says it, and its value ---------------------------------- */

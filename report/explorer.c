@@ -12,7 +12,6 @@
  *
  * What would make the page too large is left out, the metrics that fewest look at first.
  */
-#include "analyze/format.h"
 #include "analyze/group.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
@@ -273,23 +272,20 @@ static void palette(const unsigned char (*list)[3], int n, rgba out[LEVELS])
 static int write_png(const struct cells *c, const unsigned char *levels, const rgba *colours,
                      struct buf *b, struct err *err)
 {
+    OWN(png_image_free)
     png_image image = {.version = PNG_IMAGE_VERSION,
                        .width = (png_uint_32)c->cols,
                        .height = (png_uint_32)c->rows,
                        .format = PNG_FORMAT_RGBA_COLORMAP,
                        .colormap_entries = LEVELS};
     png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
-    void *png = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&png, (int64_t)size, 1, "picture", err));
+    OWN(free_at) void *png = NULL;
+    PASS_ON(mem_alloc(&png, (int64_t)size, 1, "picture", err));
     if (!png_image_write_to_memory(&image, png, &size, 0, levels, 0, colours))
-        FAIL(err, ERR_NOMEM, "picture of %lld x %lld cells: %s", (long long)c->rows,
-             (long long)c->cols, image.message);
+        return err_set(err, ERR_NOMEM, "picture of %lld x %lld cells: %s", (long long)c->rows,
+                       (long long)c->cols, image.message);
     base64(png, size, b);
-out:
-    png_image_free(&image);
-    free(png);
-    return rc;
+    return 0;
 }
 
 /* As base64 of a PNG, one pixel per cell; cells without an allowed pair are transparent. Maps have
@@ -476,16 +472,11 @@ static const struct mask_entry *find_mask(const struct dumps *d, const struct se
 static int draw_mask(const struct maskfile *m, int64_t at, int64_t side, struct buf *png,
                      struct err *err)
 {
-    struct mask mask = {0};
-    struct cells c = {0};
-    int rc = 0;
-    TRY(maskfile_read(m, at, &mask, err));
-    TRY(cells_from_mask(&mask, NULL, cells_factor(mask.nq, mask.nk, side), &c, err));
-    TRY(put_png(&c, true, png, err));
-out:
-    mask_free(&mask);
-    cells_free(&c);
-    return rc;
+    OWN(mask_free) struct mask mask = {0};
+    OWN(cells_free) struct cells c = {0};
+    PASS_ON(maskfile_read(m, at, &mask, err));
+    PASS_ON(cells_from_mask(&mask, NULL, cells_factor(mask.nq, mask.nk, side), &c, err));
+    return put_png(&c, true, png, err);
 }
 
 /* The masks of a setting as an object; of side 0 none is drawn. *n counts them. */

@@ -2,8 +2,7 @@
  * report.h - one self-contained HTML page of findings, figures and tables, and the files it is made
  * of.
  */
-#ifndef LACUNA_REPORT_H
-#define LACUNA_REPORT_H
+#pragma once
 
 #include "analyze/keys.h"
 #include "analyze/load.h"
@@ -79,5 +78,3 @@ void json_in_html(const struct buf *json, struct buf *b);
 
 /* Are so many maps of the trace's heads computed from q and k within seconds? */
 bool shots_are_cheap(const struct trace *t, int64_t maps);
-
-#endif

@@ -93,24 +93,20 @@ int report_tables(struct report *r, struct err *err)
 {
     const struct table_request req = {.rows_most = ROWS_IN_FILE};
     struct table t;
-    struct buf path = {0};
-    int rc = 0;
+    OWN(buf_free) struct buf path = {0};
     buf_printf(&path, "%s/tables", r->dir);
-    TRY(make_dirs(buf_str(&path), err));
+    PASS_ON(make_dirs(buf_str(&path), err));
     buf_puts(&r->tables, "<h2 id=\"tables\">Tables</h2>\n");
     for (const struct table_def *def = table_defs; def->build; def++) {
         if (!worth_showing(def, r))
             continue;
-        TRY(table_build(def, &r->set, &req, &t, err));
-        rc = write_files(r, &t, err);
+        PASS_ON(table_build(def, &r->set, &req, &t, err));
+        int rc = write_files(r, &t, err);
         if (!rc)
             put_table(r, &t);
         table_free(&t);
-        if (rc)
-            goto out;
+        PASS_ON(rc);
         r->n_tables++;
     }
-out:
-    buf_free(&path);
-    return rc;
+    return 0;
 }

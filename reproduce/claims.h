@@ -2,8 +2,7 @@
  * claims.h - the claims of a recipe as rows: what is compared, by how much it differs, and whether
  * the claim holds. doc/reproduce.md has the fields of a claim.
  */
-#ifndef LACUNA_CLAIMS_H
-#define LACUNA_CLAIMS_H
+#pragma once
 
 #include "reproduce/page.h"
 
@@ -97,5 +96,3 @@ extern const char *const claim_state_names[]; /* "holds", "does not hold", "open
 /* Test a claim on the members; `tie`: half a printed unit. */
 int claim_test(const struct claim *c, const struct members *all, double tie, struct claim_row *row,
                struct err *err);
-
-#endif

@@ -6,7 +6,6 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/pool.h"
 #include "core/text.h"
 #include "reproduce/page.h"
 

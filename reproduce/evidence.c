@@ -384,9 +384,9 @@ static void resample(const struct claim_sample *s, int64_t k, double *m)
 int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests,
                    struct claim_estimate *out, struct err *err)
 {
-    double m[CLAIM_MEMBERS] = {0}, *drawn = NULL;
+    double m[CLAIM_MEMBERS] = {0};
+    OWN(free_at) double *drawn = NULL;
     int64_t n = 0; /* resamples with a number */
-    int rc = 0;
     *out = (struct claim_estimate){NAN, NAN, NAN, NAN, 0};
     for (int g = 0; g < s->members; g++) {
         m[g] = claim_mean(s, g);
@@ -394,23 +394,21 @@ int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests
             return 0;
         out->n = s->paired ? s->n[g] : out->n + s->n[g];
     }
-    TRY(statistic(m, s->members, stat, &out->value, err));
+    PASS_ON(statistic(m, s->members, stat, &out->value, err));
     out->lo = out->hi = out->wide_hi = out->value;
     if (out->n == (s->paired ? 1 : s->members)) /* every resample is the sample */
-        goto out;
-    TRY(mem_alloc(&drawn, RESAMPLES, sizeof *drawn, "resamples", err));
+        return 0;
+    PASS_ON(mem_alloc(&drawn, RESAMPLES, sizeof *drawn, "resamples", err));
     for (int64_t k = 0; k < RESAMPLES; k++) {
         resample(s, k, m);
-        TRY(statistic(m, s->members, stat, &drawn[n], err));
+        PASS_ON(statistic(m, s->members, stat, &drawn[n], err));
         n += !isnan(drawn[n]);
     }
     sort_f64(drawn, n);
     out->lo = end_at(drawn, n, n - 1 - upper_end(0.95));
     out->hi = end_at(drawn, n, upper_end(0.95));
     out->wide_hi = end_at(drawn, n, upper_end(1 - 0.05 / tests));
-out:
-    free(drawn);
-    return rc;
+    return 0;
 }
 
 /* ---- statistics of a cell -------------------------------------------------------------------- */

@@ -6,8 +6,7 @@
  * calls (denoising steps, branches, samples) are averaged first, because they are not independent
  * of each other. n is the number of units.
  */
-#ifndef LACUNA_EVIDENCE_H
-#define LACUNA_EVIDENCE_H
+#pragma once
 
 #include "core/record.h"
 #include "reproduce/jobplan.h"
@@ -142,5 +141,3 @@ int evidence_stat(const struct evidence *e, const struct choice *c, const char *
 
 /* Does the metric belong to keys alone? */
 bool metric_of_keys(const char *metric);
-
-#endif

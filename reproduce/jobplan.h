@@ -4,8 +4,7 @@
  * the job's commands, in which models, traces and task files stand by their content and other jobs
  * by their IDs. Steps of several tables that run the same commands have one job.
  */
-#ifndef LACUNA_JOBPLAN_H
-#define LACUNA_JOBPLAN_H
+#pragma once
 
 #include "reproduce/modelset.h"
 
@@ -181,5 +180,3 @@ void cost_text(const struct cost *c, struct buf *b);
 
 /* What would be done, as a table for people. */
 void plan_text(const struct plan *p, int threads, struct buf *b);
-
-#endif

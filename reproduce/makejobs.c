@@ -20,7 +20,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -216,29 +215,25 @@ static int wait_for_make(struct child *make, struct err *err)
 /* `goals`: "GOALS=ID ID ..." */
 static int run_make(char *goals, int jobs, int threads, struct err *err)
 {
-    char program[4096], text[2][32], **env = NULL;
-    struct child make = {0};
-    int rc = 0, e, log = open("make.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    char program[4096], text[2][32];
+    OWN(free_at) char **env = NULL;
+    OWN(child_kill) struct child make = {0};
+    int e;
+    OWN(io_close_at) int log = open("make.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
     if (log < 0)
-        FAIL(err, ERR_IO, "jobs/make.log: %s", strerror(errno));
+        return err_set(err, ERR_IO, "jobs/make.log: %s", strerror(errno));
     program[len < 0 ? 0 : len] = '\0';
     if (setenv("LACUNA", program, 1) != 0 || !(env = environment_without(is_setting)))
-        FAIL(err, ERR_NOMEM, "environment: out of memory");
+        return err_set(err, ERR_NOMEM, "environment: out of memory");
     snprintf(text[0], sizeof text[0], "-j%d", jobs);
     snprintf(text[1], sizeof text[1], "THREADS=%d", threads);
     const char *const argv[] = {"make", "--no-print-directory", "-k", "-r", text[0], text[1], goals,
                                 NULL};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if ((e = start_make(&make, argv, env, log)) != 0)
-        FAIL(err, ERR_RUN, "starting make: %s", strerror(e));
-    rc = wait_for_make(&make, err);
-out:
-    child_kill(&make);
-    if (log >= 0)
-        close(log);
-    free(env);
-    return rc;
+        return err_set(err, ERR_RUN, "starting make: %s", strerror(e));
+    return wait_for_make(&make, err);
 }
 
 /* All processes below inherit the lock: when this one is killed, the next command waits until its
@@ -396,11 +391,11 @@ static void put_record(const struct plan *p, const struct recipe_job *j, int ste
  * calibrations that the recipe gives. The inputs are done. */
 static int drawn_records_write(const struct plan *p, const struct step *s, struct err *err)
 {
-    struct buf lines = {0}, path = {0};
+    OWN(buf_free) struct buf lines = {0}, path = {0};
     int rc = 0;
     buf_printf(&path, "%s.part", s->id);
-    TRY(buf_check(&path, "path", err));
-    TRY(make_dirs(buf_str(&path), err));
+    PASS_ON(buf_check(&path, "path", err));
+    PASS_ON(make_dirs(buf_str(&path), err));
     buf_puts(&path, "/drawn.jsonl");
     for (int i = 0; i < s->n_from && !rc; i++) {
         const struct step *in = &p->s[s->in[i]];
@@ -417,13 +412,10 @@ static int drawn_records_write(const struct plan *p, const struct step *s, struc
         str_list_free(&c.names);
     }
     if (rc)
-        goto out;
-    TRY(buf_check(&lines, "records", err));
-    TRY(buf_check(&path, "path", err));
-    TRY(file_write_atomic(buf_str(&path), lines.data, lines.len, err));
-out:
-    buf_free(&lines);
-    buf_free(&path);
+        return rc;
+    PASS_ON(buf_check(&lines, "records", err));
+    PASS_ON(buf_check(&path, "path", err));
+    PASS_ON(file_write_atomic(buf_str(&path), lines.data, lines.len, err));
     return rc;
 }
 
@@ -464,7 +456,7 @@ static int run_phase(struct plan *p, enum phase phase, const struct make_opts *o
 int jobs_run(struct plan *p, const struct make_opts *o, struct err *err)
 {
     bool any = false;
-    int fd = -1, rc = 0;
+    OWN(io_close_at) int fd = -1;
     plan_look(p);
     for (int i = 0; i < p->n && !any; i++)
         any = step_missing(p, i);
@@ -474,23 +466,20 @@ int jobs_run(struct plan *p, const struct make_opts *o, struct err *err)
         return err_set(err, ERR_MACHINE,
                        "reproduce: make was not found, which runs the jobs "
                        "(package make)");
-    TRY(lock_jobs(&fd, err));
+    PASS_ON(lock_jobs(&fd, err));
     unlink("make.log"); /* of the last run */
     plan_look(p);
-    TRY(disk_check(p, o->room, err));
+    PASS_ON(disk_check(p, o->room, err));
     for (;;) {
-        TRY(turn_next(p, o->room, &any, err));
+        PASS_ON(turn_next(p, o->room, &any, err));
         if (!any)
             break;
         remove_deleted(p);
-        TRY(write_makefile(p, err));
+        PASS_ON(write_makefile(p, err));
         for (int i = 0; i < PHASES; i++)
-            TRY(run_phase(p, (enum phase)i, o, err));
+            PASS_ON(run_phase(p, (enum phase)i, o, err));
         turn_end(p, o->room);
     }
     find_failures(p);
-out:
-    if (fd >= 0)
-        close(fd);
-    return rc;
+    return 0;
 }

@@ -210,22 +210,16 @@ static int add_defaults(struct model_set *s, const struct recipe *r, const struc
 {
     const char *role;
     json_t *o;
-    int rc = 0;
     json_object_foreach((json_t *)r->roles, role, o)
     {
-        struct buf below = {0}, path = {0};
+        OWN(buf_free) struct buf below = {0}, path = {0};
         if (has_role(s, role))
             continue;
         buf_printf(&below, "models/%s", json_str_or(o, "default", ""));
-        rc = datadir_find(buf_str(&below), &path, err);
-        if (!rc)
-            rc = add_model(s, buf_str(&path), role, false, d, err);
-        buf_free(&below);
-        buf_free(&path);
-        if (rc)
-            break;
+        PASS_ON(datadir_find(buf_str(&below), &path, err));
+        PASS_ON(add_model(s, buf_str(&path), role, false, d, err));
     }
-    return rc;
+    return 0;
 }
 
 /* A role that no recipe has would be silently without effect, and hours of captures would fail
@@ -413,58 +407,50 @@ static bool is_folder(const char *path)
  */
 static int check_dataset(const struct task_file *f, struct err *err)
 {
-    struct io_lines l = {0};
+    OWN(io_lines_close) struct io_lines l = {0};
     enum io_line kind;
     const char *text;
     size_t len;
-    struct buf where = {0};
-    json_t *line = NULL;
-    int rc = 0;
-    TRY(io_lines_open(&l, f->path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
-    TRY(io_line(&l, &kind, &text, &len, err));
+    OWN(buf_free) struct buf where = {0};
+    OWN(json_decrefp) json_t *line = NULL;
+    PASS_ON(io_lines_open(&l, f->path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
+    PASS_ON(io_line(&l, &kind, &text, &len, err));
     if (kind == IO_LINE_END || kind == IO_LINE_LONG)
-        FAIL(err, ERR_INPUT, "%s: no question in line 1", f->path);
+        return err_set(err, ERR_INPUT, "%s: no question in line 1", f->path);
     buf_printf(&where, "%s: line 1", f->path);
-    TRY(buf_check(&where, "path", err));
-    TRY(json_read_text(text, len, buf_str(&where), &line, err));
+    PASS_ON(buf_check(&where, "path", err));
+    PASS_ON(json_read_text(text, len, buf_str(&where), &line, err));
     const char *found = json_str_or(line, "dataset", f->id);
     if (strcmp(found, f->id) != 0)
-        FAIL(err, ERR_INPUT, "%s: line 1: dataset '%s' was expected, found '%.60s'", f->path, f->id,
-             found);
-out:
-    json_decref(line);
-    io_lines_close(&l);
-    buf_free(&where);
-    return rc;
+        return err_set(err, ERR_INPUT, "%s: line 1: dataset '%s' was expected, found '%.60s'",
+                       f->path, f->id, found);
+    return 0;
 }
 
 /* The file in this folder, if it is there. */
 static int look_in(struct task_file *f, const char *folder, bool *has, struct err *err)
 {
-    struct buf path = {0};
-    struct hash_state *h = NULL;
+    OWN(buf_free) struct buf path = {0};
+    OWN(hash_free_at) struct hash_state *h = NULL;
     struct stat st;
     int64_t bytes = 0;
-    int rc = 0;
     buf_printf(&path, "%s/%s", folder, f->file);
-    TRY(buf_check(&path, "path", err));
+    PASS_ON(buf_check(&path, "path", err));
     if (stat(buf_str(&path), &st) != 0)
-        goto out;
+        return 0;
     if (f->path)
-        FAIL(err, ERR_USAGE, "reproduce: --tasks %s: %s stands in another folder as well: %s",
-             folder, f->file, f->path);
+        return err_set(err, ERR_USAGE,
+                       "reproduce: --tasks %s: %s stands in another folder as well: %s", folder,
+                       f->file, f->path);
     *has = true;
     f->path = realpath(buf_str(&path), NULL);
     if (!f->path)
-        FAIL(err, ERR_NOMEM, "tasks: out of memory");
-    TRY(check_dataset(f, err));
-    TRY(hash_new(&h, err));
-    TRY(hash_input_file(h, f->path, f->file, &bytes, err));
+        return err_set(err, ERR_NOMEM, "tasks: out of memory");
+    PASS_ON(check_dataset(f, err));
+    PASS_ON(hash_new(&h, err));
+    PASS_ON(hash_input_file(h, f->path, f->file, &bytes, err));
     hash_text(hash_digest(h), f->hash);
-out:
-    hash_free(h);
-    buf_free(&path);
-    return rc;
+    return 0;
 }
 
 int task_set_make(const struct paper_data *d, const struct str_list *folders, struct task_set *s,

@@ -2,8 +2,7 @@
  * modelset.h - what a reproduction runs on: models and traces, the shipped ones or those of --model
  * and --trace, and files of benchmarks.
  */
-#ifndef LACUNA_MODELSET_H
-#define LACUNA_MODELSET_H
+#pragma once
 
 #include "core/text.h"
 #include "core/trace.h"
@@ -90,5 +89,3 @@ const struct task_file *task_set_find(const struct task_set *s, const char *id);
 
 /* Options of `lacuna eval` for a task but for its path: prompt, grade, room for the answer. */
 int task_file_options(const struct task_file *f, struct str_list *words, struct err *err);
-
-#endif

@@ -261,22 +261,18 @@ int setting_found(const struct page *p, int model, const char *job, const json_t
                   const char *name, double *x, const char **reason, struct err *err)
 {
     const struct step *s = step_of(p, model, job, where);
-    struct buf path = {0};
-    json_t *doc = NULL;
-    int rc = 0;
+    OWN(buf_free) struct buf path = {0};
+    OWN(json_decrefp) json_t *doc = NULL;
     *x = NAN;
     *reason = s && s->reason[0] ? s->reason : "not calibrated at this length (--lengths)";
     if (!s || s->failed || s->left_out || !s->done)
         return 0;
     step_output(p->plan, s, &path);
-    TRY(buf_check(&path, "path", err));
-    TRY(seal_json_file(buf_str(&path), (size_t)1 << 30, &doc, err));
+    PASS_ON(buf_check(&path, "path", err));
+    PASS_ON(seal_json_file(buf_str(&path), (size_t)1 << 30, &doc, err));
     *x = shared_value(doc, name);
     *reason = isfinite(*x) ? NULL : "the calibration has no setting that all heads share";
-out:
-    json_decref(doc);
-    buf_free(&path);
-    return rc;
+    return 0;
 }
 
 /* A cell of a rule "setting": {"name": PARAMETER, "jobs": [...]}. *reason: why there is none. */

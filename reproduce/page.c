@@ -181,15 +181,11 @@ static int are_equal(const struct page *p, const json_t *x, const json_t *y, boo
                      struct err *err)
 {
     const struct choice a = {-1, -1, x, NULL}, b = {-1, -1, y, NULL};
-    struct unit_values u = {0}, w = {0};
-    int rc = 0;
-    TRY(evidence_units(&p->evidence, &a, "err_l1_rel", &u, err));
-    TRY(evidence_units(&p->evidence, &b, "err_l1_rel", &w, err));
+    OWN(unit_values_free) struct unit_values u = {0}, w = {0};
+    PASS_ON(evidence_units(&p->evidence, &a, "err_l1_rel", &u, err));
+    PASS_ON(evidence_units(&p->evidence, &b, "err_l1_rel", &w, err));
     *equal = u.n > 0 && units_equal(&u, &w, true);
-out:
-    unit_values_free(&u);
-    unit_values_free(&w);
-    return rc;
+    return 0;
 }
 
 /* Two cases with equal numbers in every unit were one experiment under two names; not so two names
@@ -307,23 +303,18 @@ static int copy_figures(const struct plan *p, int recipe, bool *changed, struct 
 int output_page(const struct plan *p, int recipe, const struct paper_data *d, bool *changed,
                 struct err *err)
 {
-    struct page page = {0};
-    struct buf path = {0}, text = {0};
-    int rc = 0;
-    TRY(make_dirs("../pages", err));
-    TRY(page_make(p, recipe, d, &page, err));
-    TRY(copy_figures(p, recipe, changed, err));
+    OWN(page_free) struct page page = {0};
+    OWN(buf_free) struct buf path = {0}, text = {0};
+    PASS_ON(make_dirs("../pages", err));
+    PASS_ON(page_make(p, recipe, d, &page, err));
+    PASS_ON(copy_figures(p, recipe, changed, err));
     for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
         buf_reset(&text);
-        TRY(writers[i].write(&page, &text, err));
-        TRY(make_path("pages", page.recipe->id, writers[i].suffix, &path, err));
-        TRY(write_changed(buf_str(&path), &text, changed, err));
+        PASS_ON(writers[i].write(&page, &text, err));
+        PASS_ON(make_path("pages", page.recipe->id, writers[i].suffix, &path, err));
+        PASS_ON(write_changed(buf_str(&path), &text, changed, err));
     }
-out:
-    page_free(&page);
-    buf_free(&path);
-    buf_free(&text);
-    return rc;
+    return 0;
 }
 
 int output_index(const struct paper_data *d, struct err *err)

@@ -2,8 +2,7 @@
  * page.h - one reproduced table or figure in the paper's layout: printed numbers, ours, what
  * differs between the two, and the paper's claims.
  */
-#ifndef LACUNA_PAGE_H
-#define LACUNA_PAGE_H
+#pragma once
 
 #include "reproduce/evidence.h"
 
@@ -168,5 +167,3 @@ int output_page(const struct plan *p, int recipe, const struct paper_data *d, bo
 
 /* Write ../index.html: all pages that are there. */
 int output_index(const struct paper_data *d, struct err *err);
-
-#endif

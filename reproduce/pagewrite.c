@@ -440,10 +440,9 @@ static void put_signs(const char *s, struct buf *b)
 static int put_floats(const struct page *p, struct buf *b, struct err *err)
 {
     const struct table_format *f = format_find("tex", err);
-    struct page_tables t = {0};
-    struct buf text = {0}, note = {0};
-    int rc = 0;
-    TRY(make_tables(p, &t, err));
+    OWN(free_tables) struct page_tables t = {0};
+    OWN(buf_free) struct buf text = {0}, note = {0};
+    PASS_ON(make_tables(p, &t, err));
     lead_text(p, &note);
     buf_puts(&note, p->letters[0] ? " Letters: " : "");
     legend_text(p, &note);
@@ -465,11 +464,7 @@ static int put_floats(const struct page *p, struct buf *b, struct err *err)
     }
     put_signs(buf_str(&text), b);
     b->failed |= text.failed || note.failed;
-out:
-    free_tables(&t);
-    buf_free(&text);
-    buf_free(&note);
-    return rc;
+    return 0;
 }
 
 int page_tex(const struct page *p, struct buf *b, struct err *err)

@@ -4,8 +4,7 @@
  * for each is made of the csv), models.json (shapes of the papers' models) and the
  * numbers of PAPER.csv; tasks.json, files of benchmarks that a user may have.
  */
-#ifndef LACUNA_PAPERDATA_H
-#define LACUNA_PAPERDATA_H
+#pragma once
 
 #include "analyze/csv.h"
 #include "core/buf.h"
@@ -66,5 +65,3 @@ double size_value(const char *text);
 /* The part of a label that stands for the '*' of a pattern, any_case: letters of either case are
  * the same. false: the label is not of the pattern, or `part` has no room. */
 bool label_part(const char *pattern, const char *label, bool any_case, char *part, size_t size);
-
-#endif

@@ -3,8 +3,7 @@
  * (datasets/paper/recipes/PAPER-ITEM.json; doc/reproduce.md has the fields). A recipe is data. It
  * names commands of lacuna and their options, and nothing else runs.
  */
-#ifndef LACUNA_RECIPE_H
-#define LACUNA_RECIPE_H
+#pragma once
 
 #include "core/cmd.h"
 #include "reproduce/paperdata.h"
@@ -79,5 +78,3 @@ bool template_next(const char **text, struct template_word *w);
 
 /* Append part i, from 0, of a value such as "0/1"; -1: all of it. */
 void value_part(const char *value, int part, struct buf *b);
-
-#endif

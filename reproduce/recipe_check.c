@@ -454,25 +454,20 @@ static int check_claim(const struct recipe *r, const json_t *test, struct err *e
 
 static int check_claims(const struct recipe *r, struct err *err)
 {
-    struct str_list ids = {0};
+    OWN(str_list_free) struct str_list ids = {0};
     size_t i;
     json_t *o;
-    int rc = 0;
     json_array_foreach(r->claims, i, o)
     {
         const char *id = json_str_or(o, "id", "");
         if (str_list_has(&ids, id))
-            FAIL(err, ERR_INPUT, "%s: two claims have the id '%s'", buf_str(&r->path), id);
+            return err_set(err, ERR_INPUT, "%s: two claims have the id '%s'", buf_str(&r->path),
+                           id);
         str_list_add(&ids, id);
-        rc = check_claim(r, json_object_get(o, "test"), err);
-        if (rc) {
-            err_prefix(err, "%s: claim '%s'", buf_str(&r->path), id);
-            goto out;
-        }
+        if (check_claim(r, json_object_get(o, "test"), err) != 0)
+            return err_prefix(err, "%s: claim '%s'", buf_str(&r->path), id);
     }
-out:
-    str_list_free(&ids);
-    return rc;
+    return 0;
 }
 
 int recipe_check(const struct recipe *r, struct err *err)

@@ -5,8 +5,7 @@
  * or gathered. With gathered keys, a group of 128 rows needs only the tiles that the keys kept by
  * any of its rows fill.
  */
-#ifndef LACUNA_ACCELATTEND_H
-#define LACUNA_ACCELATTEND_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/mask.h"
@@ -55,5 +54,3 @@ bool accel_tiles_gather(const int64_t tiles[2]);
 int accel_tiles_make(const struct mask *masks, int64_t n, bool gathered, int64_t max_bytes,
                      struct accel_tiles *t, char why[160], struct err *err);
 void accel_tiles_free(struct accel_tiles *t);
-
-#endif

@@ -645,8 +645,7 @@ int budget_book_open(struct replay *r, int jobs, struct budget_book **out, struc
             if (r->runs[k].target && r->runs[k].target->per != TARGET_PER_HEAD &&
                 (r->series[i].todo || r->masks || r->outputs))
                 PASS_ON(open_group(r, b, k, r->series + i, jobs, err));
-    *out = b;
-    b = NULL;
+    *out = HAND_OVER(b);
     return 0;
 }
 

@@ -14,8 +14,7 @@
  * Groups are those of the trace and not of --layers, --heads or --steps, because the records of a
  * cell must not depend on what else was replayed.
  */
-#ifndef LACUNA_BUDGETSEARCH_H
-#define LACUNA_BUDGETSEARCH_H
+#pragma once
 
 #include "core/budget.h"
 #include "core/method_run.h"
@@ -104,5 +103,3 @@ int budget_resolve_head(const struct method_run *run, const struct head_in *in,
 /* The search's numbers and notes. */
 int budget_record(const struct budget_target *t, const struct budget_found *f, struct record *rec,
                   struct err *err);
-
-#endif

@@ -7,8 +7,7 @@
  * call order and by head, then those of the next trace. Jobs are independent and run in parallel;
  * each holds all its samples in memory.
  */
-#ifndef LACUNA_CALIBRATE_H
-#define LACUNA_CALIBRATE_H
+#pragma once
 
 #include "core/method_run.h"
 #include "core/trace.h"
@@ -96,5 +95,3 @@ int journal_add(struct journal *j, int64_t job, const char *text, const char *sk
                 struct err *err);
 
 void journal_close(struct journal **j); /* the file stays */
-
-#endif

@@ -15,7 +15,6 @@
 #include "core/shard.h"
 #include "core/version.h"
 
-#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -73,16 +72,14 @@ static int fill_job(const struct calibrate *c, const struct call_filter *f, stru
 static int add_job(struct calibrate *c, const struct call_filter *f, int layer, int head,
                    int64_t segment, struct err *err)
 {
-    int rc = mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err);
-    if (rc)
-        return rc;
+    PASS_ON(mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err));
     struct calibrate_job *j = &c->jobs[c->n_jobs];
     *j =
         (struct calibrate_job){.layer = layer,
                                .head = head,
                                .from = segment > 0 ? c->segments[segment - 1] : 0,
                                .below = segment < c->n_segments ? c->segments[segment] : INT64_MAX};
-    rc = fill_job(c, f, j, err);
+    int rc = fill_job(c, f, j, err);
     if (rc || j->n > 0)
         c->n_jobs++;
     return rc;
@@ -185,12 +182,10 @@ void journal_close(struct journal **j)
 
 static int write_line(struct journal *j, struct buf *line, struct err *err)
 {
-    int rc = buf_check(line, j->path, err);
-    rc = rc ? rc : mem_check_short(err);
-    if (rc)
-        return rc;
+    PASS_ON(buf_check(line, j->path, err));
+    PASS_ON(mem_check_short(err));
     pthread_mutex_lock(&j->lock);
-    rc = io_write(j->fd, j->path, line->data, (int64_t)line->len, err);
+    int rc = io_write(j->fd, j->path, line->data, (int64_t)line->len, err);
     rc = rc ? rc : io_sync_data(j->fd, j->path, err);
     pthread_mutex_unlock(&j->lock);
     return rc;
@@ -251,32 +246,25 @@ static int take_lines(const struct journal *j, const char *identity, struct buf 
 int journal_open(const char *path, const char *identity, journal_sink *sink, void *ctx,
                  struct journal **out, struct err *err)
 {
-    struct journal *j = NULL;
-    struct buf b = {0};
+    OWN(journal_close) struct journal *j = NULL;
+    OWN(buf_free) struct buf b = {0};
     size_t end = 0;
-    int rc = 0;
-    TRY(mem_zalloc(&j, 1, sizeof *j, "journal", err));
+    PASS_ON(mem_zalloc(&j, 1, sizeof *j, "journal", err));
     pthread_mutex_init(&j->lock, NULL);
     j->fd = -1;
-    TRY(mem_dup(&j->path, path, path, err));
-    TRY(io_append_open(path, &j->fd, err));
-    TRY(buf_read_file(&b, path, JOURNAL_MOST, err));
-    TRY(take_lines(j, identity, &b, sink, ctx, &end, err));
-    if (ftruncate(j->fd, (off_t)end) != 0) {
-        rc = err_sys(err, ERR_IO, "%s", path);
-        goto out;
-    }
+    PASS_ON(mem_dup(&j->path, path, path, err));
+    PASS_ON(io_append_open(path, &j->fd, err));
+    PASS_ON(buf_read_file(&b, path, JOURNAL_MOST, err));
+    PASS_ON(take_lines(j, identity, &b, sink, ctx, &end, err));
+    if (ftruncate(j->fd, (off_t)end) != 0)
+        return err_sys(err, ERR_IO, "%s", path);
     if (end == 0) {
         buf_reset(&b);
         buf_printf(&b, "%s\n", identity);
-        TRY(write_line(j, &b, err));
+        PASS_ON(write_line(j, &b, err));
     }
-    *out = j;
-    j = NULL;
-out:
-    journal_close(&j);
-    buf_free(&b);
-    return rc;
+    *out = HAND_OVER(j);
+    return 0;
 }
 
 /* ---- execution ------------------------------------------------------------------------------ */
@@ -366,11 +354,11 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
 static int search_in_turn(struct execution *x, struct calibrate_job *j,
                           const struct head_in *samples, struct err *err)
 {
-    struct device_judge *judges = NULL;
+    OWN(free_at) struct device_judge *judges = NULL;
     int rc = 0;
     if (!x->c->device.accel)
         return search(x->c, j, samples, err);
-    TRY(mem_zalloc(&judges, j->n, sizeof *judges, "samples", err));
+    PASS_ON(mem_zalloc(&judges, j->n, sizeof *judges, "samples", err));
     for (int64_t s = 0; s < j->n; s++)
         device_judge_attach(judges + s, &x->c->device, samples + s, x->jobs);
     pthread_mutex_lock(&x->turn);
@@ -379,8 +367,6 @@ static int search_in_turn(struct execution *x, struct calibrate_job *j,
     pthread_mutex_unlock(&x->turn);
     for (int64_t s = 0; s < j->n; s++)
         device_judge_detach(judges + s);
-out:
-    free(judges);
     return rc;
 }
 

@@ -4,8 +4,7 @@
  * against dense attention that stays there with the head. How fast this machine attends: for
  * estimates of time, and the best rates of a GPU.
  */
-#ifndef LACUNA_DEVICEMAP_H
-#define LACUNA_DEVICEMAP_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/attention.h"
@@ -86,5 +85,3 @@ int rates_of_gpu(const struct sim_device *d, const char *dir, bool again, json_t
 
 /* Flop per second of the attention tiles on one thread, measured in a few milliseconds. */
 int attn_rate(enum precision prec, double *flop_per_s, struct err *err);
-
-#endif

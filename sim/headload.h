@@ -2,8 +2,7 @@
  * headload.h - heads with their own storage: q, k, v and the exact map made of them, read from a
  * trace as inputs for methods.
  */
-#ifndef LACUNA_HEADLOAD_H
-#define LACUNA_HEADLOAD_H
+#pragma once
 
 #include "core/method.h"
 #include "core/trace.h"
@@ -105,5 +104,3 @@ int64_t head_load_bytes(const struct trace_meta *m);
 
 /* Resident bytes of a loaded head once all dense rows were asked for. */
 int64_t head_load_memory(const struct trace_meta *m, enum precision prec);
-
-#endif

@@ -2,8 +2,7 @@
  * metrics.h - recall and error metrics of one head, accumulated over row chunks (doc/records.md has
  * every definition).
  */
-#ifndef LACUNA_METRICS_H
-#define LACUNA_METRICS_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/mask.h"
@@ -119,5 +118,3 @@ int tile_count_add(struct tile_count *t, const struct mask *m, struct err *err);
 /* Replace density_tile, the sparsities, pairs_exec and density_exec of a record that already has
  * pairs_allowed: whole tiles are executed, in Q.K and in P.V alike. */
 int tile_count_report(const struct tile_count *t, struct record *r, struct err *err);
-
-#endif

@@ -109,10 +109,8 @@ static int takes_head(const struct replay *r, const struct method_run *run, cons
                       int64_t call, struct err *err)
 {
     struct sim_head h;
-    int rc = head_shape(r->traces[s->trace], call, s->head, &r->load, &h, err);
-    if (rc)
-        return rc;
-    rc = method_run_takes(run, &h.in, err);
+    PASS_ON(head_shape(r->traces[s->trace], call, s->head, &r->load, &h, err));
+    int rc = method_run_takes(run, &h.in, err);
     sim_head_free(&h);
     return rc;
 }

@@ -6,8 +6,7 @@
  * from step to step. If one of the methods shares state between guidance branches, a series holds
  * all branches of its head. Series whose calls are done together form a group.
  */
-#ifndef LACUNA_REPLAY_H
-#define LACUNA_REPLAY_H
+#pragma once
 
 #include "core/maskfile.h"
 #include "core/method_run.h"
@@ -91,5 +90,3 @@ int outfile_create(const char *path, bool force, struct cellfile **out, struct e
 /* Store the cell r, which has r->n_q rows: out [n_q][dv], lse [n_q]. Thread-safe. */
 int outfile_put(struct cellfile *f, const struct record *r, int64_t dv, const float *out,
                 const double *lse, struct err *err);
-
-#endif

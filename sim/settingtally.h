@@ -2,8 +2,7 @@
  * settingtally.h - what the finished cells of a setting come to, and what a user must be told of
  * it: that it is dense attention in fact, keeps nothing, missed its target, or has no result.
  */
-#ifndef LACUNA_SETTINGTALLY_H
-#define LACUNA_SETTINGTALLY_H
+#pragma once
 
 #include "core/method_run.h"
 #include "core/record.h"
@@ -23,5 +22,3 @@ void setting_tally_add(struct setting_tally *t, const struct record *rec);
 
 /* Warn of settings, runs[n] with t[n] (NULL: nothing). */
 void setting_tally_warn(const struct method_run *runs, const struct setting_tally *t, int64_t n);
-
-#endif

@@ -148,9 +148,7 @@ int run_start(struct run *run, struct err *err)
     const struct method *m = run->method;
     const struct attn_in *x = &run->in->x;
     const struct row_sample *rows = run->in->rows;
-    int rc = sim_admits(run->cell);
-    if (rc)
-        return rc;
+    PASS_ON(sim_admits(run->cell));
     if (run->cell->device && !attn_is_plain(x))
         return method_skip(ctx, "the GPU kernels know no window, chunk, cap, bias or sink: "
                                 "--backend cpu replays this call");
@@ -161,7 +159,7 @@ int run_start(struct run *run, struct err *err)
         return method_skip(ctx, "%s chooses from all query rows; the trace holds a sample",
                            m->name);
     double t = run_clock(run);
-    rc = method_prepare(m, ctx, run->cell->params, run->in, &run->state, err);
+    int rc = method_prepare(m, ctx, run->cell->params, run->in, &run->state, err);
     run->ns_prepare = run_clock(run) - t;
     if (rc)
         return rc;

@@ -1,8 +1,7 @@
 /*
  * simulate.h - one head through one method: prepare, select in row chunks, attend, metrics.
  */
-#ifndef LACUNA_SIMULATE_H
-#define LACUNA_SIMULATE_H
+#pragma once
 
 #include "core/clock.h"
 #include "core/method.h"
@@ -140,5 +139,3 @@ void run_end(struct run *run);
  * one than the head is in. METHOD_SKIP: the record says why it cannot be. */
 int run_reorder(const struct sim_cell *cell, struct sim_head *h, bool *moved, struct record *r,
                 struct err *err);
-
-#endif

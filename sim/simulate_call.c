@@ -529,16 +529,14 @@ static int number_masks(const struct calling *k, uint64_t *number, struct err *e
 {
     OWN(free_at) uint64_t *ids = NULL;
     bool all = k->device->statics != NULL;
-    int rc = mem_alloc(&ids, k->call.n, sizeof *ids, "static masks of a call", err);
     *number = 0;
-    for (int i = 0; i < k->call.n && all && !rc; i++) {
+    PASS_ON(mem_alloc(&ids, k->call.n, sizeof *ids, "static masks of a call", err));
+    for (int i = 0; i < k->call.n && all; i++) {
         const struct choice *c = &head_of(k, i)->choice;
         all = c->shared != NULL;
         ids[i] = all ? c->shared->id : 0;
     }
-    if (all && !rc)
-        rc = static_masks_number(k->device->statics, ids, k->call.n, number, err);
-    return rc;
+    return all ? static_masks_number(k->device->statics, ids, k->call.n, number, err) : 0;
 }
 
 /* How the heads of the call attend, in one way; beside heads with a filter others may have none. */

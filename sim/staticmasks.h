@@ -2,8 +2,7 @@
  * staticmasks.h - masks that follow from parameters and sizes alone, kept for a whole replay: each
  * is made, checked and counted once, and every head, layer and step that has it takes it from here.
  */
-#ifndef LACUNA_STATICMASKS_H
-#define LACUNA_STATICMASKS_H
+#pragma once
 
 #include "core/err.h"
 #include "core/mask.h"
@@ -51,5 +50,3 @@ void static_masks_return(struct static_masks *s, const struct static_mask *m);
  * mask's id; never 0. Thread-safe. */
 int static_masks_number(struct static_masks *s, const uint64_t *ids, int n, uint64_t *number,
                         struct err *err);
-
-#endif

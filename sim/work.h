@@ -2,8 +2,7 @@
  * work.h - what the GPU kernels have to do for a mask (work_* of core/metrics.def), for the cost
  * model. It follows from the mask alone.
  */
-#ifndef LACUNA_WORK_H
-#define LACUNA_WORK_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/gpumodel.h"
@@ -40,5 +39,3 @@ void work_join(struct mask_work *w, const struct mask_work *more);
 /* Record work_*@LISTS, with the lists that the kernels of d channels take such masks as; nothing
  * where every pair is kept. */
 int work_record(const struct mask_work *w, int64_t d, struct record *r, struct err *err);
-
-#endif

@@ -250,31 +250,27 @@ static int export_tensors(const struct trace_opts *o, const char *path, struct e
                                 .steps = o->steps,
                                 .branch = o->branch,
                                 .tensors = o->tensors};
-    struct trace *t = NULL;
-    struct buf b = {0};
+    OWN(trace_close) struct trace *t = NULL;
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     int64_t n = 0, bytes = 0;
-    int rc = 0;
     if (!o->output)
         return err_set(err, ERR_USAGE,
                        "trace export: the target is missing (-o DIR or -o FILE.safetensors)");
-    TRY(refuse_input(o->output, path, err));
-    TRY(trace_open(path, &t, err));
-    TRY(trace_export(t, &s, o->output, o->common.force, o->common.dry_run, &n, &bytes, err));
+    PASS_ON(refuse_input(o->output, path, err));
+    PASS_ON(trace_open(path, &t, err));
+    PASS_ON(trace_export(t, &s, o->output, o->common.force, o->common.dry_run, &n, &bytes, err));
     if (o->common.json) {
         jw_init(&w, &b, 2);
         jw_row(&w, JW_STR("output", o->output), JW_INT("tensors", n), JW_INT("bytes", bytes));
-        TRY(buf_check(&b, "result", err));
+        PASS_ON(buf_check(&b, "result", err));
         print_json(&b);
     } else {
         text_printf(stdout, "%s%s: %lld tensors, %.3f MB\n",
                     o->common.dry_run ? "would write " : "", o->output, (long long)n,
                     (double)bytes / 1e6);
     }
-out:
-    buf_free(&b);
-    trace_close(&t);
-    return rc;
+    return 0;
 }
 
 /* ---- subset, join, map ----------------------------------------------------------------------- */

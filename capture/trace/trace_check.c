@@ -216,36 +216,28 @@ static int check_columns(const struct check *c, int64_t call, int head, char wha
 {
     const struct trace_meta *m = trace_meta(c->t);
     int64_t n = m->decode_from, d = m->head_dim;
-    float *q = NULL, *k = NULL, *have = NULL, *rel = NULL;
-    double *sum = NULL;
-    struct attn_ops ops = {0};
+    OWN(free_at) float *q = NULL, *k = NULL, *have = NULL, *rel = NULL;
+    OWN(free_at) double *sum = NULL;
+    OWN(attn_release) struct attn_ops ops = {0};
     struct attn_in in;
-    int rc = 0;
-    TRY(mem_alloc(&q, n * d, sizeof *q, "queries", err));
-    TRY(mem_alloc(&k, n * d, sizeof *k, "keys", err));
-    TRY(mem_alloc(&have, n, sizeof *have, "sums of columns", err));
-    TRY(mem_zalloc(&sum, n, sizeof *sum, "sums of columns", err));
-    TRY(trace_attn(c->t, call, head, &in, &rel, err));
-    TRY(trace_read(c->t, call, TRACE_Q, head, 0, n, q, err));
-    TRY(trace_read(c->t, call, TRACE_K, head / (m->heads / m->kv_heads), 0, n, k, err));
-    TRY(trace_read_values(c->t, call, TRACE_COL_SUM, head, have, err));
+    PASS_ON(mem_alloc(&q, n * d, sizeof *q, "queries", err));
+    PASS_ON(mem_alloc(&k, n * d, sizeof *k, "keys", err));
+    PASS_ON(mem_alloc(&have, n, sizeof *have, "sums of columns", err));
+    PASS_ON(mem_zalloc(&sum, n, sizeof *sum, "sums of columns", err));
+    PASS_ON(trace_attn(c->t, call, head, &in, &rel, err));
+    PASS_ON(trace_read(c->t, call, TRACE_Q, head, 0, n, q, err));
+    PASS_ON(trace_read(c->t, call, TRACE_K, head / (m->heads / m->kv_heads), 0, n, k, err));
+    PASS_ON(trace_read_values(c->t, call, TRACE_COL_SUM, head, have, err));
     in.nq = in.nk = n;
     in.q = q;
     in.k = k;
-    TRY(attn_prepare(&ops, &in, PREC_F64, err));
-    TRY(attn_column_sums(&ops, 0, ops.in.nq, true, sum, err));
+    PASS_ON(attn_prepare(&ops, &in, PREC_F64, err));
+    PASS_ON(attn_column_sums(&ops, 0, ops.in.nq, true, sum, err));
     for (int64_t j = 0; j < n && !what[0]; j++)
         if (!(fabs(have[j] - sum[j]) <= 1e-6 * sum[j] + 1e-12))
             snprintf(what, 200, "col_sum of key %lld is %.9g, q and k give %.9g", (long long)j,
                      have[j], sum[j]);
-out:
-    attn_release(&ops);
-    free(q);
-    free(k);
-    free(have);
-    free(rel);
-    free(sum);
-    return rc;
+    return 0;
 }
 
 static int check_rows(struct check *c, int64_t call, int head, struct rows *r, char what[200],

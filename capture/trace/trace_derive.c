@@ -387,25 +387,18 @@ int trace_map_head(struct trace_writer *w, int head, const struct attn_in *in, i
                    struct err *err)
 {
     int64_t cells = (in->nq + pool - 1) / pool * ((in->nk + pool - 1) / pool);
-    struct attn_ops ops = {0};
+    OWN(attn_release) struct attn_ops ops = {0};
     struct mask full;
-    float *sum = NULL, *max = NULL;
-    double *lse = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&lse, in->nq, sizeof *lse, "lse", err));
-    TRY(mem_alloc(&sum, cells, sizeof *sum, "map", err));
-    TRY(mem_alloc(&max, cells, sizeof *max, "map", err));
-    TRY(attn_prepare(&ops, in, PREC_F32, err));
+    OWN(free_at) float *sum = NULL, *max = NULL;
+    OWN(free_at) double *lse = NULL;
+    PASS_ON(mem_alloc(&lse, in->nq, sizeof *lse, "lse", err));
+    PASS_ON(mem_alloc(&sum, cells, sizeof *sum, "map", err));
+    PASS_ON(mem_alloc(&max, cells, sizeof *max, "map", err));
+    PASS_ON(attn_prepare(&ops, in, PREC_F32, err));
     attn_full_mask(in, 0, in->nq, &full);
-    TRY(attn_rows(&ops, &full, NULL, lse, err));
-    TRY(pool_map(&ops, lse, pool, sum, max, err));
-    TRY(trace_put_map(w, head, sum, max, err));
-out:
-    attn_release(&ops);
-    free(lse);
-    free(sum);
-    free(max);
-    return rc;
+    PASS_ON(attn_rows(&ops, &full, NULL, lse, err));
+    PASS_ON(pool_map(&ops, lse, pool, sum, max, err));
+    return trace_put_map(w, head, sum, max, err);
 }
 
 static int map_head(void *ctx, int64_t i, int worker, struct err *err)

@@ -275,23 +275,21 @@ static int add_values(struct plan *p, int64_t call, int which, int ndim, const i
         which >= TRACE_AUX && which > TRACE_AUX + AUX_K_PRE; /* heads that are not the model's */
     int64_t width = shape[1] * shape[2];
     char name[96];
-    float *x = NULL;
+    OWN(free_at) float *x = NULL;
     int rc = 0;
     part_name(trace_call(p->t, call),
               which < TRACE_AUX ? names[which - TRACE_SINKS]
                                 : trace_aux_name((enum trace_aux)(which - TRACE_AUX)),
               name);
-    TRY(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
+    PASS_ON(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
     for (int64_t i = 0; i < shape[0]; i++)
-        TRY(trace_read_values(p->t, call, which,
-                              own                              ? (int)i
-                              : which == TRACE_AUX + AUX_K_PRE ? p->heads.kv[i]
-                                                               : p->heads.head[i],
-                              x + i * width, err));
+        PASS_ON(trace_read_values(p->t, call, which,
+                                  own                              ? (int)i
+                                  : which == TRACE_AUX + AUX_K_PRE ? p->heads.kv[i]
+                                                                   : p->heads.head[i],
+                                  x + i * width, err));
     rc = add_loaded(p, name, DT_F32, ndim, shape, x, err);
     x = NULL;
-out:
-    free(x);
     return rc;
 }
 

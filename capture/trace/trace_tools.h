@@ -2,8 +2,7 @@
  * trace_tools.h - the parts of `lacuna trace`: what a trace holds, whether it is right, others made
  * of it.
  */
-#ifndef LACUNA_TRACE_TOOLS_H
-#define LACUNA_TRACE_TOOLS_H
+#pragma once
 
 #include "core/attention.h"
 #include "core/buf.h"
@@ -105,5 +104,3 @@ int head_select_meta(const struct head_select *s, struct trace_meta *m, struct e
 /* The chosen heads' tokens [tok0, tok0 + n) of x [n][heads of the model * dim] into the trace. */
 int head_select_put(const struct head_select *s, struct trace_writer *w, enum trace_what what,
                     int64_t tok0, int64_t n, const float *x, int dim, struct err *err);
-
-#endif

@@ -64,22 +64,18 @@ static int hash_slice(struct verify *v, const struct item *it, struct hash128 *o
 {
     const struct trace_array *a = it->array;
     int64_t step = block_rows(a);
-    struct hash_state *h = NULL;
-    void *buf = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&buf, step, (size_t)a->row_bytes, "block to verify", err));
-    TRY(hash_new(&h, err));
+    OWN(hash_free_at) struct hash_state *h = NULL;
+    OWN(free_at) void *buf = NULL;
+    PASS_ON(mem_alloc(&buf, step, (size_t)a->row_bytes, "block to verify", err));
+    PASS_ON(hash_new(&h, err));
     for (int64_t row = 0; row < a->rows; row += step) {
         int64_t n = a->rows - row < step ? a->rows - row : step;
-        TRY(trace_read_rows(v->t, it->call, a, it->slice, row, n, buf, err));
+        PASS_ON(trace_read_rows(v->t, it->call, a, it->slice, row, n, buf, err));
         hash_update(h, buf, (size_t)(n * a->row_bytes));
         progress_add(v->progress, (double)(n * a->row_bytes), row + n == a->rows, a->name);
     }
     *out = hash_digest(h);
-out:
-    hash_free(h);
-    free(buf);
-    return rc;
+    return 0;
 }
 
 static int verify_item(void *ctx, int64_t i, int worker, struct err *err)

@@ -5,8 +5,7 @@
  * Numbers of the HDF5 File Format Specification 3.0 (sections in Roman numerals below). All files
  * have 8-byte offsets and lengths; the superblock check sees to that.
  */
-#ifndef LACUNA_GUARD_H
-#define LACUNA_GUARD_H
+#pragma once
 
 #include "core/h5guard/h5guard.h"
 
@@ -189,5 +188,3 @@ int guard_check_dense(struct h5guard *g, bool links, uint64_t heap, uint64_t nam
 
 /* As h5guard_admit; *out describes the object. */
 int guard_admit(struct h5guard *g, uint64_t at, struct guard_object *out, struct err *err);
-
-#endif

@@ -19,8 +19,7 @@
  * name the structure and its offset: "the file is damaged: ..." or "the file uses X, which lacuna
  * does not read"; callers put the file's name in front. ERR_IO and ERR_NOMEM are possible too.
  */
-#ifndef LACUNA_H5GUARD_H
-#define LACUNA_H5GUARD_H
+#pragma once
 
 #include "core/err.h"
 
@@ -61,5 +60,3 @@ hid_t h5guard_hdf5(struct h5guard *g);
 /* The guard of a file, group or dataset that was opened so; NULL: another one, such as a file that
  * this process writes. */
 struct h5guard *h5guard_of(hid_t loc);
-
-#endif

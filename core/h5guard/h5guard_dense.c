@@ -89,9 +89,7 @@ static int walk_node(struct h5guard *g, struct tree *t, uint64_t at, unsigned de
     struct guard_cur c;
     if (n < 1 || n > t->level[depth].max)
         return guard_bad(TREE, at, err, "a node of %llu records", (unsigned long long)n);
-    int rc = guard_claim(g, TREE, at, t->node, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim(g, TREE, at, t->node, &c, err));
     if (depth > 0)
         sum += ((size_t)n + 1) *
                (8 + t->count_bytes + (depth > 1 ? t->level[depth - 1].below_bytes : 0));
@@ -101,17 +99,17 @@ static int walk_node(struct h5guard *g, struct tree *t, uint64_t at, unsigned de
         return guard_bad(TREE, at, err, "the signature, version or type of a node is wrong");
     if (guard_take(&stored, 4) != guard_checksum(c.p, sum))
         return guard_bad(TREE, at, err, "the checksum of a node is wrong");
-    for (uint64_t i = 0; i < n && rc == 0; i++) {
+    for (uint64_t i = 0; i < n; i++) {
         struct guard_cur rec = guard_part(&c, t->r->bytes);
-        rc = t->r->visit(g, &rec, t->r->ctx, err);
+        PASS_ON(t->r->visit(g, &rec, t->r->ctx, err));
     }
     t->n += n;
-    if (rc == 0 && depth > 0)
-        rc = walk_children(g, t, &c, depth, n, err);
-    if (rc == 0 && t->n - before != all)
-        rc = guard_bad(TREE, at, err, "%llu records below a node, %llu are announced",
-                       (unsigned long long)(t->n - before), (unsigned long long)all);
-    return rc;
+    if (depth > 0)
+        PASS_ON(walk_children(g, t, &c, depth, n, err));
+    if (t->n - before != all)
+        return guard_bad(TREE, at, err, "%llu records below a node, %llu are announced",
+                         (unsigned long long)(t->n - before), (unsigned long long)all);
+    return 0;
 }
 
 /* *n: number of records. */
@@ -204,26 +202,25 @@ static int indirect_block(struct h5guard *g, struct heap *h, uint64_t at, uint64
     const char *what = "indirect block of a fractal heap";
     uint64_t children = 0, n = rows * h->width;
     struct guard_cur c;
-    int rc = guard_claim_summed(g, what, at, 13 + h->offset_bytes + 8 * n + 4, &c, err);
-    if (rc)
-        return rc;
+    PASS_ON(guard_claim_summed(g, what, at, 13 + h->offset_bytes + 8 * n + 4, &c, err));
     const uint8_t *head = guard_bytes(&c, 5);
     if (memcmp(head, "FHIB", 4) != 0 || head[4] != 0 || guard_take(&c, 8) != h->at ||
         guard_take(&c, h->offset_bytes) != offset)
         return guard_bad(what, at, err, "its head is wrong");
     for (unsigned row = 0; row < rows; row++) {
         uint64_t size = row_size(h, row);
-        for (uint64_t col = 0; col < h->width && rc == 0; col++, offset += size) {
+        for (uint64_t col = 0; col < h->width; col++, offset += size) {
             uint64_t child = guard_take(&c, 8);
             if (child == GUARD_NOWHERE)
                 continue;
             children++;
-            rc = row < h->direct_rows ? direct_block(g, h, child, offset, size, err)
-                                      : indirect_block(g, h, child, offset,
-                                                       guard_log2(size) - h->first_bits + 1, err);
+            PASS_ON(row < h->direct_rows
+                        ? direct_block(g, h, child, offset, size, err)
+                        : indirect_block(g, h, child, offset, guard_log2(size) - h->first_bits + 1,
+                                         err));
         }
     }
-    return rc || children ? rc : guard_bad(what, at, err, "it has no children");
+    return children ? 0 : guard_bad(what, at, err, "it has no children");
 }
 
 /* The doubling table: how large the blocks of a row are, and how many rows there can be. */

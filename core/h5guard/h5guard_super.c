@@ -2,6 +2,7 @@
  * h5guard_super.c - the superblock (II.A): where the check of a file begins.
  */
 #include "core/h5guard/guard.h"
+#include "core/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -144,8 +145,7 @@ int h5guard_open(int fd, struct h5guard **out, struct err *err)
         rc = guard_bad(WHAT, 0, err, "the root group has another symbol table");
         goto out;
     }
-    *out = g;
-    g = NULL;
+    *out = HAND_OVER(g);
 out:
     h5guard_free(g);
     return rc;

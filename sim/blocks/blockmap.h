@@ -2,8 +2,7 @@
  * blockmap.h - a bitmap over the blocks of one head: B x B blocks, row block I = query rows
  * [I B, (I + 1) B), column block J = keys [J B, (J + 1) B).
  */
-#ifndef LACUNA_BLOCKMAP_H
-#define LACUNA_BLOCKMAP_H
+#pragma once
 
 #include "core/method.h"
 
@@ -50,5 +49,3 @@ int block_map_take(struct block_map *m, const struct device_choice *c, struct er
 /* Mask of the query rows [row0, row1), row0 a multiple of the block. */
 int block_map_mask(const struct block_map *m, int64_t row0, int64_t row1, struct mask *out,
                    struct err *err);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * (SpargeAttn, arXiv 2502.18137, compares it with theta.) O(n d), in double.
  */
-#ifndef LACUNA_BLOCKPOOL_H
-#define LACUNA_BLOCKPOOL_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -41,5 +40,3 @@ double block_cosine(const float *x, int64_t n, int d, bool *zero_row);
 double block_mean_share(const float *x, int64_t n, int d);
 
 #define BLOCKPOOL_MAX_D 4096
-
-#endif

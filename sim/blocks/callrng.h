@@ -1,8 +1,7 @@
 /*
  * callrng.h - random streams of one attention call.
  */
-#ifndef LACUNA_CALLRNG_H
-#define LACUNA_CALLRNG_H
+#pragma once
 
 #include "core/method.h"
 #include "core/rng.h"
@@ -19,5 +18,3 @@ static inline uint64_t head_stream(uint64_t salt, const struct head_in *in, int 
 {
     return rng_head_stream(call_stream(salt, in), head);
 }
-
-#endif

@@ -9,8 +9,7 @@
  * The CPU computes everything (core/attention.h) except for what is given to somebody else with
  * exact_dense_from and exact_below_from. One thread at a time may use a service.
  */
-#ifndef LACUNA_EXACT_H
-#define LACUNA_EXACT_H
+#pragma once
 
 #include "core/attention.h"
 #include "core/err.h"
@@ -249,5 +248,3 @@ struct unit_keys {
 
 int unit_keys_make(struct unit_keys *u, const struct head_in *in, struct err *err);
 void unit_keys_free(struct unit_keys *u); /* also of a zeroed one */
-
-#endif

@@ -2,8 +2,7 @@
  * given.h - the mask of a whole head that comes from outside of lacuna: checked, clipped to the
  * causal triangle, handed out in row ranges.
  */
-#ifndef LACUNA_GIVEN_H
-#define LACUNA_GIVEN_H
+#pragma once
 
 #include "core/attention.h"
 #include "core/err.h"
@@ -38,5 +37,3 @@ int given_select(struct given *g, int64_t row0, int64_t row1, struct mask *out, 
 
 /* "64x32" to bq and bk, both in 1..2^20. ERR_USAGE. */
 int unit_parse(const char *text, int64_t *bq, int64_t *bk, struct err *err);
-
-#endif

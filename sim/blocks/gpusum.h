@@ -11,8 +11,7 @@
  * Sum over an axis (tl.sum of Triton 3.6): a thread adds its own entries in ascending order, then
  * the lanes of a warp are folded in half until one is left, then the warps.
  */
-#ifndef LACUNA_GPUSUM_H
-#define LACUNA_GPUSUM_H
+#pragma once
 
 #include "core/dtype.h"
 
@@ -28,5 +27,3 @@ int64_t gpusum_count(enum dtype t, int chunk, const float *x, int64_t n, float b
 
 /* Fold s [warps][lanes], both powers of two, in bf16. s is overwritten. */
 float gpusum_fold(float *s, int warps, int lanes);
-
-#endif

@@ -6,8 +6,7 @@
  * comes, in the precision of the exact map. A GPU, where one has taken over with judge_from,
  * attends to all of them at the end; what it cannot attend to, the CPU does.
  */
-#ifndef LACUNA_JUDGE_H
-#define LACUNA_JUDGE_H
+#pragma once
 
 #include "core/err.h"
 #include "core/json.h"
@@ -112,5 +111,3 @@ bool block_grid_on_device(const void *params, char why[160]);
  * mean; recall and error are those of the worst sample. */
 extern const struct block_score block_score_none;
 void block_score_add(struct block_score *sum, const struct block_score *one, int n);
-
-#endif

@@ -2,8 +2,7 @@
  * numlist.h - lists of numbers inside one method parameter. Commas separate the values of a sweep,
  * so a list that is one value has plus signs: "0.1+0.25+0.5".
  */
-#ifndef LACUNA_NUMLIST_H
-#define LACUNA_NUMLIST_H
+#pragma once
 
 #include "core/err.h"
 
@@ -17,5 +16,3 @@ int num_list_parse(const char *text, const char *what, double above, double *out
 /* The same for whole numbers. */
 int int_list_parse(const char *text, const char *what, int64_t above, int64_t *out, int most,
                    int *n, struct err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * operand.h - what a trained selector multiplies beside q and k: arrays aux/NAME of a call.
  */
-#ifndef LACUNA_OPERAND_H
-#define LACUNA_OPERAND_H
+#pragma once
 
 #include "core/method.h"
 
@@ -24,5 +23,3 @@ static inline const float *operand_row(const struct operand *o, int64_t head, in
 {
     return o->x + (head * o->shape.rows + row) * o->shape.dim;
 }
-
-#endif

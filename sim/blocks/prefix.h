@@ -2,10 +2,9 @@
  * prefix.h - the shortest prefix of a row's sorted entries that reaches a mass, and the k largest
  * entries. Order: value descending, equal values by ascending index.
  */
-#ifndef LACUNA_PREFIX_H
-#define LACUNA_PREFIX_H
+#pragma once
 
-#include "core/err.h"
+#include "core/mem.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,6 +26,7 @@ struct prefix_work; /* scratch, reusable for rows of any length */
 
 int prefix_work_new(struct prefix_work **out, struct err *err);
 void prefix_work_free(struct prefix_work *w); /* accepts NULL */
+OWN_AT(prefix_work_free, struct prefix_work *)
 
 /* Entries 0..n-1 with rank >= 0 (a negative rank takes an entry out) and mass >= 0. The masses are
  * summed in double in sorted order, starting from `start`; the prefix is the shortest whose sum is
@@ -53,5 +53,3 @@ int64_t prefix_pick(const struct prefix *p, const double *rank, int64_t n, int64
  * prefix_topk that found it. */
 const int32_t *prefix_list(struct prefix_work *w, const struct prefix *p, const double *x,
                            int64_t n, int64_t *count);
-
-#endif

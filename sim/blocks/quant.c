@@ -85,11 +85,10 @@ static void group_maxima(const float *x, int64_t n, int d, const struct quant_gr
 int quant_int(struct quant *out, const float *x, int64_t n, int d, const struct quant_groups *g,
               int levels, enum own_round r, struct err *err)
 {
-    int rc;
-    struct quant q = {n, d, levels, *g, quant_group_count(g, n), NULL, NULL, NULL};
-    TRY(mem_alloc(&q.q, n * d, sizeof *q.q, "quantised operand", err));
-    TRY(mem_zalloc(&q.amax, q.n_groups, sizeof *q.amax, "quantisation maxima", err));
-    TRY(mem_alloc(&q.scale, q.n_groups, sizeof *q.scale, "quantisation scales", err));
+    OWN(quant_free) struct quant q = {n, d, levels, *g, quant_group_count(g, n), NULL, NULL, NULL};
+    PASS_ON(mem_alloc(&q.q, n * d, sizeof *q.q, "quantised operand", err));
+    PASS_ON(mem_zalloc(&q.amax, q.n_groups, sizeof *q.amax, "quantisation maxima", err));
+    PASS_ON(mem_alloc(&q.scale, q.n_groups, sizeof *q.scale, "quantisation scales", err));
 
     group_maxima(x, n, d, g, q.amax);
     for (int64_t i = 0; i < q.n_groups; i++)
@@ -99,11 +98,8 @@ int quant_int(struct quant *out, const float *x, int64_t n, int d, const struct 
         for (int c = 0; c < d; c++)
             q.q[t * d + c] = (int8_t)quant_value(r, levels, amax, x[t * d + c]);
     }
-    *out = q;
+    *out = HAND_OVER(q);
     return 0;
-out:
-    quant_free(&q);
-    return rc;
 }
 
 void quant_free(struct quant *q)

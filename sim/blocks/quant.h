@@ -5,8 +5,7 @@
  * Q and K become integers with one scale per group of tokens. Three rounding rules are in use, and
  * five group geometries; V becomes e4m3 with one scale per channel, or fp16.
  */
-#ifndef LACUNA_QUANT_H
-#define LACUNA_QUANT_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -107,5 +106,3 @@ static inline float fp22_cut(float x)
     memcpy(&x, &u, sizeof x);
     return x;
 }
-
-#endif

@@ -5,8 +5,7 @@
  *
  * All sums are in double over exact products, so that a choice does not depend on the processor.
  */
-#ifndef LACUNA_ROWSELECT_H
-#define LACUNA_ROWSELECT_H
+#pragma once
 
 #include "core/method.h"
 #include "sim/blocks/prefix.h"
@@ -110,5 +109,3 @@ int row_lists(const struct attn_in *x, bool dense, int64_t unit, row_fn *fn, voi
  * all: units kept over units seen. */
 int units_record(const struct attn_in *x, int64_t unit, int64_t most, struct record *r,
                  struct err *err);
-
-#endif

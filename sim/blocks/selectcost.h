@@ -9,8 +9,7 @@
  * between two phases is written and read once, in 4 bytes unless it has a type of its own. The
  * lists that come out are not counted.
  */
-#ifndef LACUNA_SELECTCOST_H
-#define LACUNA_SELECTCOST_H
+#pragma once
 
 #include "core/method.h"
 
@@ -62,5 +61,3 @@ static inline void cost_exact_rows(struct select_cost *c, const struct head_in *
     cost_rows(c, in, rows, in->x.d);
     cost_kept(c, pairs);
 }
-
-#endif

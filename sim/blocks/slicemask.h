@@ -3,8 +3,7 @@
  * `width` consecutive keys. N_q/height x N_k/width bits. That is 64 times smaller than an index
  * list of a half-dense mask, so a replay can keep the masks of all heads from step to step.
  */
-#ifndef LACUNA_SLICEMASK_H
-#define LACUNA_SLICEMASK_H
+#pragma once
 
 #include "core/method.h"
 
@@ -59,5 +58,3 @@ int slice_mask_lists(const struct slice_mask *m, int64_t row0, int64_t row1, str
 
 /* Kept pairs / allowed pairs. */
 int slice_mask_density(const struct slice_mask *m, double *density, struct err *err);
-
-#endif

@@ -2,8 +2,7 @@
  * svgcommon.h - shared by the two Sparse VideoGen methods: model families, published settings and
  * the dense warm-up (arXiv 2502.01776, 2505.18875).
  */
-#ifndef LACUNA_SVGCOMMON_H
-#define LACUNA_SVGCOMMON_H
+#pragma once
 
 #include "core/method.h"
 
@@ -43,5 +42,3 @@ struct svg_warmup {
 };
 int svg_warmup(struct method_ctx *ctx, enum svg_family family, double dense_layers,
                double dense_steps, const struct head_in *in, struct svg_warmup *out);
-
-#endif

@@ -128,33 +128,30 @@ static void tile_exact_free(struct tile_exact *w)
         free(all[i]);
     free(w);
 }
+OWN_AT(tile_exact_free, struct tile_exact *)
 
 static int tile_exact_new(const struct tile_attn *t, struct tile_exact **out, struct err *err)
 {
-    struct tile_exact *w = NULL;
-    int rc = 0;
+    OWN(tile_exact_free_at) struct tile_exact *w = NULL;
     int64_t run = t->bk < RUN_KEYS ? RUN_KEYS / t->bk : 1, keys = run * t->bk;
     int64_t size = t->exact->prec == PREC_F64 ? sizeof(double) : sizeof(float);
     int64_t scopes = tile_scopes(t, t->bq);
 
-    TRY(mem_zalloc(&w, 1, sizeof *w, "tile buffers", err));
+    PASS_ON(mem_zalloc(&w, 1, sizeof *w, "tile buffers", err));
     w->run = run;
-    TRY(exact_operands(t->exact, &w->ops, err));
-    TRY(mem_alloc(&w->q, t->bq * t->d, size, "query tile", err));
-    TRY(mem_alloc(&w->s, t->bq * keys, size, "score tile", err));
-    TRY(mem_alloc(&w->k, keys * t->d, size, "key tile", err));
-    TRY(mem_alloc(&w->v, keys * t->dv, size, "value tile", err));
-    TRY(mem_alloc(&w->o, t->bq * t->dv, size, "output tile", err));
-    TRY(mem_alloc(&w->m, t->bq, sizeof *w->m, "row maxima", err));
-    TRY(mem_alloc(&w->l, t->bq, sizeof *w->l, "row sums", err));
-    TRY(mem_alloc(&w->gap, scopes * run, sizeof *w->gap, "gaps", err));
-    TRY(mem_alloc(&w->computed, scopes * run, sizeof *w->computed, "computed scopes", err));
-    TRY(mem_alloc(&w->visible, t->bq, sizeof *w->visible, "visible keys", err));
-    *out = w;
+    PASS_ON(exact_operands(t->exact, &w->ops, err));
+    PASS_ON(mem_alloc(&w->q, t->bq * t->d, size, "query tile", err));
+    PASS_ON(mem_alloc(&w->s, t->bq * keys, size, "score tile", err));
+    PASS_ON(mem_alloc(&w->k, keys * t->d, size, "key tile", err));
+    PASS_ON(mem_alloc(&w->v, keys * t->dv, size, "value tile", err));
+    PASS_ON(mem_alloc(&w->o, t->bq * t->dv, size, "output tile", err));
+    PASS_ON(mem_alloc(&w->m, t->bq, sizeof *w->m, "row maxima", err));
+    PASS_ON(mem_alloc(&w->l, t->bq, sizeof *w->l, "row sums", err));
+    PASS_ON(mem_alloc(&w->gap, scopes * run, sizeof *w->gap, "gaps", err));
+    PASS_ON(mem_alloc(&w->computed, scopes * run, sizeof *w->computed, "computed scopes", err));
+    PASS_ON(mem_alloc(&w->visible, t->bq, sizeof *w->visible, "visible keys", err));
+    *out = HAND_OVER(w);
     return 0;
-out:
-    tile_exact_free(w);
-    return rc;
 }
 
 /* The tiles taken at once: tile e holds the columns [e bk, e bk + bk) of the run's `keys`, the last
@@ -261,37 +258,34 @@ static void tile_quant_free(struct tile_quant *w)
     }
     free(w);
 }
+OWN_AT(tile_quant_free, struct tile_quant *)
 
 static int tile_quant_new(const struct tile_attn *t, struct tile_quant **out, struct err *err)
 {
-    struct tile_quant *w = NULL;
-    int rc = 0;
+    OWN(tile_quant_free_at) struct tile_quant *w = NULL;
     int64_t bq = t->bq, bk = t->bk;
 
-    TRY(mem_zalloc(&w, 1, sizeof *w, "tile buffers", err));
+    PASS_ON(mem_zalloc(&w, 1, sizeof *w, "tile buffers", err));
     for (int i = 0; i < t->together || i == 0; i++) {
         struct tile_scores *x = w->tile + i;
-        TRY(mem_alloc(&x->s, bq * bk, sizeof *x->s, "score tile", err));
-        TRY(mem_alloc(&x->visible, bq, sizeof *x->visible, "visible keys", err));
-        TRY(mem_alloc(&x->computed, tile_scopes(t, bq), sizeof *x->computed, "computed scopes",
-                      err));
+        PASS_ON(mem_alloc(&x->s, bq * bk, sizeof *x->s, "score tile", err));
+        PASS_ON(mem_alloc(&x->visible, bq, sizeof *x->visible, "visible keys", err));
+        PASS_ON(mem_alloc(&x->computed, tile_scopes(t, bq), sizeof *x->computed, "computed scopes",
+                          err));
     }
-    TRY(mem_alloc(&w->p, bq * bk, sizeof *w->p, "probability tile", err));
-    TRY(mem_alloc(&w->acc, bq * t->dv, sizeof *w->acc, "product tile", err));
-    TRY(mem_alloc(&w->q, bq * t->d, sizeof *w->q, "query tile", err));
-    TRY(mem_alloc(&w->k, bk * t->d, sizeof *w->k, "key tile", err));
-    TRY(mem_alloc(&w->q_scale, bq, sizeof *w->q_scale, "query scales", err));
-    TRY(mem_alloc(&w->k_scale, bk, sizeof *w->k_scale, "key scales", err));
-    TRY(mem_alloc(&w->bias, bk, sizeof *w->bias, "score bias", err));
-    TRY(mem_alloc(&w->m, bq, sizeof *w->m, "row maxima", err));
-    TRY(mem_alloc(&w->l, bq, sizeof *w->l, "row sums", err));
-    TRY(mem_alloc(&w->o, bq * t->dv, sizeof *w->o, "output tile", err));
-    TRY(mem_alloc(&w->gap, bq, sizeof *w->gap, "row gaps", err));
-    *out = w;
+    PASS_ON(mem_alloc(&w->p, bq * bk, sizeof *w->p, "probability tile", err));
+    PASS_ON(mem_alloc(&w->acc, bq * t->dv, sizeof *w->acc, "product tile", err));
+    PASS_ON(mem_alloc(&w->q, bq * t->d, sizeof *w->q, "query tile", err));
+    PASS_ON(mem_alloc(&w->k, bk * t->d, sizeof *w->k, "key tile", err));
+    PASS_ON(mem_alloc(&w->q_scale, bq, sizeof *w->q_scale, "query scales", err));
+    PASS_ON(mem_alloc(&w->k_scale, bk, sizeof *w->k_scale, "key scales", err));
+    PASS_ON(mem_alloc(&w->bias, bk, sizeof *w->bias, "score bias", err));
+    PASS_ON(mem_alloc(&w->m, bq, sizeof *w->m, "row maxima", err));
+    PASS_ON(mem_alloc(&w->l, bq, sizeof *w->l, "row sums", err));
+    PASS_ON(mem_alloc(&w->o, bq * t->dv, sizeof *w->o, "output tile", err));
+    PASS_ON(mem_alloc(&w->gap, bq, sizeof *w->gap, "row gaps", err));
+    *out = HAND_OVER(w);
     return 0;
-out:
-    tile_quant_free(w);
-    return rc;
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -564,19 +558,15 @@ struct tile_work {
 
 int tile_work_new(const struct tile_attn *t, struct tile_work **out, struct err *err)
 {
-    struct tile_work *w = NULL;
-    int rc = 0;
+    OWN(tile_work_free_at) struct tile_work *w = NULL;
 
-    TRY(mem_zalloc(&w, 1, sizeof *w, "tile buffers", err));
+    PASS_ON(mem_zalloc(&w, 1, sizeof *w, "tile buffers", err));
     if (t->q)
-        TRY(tile_quant_new(t, &w->quant, err));
+        PASS_ON(tile_quant_new(t, &w->quant, err));
     else
-        TRY(tile_exact_new(t, &w->exact, err));
-    *out = w;
+        PASS_ON(tile_exact_new(t, &w->exact, err));
+    *out = HAND_OVER(w);
     return 0;
-out:
-    tile_work_free(w);
-    return rc;
 }
 
 void tile_work_free(struct tile_work *w)
@@ -621,13 +611,12 @@ void tile_attn_block(const struct tile_attn *t, struct tile_work *w, int64_t row
 int tile_attn_rows(const struct tile_attn *t, const struct mask *m, double *out, double *lse,
                    double *tiles_pv, struct err *err)
 {
-    struct tile_work *w = NULL;
-    int32_t *all = NULL;
+    OWN(tile_work_free_at) struct tile_work *w = NULL;
+    OWN(free_at) int32_t *all = NULL;
     int64_t units = ceil_div(t->nk, t->bk);
-    int rc = 0;
 
-    TRY(tile_work_new(t, &w, err));
-    TRY(mem_alloc(&all, units, sizeof *all, "tile list", err));
+    PASS_ON(tile_work_new(t, &w, err));
+    PASS_ON(mem_alloc(&all, units, sizeof *all, "tile list", err));
     for (int64_t i = 0; i < units; i++)
         all[i] = (int32_t)i;
     for (int64_t r = m->row0; r < m->row1; r += t->bq) {
@@ -641,8 +630,5 @@ int tile_attn_rows(const struct tile_attn *t, const struct mask *m, double *out,
         tile_attn_block(t, w, r, rows, col, n, out + (r - m->row0) * t->dv, lse + (r - m->row0),
                         tiles_pv);
     }
-out:
-    tile_work_free(w);
-    free(all);
-    return rc;
+    return 0;
 }

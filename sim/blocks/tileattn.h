@@ -17,11 +17,10 @@
  * exact in any order while d * levels^2 < 2^24. Everything after the scores is float, with the
  * kernels' operations up to the order of sums.
  */
-#ifndef LACUNA_TILEATTN_H
-#define LACUNA_TILEATTN_H
+#pragma once
 
 #include "core/dtype.h"
-#include "core/err.h"
+#include "core/mem.h"
 #include "core/mask.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/quant.h"
@@ -90,6 +89,7 @@ void tile_operands_free(struct tile_operands *o);
 struct tile_work;
 int tile_work_new(const struct tile_attn *t, struct tile_work **out, struct err *err);
 void tile_work_free(struct tile_work *w); /* accepts NULL */
+OWN_AT(tile_work_free, struct tile_work *)
 
 /* One query block: rows [row0, row0 + rows), row0 a multiple of bq, tiles col[0..n) ascending.
  *   out [rows][dv], lse [rows] natural log (-inf for a dead row)
@@ -100,5 +100,3 @@ void tile_attn_block(const struct tile_attn *t, struct tile_work *w, int64_t row
 /* All rows of a mask whose unit is bq x bk (MASK_LISTS), or MASK_FULL. */
 int tile_attn_rows(const struct tile_attn *t, const struct mask *m, double *out, double *lse,
                    double *tiles_pv, struct err *err);
-
-#endif

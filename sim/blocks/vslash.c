@@ -48,16 +48,12 @@ int vslash_select(struct vslash *v, int64_t n, const double *col, int64_t n_cols
                   int64_t force_cols, const double *slash, int64_t n_dists, int64_t force_dists,
                   struct err *err)
 {
-    int rc = 0;
     *v = (struct vslash){.n = n, .n_cols = clamp(n_cols, n), .n_dists = clamp(n_dists, n)};
-    TRY(best(col, n, force_cols, v->n_cols, &v->cols, err));
-    TRY(best(slash, n, force_dists, v->n_dists, &v->dists, err));
+    PASS_ON(best(col, n, force_cols, v->n_cols, &v->cols, err));
+    PASS_ON(best(slash, n, force_dists, v->n_dists, &v->dists, err));
     qsort(v->cols, (size_t)v->n_cols, sizeof *v->cols, compare_i32);
     qsort(v->dists, (size_t)v->n_dists, sizeof *v->dists, descending);
-out:
-    if (rc)
-        vslash_free(v);
-    return rc;
+    return 0;
 }
 
 void vslash_free(struct vslash *v)
@@ -85,11 +81,10 @@ static void numbers_of(const uint32_t *bits, int64_t words, int32_t *out)
 int vslash_from_bits(struct vslash *v, int64_t n, const uint32_t *bits, int64_t words,
                      struct err *err)
 {
-    int rc = 0;
     *v = (struct vslash){
         .n = n, .n_cols = bits_set(bits, words), .n_dists = bits_set(bits + words, words)};
-    TRY(mem_alloc(&v->cols, v->n_cols, sizeof *v->cols, "selected columns", err));
-    TRY(mem_alloc(&v->dists, v->n_dists, sizeof *v->dists, "selected distances", err));
+    PASS_ON(mem_alloc(&v->cols, v->n_cols, sizeof *v->cols, "selected columns", err));
+    PASS_ON(mem_alloc(&v->dists, v->n_dists, sizeof *v->dists, "selected distances", err));
     numbers_of(bits, words, v->cols);
     numbers_of(bits + words, words, v->dists);
     for (int64_t i = 0, k = v->n_dists - 1; i < k; i++, k--) {
@@ -97,10 +92,7 @@ int vslash_from_bits(struct vslash *v, int64_t n, const uint32_t *bits, int64_t 
         v->dists[i] = v->dists[k];
         v->dists[k] = swap;
     }
-out:
-    if (rc)
-        vslash_free(v);
-    return rc;
+    return 0;
 }
 
 /* ---- lists ------------------------------------------------------------------------------ */
@@ -352,11 +344,10 @@ static bool pair_up(const struct hashed *h, const float *x, int64_t n, int64_t d
 
 int twins_find(struct twins *t, const float *x, int64_t n, int64_t d, struct err *err)
 {
-    int rc = 0;
-    struct hashed *h = NULL;
+    OWN(free_at) struct hashed *h = NULL;
     *t = (struct twins){.n = n};
-    TRY(mem_alloc(&h, n, sizeof *h, "hashed rows", err));
-    TRY(mem_alloc(&t->first, n, sizeof *t->first, "equal rows", err));
+    PASS_ON(mem_alloc(&h, n, sizeof *h, "hashed rows", err));
+    PASS_ON(mem_alloc(&t->first, n, sizeof *t->first, "equal rows", err));
     for (int64_t i = 0; i < n; i++)
         h[i] = (struct hashed){hash_bytes(x + i * d, (size_t)d * sizeof *x).lo, (int32_t)i};
     qsort(h, (size_t)n, sizeof *h, by_hash);
@@ -364,11 +355,7 @@ int twins_find(struct twins *t, const float *x, int64_t n, int64_t d, struct err
         free(t->first);
         t->first = NULL;
     }
-out:
-    free(h);
-    if (rc)
-        twins_free(t);
-    return rc;
+    return 0;
 }
 
 void twins_free(struct twins *t)
@@ -465,23 +452,22 @@ static void add_both(const double *p, int64_t pos, int64_t n, double *col, doubl
 int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits, enum dtype p_dtype,
                  double *col, double *slash, struct err *err)
 {
-    int rc = 0;
     int64_t n = in->x.nk;
-    double *p = NULL;
-    struct bf16_rows b = {0};
-    struct twins equal = {0};
+    OWN(free_at) double *p = NULL;
+    OWN(bf16_free) struct bf16_rows b = {0};
+    OWN(twins_free) struct twins equal = {0};
     memset(col, 0, (size_t)n * sizeof *col);
     memset(slash, 0, (size_t)n * sizeof *slash);
-    TRY(mem_alloc(&p, PIECE * n, sizeof *p, "sampled rows", err));
-    TRY(twins_find(&equal, in->x.k, n, in->x.d, err));
+    PASS_ON(mem_alloc(&p, PIECE * n, sizeof *p, "sampled rows", err));
+    PASS_ON(twins_find(&equal, in->x.k, n, in->x.d, err));
     if (logits != TOK_EXACT) {
-        TRY(mem_alloc(&b.q, PIECE * in->x.d, sizeof *b.q, "sampled queries", err));
-        TRY(mem_alloc(&b.k, KEYS * in->x.d, sizeof *b.k, "sampled keys", err));
-        TRY(mem_alloc(&b.s, PIECE * KEYS, sizeof *b.s, "sampled logits", err));
+        PASS_ON(mem_alloc(&b.q, PIECE * in->x.d, sizeof *b.q, "sampled queries", err));
+        PASS_ON(mem_alloc(&b.k, KEYS * in->x.d, sizeof *b.k, "sampled keys", err));
+        PASS_ON(mem_alloc(&b.s, PIECE * KEYS, sizeof *b.s, "sampled logits", err));
     }
     for (int64_t r0 = n - rows; r0 < n; r0 += PIECE) {
         int64_t piece = n - r0 < PIECE ? n - r0 : PIECE;
-        TRY(piece_probs(in, logits, r0, piece, &b, p, err));
+        PASS_ON(piece_probs(in, logits, r0, piece, &b, p, err));
         for (int64_t r = 0; r < piece; r++) {
             double *row = p + r * n;
             int64_t limit = attn_limit(&in->x, r0 + r);
@@ -494,9 +480,5 @@ int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits,
                 add_both(row, r0 + r, n, col, slash);
         }
     }
-out:
-    bf16_free(&b);
-    twins_free(&equal);
-    free(p);
-    return rc;
+    return 0;
 }

@@ -6,8 +6,7 @@
  * the columns outside of these blocks. A lone distance thus costs a 64 x 64 block per row block,
  * and the realised mask is larger than the requested mask.
  */
-#ifndef LACUNA_VSLASH_H
-#define LACUNA_VSLASH_H
+#pragma once
 
 #include "core/err.h"
 #include "core/mask.h"
@@ -107,5 +106,3 @@ void twins_free(struct twins *t); /* also of a zeroed one */
 /* Values of rows 0 .. n-1 in v, n <= t->n: those of equal rows become that of the first. */
 void twins_level_f32(const struct twins *t, float *v, int64_t n);
 void twins_level_f64(const struct twins *t, double *v, int64_t n);
-
-#endif

@@ -6,8 +6,7 @@
  * reach the next one's query. In a step the new key joins every cache, the row attends to what the
  * cache holds, the method sees the scores, and evicts.
  */
-#ifndef LACUNA_DECODELAYER_H
-#define LACUNA_DECODELAYER_H
+#pragma once
 
 #include "core/trace.h"
 #include "sim/simulate.h"
@@ -28,5 +27,3 @@ int decode_run(const struct decode_call *c, struct err *err);
 
 /* Resident bytes of a layer of the trace while it runs, but for what settings keep. */
 int64_t decode_memory(const struct trace_meta *m, enum precision prec);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * keysets.h - sets of keys as ascending disjoint spans of positions, one set per step.
  */
-#ifndef LACUNA_KEYSETS_H
-#define LACUNA_KEYSETS_H
+#pragma once
 
 #include "core/err.h"
 #include "core/mask.h"
@@ -44,5 +43,3 @@ int64_t keyset_common(struct keyset a, struct keyset b); /* keys of both */
 /* Keys of the range [lo, hi) in ascending order: those of the set, or those outside of it. Write
  * their positions to at and return their number. */
 int64_t keyset_list(struct keyset a, int64_t lo, int64_t hi, bool outside, int32_t *at);
-
-#endif

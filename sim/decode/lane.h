@@ -2,8 +2,7 @@
  * lane.h - a setting on one query head through the steps of the decode phase: what it attended to,
  * measured against exact attention.
  */
-#ifndef LACUNA_LANE_H
-#define LACUNA_LANE_H
+#pragma once
 
 #include "sim/blocks/prefix.h"
 #include "sim/decode/keysets.h"
@@ -72,5 +71,3 @@ struct lane_cache {
 
 /* All metrics into the record of the lane. */
 int lane_record(struct lane *l, const struct lane_cache *c, struct err *err);
-
-#endif

@@ -3,7 +3,6 @@
 #include "core/mem.h"
 #include "core/method_run.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* A row of a head as a head of its own. Not to be moved: in.exact points into it. */

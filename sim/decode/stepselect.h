@@ -4,8 +4,7 @@
  * It sees a row as the only query of a causal head whose keys are those that the cache holds, so
  * that nothing it does can depend on later tokens.
  */
-#ifndef LACUNA_STEPSELECT_H
-#define LACUNA_STEPSELECT_H
+#pragma once
 
 #include "sim/decode/keysets.h"
 #include "sim/simulate.h"
@@ -39,5 +38,3 @@ void step_state_end(struct step_state *s, const struct method *m); /* adds up th
 int step_select(const struct sim_cell *cell, const struct head_in *const *group,
                 struct step_state *s, int64_t row0, int64_t row1, const struct cached_kv *kv,
                 struct keysets *out, struct err *err);
-
-#endif

@@ -20,7 +20,6 @@
 #include "sim/blocks/numlist.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 struct params {
     char *c;

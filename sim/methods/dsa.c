@@ -83,6 +83,7 @@ static void index_free(struct index *x)
     pthread_cond_destroy(&x->changed);
     free(x);
 }
+OWN_AT(index_free, struct index *)
 
 static void lock_shared(struct shared *s, bool on)
 {
@@ -169,9 +170,8 @@ static int check_shapes(const struct index *x, struct err *err)
 static int index_new(struct method_ctx *ctx, const struct params *p, const struct head_in *in,
                      int layer, struct index **out, struct err *err)
 {
-    struct index *x = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&x, 1, sizeof *x, "the index of a layer", err));
+    OWN(index_free_at) struct index *x = NULL;
+    PASS_ON(mem_zalloc(&x, 1, sizeof *x, "the index of a layer", err));
     *x = (struct index){.step = in->step,
                         .layer = layer,
                         .emulate = p->emulate,
@@ -184,17 +184,14 @@ static int index_new(struct method_ctx *ctx, const struct params *p, const struc
     snprintf(x->trace, sizeof x->trace, "%s", in->trace ? in->trace : "");
     snprintf(x->branch, sizeof x->branch, "%s", in->branch ? in->branch : "");
     for (int i = 0; i < OPERANDS; i++)
-        TRY(operand_read(ctx, in, layer, operands[i], x->of + i, err));
-    TRY(check_shapes(x, err));
+        PASS_ON(operand_read(ctx, in, layer, operands[i], x->of + i, err));
+    PASS_ON(check_shapes(x, err));
     for (int i = IQ; i <= IK && p->emulate; i++)
         round_fp8(x->of + i);
-    TRY(mem_zalloc(&x->bits, x->nq * x->words, sizeof *x->bits, "the index of a layer", err));
-    TRY(mem_zalloc(&x->row, x->nq, 1, "the index of a layer", err));
-    *out = x;
-    x = NULL;
-out:
-    index_free(x);
-    return rc;
+    PASS_ON(mem_zalloc(&x->bits, x->nq * x->words, sizeof *x->bits, "the index of a layer", err));
+    PASS_ON(mem_zalloc(&x->row, x->nq, 1, "the index of a layer", err));
+    *out = HAND_OVER(x);
+    return 0;
 }
 
 static bool is_of(const struct index *x, const struct params *p, const struct head_in *in,

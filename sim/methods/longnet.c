@@ -78,13 +78,13 @@ static void release(void *state)
 
 static int parse_branches(const struct params *p, int64_t *w, int64_t *r, int *n, struct err *err)
 {
-    int m = 0, rc = int_list_parse(p->segments, "segments", 0, w, BRANCHES_MOST, n, err);
-    if (!rc)
-        rc = int_list_parse(p->ratios, "ratios", 0, r, BRANCHES_MOST, &m, err);
-    if (!rc && m != *n)
+    int m = 0;
+    PASS_ON(int_list_parse(p->segments, "segments", 0, w, BRANCHES_MOST, n, err));
+    PASS_ON(int_list_parse(p->ratios, "ratios", 0, r, BRANCHES_MOST, &m, err));
+    if (m != *n)
         return err_set(err, ERR_USAGE, "%d segments and %d ratios: every branch needs one of each",
                        *n, m);
-    return rc;
+    return 0;
 }
 
 static int validate(void *params, struct err *err)
@@ -154,6 +154,7 @@ static void rows_free(struct rows *w)
     free(w ? w->weight : NULL);
     free(w);
 }
+OWN_AT(rows_free, struct rows *)
 
 /* Fill in the keys of a pattern, whose branches and segments are set. */
 static int fill_pattern(const struct state *s, struct pattern *p, uint8_t *weight, struct err *err)
@@ -247,20 +248,17 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct state *s = state;
     const struct attn_in *x = &s->in.x;
-    struct rows *w = NULL;
+    OWN(rows_free_at) struct rows *w = NULL;
     int64_t sum = 0, max = 0;
-    int rc = 0;
-    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
+    PASS_ON(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
     out->exec_bq = out->exec_bk = 1;
-    TRY(mem_zalloc(&w, 1, sizeof *w, "branches of rows", err));
-    TRY(mem_zalloc(&w->weight, x->nk, sizeof *w->weight, "branches of rows", err));
+    PASS_ON(mem_zalloc(&w, 1, sizeof *w, "branches of rows", err));
+    PASS_ON(mem_zalloc(&w->weight, x->nk, sizeof *w->weight, "branches of rows", err));
     for (int64_t i = MAX(row0, x->nq - x->nk); i < row1; i++)
-        TRY(longnet_row(s, w, out, i, &sum, &max, err));
+        PASS_ON(longnet_row(s, w, out, i, &sum, &max, err));
     mask_lists_finish(out);
     add_weights(s, sum, max);
-out:
-    rows_free(w);
-    return rc;
+    return 0;
 }
 
 /* The branches' phases are those of the head's number. */

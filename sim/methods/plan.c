@@ -149,6 +149,7 @@ static void close_plan(void *session)
     json_decref(f->doc);
     free(f);
 }
+OWN_AT(close_plan, struct plan_file *)
 
 static int read_entries(struct plan_file *f, const char *path, struct err *err)
 {
@@ -175,50 +176,40 @@ static int read_entries(struct plan_file *f, const char *path, struct err *err)
 static int read_plan(const struct params *p, char id[HASH_TEXT_MAX], struct plan_file **out,
                      struct err *err)
 {
-    struct plan_file *f = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&f, 1, sizeof *f, "plan", err));
+    OWN(close_plan_at) struct plan_file *f = NULL;
+    PASS_ON(mem_zalloc(&f, 1, sizeof *f, "plan", err));
     f->trusted = p->trust;
-    TRY(load(p->file, &f->doc, id, err));
-    TRY(read_entries(f, p->file, err));
-    *out = f;
-    f = NULL;
-out:
-    close_plan(f);
-    return rc;
+    PASS_ON(load(p->file, &f->doc, id, err));
+    PASS_ON(read_entries(f, p->file, err));
+    *out = HAND_OVER(f);
+    return 0;
 }
 
 static int open_plan(const void *params, void **session, struct err *err)
 {
     const struct params *p = params;
-    struct plan_file *f = NULL;
+    OWN(close_plan_at) struct plan_file *f = NULL;
     char id[HASH_TEXT_MAX];
-    int rc = 0;
-    TRY(read_plan(p, id, &f, err));
+    PASS_ON(read_plan(p, id, &f, err));
     for (int64_t i = 0; i < f->n; i++)
-        TRY(method_run_open(f->runs[i], err));
-    *session = f;
-    f = NULL;
-out:
-    close_plan(f);
-    return rc;
+        PASS_ON(method_run_open(f->runs[i], err));
+    *session = HAND_OVER(f);
+    return 0;
 }
 
 static int identify(void *params, struct err *err)
 {
     struct params *p = params;
     char id[HASH_TEXT_MAX];
-    struct plan_file *f = NULL;
-    int rc = 0;
-    TRY(read_plan(p, id, &f, err));
+    OWN(close_plan_at) struct plan_file *f = NULL;
+    PASS_ON(read_plan(p, id, &f, err));
     if (p->id && strcmp(p->id, id) != 0)
-        FAIL(err, ERR_INPUT, "%s has the id %s, not %s: it has changed", p->file, id, p->id);
+        return err_set(err, ERR_INPUT, "%s has the id %s, not %s: it has changed", p->file, id,
+                       p->id);
     free(p->id);
     if (!(p->id = strdup(id)))
-        rc = err_set(err, ERR_NOMEM, "plan: out of memory");
-out:
-    close_plan(f);
-    return rc;
+        return err_set(err, ERR_NOMEM, "plan: out of memory");
+    return 0;
 }
 
 static int fits(const void *params, const char *model, const char *permute, struct err *err)

@@ -206,29 +206,24 @@ static int keep_above(struct state *s, struct err *err)
 static int choose(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->x;
-    float *centred = NULL, *mean = NULL;
-    struct prefix_work *work = NULL;
-    int rc = 0;
+    OWN(free_at) float *centred = NULL, *mean = NULL;
+    OWN(prefix_work_free_at) struct prefix_work *work = NULL;
     if (s->c.kind == SLA) {
-        TRY(mem_alloc(&centred, x->nk * x->d, sizeof *centred, "keys without their mean", err));
-        TRY(mem_alloc(&mean, x->d, sizeof *mean, "key mean", err));
+        PASS_ON(mem_alloc(&centred, x->nk * x->d, sizeof *centred, "keys without their mean", err));
+        PASS_ON(mem_alloc(&mean, x->d, sizeof *mean, "key mean", err));
         token_mean(x->k, x->nk, x->d, s->c.mean, mean);
         token_centre(x->k, x->nk, x->d, mean, s->c.mean, centred);
     }
-    TRY(means(&s->c, x->q, x->d, s->c.bq, s->c.q_cells, s->c.q_factor, &s->q, err));
-    TRY(means(&s->c, centred ? centred : x->k, x->d, s->c.bk, s->c.k_cells, 1, &s->k, err));
-    TRY(prefix_work_new(&work, err));
+    PASS_ON(means(&s->c, x->q, x->d, s->c.bq, s->c.q_cells, s->c.q_factor, &s->q, err));
+    PASS_ON(means(&s->c, centred ? centred : x->k, x->d, s->c.bk, s->c.k_cells, 1, &s->k, err));
+    PASS_ON(prefix_work_new(&work, err));
     memset(s->keep, 1, (size_t)(s->q.n * s->k.n)); /* text */
     if (s->c.kind == DRAFT)
-        TRY(keep_above(s, err));
+        PASS_ON(keep_above(s, err));
     for (int64_t i = s->q.v0; i < s->q.v1 && s->c.kind != DRAFT; i++)
-        TRY(keep_best(s, i, work, err));
+        PASS_ON(keep_best(s, i, work, err));
     s->chosen = true;
-out:
-    prefix_work_free(work);
-    free(centred);
-    free(mean);
-    return rc;
+    return 0;
 }
 
 /* ---- callbacks ------------------------------------------------------------------------------- */

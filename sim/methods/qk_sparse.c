@@ -105,22 +105,18 @@ static int rank_keys(const struct params *p, const struct head_in *in, double *r
 static int best_keys(struct state *s, const struct params *p, const struct head_in *in,
                      struct err *err)
 {
-    struct prefix_work *work = NULL;
+    OWN(prefix_work_free_at) struct prefix_work *work = NULL;
     struct prefix top;
-    double *rank = NULL;
+    OWN(free_at) double *rank = NULL;
     int64_t nk = in->x.nk, count = (int64_t)ceil((1 - p->drop) * (double)nk);
-    int rc = 0;
-    TRY(mem_zalloc(&rank, nk, sizeof *rank, "ranks of keys", err));
-    TRY(rank_keys(p, in, rank, err));
-    TRY(prefix_work_new(&work, err));
-    TRY(prefix_topk(work, rank, nk, count, &top, err));
+    PASS_ON(mem_zalloc(&rank, nk, sizeof *rank, "ranks of keys", err));
+    PASS_ON(rank_keys(p, in, rank, err));
+    PASS_ON(prefix_work_new(&work, err));
+    PASS_ON(prefix_topk(work, rank, nk, count, &top, err));
     for (int64_t j = 0; j < nk; j++)
         if (prefix_has(&top, rank[j], j))
             s->keys[s->n_keys++] = (int32_t)j;
-out:
-    prefix_work_free(work);
-    free(rank);
-    return rc;
+    return 0;
 }
 
 static void random_keys(struct state *s, const struct params *p, const struct head_in *in,

@@ -511,8 +511,7 @@ static int keep_delta(const struct state *s, struct chip_carry *c, struct err *e
             c->rounded[k] = (float)out[k];
     } else {
         free(c->delta);
-        c->delta = out;
-        out = NULL;
+        c->delta = HAND_OVER(out);
     }
     c->delta_step = s->in.step;
     return 0;

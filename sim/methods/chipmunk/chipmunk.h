@@ -6,8 +6,7 @@
  * then the tail tokens, then text. Group g holds the queries 192 g .. 192 g + 191. Each of the
  * first `voxels` groups is one box.
  */
-#ifndef LACUNA_CHIPMUNK_H
-#define LACUNA_CHIPMUNK_H
+#pragma once
 
 #include "core/method.h"
 #include "sim/blocks/slicemask.h"
@@ -83,5 +82,3 @@ struct chip_schedule {
 bool chip_full_step(const struct chip_schedule *s, int64_t t);
 int64_t chip_full_before(const struct chip_schedule *s,
                          int64_t t); /* the last full step before t, or -1 */
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * score.h - what a cached key is worth, by the rules of published evictions; and which keys stay.
  */
-#ifndef LACUNA_EVICT_SCORE_H
-#define LACUNA_EVICT_SCORE_H
+#pragma once
 
 #include "core/method.h"
 #include "sim/blocks/prefix.h"
@@ -66,5 +65,3 @@ void evict_add_row(struct evict_work *w, int64_t row, const double *const *score
  * cache c. score: as in method_decode.step; NULL after the prompt. */
 int evict_apply(struct evict_work *w, int64_t row, const double *const *score,
                 const struct evict_size *size, struct err *err);
-
-#endif

@@ -177,8 +177,7 @@ static int execproc_start(char *const *argv, struct execproc **out, struct err *
     TRY(make_pipe(&p->out, &its[1], false, err));
     TRY(make_pipe(&p->err, &its[2], false, err));
     TRY(spawn(p, argv, its, err));
-    *out = p;
-    p = NULL;
+    *out = HAND_OVER(p);
 out:
     for (int i = 0; i < ENDS; i++)
         close_end(&its[i]);
@@ -327,9 +326,7 @@ static int read_some(struct execproc *p, char *dst, size_t cap, size_t *got, str
             return fail_ended(p, "before its answer was complete", err);
         if (errno != EAGAIN && errno != EINTR)
             return err_sys(err, ERR_RUN, "reading from the program");
-        int rc = wait_ready(p, p->out, POLLIN, "at work", err);
-        if (rc)
-            return rc;
+        PASS_ON(wait_ready(p, p->out, POLLIN, "at work", err));
     }
 }
 
@@ -481,8 +478,7 @@ static int open_session(const void *params, void **session, struct err *err)
     s->words.items[s->words.n] = NULL;
     TRY(execproc_start(s->words.items, &first, err));
     give_back(s, first);
-    *session = s;
-    s = NULL;
+    *session = HAND_OVER(s);
 out:
     close_session(s);
     return rc;
@@ -668,27 +664,26 @@ static int get_unit(const json_t *o, bool optional, int64_t *bq, int64_t *bk, st
 static int read_lists(struct execproc *p, const json_t *o, const struct head_in *in,
                       struct given *g, struct err *err)
 {
-    int64_t bq, bk, n, *ptr = NULL, most = 0;
-    int32_t *col = NULL;
+    int64_t bq, bk, n, most = 0;
+    OWN(free_at) int64_t *ptr = NULL;
+    OWN(free_at) int32_t *col = NULL;
     int rc = 0;
 
-    TRY(get_unit(o, false, &bq, &bk, err));
-    TRY(jget_int(o, "nnz", "answer", &n, err));
-    TRY(given_init(g, &in->x, bq, bk, err));
+    PASS_ON(get_unit(o, false, &bq, &bk, err));
+    PASS_ON(jget_int(o, "nnz", "answer", &n, err));
+    PASS_ON(given_init(g, &in->x, bq, bk, err));
     int64_t groups = g->whole.ngroups, units = ceil_div(in->x.nk, bk);
     if (!mul_ok(groups, units, &most) || n < 0 || n > most)
-        FAIL(err, ERR_RUN, "the answer lists %lld units, expected 0..%lld (%lld groups of %lld)",
-             (long long)n, (long long)most, (long long)groups, (long long)units);
-    TRY(mem_alloc(&ptr, groups + 1, sizeof *ptr, "row pointers", err));
-    TRY(mem_alloc(&col, n, sizeof *col, "columns", err));
-    TRY(execproc_read(p, ptr, (groups + 1) * (int64_t)sizeof *ptr, err));
-    TRY(execproc_read(p, col, n * (int64_t)sizeof *col, err));
+        return err_set(err, ERR_RUN,
+                       "the answer lists %lld units, expected 0..%lld (%lld groups of %lld)",
+                       (long long)n, (long long)most, (long long)groups, (long long)units);
+    PASS_ON(mem_alloc(&ptr, groups + 1, sizeof *ptr, "row pointers", err));
+    PASS_ON(mem_alloc(&col, n, sizeof *col, "columns", err));
+    PASS_ON(execproc_read(p, ptr, (groups + 1) * (int64_t)sizeof *ptr, err));
+    PASS_ON(execproc_read(p, col, n * (int64_t)sizeof *col, err));
     rc = given_lists(g, ptr, col, n, err);
     ptr = NULL;
     col = NULL;
-out:
-    free(ptr);
-    free(col);
     return rc;
 }
 

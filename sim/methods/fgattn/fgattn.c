@@ -27,7 +27,6 @@
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/methods/fgattn/fgattn.h"
-#include "sim/metrics.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -226,20 +225,15 @@ static int fg_pooled_mask(const struct fg_params *p, const struct head_in *in,
                           struct slice_mask *out, struct err *err)
 {
     const struct attn_in *x = &in->x;
-    double *keys = NULL, *value = NULL;
-    struct prefix_work *work = NULL;
-    int rc = 0;
-    TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
-    TRY(mem_alloc(&keys, x->nk, sizeof *keys, "pooled scores", err));
-    TRY(mem_alloc(&value, out->units, sizeof *value, "pooled values", err));
-    TRY(prefix_work_new(&work, err));
+    OWN(free_at) double *keys = NULL, *value = NULL;
+    OWN(prefix_work_free_at) struct prefix_work *work = NULL;
+    PASS_ON(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
+    PASS_ON(mem_alloc(&keys, x->nk, sizeof *keys, "pooled scores", err));
+    PASS_ON(mem_alloc(&value, out->units, sizeof *value, "pooled values", err));
+    PASS_ON(prefix_work_new(&work, err));
     for (int64_t g = 0; g < out->groups; g++)
-        TRY(pooled_group(p, in, out, g, keys, value, work, err));
-out:
-    free(keys);
-    free(value);
-    prefix_work_free(work);
-    return rc;
+        PASS_ON(pooled_group(p, in, out, g, keys, value, work, err));
+    return 0;
 }
 
 /* ---- what it costs -------------------------------------------------------------------------- */
@@ -531,11 +525,8 @@ static int prepare_cached(struct state *s, struct method_ctx *ctx, struct err *e
 {
     const struct fg_params *p = s->params;
     int64_t d = s->in.step - p->dense_steps;
-    int rc = get_carry(ctx, &s->carry, err);
-    if (rc == 0) /* refused before any dense row is computed */
-        rc = method_all_rows(ctx, &s->in, "mode=cached");
-    if (rc)
-        return rc;
+    PASS_ON(get_carry(ctx, &s->carry, err));
+    PASS_ON(method_all_rows(ctx, &s->in, "mode=cached")); /* before any dense row is computed */
     bool second = p->norm == FG_NORM_PREVIOUS && d == 1;
     if (d % p->refresh == 0 || second)
         return prepare_refresh(s, ctx, err);

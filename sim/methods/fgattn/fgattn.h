@@ -2,8 +2,7 @@
  * fgattn.h - slice selection of FG-Attn (arXiv 2509.16518v1), shared by the method and its
  * calibration.
  */
-#ifndef LACUNA_FGATTN_H
-#define LACUNA_FGATTN_H
+#pragma once
 
 #include "core/method.h"
 #include "sim/blocks/slicemask.h"
@@ -34,5 +33,3 @@ struct fg_stats {
  * normaliser of p; NULL = this head's. Initialises *out. */
 int fg_cached_mask(const struct fg_params *p, const struct head_in *in, double c, const double *lse,
                    struct slice_mask *out, struct fg_stats *stats, struct err *err);
-
-#endif

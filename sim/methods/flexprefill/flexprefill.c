@@ -69,20 +69,15 @@ static bool flex_applies(const struct flex_config *c)
 
 int flex_scores_init(struct flex_scores *s, const struct flex_config *c, int d, struct err *err)
 {
-    int rc = 0;
     memset(s, 0, sizeof *s);
     s->nb = ceil_div(c->n, c->block);
-    TRY(mem_zalloc(&s->ver, c->n, sizeof *s->ver, "column mass", err));
-    TRY(mem_zalloc(&s->sla, c->n, sizeof *s->sla, "distance mass", err));
-    TRY(mem_zalloc(&s->col, s->nb, sizeof *s->col, "block columns", err));
-    TRY(mem_zalloc(&s->diag, s->nb, sizeof *s->diag, "block diagonals", err));
-    TRY(mem_zalloc(&s->est, s->nb, sizeof *s->est, "pooled estimate", err));
-    TRY(mem_zalloc(&s->kbar, s->nb * d, sizeof *s->kbar, "pooled keys", err));
-    TRY(mem_zalloc(&s->qbar, s->nb * d, sizeof *s->qbar, "pooled queries", err));
-out:
-    if (rc)
-        flex_scores_free(s);
-    return rc;
+    PASS_ON(mem_zalloc(&s->ver, c->n, sizeof *s->ver, "column mass", err));
+    PASS_ON(mem_zalloc(&s->sla, c->n, sizeof *s->sla, "distance mass", err));
+    PASS_ON(mem_zalloc(&s->col, s->nb, sizeof *s->col, "block columns", err));
+    PASS_ON(mem_zalloc(&s->diag, s->nb, sizeof *s->diag, "block diagonals", err));
+    PASS_ON(mem_zalloc(&s->est, s->nb, sizeof *s->est, "pooled estimate", err));
+    PASS_ON(mem_zalloc(&s->kbar, s->nb * d, sizeof *s->kbar, "pooled keys", err));
+    return mem_zalloc(&s->qbar, s->nb * d, sizeof *s->qbar, "pooled queries", err);
 }
 
 void flex_scores_free(struct flex_scores *s)
@@ -209,20 +204,17 @@ static int pooled_estimate(struct flex_scores *s, const struct flex_config *c,
 int flex_scores_run(struct flex_scores *s, const struct flex_config *c, const struct head_in *in,
                     int64_t rows, bool pooled, struct err *err)
 {
-    int rc = 0;
-    TRY(flex_scores_init(s, c, in->x.d, err));
-    TRY(token_scores(in, rows, c->bf16 ? TOK_BF16_QUERY : TOK_EXACT, DT_F32, s->ver, s->sla, err));
+    PASS_ON(flex_scores_init(s, c, in->x.d, err));
+    PASS_ON(
+        token_scores(in, rows, c->bf16 ? TOK_BF16_QUERY : TOK_EXACT, DT_F32, s->ver, s->sla, err));
     for (int64_t k = 0; k < c->n; k++) {
         s->ver[k] /= (double)rows;
         s->sla[k] /= (double)rows;
     }
     flex_block_sums(s, c);
     if (pooled)
-        TRY(pooled_estimate(s, c, in, rows, err));
-out:
-    if (rc)
-        flex_scores_free(s);
-    return rc;
+        PASS_ON(pooled_estimate(s, c, in, rows, err));
+    return 0;
 }
 
 int flex_count(const double *v, int64_t n, double gamma, bool official, int64_t *count,
@@ -291,15 +283,11 @@ static int64_t blocks_of(const struct flex_config *c, int64_t tokens)
 static int best_blocks(const double *score, int64_t n, int64_t forced, int32_t *order,
                        struct err *err)
 {
-    double *s = NULL;
-    int rc = mem_alloc(&s, n, sizeof *s, "block scores", err);
-    if (rc)
-        return rc;
+    OWN(free_at) double *s = NULL;
+    PASS_ON(mem_alloc(&s, n, sizeof *s, "block scores", err));
     memcpy(s, score, (size_t)n * sizeof *s);
     s[forced] = INFINITY;
-    rc = order_descending(s, n, order, err);
-    free(s);
-    return rc;
+    return order_descending(s, n, order, err);
 }
 
 static int vertical_slash(struct flex_plan *p, const struct flex_scores *s, struct err *err)
@@ -417,30 +405,26 @@ static int token_superset(struct flex_plan *p, const struct flex_config *c,
 int flex_plan_build(struct flex_plan *p, const struct flex_config *c, struct flex_scores *s,
                     const struct head_in *in, struct err *err)
 {
-    int rc = 0;
     bool official = c->profile == FLEX_OFFICIAL;
     memset(p, 0, sizeof *p);
-    TRY(block_map_init(&p->map, c->n, c->n, c->block, !c->both, err));
-    TRY(flex_count(s->ver, c->n, c->gamma, official, &p->t_v, err));
-    TRY(flex_count(s->sla, c->n, c->gamma, official, &p->t_s, err));
+    PASS_ON(block_map_init(&p->map, c->n, c->n, c->block, !c->both, err));
+    PASS_ON(flex_count(s->ver, c->n, c->gamma, official, &p->t_v, err));
+    PASS_ON(flex_count(s->sla, c->n, c->gamma, official, &p->t_s, err));
     p->js = flex_js(s->est, s->col, s->nb, official);
     p->query_aware = p->js < c->tau; /* false for NaN */
     if (official) {
         p->k_v = p->query_aware ? flex_min_blocks(c) : blocks_of(c, p->t_v);
         p->k_s = p->query_aware ? flex_min_blocks(c) : blocks_of(c, p->t_s);
-        TRY(vertical_slash(p, s, err));
+        PASS_ON(vertical_slash(p, s, err));
     } else if (!p->query_aware) {
         p->k_v = budget_tokens(c, p->t_v);
         p->k_s = budget_tokens(c, p->t_s);
-        TRY(token_superset(p, c, s, err));
+        PASS_ON(token_superset(p, c, s, err));
     }
     if (p->query_aware)
-        TRY(query_aware(p, c, s, in, err));
+        PASS_ON(query_aware(p, c, s, in, err));
     set_diagonal(&p->map, 0);
-out:
-    if (rc)
-        flex_plan_free(p);
-    return rc;
+    return 0;
 }
 
 /* The plan of a device (profile official): its mask, and `own` that came beside it. */

@@ -6,8 +6,7 @@
  * vector of n tokens: distance d is at t = n - 1 - d, and bin b of these positions is block
  * diagonal D = nb - 1 - b.
  */
-#ifndef LACUNA_FLEXPREFILL_H
-#define LACUNA_FLEXPREFILL_H
+#pragma once
 
 #include "core/err.h"
 #include "sim/blocks/blockmap.h"
@@ -81,5 +80,3 @@ void flex_plan_free(struct flex_plan *p);
  * fewest entries with running sum >= budget. */
 int flex_keep_entries(const double *w, int64_t nb, double budget, bool cross, struct block_map *map,
                       struct err *err);
-
-#endif

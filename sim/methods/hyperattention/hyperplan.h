@@ -4,14 +4,12 @@
  * A head is cut into squares and exact ranges (core/ownrule.h). The key ranges that one query has
  * in them are disjoint.
  */
-#ifndef LACUNA_HYPERPLAN_H
-#define LACUNA_HYPERPLAN_H
+#pragma once
 
 #include "core/err.h"
 #include "core/method.h"
 #include "core/ownrule.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* A key that was drawn. */
@@ -62,5 +60,3 @@ int64_t hyper_block(const struct hyper_plan *p, int64_t square, int64_t block,
 /* Softmax over two disjoint sets of keys: share *t of the first one's output, and the
  * log-sum-exp of both. */
 void hyper_merge(double lse1, double lse2, double *t, double *lse);
-
-#endif

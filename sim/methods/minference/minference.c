@@ -30,7 +30,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- the patterns of a head ----------------------------------------------------------------- */
@@ -385,22 +384,16 @@ static int minf_table_check(const char *path, struct err *err)
 int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *pattern, int64_t *v,
                      int64_t *s, struct err *err)
 {
-    json_t *doc = NULL;
+    OWN(json_decrefp) json_t *doc = NULL;
     char key[16], where[640];
-    int rc = json_read_foreign(path, (size_t)64 << 20, &doc, err);
-    if (rc)
-        return rc;
+    PASS_ON(json_read_foreign(path, (size_t)64 << 20, &doc, err));
     const json_t *heads = json_array_get(doc, (size_t)layer);
     snprintf(key, sizeof key, "%d", head);
     snprintf(where, sizeof where, "%.600s: layer %d head %d", path, layer, head);
     if (!json_is_array(doc) || (heads && !json_is_object(heads)))
-        FAIL(err, ERR_INPUT, "%s: a list over layers of objects was expected", where);
+        return err_set(err, ERR_INPUT, "%s: a list over layers of objects was expected", where);
     const json_t *e = heads ? json_object_get(heads, key) : NULL;
-    if (e)
-        rc = parse_entry(e, where, pattern, v, s, err);
-out:
-    json_decref(doc);
-    return rc;
+    return e ? parse_entry(e, where, pattern, v, s, err) : 0;
 }
 
 /* ---- offline choice of a pattern ------------------------------------------------------------ */
@@ -460,13 +453,13 @@ static int judge(struct minf_candidate *cand, const struct head_in *in, int64_t 
                  struct err *err)
 {
     int64_t rows = in->x.nq;
-    struct minf_head h = {0};
+    OWN(minf_free) struct minf_head h = {0};
     struct judged v = {0};
-    double *mass = NULL, recall = 0, exec = 0;
-    int rc = 0;
-    TRY(mem_alloc(&mass, rows, sizeof *mass, "recall of rows", err));
-    TRY(minf_init(&h, &cand->c, in, err));
-    TRY(judge_mask(&h, in, mass, &v, &exec, err));
+    double recall = 0, exec = 0;
+    OWN(free_at) double *mass = NULL;
+    PASS_ON(mem_alloc(&mass, rows, sizeof *mass, "recall of rows", err));
+    PASS_ON(minf_init(&h, &cand->c, in, err));
+    PASS_ON(judge_mask(&h, in, mass, &v, &exec, err));
     for (int64_t r = rows_from; r < rows; r++)
         recall += mass[r];
     if (cand->c.pattern == MINF_VS && cand->c.realised)
@@ -474,10 +467,7 @@ static int judge(struct minf_candidate *cand, const struct head_in *in, int64_t 
     cand->score += recall / (double)(rows - rows_from) / n;
     cand->error += (v.sq_ref > 0 ? sqrt(v.sq_delta / v.sq_ref) : 0) / n;
     cand->exec += exec / (double)pairs_allowed(rows, rows, true) / n;
-out:
-    minf_free(&h);
-    free(mass);
-    return rc;
+    return 0;
 }
 
 /* ---- the code's candidates -------------------------------------------------------------- */

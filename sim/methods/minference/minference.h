@@ -2,8 +2,7 @@
  * minference.h - the parts of MInference (arXiv:2407.02490) behind its method table: the patterns
  * of one head with concrete sizes, the shipped per-head tables, and the offline pattern search.
  */
-#ifndef LACUNA_MINFERENCE_H
-#define LACUNA_MINFERENCE_H
+#pragma once
 
 #include "core/method.h"
 #include "sim/blocks/blockmap.h"
@@ -94,5 +93,3 @@ struct minf_search {
 int minf_search_run(const struct minf_search *s, const struct minf_config *base,
                     const struct head_in *samples, int n, struct minf_candidate *cand, int *count,
                     struct err *err);
-
-#endif

@@ -840,21 +840,16 @@ static int begin(struct method_ctx *ctx, const struct decode_layer *layer, void 
                  struct err *err)
 {
     struct evict_rule rule = {.by = BY_FUTURE, .unit = UNIT_GROUP, .safe = 1};
-    struct evict_work work = {.nk = 0};
-    struct evict_size *size = NULL;
-    int rc = 0;
+    OWN(evict_work_free) struct evict_work work = {.nk = 0};
+    OWN(free_at) struct evict_size *size = NULL;
     (void)state;
-    TRY(evict_work_init(&work, &rule, layer, ctx, err));
-    TRY(mem_zalloc(&size, layer->n, sizeof *size, "sizes of caches", err));
+    PASS_ON(evict_work_init(&work, &rule, layer, ctx, err));
+    PASS_ON(mem_zalloc(&size, layer->n, sizeof *size, "sizes of caches", err));
     for (int h = 0; h < layer->n; h++) {
         const struct params *p = layer->params[h];
         size[h / layer->share].keys = p ? share_resolve(p->k, layer->prompt) : -1;
     }
-    TRY(evict_apply(&work, layer->from - 1, NULL, size, err));
-out:
-    evict_work_free(&work);
-    free(size);
-    return rc;
+    return evict_apply(&work, layer->from - 1, NULL, size, err);
 }
 
 /* ---- reports -------------------------------------------------------------------------------- */

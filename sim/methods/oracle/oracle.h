@@ -1,8 +1,7 @@
 /*
  * oracle.h - the parts of the oracles that have tests of their own.
  */
-#ifndef LACUNA_ORACLE_H
-#define LACUNA_ORACLE_H
+#pragma once
 
 #include "core/err.h"
 #include "core/method.h"
@@ -57,5 +56,3 @@ int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, e
 
 /* Rows [*row0, *row1) of chunk i of `chunks` equal ones of n rows: the last ceil(rows / chunks). */
 void ranking_rows(int64_t n, int64_t rows, int64_t chunks, int64_t i, int64_t *row0, int64_t *row1);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * maskset.h - a file of masks from outside: which mask belongs to a head.
  */
-#ifndef LACUNA_MASKSET_H
-#define LACUNA_MASKSET_H
+#pragma once
 
 #include "core/arrayfile.h"
 #include "core/trace.h"
@@ -60,5 +59,3 @@ struct mask_rows {
 int maskset_find(struct maskset *s, const struct mask_lookup *how, struct method_ctx *ctx,
                  const struct head_in *in, struct given *g, struct mask_rows *rows,
                  struct err *err);
-
-#endif

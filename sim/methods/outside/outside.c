@@ -229,9 +229,7 @@ static int from_bool(const struct maskset *s, const struct mask_arrays *a, int64
     const struct array_at *m = a->mask;
     int64_t nq = in->x.nq, nk = in->x.nk, first;
     char text[160];
-    int rc = find_head(m, 2, in, a->head >= 0, &first, err);
-    if (rc)
-        return rc;
+    PASS_ON(find_head(m, 2, in, a->head >= 0, &first, err));
     int64_t height = m->shape[m->ndim - 2], width = m->shape[m->ndim - 1];
     if (!bq)
         bq = bk = 1;
@@ -244,10 +242,10 @@ static int from_bool(const struct maskset *s, const struct mask_arrays *a, int64
             (long long)nk, (long long)bq, (long long)bk,
             bq == 1 && bk == 1 ? " (give unit=QUERIESxKEYS if it is in blocks)" : "");
     *rows = (struct mask_rows){s->file, m, first, width};
-    rc = given_init(g, &in->x, bq, bk, err);
+    PASS_ON(given_init(g, &in->x, bq, bk, err));
     g->row = read_row;
     g->ctx = rows;
-    return rc;
+    return 0;
 }
 
 /* n numbers as int32; a number beyond that becomes -1, which no column is. */
@@ -269,28 +267,27 @@ static int read_columns(const struct maskset *s, const struct array_at *a, int64
 static int from_csr(const struct maskset *s, const struct mask_arrays *a, int64_t bq, int64_t bk,
                     const struct head_in *in, struct given *g, struct err *err)
 {
-    int64_t *ptr = NULL, n = a->indices->count;
-    int32_t *col = NULL;
+    int64_t n = a->indices->count;
+    OWN(free_at) int64_t *ptr = NULL;
+    OWN(free_at) int32_t *col = NULL;
     int rc = 0;
-    TRY(need_unit(a->indptr, bq, err));
-    TRY(given_init(g, &in->x, bq, bk, err));
+    PASS_ON(need_unit(a->indptr, bq, err));
+    PASS_ON(given_init(g, &in->x, bq, bk, err));
     int64_t want = g->whole.ngroups + 1;
     if (a->indptr->ndim != 1 || a->indices->ndim != 1 || a->indptr->count != want)
-        FAIL(err, ERR_INPUT,
-             "'%s' has %lld numbers in %d dimensions, expected %lld in one (%lld queries in units "
-             "of %lld); masks of several heads have names such as head-03.indptr",
-             a->indptr->name, (long long)a->indptr->count, a->indptr->ndim, (long long)want,
-             (long long)in->x.nq, (long long)bq);
-    TRY(mem_alloc(&ptr, want, sizeof *ptr, "row pointers", err));
-    TRY(mem_alloc(&col, n, sizeof *col, "columns", err));
-    TRY(array_read_i64(s->file, a->indptr, 0, want, ptr, err));
-    TRY(read_columns(s, a->indices, 0, n, col, err));
+        return err_set(
+            err, ERR_INPUT,
+            "'%s' has %lld numbers in %d dimensions, expected %lld in one (%lld queries in units "
+            "of %lld); masks of several heads have names such as head-03.indptr",
+            a->indptr->name, (long long)a->indptr->count, a->indptr->ndim, (long long)want,
+            (long long)in->x.nq, (long long)bq);
+    PASS_ON(mem_alloc(&ptr, want, sizeof *ptr, "row pointers", err));
+    PASS_ON(mem_alloc(&col, n, sizeof *col, "columns", err));
+    PASS_ON(array_read_i64(s->file, a->indptr, 0, want, ptr, err));
+    PASS_ON(read_columns(s, a->indices, 0, n, col, err));
     rc = given_lists(g, ptr, col, n, err);
     ptr = NULL;
     col = NULL;
-out:
-    free(ptr);
-    free(col);
     return rc;
 }
 
@@ -419,17 +416,14 @@ static int mask_arrays_find(struct maskset *s, const struct mask_lookup *how,
 {
     const struct mask_arrays *a = NULL;
     int64_t bq, bk;
-    int rc = best_entry(s, in, &a, err);
-    if (!rc && !a)
+    PASS_ON(best_entry(s, in, &a, err));
+    if (!a)
         return no_mask(s, ctx, in);
-    if (!rc)
-        rc = get_unit(s, a, how, &bq, &bk, err);
-    if (rc)
-        return rc;
+    PASS_ON(get_unit(s, a, how, &bq, &bk, err));
     const struct array_at *first = a->mask ? a->mask : a->indptr ? a->indptr : a->count;
-    rc = a->mask     ? from_bool(s, a, bq, bk, in, g, rows, err)
-         : a->indptr ? from_csr(s, a, bq, bk, in, g, err)
-                     : from_flex(s, a, bq, bk, in, g, err);
+    int rc = a->mask     ? from_bool(s, a, bq, bk, in, g, rows, err)
+             : a->indptr ? from_csr(s, a, bq, bk, in, g, err)
+                         : from_flex(s, a, bq, bk, in, g, err);
     return fail_at(s, first, in, rc, err);
 }
 
@@ -468,8 +462,7 @@ int maskset_open(const char *path, struct maskset **out, struct err *err)
         s->kind = MASKSET_TABLE;
     else
         PASS_ON(open_file(s, err));
-    *out = s;
-    s = NULL;
+    *out = HAND_OVER(s);
     return 0;
 }
 
@@ -607,26 +600,22 @@ static const struct metric_def metrics[] = {
 static int content_id(const char *path, char text[17], struct err *err)
 {
     enum { STEP = 4 << 20 };
-    struct hash_state *h = NULL;
-    char full[HASH_TEXT_MAX], *data = NULL;
+    OWN(hash_free_at) struct hash_state *h = NULL;
+    char full[HASH_TEXT_MAX];
+    OWN(free_at) char *data = NULL;
     int64_t size = 0;
-    int fd = -1, rc = 0;
-    TRY(io_open(path, &fd, &size, err));
-    TRY(hash_new(&h, err));
-    TRY(mem_alloc(&data, STEP, 1, path, err));
+    OWN(io_close_at) int fd = -1;
+    PASS_ON(io_open(path, &fd, &size, err));
+    PASS_ON(hash_new(&h, err));
+    PASS_ON(mem_alloc(&data, STEP, 1, path, err));
     for (int64_t at = 0; at < size; at += STEP) {
         int64_t n = size - at < STEP ? size - at : STEP;
-        TRY(io_read_at(fd, path, size, at, data, n, err));
+        PASS_ON(io_read_at(fd, path, size, at, data, n, err));
         hash_update(h, data, (size_t)n);
     }
     hash_text(hash_digest(h), full);
     snprintf(text, 17, "%s", strchr(full, ':') + 1);
-out:
-    if (fd >= 0)
-        close(fd);
-    hash_free(h);
-    free(data);
-    return rc;
+    return 0;
 }
 
 /* Set a text that is not given, or compare it. */

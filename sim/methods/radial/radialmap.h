@@ -5,8 +5,7 @@
  * F tokens per frame, T frames in raster order, then text. Frame pair (i, j), d = |i - j|, in-frame
  * positions k of the query and l of the key, bl(x) the bit length of x (bl(0) = 0).
  */
-#ifndef LACUNA_RADIALMAP_H
-#define LACUNA_RADIALMAP_H
+#pragma once
 
 #include "core/err.h"
 #include "sim/blocks/blockmap.h"
@@ -54,5 +53,3 @@ int64_t radial_reach(const struct radial_rule *r, int64_t d);
  */
 void radial_row(const struct radial_rule *r, int64_t i, int64_t k, int64_t j, int64_t *lo,
                 int64_t *hi);
-
-#endif

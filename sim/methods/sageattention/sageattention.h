@@ -2,8 +2,7 @@
  * sageattention.h - operands of SageAttention (sim/methods/sageattention/sageattention.c), for its
  * tests.
  */
-#ifndef LACUNA_SAGEATTENTION_H
-#define LACUNA_SAGEATTENTION_H
+#pragma once
 
 #include "core/method.h"
 #include "sim/blocks/tileattn.h"
@@ -43,5 +42,3 @@ struct sage {
 void sage_begin(const struct sage_params *p, const struct head_in *in, struct sage *s);
 int sage_make(struct sage *s, struct err *err);
 void sage_free(struct sage *s);
-
-#endif

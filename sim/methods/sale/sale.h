@@ -5,8 +5,7 @@
  * Query blocks have 64 rows, key blocks 32 keys. Query block m sees n key blocks. Block 0 (sink)
  * and the last blocks (local) are always kept, blocks 1 .. mid are tested.
  */
-#ifndef LACUNA_SALE_H
-#define LACUNA_SALE_H
+#pragma once
 
 #include "core/err.h"
 #include "core/mask.h"
@@ -152,5 +151,3 @@ typedef int sale_judge_fn(void *ctx, int i, double tau, bool *ok, struct err *er
  * those at tau = 0. */
 int sale_search_tau(const struct sale_search *s, int n, sale_judge_fn *within, void *ctx,
                     double *tau, int64_t *rounds, struct err *err);
-
-#endif

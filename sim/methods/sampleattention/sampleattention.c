@@ -84,15 +84,10 @@ int64_t sample_bin(const struct sample_config *c, int64_t d)
 
 int sample_scores_init(struct sample_scores *s, const struct sample_config *c, struct err *err)
 {
-    int rc = 0;
     int64_t n = c->chunks * sample_blocks(c);
     memset(s, 0, sizeof *s);
-    TRY(mem_zalloc(&s->col, n, sizeof *s->col, "column scores", err));
-    TRY(mem_zalloc(&s->slash, n, sizeof *s->slash, "slash scores", err));
-out:
-    if (rc)
-        sample_scores_free(s);
-    return rc;
+    PASS_ON(mem_zalloc(&s->col, n, sizeof *s->col, "column scores", err));
+    return mem_zalloc(&s->slash, n, sizeof *s->slash, "slash scores", err);
 }
 
 void sample_scores_free(struct sample_scores *s)
@@ -188,36 +183,30 @@ static void mean_list(const double *list, int chunks, int64_t nb, double *mean)
 int sample_plan_build(struct sample_plan *p, const struct sample_config *c,
                       const struct sample_scores *s, struct err *err)
 {
-    int rc = 0;
-    int32_t *order = NULL;
-    double *mean = NULL;
+    OWN(free_at) int32_t *order = NULL;
+    OWN(free_at) double *mean = NULL;
     memset(p, 0, sizeof *p);
     p->c = *c;
     p->nb = sample_blocks(c);
     p->lists = c->merge == SAMPLE_PERCHUNK ? c->chunks : 1;
     p->slices = c->merge == SAMPLE_MEAN ? 1 : c->chunks;
     sample_ends(c, p->end);
-    TRY(mem_zalloc(&p->cols, p->lists * p->nb, 1, "column lists", err));
-    TRY(mem_zalloc(&p->bins, p->lists * p->nb, 1, "slash lists", err));
-    TRY(mem_zalloc(&p->diags, p->lists * (p->nb + 1), 1, "diagonals", err));
-    TRY(mem_alloc(&order, p->nb, sizeof *order, "score order", err));
+    PASS_ON(mem_zalloc(&p->cols, p->lists * p->nb, 1, "column lists", err));
+    PASS_ON(mem_zalloc(&p->bins, p->lists * p->nb, 1, "slash lists", err));
+    PASS_ON(mem_zalloc(&p->diags, p->lists * (p->nb + 1), 1, "diagonals", err));
+    PASS_ON(mem_alloc(&order, p->nb, sizeof *order, "score order", err));
     if (c->merge == SAMPLE_MEAN) {
-        TRY(mem_alloc(&mean, 2 * p->nb, sizeof *mean, "mean scores", err));
+        PASS_ON(mem_alloc(&mean, 2 * p->nb, sizeof *mean, "mean scores", err));
         mean_list(s->col, c->chunks, p->nb, mean);
         mean_list(s->slash, c->chunks, p->nb, mean + p->nb);
-        TRY(mark_lists(p, mean, mean + p->nb, 0, 0, order, err));
+        PASS_ON(mark_lists(p, mean, mean + p->nb, 0, 0, order, err));
     } else {
         for (int i = 0; i < c->chunks; i++)
-            TRY(mark_lists(p, s->col + i * p->nb, s->slash + i * p->nb, i,
-                           c->merge == SAMPLE_PERCHUNK ? i : 0, order, err));
+            PASS_ON(mark_lists(p, s->col + i * p->nb, s->slash + i * p->nb, i,
+                               c->merge == SAMPLE_PERCHUNK ? i : 0, order, err));
     }
     extend_bins(p);
-out:
-    free(order);
-    free(mean);
-    if (rc)
-        sample_plan_free(p);
-    return rc;
+    return 0;
 }
 
 void sample_plan_free(struct sample_plan *p)
@@ -348,28 +337,26 @@ struct plans {
 
 static int build_plans(struct plans *g, const struct head_in *in, struct err *err)
 {
-    int rc = 0, t = 0;
-    struct sample_scores s = {0};
+    int t = 0;
+    OWN(sample_scores_free) struct sample_scores s = {0};
     for (int n = 0; n < N_CHUNKS; n++) {
         struct sample_config c = g->c;
         c.chunks = CHUNKS[n];
         bool fits = sample_applies(&c);
         if (fits) {
-            TRY(sample_scores_init(&s, &c, err));
-            TRY(sample_scores_run(&s, &c, in->exact, err));
+            PASS_ON(sample_scores_init(&s, &c, err));
+            PASS_ON(sample_scores_run(&s, &c, in->exact, err));
         }
         for (int a = 0; a < N_ALPHA * N_ALPHA; a++, t++) {
             c.alpha_c = ALPHAS[a / N_ALPHA];
             c.alpha_s = ALPHAS[a % N_ALPHA];
             g->dense[t] = !fits;
             if (fits)
-                TRY(sample_plan_build(&g->plan[t], &c, &s, err));
+                PASS_ON(sample_plan_build(&g->plan[t], &c, &s, err));
         }
         sample_scores_free(&s);
     }
-out:
-    sample_scores_free(&s);
-    return rc;
+    return 0;
 }
 
 static int64_t plan_list(void *ctx, int t, int64_t row0, int32_t *cols)

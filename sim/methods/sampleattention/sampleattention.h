@@ -5,8 +5,7 @@
  * Positions are absolute: query row i of a head with nq queries and nk keys stands at
  * i + nk - nq. B is the block size, nb = ceil(nk / B).
  */
-#ifndef LACUNA_SAMPLEATTENTION_H
-#define LACUNA_SAMPLEATTENTION_H
+#pragma once
 
 #include "core/err.h"
 #include "core/mask.h"
@@ -144,5 +143,3 @@ struct jw;
 int sample_search(const struct sample_config *base, const struct sample_target *target,
                   const struct head_in *samples, int n, struct sample_choice *out, struct jw *w,
                   struct err *err);
-
-#endif

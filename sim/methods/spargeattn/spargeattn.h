@@ -3,8 +3,7 @@
  * 1, search of per-head parameters. Notation: query block i of bq rows, key block j of bk keys,
  * p(X) the mean of block X, s(X) its self-similarity.
  */
-#ifndef LACUNA_SPARGEATTN_H
-#define LACUNA_SPARGEATTN_H
+#pragma once
 
 #include "core/method.h"
 #include "sim/blocks/tileattn.h"
@@ -149,5 +148,3 @@ int sparge_input_size(const struct head_in *samples, int n, int first);
 
 int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err);
-
-#endif

@@ -7,8 +7,7 @@
  * position, a rule keeps at most three runs of key positions. In the token order of the trace, each
  * run of a temporal head becomes several runs, in every frame.
  */
-#ifndef LACUNA_SVG1_H
-#define LACUNA_SVG1_H
+#pragma once
 
 #include "core/mask.h"
 #include "core/method.h"
@@ -83,5 +82,3 @@ struct svg_class {
  * rows x (kept keys of both masks) x (d + dv); with bf16 another rows x N x d. */
 int svg_classify(const struct head_in *in, const struct svg_band trial[2], const int64_t *rows,
                  int64_t n_rows, bool bf16, struct svg_class *out, struct err *err);
-
-#endif

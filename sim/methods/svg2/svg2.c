@@ -42,15 +42,10 @@
 
 int kmeans_init(struct kmeans *m, int64_t n, int64_t k, int d, enum dtype dtype, struct err *err)
 {
-    int rc = 0;
     *m = (struct kmeans){.n = n, .k = k, .d = d, .dtype = dtype};
-    TRY(mem_zalloc(&m->centroids, k * d, sizeof *m->centroids, "centroids", err));
-    TRY(mem_zalloc(&m->labels, n, sizeof *m->labels, "cluster labels", err));
-    TRY(mem_zalloc(&m->sizes, k, sizeof *m->sizes, "cluster sizes", err));
-out:
-    if (rc)
-        kmeans_free(m);
-    return rc;
+    PASS_ON(mem_zalloc(&m->centroids, k * d, sizeof *m->centroids, "centroids", err));
+    PASS_ON(mem_zalloc(&m->labels, n, sizeof *m->labels, "cluster labels", err));
+    return mem_zalloc(&m->sizes, k, sizeof *m->sizes, "cluster sizes", err);
 }
 
 void kmeans_free(struct kmeans *m)
@@ -402,8 +397,7 @@ int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double sca
         for (int64_t r = 0; r < kept; r++)
             out[a * k + order[r]] = 1;
     }
-    *map = out;
-    out = NULL;
+    *map = HAND_OVER(out);
     return 0;
 }
 

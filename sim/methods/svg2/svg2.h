@@ -5,8 +5,7 @@
  *
  * n_b is the size of key cluster b. The largest P of a row are kept until their sum exceeds p.
  */
-#ifndef LACUNA_SVG2_H
-#define LACUNA_SVG2_H
+#pragma once
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -66,5 +65,3 @@ int64_t svg2_prefix(const struct svg2_cut *cut, const float *sorted, int64_t n);
 /* map [queries->k][keys->k], 1 = kept. Ties go to the lower key cluster. *map is malloc'd. */
 int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double scale,
              const struct svg2_cut *cut, uint8_t **map, struct err *err);
-
-#endif

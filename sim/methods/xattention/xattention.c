@@ -66,19 +66,14 @@ int xattn_init(struct xattn *x, const struct xattn_config *c, const float *q, co
                struct err *err)
 {
     int64_t depth = (int64_t)c->stride * c->d, rows = B / c->stride;
-    int rc = 0;
     xattn_shape(x, c);
     x->q = q;
-    TRY(mem_zalloc(&x->k, x->reduced_keys * depth, sizeof *x->k, "padded keys", err));
+    PASS_ON(mem_zalloc(&x->k, x->reduced_keys * depth, sizeof *x->k, "padded keys", err));
     memcpy(x->k, k, (size_t)(c->nk * c->d) * sizeof *k);
-    TRY(twins_find(&x->equal, x->k, x->reduced_keys, depth, err));
-    TRY(mem_alloc(&x->a, rows * depth, sizeof *x->a, "reduced rows", err));
-    TRY(mem_alloc(&x->s, rows * x->reduced_keys, sizeof *x->s, "antidiagonal scores", err));
-    TRY(mem_alloc(&x->w, x->cols * rows, sizeof *x->w, "reduced softmax row", err));
-out:
-    if (rc)
-        xattn_free(x);
-    return rc;
+    PASS_ON(twins_find(&x->equal, x->k, x->reduced_keys, depth, err));
+    PASS_ON(mem_alloc(&x->a, rows * depth, sizeof *x->a, "reduced rows", err));
+    PASS_ON(mem_alloc(&x->s, rows * x->reduced_keys, sizeof *x->s, "antidiagonal scores", err));
+    return mem_alloc(&x->w, x->cols * rows, sizeof *x->w, "reduced softmax row", err);
 }
 
 void xattn_free(struct xattn *x)
@@ -244,13 +239,11 @@ static void select_all(const struct xattn_config *c, const double *mass, const i
 int xattn_select(const struct xattn_config *c, const double *mass, int64_t cols,
                  struct xattn_place place, bool *keep, struct err *err)
 {
-    int32_t *order = NULL;
+    OWN(free_at) int32_t *order = NULL;
     int64_t n = c->causal ? place.row + 1 : cols;
     double total = 0;
-    int rc = mem_alloc(&order, n, sizeof *order, "block order", err);
-    if (rc)
-        return rc;
-    TRY(order_descending(mass, n, order, err));
+    PASS_ON(mem_alloc(&order, n, sizeof *order, "block order", err));
+    PASS_ON(order_descending(mass, n, order, err));
     memset(keep, 0, (size_t)cols * sizeof *keep);
     for (int64_t j = 0; j < n; j++)
         total += mass[j];
@@ -262,9 +255,7 @@ int xattn_select(const struct xattn_config *c, const double *mass, int64_t cols,
         select_causal(c, mass, order, n, place, req, keep);
     else
         select_all(c, mass, order, n, place.row, req, keep);
-out:
-    free(order);
-    return rc;
+    return 0;
 }
 
 static struct xattn_place xattn_place(const struct xattn *x, int64_t i)
@@ -372,26 +363,21 @@ static void release(void *state)
 static int fill_maps(struct block_map *maps, const double *tau, int n, const struct xattn_config *c,
                      const struct head_in *in, struct err *err)
 {
-    struct xattn x = {0};
-    double *mass = NULL;
-    bool *keep = NULL;
-    int rc = 0;
-    TRY(xattn_init(&x, c, in->x.q, in->x.k, err));
-    TRY(mem_alloc(&mass, x.cols, sizeof *mass, "block mass", err));
-    TRY(mem_alloc(&keep, x.cols, sizeof *keep, "kept blocks", err));
+    OWN(xattn_free) struct xattn x = {0};
+    OWN(free_at) double *mass = NULL;
+    OWN(free_at) bool *keep = NULL;
+    PASS_ON(xattn_init(&x, c, in->x.q, in->x.k, err));
+    PASS_ON(mem_alloc(&mass, x.cols, sizeof *mass, "block mass", err));
+    PASS_ON(mem_alloc(&keep, x.cols, sizeof *keep, "kept blocks", err));
     for (int64_t i = 0; i < x.row_blocks; i++)
         for (int t = 0; t < n; t++) {
             x.c.tau = tau[t];
-            TRY(xattn_keep(&x, i, mass, keep, err));
+            PASS_ON(xattn_keep(&x, i, mass, keep, err));
             for (int64_t j = 0; j < xattn_limit(&x, i); j++)
                 if (keep[j])
                     block_map_set(&maps[t], i, j);
         }
-out:
-    xattn_free(&x);
-    free(mass);
-    free(keep);
-    return rc;
+    return 0;
 }
 
 /* What follows from the sizes. */
@@ -535,20 +521,20 @@ static double lowest_needed(const double *exact, const double *est, int64_t n, c
 static int repo_sample(const struct xattn_config *c, const struct head_in *in, double *tau,
                        struct err *err)
 {
-    int rc = 0;
-    struct xattn x = {0};
-    double *p = NULL, *exact = NULL, *est = NULL, above = 0, total = 0;
-    int32_t *order = NULL;
-    TRY(xattn_init(&x, c, in->x.q, in->x.k, err));
-    TRY(mem_alloc(&p, PIECE * in->x.nk, sizeof *p, "exact rows", err));
-    TRY(mem_alloc(&exact, x.cols, sizeof *exact, "exact mass", err));
-    TRY(mem_alloc(&est, x.cols, sizeof *est, "estimated mass", err));
-    TRY(mem_alloc(&order, x.cols, sizeof *order, "block order", err));
+    OWN(xattn_free) struct xattn x = {0};
+    double above = 0, total = 0;
+    OWN(free_at) double *p = NULL, *exact = NULL, *est = NULL;
+    OWN(free_at) int32_t *order = NULL;
+    PASS_ON(xattn_init(&x, c, in->x.q, in->x.k, err));
+    PASS_ON(mem_alloc(&p, PIECE * in->x.nk, sizeof *p, "exact rows", err));
+    PASS_ON(mem_alloc(&exact, x.cols, sizeof *exact, "exact mass", err));
+    PASS_ON(mem_alloc(&est, x.cols, sizeof *est, "estimated mass", err));
+    PASS_ON(mem_alloc(&order, x.cols, sizeof *order, "block order", err));
     for (int64_t i = 0; i < x.row_blocks; i++) {
         int64_t n = xattn_limit(&x, i);
-        TRY(exact_row(in, i, p, x.cols, exact, err));
+        PASS_ON(exact_row(in, i, p, x.cols, exact, err));
         xattn_row(&x, i, est);
-        TRY(order_descending(exact, n, order, err));
+        PASS_ON(order_descending(exact, n, order, err));
         double low = lowest_needed(exact, est, n, order);
         for (int64_t j = 0; j < n; j++) {
             total += est[j];
@@ -556,13 +542,7 @@ static int repo_sample(const struct xattn_config *c, const struct head_in *in, d
         }
     }
     *tau = total > 0 ? above / total : SHARE;
-out:
-    xattn_free(&x);
-    free(p);
-    free(exact);
-    free(est);
-    free(order);
-    return rc;
+    return 0;
 }
 
 int xattn_search_repo(const struct xattn_config *base, const struct head_in *samples, int n,

@@ -7,8 +7,7 @@
  * padding, so for a chunk of a prompt it may differ from nk - nq; in the other profiles it is nk -
  * nq.
  */
-#ifndef LACUNA_XATTENTION_H
-#define LACUNA_XATTENTION_H
+#pragma once
 
 #include "core/method.h"
 #include "core/rules.h"
@@ -85,5 +84,3 @@ int xattn_search_repo(const struct xattn_config *base, const struct head_in *sam
 
 /* The configuration of one head: shapes, scale, causality and the automatic chunk filled in. */
 struct xattn_config xattn_config_of(const struct xattn_config *base, const struct attn_in *x);
-
-#endif
