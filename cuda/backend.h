@@ -2,8 +2,7 @@
  * backend.h - the CUDA back end behind the interfaces of core/accel.h, core/decoder.h and
  * core/denoiser.h.
  */
-#ifndef LACUNA_BACKEND_H
-#define LACUNA_BACKEND_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/denoiser.h"
@@ -15,5 +14,3 @@ extern const struct denoiser_accel cuda_denoiser;
 /* For `lacuna list kernels` and `gpus` (core/cmd.h). */
 int cuda_list_kernels(struct jw *w, struct err *err);
 int cuda_list_gpus(struct jw *w, struct err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * blocksum.cuh - sums over the threads before each, in a thread block of whole warps.
  */
-#ifndef LACUNA_BLOCKSUM_CUH
-#define LACUNA_BLOCKSUM_CUH
+#pragma once
 
 #include "cuda/warp.cuh"
 
@@ -26,5 +25,3 @@ static __device__ int64_t sum_before(int64_t x, int64_t part[32], int64_t *all)
     *all = warp_add(others);
     return warp_add(lane < warp ? others : 0) + sum - x;
 }
-
-#endif

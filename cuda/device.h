@@ -1,8 +1,7 @@
 /*
  * device.h - one GPU: choice by rank, memory from a small arena, a stream, checked calls.
  */
-#ifndef LACUNA_DEVICE_H
-#define LACUNA_DEVICE_H
+#pragma once
 
 #include "cuda/linkage.h"
 
@@ -107,5 +106,3 @@ int tensor_map_boxes(CUtensorMap *map, const void *x, int d, int64_t n, int head
                      struct err *err);
 
 END_C
-
-#endif

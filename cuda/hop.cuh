@@ -3,8 +3,7 @@
  * mbarriers, named barriers, register reallocation, shared-memory descriptors, stmatrix. One
  * instruction each, no policy. PTX ISA 8.x, target sm_90a.
  */
-#ifndef LACUNA_HOP_CUH
-#define LACUNA_HOP_CUH
+#pragma once
 
 #include <cuda.h>
 #include <stdint.h>
@@ -409,5 +408,3 @@ DEVICE void stmatrix_x4(uint32_t addr, uint32_t a, uint32_t b, uint32_t c, uint3
                  "r"(a), "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
-
-#endif

@@ -2,8 +2,7 @@
  * ldmatrix.cuh - four 8 x 8 matrices of 16-bit elements from shared memory into the registers of a
  * warp, as they are or transposed. A lane gives the address of one row of 16 bytes.
  */
-#ifndef LACUNA_LDMATRIX_CUH
-#define LACUNA_LDMATRIX_CUH
+#pragma once
 
 #include <stdint.h>
 
@@ -22,5 +21,3 @@ static __device__ __forceinline__ void load_transposed(uint32_t addr, uint32_t (
                  : "r"(addr)
                  : "memory");
 }
-
-#endif

@@ -2,8 +2,7 @@
  * linkage.h - C linkage for what C and CUDA share: headers stand between BEGIN_C and END_C with the
  * C headers that they include.
  */
-#ifndef LACUNA_LINKAGE_H
-#define LACUNA_LINKAGE_H
+#pragma once
 
 #ifdef __cplusplus
 #define BEGIN_C extern "C" {
@@ -11,6 +10,4 @@
 #else
 #define BEGIN_C
 #define END_C
-#endif
-
 #endif

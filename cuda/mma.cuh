@@ -6,8 +6,7 @@
  * A selection kernel reads its keys once and is bound by memory, so the synchronous product is fast
  * enough, and its tiles can have any height.
  */
-#ifndef LACUNA_MMA_CUH
-#define LACUNA_MMA_CUH
+#pragma once
 
 #include "cuda/ldmatrix.cuh"
 #include "cuda/mma16.cuh"
@@ -120,5 +119,3 @@ static __device__ __forceinline__ void add_scores(uint32_t q, int q_row, uint32_
         }
     }
 }
-
-#endif

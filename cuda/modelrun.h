@@ -2,8 +2,7 @@
  * modelrun.h - what the runners of models on the GPU share (decoder.c, denoiser.c): the device with
  * cuBLAS, weights from the host as bf16 terms, device time, pooled maps.
  */
-#ifndef LACUNA_MODELRUN_H
-#define LACUNA_MODELRUN_H
+#pragma once
 
 #include "core/decoder.h"
 #include "cuda/attn/attn.h"
@@ -94,5 +93,3 @@ struct map_source {
 /* Its pooled maps in cells of pool x pool, [heads][cells][cells] on the host (core/attention.h). */
 int make_maps(struct model_run *r, const struct map_source *s, int64_t pool, float *sum, float *max,
               struct err *err);
-
-#endif

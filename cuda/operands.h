@@ -2,8 +2,7 @@
  * operands.h - what the heads of a call become on the device: how many copies of one a timed launch
  * holds, and the power of two by which values are divided.
  */
-#ifndef LACUNA_OPERANDS_H
-#define LACUNA_OPERANDS_H
+#pragma once
 
 #include "core/accel.h"
 
@@ -39,5 +38,3 @@ int values_exponent(const float *v, int64_t n);
 
 /* out[i] = v[i] 2^-e; parts that are 2^126 times smaller than the largest value may round. */
 void values_scale(const float *v, int64_t n, int e, float *out);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * is one product with a longer sum.
  */
-#ifndef LACUNA_OPS_H
-#define LACUNA_OPS_H
+#pragma once
 
 #include "cuda/linkage.h"
 
@@ -232,5 +231,3 @@ int ceiling_matmul(struct gpu *g, const void *ceiling, struct err *err);
 int ceiling_copy(struct gpu *g, const void *ceiling, struct err *err);
 
 END_C
-
-#endif

@@ -2,8 +2,7 @@
  * session.h - the state that all GPU work of a replay shares: the device, the timer, the lock that
  * admits one call at a time, warm-up and samples.
  */
-#ifndef LACUNA_SESSION_H
-#define LACUNA_SESSION_H
+#pragma once
 
 #include "core/accel.h"
 #include "cuda/attn/mapplan.h"
@@ -152,5 +151,3 @@ void counters_close(struct counters **c);
 int counters_measure(struct counters *c, struct gpu *g,
                      int (*launch)(struct gpu *g, const void *job, struct err *err),
                      const void *job, struct accel_counters *v, struct err *err);
-
-#endif

@@ -3,8 +3,7 @@
  * rows of which a thread has a part in the accumulators of mma.sync: elements 2 r and 2 r + 1 of
  * every fragment are of row r, whose other channels three other lanes have.
  */
-#ifndef LACUNA_SOFTROWS_CUH
-#define LACUNA_SOFTROWS_CUH
+#pragma once
 
 #include "cuda/mma.cuh"
 
@@ -41,5 +40,3 @@ static __device__ __forceinline__ void raise_row(float (&m)[2], float (&l)[2], f
     l[r] *= f;
     scale_row(o, r, f);
 }
-
-#endif

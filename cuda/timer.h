@@ -8,8 +8,7 @@
  * between two events, which includes gaps between launches. Times and hardware counters come from
  * separate runs.
  */
-#ifndef LACUNA_TIMER_H
-#define LACUNA_TIMER_H
+#pragma once
 
 #include "cuda/device.h"
 
@@ -57,5 +56,3 @@ void *cupti_library(char *why, size_t size);
 
 /* Look up a function of the library; false with the reason in `why`. */
 bool cupti_symbol(void *lib, const char *name, void *function, char *why, size_t size);
-
-#endif

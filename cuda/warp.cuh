@@ -2,8 +2,7 @@
  * warp.cuh - sums and maxima over the lanes of a warp, in a fixed order; every lane gets the
  * result.
  */
-#ifndef LACUNA_WARP_CUH
-#define LACUNA_WARP_CUH
+#pragma once
 
 template <class T> static __device__ __forceinline__ T warp_add(T x)
 {
@@ -40,5 +39,3 @@ static __device__ __forceinline__ float warp_max(float x)
         x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
     return x;
 }
-
-#endif

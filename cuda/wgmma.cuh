@@ -9,8 +9,7 @@
  * warpgroup) is row 16 w + l / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (l % 4) + i % 2; the A
  * registers of wgmma_rs are the same layout in packed pairs.
  */
-#ifndef LACUNA_WGMMA_CUH
-#define LACUNA_WGMMA_CUH
+#pragma once
 
 #include "cuda/hop.cuh"
 
@@ -95,5 +94,3 @@ DEVICE void wgmma_rs(float (&d)[N / 2], uint32_t a0, uint32_t a1, uint32_t a2, u
 {
     wgmma<N>::rs(d, a0, a1, a2, a3, b, add);
 }
-
-#endif

@@ -10,8 +10,7 @@
  * wgmma_e4m3 has four columns of a row: register i of lane l of warp w is row 16 w + l / 4 + 8 (i %
  * 2), columns 16 (i / 2) + 4 (l % 4) and on.
  */
-#ifndef LACUNA_WGMMA8_CUH
-#define LACUNA_WGMMA8_CUH
+#pragma once
 
 #include "cuda/wgmma.cuh"
 
@@ -113,5 +112,3 @@ DEVICE uint32_t pack_e4m3(float a, float b, float c, float d)
         : "f"(a), "f"(b), "f"(c), "f"(d));
     return r;
 }
-
-#endif

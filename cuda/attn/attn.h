@@ -2,8 +2,7 @@
  * attn.h - attention on the GPU: dense and from block lists. The reference is attn_rows
  * (core/attention.h).
  */
-#ifndef LACUNA_ATTN_H
-#define LACUNA_ATTN_H
+#pragma once
 
 #include "cuda/linkage.h"
 
@@ -137,5 +136,3 @@ int filter_tiles(struct gpu *g, const struct attn_job *job, const struct filter_
                  double *tiles, struct err *err);
 
 END_C
-
-#endif

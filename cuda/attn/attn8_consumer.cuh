@@ -2,8 +2,7 @@
  * attn8_consumer.cuh - a consumer warpgroup of the attention with INT8 scores and P V in e4m3 or
  * float16 (attn8.cu): products and softmax of its 64 rows of a tile, stage after stage.
  */
-#ifndef LACUNA_ATTN8_CONSUMER_CUH
-#define LACUNA_ATTN8_CONSUMER_CUH
+#pragma once
 
 #include "cuda/attn/attn8_shape.cuh"
 #include "cuda/attn/attn_outputs.cuh"
@@ -474,5 +473,3 @@ template <class T> struct consumer8 : tile_rows<T> {
         tma_store_wait_read();
     }
 };
-
-#endif

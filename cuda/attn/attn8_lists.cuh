@@ -7,8 +7,7 @@
  * four are relative to one maximum, where the method takes that of each unit: other roundings, of
  * the same size. P V is summed in fp32, its sums in float16 being no faster.
  */
-#ifndef LACUNA_ATTN8_LISTS_CUH
-#define LACUNA_ATTN8_LISTS_CUH
+#pragma once
 
 #include "cuda/attn/attn_filter.cuh"
 
@@ -98,5 +97,3 @@ template <class T> struct list_consumer : filter_consumer<T, 64> {
         tma_store_wait_read();
     }
 };
-
-#endif

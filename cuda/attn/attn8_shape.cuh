@@ -2,8 +2,7 @@
  * attn8_shape.cuh - tile shapes of the attention kernels with operands of 8 bits (attn8.cu,
  * attn_filter.cuh).
  */
-#ifndef LACUNA_ATTN8_SHAPE_CUH
-#define LACUNA_ATTN8_SHAPE_CUH
+#pragma once
 
 #include "cuda/attn/attn_shape.cuh"
 
@@ -42,5 +41,3 @@ using filter8f_64_wide = teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 128, false>,
 using filter8f_64_tall = teams<shape8<64, 64, 2, 6, BLOCKS_FILTER, 64, false>, 2>;
 using list8f_128 = unskipped<teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 32, false>, 3>>;
 using list8f_64 = unskipped<teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 32, false>, 3>>;
-
-#endif

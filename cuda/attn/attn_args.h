@@ -1,8 +1,7 @@
 /*
  * attn_args.h - arguments of the attention kernels, shared by host and device.
  */
-#ifndef LACUNA_ATTN_ARGS_H
-#define LACUNA_ATTN_ARGS_H
+#pragma once
 
 #include "cuda/attn/attn.h"
 
@@ -72,5 +71,3 @@ int attn_portable_smem(int d, int rows);
                                              const void *args);
 PORTABLE_LAUNCHES(X)
 #undef X
-
-#endif

@@ -2,8 +2,7 @@
  * attn_consumer.cuh - a consumer warpgroup of the Hopper attention kernels: products and softmax of
  * its 64 rows of a tile (attn_sm90.cuh).
  */
-#ifndef LACUNA_ATTN_CONSUMER_CUH
-#define LACUNA_ATTN_CONSUMER_CUH
+#pragma once
 
 #include "cuda/attn/attn_outputs.cuh"
 #include "cuda/attn/attn_scores.cuh"
@@ -722,5 +721,3 @@ template <class T> struct consumer : tile_rows<T> {
         tma_store_wait_read();
     }
 };
-
-#endif

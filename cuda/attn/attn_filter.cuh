@@ -34,8 +34,7 @@
  * tensor cores idle at once. Scopes of 16 and 32 rows share a warpgroup's product: a scope that
  * skips puts zeros into P.
  */
-#ifndef LACUNA_ATTN_FILTER_CUH
-#define LACUNA_ATTN_FILTER_CUH
+#pragma once
 
 #include "cuda/attn/attn_producer.cuh"
 #include "cuda/attn/filter_arith.cuh"
@@ -607,5 +606,3 @@ void filter_launch(int grid, cudaStream_t stream, const void *maps, const void *
 #define FILTER_LAUNCH(shape, scope)                                                                \
     template void filter_launch<shape, scope>(int grid, cudaStream_t stream, const void *maps,     \
                                               const void *args);
-
-#endif

@@ -8,8 +8,7 @@
  * waits for its copies and fences them off, so that consumers need not; the other buffer is not
  * free any earlier.
  */
-#ifndef LACUNA_ATTN_GATHER_CUH
-#define LACUNA_ATTN_GATHER_CUH
+#pragma once
 
 #include "cuda/attn/attn_shape.cuh"
 
@@ -156,5 +155,3 @@ template <class T> DEVICE void gather(attn_smem<T> &sm, const attn_args &a, cons
     else
         gatherer<T, false>{sm, a, mq, (int)threadIdx.x - 32 * T::COPIERS}.run();
 }
-
-#endif

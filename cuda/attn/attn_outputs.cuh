@@ -2,8 +2,7 @@
  * attn_outputs.cuh - the rows of a consumer warpgroup of the Hopper attention kernels: outputs,
  * sums and references, and their way to memory when an item is done (attn_consumer.cuh).
  */
-#ifndef LACUNA_ATTN_OUTPUTS_CUH
-#define LACUNA_ATTN_OUTPUTS_CUH
+#pragma once
 
 #include "cuda/attn/attn_shape.cuh"
 
@@ -175,5 +174,3 @@ template <class T> struct tile_rows {
         send_outputs(tile, slot);
     }
 };
-
-#endif

@@ -4,8 +4,7 @@
  * positions of a stage's units; the first lane does the rest. In kernels whose stages may be
  * skipped, or whose stages take many TMA copies, a second warp copies the values instead.
  */
-#ifndef LACUNA_ATTN_PRODUCER_CUH
-#define LACUNA_ATTN_PRODUCER_CUH
+#pragma once
 
 #include "cuda/attn/attn_shape.cuh"
 
@@ -315,5 +314,3 @@ template <class T> DEVICE void produce(attn_smem<T> &sm, const attn_args &a, con
     else
         p.run_values();
 }
-
-#endif

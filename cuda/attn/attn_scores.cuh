@@ -3,8 +3,7 @@
  * few stages whose scores a consumer needs again after their keys have left shared memory
  * (attn_consumer.cuh). The accumulators of m16n8k16 have the layout of wgmma's.
  */
-#ifndef LACUNA_ATTN_SCORES_CUH
-#define LACUNA_ATTN_SCORES_CUH
+#pragma once
 
 #include "cuda/hop.cuh"
 #include "cuda/mma16.cuh"
@@ -51,5 +50,3 @@ DEVICE void warp_scores(float (&s)[N], const void *q, int row, int rows, const v
         }
     }
 }
-
-#endif

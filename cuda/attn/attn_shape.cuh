@@ -2,8 +2,7 @@
  * attn_shape.cuh - template arguments of the Hopper attention kernels: tile shapes, kinds of key
  * lists, the shared memory of a thread block (attn_sm90.cuh).
  */
-#ifndef LACUNA_ATTN_SHAPE_CUH
-#define LACUNA_ATTN_SHAPE_CUH
+#pragma once
 
 #include "cuda/attn/attn_args.h"
 #include "cuda/attn/plan.h"
@@ -247,5 +246,3 @@ using gather256 = shape<256, 64, 2, 2, BLOCKS_GATHER, 128, 64>;
 /* Launch the kernel of a shape (struct attn_kernel); a file per head dimension has the code. */
 template <class T>
 void attn_launch(int grid, cudaStream_t stream, const void *maps, const void *args);
-
-#endif

@@ -53,8 +53,7 @@
  * A result does not depend on the schedule: an item is summed in list order by one CTA, and pieces
  * of a split row are combined in the order of their slots.
  */
-#ifndef LACUNA_ATTN_SM90_CUH
-#define LACUNA_ATTN_SM90_CUH
+#pragma once
 
 #include "cuda/attn/attn_consumer.cuh"
 #include "cuda/attn/attn_gather.cuh"
@@ -126,5 +125,3 @@ void attn_launch(int grid, cudaStream_t stream, const void *maps, const void *ar
     ATTN_LAUNCH(pair##d)                                                                           \
     ATTN_LAUNCH(bits##d)                                                                           \
     ATTN_LAUNCH(gather##d)
-
-#endif

@@ -3,8 +3,7 @@
  * rows, score i of row i / 2 % 2 (wgmma.cuh). Scores are in the units of Q K^T; probabilities are
  * 2^(scale_log2 (s - reference)).
  */
-#ifndef LACUNA_ATTN_SOFTMAX_CUH
-#define LACUNA_ATTN_SOFTMAX_CUH
+#pragma once
 
 #include "cuda/hop.cuh"
 
@@ -97,5 +96,3 @@ template <int N> DEVICE void pack(const float (&s)[N], uint32_t (&p)[N / 2])
 {
     pack<0, N>(s, p);
 }
-
-#endif

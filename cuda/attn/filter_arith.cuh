@@ -5,8 +5,7 @@
  * All leave the probabilities of a stage in p. P V in e4m3 has sums u of its own. Beside the next
  * stage's scores it comes in PARTS of 64 channels, as registers do not hold more.
  */
-#ifndef LACUNA_FILTER_ARITH_CUH
-#define LACUNA_FILTER_ARITH_CUH
+#pragma once
 
 #include "cuda/attn/attn8_consumer.cuh"
 #include "cuda/attn/attn_consumer.cuh"
@@ -330,5 +329,3 @@ template <class T> struct filter_arith<T, VALUES_F16> : filter_arith<T, VALUES_E
             p[i] = pack_f16(__int_as_float(s[2 * i]), __int_as_float(s[2 * i + 1]));
     }
 };
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * filter_shape.cuh - tile shapes of the kernels of attn_filter.cuh.
  */
-#ifndef LACUNA_FILTER_SHAPE_CUH
-#define LACUNA_FILTER_SHAPE_CUH
+#pragma once
 
 #include "cuda/attn/attn_shape.cuh"
 
@@ -16,5 +15,3 @@ using filter64_tall = teams<shape<64, 64, 2, 4, BLOCKS_FILTER, 64, 64, false>, 2
  * has the code. */
 template <class T, int SCOPE>
 void filter_launch(int grid, cudaStream_t stream, const void *maps, const void *args);
-
-#endif

@@ -2,8 +2,7 @@
  * filter_votes.cuh - the decision of a scope's warps in the kernels that skip P V
  * (attn_filter.cuh), and their counts of computed tiles.
  */
-#ifndef LACUNA_FILTER_VOTES_CUH
-#define LACUNA_FILTER_VOTES_CUH
+#pragma once
 
 #include "cuda/attn/attn_outputs.cuh"
 #include "cuda/attn/filter_shape.cuh"
@@ -77,5 +76,3 @@ template <class T, int SCOPE> struct filter_votes {
                 first + scope * SCOPE < f.base.nq ? counts & COMPUTED : 0;
     }
 };
-
-#endif

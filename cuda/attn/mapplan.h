@@ -4,8 +4,7 @@
  * sim/accelattend.h makes them of masks on the host; lists of blocks of units that whole blocks of
  * a kernel make up (maplists.cu); and the plan of either (planrows.cu), as plan.h makes it.
  */
-#ifndef LACUNA_MAPPLAN_H
-#define LACUNA_MAPPLAN_H
+#pragma once
 
 #include "cuda/linkage.h"
 
@@ -213,5 +212,3 @@ int list_plan_make(struct gpu *g, const struct map_lists *l, int first, const in
 int list_plan_launch(struct gpu *g, const void *plan, struct err *err);
 
 END_C
-
-#endif

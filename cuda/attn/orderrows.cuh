@@ -5,8 +5,7 @@
  * rows^2 / 32 steps of a warp, 4 us for 2048 rows with the launch, and no passes that wait for each
  * other.
  */
-#ifndef LACUNA_ORDERROWS_CUH
-#define LACUNA_ORDERROWS_CUH
+#pragma once
 
 #include "cuda/attn/mapplan.h"
 
@@ -51,5 +50,3 @@ static int launch_order(struct gpu *g, const struct row_plan *r, F put, struct e
                  g->stream>>>(*r, put);
     return LAUNCH_STATUS(err);
 }
-
-#endif

@@ -6,8 +6,7 @@
  * section the longest come first. From the first row on that would end late (attn_row_late) the
  * rest is cut into a share for each multiprocessor, and partial results of a row are combined.
  */
-#ifndef LACUNA_PLAN_H
-#define LACUNA_PLAN_H
+#pragma once
 
 #include "cuda/linkage.h"
 
@@ -243,5 +242,3 @@ int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan
 void metrics_plan_free(struct metrics_plan *plan);
 
 END_C
-
-#endif

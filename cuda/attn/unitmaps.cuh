@@ -3,8 +3,7 @@
  * fetched (struct map_totals). What is made of the maps, lists (maplists.cu) or tiles
  * (maptiles.cu), adds its own counts.
  */
-#ifndef LACUNA_UNITMAPS_CUH
-#define LACUNA_UNITMAPS_CUH
+#pragma once
 
 #include "cuda/attn/mapplan.h"
 #include "cuda/warp.cuh"
@@ -120,5 +119,3 @@ out:
     gpu_release(g, mark);
     return rc;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * fg_pooled.cuh - what the kernels of FG-Attn's choice share, and those of mode=pooled on Hopper
  * (fg_pooled_sm90.cu).
  */
-#ifndef LACUNA_FG_POOLED_CUH
-#define LACUNA_FG_POOLED_CUH
+#pragma once
 
 #include "cuda/select/method.cuh"
 
@@ -38,5 +37,3 @@ void fg_pooled_free(struct fg_pooled *p);
 
 /* Fill a.map by the rules norm and literal, from a.mean. */
 int fg_pooled_launch(struct gpu *g, const fg_args &a, const struct fg_pooled *p, struct err *err);
-
-#endif

@@ -11,8 +11,7 @@
  * Operands are bf16, products accumulate in fp32, p is fp32; probabilities are multiplied with the
  * values in bf16. Sums over rows or tiles are in double.
  */
-#ifndef LACUNA_CUDA_METRICS_H
-#define LACUNA_CUDA_METRICS_H
+#pragma once
 
 #include "cuda/linkage.h"
 
@@ -167,5 +166,3 @@ struct metrics_kernel {
 extern const struct metrics_kernel metrics_half_maps[];
 
 END_C
-
-#endif

@@ -2,8 +2,7 @@
  * metrics_common.cuh - shared by the roles of a metrics pass (metrics_pass.cuh): arguments, shapes,
  * shared memory, the number of allowed pairs of a unit.
  */
-#ifndef LACUNA_METRICS_COMMON_CUH
-#define LACUNA_METRICS_COMMON_CUH
+#pragma once
 
 #include "cuda/metrics/metrics.h"
 #include "cuda/wgmma.cuh"
@@ -115,5 +114,3 @@ template <class T> struct pass_smem {
     uint64_t q_full, q_empty, k_full[T::STAGES], k_empty[T::STAGES];
     uint64_t found_full[2][T::SLOTS], found_empty[2][T::SLOTS];
 };
-
-#endif

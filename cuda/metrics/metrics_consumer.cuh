@@ -2,8 +2,7 @@
  * metrics_consumer.cuh - a consumer warpgroup of a metrics pass: products, comparisons or
  * exponentials, sums of rows, and what a warp finds in its strip of 16 rows (metrics_pass.cuh).
  */
-#ifndef LACUNA_METRICS_CONSUMER_CUH
-#define LACUNA_METRICS_CONSUMER_CUH
+#pragma once
 
 #include "cuda/metrics/metrics_common.cuh"
 
@@ -385,5 +384,3 @@ template <class T> struct pass_consumer {
         stop_gathering();
     }
 };
-
-#endif

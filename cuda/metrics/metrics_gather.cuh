@@ -3,8 +3,7 @@
  * 128 rows: it combines the results of the warps that process these rows, which are the numbers of
  * units below the thresholds and the cells of the maps.
  */
-#ifndef LACUNA_METRICS_GATHER_CUH
-#define LACUNA_METRICS_GATHER_CUH
+#pragma once
 
 #include "cuda/metrics/metrics_common.cuh"
 
@@ -431,5 +430,3 @@ DEVICE void pass_gather(pass_smem<T> &sm, const metrics_args &a, int b)
     }
     counter.flush();
 }
-
-#endif

@@ -29,8 +29,7 @@
  * Tiles on the diagonal or an edge are counted unit by unit with their allowed pairs. Counts are
  * integers and row sums are added in a fixed order: a result has the same bits on every launch.
  */
-#ifndef LACUNA_METRICS_PASS_CUH
-#define LACUNA_METRICS_PASS_CUH
+#pragma once
 
 #include "cuda/metrics/metrics_consumer.cuh"
 #include "cuda/metrics/metrics_gather.cuh"
@@ -147,5 +146,3 @@ template <class T> static constexpr metrics_kernel pass_entry(attn_element eleme
     return {T::D,          T::KIND, element, (int)sizeof(pass_smem<T>), (const void *)pass_sm90<T>,
             pass_launch<T>};
 }
-
-#endif

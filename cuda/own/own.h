@@ -2,8 +2,7 @@
  * own.h - attention in a method's own arithmetic (core/ownrule.h) of all heads of a problem. The
  * references are the methods' `attend`.
  */
-#ifndef LACUNA_OWN_H
-#define LACUNA_OWN_H
+#pragma once
 
 #include "cuda/linkage.h"
 
@@ -202,5 +201,3 @@ struct hashed_merge {
 int hashed_merge_launch(struct gpu *g, const struct hashed_merge *a, struct err *err);
 
 END_C
-
-#endif

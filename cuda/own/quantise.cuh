@@ -5,8 +5,7 @@
  *
  * A thread block reads whole groups of q and k into registers, so that each token is read once.
  */
-#ifndef LACUNA_QUANTISE_CUH
-#define LACUNA_QUANTISE_CUH
+#pragma once
 
 #include "core/ownrule.h"
 #include "cuda/attn/attn.h"
@@ -537,5 +536,3 @@ static __global__ void __launch_bounds__(256, 3)
     else
         transpose_values<D, true>(a, head, block * VALUE_ROWS(D));
 }
-
-#endif

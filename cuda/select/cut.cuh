@@ -6,8 +6,7 @@
  *
  * A cut is {t, m}: the entries above t and the first m of those equal to t.
  */
-#ifndef LACUNA_CUT_CUH
-#define LACUNA_CUT_CUH
+#pragma once
 
 #include "cuda/warp.cuh"
 
@@ -236,5 +235,3 @@ static __device__ __forceinline__ bool cut_has(const cut &c, double value, bool 
     *seen += __popc(ties);
     return in;
 }
-
-#endif

@@ -11,8 +11,7 @@
  * float, sums over tiles double. Probabilities go through shared memory for their sums; rows are 8
  * banks apart, so that neither pairs nor columns nor diagonals have bank conflicts.
  */
-#ifndef LACUNA_LASTROWS_CUH
-#define LACUNA_LASTROWS_CUH
+#pragma once
 
 #include "cuda/mma.cuh"
 #include "cuda/select/lastrows_sm90.cuh"
@@ -389,5 +388,3 @@ static int last_rows_launch(struct gpu *g, const last_rows &a, int d, struct err
     }
     return 0;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * lastrows_sm90.cuh - what the kernels of lastrows.cuh share, and those for Hopper
  * (lastrows_sm90.cu).
  */
-#ifndef LACUNA_LASTROWS_SM90_CUH
-#define LACUNA_LASTROWS_SM90_CUH
+#pragma once
 
 #include "cuda/device.h"
 #include "cuda/select/select.h"
@@ -79,5 +78,3 @@ static __device__ __forceinline__ double last_sm90_diagonal(const last_rows &a, 
     }
     return sum;
 }
-
-#endif

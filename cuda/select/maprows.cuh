@@ -2,8 +2,7 @@
  * maprows.cuh - write rows of a selection's map (select.h), one warp per row: bits of the kept
  * units; words of patterns of equal steps.
  */
-#ifndef LACUNA_MAPROWS_CUH
-#define LACUNA_MAPROWS_CUH
+#pragma once
 
 #include "cuda/select/select.h"
 
@@ -112,5 +111,3 @@ static inline bool pair_maps_fit(const struct select_problem *p, char why[160])
                  (double)PAIR_MAP_BYTES * 1e-9);
     return fit;
 }
-
-#endif

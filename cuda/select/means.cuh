@@ -2,8 +2,7 @@
  * means.cuh - means of token blocks and the products of all means of one side with those of the
  * other, in double.
  */
-#ifndef LACUNA_MEANS_CUH
-#define LACUNA_MEANS_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <stdint.h>
@@ -206,5 +205,3 @@ static cudaError_t run_scores(cudaStream_t stream, int sms, int heads, const T *
                                                        causal, bq, bk, score);
     return cudaGetLastError();
 }
-
-#endif

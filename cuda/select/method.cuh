@@ -2,8 +2,7 @@
  * method.cuh - what the GPU sides of methods share on the host: their state, arrays on the device,
  * launches, and why they do not fit.
  */
-#ifndef LACUNA_METHOD_CUH
-#define LACUNA_METHOD_CUH
+#pragma once
 
 #include "core/intmath.h"
 #include "cuda/select/maprows.cuh"
@@ -118,5 +117,3 @@ static inline bool dims_fit(const struct select_problem *p, char why[160])
     return p->d == 64 || p->d == 128 ||
            refuse(why, "the GPU side has head dimensions 64 and 128, not %d", p->d);
 }
-
-#endif

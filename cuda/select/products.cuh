@@ -2,8 +2,7 @@
  * products.cuh - products of tokens with directions that are drawn in double: in float for all, and
  * in double, in the order of the CPU's sums, where float does not decide.
  */
-#ifndef LACUNA_PRODUCTS_CUH
-#define LACUNA_PRODUCTS_CUH
+#pragma once
 
 #include "cuda/select/means.cuh"
 
@@ -52,5 +51,3 @@ static __device__ __forceinline__ double exact_product(const double *g, const ui
     }
     return dot;
 }
-
-#endif

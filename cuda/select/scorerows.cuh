@@ -2,8 +2,7 @@
  * scorerows.cuh - a warp for a row of scores of units: its softmax, and the best of it into the
  * map.
  */
-#ifndef LACUNA_SCOREROWS_CUH
-#define LACUNA_SCOREROWS_CUH
+#pragma once
 
 #include "cuda/select/cut.cuh"
 #include "cuda/select/maprows.cuh"
@@ -53,5 +52,3 @@ static __device__ __forceinline__ void keep_best(const map_rows &map, int64_t ro
         return best || j == own;
     });
 }
-
-#endif

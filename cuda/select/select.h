@@ -6,8 +6,7 @@
  * select_<id>`, and METHOD_GPU in core/methods.def. It must choose what the method's CPU side
  * chooses. The two sides are connected only by the method's name and its rule (core/rules.h).
  */
-#ifndef LACUNA_SELECT_H
-#define LACUNA_SELECT_H
+#pragma once
 
 #include "cuda/linkage.h"
 
@@ -128,5 +127,3 @@ int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0,
                       int64_t **ptr, int32_t **col, struct err *err);
 
 END_C
-
-#endif

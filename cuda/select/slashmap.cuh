@@ -5,8 +5,7 @@
  *
  * A thread block chooses from a list (wide.cuh), a warp makes a row of the map.
  */
-#ifndef LACUNA_SLASHMAP_CUH
-#define LACUNA_SLASHMAP_CUH
+#pragma once
 
 #include "cuda/select/lastrows.cuh"
 #include "cuda/select/method.cuh"
@@ -365,5 +364,3 @@ static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, stru
     return CU_STATUS(
         err, run_kernel(g->stream, slash_pairs_map, dim3(ceil_div(a.n, 8), a.heads), 256, 0, a));
 }
-
-#endif

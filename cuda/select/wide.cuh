@@ -4,8 +4,7 @@
  * Once no more values are in doubt than there are threads, each thread goes on with one of them.
  * Sums are in double, in a fixed order. cut.cuh serves short lists, one warp per list.
  */
-#ifndef LACUNA_WIDE_CUH
-#define LACUNA_WIDE_CUH
+#pragma once
 
 #include "cuda/warp.cuh"
 
@@ -284,5 +283,3 @@ static __device__ __forceinline__ void wide_pick(G get, int n, int want, uint32_
     }
     wide_bits(bits, words, [&](int x) { return wide_has(c, x < n ? get(x) : 0, x < n, &seen); });
 }
-
-#endif

@@ -2,8 +2,7 @@
  * benchcu.h - what the parts of benchcu (benchcu.c) share: the run, samples that last
  * equally long, and a line for attention.
  */
-#ifndef LACUNA_BENCHCU_H
-#define LACUNA_BENCHCU_H
+#pragma once
 
 #include "core/gpumodel.h"
 #include "cuda/ops.h"
@@ -106,5 +105,3 @@ int bench_selections(struct bench *b, struct err *err);
 int bench_plans(struct bench *b, struct err *err);
 int bench_own(struct bench *b, struct err *err);
 int bench_metrics(struct bench *b, struct err *err);
-
-#endif

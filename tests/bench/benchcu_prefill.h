@@ -1,8 +1,7 @@
 /*
  * benchcu_prefill.h - speed of a language model's run on the GPU, for benchcu.
  */
-#ifndef LACUNA_BENCHCU_PREFILL_H
-#define LACUNA_BENCHCU_PREFILL_H
+#pragma once
 
 #include "core/err.h"
 
@@ -12,5 +11,3 @@
  * does not count, and print medians of the device time without and with the loss of all tokens
  * (core/decoder.h: reading weights and handing out are not in it). */
 int bench_prefill(const char *dir, const char *prompt, int64_t n, int samples, struct err *err);
-
-#endif

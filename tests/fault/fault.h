@@ -2,8 +2,7 @@
  * fault.h - the driver: commands of a small chain, run with a fault, and their results held against
  * those of an undisturbed run.
  */
-#ifndef LACUNA_FAULT_H
-#define LACUNA_FAULT_H
+#pragma once
 
 #include "core/buf.h"
 #include "tests/fault/faultlog.h"
@@ -130,5 +129,3 @@ void each_allocation_fails(const struct step *s, struct tally *t);
 void clock_steps(const struct step *s, struct tally *t);
 void kills(const struct step *s, struct tally *t);
 void power_cuts(const struct step *s, struct tally *t); /* powercut.c */
-
-#endif

@@ -2,8 +2,7 @@
  * faultlog.h - what the driver tells the shim (environment) and what the shim tells the driver (a
  * log of calls).
  */
-#ifndef LACUNA_FAULTLOG_H
-#define LACUNA_FAULTLOG_H
+#pragma once
 
 #include <stdint.h>
 
@@ -75,5 +74,3 @@ struct fault_entry {
     int64_t file, at; /* inode; offset of a write, new size of a truncation or reservation */
     int64_t counts[COUNTERS];
 };
-
-#endif

@@ -2,8 +2,7 @@
  * bytes_h5.h - changes of the metadata bytes of an HDF5 file whose checksums are made right again:
  * libhdf5 takes such bytes for what its own writer meant.
  */
-#ifndef LACUNA_BYTES_H5_H
-#define LACUNA_BYTES_H5_H
+#pragma once
 
 #include "tests/fuzz/fuzz.h"
 
@@ -17,5 +16,3 @@ void fuzz_h5_setup(void);
  * checksums. */
 void fuzz_h5_change(struct fuzz_rng *r, struct buf *x, const struct fuzz_corpus *c,
                     void (*mend)(struct buf *x));
-
-#endif

@@ -12,8 +12,7 @@
  * target finds that an accepted input gave an impossible result. The failing input is left in
  * <program>-NAME-SEED-CASE.crash.
  */
-#ifndef LACUNA_FUZZ_H
-#define LACUNA_FUZZ_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/err.h"
@@ -88,5 +87,3 @@ size_t fuzz_tokens(struct fuzz_rng *r, struct buf *x, size_t begin, size_t end);
 
 /* Replace x[at, at + drop) by src[0..len). Ranges outside x are clipped. */
 void fuzz_splice(struct buf *x, size_t at, size_t drop, const void *src, size_t len);
-
-#endif

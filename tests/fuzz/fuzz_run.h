@@ -1,8 +1,7 @@
 /*
  * fuzz_run.h - running a fuzzer (fuzz.c).
  */
-#ifndef LACUNA_FUZZ_RUN_H
-#define LACUNA_FUZZ_RUN_H
+#pragma once
 
 #include "tests/fuzz/fuzz.h"
 
@@ -17,5 +16,3 @@ struct fuzz_options {
 /* Returns 0, 1 after a failed case, or 2 without a scratch directory or seeds; a crash or a
  * sanitizer ends the process. */
 int fuzz_run(const struct fuzz_target *t, const struct fuzz_options *o, const char *program);
-
-#endif

@@ -2,8 +2,7 @@
  * mutate_h5.h - changes of an HDF5 file through the HDF5 library: the file stays well-formed HDF5
  * (its metadata checksums are right), and what a reader finds in it is not what it expects.
  */
-#ifndef LACUNA_MUTATE_H5_H
-#define LACUNA_MUTATE_H5_H
+#pragma once
 
 #include "tests/fuzz/fuzz.h"
 
@@ -14,5 +13,3 @@ bool fuzz_h5(struct fuzz_rng *r, struct buf *x);
 
 /* Set a string attribute of the root group. */
 bool fuzz_h5_set_string(struct buf *x, const char *name, const char *value);
-
-#endif

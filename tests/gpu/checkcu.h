@@ -2,8 +2,7 @@
  * checkcu.h - the parts of checkcu (checkcu.c), each in the file of its name. They add to the
  * counts of checks and failures, and print a line for each thing they checked.
  */
-#ifndef LACUNA_CHECKCU_H
-#define LACUNA_CHECKCU_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/decoder.h"
@@ -91,5 +90,3 @@ void check_same(const char *a, const char *b);
 
 /* Every method on calls of 1, 3, 8 and 32 heads of each trace. Counts checks and failures. */
 void check_calls(int n, char *const *paths);
-
-#endif

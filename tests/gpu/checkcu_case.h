@@ -2,8 +2,7 @@
  * checkcu_case.h - one attention problem for the GPU checks and benchmarks: data, lists, launch,
  * and comparison with the CPU reference (attn_rows in double) on sampled blocks of rows.
  */
-#ifndef LACUNA_CHECKCU_CASE_H
-#define LACUNA_CHECKCU_CASE_H
+#pragma once
 
 #include "core/mask.h"
 #include "cuda/attn/attn.h"
@@ -120,5 +119,3 @@ struct accel_filter cu_filter(const struct filter_kernel *k, double pv);
 /* Put n floats, converted to `type`, into new arena memory; complete on return. */
 int cu_put(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
            struct err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * accelrun.h - what back ends made of the CPU reference share, for tests.
  */
-#ifndef LACUNA_ACCELRUN_H
-#define LACUNA_ACCELRUN_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/attention.h"
@@ -207,5 +206,3 @@ static inline void accel_untimed(const struct accel_call *c, struct accel_result
                                .kv = c->n / c->group,
                                .counters = {NAN, NAN, NAN, NAN, ""}};
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * capturerun.h - run `lacuna capture` in the test's process.
  */
-#ifndef LACUNA_CAPTURERUN_H
-#define LACUNA_CAPTURERUN_H
+#pragma once
 
 #include "core/cmd.h"
 #include "core/trace.h"
@@ -59,5 +58,3 @@ static inline struct trace *open_trace(const char *path)
     MUST(trace_open(path, &t, ERR));
     return t;
 }
-
-#endif

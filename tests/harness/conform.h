@@ -1,8 +1,7 @@
 /*
  * conform.h - parameter sets, heads and checks of the conformance suite.
  */
-#ifndef LACUNA_CONFORM_H
-#define LACUNA_CONFORM_H
+#pragma once
 
 #include "tests/harness/methodrun.h"
 
@@ -55,5 +54,3 @@ void conform_check(const char *text, struct sim_head *h, const char *what);
     } while (0)
 
 void conform_finite(const char *where, const struct conform_result *res);
-
-#endif

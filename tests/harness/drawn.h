@@ -2,8 +2,7 @@
  * drawn.h - what the tests of figures share: a figure that is drawn, or refused, and what stands
  * beside its picture. Each file that includes it has a state of its own.
  */
-#ifndef LACUNA_DRAWN_H
-#define LACUNA_DRAWN_H
+#pragma once
 
 #include "core/fileio.h"
 #include "core/log.h"
@@ -129,5 +128,3 @@ static inline void assert_drawn(const struct drawn *d)
                       d->texts[i], n, buf_str(&text));
     }
 }
-
-#endif

@@ -2,8 +2,7 @@
  * evalcmd.h - `lacuna` as a process, and what it leaves behind. The program is $LACUNA (default
  * build/lacuna). Whatever goes wrong fails the test.
  */
-#ifndef LACUNA_EVALCMD_H
-#define LACUNA_EVALCMD_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/record.h"
@@ -35,5 +34,3 @@ float *evalcmd_read_nll(const char *path, int64_t *rows, int64_t *n);
 
 /* Lines of DIR/FILE, so that doubled records show; 0 without it. */
 int64_t evalcmd_count_lines(const char *dir, const char *file);
-
-#endif

@@ -2,8 +2,7 @@
  * floats.h - arrays of floats for devices made of the CPU's own building blocks, and what they give
  * beside the CPU.
  */
-#ifndef LACUNA_FLOATS_H
-#define LACUNA_FLOATS_H
+#pragma once
 
 #include "core/decoder.h"
 #include "core/dtype.h"
@@ -35,5 +34,3 @@ static inline void check_same(const char *what, const float *x, const float *y, 
         ck_assert_msg(fabs((double)x[i] - y[i]) <= 2e-5 * (1 + fabs((double)y[i])),
                       "%s[%zu] = %g on the device, %g on the CPU", what, i, x[i], y[i]);
 }
-
-#endif

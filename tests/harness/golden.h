@@ -1,8 +1,7 @@
 /*
  * golden.h - heads of the golden files in tests/data as method inputs.
  */
-#ifndef LACUNA_GOLDEN_H
-#define LACUNA_GOLDEN_H
+#pragma once
 
 #include "sim/headload.h"
 
@@ -62,5 +61,3 @@ int drawn_operand(const struct head_in *in, enum trace_aux which, int64_t gates,
 #define HEAD(h, make, ...)                                                                         \
     OWN(sim_head_free) struct sim_head h;                                                          \
     MUST(make(__VA_ARGS__, &h, ERR))
-
-#endif

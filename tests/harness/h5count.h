@@ -1,8 +1,7 @@
 /*
  * h5count.h - the number of attributes of an HDF5 object, by the call that the library has.
  */
-#ifndef LACUNA_H5COUNT_H
-#define LACUNA_H5COUNT_H
+#pragma once
 
 #include <hdf5.h>
 #include <stdint.h>
@@ -19,5 +18,3 @@ static inline int64_t h5_attributes(hid_t object)
 #endif
     return rc < 0 ? -1 : (int64_t)info.num_attrs;
 }
-
-#endif

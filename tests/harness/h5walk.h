@@ -1,8 +1,7 @@
 /*
  * h5walk.h - any HDF5 file through the guard: open it, visit every object, read everything in it.
  */
-#ifndef LACUNA_H5WALK_H
-#define LACUNA_H5WALK_H
+#pragma once
 
 #include "core/h5util.h"
 
@@ -21,5 +20,3 @@ int h5walk_read(void *ctx, hid_t object, const char *path, struct err *err);
 /* Elements of a dataset as stored: *data is malloc'd, *n bytes. NULL and 0 for more than 1 MiB and
  * for types with references or variable lengths. */
 int h5walk_elements(hid_t dset, void **data, size_t *n, struct err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * hyperweights.h - the weights that HyperAttention's plan gives to the keys of a query.
  */
-#ifndef LACUNA_HYPERWEIGHTS_H
-#define LACUNA_HYPERWEIGHTS_H
+#pragma once
 
 #include "sim/methods/hyperattention/hyperplan.h"
 #include "tests/harness/suite.h"
@@ -41,5 +40,3 @@ static inline double hyper_weights(const struct hyper_plan *p, int64_t i, double
     }
     return zeros;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * maskblocks.h - masks that `lacuna replay --dump-masks` wrote, as block lists for the benchmark.
  */
-#ifndef LACUNA_MASKBLOCKS_H
-#define LACUNA_MASKBLOCKS_H
+#pragma once
 
 #include "core/maskfile.h"
 
@@ -26,5 +25,3 @@ int mask_sets(const struct maskfile *f, struct mask_set **sets, int64_t *n, stru
  * *share is their number over that of blocks with an allowed pair. */
 int mask_blocks(const struct maskfile *f, const struct mask_set *s, int bq, int bk, int64_t **ptr,
                 int32_t **col, double *share, struct err *err);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * methodrun.h - run a method given as text on a head, for tests.
  */
-#ifndef LACUNA_METHODRUN_H
-#define LACUNA_METHODRUN_H
+#pragma once
 
 #include "core/buf.h"
 #include "core/json.h"
@@ -391,5 +390,3 @@ static inline int assert_agree(const struct record *a, const struct record *b, d
         STEP(step_has_r, text, h, t, carry);                                                       \
         HAS(&step_has_r, tol, names, __VA_ARGS__);                                                 \
     } while (0)
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * records_fixture.h - records made by hand, for the tests of tables and figures.
  */
-#ifndef LACUNA_RECORDS_FIXTURE_H
-#define LACUNA_RECORDS_FIXTURE_H
+#pragma once
 
 #include "analyze/load.h"
 
@@ -38,5 +37,3 @@ void fixture_write_records(struct fixture_records *f, const char *dir);
 
 /* Two sweeps, an oracle, dense, a skipped and a failed cell over 2 layers x 2 heads. */
 void fixture_study(struct fixture_records *f);
-
-#endif

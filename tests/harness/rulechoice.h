@@ -1,8 +1,7 @@
 /*
  * rulechoice.h - what a device chooses by a rule (core/rules.h), made on the CPU.
  */
-#ifndef LACUNA_RULECHOICE_H
-#define LACUNA_RULECHOICE_H
+#pragma once
 
 #include "core/accel.h"
 #include "core/method_run.h"
@@ -17,5 +16,3 @@ bool rule_choose(const struct accel_choice *c, const struct head_in *in, struct 
  * the head. False: none does. */
 bool setting_choose(const struct method_run *runs, int64_t n, const struct accel_choice *c,
                     const struct head_in *in, struct mask *m);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * spargerun.h - SpargeAttn with parameters given as text, for its tests.
  */
-#ifndef LACUNA_SPARGERUN_H
-#define LACUNA_SPARGERUN_H
+#pragma once
 
 #include "core/rng.h"
 #include "sim/methods/spargeattn/spargeattn.h"
@@ -80,5 +79,3 @@ static inline double sparge_metric(const char *text, const struct sim_head *h, c
     sparge_record(text, h, &r);
     return record_get(&r, name);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * those that are named. Test data lies in tests/data; the working directory of a test is the
  * repository root.
  */
-#ifndef LACUNA_SUITE_H
-#define LACUNA_SUITE_H
+#pragma once
 
 #include "core/err.h"
 #include "core/mem.h"
@@ -93,5 +92,3 @@ const char *test_path(const char *name);
 
 /* Is neither a file of that name there, nor an unfinished one of its writer? */
 bool test_absent(const char *name);
-
-#endif

@@ -2,8 +2,7 @@
  * table_fixture.h - what the tests of tables share: records, the set and the table that they
  * become, and looks at its cells. Each file that includes it has a state of its own.
  */
-#ifndef LACUNA_TABLE_FIXTURE_H
-#define LACUNA_TABLE_FIXTURE_H
+#pragma once
 
 #include "analyze/tables.h"
 #include "core/log.h"
@@ -149,5 +148,3 @@ static inline void assert_table(const struct tabled *d)
         ck_assert_msg(d->notes[i][0] == '!' ? !has_note(d->notes[i] + 1) : has_note(d->notes[i]),
                       "%s: note '%s'", d->name, d->notes[i]);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * testmethods.h - all methods of the simulator, and the example of doc/adding-a-method.md, which no
  * program but the tests has.
  */
-#ifndef LACUNA_TESTMETHODS_H
-#define LACUNA_TESTMETHODS_H
+#pragma once
 
 #include "core/method_run.h"
 #include "tests/harness/suite.h"
@@ -28,5 +27,3 @@ static inline void run_free(struct method_run **run)
 {
     method_runs_free(*run, 1);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * tinymodel.h - the tiny checkpoints of tests/data/tiny as directories, with any part of them
  * changed.
  */
-#ifndef LACUNA_TINYMODEL_H
-#define LACUNA_TINYMODEL_H
+#pragma once
 
 #include "core/err.h"
 #include "core/json.h"
@@ -33,5 +32,3 @@ void tiny_put_weights(const char *dir, const char *variant, int shards, const ch
  * tensor `leave_out` (NULL: all). */
 void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, int shards,
                          const char *leave_out);
-
-#endif

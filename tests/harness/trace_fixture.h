@@ -1,8 +1,7 @@
 /*
  * trace_fixture.h - small traces with known contents, for the tests of everything that reads one.
  */
-#ifndef LACUNA_TRACE_FIXTURE_H
-#define LACUNA_TRACE_FIXTURE_H
+#pragma once
 
 #include "core/trace.h"
 
@@ -51,5 +50,3 @@ void trace_locate(const struct trace *t, int64_t call, enum trace_what what, int
 
 /* HDF5 objects of any kind that are still open in this process. */
 int64_t hdf5_objects_open(void);
-
-#endif

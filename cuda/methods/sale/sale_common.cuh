@@ -2,8 +2,7 @@
  * sale_common.cuh - what the parts of SALE's choice on the GPU share: arguments, regions, rounding,
  * and the comparison of integer products with the thresholds of their rows, a lane at a time.
  */
-#ifndef LACUNA_SALE_COMMON_CUH
-#define LACUNA_SALE_COMMON_CUH
+#pragma once
 
 #include "cuda/select/method.cuh"
 
@@ -192,5 +191,3 @@ static __device__ __forceinline__ bool sums_are_exact(const sale_args &a, int he
 /* Set the bits of the tested blocks that pass in a.map.map, which holds none of theirs yet. maps:
  * of qi, boxes of d bytes x 64 rows, and of ki, x 128 rows. */
 int sale_test_sm90(struct gpu *g, const sale_args &a, const CUtensorMap *maps, struct err *err);
-
-#endif

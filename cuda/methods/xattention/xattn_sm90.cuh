@@ -2,8 +2,7 @@
  * xattn_sm90.cuh - the numbers that the kernels of xattention share, and the launch of its scores
  * on Hopper (xattn_sm90.cu).
  */
-#ifndef LACUNA_XATTN_SM90_CUH
-#define LACUNA_XATTN_SM90_CUH
+#pragma once
 
 #include "cuda/select/method.cuh"
 
@@ -53,5 +52,3 @@ int xattn_sm90_init(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct er
 
 /* Fill a.top and a.sum. */
 int xattn_sm90_launch(struct gpu *g, const xattn_args &a, const xattn_sm90 &s, struct err *err);
-
-#endif
