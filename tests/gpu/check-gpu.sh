@@ -156,7 +156,7 @@ calibrations() {
     prompt 60000 >"$work/calib.txt"
     "$bin/lacuna" capture -q -m datasets/models/code-lm --prompt "$work/calib.txt" --tokens 4096 --dtype bf16 \
         --layers 1 --maps 0 -o "$work/calib.h5" || return
-    for method in sale spargeattn sampleattention minference flexprefill; do
+    for method in sale spargeattn sampleattention minference; do
         for device in cpu cuda; do
             "$bin/lacuna" calibrate -q --backend "$device" "$method" "$work/calib.h5" --force \
                 -o "$work/$device.json" || return
