@@ -38,15 +38,17 @@ int io_open(const char *path, int *out, int64_t *size, struct err *err)
     struct stat st;
     PASS_ON(refuse_part(path, err));
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
-    OWN(io_close_at) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
-    if (fstat(fd, &st) != 0)
-        return err_sys(err, ERR_IO, "%s: cannot stat", path);
-    if (!S_ISREG(st.st_mode))
-        return err_set(err, ERR_INPUT, "%s: not a regular file", path);
+    int rc = fstat(fd, &st) != 0    ? err_sys(err, ERR_IO, "%s: cannot stat", path)
+             : !S_ISREG(st.st_mode) ? err_set(err, ERR_INPUT, "%s: not a regular file", path)
+                                    : 0;
+    if (rc) {
+        close(fd);
+        return rc;
+    }
     *out = fd;
-    fd = -1;
     *size = st.st_size;
     return 0;
 }
