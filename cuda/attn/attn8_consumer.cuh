@@ -12,7 +12,7 @@
 template <class T> struct consumer8 : tile_rows<T> {
     static constexpr int BN = T::BN, D = T::D, SHIFT_BITS = 0x4B400000;
     /* Four warpgroups have no registers for the references as they were rounded. */
-    static constexpr bool KEEPS = !T::FILTER && T::WG * T::TEAMS < 4;
+    static constexpr bool KEEPS = !T::FILTER && T::WG < 4;
     static constexpr float SHIFT = 12582912, /* of the bits SHIFT_BITS */
         COARSE = 0.015625; /* log2 units of a score's one: from here on it is converted */
 
@@ -143,6 +143,12 @@ template <class T> struct consumer8 : tile_rows<T> {
         return fmaf(-SHIFT, scale, fmaf(SHIFT, scale, x));
     }
 
+    /* The reference of row r as the stage before subtracted it. */
+    DEVICE float subtracted(int r) const
+    {
+        return KEEPS ? kept[r] : rounded(m[r], before);
+    }
+
     /* Follow the largest scores of the rows, which lie at most a.scales.top above their references
      * m. c: factors of what was summed before; base: what exponentials subtracts. Most stages raise
      * no row of a warp, and have no shuffles.
@@ -153,10 +159,7 @@ template <class T> struct consumer8 : tile_rows<T> {
     template <bool FLOATS>
     DEVICE void raise(float (&top)[2], float scale, float (&c)[2], float (&base)[2])
     {
-        float of[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            of[r] = KEEPS ? kept[r] : rounded(m[r], before);
+        float of[2] = {subtracted(0), subtracted(1)};
         top[0] -= a.scales.top;
         top[1] -= a.scales.top;
         if (__any_sync(~0u, top[0] > m[0] || top[1] > m[1])) {
@@ -401,8 +404,7 @@ template <class T> struct consumer8 : tile_rows<T> {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             float bias = 0;
-            f[r] =
-                m[r] == -INFINITY ? 1 : exp2_fast((KEEPS ? kept[r] : rounded(m[r], before)) - m[r]);
+            f[r] = m[r] == -INFINITY ? 1 : exp2_fast(subtracted(r) - m[r]);
             l[r] *= f[r];
             if (a.scales.bias && first + 8 * r < a.nq)
                 bias = __ldg(a.scales.bias + ((int64_t)head_of(tile) * a.nq + first + 8 * r));
