@@ -206,15 +206,26 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             arith::template soften<false, FROM, TO>(s, reference, sum);
     }
 
+    /* Scores [FROM, TO) become probabilities, with sums in l as `mine` says. Sums end at EARLY and
+     * with a unit, so that l has the same bits whether a stage is multiplied as a whole or not. */
+    template <int FROM, int TO>
+    DEVICE void soften_and_sum(score (&s)[BN / 2], const float (&reference)[2], int mine)
+    {
+        constexpr int UNIT = FROM / SCORES, END = (UNIT + 1) * SCORES;
+        constexpr int CUT = FROM < EARLY && EARLY < END ? EARLY : END;
+        float sum[2];
+        soften<FROM, CUT>(s, reference, sum);
+        add_sums<UNIT>(sum, mine);
+        if constexpr (CUT < TO)
+            soften_and_sum<CUT, TO>(s, reference, mine);
+    }
+
     /* A part of a stage that is multiplied as a whole. Probabilities are packed among the last
      * exponentials, where P V of the stage before has ended by then. */
     template <int FROM, int TO>
     DEVICE void take_whole(score (&s)[BN / 2], const float (&reference)[2])
     {
-        float sum[2];
-        soften<FROM, TO>(s, reference, sum);
-        l[0] += sum[0];
-        l[1] += sum[1];
+        soften_and_sum<FROM, TO>(s, reference, ALL);
         if (TO == BN / 2 && PARTS == 1)
             arith::template pack_all<0, TO>(s);
     }
@@ -223,10 +234,8 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     template <int UNIT>
     DEVICE void take(score (&s)[BN / 2], const float (&reference)[2], int mine, int any)
     {
-        float sum[2];
         if (any >> UNIT & 1 || f.keep_sum) {
-            soften<UNIT * SCORES, (UNIT + 1) * SCORES>(s, reference, sum);
-            add_sums<UNIT>(sum, mine);
+            soften_and_sum<UNIT * SCORES, (UNIT + 1) * SCORES>(s, reference, mine);
             if (PARTS == 1)
                 put<UNIT>(s, mine, any);
         }
