@@ -621,6 +621,11 @@ static int check_setting(struct gpu *g, const struct method_run *run,
                             .data = i % 4 < 2 ? DATA_NORMAL : DATA_SMOOTH};
         PASS_ON(check_case(g, run, c, t, err));
     }
+    if (t->cases == 0) { /* a video of whole frames, where the method takes no other */
+        struct cu_case c = {
+            .problem = {2, 1, 64, 1024, 1024, 0, 0, 0}, .once = choice->brief, .data = DATA_NORMAL};
+        PASS_ON(check_case(g, run, c, t, err));
+    }
     if (!small) { /* more heads than multiprocessors: some thread blocks have more than one tile */
         struct cu_case c = {.problem = {160, 40, 64, 300, 300, 0, 1, 0}, .data = DATA_NORMAL};
         PASS_ON(check_case(g, run, c, t, err));
