@@ -16,6 +16,10 @@ template <class T> struct consumer8 : tile_rows<T> {
     static constexpr float SHIFT = 12582912, /* of the bits SHIFT_BITS */
         COARSE = 0.015625; /* log2 units of a score's one: from here on it is converted */
 
+    /* What a score of 0 is. Where half of the keys are multiplied at a time, products are added to
+     * the bits of SHIFT. */
+    static constexpr int ORIGIN = T::BY_CHANNEL || T::FILTER ? 0 : SHIFT_BITS;
+
     using rows = tile_rows<T>;
     using rows::a, rows::inv, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
     using rows::first_row, rows::lane, rows::warp;
@@ -47,12 +51,15 @@ template <class T> struct consumer8 : tile_rows<T> {
         warp_arrive(smem_addr(bar));
     }
 
-    /* Begin the scores of the stage, whose keys are there. Teams wait for them here. */
+    /* Begin the scores of the stage, whose keys are there. Teams wait for them, and for their turn,
+     * here. */
     DEVICE void issue_scores(int (&s)[BN / 2])
     {
         uint64_t qd = operand<D>(sm.q[q.at] + w * 64 * D), kd = operand<D>(sm.k[kv.at]);
-        if (T::TEAMS > 1)
+        if (T::TEAMS > 1) {
             mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+            rows::take_turn();
+        }
         hold(s);
         wgmma_fence();
 #pragma unroll
@@ -107,7 +114,7 @@ template <class T> struct consumer8 : tile_rows<T> {
 #pragma unroll
         for (int i = FROM; i < TO; i++) {
             bool seen = 8 * ((i - FROM) / 4) + i % 2 < end[i / 2 % 2];
-            s[i] = __float_as_int(seen ? (float)s[i] * scale : -INFINITY);
+            s[i] = __float_as_int(seen ? (float)(s[i] - ORIGIN) * scale : -INFINITY);
         }
     }
 
@@ -132,7 +139,7 @@ template <class T> struct consumer8 : tile_rows<T> {
                 x = __vimax3_s32(x, s[i], s[i + 1]);
                 y = __vimax3_s32(y, s[i + 4], s[i + 5]);
             }
-            top[r] = (float)max(x, y) * scale;
+            top[r] = (float)(max(x, y) - ORIGIN) * scale;
         }
     }
 
@@ -189,7 +196,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         for (int i = FROM; i < TO; i++) {
             const int r = i / 2 % 2;
             float x = FLOATS ? __int_as_float(s[i]) - base[r]
-                             : fmaf(__int_as_float(s[i] + SHIFT_BITS) - shift, scale, -base[r]);
+                             : fmaf(__int_as_float(s[i] + SHIFT_BITS - ORIGIN) - shift, scale, -base[r]);
             float p = exp2_fast(x);
             s[i] = __float_as_int(p);
             sum[r] += p;
@@ -262,6 +269,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         int s[BN / 4];
         uint32_t p[BN / 8];
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        clear_half_scores(s);
         rows::take_turn();
         issue_half_scores(s, 0);
         wgmma_wait<0>();
@@ -270,6 +278,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         soften_half<MASKED>(s, p, scale_of(0), key0);
         mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
         add_half_values(p, 0);
+        clear_half_scores(s);
         issue_half_scores(s, 1);
         float scale = scale_of(1);
         wgmma_wait<0>();
@@ -284,6 +293,14 @@ template <class T> struct consumer8 : tile_rows<T> {
         kv.next();
     }
 
+    static DEVICE void clear_half_scores(int (&s)[BN / 4])
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 4; i++)
+            s[i] = ORIGIN;
+        hold(s);
+    }
+
     DEVICE void issue_half_scores(int (&s)[BN / 4], int half)
     {
         uint64_t qd = operand<D>(sm.q[q.at] + w * 64 * D);
@@ -292,7 +309,7 @@ template <class T> struct consumer8 : tile_rows<T> {
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < D / 32; i++)
-            wgmma_s8(s, qd + 2 * i, kd + 2 * i, i > 0);
+            wgmma_s8(s, qd + 2 * i, kd + 2 * i, true);
         wgmma_commit();
     }
 

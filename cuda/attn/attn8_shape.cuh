@@ -22,7 +22,7 @@ struct shape8 : shape<D_, BN_, WG_, STAGES_, KIND_, UNIT_, UNIT_> {
 
 /* The same shape for lists of which every tile is multiplied (attn8_lists.cuh). */
 template <class T> struct unskipped : T {
-    static constexpr bool SKIPS = false;
+    static constexpr bool SKIPS = false, TURNS = false;
 };
 
 /*                             D   BN  WG ST               UNIT */
@@ -37,6 +37,7 @@ using filter8_64_wide = teams<shape8<64, 128, 1, 3, BLOCKS_FILTER>, 4>;
 using filter8_64_tall = teams<shape8<64, 64, 2, 8, BLOCKS_FILTER>, 2>;
 using filter8f_128_wide = teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 128, false>, 3>;
 using filter8f_128_tall = shape8<128, 128, 2, 3, BLOCKS_FILTER, 64, false>;
+using filter8f_128_half = teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 64, false>, 3>;
 using filter8f_64_wide = teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 128, false>, 3>;
 using filter8f_64_tall = teams<shape8<64, 64, 2, 6, BLOCKS_FILTER, 64, false>, 2>;
 using list8f_128 = unskipped<teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 32, false>, 3>>;

@@ -34,7 +34,7 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
     KERNEL(d, filter##d##_##shape, lists, scope, "filter", suffix, "", by),                        \
         KERNEL(d, filter8_##d##_##bytes, lists, scope, "filter-int8", suffix, "INT8 and e4m3, ",   \
                by),                                                                                \
-        KERNEL(d, filter8f_##d##_##shape, lists, scope, "filter-int8-f16", suffix,                 \
+        KERNEL(d, filter8f_##d##_##bytes, lists, scope, "filter-int8-f16", suffix,                 \
                "INT8 and float16, ", by)
 #define WIDE(d, scope, suffix, by) KERNELS(d, wide, wide, "64x128", scope, suffix, by)
 #define TALL(d, scope, bytes, suffix, by) KERNELS(d, tall, bytes, "128x64", scope, suffix, by)

@@ -385,6 +385,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         arith::template tops_of<FLOATS, 0, SCORES>(s, top[0]);
         if constexpr (UNITS > 1)
             arith::template tops_of<FLOATS, SCORES, BN / 2>(s, top[1]);
+        arith::pass_turn();
         close = near(top[0], m, distance());
         if (UNITS > 1)
             close |= near(top[UNITS - 1], m, distance()) << 1;
@@ -537,6 +538,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             whole_stage(lacks, n == 1);
             lacks = false;
         }
+        arith::sit_out();
         arith::lent = kv.before().at;
     }
 
@@ -545,6 +547,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         int4 item;
         if (T::LENDS)
             arith::lent = -1;
+        arith::begin_team_turns();
         while (arith::next_item(item)) {
             arith::start_item(item);
             by::start();
@@ -562,6 +565,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             arith::finish();
             q.next();
         }
+        arith::end_team_turns();
         tma_store_wait_read();
     }
 };
@@ -578,9 +582,11 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     const int group = uniform(threadIdx.x >> 7);
 
     for (int team = 0; team < T::TEAMS; team++) {
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             for (int i = 0; i < teams->SLOTS * T::WG; i++)
                 mbar_init(smem_addr(&teams[team].said_full[0][i]), SCOPE == 128 ? 8 : 4);
+            teams[team].next_turn = tile_rows<T>::TEAM_TURN + (team + 1) % T::TEAMS;
+        }
         attn_begin(teams[team], maps);
     }
     if (group == 0) {

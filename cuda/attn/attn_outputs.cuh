@@ -8,6 +8,9 @@
 
 template <class T> struct tile_rows {
     static constexpr int DV = T::DV;
+    static constexpr bool TEAM_TURNS = T::TEAMS > 1 && T::TURNS;
+    static constexpr int TEAM_TURN = 5; /* barrier of the first team; those before it are of the
+                                         * outputs */
 
     attn_smem<T> &sm;
     const attn_args &a;
@@ -43,12 +46,53 @@ template <class T> struct tile_rows {
     DEVICE void take_turn()
     {
         if (T::TURNS)
-            named_sync(1 + w, 256);
+            named_sync(TEAM_TURNS ? team_turn() : 1 + w, 256);
     }
     DEVICE void pass_turn()
     {
         if (T::TURNS)
-            named_arrive(1 + (w + 1) % T::WG, 256);
+            named_arrive(TEAM_TURNS ? next_turn(sm) : 1 + (w + 1) % T::WG, 256);
+    }
+
+    static DEVICE int team_turn()
+    {
+        return TEAM_TURN - 1 + (threadIdx.x >> 7);
+    }
+    static DEVICE volatile int &next_turn(attn_smem<T> &of)
+    {
+        return of.next_turn;
+    }
+
+    /* The last team hands the first turn to the first. */
+    DEVICE void begin_team_turns()
+    {
+        if (TEAM_TURNS && team_turn() == TEAM_TURN + T::TEAMS - 1)
+            named_arrive(TEAM_TURN, 256);
+    }
+
+    /* The way of an item's outputs takes about as long as a round of turns. */
+    DEVICE void sit_out()
+    {
+        if (TEAM_TURNS) {
+            take_turn();
+            pass_turn();
+        }
+    }
+
+    /* A team without more items: the one before it passes to the one behind it from now on. */
+    DEVICE void end_team_turns()
+    {
+        if (!TEAM_TURNS)
+            return;
+        take_turn();
+        int own = team_turn(), next = next_turn(sm);
+        if (next == own)
+            return;
+        attn_smem<T> *teams = &sm - (own - TEAM_TURN);
+        for (int i = 0; i < T::TEAMS && t() == 0; i++)
+            if (i != own - TEAM_TURN && next_turn(teams[i]) == own)
+                next_turn(teams[i]) = next;
+        named_arrive(next, 256);
     }
 
     DEVICE void rescale(const float (&c)[2])

@@ -103,6 +103,7 @@ struct shape {
 template <class T, int N> struct teams : T {
     static constexpr int TEAMS = N, THREADS = 128 * (N * T::WG + 1);
     static constexpr bool LENDS = T::WG == 1;
+    static constexpr bool TURNS = LENDS && T::D == 128;
     static constexpr int QBUFS = LENDS ? 1 : T::QBUFS;
     static constexpr int PRODUCERS = LENDS ? 1 : 2, Q_ARRIVALS = T::ARRIVALS + PRODUCERS - 1;
     static constexpr int REGS_PRODUCER = 32, REGS_CONSUMER = N * T::WG == 3 ? 160 : 112;
@@ -127,6 +128,7 @@ template <class T> struct attn_smem {
                                         * with BLOCKS_FILTER then each unit's entry (0: none) */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
+    int next_turn; /* of teams: the barrier of the one that has its turn after this one */
     uint64_t drawn[T::QBUFS]; /* BLOCKS_GATHER: that an item is in `work` */
     /* BLOCKS_FILTER: votes of the warps on a stage (filter_votes.cuh). The warps that vote together
      * are at most one ring of keys apart; there are at least twice as many slots, so that no slot
