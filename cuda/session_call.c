@@ -553,7 +553,8 @@ struct attend {
     struct accel_lists lists;        /* as asked, or of `plan` or `held`: ptr of the host, the rest
                                       * not set */
     struct map_plan plan;            /* tiles of masks that are on the device, */
-    struct list_plan block_plans[2]; /* or blocks of them: of launches with a filter, of others */
+    struct list_plan *block_plans;   /* or blocks of them: of launches that are planned together;
+                                      * owned */
     int n_block_plans;
     struct launch *launches; /* [n_launches], owned; those of a kind follow each other */
     int n_launches;
@@ -618,13 +619,15 @@ static bool same_arithmetic(const struct own_quantised *a, const struct own_quan
            a->factor == b->factor && a->v_top == b->v_top && a->sum == b->sum;
 }
 
-/* May heads with these filters be of one launch? Each has its own distance there. */
+/* May heads with these filters be of one launch? Each has its own distance there. Where none is
+ * skipped, a faster kernel may do. */
 static bool same_filter(const struct accel_filter *a, const struct accel_filter *b)
 {
     if (!a || !b)
         return a == b;
     return a->scope == b->scope && a->tail == b->tail &&
-           a->keep_denominator == b->keep_denominator && same_arithmetic(&a->quant, &b->quant);
+           a->keep_denominator == b->keep_denominator &&
+           (a->pv == INFINITY) == (b->pv == INFINITY) && same_arithmetic(&a->quant, &b->quant);
 }
 
 /* Put the heads of the section into launches, as few as there can be. */
@@ -830,6 +833,11 @@ static int plan_blocks(struct attend *a, struct launch *l, int n, struct list_pl
     return 0;
 }
 
+static bool same_tile(const struct launch *a, const struct launch *b)
+{
+    return memcmp(&a->kernel->tile, &b->kernel->tile, sizeof a->kernel->tile) == 0;
+}
+
 /* The plan of launch i, and of those that come with it: *n in all. */
 static int plan_from(struct attend *a, int i, int *n, struct accel_result *res, struct err *err)
 {
@@ -842,7 +850,7 @@ static int plan_from(struct attend *a, int i, int *n, struct accel_result *res, 
         return 0;
     }
     if (makes_blocks(a)) {
-        while (i + *n < a->n_launches && l[*n].kind == l->kind)
+        while (i + *n < a->n_launches && l[*n].kind == l->kind && same_tile(l, l + *n))
             ++*n;
         return plan_blocks(a, l, *n, a->block_plans + a->n_block_plans++, err);
     }
@@ -856,6 +864,7 @@ static int plan_from(struct attend *a, int i, int *n, struct accel_result *res, 
 static int plan_launches(struct attend *a, struct accel_result *res, struct err *err)
 {
     PASS_ON(set_launches(a, err));
+    PASS_ON(mem_zalloc(&a->block_plans, a->n_launches, sizeof *a->block_plans, "plans", err));
     PASS_ON(mem_zalloc(&a->blocks, a->lists.count, sizeof *a->blocks, "counts of blocks", err));
     for (int h = 0; h < a->lists.count && a->lists.ptr; h++)
         a->blocks[h] = rows_of(a, h)[a->groups] - rows_of(a, h)[0];
@@ -1085,7 +1094,7 @@ static int add_whole(struct attend *a, const struct launch *l, const struct attn
     }
     PASS_ON(find_kernel(a, &exact, err));
     bool here = l->kind == LAUNCH_DENSE || !makes_blocks(a), planned = exact.kind != l->kind;
-    planned |= memcmp(&exact.kernel->tile, &l->kernel->tile, sizeof l->kernel->tile) != 0;
+    planned |= !same_tile(&exact, l);
     if (planned) {
         exact.plan = (struct attn_plan){0};
         rc =
@@ -1293,6 +1302,7 @@ static void attend_free(struct attend *a)
     for (int i = 0; i < a->n_launches; i++)
         attn_plan_free(&a->launches[i].plan);
     free(a->launches);
+    free(a->block_plans);
     free(a->order);
     free(a->blocks);
 }

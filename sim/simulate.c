@@ -278,7 +278,10 @@ int run_record(struct run *run, struct record *r, struct err *err)
         PASS_ON(record_cost(run, r, err));
     note_full(run, r);
     if (run->arith.kind == ARITH_FILTER)
-        record_note(r, "arith=filter%s", run->arith.filter.quant.levels ? "-int8" : "");
+        record_note(r, "arith=%s",
+                    !run->arith.filter.quant.levels   ? "filter"
+                    : run->arith.filter.pv < INFINITY ? "filter-int8"
+                                                      : "int8");
     PASS_ON(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
     PASS_ON(record_metric(r, "host_select_ns", run->ns_select, err));
     if (run->out)

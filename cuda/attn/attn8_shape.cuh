@@ -20,9 +20,10 @@ struct shape8 : shape<D_, BN_, WG_, STAGES_, KIND_, UNIT_, UNIT_> {
                          V_BYTES = base::V_BYTES / (E4M3_ ? 2 : 1);
 };
 
-/* The same shape for lists of which every tile is multiplied (attn8_lists.cuh). */
+/* The same shape for lists of which every tile is multiplied. Turns do not help four units in a
+ * stage (attn8_lists.cuh). */
 template <class T> struct unskipped : T {
-    static constexpr bool SKIPS = false, TURNS = false;
+    static constexpr bool SKIPS = false, TURNS = T::TURNS && T::UNITS < 4;
 };
 
 /*                             D   BN  WG ST               UNIT */
@@ -40,5 +41,13 @@ using filter8f_128_tall = shape8<128, 128, 2, 3, BLOCKS_FILTER, 64, false>;
 using filter8f_128_half = teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 64, false>, 3>;
 using filter8f_64_wide = teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 128, false>, 3>;
 using filter8f_64_tall = teams<shape8<64, 64, 2, 6, BLOCKS_FILTER, 64, false>, 2>;
+using list8_128_wide = unskipped<filter8_128_wide>;
+using list8_128_half = unskipped<filter8_128_half>;
+using list8_64_wide = unskipped<filter8_64_wide>;
+using list8_64_tall = unskipped<filter8_64_tall>;
+using list8f_128_wide = unskipped<filter8f_128_wide>;
+using list8f_128_half = unskipped<filter8f_128_half>;
+using list8f_64_wide = unskipped<filter8f_64_wide>;
+using list8f_64_tall = unskipped<filter8f_64_tall>;
 using list8f_128 = unskipped<teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 32, false>, 3>>;
 using list8f_64 = unskipped<teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 32, false>, 3>>;

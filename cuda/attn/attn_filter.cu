@@ -38,10 +38,18 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
                "INT8 and float16, ", by)
 #define WIDE(d, scope, suffix, by) KERNELS(d, wide, wide, "64x128", scope, suffix, by)
 #define TALL(d, scope, bytes, suffix, by) KERNELS(d, tall, bytes, "128x64", scope, suffix, by)
-#define UNSKIPPED(d)                                                                               \
-    entry<list8f_##d, 64>("int8-f16-hd" #d "-64x32", "head dim " #d ", INT8 and float16, 64x32")
+#define LIST(d, shape, name, lists, text)                                                          \
+    entry<shape, 64>(name "-hd" #d "-" lists, "head dim " #d ", " text ", lists of " lists)
+#define LISTS(d, tall)                                                                             \
+    LIST(d, list8_##d##_wide, "int8", "64x128", "INT8 and e4m3"),                                  \
+        LIST(d, list8_##d##_##tall, "int8", "128x64", "INT8 and e4m3"),                            \
+        LIST(d, list8f_##d##_wide, "int8-f16", "64x128", "INT8 and float16"),                      \
+        LIST(d, list8f_##d##_##tall, "int8-f16", "128x64", "INT8 and float16"),                    \
+        LIST(d, list8f_##d, "int8-f16", "64x32", "INT8 and float16")
 
 const struct filter_kernel filter_kernels[] = {
+    LISTS(128, half),
+    LISTS(64, tall),
     WIDE(128, 64, "", ""),
     WIDE(128, 16, "-warp", " by 16 rows"),
     TALL(128, 128, tall, "", ""),
@@ -51,8 +59,6 @@ const struct filter_kernel filter_kernels[] = {
     WIDE(64, 16, "-warp", " by 16 rows"),
     TALL(64, 128, tall, "", ""),
     TALL(64, 32, tall, "-pair", " by 32 rows"),
-    UNSKIPPED(128),
-    UNSKIPPED(64),
     {},
 };
 
@@ -72,7 +78,7 @@ const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel
         return NULL;
     }
     for (const filter_kernel *k = filter_kernels; k->kernel.name; k++)
-        if (k->kernel.d == d && k->scope == f->scope && (k->skips || f->pv == INFINITY) &&
+        if (k->kernel.d == d && (k->skips ? k->scope == f->scope : f->pv == INFINITY) &&
             multiplies(&k->kernel, &f->quant) && attn_block_rows(k->kernel.lists, NULL) == f->bq &&
             attn_block_keys(k->kernel.lists, NULL) == f->bk)
             return k;

@@ -91,7 +91,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     /* No tile of the head is skipped. */
     DEVICE bool is_exempt() const
     {
-        return gap == __float_as_int(INFINITY);
+        return !T::SKIPS || gap == __float_as_int(INFINITY);
     }
 
     DEVICE void drop_values(const ring<STAGES> &of)
@@ -321,7 +321,7 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     DEVICE void whole_stage(bool lacks, bool is_last)
     {
         score s[BN / 2];
-        int listed = lacks ? ALL >> 1 : ALL, exempt = ALL;
+        int listed = UNITS > 1 && lacks ? ALL >> 1 : ALL, exempt = ALL;
         arith::issue_scores(s);
         if constexpr (T::LENDS && STAGES > 1)
             arith::return_lent();
@@ -362,7 +362,8 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
         }
         any = (any | exempt) & listed;
         int mine = SCOPE < 64 ? (own | exempt) & listed : any;
-        counts += __popc(mine);
+        if (T::SKIPS)
+            counts += __popc(mine);
         if (any == ALL)
             multiply<FLOATS, ALL>(s, c, mine);
         else if (UNITS > 1 && any == 2)
@@ -552,15 +553,18 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             arith::start_item(item);
             by::start();
 #pragma unroll
-            for (int r = 0; r < 2; r++) /* rows past the end have no say */
+            for (int r = 0; r < 2 && T::SKIPS; r++) /* rows past the end have no say */
                 if (first() + arith::warp() * 16 + (arith::lane() >> 2) + 8 * r >= a.nq)
                     m[r] = INFINITY;
             int stages = (item.z - item.y + UNITS - 1) / UNITS;
-            gap = uniform(__float_as_int(by::gap_of(arith::tile)));
+            if (T::SKIPS)
+                gap = uniform(__float_as_int(by::gap_of(arith::tile)));
             if constexpr (T::TEAMS > 1 && T::BYTES)
                 run_whole_stages(stages, (item.z - item.y) % UNITS);
             else
                 run_stages(stages);
+            if (!T::SKIPS)
+                counts = item.z - item.y;
             by::store_count(w, item.x, first());
             arith::finish();
             q.next();
@@ -598,7 +602,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         regs_inc<T::REGS_CONSUMER>();
         int w = uniform(group - 1);
         attn_smem<T> &own = teams[w / T::WG], &sm = T::TEAMS > 1 ? kept(own) : own;
-        if constexpr (T::SKIPS) {
+        if constexpr (T::BLOCK > 32) {
             filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, w % T::WG}}, {f, sm}};
             c.run();
         } else {

@@ -18,8 +18,8 @@ FIT = (r"4K full|hd\d+ 32K full 16/16|list \S+ (100|10|2)% |slices|sink bf16|32K
        r"|32K full 32/32 sage")
 PARTS = [  # options and lines of benchcu, what matters most first
     ["hd(64|128) (32K (list|full 16/16|64x32|slices|columns|window)|4K full 16/16)"],
-    ["--all", "(x64|x128|pair|warp) 32K (100|25)% pv=16|64x32 32K (100|25)% pv=inf|K full 32/32 sageattention"],
-    ["--all", "(x64|x128|pair|warp) 32K (50|12.5)% pv=16|64x32 32K (50|12.5)% pv=inf|x(64|128) 32K 25% pv=0"],
+    ["--all", r"(x64|x128|pair|warp) 32K (100|25)% pv=16|^int8-\S+ 32K (100|25)% pv=inf|K full 32/32 sageattention"],
+    ["--all", r"(x64|x128|pair|warp) 32K (50|12.5)% pv=16|^int8-\S+ 32K (50|12.5)% pv=inf|x(64|128) 32K 25% pv=0"],
     ["hd(64|128) (8K|32K|128K) causal 32/8$|hd(64|128) (16K|64K) full 16/16|K causal 32/8 sageattention(:version=1)?$"]]
 BARE = r"(slices|window).*gather"  # a replay looks at the bits of every gathered tile, these lines at few
 

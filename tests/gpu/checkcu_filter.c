@@ -216,8 +216,9 @@ static int quantise(const struct filter_case *f, struct model *m, struct err *er
     const struct own_quantised *r = &f->filters[0].quant;
     struct tile_attn *t = &m->tile;
     const struct attn_in *x = &t->exact->x;
-    t->together = f->kernel->skips ? f->kernel->kernel.tile.units : 0;
-    t->l_rounded = !r->e4m3 && f->kernel->skips;
+    bool sale = f->kernel->kernel.lists == ATTN_64x32;
+    t->together = sale ? 0 : f->kernel->kernel.tile.units;
+    t->l_rounded = !r->e4m3 && !sale;
     PASS_ON(mem_alloc(&m->rounded, x->nq * x->d, sizeof *m->rounded, "queries", err));
     PASS_ON(mem_alloc(&m->centred, x->nk * x->d, sizeof *m->centred, "keys", err));
     for (int64_t i = 0; i < x->nq * x->d; i++)
