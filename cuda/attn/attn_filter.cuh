@@ -25,9 +25,12 @@
  * other's chains. With operands of 8 bits, a stage of theirs goes from scores to P V without
  * another beside it. A team is
  * - one warpgroup with items of 64 rows, so that no list waits for another: operands of 8 bits over
- *   lists of 64 rows, and e4m3 with D = 128 over lists of 128 rows in which fewer rows decide
- *   together (two items walk each list);
+ *   lists of 64 rows, and with D = 128 over lists of 128 rows in which fewer rows decide together or
+ *   no tile is skipped (two items walk each list);
  * - two warpgroups: D = 64 over lists of 128 rows.
+ *
+ * Teams of D = 128 take turns at the tensor cores (tile_rows). Shapes that are `unskipped` have
+ * kernels without the filter's code, for launches in which no head skips.
  *
  * Warps vote through shared memory. Only a warp with a tile in which no score is near its maximum
  * waits for the other votes: a barrier would make warpgroups run in step, and both would leave the
@@ -589,7 +592,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         if (threadIdx.x == 0) {
             for (int i = 0; i < teams->SLOTS * T::WG; i++)
                 mbar_init(smem_addr(&teams[team].said_full[0][i]), SCOPE == 128 ? 8 : 4);
-            teams[team].next_turn = tile_rows<T>::TEAM_TURN + (team + 1) % T::TEAMS;
+            mbar_init(smem_addr(&teams[team].done), 4 * T::TEAMS);
         }
         attn_begin(teams[team], maps);
     }

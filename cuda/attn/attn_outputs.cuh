@@ -42,32 +42,28 @@ template <class T> struct tile_rows {
         return block_of(of_tile) * T::BM + w * 64;
     }
 
-    /* Turns at the tensor cores, from warpgroup to warpgroup. */
+    /* Turns at the tensor cores, from warpgroup to warpgroup: of one tile, or of teams. */
+    static DEVICE int team()
+    {
+        return (threadIdx.x >> 7) - 1;
+    }
     DEVICE void take_turn()
     {
         if (T::TURNS)
-            named_sync(TEAM_TURNS ? team_turn() : 1 + w, 256);
+            named_sync(TEAM_TURNS ? TEAM_TURN + team() : 1 + w, 256);
     }
     DEVICE void pass_turn()
     {
         if (T::TURNS)
-            named_arrive(TEAM_TURNS ? next_turn(sm) : 1 + (w + 1) % T::WG, 256);
-    }
-
-    static DEVICE int team_turn()
-    {
-        return TEAM_TURN - 1 + (threadIdx.x >> 7);
-    }
-    static DEVICE volatile int &next_turn(attn_smem<T> &of)
-    {
-        return of.next_turn;
+            named_arrive(TEAM_TURNS ? TEAM_TURN + (team() + 1) % T::TEAMS : 1 + (w + 1) % T::WG,
+                         256);
     }
 
     /* The last team hands the first turn to the first. */
     DEVICE void begin_team_turns()
     {
-        if (TEAM_TURNS && team_turn() == TEAM_TURN + T::TEAMS - 1)
-            named_arrive(TEAM_TURN, 256);
+        if (TEAM_TURNS && team() == T::TEAMS - 1)
+            pass_turn();
     }
 
     /* The way of an item's outputs takes about as long as a round of turns. */
@@ -79,20 +75,22 @@ template <class T> struct tile_rows {
         }
     }
 
-    /* A team without more items: the one before it passes to the one behind it from now on. */
+    /* A team without more items passes its turns on until the others have none either. They say so
+     * in their turns, so that the warps of a team read the same. */
     DEVICE void end_team_turns()
     {
         if (!TEAM_TURNS)
             return;
+        uint32_t done = smem_addr(&(&sm)[-team()].done);
+        bool over;
         take_turn();
-        int own = team_turn(), next = next_turn(sm);
-        if (next == own)
-            return;
-        attn_smem<T> *teams = &sm - (own - TEAM_TURN);
-        for (int i = 0; i < T::TEAMS && t() == 0; i++)
-            if (i != own - TEAM_TURN && next_turn(teams[i]) == own)
-                next_turn(teams[i]) = next;
-        named_arrive(next, 256);
+        warp_arrive(done);
+        pass_turn();
+        do {
+            take_turn();
+            over = mbar_test(done, 0);
+            pass_turn();
+        } while (!over);
     }
 
     DEVICE void rescale(const float (&c)[2])

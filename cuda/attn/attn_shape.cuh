@@ -128,7 +128,7 @@ template <class T> struct attn_smem {
                                         * with BLOCKS_FILTER then each unit's entry (0: none) */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
-    int next_turn; /* of teams: the barrier of the one that has its turn after this one */
+    uint64_t done;            /* of the first team: that no team has more items */
     uint64_t drawn[T::QBUFS]; /* BLOCKS_GATHER: that an item is in `work` */
     /* BLOCKS_FILTER: votes of the warps on a stage (filter_votes.cuh). The warps that vote together
      * are at most one ring of keys apart; there are at least twice as many slots, so that no slot
