@@ -1,10 +1,10 @@
 /*
  * test_gpumodel.c - the cost model: cases worked out by hand, invariants, and lines that its
  * constants were not fitted on. tests/data/model_lines.csv has cycles that hardware counters of an
- * H200 told: of benchmarks ("cycles") and of calls of two models under all methods; and medians of
- * times, with the product of 8192^3 matrices beside them, which tells the clock: of an H200
- * ("tables"), another one, an H100, and of kernels that skip P V, where nothing is skipped
- * ("filters").
+ * H200 told: of benchmarks ("cycles"), of INT8 and of kernels that skip P V, where nothing is
+ * skipped ("filters"), and of calls of two models under all methods; and medians of times, with the
+ * product of 8192^3 matrices beside them, which tells the clock: of an H200 ("tables"), another
+ * one, an H100.
  */
 #include "core/gpumodel.h"
 #include "core/intmath.h"
@@ -264,7 +264,7 @@ static const struct bounds {
     double median, p90;
 } sets[] = {{"cycles", 21, 0.015, 0.06}, {"code-lm", 30, 0.03, 0.08}, {"smollm2", 30, 0.04, 0.08},
             {"tables", 88, 0.015, 0.06}, {"h200", 59, 0.03, 0.07},    {"h100", 59, 0.03, 0.08},
-            {"filters", 12, 0.03, 0.07}};
+            {"filters", 60, 0.03, 0.07}};
 
 TEST_EACH(measured_lines, sets)
 {
