@@ -1,5 +1,5 @@
-/* attn8_lists.cu - kernels over lists of which every tile is multiplied: attn_filter.cuh's without a
- * filter, and attn8_lists.cuh's. */
+/* attn8_lists.cu - kernels over lists of which every tile is multiplied: attn_filter.cuh's without
+ * a filter, and attn8_lists.cuh's. */
 #include "cuda/attn/attn8_lists.cuh"
 
 FILTER_LAUNCH(list8f_128_wide, 64)

@@ -25,8 +25,8 @@
  * other's chains. With operands of 8 bits, a stage of theirs goes from scores to P V without
  * another beside it. A team is
  * - one warpgroup with items of 64 rows, so that no list waits for another: operands of 8 bits over
- *   lists of 64 rows, and with D = 128 over lists of 128 rows in which fewer rows decide together or
- *   no tile is skipped (two items walk each list);
+ *   lists of 64 rows, and with D = 128 over lists of 128 rows in which fewer rows decide
+ *   together or no tile is skipped (two items walk each list);
  * - two warpgroups: D = 64 over lists of 128 rows.
  *
  * Teams of D = 128 take turns at the tensor cores (tile_rows). Shapes that are `unskipped` have
