@@ -123,6 +123,18 @@ DEVICE void named_sync(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* The same, with the answer whether x holds for any of the threads. */
+DEVICE bool named_any(int id, int threads, bool x)
+{
+    int any;
+    asm volatile("{\n.reg .pred P;\nsetp.ne.s32 P, %3, 0;\nbar.red.or.pred P, %1, %2, P;\n"
+                 "selp.s32 %0, 1, 0, P;\n}"
+                 : "=r"(any)
+                 : "r"(id), "r"(threads), "r"((int)x)
+                 : "memory");
+    return any;
+}
+
 DEVICE void named_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -75,8 +75,8 @@ template <class T> struct tile_rows {
         }
     }
 
-    /* A team without more items passes its turns on until the others have none either. They say so
-     * in their turns, so that the warps of a team read the same. */
+    /* A team without more items passes its turns on until the others have none either. Its warps
+     * ask together, as they may see the last one's word at different times. */
     DEVICE void end_team_turns()
     {
         if (!TEAM_TURNS)
@@ -88,7 +88,7 @@ template <class T> struct tile_rows {
         pass_turn();
         do {
             take_turn();
-            over = mbar_test(done, 0);
+            over = named_any(team() + 1, 128, mbar_test(done, 0));
             pass_turn();
         } while (!over);
     }
