@@ -51,7 +51,7 @@ static const char *const settings[] = {
     "spargeattn:arch=sm90:tau=0.5,0.9:theta=0.3:pv=6,off:dense=0,1:map_dtype=f32,input",
     "spargeattn:arch=sm90:arith=sage2:tau=0.5:theta=0.3:pv=6,off:dense=1,0",
     "spargeattn:arith=sage1:tau=0.5:theta=0.3:dense=1,0",
-    "spargeattn:arith=sage2:tau=0.5:theta=0.3:dense=1,0",
+    "spargeattn:arith=sage2:tau=0.5:theta=0.3:pv=6,off:dense=1,0",
     "spargeattn:arch=sm90:select=topk:topk=0.2,0.6:theta=-0.1,0.4:pv=off",
     "sampleattention:alpha_c=0.8:chunks=3",
     "sale:tau=0.02:local=256",
