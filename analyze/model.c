@@ -115,7 +115,8 @@ static void choose_kernel(struct call *c)
     note(c->of, "arith", arith);
     if (strcmp(lists, "bits") == 0 && c->other.stages < 0.7 * c->w.stages)
         lists = "gather";
-    else if (strcmp(lists, "64x32") == 0 && c->w.stages + c->w.half / 2 >= 0.8 * c->other.stages)
+    else if (!arith[0] && strcmp(lists, "64x32") == 0 &&
+             c->w.stages + c->w.half / 2 >= 0.8 * c->other.stages)
         lists = "bits";
     else if (arith[0] && strcmp(lists, "64x64") == 0)
         lists = "64x128";

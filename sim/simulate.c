@@ -251,6 +251,14 @@ static int record_cost(const struct run *run, struct record *r, struct err *err)
     return 0;
 }
 
+/* As the kernels are called: "filter", "int8", "filter-int8-f16". */
+static void note_arith(const struct accel_filter *f, struct record *r)
+{
+    const char *type = !f->quant.levels ? "" : f->quant.e4m3 ? "int8" : "int8-f16";
+    bool skips = !type[0] || f->pv < INFINITY;
+    record_note(r, "arith=%s%s%s", skips ? "filter" : "", skips && type[0] ? "-" : "", type);
+}
+
 /* Dense attention under a method's name says nothing about the method: say why it is so. */
 static void note_full(const struct run *run, struct record *r)
 {
@@ -278,10 +286,7 @@ int run_record(struct run *run, struct record *r, struct err *err)
         PASS_ON(record_cost(run, r, err));
     note_full(run, r);
     if (run->arith.kind == ARITH_FILTER)
-        record_note(r, "arith=%s",
-                    !run->arith.filter.quant.levels   ? "filter"
-                    : run->arith.filter.pv < INFINITY ? "filter-int8"
-                                                      : "int8");
+        note_arith(&run->arith.filter, r);
     PASS_ON(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
     PASS_ON(record_metric(r, "host_select_ns", run->ns_select, err));
     if (run->out)

@@ -6,4 +6,6 @@ for d in 64 128; do
     grep -o '"params":"[^"]*"\|tile_arith=[^;"]*' r$d/records.jsonl
     sed -n 's/.*"params":"arch=sm90:arith=\([^"]*\)".*\("err_l1_rel":[^,]*\),.*/\2/p' r$d/records.jsonl | uniq | wc -l
 done
+"$LACUNA" replay -q 64.h5 --heads 0 -m spargeattn:arith=sage1,sage2:pv=6,off -o r 2>/dev/null # as the kernels are called
+grep -o '"params":"[^"]*"\|;arith=[^;"]*' r/records.jsonl
 "$LACUNA" replay 64.h5 -m spargeattn:arith=int8 -o x; echo "exit $?"
