@@ -69,17 +69,10 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
     using score = typename arith::score;
     using sums = typename arith::sums;
     using by = filter_votes<T, SCOPE>;
+    using arith::first;
     using by::counts, by::f, by::near, by::vote;
 
     /* ---- stages ----------------------------------------------------------------------------- */
-
-    /* First query row. Computed at each use, because registers are scarce. */
-    DEVICE int first() const
-    {
-        int of_tile = arith::tile;
-        asm volatile("" : "+r"(of_tile));
-        return arith::first_row(of_tile);
-    }
 
     DEVICE int key_of(int at) const
     {

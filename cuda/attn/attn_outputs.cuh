@@ -41,6 +41,13 @@ template <class T> struct tile_rows {
     {
         return block_of(of_tile) * T::BM + w * 64;
     }
+    /* That of the item. Computed at each use. */
+    DEVICE int first() const
+    {
+        int of_tile = tile;
+        asm volatile("" : "+r"(of_tile));
+        return first_row(of_tile);
+    }
 
     /* Turns at the tensor cores, from warpgroup to warpgroup: of one tile, or of teams. */
     static DEVICE int team()
@@ -66,7 +73,8 @@ template <class T> struct tile_rows {
             pass_turn();
     }
 
-    /* The way of an item's outputs takes about as long as a round of turns. */
+    /* A team whose item is done leaves one turn out: its outputs take about as long as a round, and
+     * the others would wait. */
     DEVICE void sit_out()
     {
         if (TEAM_TURNS) {
