@@ -619,8 +619,8 @@ static bool same_arithmetic(const struct own_quantised *a, const struct own_quan
            a->factor == b->factor && a->v_top == b->v_top && a->sum == b->sum;
 }
 
-/* May heads with these filters be of one launch? Each has its own distance there. Where none is
- * skipped, a faster kernel may do. */
+/* May heads with these filters be of one launch? Each has its own distance there. Heads that skip
+ * nothing have a launch of their own, whose kernel may have no filter. */
 static bool same_filter(const struct accel_filter *a, const struct accel_filter *b)
 {
     if (!a || !b)

@@ -109,8 +109,8 @@ int attn8_job_init(struct gpu *g, const struct attn_problem *p, const struct att
  * maximum: filter 2 of SpargeAttn (arXiv 2502.18137, section 3.4), in exact arithmetic or with
  * operands of 8 bits. The reference is tile_attn_rows (sim/blocks/tileattn.h). */
 
-/* A kernel for lists of 64 x 128 or 128 x 64 blocks in which `scope` rows decide together, or of
- * these or 64 x 32 blocks without a filter. */
+/* A kernel for lists of 64 x 128 or 128 x 64 blocks in which `scope` rows decide together; or,
+ * without a filter, for lists of these or of 64 x 32 blocks. */
 struct filter_kernel {
     struct attn_kernel kernel;
     int scope;

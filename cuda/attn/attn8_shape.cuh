@@ -49,5 +49,5 @@ using list8f_128_wide = unskipped<filter8f_128_wide>;
 using list8f_128_half = unskipped<filter8f_128_half>;
 using list8f_64_wide = unskipped<filter8f_64_wide>;
 using list8f_64_tall = unskipped<filter8f_64_tall>;
-using list8f_128 = unskipped<teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 32, false>, 3>>;
-using list8f_64 = unskipped<teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 32, false>, 3>>;
+using list8f_128_slim = unskipped<teams<shape8<128, 128, 1, 1, BLOCKS_FILTER, 32, false>, 3>>;
+using list8f_64_slim = unskipped<teams<shape8<64, 128, 1, 2, BLOCKS_FILTER, 32, false>, 3>>;

@@ -45,8 +45,9 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
         LIST(d, list8_##d##_##tall, "int8", "128x64", "INT8 and e4m3"),                            \
         LIST(d, list8f_##d##_wide, "int8-f16", "64x128", "INT8 and float16"),                      \
         LIST(d, list8f_##d##_##tall, "int8-f16", "128x64", "INT8 and float16"),                    \
-        LIST(d, list8f_##d, "int8-f16", "64x32", "INT8 and float16")
+        LIST(d, list8f_##d##_slim, "int8-f16", "64x32", "INT8 and float16")
 
+/* The first that fits a filter is taken. */
 const struct filter_kernel filter_kernels[] = {
     LISTS(128, half),
     LISTS(64, tall),
