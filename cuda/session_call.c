@@ -777,10 +777,10 @@ static int csr_of(struct attend *a, const struct launch *l, struct own_lists *ow
     return 0;
 }
 
-/* How many of a list's last blocks the launch's filter never skips, -1: it has none. */
+/* How many of a list's last blocks the launch's kernel never skips, -1: it skips none. */
 static int tail_of(const struct launch *l)
 {
-    return l->kind == LAUNCH_FILTER && l->filter ? l->filter->tail : -1;
+    return l->kind == LAUNCH_FILTER && l->skips->skips ? l->filter->tail : -1;
 }
 
 /* The plan of a launch over lists of the host, or over all keys. */
@@ -788,7 +788,7 @@ static int plan_here(struct attend *a, struct launch *l, struct accel_result *re
 {
     struct attn_problem p = part_of(a, l, l->n);
     const struct attn_tile *tile = &l->kernel->tile;
-    int sms = a->s->gpu.sms, tail = tail_of(l);
+    int sms = a->s->gpu.sms;
     bool dense = l->kind == LAUNCH_DENSE;
     OWN(own_lists_free) struct own_lists own = {0};
     struct attn_csr csr;
@@ -796,8 +796,8 @@ static int plan_here(struct attend *a, struct launch *l, struct accel_result *re
 
     if (!dense)
         PASS_ON(csr_of(a, l, &own, &csr, err));
-    if (tail >= 0)
-        PASS_ON(attn_plan_filtered(&p, tile, &csr, tail, sms, &l->plan, err));
+    if (l->kind == LAUNCH_FILTER)
+        PASS_ON(filter_plan_make(&p, l->skips, &csr, l->filter->tail, sms, &l->plan, err));
     else
         PASS_ON(attn_plan_make(&p, tile, dense ? NULL : &csr, sms, &l->plan, err));
     if (a->lists.static_id && !dense && l->n == a->call->n)
@@ -825,7 +825,7 @@ static int plan_blocks(struct attend *a, struct launch *l, int n, struct list_pl
         runs[i] = (struct list_run){l[i].first - first, l[i].n, part_of(a, l, l[i].n).kv_heads,
                                     tail_of(l + i)};
     PASS_ON(list_plan_make(&a->s->gpu, &a->s->kept.lists, a->lists.first, a->order + first, &p,
-                           &l->kernel->tile, runs, n, x, plans, blocks, err));
+                           &l->kernel->tile, l->kernel->teams, runs, n, x, plans, blocks, err));
     for (int i = 0; i < n; i++)
         l[i].plan = plans[i];
     for (int i = 0; i < heads; i++)
@@ -833,9 +833,11 @@ static int plan_blocks(struct attend *a, struct launch *l, int n, struct list_pl
     return 0;
 }
 
-static bool same_tile(const struct launch *a, const struct launch *b)
+/* Would both have the same items, of the same heads? */
+static bool same_items(const struct launch *a, const struct launch *b)
 {
-    return memcmp(&a->kernel->tile, &b->kernel->tile, sizeof a->kernel->tile) == 0;
+    return a->kind == b->kind && (tail_of(a) < 0) == (tail_of(b) < 0) &&
+           memcmp(&a->kernel->tile, &b->kernel->tile, sizeof a->kernel->tile) == 0;
 }
 
 /* The plan of launch i, and of those that come with it: *n in all. */
@@ -850,7 +852,7 @@ static int plan_from(struct attend *a, int i, int *n, struct accel_result *res, 
         return 0;
     }
     if (makes_blocks(a)) {
-        while (i + *n < a->n_launches && l[*n].kind == l->kind && same_tile(l, l + *n))
+        while (i + *n < a->n_launches && tail_of(l) >= 0 && same_items(l, l + *n))
             ++*n;
         return plan_blocks(a, l, *n, a->block_plans + a->n_block_plans++, err);
     }
@@ -1093,8 +1095,7 @@ static int add_whole(struct attend *a, const struct launch *l, const struct attn
         exact.filter = NULL;
     }
     PASS_ON(find_kernel(a, &exact, err));
-    bool here = l->kind == LAUNCH_DENSE || !makes_blocks(a), planned = exact.kind != l->kind;
-    planned |= !same_tile(&exact, l);
+    bool here = l->kind == LAUNCH_DENSE || !makes_blocks(a), planned = !same_items(&exact, l);
     if (planned) {
         exact.plan = (struct attn_plan){0};
         rc =
@@ -1185,12 +1186,14 @@ static int count_filtered(struct attend *a, struct err *err)
         const struct launch *of = a->launches + i;
         if (of->kind != LAUNCH_FILTER)
             continue;
-        PASS_ON(filter_tiles(&a->s->gpu, a->jobs.attend + i, of->skips, tiles, err));
+        if (of->skips->skips)
+            PASS_ON(filter_tiles(&a->s->gpu, a->jobs.attend + i, of->skips, tiles, err));
         for (int k = of->first; k < of->first + of->n; k++) {
             struct accel_head *h = head_at(a, k);
-            h->tiles_pv = tiles[a->order[k]];
-            h->pairs_exec = (int64_t)(((double)a->blocks[a->order[k]] + h->tiles_pv) / 2 *
-                                      ((double)l->bq * l->bk));
+            int head = a->order[k];
+            h->tiles_pv = of->skips->skips ? tiles[head] : (double)a->blocks[head];
+            h->pairs_exec =
+                (int64_t)(((double)a->blocks[head] + h->tiles_pv) / 2 * ((double)l->bq * l->bk));
         }
     }
     return 0;

@@ -94,6 +94,7 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             : T::BY_CHANNEL ? ATTN_INT8
                             : ATTN_INT8_F16,
             90,
+            1,
             T::THREADS,
             (int)sizeof(attn_smem<T>),
             attn_launch<T>};
@@ -115,7 +116,7 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
 #define HALF(d, rows, threads)                                                                     \
     {                                                                                              \
         "f16-hd" #d "-dense", "head dim " #d ", dense, float16", d, ATTN_DENSE, {rows, 128, 1},    \
-            ATTN_F16, 90, threads, attn_half_smem(d), attn_half_launch##d                          \
+            ATTN_F16, 90, 1, threads, attn_half_smem(d), attn_half_launch##d                       \
     }
 
 /* keys: see attn_args.h. */
@@ -127,7 +128,7 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
              : keys   ? 128                                                                        \
                       : 64,                                                                          \
              1},                                                                                   \
-            element, 80, 2 * rows, attn_portable_smem(d, rows),                                    \
+            element, 80, 1, 2 * rows, attn_portable_smem(d, rows),                                 \
             attn_portable_##rows##_##d##_##keys                                                    \
     }
 

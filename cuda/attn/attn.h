@@ -22,7 +22,8 @@ struct attn_kernel {
     enum attn_lists lists;
     struct attn_tile tile;
     enum attn_element element;
-    int sm; /* compute capability: 90 is Hopper alone, 80 everything from there on */
+    int sm;    /* compute capability: 90 is Hopper alone, 80 everything from there on */
+    int teams; /* items that a multiprocessor has at a time */
     int threads, smem_bytes;
     void (*launch)(int grid, cudaStream_t stream, const void *maps, const void *args);
 };
@@ -122,16 +123,20 @@ extern const struct filter_kernel filter_kernels[]; /* NULL-terminated by name *
 const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel_filter *f,
                                                char why[160]);
 
-/* Like attn_job_init, with a plan of attn_plan_filtered. Launch and free the job like any other.
- * Head h has the filter f[h % n]; they differ in `pv` alone. scales: of operands of 8 bits, or
- * NULL. */
+/* attn_plan_filtered, or for a kernel that skips nothing attn_plan_make: its rows may be cut. */
+int filter_plan_make(const struct attn_problem *p, const struct filter_kernel *kernel,
+                     const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                     struct err *err);
+
+/* Like attn_job_init, with a plan of filter_plan_make. Launch and free the job like any other. Head
+ * h has the filter f[h % n]; they differ in `pv` alone. scales: of operands of 8 bits, or NULL. */
 int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct filter_kernel *kernel,
                     const struct attn_plan *plan, const struct accel_filter *f, int n,
                     const struct attn_tensors *x, const struct attn8_scales *scales,
                     struct attn_job *job, struct err *err);
 
-/* After a launch: per head the number of tiles whose P V was computed; a tile counts with the share
- * of its scopes that computed it. tiles [heads]. */
+/* After a launch of a kernel that skips: per head the number of tiles whose P V was computed; a
+ * tile counts with the share of its scopes that computed it. tiles [heads]. */
 int filter_tiles(struct gpu *g, const struct attn_job *job, const struct filter_kernel *kernel,
                  double *tiles, struct err *err);
 

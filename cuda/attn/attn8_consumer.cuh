@@ -402,7 +402,7 @@ template <class T> struct consumer8 : tile_rows<T> {
      * which those of a piece of a row do not have yet. */
     DEVICE void scale_channels(const float (&f)[2])
     {
-        const bool piece = !T::FILTER && slot >= 0;
+        const bool piece = !T::SKIPS && slot >= 0;
         int64_t at = (int64_t)(head_of(tile) / a.group) * D + 2 * (lane() & 3);
         bool means = a.scales.v_mean;
 #pragma unroll
@@ -436,13 +436,13 @@ template <class T> struct consumer8 : tile_rows<T> {
         }
         rows::close_rows();
         scale_channels(f);
-        if (!T::FILTER && slot >= 0) {
+        if (!T::SKIPS && slot >= 0) {
             rows::store_piece(slot);
-            return;
+        } else {
+            rows::await_output_buffer();
+            rows::template put_outputs<0, D / 16>();
+            rows::send_rows(tile);
         }
-        rows::await_output_buffer();
-        rows::template put_outputs<0, D / 16>();
-        rows::send_rows(tile);
         if (T::LENDS && T::STAGES == 1)
             return_lent();
     }

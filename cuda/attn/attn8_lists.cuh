@@ -86,12 +86,11 @@ template <class T> struct list_consumer : filter_consumer<T, 64> {
         arith::lent = -1;
         for (; arith::next_item(item); q.next()) {
             arith::start_item(item);
+            arith::slot = item.w;
 #pragma unroll 1
             for (int n = (item.z - item.y + UNITS - 1) / UNITS; n > 0; n--)
                 stage(n == 1);
             arith::lent = kv.before().at;
-            by::counts = item.z - item.y;
-            by::store_count(0, item.x, base::first());
             arith::finish();
         }
         tma_store_wait_read();

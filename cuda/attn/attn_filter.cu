@@ -19,7 +19,7 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
     attn_lists lists = T::BLOCK == 128 ? ATTN_64x128 : T::BLOCK == 64 ? ATTN_128x64 : ATTN_64x32;
     attn_tile tile = {T::BM, T::BN, T::UNITS};
     attn_element element = !T::BYTES ? ATTN_BF16 : T::BY_CHANNEL ? ATTN_INT8 : ATTN_INT8_F16;
-    return {{name, summary, T::D, lists, tile, element, 90, T::THREADS,
+    return {{name, summary, T::D, lists, tile, element, 90, T::TEAMS, T::THREADS,
              T::TEAMS * (int)sizeof(attn_smem<T>), filter_launch<T, SCOPE>},
             SCOPE,
             T::SKIPS};
@@ -87,6 +87,16 @@ const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel
              (long long)f->bq, (long long)f->bk, (long long)f->scope, d,
              f->quant.levels ? ", in this integer arithmetic" : "");
     return NULL;
+}
+
+int filter_plan_make(const struct attn_problem *p, const struct filter_kernel *kernel,
+                     const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                     struct err *err)
+{
+    const attn_kernel *k = &kernel->kernel;
+    if (!kernel->skips)
+        return attn_plan_make(p, &k->tile, csr, sms * k->teams, plan, err);
+    return attn_plan_filtered(p, &k->tile, csr, tail, sms * k->teams, plan, err);
 }
 
 /* Groups of 64 rows, which have counts of their own. */

@@ -12,7 +12,7 @@
  * - The maximum of a row is the true one at every tile, as the decision depends on it. The others
  *   keep a reference and raise it when scores exceed it by 2^8, or sums 2^60.
  * - Lists are walked from the beginning, as the method does. The others start with the diagonal.
- * - A list is never cut into pieces.
+ * - A list is never cut into pieces, unless the kernel skips nothing.
  *
  * A stage is one tile of the method per warpgroup, 64 rows x 128 keys, where two lists of 64 rows
  * share the stages of their union. Or it is two tiles (units) of both warpgroups x 64 keys, each
@@ -555,13 +555,14 @@ template <class T, int SCOPE> struct filter_consumer : filter_arith<T>, filter_v
             int stages = (item.z - item.y + UNITS - 1) / UNITS;
             if (T::SKIPS)
                 gap = uniform(__float_as_int(by::gap_of(arith::tile)));
+            else
+                arith::slot = item.w;
             if constexpr (T::TEAMS > 1 && T::BYTES)
                 run_whole_stages(stages, (item.z - item.y) % UNITS);
             else
                 run_stages(stages);
-            if (!T::SKIPS)
-                counts = item.z - item.y;
-            by::store_count(w, item.x, first());
+            if (T::SKIPS)
+                by::store_count(w, item.x, first());
             arith::finish();
             q.next();
         }

@@ -197,7 +197,7 @@ template <class T> struct producer {
         mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
         if (lane() == 0) {
             uint32_t bar = smem_addr(&sm.q_full[q.at]);
-            int slot = T::FILTER ? -1 : item.w; /* rows with a filter are whole */
+            int slot = T::SKIPS ? -1 : item.w; /* rows with a filter are whole */
             sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, slot);
             mbar_expect(bar, T::Q_BYTES);
 #pragma unroll

@@ -403,7 +403,7 @@ static int fetch_run(struct gpu *g, const struct list_plan *x, const struct list
     PASS_ON(gpu_get(g, plan->items, plan->device.items,
                     plan->n_items * (int64_t)sizeof *plan->items, err));
     PASS_ON(gpu_get(g, plan->empty, plan->device.empty, plan->n_empty * 4LL, err));
-    return attn_plan_rate(plan, r->sms, err);
+    return attn_plan_rate(plan, r->workers, err);
 }
 
 /* What the host needs of all plans. */
@@ -438,7 +438,7 @@ static int fetch_plans(struct gpu *g, const struct attn_problem *p, const struct
 }
 
 int list_plan_make(struct gpu *g, const struct map_lists *l, int first, const int *heads,
-                   const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct attn_problem *p, const struct attn_tile *tile, int teams,
                    const struct list_run *runs, int n_runs, struct list_plan *x,
                    struct attn_plan *plans, int64_t *blocks, struct err *err)
 {
@@ -456,7 +456,7 @@ int list_plan_make(struct gpu *g, const struct map_lists *l, int first, const in
     TRY(set_shape(l, p, tile, plans, runs->tail >= 0, x, err));
     x->shape.first = first;
     rows = (int64_t)p->heads * x->shape.q_blocks;
-    TRY(row_plan_init(g, rows, tile->units, &x->rows, err));
+    TRY(row_plan_init(g, rows, tile->units, g->sms * teams, &x->rows, err));
     x->rows.room = (int64_t)x->room * x->per_block;
     TRY(gpu_alloc(g, rows * x->room * 4, &x->cols, err));
     TRY(gpu_alloc(g, rows * 4, &x->blocks, err));

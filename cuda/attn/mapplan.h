@@ -95,10 +95,10 @@ struct ordered_row {
 
 /* A plan on the device. Memory comes from the arena. */
 struct row_plan {
-    int64_t rows, section; /* rows of tiles; those of a section (attn_section_rows) */
-    int sms, per_stage;    /* per_stage: units of a stage */
-    const int64_t *at;     /* [rows + 1] first entry of each, of per_entry units; NULL: row r has
-                            * units[r] from r * room on */
+    int64_t rows, section;  /* rows of tiles; those of a section (attn_section_rows) */
+    int workers, per_stage; /* per_stage: units of a stage */
+    const int64_t *at;      /* [rows + 1] first entry of each, of per_entry units; NULL: row r has
+                             * units[r] from r * room on */
     int per_entry;
     const int32_t *of; /* [rows] the row of the problem that each is; NULL: the same */
     int32_t *units;
@@ -115,7 +115,8 @@ struct row_plan {
 };
 
 /* Take memory for the plan of so many rows. `section`, `at` and `room` are the caller's to set. */
-int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r, struct err *err);
+int row_plan_init(struct gpu *g, int64_t rows, int per_stage, int workers, struct row_plan *r,
+                  struct err *err);
 
 /* Order the rows by the keys that are there, and cut them into items. */
 int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err);
@@ -204,7 +205,7 @@ struct list_plan {
  * The same items as of attn_plan_make or attn_plan_filtered for each run, with attn_plan_move; they
  * count units from the first row of all, of which each has room for x->room entries. */
 int list_plan_make(struct gpu *g, const struct map_lists *l, int first, const int *heads,
-                   const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct attn_problem *p, const struct attn_tile *tile, int teams,
                    const struct list_run *runs, int n_runs, struct list_plan *x,
                    struct attn_plan *plans, int64_t *blocks, struct err *err);
 

@@ -205,7 +205,8 @@ static int32_t units_beyond(const struct attn_problem *p, const struct attn_tile
 static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
                       struct attn_plan *plan, struct err *err)
 {
-    int64_t n = csr->ptr[(int64_t)p->heads * plan->q_blocks];
+    int rows = attn_block_rows(p->lists, &plan->tile), bm = plan->tile.bm;
+    int64_t lists = ceil_div(p->nq, rows), n = csr->ptr[p->heads * lists];
     int32_t units = attn_units_per_block(p, &plan->tile);
     bool col = csr->col && !csr->on_device;
     if (col) {
@@ -214,9 +215,11 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
         plan->n_cols = n;
     }
     for (int32_t r = 0; r < p->heads * plan->q_blocks; r++) {
-        int64_t beg = csr->ptr[r] * units, end = csr->ptr[r + 1] * units;
+        int64_t b = r % plan->q_blocks;
+        const int64_t *list = csr->ptr + r / plan->q_blocks * lists + b * bm / rows;
+        int64_t beg = list[0] * units, end = list[1] * units;
         if (end > beg && col)
-            end -= units_beyond(p, &plan->tile, r % plan->q_blocks, csr->col[csr->ptr[r + 1] - 1]);
+            end -= units_beyond(p, &plan->tile, b, csr->col[list[1] - 1]);
         add_item(plan, r, beg, end);
     }
     return 0;
@@ -345,15 +348,15 @@ static int64_t total_cost(const struct attn_plan *plan)
 }
 
 /* The first item that would end late, n_items: there is none; *left: cost of all from it on. */
-static int32_t first_late(const struct attn_plan *plan, int sms, int64_t *left)
+static int32_t first_late(const struct attn_plan *plan, int workers, int64_t *left)
 {
     int64_t before = total_cost(plan), last = 0;
     *left = before;
     for (int32_t i = 0; i < plan->n_items; i++) {
         int64_t own = cost_of(plan, plan->items + i);
-        if (attn_row_late(i, own, last, *left, before, sms))
+        if (attn_row_late(i, own, last, *left, before, workers))
             return i;
-        before = i % sms ? before : *left;
+        before = i % workers ? before : *left;
         *left -= own;
         last = own;
     }
@@ -379,21 +382,21 @@ static void add_pieces(struct attn_plan *plan, struct attn_item it, struct attn_
 }
 
 /* From the first item on that would end late: cut the rest, and order it by length alone. */
-static int cut_items(struct attn_plan *plan, int sms, struct err *err)
+static int cut_items(struct attn_plan *plan, int workers, struct err *err)
 {
     OWN(free_at) struct attn_item *items = NULL;
     struct attn_item *whole = plan->items;
     int64_t left, at = 0;
-    int32_t n = plan->n_items, first = first_late(plan, sms, &left);
+    int32_t n = plan->n_items, first = first_late(plan, workers, &left);
 
     if (first == n)
         return 0;
-    PASS_ON(mem_alloc(&items, attn_most_items(n, sms), sizeof *items, "work items", err));
+    PASS_ON(mem_alloc(&items, attn_most_items(n, workers), sizeof *items, "work items", err));
     PASS_ON(mem_alloc(&plan->splits, n - first, sizeof *plan->splits, "split rows", err));
     memcpy(items, whole, (size_t)first * sizeof *items);
     plan->items = items;
     plan->n_items = first;
-    struct attn_line line = attn_line_of(left - (n - first) * ITEM_COST, sms);
+    struct attn_line line = attn_line_of(left - (n - first) * ITEM_COST, workers);
     for (int32_t i = first; i < n; i++) {
         int32_t stages = stages_of(plan, whole + i);
         add_pieces(plan, whole[i], line, attn_row_cut(line, at, stages));
@@ -424,15 +427,15 @@ static int64_t place(int64_t *free_at, int workers, int64_t cost)
     return end;
 }
 
-/* Planned time of the busiest multiprocessor. */
-static int plan_end(const struct attn_plan *plan, int sms, int64_t *latest, struct err *err)
+/* Planned time of the busiest worker. */
+static int plan_end(const struct attn_plan *plan, int workers, int64_t *latest, struct err *err)
 {
     int64_t *free_at = NULL;
     int rc = 0;
     *latest = 0;
-    TRY(mem_zalloc(&free_at, sms, sizeof *free_at, "schedule", err));
+    TRY(mem_zalloc(&free_at, workers, sizeof *free_at, "schedule", err));
     for (int32_t i = 0; i < plan->n_items; i++) {
-        int64_t end = place(free_at, sms, cost_of(plan, plan->items + i));
+        int64_t end = place(free_at, workers, cost_of(plan, plan->items + i));
         *latest = end > *latest ? end : *latest;
     }
 out:
@@ -441,11 +444,11 @@ out:
 }
 
 /* A cut row costs ITEM_COST for every piece; in the bound it does so once. */
-int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err)
+int attn_plan_rate(struct attn_plan *plan, int workers, struct err *err)
 {
     int64_t cost = total_cost(plan) - (plan->n_slots - plan->n_splits) * ITEM_COST, latest;
-    int rc = plan_end(plan, sms, &latest, err);
-    plan->balance = rc || plan->n_items == 0 ? 1 : (double)latest / (double)ceil_div(cost, sms);
+    int rc = plan_end(plan, workers, &latest, err);
+    plan->balance = rc || plan->n_items == 0 ? 1 : (double)latest / (double)ceil_div(cost, workers);
     return rc;
 }
 
@@ -490,15 +493,15 @@ int attn_plan_begin(const struct attn_problem *p, const struct attn_tile *tile,
 }
 
 int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
-                   const struct attn_csr *csr, int sms, struct attn_plan *plan, struct err *err)
+                   const struct attn_csr *csr, int workers, struct attn_plan *plan, struct err *err)
 {
     int rc = 0;
 
     TRY(attn_plan_begin(p, tile, csr, plan, err));
     TRY(row_items(p, csr, plan, err));
     TRY(order_items(plan, 0, attn_section_rows(p, plan->q_blocks), err));
-    TRY(cut_items(plan, sms, err));
-    TRY(attn_plan_rate(plan, sms, err));
+    TRY(cut_items(plan, workers, err));
+    TRY(attn_plan_rate(plan, workers, err));
 out:
     if (rc)
         attn_plan_free(plan);
@@ -506,7 +509,7 @@ out:
 }
 
 int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *tile,
-                       const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                       const struct attn_csr *csr, int tail, int workers, struct attn_plan *plan,
                        struct err *err)
 {
     int rc = 0;
@@ -515,7 +518,7 @@ int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *til
     plan->masked_units = 1;
     TRY(filtered_items(p, csr, tail, plan, err));
     TRY(order_items(plan, 0, attn_section_rows(p, plan->q_blocks), err));
-    TRY(attn_plan_rate(plan, sms, err));
+    TRY(attn_plan_rate(plan, workers, err));
 out:
     if (rc)
         attn_plan_free(plan);

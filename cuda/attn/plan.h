@@ -98,12 +98,14 @@ struct attn_plan {
     struct attn_device_plan device; /* items NULL: not there */
     int32_t masked_units;           /* units at the end of an item that may need masking */
     int64_t blocks; /* number of bq x bk blocks (dense: tiles) that are multiplied */
-    double balance; /* planned time of the busiest multiprocessor / balanced bound */
+    double balance; /* planned time of the busiest worker / balanced bound */
 };
 
-/* Make a plan for `sms` multiprocessors; of one, every row is whole. csr is NULL when dense. */
+/* Make a plan for so many workers: multiprocessors, or teams of warpgroups that take items by
+ * themselves; of one, every row is whole. csr is NULL when dense. */
 int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
-                   const struct attn_csr *csr, int sms, struct attn_plan *plan, struct err *err);
+                   const struct attn_csr *csr, int workers, struct attn_plan *plan,
+                   struct err *err);
 void attn_plan_free(struct attn_plan *plan);
 
 /* The first step, a plan with room for an item of each row, and the last, its balance, for items
@@ -111,7 +113,7 @@ void attn_plan_free(struct attn_plan *plan);
  * ptr is read. */
 int attn_plan_begin(const struct attn_problem *p, const struct attn_tile *tile,
                     const struct attn_csr *csr, struct attn_plan *plan, struct err *err);
-int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err);
+int attn_plan_rate(struct attn_plan *plan, int workers, struct err *err);
 
 /* Of a plan on the host: its head h is heads[h] of the problem that is launched. */
 void attn_plan_move(struct attn_plan *plan, const int *heads);
@@ -138,19 +140,19 @@ int64_t attn_section_rows(const struct attn_problem *p, int32_t q_blocks);
 #define CUT_GAIN 10
 
 /* Would row i of the order end late? own, last: cost of it and of the row in front of it (0: none);
- * left: cost of all rows from it on; before: the same, sms rows earlier.
+ * left: cost of all rows from it on; before: the same, workers rows earlier.
  *
  * Where rows become longer, a section begins, and the multiprocessors are about level: the row must
- * fit into an equal share of what is left. In a section, a wave of `sms` rows and the next one in
- * reverse make them level again. So the first row of every second wave must fit, too, and that of
- * the waves between together with the last row of the wave before, which it follows. */
+ * fit into an equal share of what is left. In a section, a wave of `workers` rows and the next one
+ * in reverse make them level again. So the first row of every second wave must fit, too, and that
+ * of the waves between together with the last row of the wave before, which it follows. */
 PLAN_FN bool attn_row_late(int32_t i, int64_t own, int64_t last, int64_t left, int64_t before,
-                           int sms)
+                           int workers)
 {
-    bool level = own > last || i / sms % 2 == 0;
-    if (own <= last && i % sms)
+    bool level = own > last || i / workers % 2 == 0;
+    if (own <= last && i % workers)
         return false;
-    return (own + (level ? 0 : last) - CUT_GAIN) * sms > (level ? left : before);
+    return (own + (level ? 0 : last) - CUT_GAIN) * workers > (level ? left : before);
 }
 
 /* The rows from the first late one on, one after the other, as a line of stages in equal shares. */
@@ -158,10 +160,10 @@ struct attn_line {
     int64_t stages, shares;
 };
 
-PLAN_FN struct attn_line attn_line_of(int64_t stages, int sms)
+PLAN_FN struct attn_line attn_line_of(int64_t stages, int workers)
 {
     int64_t most = stages / MIN_PIECE < 1 ? 1 : stages / MIN_PIECE;
-    struct attn_line line = {stages, most < sms ? most : sms};
+    struct attn_line line = {stages, most < workers ? most : workers};
     return line;
 }
 
@@ -200,9 +202,9 @@ PLAN_FN int64_t attn_piece_begin(struct attn_line line, struct attn_cut cut, int
 }
 
 /* The most items of a plan of so many rows: every share begins once at most. */
-static inline int64_t attn_most_items(int64_t rows, int sms)
+static inline int64_t attn_most_items(int64_t rows, int workers)
 {
-    return rows + sms;
+    return rows + workers;
 }
 
 /* Plan for a kernel that walks over each list in order and decides tile by tile whether to multiply
@@ -213,7 +215,7 @@ static inline int64_t attn_most_items(int64_t rows, int sms)
 #define FILTER_EXEMPT 28
 #define FILTER_WANTED 30
 int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *tile,
-                       const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                       const struct attn_csr *csr, int tail, int workers, struct attn_plan *plan,
                        struct err *err);
 
 /* Rows and keys of a list's block; dense: those of `tile`. */

@@ -68,7 +68,7 @@ static __device__ int first_late(const row_plan &r, int some)
     for (int i = threadIdx.x; i < some; i += CUT_THREADS) {
         int64_t at = r.before[i], last = i ? at - r.before[i - 1] : 0;
         if (attn_row_late(i, r.before[i + 1] - at, last, all - at,
-                          all - r.before[i < r.sms ? 0 : i - r.sms], r.sms))
+                          all - r.before[i < r.workers ? 0 : i - r.workers], r.workers))
             atomicMin(&first, i);
     }
     __syncthreads();
@@ -125,7 +125,7 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
     int rows = (int)r.rows, some = sum_rows(r), first = first_late(r, some);
     int64_t cut = 0, all, start = r.before[first];
     attn_line line =
-        attn_line_of(r.before[some] - start - (some - first) * (int64_t)ITEM_COST, r.sms);
+        attn_line_of(r.before[some] - start - (some - first) * (int64_t)ITEM_COST, r.workers);
 
     for (int base = 0, turn = 0; base < rows; base += CUT_THREADS, turn ^= 1) {
         int i = base + threadIdx.x, row = i < rows ? r.order[i].row : 0;
@@ -196,7 +196,7 @@ int row_plan_fetch(struct gpu *g, const struct row_plan *r, struct attn_plan *pl
     plan->n_empty = n.empty;
     plan->device = {r->items,         r->splits,        r->empty,         plan->lists.col,
                     plan->lists.bits, plan->lists.keys, plan->lists.words};
-    return attn_plan_rate(plan, r->sms, err);
+    return attn_plan_rate(plan, r->workers, err);
 }
 
 int map_plan_launch(struct gpu *g, const void *plan, struct err *err)
@@ -206,12 +206,13 @@ int map_plan_launch(struct gpu *g, const void *plan, struct err *err)
     return row_plan_launch(g, &p->rows, err);
 }
 
-int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r, struct err *err)
+int row_plan_init(struct gpu *g, int64_t rows, int per_stage, int workers, struct row_plan *r,
+                  struct err *err)
 {
-    int64_t most = attn_most_items(rows, g->sms);
+    int64_t most = attn_most_items(rows, workers);
     *r = {};
     r->rows = rows;
-    r->sms = g->sms;
+    r->workers = workers;
     r->per_stage = per_stage;
     PASS_ON(gpu_alloc(g, rows * 8, &r->key, err));
     PASS_ON(gpu_alloc(g, rows * 4, &r->units, err));
@@ -232,7 +233,7 @@ int row_plan_make(struct gpu *g, const struct attn_problem *p, const struct attn
     int rc = 0;
 
     TRY(attn_plan_begin(p, tile, csr, plan, err));
-    TRY(row_plan_init(g, (int64_t)p->heads * plan->q_blocks, tile->units, r, err));
+    TRY(row_plan_init(g, (int64_t)p->heads * plan->q_blocks, tile->units, g->sms, r, err));
     r->section = attn_section_rows(p, plan->q_blocks);
     r->at = at;
     r->per_entry = attn_units_per_block(p, tile);

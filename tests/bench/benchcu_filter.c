@@ -71,7 +71,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     f.tail = 1;
     TRY(random_lists(&c.problem, density, &ptr, &col, err));
     struct attn_csr csr = {.ptr = ptr, .col = col};
-    TRY(attn_plan_filtered(&c.problem, &k->kernel.tile, &csr, f.tail, b->gpu.sms, &plan, err));
+    TRY(filter_plan_make(&c.problem, k, &csr, f.tail, b->gpu.sms, &plan, err));
     if (bytes) {
         TRY(own_operands_init(&b->gpu, &c.problem, &f.quant, &r.job.x, &ops, err));
         TRY(own_operands_make(&b->gpu, &ops, err));
@@ -83,9 +83,10 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     TRY(bench_warm_up(b, works, 0.3, err));
     TRY(bench_turns(b, works, 2, product, times, err));
     TRY(attn_job_launch(&b->gpu, &job, err));
-    TRY(filter_tiles(&b->gpu, &job, k, tiles, err));
+    if (k->skips)
+        TRY(filter_tiles(&b->gpu, &job, k, tiles, err));
     for (int h = 0; h < 16; h++)
-        pv_tiles += tiles[h];
+        pv_tiles += k->skips ? tiles[h] : (double)plan.blocks / 16;
     double flop = 2.0 * k->kernel.d * (double)(f.bq * f.bk) * ((double)plan.blocks + pv_tiles);
     TRY(bench_work(&c.problem, &k->kernel.tile, ptr, col, NULL, &w, err));
     bench_raw(b, "matmul", product, CEILING_FLOP);

@@ -155,7 +155,7 @@ static int bench_blocks(struct bench *b, const struct list_case *c, struct err *
     TRY(map_lists_init(&b->gpu, &m, &lists, err));
     for (int h = 0; h < HEADS; h++)
         heads[h] = h;
-    TRY(list_plan_make(&b->gpu, &lists, 0, heads, &p, &c->tile, &run, 1, &planned, &plan, blocks,
+    TRY(list_plan_make(&b->gpu, &lists, 0, heads, &p, &c->tile, 1, &run, 1, &planned, &plan, blocks,
                        err));
     for (int h = 0; h < HEADS; h++)
         sum += blocks[h];

@@ -355,6 +355,12 @@ struct geometry {
     bool filter;
 };
 
+/* Three teams of one warpgroup, or two warpgroups that have items together. */
+static int teams_of(const struct geometry *k)
+{
+    return k->tile.bm == 64 ? 3 : 1;
+}
+
 /* The lists of the heads first + heads[0 .. n), in the kernel's blocks. *ptr and *col are the
  * caller's. */
 static int make_csr(const struct maps *m, const struct geometry *k, int first, const int *heads,
@@ -425,7 +431,8 @@ static int width_of(const struct maps *m)
 /* The plan of a run of the heads: items of the GPU count units from the first row of all. */
 static int wrong_run(const struct maps *m, const struct geometry *k, const struct list_plan *x,
                      const int *heads, const struct list_run *run, struct attn_plan *got,
-                     const int32_t *cols, int64_t blocks, int sms, char what[200], struct err *err)
+                     const int32_t *cols, int64_t blocks, int workers, char what[200],
+                     struct err *err)
 {
     const struct shape *s = &m->shape;
     struct attn_problem p = {run->heads, run->kv_heads, width_of(m), s->nq, s->nk,
@@ -439,9 +446,9 @@ static int wrong_run(const struct maps *m, const struct geometry *k, const struc
     TRY(make_csr(m, k, x->shape.first, heads + run->first, run->heads, &ptr, &col, err));
     struct attn_csr csr = {.ptr = ptr, .col = col};
     if (k->filter)
-        TRY(attn_plan_filtered(&p, &k->tile, &csr, run->tail, sms, &want, err));
+        TRY(attn_plan_filtered(&p, &k->tile, &csr, run->tail, workers, &want, err));
     else
-        TRY(attn_plan_make(&p, &k->tile, &csr, sms, &want, err));
+        TRY(attn_plan_make(&p, &k->tile, &csr, workers, &want, err));
     TRY(spread_rows(&want, run->heads * (int64_t)want.q_blocks, x->room, x->per_block, err));
     attn_plan_move(&want, heads + run->first);
     for (int32_t i = 0; i < got->n_items; i++) {
@@ -483,7 +490,8 @@ static int wrong_lists(struct gpu *g, const struct maps *m, const struct map_lis
         int of = i == n_runs - 1 ? n - i : 1;
         runs[i] = (struct list_run){i, of, of % 2 ? of : of / 2, k->filter ? i : -1};
     }
-    TRY(list_plan_make(g, lists, first, heads, &p, &k->tile, runs, n_runs, &x, plans, blocks, err));
+    TRY(list_plan_make(g, lists, first, heads, &p, &k->tile, teams_of(k), runs, n_runs, &x, plans,
+                       blocks, err));
     TRY(list_plan_launch(g, &x, err)); /* again, as a sample does */
     TRY(mem_alloc(&cols, x.rows.rows * x.room, sizeof *cols, "entries", err));
     TRY(gpu_get(g, cols, x.cols, x.rows.rows * x.room * 4, err));
@@ -491,7 +499,8 @@ static int wrong_lists(struct gpu *g, const struct maps *m, const struct map_lis
         int64_t sum = 0;
         for (int h = runs[i].first; h < runs[i].first + runs[i].heads; h++)
             sum += blocks[h];
-        TRY(wrong_run(m, k, &x, heads, runs + i, plans + i, cols, sum, g->sms, what, err));
+        TRY(wrong_run(m, k, &x, heads, runs + i, plans + i, cols, sum, g->sms * teams_of(k), what,
+                      err));
     }
 out:
     for (int i = 0; i < n_runs; i++)
@@ -545,7 +554,10 @@ static bool check_lists(struct gpu *g, const struct cu_choice *choice)
                  {64, 128, {ATTN_64x128, {128, 128, 1}, true}},
                  {128, 64, {ATTN_128x64, {128, 128, 2}, true}},
                  {64, 128, {ATTN_64x128, {64, 128, 1}, true}},
-                 {128, 64, {ATTN_128x64, {64, 128, 2}, true}}};
+                 {128, 64, {ATTN_128x64, {64, 128, 2}, true}},
+                 {64, 128, {ATTN_64x128, {64, 128, 1}, false}},
+                 {128, 64, {ATTN_128x64, {64, 128, 2}, false}},
+                 {64, 32, {ATTN_64x32, {64, 128, 4}, false}}};
     int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 2 : 0);
     int n_kinds = (int)(sizeof kinds / sizeof *kinds);
     bool lost = false;

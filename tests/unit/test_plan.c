@@ -262,25 +262,27 @@ TEST(pieces_of_lists)
     } kinds[] = {
         {ATTN_128x128, {128, 128, 1}}, {ATTN_128x128, {128, 192, 3}}, {ATTN_128x64, {128, 128, 2}},
         {ATTN_128x64, {128, 192, 3}},  {ATTN_64x64, {128, 128, 2}},   {ATTN_64x64, {64, 64, 1}},
-        {ATTN_64x32, {128, 128, 4}},   {ATTN_BITS, {128, 128, 1}},    {ATTN_GATHER, {128, 128, 1}}};
+        {ATTN_64x32, {128, 128, 4}},   {ATTN_BITS, {128, 128, 1}},    {ATTN_GATHER, {128, 128, 1}},
+        {ATTN_64x128, {64, 128, 1}},   {ATTN_128x64, {64, 128, 2}},   {ATTN_64x32, {64, 128, 4}}};
+    const int n = (int)(sizeof kinds / sizeof *kinds);
     int cut = 0;
 
-    for (int k = 0; k < 80; k++) {
-        const struct attn_tile *t = &kinds[k % 8].tile;
+    for (int k = 0; k < 10 * n; k++) {
+        const struct attn_tile *t = &kinds[k % n].tile;
         struct attn_problem p = {3,
                                  1,
                                  64,
                                  61 + 1237 * (k % 5),
-                                 61 + 2011 * (k / 8 % 4),
+                                 61 + 2011 * (k / n % 4),
                                  0.1,
                                  k % 3 == 0,
-                                 kinds[k % 8].lists};
+                                 kinds[k % n].lists};
         OWN(attn_plan_free) struct attn_plan whole, split;
         int sms = 9 + 31 * (k % 3);
         OWN(free_at) int64_t *ptr;
         OWN(free_at) int32_t *col;
         p.nk = p.causal ? p.nq : p.nk;
-        make_lists(&p, t, 0.1 * (k / 8 % 7), k % 2, (uint64_t)k, &ptr, &col);
+        make_lists(&p, t, 0.1 * (k / n % 7), k % 2, (uint64_t)k, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = p.lists == ATTN_GATHER ? NULL : col};
         MUST(attn_plan_make(&p, t, &csr, 1, &whole, ERR));
         MUST(attn_plan_make(&p, t, &csr, sms, &split, ERR));
