@@ -440,7 +440,7 @@ struct jobs {
 typedef int launch_fn(struct gpu *g, const void *job, struct err *err);
 
 /* Launch n jobs of so many bytes, side by side: one fills what the last rows of another leave.
- * Those with a filter, whose rows are not cut, come first. */
+ * Those with a filter come first, as rows are whole where a head skips. */
 static int launch_beside(struct gpu *g, launch_fn *fn, const void *jobs, size_t size, int n,
                          struct err *err)
 {
@@ -535,10 +535,10 @@ struct launch {
     int first, n;                      /* they are order[first .. first + n) */
     const struct accel_filter *filter; /* of the first of them, NULL: none; others differ in pv */
     const struct attn_kernel *kernel;
-    const struct filter_kernel *skips; /* LAUNCH_FILTER: what `kernel` belongs to */
-    const struct own_operands *quant;  /* of the section; NULL: q, k, v as they are */
-    struct attn_problem problem;       /* of all heads of the section */
-    struct attn_plan plan;             /* owned; rows are those of `problem` */
+    const struct filter_kernel *filtering; /* LAUNCH_FILTER: what `kernel` belongs to */
+    const struct own_operands *quant;      /* of the section; NULL: q, k, v as they are */
+    struct attn_problem problem;           /* of all heads of the section */
+    struct attn_plan plan;                 /* owned; rows are those of `problem` */
 };
 
 struct attend {
@@ -686,10 +686,10 @@ static int find_kernel(const struct attend *a, struct launch *l, struct err *err
         l->problem.lists = ATTN_DENSE;
     if (l->kind != LAUNCH_FILTER)
         return attn_kernel_for(&l->problem, a->s->gpu.sm, element_of(l->filter), &l->kernel, err);
-    l->skips = filter_kernel_find(l->problem.d, a->s->gpu.sm, l->filter, why);
-    if (!l->skips)
+    l->filtering = filter_kernel_find(l->problem.d, a->s->gpu.sm, l->filter, why);
+    if (!l->filtering)
         return err_set(err, ERR_RUN, "%s", why);
-    l->kernel = &l->skips->kernel;
+    l->kernel = &l->filtering->kernel;
     l->problem.lists = l->kernel->lists;
     return 0;
 }
@@ -780,7 +780,7 @@ static int csr_of(struct attend *a, const struct launch *l, struct own_lists *ow
 /* How many of a list's last blocks the launch's kernel never skips, -1: it skips none. */
 static int tail_of(const struct launch *l)
 {
-    return l->kind == LAUNCH_FILTER && l->skips->skips ? l->filter->tail : -1;
+    return l->kind == LAUNCH_FILTER && l->filtering->skips ? l->filter->tail : -1;
 }
 
 /* The plan of a launch over lists of the host, or over all keys. */
@@ -797,7 +797,7 @@ static int plan_here(struct attend *a, struct launch *l, struct accel_result *re
     if (!dense)
         PASS_ON(csr_of(a, l, &own, &csr, err));
     if (l->kind == LAUNCH_FILTER)
-        PASS_ON(filter_plan_make(&p, l->skips, &csr, l->filter->tail, sms, &l->plan, err));
+        PASS_ON(filter_plan_make(&p, l->filtering, &csr, l->filter->tail, sms, &l->plan, err));
     else
         PASS_ON(attn_plan_make(&p, tile, dense ? NULL : &csr, sms, &l->plan, err));
     if (a->lists.static_id && !dense && l->n == a->call->n)
@@ -914,8 +914,8 @@ static int make_job(const struct attend *a, const struct launch *l, const struct
         f[h] = *l->filter;
     for (int i = l->first; i < l->first + l->n; i++)
         f[a->order[i]].pv = head_at(a, i)->filter->pv;
-    return filter_job_init(g, &l->problem, l->skips, &l->plan, f, a->lists.count, q ? &q->x : &own,
-                           q ? &q->scales : NULL, job, err);
+    return filter_job_init(g, &l->problem, l->filtering, &l->plan, f, a->lists.count,
+                           q ? &q->x : &own, q ? &q->scales : NULL, job, err);
 }
 
 /* Units of a filter with a pair that is allowed. */
@@ -1186,12 +1186,12 @@ static int count_filtered(struct attend *a, struct err *err)
         const struct launch *of = a->launches + i;
         if (of->kind != LAUNCH_FILTER)
             continue;
-        if (of->skips->skips)
-            PASS_ON(filter_tiles(&a->s->gpu, a->jobs.attend + i, of->skips, tiles, err));
+        if (of->filtering->skips)
+            PASS_ON(filter_tiles(&a->s->gpu, a->jobs.attend + i, of->filtering, tiles, err));
         for (int k = of->first; k < of->first + of->n; k++) {
             struct accel_head *h = head_at(a, k);
             int head = a->order[k];
-            h->tiles_pv = of->skips->skips ? tiles[head] : (double)a->blocks[head];
+            h->tiles_pv = of->filtering->skips ? tiles[head] : (double)a->blocks[head];
             h->pairs_exec =
                 (int64_t)(((double)a->blocks[head] + h->tiles_pv) / 2 * ((double)l->bq * l->bk));
         }
