@@ -58,7 +58,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     bool bytes = k->kernel.element != ATTN_BF16;
     int64_t *ptr = NULL;
     int32_t *col = NULL;
-    double tiles[16], pv_tiles = 0;
+    double tiles[16] = {0}, pv_tiles = 0;
     char text[96];
     int rc = 0;
 
@@ -86,7 +86,9 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     if (k->skips)
         TRY(filter_tiles(&b->gpu, &job, k, tiles, err));
     for (int h = 0; h < 16; h++)
-        pv_tiles += k->skips ? tiles[h] : (double)plan.blocks / 16;
+        pv_tiles += tiles[h];
+    if (!k->skips)
+        pv_tiles = (double)plan.blocks;
     double flop = 2.0 * k->kernel.d * (double)(f.bq * f.bk) * ((double)plan.blocks + pv_tiles);
     TRY(bench_work(&c.problem, &k->kernel.tile, ptr, col, NULL, &w, err));
     bench_raw(b, "matmul", product, CEILING_FLOP);

@@ -20,7 +20,8 @@
  *
  * Kernels that skip nothing run with whole rows, and again with rows in pieces where a plan of the
  * GPU has some. Probabilities of a piece are rounded relative to its own maximum, which is nearer
- * to them: outputs are at most 2e-3 further from the unrounded ones than the model's.
+ * to them: outputs are at most 2e-3 further from the unrounded ones than the model's. These and the
+ * kernel's are two roundings then, at most hypot(the two distances) apart where that is above 1e-2.
  */
 #include "tests/gpu/checkcu.h"
 
