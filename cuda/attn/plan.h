@@ -18,7 +18,7 @@ BEGIN_C
 #include <stdint.h>
 
 /* Geometry of the lists: query rows x keys of a block. Values after ATTN_LISTS_COUNT are for
- * attn_plan_filtered only. */
+ * kernels with a filter, or with operands of 8 bits (attn.h). */
 enum attn_lists {
     ATTN_DENSE,
     ATTN_128x128,
@@ -208,7 +208,7 @@ static inline int64_t attn_most_items(int64_t rows, int workers)
 }
 
 /* Plan for a kernel that walks over each list in order and decides tile by tile whether to multiply
- * P V (attn.h): lists of 128 x 64, 64 x 128 or 64 x 32 blocks, no row cut. The upper bits of an
+ * P V (attn.h): lists of 128 x 64 or 64 x 128 blocks, no row cut. The upper bits of an
  * entry say, for warpgroup w, whether P V must be computed (bit FILTER_EXEMPT + w; set for the last
  * `tail` blocks of a list), and whether its rows want the block at all (bit FILTER_WANTED + w). */
 #define FILTER_BLOCK 0x0fffffff
