@@ -14,6 +14,7 @@
 #include "cuda/ops.h"
 #include "cuda/own/own.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -686,6 +687,7 @@ static int find_kernel(const struct attend *a, struct launch *l, struct err *err
         l->problem.lists = ATTN_DENSE;
     if (l->kind != LAUNCH_FILTER)
         return attn_kernel_for(&l->problem, a->s->gpu.sm, element_of(l->filter), &l->kernel, err);
+    assert(l->filter);
     l->filtering = filter_kernel_find(l->problem.d, a->s->gpu.sm, l->filter, why);
     if (!l->filtering)
         return err_set(err, ERR_RUN, "%s", why);
